@@ -1,0 +1,1 @@
+"""The engine: barriers, snapshots and recovery for streaming pipelines on Spark."""

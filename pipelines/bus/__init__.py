@@ -1,0 +1,1 @@
+"""What the engine and the control plane say to each other: journal, inbox, lease."""

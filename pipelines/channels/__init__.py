@@ -1,0 +1,1 @@
+"""FIFO channels between subtasks, bounded by credit."""

@@ -1,0 +1,83 @@
+"""The contract of channels: FIFO, loss-free, bounded in bytes, each with its own credit.
+
+A subtask writes to `Output`s and reads from one `InputGate`. Within a slot a channel is a queue of
+the same objects; between slots elements cross a socket as Arrow IPC. A full channel blocks only
+its writer. A held-back channel keeps what arrived in its queue, up to its capacity.
+
+Source: Flink's credit-based flow control (FLIP-2/`RemoteInputChannel`) and `InputGate`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from pipelines.domain.elements import Element
+from pipelines.domain.ids import ChannelId
+
+DEFAULT_CAPACITY_BYTES = 8 << 20
+
+
+class ChannelClosed(Exception):
+    """The other end is gone or the attempt is over; the subtask ends."""
+
+
+class Output(Protocol):
+    """The writing end of one channel."""
+
+    channel: ChannelId
+
+    def send(self, element: Element) -> None:
+        """Blocks while the channel is at its capacity. Raises ChannelClosed.
+
+        One element larger than the capacity passes when the channel is empty. Marks (barrier,
+        watermark, end) count nothing and never wait.
+        """
+        ...
+
+    def blocked_ms(self) -> float:
+        """Total time `send` has waited for credit: the measure of backpressure."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStatistics:
+    channel: ChannelId
+    queued_records: int
+    queued_bytes: int
+    held_back: bool
+
+
+class InputGate(Protocol):
+    """The reading end of all input channels of one subtask; used by that subtask's thread only.
+
+    `poll` serves open channels fairly; a held-back channel gives nothing until it is resumed.
+    """
+
+    def poll(self) -> tuple[ChannelId, Element] | None:
+        """The next element, or None when no open channel has one. Never blocks."""
+        ...
+
+    def hold_back(self, channel: ChannelId) -> None: ...
+
+    def resume(self, channel: ChannelId) -> None: ...
+
+    def statistics(self) -> list[ChannelStatistics]:
+        """Thread-safe."""
+        ...
+
+    def on_available(self, wake: Callable[[], None]) -> None:
+        """`wake` is called from any thread whenever `poll` may have become able to answer."""
+        ...
+
+    def close(self) -> None:
+        """Writers get ChannelClosed; what is queued is dropped."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PeerAddress:
+    """Where the data port of a slot listens."""
+
+    slot: int
+    host: str
+    port: int

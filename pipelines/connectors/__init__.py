@@ -1,0 +1,1 @@
+"""The ends of the pipe: sources that rewind, sinks that commit."""

@@ -1,0 +1,85 @@
+"""The contract of a sink: write, prepare at the barrier, commit when the checkpoint completes.
+
+Committables are plain JSON, are kept in the checkpoint, and may be committed again after a
+recovery: `commit` is idempotent. A sink whose writes are idempotent prepares nothing: it flushes
+in `prepare`, and its output is exact once the checkpoint after a replay has completed.
+
+Source: Flink's Sink V2 (`TwoPhaseCommittingStatefulSink`, `Committer`).
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
+from pipelines.domain.snapshots import Json
+
+
+@dataclass(frozen=True, slots=True)
+class SinkContext:
+    """Who writes: everything that makes a name unique and a writer fenceable."""
+
+    run_id: RunId
+    attempt: Attempt
+    uid: Uid
+    subtask: int
+
+
+class SinkWriter(Protocol):
+    """One subtask's writer in one attempt; used by that subtask's thread only."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Raises Retryable (the world) or ProtocolError (this attempt has been fenced)."""
+        ...
+
+    def prepare(self, checkpoint_id: CheckpointId) -> list[Json]:
+        """Make everything written since the last call durable but not yet visible."""
+        ...
+
+    def commit(self, checkpoint_id: CheckpointId, committables: list[Json]) -> None:
+        """Make visible, exactly once however often it is called.
+
+        Raises InvariantViolated when a committable is provably lost; never passes over it.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give back what is open. What was written but not prepared is dropped."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """What `Sink.rewind` set aside."""
+
+    items: int
+    moved_to: str
+
+
+class Sink(Protocol):
+    """Immutable description; safe to build in every process."""
+
+    @property
+    def guarantee(self) -> str:
+        """`exactly-once` (two-phase), `exactly-once (idempotent)` or weaker; shown as written."""
+        ...
+
+    def validate(self, schema: pa.Schema) -> None:
+        """Raises Rejected before anything starts: a column or a target that does not fit."""
+        ...
+
+    def open(self, context: SinkContext, schema: pa.Schema) -> SinkWriter:
+        """Fences older attempts of the same run and removes their unprepared leftovers."""
+        ...
+
+    def rewind(
+        self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
+    ) -> Superseded | None:
+        """Before a run's first attempt writes: set aside output that its starting point lacks.
+
+        `ancestors` is the lineage of the starting point: for each run, output prepared up to that
+        checkpoint belongs to it; anything else in the target is superseded. Empty: a fresh start,
+        all earlier output is superseded. Called once, by the driver. Idempotent.
+        """
+        ...

@@ -1,0 +1,42 @@
+"""What the control plane asks of a running driver: one frozen type per command, JSON on the wire.
+
+A command is delivered as a file in the run's inbox and may be delivered twice; `request_id`
+makes that harmless. Each ends in exactly one `RequestEnded` event.
+"""
+
+import msgspec
+
+from pipelines.domain.ids import RequestId
+from pipelines.domain.status import KillMoment
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    request_id: RequestId
+    requested_by: str  # who, for the journal
+    reason: str  # why, in the person's words
+
+
+class TriggerCheckpoint(Command, frozen=True, kw_only=True):
+    pass
+
+
+class TakeSavepoint(Command, frozen=True, kw_only=True):
+    pass
+
+
+class StopWithSavepoint(Command, frozen=True, kw_only=True):
+    pass
+
+
+class Cancel(Command, frozen=True, kw_only=True):
+    """Stop now. Work after the latest checkpoint is not kept."""
+
+
+class KillSlot(Command, frozen=True, kw_only=True):
+    """SIGKILL the Python process of one slot, on purpose."""
+
+    slot: int
+    moment: KillMoment = KillMoment.NOW
+
+
+DriverCommand = TriggerCheckpoint | TakeSavepoint | StopWithSavepoint | Cancel | KillSlot

@@ -1,0 +1,47 @@
+"""What travels in a channel: record batches and, between them, the marks of time.
+
+Source: the stream elements of Flink (`StreamElement`, `CheckpointBarrier`), with one difference:
+records travel as Arrow record batches, and marks only ever stand between two batches.
+"""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pipelines.domain.ids import CheckpointId
+
+MAX_WATERMARK_MS = 2**62
+"""Event time has ended: every window may fire."""
+
+MIN_WATERMARK_MS = -(2**62)
+"""Nothing is known about event time yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    batch: pa.RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """Separates the records before checkpoint `checkpoint_id` from those after it."""
+
+    checkpoint_id: CheckpointId
+    trigger_ms: int  # wall clock of the coordinator, for display only
+    is_savepoint: bool = False
+    is_final: bool = False  # the pipeline stops once this one is complete
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """No record with a timestamp at or below `timestamp_ms` (epoch, UTC) follows."""
+
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfInput:
+    """The last element of a channel."""
+
+
+Element = Records | Barrier | Watermark | EndOfInput

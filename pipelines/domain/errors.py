@@ -1,0 +1,32 @@
+"""Error types of the engine, and check(), the assertion that -O keeps.
+
+Four kinds, because four different people act on them: a bug of ours (`InvariantViolated`), a peer
+that broke the rules (`ProtocolError`), a world that may be better in a moment (`Retryable`), and a
+request that cannot be granted (`Rejected`), whose text is shown to the person as it stands.
+"""
+
+
+class InvariantViolated(Exception):
+    """The engine reached a state that its own rules exclude: a bug here, never bad input."""
+
+
+class ProtocolError(Exception):
+    """A peer broke the rules (wrong token, older attempt, torn frame): fence it, keep running."""
+
+
+class Retryable(Exception):
+    """The world failed in a way that may pass (disk, network, locked database): bounded retry."""
+
+
+class Rejected(Exception):
+    """A request or an input that cannot be used. The message is one clear sentence for a person."""
+
+
+class CorruptSnapshot(Rejected):
+    """A snapshot file is missing, truncated or altered. The message names the file."""
+
+
+def check(holds: bool, claim: str, **facts: object) -> None:
+    """Raise InvariantViolated unless `claim` holds. Survives `python -O`, unlike assert."""
+    if not holds:
+        raise InvariantViolated(f"{claim} [{facts}]")

@@ -1,0 +1,30 @@
+"""How long each step of one subtask's part in one checkpoint took."""
+
+import msgspec
+
+from pipelines.domain.ids import ChannelId, Uid
+
+
+class ChannelAlignment(msgspec.Struct, frozen=True, kw_only=True):
+    """One input channel while its subtask aligned."""
+
+    channel: ChannelId
+    arrived_ms: float  # barrier arrival, after the trigger
+    blocked_ms: float  # how long the channel was then held back
+    buffered_records: int  # what queued up behind the barrier meanwhile
+    buffered_bytes: int
+
+
+class SubtaskPhases(msgspec.Struct, frozen=True, kw_only=True):
+    """Start delay, alignment, synchronous cut, asynchronous upload; all after the trigger."""
+
+    vertex: Uid
+    subtask: int
+    start_delay_ms: float  # trigger to first barrier (for a source: to the injected barrier)
+    alignment_ms: float  # first to last barrier
+    sync_ms: float  # the subtask stood still for this long
+    async_ms: float  # upload beside the processing
+    acknowledged_ms: float  # after the trigger, as the coordinator saw it
+    state_bytes: int
+    uploaded_bytes: int
+    channels: list[ChannelAlignment]

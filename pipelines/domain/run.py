@@ -1,0 +1,87 @@
+"""What one run of a pipeline is told at its start, and where its files are.
+
+The control plane writes `run.json` before it starts a driver with
+`python -m pipelines.spark.driver RUN_DIR`; nothing else is passed between the two.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from pipelines.domain.ids import CheckpointId, RunId
+from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
+
+
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    run_id: RunId
+    pipeline: str  # name of a flow in pipelines.flows
+    parallelism: int
+    master: str  # Spark master; "local[N]" with N = parallelism by default
+    parameters: dict[str, str]  # of the flow, validated by it
+    settings: dict[str, str]  # Flink's keys, validated by domain.settings
+    max_parallelism: int = DEFAULT_MAX_PARALLELISM
+    restore_from: str | None = None  # directory of a checkpoint or savepoint
+    first_checkpoint_id: CheckpointId = CheckpointId(1)
+
+
+class RunDirectory:
+    """Every path of one run, named in one place. Layout below `<root>/<pipeline>/`:
+
+    runs/<run id>/{run.json, journal.jsonl, lease.lock, lease.json, driver.log}
+    runs/<run id>/{requests/<request id>.json, attempts/<n>}
+    runs/<run id>/checkpoints/chk-<id>/{manifest.json, *.arrow}
+    savepoints/savepoint-<run id>-<id>/{manifest.json, *.parquet}
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+
+    @classmethod
+    def of(cls, root: Path, pipeline: str, run_id: RunId) -> "RunDirectory":
+        return cls(root / pipeline / "runs" / run_id)
+
+    @property
+    def run_id(self) -> RunId:
+        return RunId(self.path.name)
+
+    @property
+    def spec_file(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def journal_file(self) -> Path:
+        return self.path / "journal.jsonl"
+
+    @property
+    def requests(self) -> Path:
+        return self.path / "requests"
+
+    @property
+    def attempts(self) -> Path:
+        return self.path / "attempts"
+
+    @property
+    def lease_lock(self) -> Path:
+        return self.path / "lease.lock"
+
+    @property
+    def lease_file(self) -> Path:
+        return self.path / "lease.json"
+
+    @property
+    def driver_log(self) -> Path:
+        return self.path / "driver.log"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def savepoints(self) -> Path:
+        return self.path.parent.parent / "savepoints"
+
+    def checkpoint(self, checkpoint_id: CheckpointId) -> Path:
+        return self.checkpoints / f"chk-{checkpoint_id}"
+
+    def savepoint(self, checkpoint_id: CheckpointId) -> Path:
+        return self.savepoints / f"savepoint-{self.run_id}-{checkpoint_id}"

@@ -1,0 +1,51 @@
+"""The closed sets of states that engine and control plane both name."""
+
+from enum import StrEnum
+
+
+class JobStatus(StrEnum):
+    """Flink's job states, the ones a run of ours can be in."""
+
+    CREATED = "CREATED"
+    INITIALIZING = "INITIALIZING"  # slots connect, state is restored
+    RUNNING = "RUNNING"
+    RESTARTING = "RESTARTING"
+    FAILING = "FAILING"
+    FAILED = "FAILED"
+    CANCELLING = "CANCELLING"
+    CANCELED = "CANCELED"
+    FINISHED = "FINISHED"
+
+    @property
+    def is_terminal(self) -> bool:
+        return self in (JobStatus.FAILED, JobStatus.CANCELED, JobStatus.FINISHED)
+
+
+class CheckpointKind(StrEnum):
+    CHECKPOINT = "CHECKPOINT"
+    SAVEPOINT = "SAVEPOINT"
+    FINAL = "FINAL"  # after the sources ended: commits the tail
+
+
+class RecoveryPhase(StrEnum):
+    """In the order in which they are reached (feature R2)."""
+
+    DETECT = "detect"  # last sign of life to failure known
+    DECIDE = "decide"  # restart strategy and restore point, with verification
+    STOP = "stop"  # old attempt fenced and gone; includes the restart delay
+    START = "start"  # all slots of the new attempt connected
+    RESTORE = "restore"  # all subtasks running on restored state
+    FIRST_RECORD = "first_record"
+    FIRST_CHECKPOINT = "first_checkpoint"
+    CAUGHT_UP = "caught_up"  # sources have re-read everything the failure cost
+
+
+class RequestOutcome(StrEnum):
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    REJECTED = "REJECTED"
+
+
+class KillMoment(StrEnum):
+    NOW = "now"
+    ALIGNING = "aligning"  # the next time the slot holds an input back

@@ -1,0 +1,1 @@
+"""The pipelines that ship."""

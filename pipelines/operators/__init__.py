@@ -1,0 +1,1 @@
+"""What a subtask does with a batch: filter, aggregate, join, window."""

@@ -1,0 +1,57 @@
+"""The contract of an operator: batches and watermarks in, batches out, state by descriptor.
+
+One thread calls an operator, so it needs no locks. Operators of one chain call each other through
+`Collector`; barriers never reach them: the runtime cuts their state between two elements.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from pipelines.domain.ids import Uid
+from pipelines.state.backend import StateBackend
+
+Collector = Callable[[pa.RecordBatch], None]
+"""Passes a batch to whatever follows in the graph."""
+
+
+@dataclass(slots=True)
+class OperatorContext:
+    """What an operator may use. Counters are part of every snapshot; a rescale adds them up."""
+
+    uid: Uid
+    subtask: int
+    parallelism: int
+    state: StateBackend
+    collect: Collector
+    counters: dict[str, int] = field(default_factory=dict)
+
+    def count(self, name: str, increment: int) -> None:
+        self.counters[name] = self.counters.get(name, 0) + increment
+
+
+class Operator:
+    """Base with the defaults of a stateless operator. Subclasses override what they need.
+
+    `output_schema` is asked while the graph is built, in the driver, so that a wrong column is
+    refused before anything runs.
+    """
+
+    def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
+        """Raises Rejected naming the column that is missing or has the wrong type."""
+        raise NotImplementedError
+
+    def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
+        """Declare states; restored rows are loaded after this and before the first element."""
+        self.context = context
+
+    def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
+        """`port` tells the inputs of a join apart; 0 elsewhere."""
+        raise NotImplementedError
+
+    def on_watermark(self, timestamp_ms: int) -> None:
+        """Event time has reached `timestamp_ms`; it never goes back. The runtime forwards it."""
+
+    def on_end(self) -> None:
+        """All inputs have ended; the watermark has already been set to its maximum."""

@@ -1,0 +1,1 @@
+"""Every guarantee as a pure machine: no clock, no I/O, no thread, no randomness."""

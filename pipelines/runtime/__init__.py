@@ -1,0 +1,1 @@
+"""The shell that carries out what the machines decide."""

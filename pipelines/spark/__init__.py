@@ -1,0 +1,1 @@
+"""The host: one barrier stage per attempt. The only package that imports pyspark."""

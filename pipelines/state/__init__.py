@@ -1,0 +1,1 @@
+"""Keyed state: columns per state, cut without copying."""

@@ -1,0 +1,149 @@
+"""The contract of a state backend: tables and batch lists, cut in constant time.
+
+An operator declares its states by descriptor (Arrow schemas, never Python objects) and works on
+whole batches of keys. A cut freezes every state at once and costs no copy; another thread reads
+the frozen rows while the operator goes on writing. Nothing is ever unpickled.
+
+Source: Flink's `KeyedStateBackend` and `AsyncSnapshotStrategy`; the vectorised shape is ours.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipelines.domain.key_groups import KeyGroupRange
+
+KEY_GROUP_COLUMN = "__key_group"
+"""Added to every snapshot batch: uint16, the key group of the row."""
+
+Rows = npt.NDArray[np.int64]
+"""Row numbers of a table, one per key of the batch that was looked up."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableDescriptor:
+    """One row per key. Values are fixed-width Arrow types (ints, floats, bool, timestamps).
+
+    `defaults` gives what a fresh row holds, per value column. `key_group_by` names the key
+    columns that decide the key group (the stream's key); the others, such as a window, do not.
+    """
+
+    name: str
+    key: pa.Schema
+    value: pa.Schema
+    defaults: dict[str, int | float | bool]
+    key_group_by: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchListDescriptor:
+    """An append-only list of rows per namespace (such as a window), in order of arrival."""
+
+    name: str
+    schema: pa.Schema
+    key_group_by: tuple[str, ...]
+
+
+class Table(Protocol):
+    """Keyed rows, vectorised. Row numbers stay valid until the row is deleted."""
+
+    def rows_for(self, keys: pa.RecordBatch) -> Rows:
+        """Row of each key, in order; unseen keys get a fresh row. Repeats allowed."""
+        ...
+
+    def read(self, column: str, rows: Rows) -> npt.NDArray[np.generic]:
+        """A copy of one value column at `rows`."""
+        ...
+
+    def write(self, column: str, rows: Rows, values: npt.NDArray[np.generic]) -> None:
+        """Overwrite; where `rows` repeats, the last value stays. Frozen cuts are not affected."""
+        ...
+
+    def delete(self, rows: Rows) -> None:
+        """Forget these keys; their row numbers may be reused. `rows` are distinct."""
+        ...
+
+    def select_at_most(self, key_column: str, bound: int) -> Rows:
+        """Rows whose integer or timestamp key column is <= `bound` (for windows that are due)."""
+        ...
+
+    def keys(self, rows: Rows) -> pa.RecordBatch:
+        """The key columns at `rows`."""
+        ...
+
+    def __len__(self) -> int:
+        """Live keys."""
+        ...
+
+
+class BatchList(Protocol):
+    def append(self, namespace: int, batch: pa.RecordBatch) -> None: ...
+
+    def namespaces_at_most(self, bound: int) -> list[int]:
+        """Namespaces <= `bound` that hold rows, ascending."""
+        ...
+
+    def pop(self, namespace: int) -> list[pa.RecordBatch]:
+        """Remove and return a namespace's batches, in order of arrival."""
+        ...
+
+    def __len__(self) -> int:
+        """Rows in all namespaces."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenState:
+    """One state at the cut. `batches` may be consumed once, from any thread.
+
+    Rows carry the state's own columns (for a batch list also `__namespace`, int64) and
+    `__key_group`.
+    """
+
+    name: str
+    kind: str  # "table" or "batches"
+    schema: pa.Schema
+    rows: int
+    batches: Iterator[pa.RecordBatch]
+
+
+class StateBackend(Protocol):
+    """All states of one operator of one subtask."""
+
+    def table(self, descriptor: TableDescriptor) -> Table:
+        """Declare or get; the same name with another descriptor raises Rejected."""
+        ...
+
+    def batch_list(self, descriptor: BatchListDescriptor) -> BatchList: ...
+
+    def cut(self) -> list[FrozenState]:
+        """Freeze all states as they are now. Constant time: no row is copied here.
+
+        A second cut may come before the first was consumed; both stay correct.
+        """
+        ...
+
+    def restore(self, state: str, batches: Iterable[pa.RecordBatch]) -> None:
+        """Load rows of a snapshot into a declared state, keeping only own key groups.
+
+        Raises:
+            Rejected: `state` is not declared, or a column is missing or has another type; the
+                message names state and column.
+        """
+        ...
+
+    def statistics(self) -> "BackendStatistics": ...
+
+
+@dataclass(frozen=True, slots=True)
+class BackendStatistics:
+    rows: int
+    state_bytes: int
+
+
+class BackendFactory(Protocol):
+    def __call__(self, key_groups: KeyGroupRange, max_parallelism: int) -> StateBackend: ...

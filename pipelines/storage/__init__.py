@@ -1,0 +1,1 @@
+"""Where snapshots live, and what makes a checkpoint complete."""

@@ -1,0 +1,71 @@
+"""The rules of ARCHITECTURE.md that a machine can check. A failure names file and rule."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOMAIN = {"pipelines.domain"}
+MAY_IMPORT = {  # package -> the packages of ours it may import, itself aside
+    "pipelines.domain": set(),
+    "pipelines.protocol": DOMAIN,
+    "pipelines.state": DOMAIN,
+    "pipelines.storage": DOMAIN,
+    "pipelines.channels": DOMAIN,
+    "pipelines.connectors": DOMAIN,
+    "pipelines.bus": DOMAIN,
+    "pipelines.operators": DOMAIN | {"pipelines.state"},
+    "pipelines.stream": DOMAIN | {"pipelines.operators", "pipelines.connectors"},
+    "pipelines.flows": DOMAIN | {"pipelines.stream", "pipelines.operators", "pipelines.connectors"},
+    "pipelines.runtime": DOMAIN
+    | {f"pipelines.{p}" for p in ("protocol", "state", "storage", "channels", "operators")}
+    | {f"pipelines.{p}" for p in ("connectors", "bus", "stream", "flows")},
+    "pipelines.spark": DOMAIN
+    | {f"pipelines.{p}" for p in ("runtime", "bus", "flows", "storage", "stream")},
+}
+FROM_FTDASH = {"pipelines.domain", "pipelines.bus", "pipelines.flows"}
+PURE = ("pipelines.domain", "pipelines.protocol")
+NOT_IN_PURE = {"time", "random", "threading", "asyncio", "os", "uuid", "redis", "pyspark"}
+NOT_IN_ENGINE = {"django", "celery", "ftdash"}
+FILES = sorted(p for top in ("pipelines", "ftdash") for p in ROOT.glob(f"{top}/**/*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_module_keeps_the_rules(path: Path) -> None:
+    relative = path.relative_to(ROOT)
+    if "migrations" in relative.parts:
+        return
+    text = path.read_text()
+    tree = ast.parse(text)
+    package = ".".join(relative.with_suffix("").parts[:2])
+
+    assert not text or ast.get_docstring(tree), "a module opens with what it is for"
+    for name in imports(tree):
+        check_import(package, name)
+    for node in ast.walk(tree):
+        assert not isinstance(node, ast.Assert), "use check(): -O strips assert"
+
+
+def check_import(package: str, name: str) -> None:
+    top, second = name.split(".")[0], ".".join(name.split(".")[:2])
+    if package.startswith("ftdash"):
+        assert top != "pyspark", "web and workers never load Spark"
+        assert top != "pipelines" or second in FROM_FTDASH, f"{package} may not import {second}"
+        return
+    assert top not in NOT_IN_ENGINE, f"the engine knows no {top}"
+    assert top != "pyspark" or package == "pipelines.spark", "only pipelines.spark knows Spark"
+    assert package not in PURE or top not in NOT_IN_PURE, f"{package} is pure: no {top}"
+    if top == "pipelines" and second != package and package != "pipelines.__init__":
+        assert second in MAY_IMPORT[package], f"{package} may not import {second}"
+
+
+def imports(tree: ast.Module) -> list[str]:
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module and not node.level, "absolute imports only"
+            names.append(node.module)
+    return names
