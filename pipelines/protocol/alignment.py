@@ -1,0 +1,75 @@
+"""Barrier alignment of one subtask: which inputs wait, and when to snapshot.
+
+Pure: no clock, no I/O, no threads. The host passes in events in arrival order and
+carries out the returned effects, in order, before it passes in the next event.
+
+Source: Carbone et al. 2015 (arXiv:1506.08603), the algorithm for acyclic graphs;
+a newer checkpoint aborts an unfinished older one, as in Flink.
+"""
+
+from collections.abc import Iterable
+
+from pipelines.domain.errors import check
+from pipelines.domain.ids import NO_CHECKPOINT, ChannelId, CheckpointId
+from pipelines.protocol.effects import Abort, AlignmentEffect, Block, Resume, Snapshot
+
+
+class BarrierAligner:
+    """Holds back each input behind its barrier until every open input has sent one.
+
+    Guarantee: at `Snapshot(n)` the subtask has consumed, of each input, exactly the
+    records before barrier n. Needs FIFO inputs and a host that honours `Block`.
+    """
+
+    def __init__(self, inputs: Iterable[ChannelId]) -> None:
+        self._open = set(inputs)
+        self._arrived: set[ChannelId] = set()  # blocked; empty when nothing is aligning
+        self._current: CheckpointId = NO_CHECKPOINT  # the newest id seen
+        self._abandoned: CheckpointId = NO_CHECKPOINT  # the newest id given up by the coordinator
+
+    @property
+    def is_aligning(self) -> bool:
+        return bool(self._arrived)
+
+    @property
+    def has_open_inputs(self) -> bool:
+        return bool(self._open)
+
+    def on_barrier(self, channel: ChannelId, checkpoint_id: CheckpointId) -> list[AlignmentEffect]:
+        """Raises InvariantViolated if `channel` is closed, blocked, or repeats a barrier."""
+        self._check_may_deliver(channel)
+        if checkpoint_id < self._current or checkpoint_id <= self._abandoned:
+            return []  # late: a newer checkpoint has overtaken it, or it was given up
+        is_new = checkpoint_id > self._current
+        check(is_new or bool(self._arrived), "an input sends each barrier once", channel=channel)
+        aborted = self._decide(Abort(self._current)) if is_new and self._arrived else []
+        self._current = checkpoint_id
+        self._arrived.add(channel)
+        return [*aborted, Block(channel), *self._snapshot_if_aligned()]
+
+    def on_aborted(self, checkpoint_id: CheckpointId) -> list[AlignmentEffect]:
+        """The coordinator gave `checkpoint_id` up: stop waiting, and ignore its later barriers."""
+        self._abandoned = max(self._abandoned, checkpoint_id)
+        if checkpoint_id != self._current or not self._arrived:
+            return []
+        return self._decide(Abort(checkpoint_id))
+
+    def on_end(self, channel: ChannelId) -> list[AlignmentEffect]:
+        """The input is exhausted: stop waiting for its barriers."""
+        self._check_may_deliver(channel)
+        self._open.remove(channel)
+        return self._snapshot_if_aligned()
+
+    def _snapshot_if_aligned(self) -> list[AlignmentEffect]:
+        if not self._arrived or self._arrived != self._open:
+            return []
+        return self._decide(Snapshot(self._current))
+
+    def _decide(self, outcome: Snapshot | Abort) -> list[AlignmentEffect]:
+        resume = Resume(frozenset(self._arrived))
+        self._arrived = set()
+        return [outcome, resume]
+
+    def _check_may_deliver(self, channel: ChannelId) -> None:
+        check(channel in self._open, "only open inputs deliver", channel=channel)
+        check(channel not in self._arrived, "blocked inputs deliver nothing", channel=channel)

@@ -1,0 +1,59 @@
+"""Which prepared output of one sink subtask may become visible, and when.
+
+Pure. What was prepared for checkpoint n is committed when n, or any later checkpoint, completes:
+an aborted checkpoint's output lies before the cut of the next one. Everything not yet known to be
+committed is part of every snapshot, so that a recovery can commit it again.
+
+Source: Flink, `CommitterOperator` / `CommittableCollector`; Sink V2.
+"""
+
+from dataclasses import dataclass
+
+from pipelines.domain.errors import check
+from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Committables of one checkpoint, as the sink's writer returned them."""
+
+    checkpoint_id: CheckpointId
+    committables: tuple[object, ...]
+
+
+class CommitLog:
+    """Guarantee: nothing is released before a checkpoint that contains it has completed.
+
+    Needs a writer whose `commit` is idempotent: after a recovery `restored` is released at once.
+    """
+
+    def __init__(self, restored: tuple[Prepared, ...] = ()) -> None:
+        self._pending: dict[CheckpointId, Prepared] = {}
+        self._newest_prepared = NO_CHECKPOINT
+        self._restored = restored
+
+    def take_restored(self) -> tuple[Prepared, ...]:
+        """What the restored checkpoint contains: to be committed before anything is written."""
+        restored, self._restored = self._restored, ()
+        return restored
+
+    def on_prepared(
+        self, checkpoint_id: CheckpointId, committables: list[object]
+    ) -> tuple[Prepared, ...]:
+        """All that the snapshot of `checkpoint_id` must carry."""
+        check(
+            checkpoint_id > self._newest_prepared,
+            "checkpoints are prepared in order, each once",
+            checkpoint_id=checkpoint_id,
+        )
+        self._newest_prepared = checkpoint_id
+        if committables:
+            self._pending[checkpoint_id] = Prepared(checkpoint_id, tuple(committables))
+        return tuple(self._pending.values())
+
+    def on_completed(self, checkpoint_id: CheckpointId) -> tuple[Prepared, ...]:
+        """What may be committed now, oldest first. Hearing of a completion twice is harmless."""
+        due = tuple(p for p in self._pending.values() if p.checkpoint_id <= checkpoint_id)
+        for prepared in due:
+            del self._pending[prepared.checkpoint_id]
+        return due

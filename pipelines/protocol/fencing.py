@@ -1,0 +1,51 @@
+"""Who may still speak and commit for a run: only its newest attempt.
+
+Pure. Attempts are fencing numbers (Kleppmann, "How to do distributed locking", 2016): allocated
+once each, growing; whoever holds an older one is a zombie and is refused, which is a normal
+outcome and is reported.
+"""
+
+from dataclasses import dataclass
+
+from pipelines.domain.errors import check
+from pipelines.domain.ids import Attempt, CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """The speaker belongs to an attempt that is over."""
+
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPermit:
+    """Proof that checkpoint `checkpoint_id` is durable and its attempt was the current one.
+
+    Only `AttemptFence.permit_commit` makes one; telling sinks to commit takes it as an argument.
+    """
+
+    attempt: Attempt
+    checkpoint_id: CheckpointId
+
+
+class AttemptFence:
+    def __init__(self) -> None:
+        self._current = Attempt(0)
+
+    @property
+    def current(self) -> Attempt:
+        return self._current
+
+    def on_attempt(self, attempt: Attempt) -> None:
+        """Raises InvariantViolated unless the number grew."""
+        check(attempt > self._current, "fencing numbers only grow", attempt=attempt)
+        self._current = attempt
+
+    def admit(self, attempt: Attempt) -> Stale | None:
+        """None: the speaker is current. An attempt from the future is a bug."""
+        check(attempt <= self._current, "nobody speaks for a future attempt", attempt=attempt)
+        return None if attempt == self._current else Stale(attempt)
+
+    def permit_commit(self, attempt: Attempt, checkpoint_id: CheckpointId) -> CommitPermit | Stale:
+        return self.admit(attempt) or CommitPermit(attempt, checkpoint_id)

@@ -1,0 +1,41 @@
+"""Which completed points are kept for recovery, and which may be deleted.
+
+Pure. Source: Flink, `execution.checkpointing.num-retained` and its retention flags. Savepoints
+belong to the person who took them and are never deleted here.
+"""
+
+from dataclasses import dataclass
+
+from pipelines.domain.errors import check
+from pipelines.domain.ids import CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class RetainedPoint:
+    checkpoint_id: CheckpointId
+    location: str
+    is_savepoint: bool = False
+
+
+class RetainedPoints:
+    """Guarantee: the newest `count` completed checkpoints are never up for deletion."""
+
+    def __init__(self, count: int, points: tuple[RetainedPoint, ...] = ()) -> None:
+        check(count >= 1, "at least one point is kept", count=count)
+        self._count = count
+        self._points = sorted(points, key=lambda p: p.checkpoint_id)
+
+    def newest_first(self) -> list[RetainedPoint]:
+        return list(reversed(self._points))
+
+    def on_completed(self, point: RetainedPoint) -> list[RetainedPoint]:
+        """Record the point; what it makes superfluous, oldest first."""
+        self._points.append(point)
+        checkpoints = [p for p in self._points if not p.is_savepoint]
+        superfluous = checkpoints[: max(0, len(checkpoints) - self._count)]
+        self._points = [p for p in self._points if p not in superfluous]
+        return superfluous
+
+    def on_refused(self, point: RetainedPoint) -> None:
+        """It did not verify: never offer it again."""
+        self._points.remove(point)
