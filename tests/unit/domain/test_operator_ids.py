@@ -1,0 +1,23 @@
+"""Operator ids: the same as Flink's for the same uid."""
+
+import pytest
+
+from pipelines.domain.ids import Uid
+from pipelines.domain.operator_ids import operator_id
+
+
+@pytest.mark.parametrize(
+    ("uid", "expected"),
+    [
+        ("cnt", "f3972bd41bae29c99f67c3c4998870ba"),
+        ("src", "f362c87ffabe89c8a91fa7d0a523ba6c"),
+        ("sink", "2e588ce1c86a9d46e2e85186773ce4fd"),
+    ],
+)
+def test_an_operator_id_is_the_one_that_flink_derives(uid: str, expected: str) -> None:
+    assert operator_id(Uid(uid)) == expected
+
+
+def test_ids_of_uids_beyond_ascii_are_of_their_utf_8_bytes() -> None:
+    assert operator_id(Uid("zähler")) != operator_id(Uid("zahler"))
+    assert len(operator_id(Uid("zähler"))) == 32
