@@ -1,0 +1,153 @@
+"""The job graph: what chains, what is exchanged, and which shapes are refused by uid."""
+
+import random
+
+import pytest
+
+from pipelines.domain.errors import Rejected
+from pipelines.domain.graph import Connection, JobGraph, Node, NodeKind, OutEdge, VertexInput
+from pipelines.domain.ids import Uid
+
+
+def test_forward_nodes_join_the_vertex_of_their_upstream_as_a_tree() -> None:
+    graph = JobGraph.of([source("s"), operator("f", "s"), sink("x", "f"), sink("y", "f")])
+
+    assert [v.uid for v in graph.vertices] == ["s"]
+    assert graph.vertex("s").nodes == ("s", "f", "x", "y")
+    assert graph.successors_in_chain(Uid("f")) == ("x", "y")
+
+
+def test_a_hashed_input_starts_a_vertex_that_knows_node_and_vertex_upstream() -> None:
+    graph = two_inputs()
+
+    assert [v.uid for v in graph.vertices] == ["left", "right", "join"]
+    assert graph.vertex("join").inputs == (
+        VertexInput(0, Uid("left"), Uid("kept"), ("k",)),
+        VertexInput(1, Uid("right"), Uid("right"), ("k",)),
+    )
+    assert graph.vertex_of(Uid("out")).uid == "join"
+
+
+def test_outputs_are_the_exchanges_a_node_feeds_and_none_for_its_chained_successors() -> None:
+    graph = two_inputs()
+
+    assert graph.outputs_of(Uid("kept")) == (OutEdge(Uid("join"), 0, ("k",)),)
+    assert graph.outputs_of(Uid("left")) == ()
+    assert graph.outputs_of(Uid("join")) == ()
+    assert graph.successors_in_chain(Uid("left")) == ("kept",)
+
+
+def test_an_exchange_has_a_channel_for_every_pair_of_subtasks() -> None:
+    channels = two_inputs().channels(2)
+
+    assert len(channels) == len(set(channels)) == 8
+    assert channels[:3] == ["left[0]>join.0[0]", "left[0]>join.0[1]", "left[1]>join.0[0]"]
+
+
+def test_a_vertex_may_feed_another_on_two_ports() -> None:
+    graph = JobGraph.of([source("s"), operator("j", ("s", "a"), ("s", "b")), sink("x", "j")])
+
+    assert graph.outputs_of(Uid("s")) == (
+        OutEdge(Uid("j"), 0, ("a",)),
+        OutEdge(Uid("j"), 1, ("b",)),
+    )
+    assert len(set(graph.channels(3))) == 18
+
+
+def test_the_shape_tells_sources_and_sinks() -> None:
+    shape = {vertex.uid: vertex for vertex in two_inputs().shape()}
+
+    assert (shape["left"].is_source, shape["left"].is_sink) == (True, False)
+    assert (shape["join"].is_source, shape["join"].is_sink) == (False, True)
+    assert shape["join"].inputs == ["left", "right"]
+    assert shape["left"].operators == ["left", "kept"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_the_order_of_declaration_upstream_comes_first(seed: int) -> None:
+    nodes = list(two_inputs().nodes)
+    random.Random(seed).shuffle(nodes)
+
+    graph = JobGraph.of(nodes)
+
+    place = {node.uid: i for i, node in enumerate(graph.nodes)}
+    assert all(place[c.upstream] < place[n.uid] for n in graph.nodes for c in n.inputs)
+    vertex_place = {vertex.uid: i for i, vertex in enumerate(graph.vertices)}
+    assert all(
+        vertex_place[edge.upstream_vertex] < vertex_place[vertex.uid]
+        for vertex in graph.vertices
+        for edge in vertex.inputs
+    )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "sentence"),
+    [
+        ([], "empty"),
+        ([("source", "s"), ("source", "s"), ("sink", "x", "s")], "'s' is used twice"),
+        ([("source", "s"), ("sink", "x", "t")], "'x' reads from 't', which does not exist"),
+        ([("source", "s", "s"), ("sink", "x", "s")], "source 's' has an input"),
+        ([("source", "s"), ("operator", "o"), ("sink", "x", "o")], "operator 'o' has no input"),
+        ([("source", "s"), ("sink", "x")], "sink 'x' has no input"),
+        ([("source", "s"), ("sink", "x", "s"), ("sink", "y", "x")], "reads from the sink 'x'"),
+        ([("source", "s"), ("sink", "x", ("s", "a"), ("s", "b"))], "sink 'x' has 2 inputs"),
+        ([("source", "s"), ("operator", "o", "s")], "'o' reaches no sink"),
+        ([("source", "s"), ("source", "t"), ("sink", "x", "s")], "'t' reaches no sink"),
+        (
+            [("operator", "o", "p"), ("operator", "p", "o"), ("sink", "x", "p")],
+            "reads from itself",
+        ),
+        ([("source", "s"), ("operator", "o", "s", "s"), ("sink", "x", "o")], "'o' has several"),
+        ([("source", "a b"), ("sink", "x", "a b")], "uid 'a b' cannot be used"),
+        ([("source", "../s"), ("sink", "x", "../s")], "uid '../s' cannot be used"),
+    ],
+)
+def test_an_impossible_graph_is_refused_by_uid(nodes: list[tuple[str, ...]], sentence: str) -> None:
+    with pytest.raises(Rejected, match=sentence.replace("(", r"\(").replace(".", r"\.")):
+        JobGraph.of([node(NodeKind(kind), uid, *inputs) for kind, uid, *inputs in nodes])
+
+
+def test_a_key_without_columns_is_refused() -> None:
+    keyed = Node(Uid("o"), NodeKind.OPERATOR, (Connection(Uid("s"), ()),))
+
+    with pytest.raises(Rejected, match="input of 'o' is hashed by no column"):
+        JobGraph.of([source("s"), keyed, sink("x", "o")])
+
+
+def two_inputs() -> JobGraph:
+    """left -> kept and right, both keyed into join, which a sink follows."""
+    return JobGraph.of(
+        [
+            source("left"),
+            source("right"),
+            operator("kept", "left"),
+            operator("join", ("kept", "k"), ("right", "k")),
+            sink("out", "join"),
+        ]
+    )
+
+
+Input = str | tuple[str, str]
+"""The upstream uid, with the column it is hashed by."""
+
+
+def source(uid: str) -> Node:
+    return node(NodeKind.SOURCE, uid)
+
+
+def operator(uid: str, *inputs: Input) -> Node:
+    return node(NodeKind.OPERATOR, uid, *inputs)
+
+
+def sink(uid: str, *inputs: Input) -> Node:
+    return node(NodeKind.SINK, uid, *inputs)
+
+
+def node(kind: NodeKind, uid: str, *inputs: Input) -> Node:
+    return Node(Uid(uid), kind, tuple(connection(each) for each in inputs))
+
+
+def connection(given: Input) -> Connection:
+    if isinstance(given, str):
+        return Connection(Uid(given))
+    return Connection(Uid(given[0]), given[1:])

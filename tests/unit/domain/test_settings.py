@@ -1,0 +1,87 @@
+"""Settings: Flink's keys, strict values, and sentences that name what is wrong."""
+
+from dataclasses import fields
+
+import pytest
+
+from pipelines.domain.errors import Rejected
+from pipelines.domain.settings import DEFINITIONS, Settings, check_parallelism
+
+
+def test_without_any_setting_the_defaults_of_the_table_hold() -> None:
+    settings = Settings.parse({})
+
+    assert settings.checkpointing_interval_ms == 1_000
+    assert settings.checkpointing_timeout_ms == 600_000
+    assert settings.checkpointing_min_pause_ms == 0
+    assert settings.tolerable_failed_checkpoints == 0
+    assert (settings.restart_strategy, settings.restart_delay_ms) == ("fixed-delay", 100)
+
+
+def test_the_table_fills_every_field_once() -> None:
+    assert sorted(d.field for d in DEFINITIONS) == sorted(f.name for f in fields(Settings))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected_ms"),
+    [("500 ms", 500), ("2s", 2_000), ("10 min", 600_000), ("1 h", 3_600_000), ("1 d", 86_400_000)],
+)
+def test_a_duration_is_a_whole_number_with_a_unit(text: str, expected_ms: int) -> None:
+    settings = Settings.parse({"execution.checkpointing.interval": text})
+
+    assert settings.checkpointing_interval_ms == expected_ms
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("execution.checkpointing.interval", "soon"),
+        ("execution.checkpointing.interval", "1"),
+        ("execution.checkpointing.interval", "-1 s"),
+        ("execution.checkpointing.interval", "0"),
+        ("execution.checkpointing.interval", "1.5 s"),
+        ("execution.checkpointing.num-retained", "0"),
+        ("execution.checkpointing.num-retained", "²"),
+        ("execution.checkpointing.tolerable-failed-checkpoints", "-1"),
+        ("execution.checkpointing.max-concurrent-checkpoints", "2"),
+        ("execution.checkpointing.mode", "AT_LEAST_ONCE"),
+        ("restart-strategy.type", "exponential-delay"),
+        ("restart-strategy.fixed-delay.attempts", "many"),
+        ("heartbeat.timeout", "1 ms"),
+    ],
+)
+def test_a_bad_value_is_refused_by_key_and_value(key: str, value: str) -> None:
+    with pytest.raises(Rejected) as refusal:
+        Settings.parse({key: value})
+
+    assert key in str(refusal.value)
+    assert repr(value) in str(refusal.value)
+
+
+def test_an_unknown_key_is_refused_with_the_closest_known_one() -> None:
+    with pytest.raises(Rejected) as refusal:
+        Settings.parse({"execution.checkpointing.intervall": "1 s"})
+
+    assert "'execution.checkpointing.intervall'" in str(refusal.value)
+    assert "did you mean execution.checkpointing.interval?" in str(refusal.value)
+
+
+def test_an_unknown_key_like_no_other_is_refused_without_a_guess() -> None:
+    with pytest.raises(Rejected, match="'zzz'; no known setting"):
+        Settings.parse({"zzz": "1"})
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 128])
+def test_a_parallelism_from_one_to_the_maximum_is_accepted(parallelism: int) -> None:
+    check_parallelism(parallelism, 128)
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "max_parallelism", "named"),
+    [(0, 128, "0"), (-1, 128, "-1"), (129, 128, "129"), (1, 0, "0"), (1, 32_769, "32769")],
+)
+def test_an_impossible_parallelism_is_refused_by_number(
+    parallelism: int, max_parallelism: int, named: str
+) -> None:
+    with pytest.raises(Rejected, match=f"parallelism cannot be {named};"):
+        check_parallelism(parallelism, max_parallelism)
