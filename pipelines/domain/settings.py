@@ -35,9 +35,9 @@ class RestartStrategy(StrEnum):
 class Settings:
     """Validated settings; the defaults are those of the table."""
 
-    checkpointing_interval_ms: int
-    checkpointing_timeout_ms: int
-    checkpointing_min_pause_ms: int
+    checkpoint_interval_ms: int
+    checkpoint_timeout_ms: int
+    min_pause_ms: int
     max_concurrent_checkpoints: int
     tolerable_failed_checkpoints: int
     retained_checkpoints: int
@@ -153,7 +153,7 @@ _FIXED_DELAY = "restart-strategy.fixed-delay."
 DEFINITIONS = (
     Definition(
         _CHECKPOINTING + "interval",
-        "checkpointing_interval_ms",
+        "checkpoint_interval_ms",
         "1 s",
         _duration_of_at_least(10),
         "Time from one periodic checkpoint to the next. Flink has no default and so takes none;"
@@ -161,14 +161,14 @@ DEFINITIONS = (
     ),
     Definition(
         _CHECKPOINTING + "timeout",
-        "checkpointing_timeout_ms",
+        "checkpoint_timeout_ms",
         "10 min",
         _duration_of_at_least(10),
         "A checkpoint or savepoint that is not complete after this time fails.",
     ),
     Definition(
         _CHECKPOINTING + "min-pause",
-        "checkpointing_min_pause_ms",
+        "min_pause_ms",
         "0",
         _duration_of_at_least(0),
         "Least time from the end of one checkpoint to the start of the next periodic one.",

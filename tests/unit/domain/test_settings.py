@@ -11,9 +11,9 @@ from pipelines.domain.settings import DEFINITIONS, Settings, check_parallelism
 def test_without_any_setting_the_defaults_of_the_table_hold() -> None:
     settings = Settings.parse({})
 
-    assert settings.checkpointing_interval_ms == 1_000
-    assert settings.checkpointing_timeout_ms == 600_000
-    assert settings.checkpointing_min_pause_ms == 0
+    assert settings.checkpoint_interval_ms == 1_000
+    assert settings.checkpoint_timeout_ms == 600_000
+    assert settings.min_pause_ms == 0
     assert settings.tolerable_failed_checkpoints == 0
     assert (settings.restart_strategy, settings.restart_delay_ms) == ("fixed-delay", 100)
 
@@ -29,7 +29,7 @@ def test_the_table_fills_every_field_once() -> None:
 def test_a_duration_is_a_whole_number_with_a_unit(text: str, expected_ms: int) -> None:
     settings = Settings.parse({"execution.checkpointing.interval": text})
 
-    assert settings.checkpointing_interval_ms == expected_ms
+    assert settings.checkpoint_interval_ms == expected_ms
 
 
 @pytest.mark.parametrize(
