@@ -1,0 +1,98 @@
+"""Which splits a subtask still has to read, and how the rest is dealt again at another parallelism.
+
+Pure arithmetic over an ordered, possibly endless sequence of splits 0, 1, 2, ... Knows no source:
+an index behind the last split may occur here, and means that nothing is left. Source: Flink's
+FLIP-27 enumerator, with a static assignment instead of requests.
+"""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from pipelines.domain.errors import check
+from pipelines.domain.snapshots import Json
+
+
+class SplitPositions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one subtask has still to read: `backlog`, then frontier, frontier + stride, and so on.
+
+    Indices ascend in the order of reading, so that event time does. Everything in the backlog
+    lies before the frontier.
+    """
+
+    backlog: tuple[tuple[int, int], ...]  # (split, offset next to read)
+    frontier: int
+    stride: int
+
+    def __post_init__(self) -> None:
+        splits = [split for split, _ in self.backlog]
+        check(splits == sorted(set(splits)), "a backlog ascends", backlog=self.backlog)
+        check(not splits or splits[-1] < self.frontier, "the frontier lies behind the backlog")
+        check(self.stride > 0, "splits are dealt to at least one subtask", stride=self.stride)
+        lowest = min([0, *splits, *(offset for _, offset in self.backlog)])
+        check(lowest >= 0 and self.frontier >= 0, "positions are not negative", at=self)
+
+    def current(self) -> tuple[int, int]:
+        """The split to read next, and from which record on; it may lie behind the last split."""
+        return self.backlog[0] if self.backlog else (self.frontier, 0)
+
+    def advanced(self, records: int) -> "SplitPositions":
+        """After `records` more of the current split have been handed out."""
+        split, offset = self.current()
+        rest = self._without_current()
+        backlog = ((split, offset + records), *rest.backlog)
+        return SplitPositions(backlog, rest.frontier, rest.stride)
+
+    def finished(self, has_split: Callable[[int], bool]) -> "SplitPositions":
+        """After the last record of the current split. Stays where it is behind the last split."""
+        split, _ = self.current()
+        return self._without_current() if has_split(split) else self
+
+    def to_json(self) -> Json:
+        return msgspec.to_builtins(self)
+
+    @classmethod
+    def from_json(cls, stored: Json) -> "SplitPositions":
+        """Raises msgspec.ValidationError: these are not positions."""
+        return msgspec.convert(stored, cls)
+
+    def _without_current(self) -> "SplitPositions":
+        if self.backlog:
+            return SplitPositions(self.backlog[1:], self.frontier, self.stride)
+        return SplitPositions((), self.frontier + self.stride, self.stride)
+
+
+def initial(subtask: int, parallelism: int) -> SplitPositions:
+    check(0 <= subtask < parallelism, "a subtask is one of the parallelism", subtask=subtask)
+    return SplitPositions((), subtask, parallelism)
+
+
+def redistribute(old: Sequence[SplitPositions], subtask: int, parallelism: int) -> SplitPositions:
+    """The share of one new subtask, given the positions of all old ones, in any order.
+
+    1. The new frontier is the furthest old one: from there on nobody has read anything.
+    2. What an old subtask had not reached before it becomes backlog, at offset 0.
+    3. The whole backlog, in order, and the splits from the frontier on are dealt in turn.
+    """
+    check(0 <= subtask < parallelism, "a subtask is one of the parallelism", subtask=subtask)
+    _check_complete(old)
+    frontier = max(position.frontier for position in old)
+    backlog = sorted(entry for position in old for entry in _unread_before(position, frontier))
+    return SplitPositions(tuple(backlog[subtask::parallelism]), frontier + subtask, parallelism)
+
+
+def _unread_before(position: SplitPositions, frontier: int) -> list[tuple[int, int]]:
+    behind = range(position.frontier, frontier, position.stride)
+    return [*position.backlog, *((split, 0) for split in behind)]
+
+
+def _check_complete(old: Sequence[SplitPositions]) -> None:
+    """A subtask's positions that are missing would be splits that nobody reads."""
+    strides = {position.stride for position in old}
+    residues = {position.frontier % position.stride for position in old}
+    check(
+        strides == {len(old)} and residues == set(range(len(old))),
+        "the positions of all old subtasks are at hand, each once",
+        strides=sorted(strides),
+        residues=sorted(residues),
+    )
