@@ -1,0 +1,1 @@
+"""Checkpoints and savepoints as rows, and how long each subtask took in them."""

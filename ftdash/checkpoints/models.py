@@ -1,0 +1,77 @@
+"""Rows of checkpoints and of the subtasks' parts in them. The projector is their one writer.
+
+A savepoint is a checkpoint of kind SAVEPOINT: the same row, kept until someone disposes of it.
+"""
+
+from django.db import models
+
+from ftdash.jobs.models import Run
+
+
+class CheckpointStatus(models.TextChoices):
+    IN_PROGRESS = "IN_PROGRESS", "in progress"
+    COMPLETED = "COMPLETED", "completed"
+    FAILED = "FAILED", "failed"
+    DISCARDED = "DISCARDED", "discarded"  # completed, then deleted by retention
+
+
+class Checkpoint(models.Model):
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="checkpoint_rows")
+    checkpoint_id = models.PositiveBigIntegerField(null=True)  # null: refused before it got an id
+    sequence = models.PositiveBigIntegerField()  # journal line that opened the row
+    attempt = models.PositiveIntegerField()
+    kind = models.CharField(max_length=12)  # domain.status.CheckpointKind
+    status = models.CharField(max_length=12, choices=CheckpointStatus.choices)
+    trigger_at = models.DateTimeField()
+    completed_at = models.DateTimeField(null=True)
+    failed_at = models.DateTimeField(null=True)
+    committed_at = models.DateTimeField(null=True)  # every sink has committed: output is visible
+    end_to_end_ms = models.FloatField(null=True)
+    state_bytes = models.PositiveBigIntegerField(null=True)
+    uploaded_bytes = models.PositiveBigIntegerField(null=True)
+    buffered_records = models.PositiveBigIntegerField(null=True)
+    buffered_bytes = models.PositiveBigIntegerField(null=True)
+    source_records = models.PositiveBigIntegerField(null=True)
+    acknowledged_count = models.PositiveIntegerField(default=0)
+    subtask_count = models.PositiveIntegerField(default=0)
+    reason_name = models.CharField(max_length=60, default="")  # CheckpointFailureReason's name
+    message = models.TextField(default="")
+    path = models.TextField(null=True)
+    watermark_ms = models.BigIntegerField(null=True)
+    counters = models.JSONField(default=dict)
+    request_id = models.CharField(max_length=80, null=True)
+
+    class Meta:
+        ordering = ("-sequence",)
+        constraints = (
+            models.UniqueConstraint(fields=("run", "sequence"), name="checkpoint_of_journal"),
+            models.UniqueConstraint(fields=("run", "checkpoint_id"), name="checkpoint_of_run"),
+        )
+        indexes = (models.Index(fields=("run", "status"), name="checkpoint_status"),)
+
+    def __str__(self) -> str:
+        return f"{self.run_id}/{self.checkpoint_id}"
+
+
+class SubtaskPhase(models.Model):
+    """What domain.phases.SubtaskPhases holds, as a row."""
+
+    checkpoint = models.ForeignKey(Checkpoint, on_delete=models.CASCADE, related_name="phases")
+    vertex = models.CharField(max_length=200)
+    subtask = models.PositiveIntegerField()
+    start_delay_ms = models.FloatField()
+    alignment_ms = models.FloatField()
+    sync_ms = models.FloatField()
+    async_ms = models.FloatField()
+    acknowledged_ms = models.FloatField()
+    state_bytes = models.PositiveBigIntegerField()
+    uploaded_bytes = models.PositiveBigIntegerField()
+    channels = models.JSONField(default=list)  # ChannelAlignment as JSON
+
+    class Meta:
+        ordering = ("vertex", "subtask")
+        constraints = (
+            models.UniqueConstraint(
+                fields=("checkpoint", "vertex", "subtask"), name="one_phase_per_subtask"
+            ),
+        )

@@ -1,0 +1,230 @@
+"""Rows of pipelines, runs, requests and what went wrong.
+
+Two writers, and never the same column: the projector writes what the engine reported, the services
+write what people asked for and what the control plane did about it.
+"""
+
+from django.db import models
+
+from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
+from pipelines.domain.status import JobStatus
+
+
+class DesiredState(models.TextChoices):
+    RUNNING = "RUNNING"
+    STOPPED = "STOPPED"
+
+
+class RequestKind(models.TextChoices):
+    SUBMIT = "SUBMIT", "start"
+    RESTORE = "RESTORE", "restore"
+    CHECKPOINT = "CHECKPOINT", "trigger checkpoint"
+    SAVEPOINT = "SAVEPOINT", "savepoint"
+    STOP_WITH_SAVEPOINT = "STOP_WITH_SAVEPOINT", "stop with savepoint"
+    CANCEL = "CANCEL", "cancel"
+    KILL_SLOT = "KILL_SLOT", "kill a slot"
+
+
+class RequestPhase(models.TextChoices):
+    PENDING = "PENDING", "waiting for delivery"
+    DELIVERED = "DELIVERED", "delivered to the driver"
+    ACCEPTED = "ACCEPTED", "under way"
+    SUCCEEDED = "SUCCEEDED", "succeeded"
+    FAILED = "FAILED", "failed"
+    REJECTED = "REJECTED", "rejected"
+
+
+OPEN_PHASES = (RequestPhase.PENDING, RequestPhase.DELIVERED, RequestPhase.ACCEPTED)
+TERMINAL_STATUSES = [status.value for status in JobStatus if status.is_terminal]
+
+
+class Pipeline(models.Model):
+    """A flow with a name, and the values that its next run starts with."""
+
+    name = models.SlugField(max_length=80, unique=True)
+    flow = models.CharField(max_length=80)
+    parallelism = models.PositiveIntegerField(default=1)
+    max_parallelism = models.PositiveIntegerField(default=DEFAULT_MAX_PARALLELISM)
+    parameters = models.JSONField(default=dict)  # str to str, validated by the flow
+    settings = models.JSONField(default=dict)  # str to str, Flink's keys
+    allows_faults = models.BooleanField(default=True)  # whether slots may be killed on purpose
+    created_at = models.DateTimeField()
+    version = models.PositiveBigIntegerField(default=0)  # grows with every change by a service
+
+    class Meta:
+        permissions = (("operate", "May act on pipelines (admin role)"),)
+        ordering = ("name",)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Run(models.Model):
+    """One submission or restore: one lineage, one journal, at most one driver at a time."""
+
+    # Written by services.
+    pipeline = models.ForeignKey(Pipeline, on_delete=models.PROTECT, related_name="runs")
+    run_id = models.CharField(max_length=80, unique=True)
+    number = models.PositiveIntegerField()  # 1, 2, ... within the pipeline
+    desired = models.CharField(
+        max_length=10, choices=DesiredState.choices, default=DesiredState.RUNNING
+    )
+    parallelism = models.PositiveIntegerField()
+    max_parallelism = models.PositiveIntegerField()
+    master = models.CharField(max_length=200)
+    parameters = models.JSONField(default=dict)
+    settings = models.JSONField(default=dict)
+    restored_from = models.TextField(null=True)  # directory of the point
+    parent = models.ForeignKey("self", null=True, on_delete=models.PROTECT, related_name="forks")
+    created_at = models.DateTimeField()
+    driver_start_count = models.PositiveIntegerField(default=0)
+    driver_started_at = models.DateTimeField(null=True)
+    driver_note = models.TextField(default="")  # what the control plane last did, and why
+    stop_requested_at = models.DateTimeField(null=True)
+    given_up_at = models.DateTimeField(null=True)  # no more drivers are started
+
+    # Written by the projector.
+    status = models.CharField(max_length=20, default=JobStatus.CREATED.value)
+    reason = models.TextField(default="")
+    attempt = models.PositiveIntegerField(default=0)
+    guarantee = models.TextField(default="")
+    vertices = models.JSONField(default=list)  # VertexShape as JSON, topological order
+    slots = models.JSONField(default=dict)  # slot to {"pid", "host"}, the connected ones
+    driver_pid = models.PositiveIntegerField(null=True)
+    started_at = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField(null=True)
+    last_event_at = models.DateTimeField(null=True)
+    last_checkpoint_id = models.PositiveBigIntegerField(null=True)  # newest completed
+    last_completed_at = models.DateTimeField(null=True)
+    last_committed_at = models.DateTimeField(null=True)
+    records_per_s = models.FloatField(default=0.0)
+    watermark_ms = models.BigIntegerField(null=True)
+    counters = models.JSONField(default=dict)
+    restart_count = models.PositiveIntegerField(default=0)  # attempts after the first
+    driver_starts_without_progress = models.PositiveIntegerField(default=0)
+    journal_offset = models.PositiveBigIntegerField(default=0)  # bytes folded so far
+    last_sequence = models.PositiveBigIntegerField(default=0)
+    projection_error = models.TextField(default="")  # the projection of this run has stopped
+    version = models.PositiveBigIntegerField(default=0)  # grows with every folded batch
+
+    class Meta:
+        ordering = ("-id",)
+        constraints = (
+            models.UniqueConstraint(fields=("pipeline", "number"), name="run_number"),
+            models.UniqueConstraint(
+                fields=("pipeline",),
+                condition=~models.Q(status__in=TERMINAL_STATUSES)
+                & models.Q(given_up_at__isnull=True),
+                name="one_live_run_per_pipeline",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.run_id
+
+    @property
+    def is_terminal(self) -> bool:
+        return JobStatus(self.status).is_terminal or self.given_up_at is not None
+
+
+class Request(models.Model):
+    """What a person asked for: who, when, why, and its one terminal phase. Also the audit log."""
+
+    request_id = models.CharField(max_length=80, unique=True)
+    kind = models.CharField(max_length=30, choices=RequestKind.choices)
+    pipeline = models.ForeignKey(Pipeline, on_delete=models.PROTECT, related_name="requests")
+    run = models.ForeignKey(Run, null=True, on_delete=models.PROTECT, related_name="requests")
+    parameters = models.JSONField(default=dict)
+    requester = models.CharField(max_length=150)
+    reason = models.TextField(default="")
+    phase = models.CharField(
+        max_length=12, choices=RequestPhase.choices, default=RequestPhase.PENDING
+    )
+    message = models.TextField(default="")
+    path = models.TextField(null=True)  # the savepoint that was taken
+    checkpoint_id = models.PositiveBigIntegerField(null=True)
+    created_at = models.DateTimeField()
+    delivered_at = models.DateTimeField(null=True)
+    accepted_at = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField(null=True)
+    deadline_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ("-id",)
+        indexes = (models.Index(fields=("phase", "created_at"), name="request_phase"),)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.request_id}"
+
+
+class JournalRow(models.Model):
+    """One row for one journal line; the pair of run and sequence makes folding it twice harmless."""
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE)
+    sequence = models.PositiveBigIntegerField()
+    attempt = models.PositiveIntegerField()
+    at = models.DateTimeField()
+
+    class Meta:
+        abstract = True
+        ordering = ("sequence",)
+        constraints = (
+            models.UniqueConstraint(fields=("run", "sequence"), name="%(class)s_of_journal"),
+        )
+
+
+class StatusChange(JournalRow):
+    status = models.CharField(max_length=20)
+    reason = models.TextField(default="")
+
+
+class Failure(JournalRow):
+    """Something died."""
+
+    cause = models.TextField()
+    vertex = models.CharField(max_length=200, null=True)
+    subtask = models.PositiveIntegerField(null=True)
+    slot = models.PositiveIntegerField(null=True)
+    detail = models.TextField(default="")
+
+
+class RestoreRefusal(JournalRow):
+    """A recovery point did not verify and an older one was used."""
+
+    path = models.TextField()
+    message = models.TextField()
+
+
+class ZombieRefusal(JournalRow):
+    """Something of an older attempt spoke up and was refused."""
+
+    zombie_attempt = models.PositiveIntegerField()
+    what = models.TextField()
+
+
+class SupersededOutput(JournalRow):
+    """Output that was committed after the restored point and set aside."""
+
+    sink = models.CharField(max_length=200)
+    files = models.PositiveIntegerField()
+    moved_to = models.TextField()
+
+
+class Recovery(models.Model):
+    """The way to one attempt after a failure, phase by phase."""
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="recoveries")
+    attempt = models.PositiveIntegerField()
+    phases = models.JSONField(default=list)  # [{"phase", "duration_ms", "at_ms"}], as reached
+    restored_checkpoint_id = models.PositiveBigIntegerField(null=True)
+    restored_path = models.TextField(null=True)
+    records_to_replay = models.PositiveBigIntegerField(null=True)
+    started_at = models.DateTimeField()
+    running_at = models.DateTimeField(null=True)  # all subtasks run on restored state
+    ended_at = models.DateTimeField(null=True)  # the last phase was reached
+
+    class Meta:
+        ordering = ("attempt",)
+        constraints = (
+            models.UniqueConstraint(fields=("run", "attempt"), name="one_recovery_per_attempt"),
+        )

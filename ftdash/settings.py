@@ -1,0 +1,207 @@
+"""Settings of the control plane and the dashboard.
+
+Everything that differs between machines comes from the environment, with defaults that work on
+one machine, on loopback, with nothing installed. Names start with FTDASH_.
+"""
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import dj_database_url
+from csp.constants import NONE, SELF, UNSAFE_INLINE
+from django.core.management.utils import get_random_secret_key
+
+BASE_DIR = Path(__file__).resolve().parents[1]
+FTDASH_HOME = Path(os.environ.get("FTDASH_HOME", BASE_DIR / "var")).absolute()
+"""All that this installation writes: database, job directories, logs, secret key."""
+
+JOBS_ROOT = FTDASH_HOME / "jobs"
+FTDASH_HOME.mkdir(parents=True, exist_ok=True)
+
+
+def secret_key() -> str:
+    """Of the environment, or made once and kept where only the owner can read it."""
+    if key := os.environ.get("FTDASH_SECRET_KEY"):
+        return key
+    path = FTDASH_HOME / "secret_key"
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return path.read_text()
+    with os.fdopen(descriptor, "w") as file:
+        file.write(get_random_secret_key())
+    return path.read_text()
+
+
+SECRET_KEY = secret_key()
+DEBUG = os.environ.get("FTDASH_DEBUG") == "1"
+ALLOWED_HOSTS = os.environ.get("FTDASH_ALLOWED_HOSTS", "127.0.0.1,localhost,[::1]").split(",")
+
+INSTALLED_APPS = [
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django_htmx",
+    "csp",
+    "ftdash.jobs",
+    "ftdash.checkpoints",
+    "ftdash.metrics",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "csp.middleware.CSPMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+]
+
+ROOT_URLCONF = "ftdash.urls"
+ASGI_APPLICATION = "ftdash.asgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+                "csp.context_processors.nonce",
+            ]
+        },
+    }
+]
+
+# Writers take the lock when their transaction begins: a deferred transaction that turns into a
+# writer fails at once when another one wrote in between, whatever the timeout says.
+SQLITE = {
+    "ENGINE": "django.db.backends.sqlite3",
+    "NAME": FTDASH_HOME / "ftdash.sqlite3",
+    "OPTIONS": {
+        "timeout": 20,  # seconds
+        "transaction_mode": "IMMEDIATE",
+        "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+    },
+}
+DATABASES = {"default": SQLITE}
+if os.environ.get("FTDASH_DATABASE_URL"):
+    DATABASES = {"default": dict(dj_database_url.config(env="FTDASH_DATABASE_URL"))}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+LOGIN_URL = "login"
+LOGIN_REDIRECT_URL = "/"
+LOGOUT_REDIRECT_URL = "login"
+
+LANGUAGE_CODE = "en"
+USE_I18N = False
+USE_TZ = True
+TIME_ZONE = "UTC"
+
+STATIC_URL = "/static/"
+STATIC_ROOT = FTDASH_HOME / "static"
+STATICFILES_DIRS = [BASE_DIR / "static"]
+STATICFILES_FINDERS = [
+    "django.contrib.staticfiles.finders.FileSystemFinder",
+    "django.contrib.staticfiles.finders.AppDirectoriesFinder",
+    "ftdash.staticfiles.PlotlyFinder",
+]
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
+}
+
+# Plotly sets styles on its own elements; it has no way to be given a nonce.
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": [NONE],
+        "script-src": [SELF],
+        "style-src": [SELF, UNSAFE_INLINE],
+        "img-src": [SELF, "data:"],
+        "font-src": [SELF],
+        "connect-src": [SELF],
+        "form-action": [SELF],
+        "frame-ancestors": [NONE],
+        "base-uri": [NONE],
+    }
+}
+# Loopback speaks plain http; an installation behind TLS sets FTDASH_TLS=1.
+BEHIND_TLS = os.environ.get("FTDASH_TLS") == "1"
+SESSION_COOKIE_SECURE = BEHIND_TLS
+CSRF_COOKIE_SECURE = BEHIND_TLS
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+SESSION_COOKIE_AGE = int(timedelta(hours=12).total_seconds())
+SECURE_REFERRER_POLICY = "same-origin"
+CSRF_TRUSTED_ORIGINS = [o for o in os.environ.get("FTDASH_TRUSTED_ORIGINS", "").split(",") if o]
+
+REDIS_URL = os.environ.get("FTDASH_REDIS_URL", "redis://127.0.0.1:6379/0")
+RECONCILE_PERIOD_S = 2.0
+CELERY_BROKER_URL = REDIS_URL
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_CONNECTION_MAX_RETRIES = None
+# Longer than any task may take, or the broker hands a running task to a second worker.
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    "visibility_timeout": 600,
+    "socket_connect_timeout": 2,
+    "socket_timeout": 10,
+    "socket_keepalive": True,
+}
+# A page that posts a request must not wait for a broker that is away: reconcile delivers later.
+CELERY_TASK_PUBLISH_RETRY = False
+CELERY_BROKER_CONNECTION_TIMEOUT = 2
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_SERIALIZER = "json"
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_TASK_ACKS_LATE = True
+CELERY_TASK_TIME_LIMIT = 300
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_WORKER_POOL = "threads"
+CELERY_WORKER_CONCURRENCY = 2
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_BEAT_SCHEDULE_FILENAME = str(FTDASH_HOME / "celerybeat-schedule")
+CELERY_BEAT_SCHEDULE = {
+    "reconcile": {
+        "task": "ftdash.jobs.tasks.reconcile",
+        "schedule": RECONCILE_PERIOD_S,
+        # A beat that nobody took in time is worthless: the next one does the same.
+        "options": {"expires": 3 * RECONCILE_PERIOD_S},
+    }
+}
+
+STALE_AFTER_S = 3.0
+"""A running driver reports once a second; silence for this long makes its rows stale."""
+
+PROJECTOR_POLL_MS = 300
+PROJECTOR_BATCH_EVENTS = 500
+SAMPLE_RETENTION_S = 1800
+"""Samples older than this, measured from a run's newest, are deleted."""
+
+PHASE_RETENTION_CHECKPOINTS = 2000
+"""Per run, the phases of this many checkpoints are kept; the checkpoints' own rows stay."""
+
+REQUEST_DEADLINE_S = 120
+DRIVER_STARTS_MAX = 10
+"""Drivers that may die in a row without a completed checkpoint before a run is given up."""
+
+DRIVER_START_BACKOFF_S = 2.0
+DRIVER_START_BACKOFF_MAX_S = 30.0
+DRIVER_STARTUP_GRACE_S = 20.0
+"""A driver that was just started may take this long until it holds the lease."""
+
+DRIVER_STOP_GRACE_S = 20.0
+"""From the cancel request to the kill."""

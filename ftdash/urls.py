@@ -1,0 +1,5 @@
+"""All addresses of the dashboard. Static files are served in front of these by whitenoise."""
+
+from django.urls import URLPattern, URLResolver
+
+urlpatterns: list[URLPattern | URLResolver] = []
