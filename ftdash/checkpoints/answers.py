@@ -1,0 +1,136 @@
+"""What the queries of checkpoints answer with: frozen values."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from ftdash.checkpoints.models import CheckpointStatus
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    """One line of the checkpoint history. None stands for "not known (yet)"."""
+
+    run_id: str
+    checkpoint_id: int | None  # None: refused before it got an id
+    attempt: int
+    kind: str  # CHECKPOINT, SAVEPOINT, FINAL
+    status: CheckpointStatus
+    trigger_at: datetime
+    completed_at: datetime | None
+    committed_at: datetime | None
+    end_to_end_ms: float | None
+    state_bytes: int | None
+    uploaded_bytes: int | None
+    buffered_records: int | None
+    buffered_bytes: int | None
+    source_records: int | None
+    acknowledged_count: int
+    subtask_count: int
+    reason_name: str  # Flink's name, empty unless failed
+    reason_text: str  # Flink's sentence
+    message: str  # what happened here
+    path: str | None
+    watermark_at: datetime | None
+    counters: dict[str, int]
+    request_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSummary:
+    """Over all checkpoints of the run; durations over the completed ones among the newest 500."""
+
+    triggered_count: int
+    completed_count: int
+    failed_count: int
+    in_progress_count: int
+    end_to_end_p50_ms: float | None
+    end_to_end_p99_ms: float | None
+    state_bytes_latest: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointHistory:
+    """One page of the history, newest first."""
+
+    run_id: str
+    rows: list[CheckpointRow]
+    page: int
+    page_count: int
+    total_count: int
+    summary: CheckpointSummary
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelTimeline:
+    """One input channel while its subtask aligned; times in ms after the trigger."""
+
+    channel: str
+    upstream: str
+    upstream_subtask: int
+    port: int
+    arrived_ms: float
+    blocked_ms: float
+    buffered_records: int
+    buffered_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskTimeline:
+    vertex: str
+    subtask: int
+    start_delay_ms: float
+    alignment_ms: float
+    sync_ms: float
+    async_ms: float
+    acknowledged_ms: float
+    state_bytes: int
+    uploaded_bytes: int
+    channels: list[ChannelTimeline]
+
+
+@dataclass(frozen=True, slots=True)
+class Slowest:
+    """The subtask that acknowledged last, and what took it longest.
+
+    `phase` is "start delay", "alignment", "sync" or "async". When channels were held back,
+    `held_back` is the one held longest and `waited_for` the one whose barrier came last.
+    """
+
+    vertex: str
+    subtask: int
+    acknowledged_ms: float
+    phase: str
+    phase_ms: float
+    phase_ratio: float  # of the subtask's acknowledged_ms, 0 to 1
+    held_back: ChannelTimeline | None
+    waited_for: ChannelTimeline | None
+
+
+@dataclass(frozen=True, slots=True)
+class AlignmentTimeline:
+    """Subtasks in topological order of their vertices. Empty when phases are no longer kept."""
+
+    checkpoint: CheckpointRow
+    subtasks: list[SubtaskTimeline]
+    slowest: Slowest | None
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryPoint:
+    """A retained checkpoint or savepoint that a run can be restored from, newest first."""
+
+    path: str
+    pipeline: str
+    run_id: str
+    run_number: int
+    checkpoint_id: int
+    kind: str
+    completed_at: datetime
+    state_bytes: int
+    source_records: int
+    parallelism: int
+    watermark_at: datetime | None
+    requester: str | None  # who asked for the savepoint
+    reason: str
+    is_newest: bool
+    is_present: bool  # its manifest is there to be read; the restore verifies all of it

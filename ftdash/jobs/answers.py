@@ -1,0 +1,296 @@
+"""What the queries of jobs answer with: frozen values, complete, with their age.
+
+`as_of` is when the driver last reported what is shown. `state` is a Flink job state, or STALE
+(the driver should report once a second and does not) or UNKNOWN (nothing folds the reports).
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from ftdash.jobs.models import RequestKind, RequestPhase
+
+
+class ShownState(StrEnum):
+    """JobStatus, and three more that only an observer can be in."""
+
+    NEVER_STARTED = "NEVER_STARTED"
+    CREATED = "CREATED"  # a driver is being started
+    INITIALIZING = "INITIALIZING"
+    RUNNING = "RUNNING"
+    RESTARTING = "RESTARTING"
+    FAILING = "FAILING"
+    FAILED = "FAILED"
+    CANCELLING = "CANCELLING"
+    CANCELED = "CANCELED"
+    FINISHED = "FINISHED"
+    STALE = "STALE"
+    UNKNOWN = "UNKNOWN"
+
+    @property
+    def is_terminal(self) -> bool:
+        return self in (ShownState.FAILED, ShownState.CANCELED, ShownState.FINISHED)
+
+
+@dataclass(frozen=True, slots=True)
+class Liveness:
+    """One of our own processes, by its last sign of life."""
+
+    is_alive: bool
+    at: datetime | None  # None: it has never run
+    note: str  # one sentence for a person, empty when all is well
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSummary:
+    """One row of the fleet page."""
+
+    name: str
+    flow: str
+    run_id: str | None
+    run_number: int | None
+    state: ShownState
+    state_reason: str  # one sentence, may be empty
+    last_reported_state: str | None  # the job state before it became STALE or UNKNOWN
+    as_of: datetime | None
+    guarantee: str
+    parallelism: int
+    records_per_s: float
+    restart_count: int
+    last_completed_at: datetime | None
+    last_committed_at: datetime | None
+    last_checkpoint_id: int | None
+    attention: str  # why a person should look, empty when nobody needs to
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Pipelines that need attention first, then by name."""
+
+    now: datetime
+    projector: Liveness
+    reconcile: Liveness
+    pipelines: list[PipelineSummary]
+
+
+@dataclass(frozen=True, slots=True)
+class VertexView:
+    uid: str
+    operators: list[str]
+    inputs: list[str]
+    is_source: bool
+    is_sink: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SlotView:
+    slot: int
+    pid: int
+    host: str
+    resident_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskView:
+    """One subtask in the newest sample."""
+
+    vertex: str
+    subtask: int
+    records_in: int
+    records_out: int
+    busy_ratio: float
+    backpressured_ratio: float
+    idle_ratio: float
+    watermark_at: datetime | None
+    queued_records: int
+    queued_bytes: int
+    state_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """Everything the header of a pipeline's page says about one run."""
+
+    run_id: str
+    number: int
+    attempt: int
+    state: ShownState
+    state_reason: str
+    last_reported_state: str
+    as_of: datetime | None
+    driver_note: str  # what the control plane last did about the driver, and why
+    projection_error: str
+    guarantee: str
+    parallelism: int
+    max_parallelism: int
+    master: str
+    parameters: dict[str, str]
+    settings: dict[str, str]
+    restored_from: str | None
+    parent_run_id: str | None
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    driver_pid: int | None
+    records_per_s: float
+    watermark_at: datetime | None
+    last_checkpoint_id: int | None
+    last_completed_at: datetime | None
+    last_committed_at: datetime | None
+    restart_count: int
+    counters: dict[str, int]
+    vertices: list[VertexView]
+    slots: list[SlotView]
+    subtasks: list[SubtaskView]
+    records_to_replay: int | None  # about, if it died now; None: not known
+    journal_path: str
+    driver_log_path: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunBrief:
+    """One run in the list of a pipeline's runs, newest first."""
+
+    run_id: str
+    number: int
+    state: ShownState
+    parallelism: int
+    restored_from: str | None
+    parent_run_id: str | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ActionOffer:
+    """Whether an action makes sense now; not whether this person may do it."""
+
+    kind: RequestKind
+    is_possible: bool
+    why_not: str  # one sentence, empty when possible
+    consequence: str  # one sentence with numbers
+
+
+@dataclass(frozen=True, slots=True)
+class RequestView:
+    """One request of a person: its progress, and its line in the audit log."""
+
+    request_id: str
+    kind: RequestKind
+    label: str  # "stop with savepoint"
+    pipeline: str
+    run_id: str | None
+    parameters: dict[str, str]
+    requester: str
+    reason: str
+    phase: RequestPhase
+    phase_label: str
+    is_open: bool
+    waits_for_delivery: bool  # stored, and the worker has not taken it for 3 s
+    message: str
+    path: str | None
+    checkpoint_id: int | None
+    created_at: datetime
+    ended_at: datetime | None
+    deadline_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class PipelinePage:
+    """A pipeline with its newest run (None before the first) and what can be done to it."""
+
+    now: datetime
+    name: str
+    flow: str
+    parallelism: int  # the default of the next run
+    max_parallelism: int
+    parameters: dict[str, str]
+    settings: dict[str, str]
+    allows_faults: bool
+    version: str
+    run: RunView | None
+    runs: list[RunBrief]
+    actions: dict[RequestKind, ActionOffer]
+    open_requests: list[RequestView]
+    projector: Liveness
+    reconcile: Liveness
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseView:
+    phase: str  # domain.status.RecoveryPhase
+    duration_ms: float
+    at: datetime  # when it was reached
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryView:
+    run_id: str
+    attempt: int
+    started_at: datetime
+    running_at: datetime | None  # None: not running again yet
+    ended_at: datetime | None
+    to_running_ms: float | None  # sum of the phases up to all subtasks running
+    phases: list[PhaseView]
+    restored_checkpoint_id: int | None
+    restored_path: str | None
+    records_to_replay: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FailureView:
+    run_id: str
+    attempt: int
+    at: datetime
+    cause: str
+    vertex: str | None
+    subtask: int | None
+    slot: int | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class StatusView:
+    run_id: str
+    at: datetime
+    status: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AxisPoint:
+    """A completed checkpoint or savepoint on the time axis."""
+
+    run_id: str
+    checkpoint_id: int
+    kind: str
+    at: datetime
+    is_available: bool  # not discarded
+    path: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something a person should know that is neither failure nor recovery, oldest first."""
+
+    kind: str  # "restore_refused", "zombie_refused", "output_superseded"
+    run_id: str
+    attempt: int
+    at: datetime
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryAxis:
+    """Failures, recoveries and recovery points of one run on one time axis, oldest first."""
+
+    run_id: str
+    from_at: datetime
+    to_at: datetime
+    points: list[AxisPoint] = field(default_factory=list)
+    failures: list[FailureView] = field(default_factory=list)
+    recoveries: list[RecoveryView] = field(default_factory=list)
+    statuses: list[StatusView] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)

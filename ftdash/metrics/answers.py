@@ -1,0 +1,12 @@
+"""What the queries of metrics answer with: frozen values."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True)
+class SamplePoint:
+    at: datetime
+    records_per_s: float
+    queued_records: int
+    resident_bytes: dict[int, int]  # slot to bytes
