@@ -1,0 +1,1 @@
+"""What a bare machine lacks, and the processes of a one-machine installation."""

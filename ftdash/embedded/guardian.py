@@ -1,0 +1,22 @@
+"""Ends everything an embedded installation started, once its owner is gone, however it went.
+
+A process of its own: it waits on a pipe that only the owner holds open. A closed pipe means that
+the owner ended, also by SIGKILL. `python -m ftdash.embedded.guardian LEDGER`
+"""
+
+import signal
+import sys
+from pathlib import Path
+
+from ftdash.embedded.ledger import end_all
+
+
+def main(ledger: Path) -> None:
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
+    sys.stdin.buffer.read()  # returns when the last writer is gone
+    end_all(ledger)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

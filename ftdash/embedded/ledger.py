@@ -1,0 +1,148 @@
+"""Which processes one embedded installation has started, so that all of them can be ended.
+
+Two marks, as neither suffices: every process inherits a token in its environment (also drivers,
+their Java and its Python workers, whoever started them), and direct children are recorded by
+process id and start time (a Redis server overwrites the memory that shows its environment).
+
+The file is locked while its owner lives, which also keeps two installations out of one home.
+"""
+
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from pipelines.domain.errors import Rejected
+
+TOKEN_VARIABLE = "FTDASH_EMBEDDED_TOKEN"
+ENDING_GRACE_S = 3.0
+ENDING_ROUNDS_MAX = 10  # a process that is being ended may just have started another
+
+
+class StartedProcess(msgspec.Struct, frozen=True):
+    pid: int
+    create_time: float  # tells this process from a later one with the same id
+
+
+class LedgerHead(msgspec.Struct, frozen=True):
+    token: str
+    owner_pid: int
+
+
+class Ledger:
+    """The owner's side: locked, and appended to with every start."""
+
+    def __init__(self, path: Path, token: str) -> None:
+        """Raises Rejected while another owner lives. What a dead one left running is ended."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
+        self._lock()
+        end_all(path)
+        self._file.truncate(0)
+        self._append(LedgerHead(token, os.getpid()))
+
+    def record(self, pid: int) -> None:
+        self._append(StartedProcess(pid, psutil.Process(pid).create_time()))
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            head, _ = read(self.path)
+            self._file.close()
+            owner = f"process {head.owner_pid}" if head else "another process"
+            raise Rejected(
+                f"{self.path.parent} is in use by {owner}; end that one, or choose another"
+                " directory with --home."
+            ) from None
+
+    def _append(self, line: LedgerHead | StartedProcess) -> None:
+        self._file.seek(0, os.SEEK_END)
+        self._file.write(msgspec.json.encode(line) + b"\n")
+        self._file.flush()
+
+
+def new_token() -> str:
+    return secrets.token_hex(16)
+
+
+def read(path: Path) -> tuple[LedgerHead | None, list[StartedProcess]]:
+    """What the ledger says; an owner that died while writing may leave a torn last line."""
+    lines = [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+    if not lines:
+        return None, []
+    head = msgspec.json.decode(lines[0], type=LedgerHead)
+    return head, [msgspec.json.decode(line, type=StartedProcess) for line in lines[1:]]
+
+
+def living(path: Path, *, spare: frozenset[int] = frozenset()) -> list[psutil.Process]:
+    """Every process of this ledger that still runs, the caller and `spare` left out."""
+    head, started = read(path)
+    if head is None:
+        return []
+    recorded = {(each.pid, each.create_time) for each in started}
+    spare = spare | {os.getpid()}
+    return [
+        process
+        for process in running_processes()
+        if process.pid not in spare
+        and ((process.pid, process.create_time()) in recorded or has_token(process, head.token))
+    ]
+
+
+def running_processes() -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE:
+                yield process
+        except psutil.NoSuchProcess:
+            continue
+
+
+def has_token(process: psutil.Process, token: str) -> bool:
+    try:
+        environment: dict[str, str] = process.environ()
+        return environment.get(TOKEN_VARIABLE) == token
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return False
+
+
+def end_all(
+    path: Path, *, spare: frozenset[int] = frozenset(), grace_s: float = ENDING_GRACE_S
+) -> None:
+    """End every process of this ledger: ask, and after the grace period kill."""
+    for _ in range(ENDING_ROUNDS_MAX):
+        processes = living(path, spare=spare)
+        if not processes:
+            return
+        end(processes, grace_s)
+        grace_s = 0.0  # whoever appears now was started by a process that was being ended
+    raise Rejected(
+        f"Processes {[p.pid for p in living(path, spare=spare)]} could not be ended; end them by"
+        " hand."
+    )
+
+
+def end(processes: list[psutil.Process], grace_s: float) -> None:
+    """SIGTERM now and SIGKILL after the grace period; psutil refuses a pid that was reused."""
+    for process in processes:
+        send(process, "terminate")
+    _, stubborn = psutil.wait_procs(processes, timeout=grace_s)
+    for process in stubborn:
+        send(process, "kill")
+    psutil.wait_procs(stubborn, timeout=ENDING_GRACE_S)
+
+
+def send(process: psutil.Process, what: str) -> None:
+    try:
+        getattr(process, what)()
+    except psutil.NoSuchProcess:
+        return

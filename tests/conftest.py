@@ -1,0 +1,50 @@
+"""What all tests share: a home of their own, a Java for Spark, and no silent skips in CI."""
+
+import os
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+
+from ftdash.embedded import java
+
+REQUIRE_ALL = os.environ.get("FTDASH_REQUIRE_ALL") == "1"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests write to a directory of their own, not to the home of an installation."""
+    home = Path(tempfile.mkdtemp(prefix="ftdash-tests-"))
+    os.environ["FTDASH_HOME"] = str(home)
+    if settings.configured:
+        settings.FTDASH_HOME = home
+        settings.JOBS_ROOT = home / "jobs"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if any(item.get_closest_marker("spark") for item in items):
+        os.environ.update(java.environment())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if REQUIRE_ALL and report.skipped and not hasattr(report, "wasxfail"):
+        refuse_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if REQUIRE_ALL and report.skipped:
+        refuse_skip(report)
+    return report
+
+
+def refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Where everything is required, what a machine lacks is a failure and not an excuse."""
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+    report.outcome = "failed"
+    report.longrepr = f"FTDASH_REQUIRE_ALL=1 allows no skip: {reason}"

@@ -1,0 +1,14 @@
+"""Free ports."""
+
+import socket
+
+from ftdash.embedded.ports import LOOPBACK, free_port, free_port_near, is_free
+
+
+def test_a_port_that_nobody_has_is_kept_and_a_taken_one_is_replaced() -> None:
+    preferred = free_port()
+
+    assert free_port_near(preferred) == preferred
+    with socket.create_server((LOOPBACK, preferred)):
+        assert not is_free(preferred)
+        assert free_port_near(preferred) != preferred
