@@ -1,0 +1,234 @@
+"""The input gate of one subtask: a bounded queue per channel, served in turn.
+
+Decides which channel is served next and when credit goes back. How elements get here (from the
+same slot or over a socket) is the business of whoever holds an `Inlet`.
+
+Source: Flink's `SingleInputGate` (the list of channels with data).
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from pipelines.channels.channel import (
+    DEFAULT_CAPACITY_BYTES,
+    ChannelClosed,
+    ChannelStatistics,
+)
+from pipelines.channels.limits import MAX_QUEUED_MARKS
+from pipelines.domain.elements import Element, Records
+from pipelines.domain.errors import ProtocolError, check
+from pipelines.domain.ids import ChannelId
+
+GATE_CLOSED = "the reader of the channel has closed its gate"
+
+
+class Inlet:
+    """One channel's queue, from the side of whoever delivers into it."""
+
+    __slots__ = (
+        "_gate",
+        "channel",
+        "credit_due_bytes",
+        "elements",
+        "held_back",
+        "is_ready",
+        "on_close",
+        "queued_bytes",
+        "queued_marks",
+        "queued_records",
+        "return_credit",
+    )
+
+    def __init__(self, gate: "Gate", channel: ChannelId) -> None:
+        self._gate = gate
+        self.channel = channel
+        self.elements: deque[tuple[Element, int]] = deque()
+        self.queued_records = self.queued_bytes = self.queued_marks = 0
+        self.credit_due_bytes = 0  # taken by the reader, not yet given back to the writer
+        self.held_back = False
+        self.is_ready = False  # stands in the gate's list of channels to serve
+        self.return_credit: Callable[[int], object] | None = None
+        self.on_close: Callable[[str], None] | None = None
+
+    def offer(self, element: Element, cost_bytes: int) -> None:
+        """Never blocks. Raises ProtocolError if the writer had no credit for it."""
+        self._gate.offer(self, element, cost_bytes)
+
+
+class Gate:
+    """All inputs of one subtask; implements `InputGate`.
+
+    Guarantee: FIFO per channel, nothing lost, and per channel at most `capacity_bytes` and one
+    element in flight. Needs one writer per channel, which takes credit before it delivers.
+    """
+
+    def __init__(
+        self, channels: Sequence[ChannelId], capacity_bytes: int = DEFAULT_CAPACITY_BYTES
+    ) -> None:
+        check(capacity_bytes > 0, "a channel has a capacity", capacity_bytes=capacity_bytes)
+        check(len(set(channels)) == len(channels), "channels have distinct ids", ids=channels)
+        self.capacity_bytes = capacity_bytes
+        # Small enough to keep the writer busy, large enough that credit is not a message a batch.
+        self._credit_step_bytes = max(1, capacity_bytes // 4)
+        self._lock = threading.Lock()
+        self._inlets = {channel: Inlet(self, channel) for channel in channels}
+        self._ready: deque[Inlet] = deque()  # open channels with something queued
+        self._wake: Callable[[], None] = _wake_nobody
+        self._is_closed = False
+
+    @property
+    def channels(self) -> list[ChannelId]:
+        return list(self._inlets)
+
+    def attach(
+        self,
+        channel: ChannelId,
+        *,
+        return_credit: Callable[[int], object],
+        on_close: Callable[[str], None],
+    ) -> Inlet:
+        """Make the caller the one writer of `channel`.
+
+        Both callbacks come from the thread that polls or closes, without the gate's lock held.
+        Raises ProtocolError if the channel has a writer, ChannelClosed if the gate is closed.
+        """
+        inlet = self._inlet(channel)
+        with self._lock:
+            if self._is_closed:
+                raise ChannelClosed(GATE_CLOSED)
+            if inlet.return_credit is not None:
+                raise ProtocolError(f"channel {channel} already has a writer")
+            inlet.return_credit, inlet.on_close = return_credit, on_close
+        return inlet
+
+    def offer(self, inlet: Inlet, element: Element, cost_bytes: int) -> None:
+        """For `Inlet.offer`. What arrives after the gate closed is dropped."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._refuse_overrun(inlet, cost_bytes)
+            _enqueue(inlet, element, cost_bytes)
+            was_idle = not self._ready
+            self._list_if_servable(inlet)
+            must_wake = was_idle and bool(self._ready)
+        if must_wake:
+            self._wake()
+
+    def poll(self) -> tuple[ChannelId, Element] | None:
+        """Raises ChannelClosed once the gate is closed."""
+        with self._lock:
+            if not self._ready:
+                self._refuse_if_closed()
+                return None
+            inlet = self._ready.popleft()
+            element = _dequeue(inlet)
+            inlet.is_ready = False
+            self._list_if_servable(inlet)
+            credit_bytes = self._credit_to_return(inlet)
+        if credit_bytes and inlet.return_credit is not None:
+            inlet.return_credit(credit_bytes)
+        return inlet.channel, element
+
+    def hold_back(self, channel: ChannelId) -> None:
+        inlet = self._inlet(channel)
+        with self._lock:
+            inlet.held_back = True
+            if inlet.is_ready:
+                self._ready.remove(inlet)
+                inlet.is_ready = False
+
+    def resume(self, channel: ChannelId) -> None:
+        inlet = self._inlet(channel)
+        with self._lock:
+            inlet.held_back = False
+            self._list_if_servable(inlet)
+            must_wake = inlet.is_ready
+        if must_wake:
+            self._wake()
+
+    def statistics(self) -> list[ChannelStatistics]:
+        with self._lock:
+            return [
+                ChannelStatistics(
+                    i.channel, i.queued_records, i.queued_bytes, held_back=i.held_back
+                )
+                for i in self._inlets.values()
+            ]
+
+    def on_available(self, wake: Callable[[], None]) -> None:
+        """`wake` is called when the gate goes from nothing to serve to something: poll until
+        None after it. It must not block."""
+        with self._lock:
+            self._wake = wake
+            must_wake = bool(self._ready)
+        if must_wake:
+            wake()
+
+    def close(self) -> None:
+        with self._lock:
+            writers = [] if self._is_closed else [i.on_close for i in self._inlets.values()]
+            self._is_closed = True
+            self._ready.clear()
+            for inlet in self._inlets.values():
+                _drop_queue(inlet)
+        for on_close in writers:
+            if on_close is not None:
+                on_close(GATE_CLOSED)
+        self._wake()
+
+    def _inlet(self, channel: ChannelId) -> Inlet:
+        check(channel in self._inlets, "the channel is an input of this gate", channel=channel)
+        return self._inlets[channel]
+
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
+            raise ChannelClosed(GATE_CLOSED)
+
+    def _refuse_overrun(self, inlet: Inlet, cost_bytes: int) -> None:
+        # Credit that is due but not given back is not the writer's to spend.
+        if cost_bytes and inlet.queued_bytes + inlet.credit_due_bytes >= self.capacity_bytes:
+            raise ProtocolError(f"channel {inlet.channel}: the writer has overrun its credit")
+        if not cost_bytes and inlet.queued_marks >= MAX_QUEUED_MARKS:
+            raise ProtocolError(f"channel {inlet.channel}: {MAX_QUEUED_MARKS} marks wait unread")
+
+    def _list_if_servable(self, inlet: Inlet) -> None:
+        if inlet.elements and not inlet.held_back and not inlet.is_ready:
+            self._ready.append(inlet)
+            inlet.is_ready = True
+
+    def _credit_to_return(self, inlet: Inlet) -> int:
+        if inlet.credit_due_bytes < self._credit_step_bytes:
+            return 0
+        credit_bytes, inlet.credit_due_bytes = inlet.credit_due_bytes, 0
+        return credit_bytes
+
+
+def _enqueue(inlet: Inlet, element: Element, cost_bytes: int) -> None:
+    inlet.elements.append((element, cost_bytes))
+    inlet.queued_bytes += cost_bytes
+    if isinstance(element, Records):
+        inlet.queued_records += element.batch.num_rows
+    else:
+        inlet.queued_marks += 1
+
+
+def _dequeue(inlet: Inlet) -> Element:
+    element, cost_bytes = inlet.elements.popleft()
+    inlet.queued_bytes -= cost_bytes
+    inlet.credit_due_bytes += cost_bytes
+    if isinstance(element, Records):
+        inlet.queued_records -= element.batch.num_rows
+    else:
+        inlet.queued_marks -= 1
+    return element
+
+
+def _drop_queue(inlet: Inlet) -> None:
+    inlet.elements.clear()
+    inlet.queued_records = inlet.queued_bytes = inlet.queued_marks = 0
+    inlet.is_ready = False
+
+
+def _wake_nobody() -> None:
+    """Until the subtask says how it wants to be woken."""

@@ -1,0 +1,154 @@
+"""The reading end of one connection: frames of a peer slot, delivered into the gates here.
+
+Owns the peer's channel numbers and the credit frames that go back. Whether a lost connection ends
+the attempt is decided by whoever runs `IncomingConnection.run`.
+"""
+
+import contextlib
+import socket
+import threading
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pipelines.channels.channel import ChannelClosed
+from pipelines.channels.gate import Gate, Inlet
+from pipelines.channels.limits import NetworkLimits
+from pipelines.channels.serialization import RecordsDecoder
+from pipelines.channels.wire import FORWARD, Frame, FrameReader, Kind, bytes_frame, frame, mark_of
+from pipelines.domain.elements import EndOfInput, Records
+from pipelines.domain.errors import ProtocolError
+from pipelines.domain.ids import ChannelId
+
+
+class GateDirectory(Protocol):
+    """Finds the gate of a channel, now or when that gate is registered."""
+
+    def bind(self, channel: ChannelId, waiting: "WaitingChannel") -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingChannel:
+    """A channel that a peer has opened and that has no gate yet."""
+
+    connection: "IncomingConnection"
+    number: int
+
+    def on_gate(self, gate: Gate) -> None:
+        self.connection.on_gate(self.number, gate)
+
+
+@dataclass(slots=True)
+class _Channel:
+    channel: ChannelId
+    decoder: RecordsDecoder = field(default_factory=RecordsDecoder)
+    inlet: Inlet | None = None
+    is_over: bool = False  # it has ended, or its reader is gone
+
+
+class IncomingConnection:
+    """Reads one socket in one thread, which never waits for a reader of records.
+
+    Guarantee: a full channel does not delay its neighbours. Needs that peers keep to their credit;
+    one that does not has broken the protocol, and the connection ends.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        peer_slot: int,
+        directory: GateDirectory,
+        limits: NetworkLimits,
+    ) -> None:
+        self.peer_slot = peer_slot
+        self._connection = connection
+        self._directory = directory
+        self._limits = limits
+        self._frames = FrameReader(connection, FORWARD, limits)
+        self._channels: dict[int, _Channel] = {}
+        self._sending = threading.Lock()
+
+    @property
+    def received_bytes(self) -> int:
+        return self._frames.received_bytes
+
+    def run(self) -> None:
+        """Returns when the peer has ended all its channels and then the connection.
+
+        Raises ProtocolError or OSError when the connection is lost before that.
+        """
+        while (received := self._frames.read()) is not None:
+            self._on_frame(received)
+        unfinished = [c.channel for c in self._channels.values() if not c.is_over]
+        if unfinished:
+            raise ProtocolError(f"the connection ended before the input of {unfinished[0]} did")
+
+    def on_gate(self, number: int, gate: Gate) -> None:
+        """The gate of a channel is known: let the peer send. From any thread."""
+        channel = self._channels[number]
+        try:
+            channel.inlet = gate.attach(
+                channel.channel,
+                return_credit=lambda count: self._send(bytes_frame(Kind.CREDIT, number, count)),
+                on_close=lambda _: self._on_reader_gone(number),
+            )
+        except ChannelClosed:
+            self._on_reader_gone(number)
+        else:
+            self._send(bytes_frame(Kind.GRANT, number, gate.capacity_bytes))
+
+    def shut_down(self) -> None:
+        """Wakes `run`. From any thread; the socket stays allocated until `close`."""
+        with contextlib.suppress(OSError):  # not connected any more: what was wanted
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """After `run` has ended."""
+        self.shut_down()
+        with self._sending:  # a closed descriptor may be another socket's in a moment
+            self._connection.close()
+
+    def _on_frame(self, received: Frame) -> None:
+        if received.kind is Kind.OPEN:
+            self._on_open(received)
+            return
+        channel = self._channels.get(received.number)
+        if channel is None:
+            raise ProtocolError(f"a frame for channel number {received.number}, never opened")
+        self._on_channel_frame(channel, received)
+
+    def _on_open(self, received: Frame) -> None:
+        if received.number in self._channels:
+            raise ProtocolError(f"channel number {received.number} was opened twice")
+        if len(self._channels) >= self._limits.max_channels_per_connection:
+            raise ProtocolError(f"more than {len(self._channels)} channels on one connection")
+        channel = ChannelId(received.body.to_pybytes().decode(errors="replace"))
+        self._channels[received.number] = _Channel(channel)
+        self._directory.bind(channel, WaitingChannel(self, received.number))
+
+    def _on_channel_frame(self, channel: _Channel, received: Frame) -> None:
+        if channel.inlet is None:
+            if not channel.is_over:
+                raise ProtocolError(f"channel {channel.channel} sends before it is granted credit")
+            return
+        if received.kind is Kind.SCHEMA:
+            channel.decoder.on_schema(received)
+        elif received.kind in (Kind.RECORDS, Kind.DICTIONARIES):
+            batch = channel.decoder.decode(received)
+            channel.inlet.offer(Records(batch), received.body.size)
+        else:
+            self._on_mark(channel, channel.inlet, received)
+
+    def _on_mark(self, channel: _Channel, inlet: Inlet, received: Frame) -> None:
+        mark = mark_of(received)
+        if isinstance(mark, EndOfInput):
+            channel.is_over = True
+        inlet.offer(mark, 0)
+
+    def _on_reader_gone(self, number: int) -> None:
+        self._channels[number].is_over = True
+        self._send(frame(Kind.CLOSED, number))
+
+    def _send(self, message: bytes) -> None:
+        # A peer that cannot be told anything is gone, and `run` meets the same end and reports it.
+        with self._sending, contextlib.suppress(OSError):
+            self._connection.sendall(message)

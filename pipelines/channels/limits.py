@@ -1,0 +1,21 @@
+"""The bounds of the data network, each a named setting. Owns no behaviour."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkLimits:
+    """What the network of one slot allocates, waits for and accepts, at most."""
+
+    max_frame_bytes: int = 512 << 20  # one serialized batch
+    max_schema_bytes: int = 4 << 20
+    max_channel_name_bytes: int = 4 << 10
+    max_channels_per_connection: int = 1 << 16
+    max_pending_handshakes: int = 64
+    connect_timeout_ms: int = 10_000
+    handshake_timeout_ms: int = 5_000
+    close_timeout_ms: int = 1_000  # for the peer to take what was sent before the end
+
+
+MAX_QUEUED_MARKS = 100_000
+"""Marks cost no credit, so a channel that nobody reads is bounded by their count."""

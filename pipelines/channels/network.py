@@ -1,0 +1,191 @@
+"""All channels of one slot, local and remote: what the runtime uses.
+
+Order of use: create it (it listens), announce `address`, learn the peers' addresses, `connect`,
+then take `output`s; `register_gate` may come at any time, because a writer gets no credit before
+the gate of its channel is there. Owns the connections and their threads; decides that a
+connection lost before the end of its channels is a failure of the attempt.
+"""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from pipelines.channels.channel import ChannelClosed, Output, PeerAddress
+from pipelines.channels.dialing import dial
+from pipelines.channels.directory import RegisteredGates
+from pipelines.channels.gate import Gate
+from pipelines.channels.handshake import Claim, Credentials
+from pipelines.channels.incoming import IncomingConnection
+from pipelines.channels.limits import NetworkLimits
+from pipelines.channels.local import LocalOutput
+from pipelines.channels.remote import OutgoingConnection
+from pipelines.channels.server import DataServer, RefusedConnection, start_thread
+from pipelines.domain.errors import check
+from pipelines.domain.ids import Attempt, ChannelId
+
+Connection = IncomingConnection | OutgoingConnection
+MIN_TOKEN_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class LostConnection:
+    """Records may be missing from now on: the attempt is over. `peer_slot` None: our own port."""
+
+    peer_slot: int | None
+    reason: str  # one sentence
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkStatistics:
+    sent_bytes: int
+    received_bytes: int
+    open_connections: int
+    refused_connections: int
+
+
+class SlotNetwork:
+    """The data network of one slot in one attempt.
+
+    Guarantee: every channel is FIFO and loss-free until its EndOfInput, or `on_failure` is called
+    and writers get ChannelClosed. Needs `connect` to be called by every slot for all its peers.
+    `on_failure` and `on_refused` are called from any thread and must not block.
+    """
+
+    def __init__(
+        self,
+        slot: int,
+        attempt: Attempt,
+        token: bytes,
+        *,
+        on_failure: Callable[[LostConnection], None],
+        on_refused: Callable[[RefusedConnection], None],
+        host: str = "127.0.0.1",
+        limits: NetworkLimits | None = None,
+    ) -> None:
+        check(len(token) >= MIN_TOKEN_BYTES, "the attempt's token is long enough to be a secret")
+        self._own = Credentials(slot, attempt, token)
+        self._host = host
+        self._limits = limits or NetworkLimits()
+        self._on_failure = on_failure
+        self._gates = RegisteredGates()
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._outgoing: dict[int, OutgoingConnection] = {}
+        self._incoming: list[IncomingConnection] = []
+        self._threads: dict[Connection, threading.Thread] = {}
+        self._server = DataServer(
+            self._own,
+            host,
+            self._limits,
+            serve=self._serve,
+            on_refused=on_refused,
+            on_broken=lambda reason: self._fail(None, reason),
+        )
+
+    @property
+    def address(self) -> PeerAddress:
+        return PeerAddress(self._own.slot, self._host, self._server.port)
+
+    def register_gate(self, gate: Gate) -> None:
+        """Before any `output` of the same slot into it; in any order with the peers' writers."""
+        self._gates.register(gate)
+
+    def connect(self, peers: Iterable[PeerAddress]) -> None:
+        """One connection to each peer; the own address may be among them.
+
+        Raises Retryable if a peer cannot be reached, ProtocolError if one side refuses the other.
+        """
+        for peer in peers:
+            if peer.slot != self._own.slot:
+                self._connect(peer)
+
+    def output(self, channel: ChannelId, target_slot: int) -> Output:
+        """The writing end of a channel, once. Raises ChannelClosed if the peer is lost."""
+        if target_slot == self._own.slot:
+            return LocalOutput(self._gates.gate_of(channel), channel)
+        connection = self._outgoing.get(target_slot)
+        check(connection is not None, "the target slot is connected", target_slot=target_slot)
+        if connection is None:  # said again for the type checker
+            raise ChannelClosed(f"slot {target_slot} is not connected")
+        return connection.open(channel)
+
+    def statistics(self) -> NetworkStatistics:
+        with self._lock:
+            return NetworkStatistics(
+                sent_bytes=sum(c.sent_bytes for c in self._outgoing.values()),
+                received_bytes=sum(c.received_bytes for c in self._incoming),
+                open_connections=len(self._threads),
+                refused_connections=self._server.refused_count,
+            )
+
+    def close(self) -> None:
+        """Ends everything, gates too, within about twice `close_timeout_ms`. Calls no callback.
+
+        1. Nobody is let in, nothing is a failure any more.
+        2. Readers' and writers' threads get ChannelClosed.
+        3. Peers get what was sent on connections whose channels have all ended.
+        4. The rest is cut off.
+        """
+        with self._lock:
+            self._is_closed = True
+            outgoing, incoming = list(self._outgoing.values()), list(self._incoming)
+        self._server.close()
+        self._gates.close_all()
+        for writing in outgoing:
+            writing.finish()
+        self._wait_for_end_of(outgoing)
+        everything: list[Connection] = [*outgoing, *incoming]
+        for connection in everything:
+            connection.shut_down()
+        self._wait_for_end_of(everything)
+
+    def _connect(self, peer: PeerAddress) -> None:
+        connection = dial(peer, self._own, self._limits)
+        outgoing = OutgoingConnection(connection, peer.slot, self._limits)
+        with self._lock:
+            if self._is_closed:
+                connection.close()
+                raise ChannelClosed("the data network of this slot is closed")
+            check(peer.slot not in self._outgoing, "a peer is connected once", slot=peer.slot)
+            self._outgoing[peer.slot] = outgoing
+            name = f"credit from slot {peer.slot}"
+            self._threads[outgoing] = start_thread(lambda: self._supervise(outgoing), name)
+
+    def _serve(self, connection: socket.socket, claim: Claim) -> None:
+        incoming = IncomingConnection(connection, claim.from_slot, self._gates, self._limits)
+        with self._lock:
+            self._incoming.append(incoming)
+            self._threads[incoming] = threading.current_thread()
+            is_closed = self._is_closed
+        if is_closed:
+            incoming.shut_down()
+        self._supervise(incoming)
+
+    def _supervise(self, connection: Connection) -> None:
+        lost_because: Exception | None = None
+        try:
+            connection.run()
+        except Exception as error:  # the edge of this thread: whatever it is, the attempt ends
+            lost_because = error
+        connection.close()
+        with self._lock:
+            del self._threads[connection]
+        if lost_because is not None:
+            slot = connection.peer_slot
+            self._fail(slot, f"the connection with slot {slot} is lost: {lost_because}")
+
+    def _fail(self, peer_slot: int | None, reason: str) -> None:
+        with self._lock:
+            is_closed = self._is_closed
+        if not is_closed:
+            self._on_failure(LostConnection(peer_slot, reason))
+
+    def _wait_for_end_of(self, connections: Sequence[Connection]) -> None:
+        deadline = time.monotonic() + self._limits.close_timeout_ms / 1000
+        with self._lock:
+            threads = [self._threads[c] for c in connections if c in self._threads]
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))

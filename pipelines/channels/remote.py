@@ -1,0 +1,171 @@
+"""The writing end of one connection to another slot, and of each channel that it carries.
+
+Owns channel numbers and the credit that comes back. Whether a lost connection ends the attempt is
+decided by whoever runs `OutgoingConnection.run`.
+"""
+
+import contextlib
+import itertools
+import socket
+import threading
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from pipelines.channels.channel import ChannelClosed
+from pipelines.channels.credit import Credit
+from pipelines.channels.limits import NetworkLimits
+from pipelines.channels.serialization import Parts, RecordsEncoder
+from pipelines.channels.wire import (
+    BACKWARD,
+    Frame,
+    FrameReader,
+    Kind,
+    bytes_of,
+    frame,
+    mark_frame,
+)
+from pipelines.domain.elements import Element, EndOfInput, Records
+from pipelines.domain.errors import ProtocolError, Rejected, check
+from pipelines.domain.ids import ChannelId
+
+
+class RemoteOutput:
+    """Implements `Output` over a connection; used by the one subtask thread that writes it."""
+
+    def __init__(
+        self,
+        channel: ChannelId,
+        number: int,
+        connection: "OutgoingConnection",
+        limits: NetworkLimits,
+    ) -> None:
+        self.channel = channel
+        self.has_ended = False
+        self.credit = Credit()
+        self._number = number
+        self._connection = connection
+        self._encoder = RecordsEncoder(channel, number, limits)
+
+    def send(self, element: Element) -> None:
+        """Waits, besides, until the peer has registered the gate of the channel."""
+        check(not self.has_ended, "nothing follows the end of input", channel=self.channel)
+        parts, cost_bytes = self._serialize(element)
+        self.credit.take(cost_bytes)
+        # Before the peer can know it, who may end the connection at once.
+        self.has_ended = isinstance(element, EndOfInput)
+        self._connection.write(parts)
+
+    def blocked_ms(self) -> float:
+        return self.credit.blocked_ms()
+
+    def _serialize(self, element: Element) -> tuple[Parts, int]:
+        if isinstance(element, Records):
+            return self._encoder.encode(element.batch)
+        return [mark_frame(self._number, element)], 0
+
+
+class OutgoingConnection:
+    """Carries all channels from this slot to one other; one thread reads the credit.
+
+    Guarantee: writers wait for each other only while bytes are handed to the kernel, never for
+    another channel's credit. Needs a peer that reads without pause.
+    """
+
+    def __init__(self, connection: socket.socket, peer_slot: int, limits: NetworkLimits) -> None:
+        self.peer_slot = peer_slot
+        self.sent_bytes = 0
+        self._connection = connection
+        self._limits = limits
+        self._frames = FrameReader(connection, BACKWARD, limits)
+        self._reason = f"the connection to slot {peer_slot} has ended"
+        self._outputs: dict[int, RemoteOutput] = {}
+        self._numbers = itertools.count()
+        self._sending = threading.Lock()
+        self._is_closed = False
+
+    def open(self, channel: ChannelId) -> RemoteOutput:
+        """A new channel. Raises ChannelClosed if the connection is lost."""
+        name = channel.encode()
+        if len(name) > self._limits.max_channel_name_bytes:
+            raise Rejected(f"the name of channel {channel[:80]}... is too long; shorten the uids")
+        number = next(self._numbers)
+        output = self._outputs[number] = RemoteOutput(channel, number, self, self._limits)
+        self.write([frame(Kind.OPEN, number, name)])
+        return output
+
+    def write(self, parts: Parts) -> None:
+        """Whole frames, uninterrupted by those of other channels. Raises ChannelClosed."""
+        with self._sending:
+            if self._is_closed:
+                raise ChannelClosed(self._reason)
+            try:
+                self.sent_bytes += _send_all(self._connection, parts)
+            except OSError as error:
+                self.shut_down()  # so that `run` ends and the loss is reported
+                raise ChannelClosed(f"{self._reason}: {error}") from error
+
+    def run(self) -> None:
+        """Returns when the peer has ended the connection after the end of all channels.
+
+        Raises ProtocolError or OSError when it is lost before that.
+        """
+        while (received := self._frames.read()) is not None:
+            self._on_frame(received)
+        if not self.has_ended():
+            raise ProtocolError("the connection ended while channels were open")
+
+    def has_ended(self) -> bool:
+        return all(output.has_ended for output in list(self._outputs.values()))
+
+    def finish(self) -> None:
+        """Nothing more will be sent. After a normal end the peer still gets everything: a close
+        with credit unread would reset the connection and could cost it the last bytes."""
+        if not self.has_ended():
+            self.shut_down()
+            return
+        with contextlib.suppress(OSError):  # the peer may have ended it first
+            self._connection.shutdown(socket.SHUT_WR)
+
+    def shut_down(self) -> None:
+        """Wakes `run` and a blocked `write`. From any thread."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """After `run` has ended: writers get ChannelClosed."""
+        self.shut_down()
+        with self._sending:  # a closed descriptor may be another socket's in a moment
+            self._is_closed = True
+            self._connection.close()
+        for output in list(self._outputs.values()):
+            output.credit.close(self._reason)
+
+    def _on_frame(self, received: Frame) -> None:
+        output = self._outputs.get(received.number)
+        if output is None:
+            raise ProtocolError(f"a frame for channel number {received.number}, never opened")
+        match received.kind:
+            case Kind.CREDIT:
+                is_legal = output.credit.try_give_back(bytes_of(received))
+            case Kind.GRANT:
+                is_legal = output.credit.open(bytes_of(received))
+            case Kind.CLOSED:
+                is_legal = True
+                output.credit.close(f"slot {self.peer_slot} reads {output.channel} no more")
+            case _:  # the frame reader lets nothing else through
+                is_legal = False
+        if not is_legal:
+            raise ProtocolError(f"an illegal {received.kind.name} frame for {output.channel}")
+
+
+def _send_all(connection: socket.socket, parts: Sequence[bytes | pa.Buffer]) -> int:
+    """Gathers the parts in one system call where the kernel takes them all."""
+    views = [memoryview(part).cast("B") for part in parts]
+    sent = connection.sendmsg(views)
+    for view in views:
+        skipped = min(sent, len(view))
+        sent -= skipped
+        if skipped < len(view):
+            connection.sendall(view[skipped:])
+    return sum(len(view) for view in views)

@@ -1,0 +1,154 @@
+"""The data port of one slot: accepts connections, admits those of its own attempt.
+
+Decides who is let in, and reports who is not. What an admitted peer then sends is read by whoever
+is passed in as `serve`, in the thread of that connection.
+"""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pipelines.channels.handshake import (
+    Answer,
+    Claim,
+    Credentials,
+    Refusal,
+    receive_answer,
+    send_verdict,
+)
+from pipelines.channels.limits import NetworkLimits
+from pipelines.domain.errors import ProtocolError
+
+Serve = Callable[[socket.socket, Claim], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedConnection:
+    """Someone who was not let in. `claim` is what they said, not what is known."""
+
+    refusal: Refusal
+    address: str
+    claim: Claim | None
+
+
+class DataServer:
+    """Listens on a free port; one thread accepts, one per connection proves and then serves it.
+
+    Guarantee: `serve` is called for peers only that know the token of this attempt, once a slot.
+    """
+
+    def __init__(
+        self,
+        own: Credentials,
+        host: str,
+        limits: NetworkLimits,
+        *,
+        serve: Serve,
+        on_refused: Callable[[RefusedConnection], None],
+        on_broken: Callable[[str], None],
+    ) -> None:
+        self._own = own
+        self._limits = limits
+        self._serve = serve
+        self._on_refused = on_refused
+        self._on_broken = on_broken
+        self._admission = threading.Lock()
+        self._admitted: set[int] = set()
+        self._proving: set[socket.socket] = set()
+        self._refused_count = 0
+        self._is_closed = False
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, 0), family=family)
+        self._accepting = start_thread(self._accept_all, f"data port of slot {own.slot}")
+
+    @property
+    def port(self) -> int:
+        return int(self._listener.getsockname()[1])
+
+    @property
+    def refused_count(self) -> int:
+        return self._refused_count
+
+    def close(self) -> None:
+        """Nobody is let in any more. Connections that are served are not touched."""
+        with self._admission:
+            self._is_closed = True
+            proving = list(self._proving)
+        for connection in [self._listener, *proving]:
+            with contextlib.suppress(OSError):  # wakes the thread that waits for it
+                connection.shutdown(socket.SHUT_RDWR)
+        self._accepting.join(self._limits.close_timeout_ms / 1000)
+        self._listener.close()
+
+    def _accept_all(self) -> None:
+        while not self._is_closed:
+            try:
+                connection, address = self._listener.accept()
+            except ConnectionAbortedError:
+                continue  # the caller hung up before it was answered
+            except OSError as error:
+                if not self._is_closed:
+                    self._on_broken(f"the data port of slot {self._own.slot} is broken: {error}")
+                return
+            self._admit(connection, f"{address[0]}:{address[1]}")
+
+    def _admit(self, connection: socket.socket, address: str) -> None:
+        with self._admission:
+            has_room = len(self._proving) < self._limits.max_pending_handshakes
+            may_prove = has_room and not self._is_closed
+            if may_prove:
+                self._proving.add(connection)
+        if may_prove:
+            start_thread(lambda: self._prove_and_serve(connection, address), f"data {address}")
+            return
+        connection.close()
+        self._refuse(Refusal.TOO_MANY, address, None)
+
+    def _prove_and_serve(self, connection: socket.socket, address: str) -> None:
+        claim: Claim | None = None
+        try:
+            tune(connection)
+            answer = receive_answer(connection, self._own, self._limits.handshake_timeout_ms)
+            claim = answer.claim
+            refusal = self._verdict(answer)
+            send_verdict(connection, self._own, answer, refusal)
+        except (ProtocolError, OSError):
+            refusal = Refusal.MALFORMED
+        with self._admission:
+            self._proving.discard(connection)
+        if refusal is None and claim is not None:
+            self._serve(connection, claim)
+            return
+        connection.close()
+        self._refuse(refusal or Refusal.MALFORMED, address, claim)
+
+    def _verdict(self, answer: Answer) -> Refusal | None:
+        if answer.refusal is not None:
+            return answer.refusal
+        with self._admission:
+            if answer.claim.from_slot in self._admitted:
+                return Refusal.DUPLICATE
+            self._admitted.add(answer.claim.from_slot)
+            return None
+
+    def _refuse(self, refusal: Refusal, address: str, claim: Claim | None) -> None:
+        with self._admission:
+            self._refused_count += 1
+            is_closed = self._is_closed
+        if not is_closed:
+            self._on_refused(RefusedConnection(refusal, address, claim))
+
+
+def start_thread(body: Callable[[], None], name: str) -> threading.Thread:
+    # A daemon thread: a slot that is told to end must not wait for its peers.
+    thread = threading.Thread(target=body, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def tune(connection: socket.socket) -> None:
+    """Small frames leave at once; a peer's machine that has vanished is noticed in the end."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

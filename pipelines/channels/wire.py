@@ -1,0 +1,194 @@
+"""The frames between two slots: a fixed header, then a body whose length the header states.
+
+Forward (writer to reader): OPEN names a channel and gives it a number; SCHEMA and RECORDS carry
+Arrow IPC; DICTIONARIES is a whole Arrow stream of one batch, for schemas with dictionaries;
+BARRIER, WATERMARK and END are marks. Backward: GRANT opens a channel with its capacity, CREDIT
+gives bytes back, CLOSED says that nobody reads the channel any more. Decides what a legal frame
+is, not what it means.
+"""
+
+import socket
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+import pyarrow as pa
+
+from pipelines.channels.limits import NetworkLimits
+from pipelines.domain.elements import Barrier, EndOfInput, Watermark
+from pipelines.domain.errors import ProtocolError
+from pipelines.domain.ids import CheckpointId
+
+HEADER = struct.Struct("<BxxxII")  # kind, channel number, length of the body
+BARRIER = struct.Struct("<qqB")  # checkpoint, trigger time, flags
+WATERMARK = struct.Struct("<q")
+BYTES = struct.Struct("<Q")
+IS_SAVEPOINT, IS_FINAL = 1, 2
+READ_AHEAD_BYTES = 128 << 10  # many small frames in one system call
+
+
+class Kind(IntEnum):
+    OPEN = 1
+    SCHEMA = 2
+    RECORDS = 3
+    DICTIONARIES = 4
+    BARRIER = 5
+    WATERMARK = 6
+    END = 7
+    GRANT = 8
+    CREDIT = 9
+    CLOSED = 10
+
+
+FIXED_LENGTHS = {
+    Kind.BARRIER: BARRIER.size,
+    Kind.WATERMARK: WATERMARK.size,
+    Kind.END: 0,
+    Kind.GRANT: BYTES.size,
+    Kind.CREDIT: BYTES.size,
+    Kind.CLOSED: 0,
+}
+
+
+BACKWARD = frozenset({Kind.GRANT, Kind.CREDIT, Kind.CLOSED})
+FORWARD = frozenset(Kind) - BACKWARD
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    kind: Kind
+    number: int  # of the channel on its connection
+    body: pa.Buffer
+
+
+def frame(kind: Kind, number: int, body: bytes = b"") -> bytes:
+    return HEADER.pack(kind, number, len(body)) + body
+
+
+def bytes_frame(kind: Kind, number: int, count_bytes: int) -> bytes:
+    return frame(kind, number, BYTES.pack(count_bytes))
+
+
+def mark_frame(number: int, mark: Barrier | Watermark | EndOfInput) -> bytes:
+    match mark:
+        case Barrier():
+            flags = IS_SAVEPOINT * mark.is_savepoint | IS_FINAL * mark.is_final
+            body = BARRIER.pack(mark.checkpoint_id, mark.trigger_ms, flags)
+            return frame(Kind.BARRIER, number, body)
+        case Watermark():
+            return frame(Kind.WATERMARK, number, WATERMARK.pack(mark.timestamp_ms))
+        case EndOfInput():
+            return frame(Kind.END, number)
+
+
+def mark_of(received: Frame) -> Barrier | Watermark | EndOfInput:
+    match received.kind:
+        case Kind.BARRIER:
+            return _barrier_of(received)
+        case Kind.WATERMARK:
+            return Watermark(*WATERMARK.unpack(received.body))
+        case Kind.END:
+            return EndOfInput()
+        case _:
+            raise ProtocolError(f"a {received.kind.name} frame is no mark")
+
+
+def bytes_of(received: Frame) -> int:
+    (count_bytes,) = BYTES.unpack(received.body)
+    return int(count_bytes)
+
+
+def _barrier_of(received: Frame) -> Barrier:
+    checkpoint_id, trigger_ms, flags = BARRIER.unpack(received.body)
+    if flags & ~(IS_SAVEPOINT | IS_FINAL):
+        raise ProtocolError(f"a barrier carries unknown flags {flags:#x}")
+    return Barrier(
+        CheckpointId(checkpoint_id),
+        trigger_ms,
+        is_savepoint=bool(flags & IS_SAVEPOINT),
+        is_final=bool(flags & IS_FINAL),
+    )
+
+
+class FrameReader:
+    """Cuts the bytes of one blocking socket into frames.
+
+    Guarantee: nothing is allocated before the header has been found legal, so a body is never
+    larger than its named limit. The body of a frame is a buffer of its own, aligned for Arrow.
+    """
+
+    def __init__(
+        self, connection: socket.socket, expected: frozenset[Kind], limits: NetworkLimits
+    ) -> None:
+        self._connection = connection
+        self._expected = expected
+        self._longest = {
+            Kind.OPEN: limits.max_channel_name_bytes,
+            Kind.SCHEMA: limits.max_schema_bytes,
+            Kind.RECORDS: limits.max_frame_bytes,
+            Kind.DICTIONARIES: limits.max_frame_bytes,
+        }
+        self._ahead = memoryview(bytearray(READ_AHEAD_BYTES))
+        self._start = self._end = 0  # what of it is read but not yet used
+        self.received_bytes = 0
+
+    def read(self) -> Frame | None:
+        """The next frame, or None when the peer has ended the stream between two frames.
+
+        Raises ProtocolError for a torn or illegal frame, OSError when the connection breaks.
+        """
+        if not self._has_header():
+            return None
+        code, number, length = HEADER.unpack_from(self._ahead, self._start)
+        self._start += HEADER.size
+        kind = self._legal_kind(code, length)
+        self.received_bytes += HEADER.size + length
+        return Frame(kind, number, self._body(length))
+
+    def _has_header(self) -> bool:
+        while self._end - self._start < HEADER.size:
+            self._move_to_front()
+            received = self._connection.recv_into(self._ahead[self._end :])
+            if not received and self._end:
+                raise ProtocolError("the connection ended inside the header of a frame")
+            if not received:
+                return False
+            self._end += received
+        return True
+
+    def _move_to_front(self) -> None:
+        rest = self._end - self._start
+        self._ahead[:rest] = self._ahead[self._start : self._end]
+        self._start, self._end = 0, rest
+
+    def _legal_kind(self, code: int, length: int) -> Kind:
+        try:
+            kind = Kind(code)
+        except ValueError:
+            raise ProtocolError(f"a frame of unknown kind {code}") from None
+        if kind not in self._expected:
+            raise ProtocolError(f"a {kind.name} frame came the wrong way")
+        if kind in FIXED_LENGTHS and length != FIXED_LENGTHS[kind]:
+            raise ProtocolError(f"a {kind.name} frame of {length} bytes")
+        if kind in self._longest and length > self._longest[kind]:
+            longest = self._longest[kind]
+            raise ProtocolError(f"a {kind.name} frame of {length} bytes; {longest} are allowed")
+        return kind
+
+    def _body(self, length: int) -> pa.Buffer:
+        body = pa.allocate_buffer(length)
+        if length:
+            self._fill(memoryview(body).cast("B"))
+        return body
+
+    def _fill(self, body: memoryview) -> None:
+        filled = min(len(body), self._end - self._start)
+        body[:filled] = self._ahead[self._start : self._start + filled]
+        self._start += filled
+        while filled < len(body):
+            received = self._connection.recv_into(body[filled:], 0, socket.MSG_WAITALL)
+            if not received:
+                raise ProtocolError(
+                    f"the connection ended after {filled} of the {len(body)} bytes of a frame"
+                )
+            filled += received
