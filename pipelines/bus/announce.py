@@ -1,0 +1,131 @@
+"""News that a journal has grown, over a Redis Stream. Only ever a wake-up call.
+
+Nothing depends on it: the journal holds the events, and whoever waits for news also looks by
+itself. So an announcement may be lost, and its sender must never wait for it.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from pipelines.domain.ids import RunId
+
+STREAM = "ftdash:news"
+STREAM_LENGTH_MAX = 1000
+REDIS_URL_VARIABLE = "FTDASH_REDIS_URL"
+TIMEOUT_S = 0.5
+PAUSE_AFTER_FAILURE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class AnnouncerStatistics:
+    announced_count: int  # entries that reached the stream
+    failed_count: int  # that did not; the readers see the events anyway, a little later
+
+
+def announce_nothing(run_id: RunId, sequence: int) -> None:
+    """For a run without Redis."""
+
+
+class RedisAnnouncer:
+    """Calling it costs no input or output: one thread sends the newest sequence of each run."""
+
+    def __init__(self, url: str) -> None:
+        self._redis = redis.Redis.from_url(
+            url, socket_connect_timeout=TIMEOUT_S, socket_timeout=TIMEOUT_S
+        )
+        self._newest: dict[RunId, int] = {}
+        self._lock = threading.Lock()
+        self._has_news = threading.Event()
+        self._is_closed = threading.Event()
+        self._announced_count = 0
+        self._failed_count = 0
+        self._thread = threading.Thread(target=self._send_all, name="announcer", daemon=True)
+        self._thread.start()
+
+    def __call__(self, run_id: RunId, sequence: int) -> None:
+        with self._lock:
+            self._newest[run_id] = sequence
+        self._has_news.set()
+
+    def statistics(self) -> AnnouncerStatistics:
+        return AnnouncerStatistics(self._announced_count, self._failed_count)
+
+    def close(self) -> None:
+        self._is_closed.set()
+        self._has_news.set()
+        self._thread.join(timeout=2 * TIMEOUT_S)
+        self._redis.close()
+
+    def _send_all(self) -> None:
+        while not self._is_closed.is_set():
+            self._has_news.wait()
+            self._has_news.clear()
+            if not self._send(self._take()):
+                self._is_closed.wait(PAUSE_AFTER_FAILURE_S)
+
+    def _take(self) -> dict[RunId, int]:
+        with self._lock:
+            taken, self._newest = self._newest, {}
+        return taken
+
+    def _send(self, news: dict[RunId, int]) -> bool:
+        try:
+            for run_id, sequence in news.items():
+                self._redis.xadd(
+                    STREAM,
+                    {"run_id": run_id, "sequence": sequence},
+                    maxlen=STREAM_LENGTH_MAX,
+                    approximate=True,
+                )
+        except redis.RedisError:
+            self._failed_count += len(news)
+            return False
+        self._announced_count += len(news)
+        return True
+
+
+class NewsWaiter:
+    """The reader's side: returns on news or after the timeout, with or without a Redis."""
+
+    def __init__(self, url: str) -> None:
+        self._redis = redis.Redis.from_url(
+            url, socket_connect_timeout=TIMEOUT_S, socket_timeout=10 * TIMEOUT_S
+        )
+        self._seen: bytes | str = "$"  # from now on; afterwards the id of the last entry read
+
+    def wait_for_news(self, timeout_ms: int) -> bool:
+        """True when something was announced; False after `timeout_ms` without news."""
+        deadline = time.monotonic() + timeout_ms / 1000
+        try:
+            answer = self._redis.xread(
+                {STREAM: self._seen}, count=STREAM_LENGTH_MAX, block=timeout_ms
+            )
+        except redis.RedisError:
+            self._seen = "$"
+            time.sleep(max(0.0, deadline - time.monotonic()))
+            return False
+        if not answer:
+            return False
+        self._seen = _last_id(answer)
+        return True
+
+    def close(self) -> None:
+        self._redis.close()
+
+
+def _last_id(answer: Any) -> bytes:
+    """The shape depends on the protocol: pairs of name and entries, or a dictionary of them."""
+    entries = next(iter(answer.values()))[-1] if isinstance(answer, dict) else answer[0][1]
+    last: bytes = entries[-1][0]
+    return last
+
+
+def announcer_from_environment() -> Callable[[RunId, int], None]:
+    url = os.environ.get(REDIS_URL_VARIABLE)
+    return RedisAnnouncer(url) if url else announce_nothing

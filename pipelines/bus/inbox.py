@@ -1,0 +1,106 @@
+"""Commands to a running driver: one file each in the run's directory.
+
+A command is there from `submit` until the driver calls `done`, whatever dies in between. Both may
+be repeated: an id is executed by at most one `done`, and never offered again after it.
+"""
+
+import logging
+import os
+import re
+from pathlib import Path
+
+import msgspec
+
+from pipelines.bus.files import create_if_absent
+from pipelines.bus.journal import read_journal
+from pipelines.domain.commands import DriverCommand
+from pipelines.domain.errors import Rejected
+from pipelines.domain.events import RequestEnded
+from pipelines.domain.ids import RequestId
+from pipelines.domain.run import RunDirectory
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}")
+_decoder: msgspec.json.Decoder[DriverCommand] = msgspec.json.Decoder(DriverCommand)
+
+log = logging.getLogger("ftdash.inbox")
+
+
+def submit(run_directory: RunDirectory, command: DriverCommand) -> bool:
+    """Deliver `command` once; False when its id was delivered or withdrawn before.
+
+    Raises Rejected when the id cannot be the name of a file.
+    """
+    path = _command_file(run_directory, command.request_id)
+    if _done_file(path).exists():
+        return False
+    return create_if_absent(path, msgspec.json.encode(command))
+
+
+def withdraw(run_directory: RunDirectory, request_id: RequestId) -> None:
+    """Take back a command that nobody waits for any more; one under way goes on."""
+    Inbox(run_directory).done(request_id)
+
+
+class Inbox:
+    """The driver's side."""
+
+    def __init__(self, run_directory: RunDirectory) -> None:
+        """Marks as done what an earlier driver answered right before it died."""
+        self._directory = run_directory
+        waiting = {command.request_id for command in self.pending()}
+        for request_id in waiting & _answered(run_directory) if waiting else ():
+            self.done(request_id)
+
+    def pending(self) -> list[DriverCommand]:
+        """Commands that are not done, in order of arrival. What is no command is set aside."""
+        files = sorted(self._directory.requests.glob("*.json"), key=_arrival)
+        commands = (self._read(file) for file in files if not _done_file(file).exists())
+        return [command for command in commands if command is not None]
+
+    def done(self, request_id: RequestId) -> None:
+        """The request has its answer in the journal and is not offered again, ever.
+
+        The mark comes before the file goes: whoever delivers the command again in between
+        creates a file that `pending` passes over.
+        """
+        path = _command_file(self._directory, request_id)
+        create_if_absent(_done_file(path), b"")
+        path.unlink(missing_ok=True)
+
+    def _read(self, path: Path) -> DriverCommand | None:
+        try:
+            return _decoder.decode(path.read_bytes())
+        except FileNotFoundError:
+            return None  # withdrawn since it was listed
+        except msgspec.MsgspecError as error:
+            aside = path.with_suffix(".unreadable")
+            log.warning("%s is not a command and was set aside as %s: %s", path, aside.name, error)
+            os.replace(path, aside)
+            return None
+
+
+def _command_file(run_directory: RunDirectory, request_id: RequestId) -> Path:
+    if not _ID.fullmatch(request_id):
+        raise Rejected(f"The request id {request_id!r} is not a plain name of up to 80 characters.")
+    return run_directory.requests / f"{request_id}.json"
+
+
+def _answered(run_directory: RunDirectory) -> set[RequestId]:
+    answered: set[RequestId] = set()
+    envelopes, offset = read_journal(run_directory.journal_file, 0)
+    while envelopes:
+        events = (envelope.event for envelope in envelopes)
+        answered |= {event.request_id for event in events if isinstance(event, RequestEnded)}
+        envelopes, offset = read_journal(run_directory.journal_file, offset)
+    return answered
+
+
+def _done_file(path: Path) -> Path:
+    return path.with_suffix(".done")
+
+
+def _arrival(path: Path) -> tuple[int, str]:
+    try:
+        return path.stat().st_mtime_ns, path.name
+    except FileNotFoundError:
+        return 0, path.name

@@ -1,0 +1,155 @@
+"""The journal of a run: one event a line, appended by the driver that holds the lease.
+
+What is in the journal happened; everything else that shows events is made from it. A line is one
+`write()`, so that a crash tears at most the last one, and a torn line is cut off by the next
+writer. A line survives the death of the driver; it is not synced against the loss of the machine.
+"""
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from pipelines.domain.clock import Clock
+from pipelines.domain.errors import Retryable, check
+from pipelines.domain.events import EngineEvent, Envelope, Event
+from pipelines.domain.ids import Attempt, RunId
+from pipelines.domain.run import RunDirectory
+
+Announce = Callable[[RunId, int], None]
+
+READ_BYTES_MAX = 8 << 20
+_TAIL_BYTES = 64 << 10
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Envelope)
+
+
+class UndecodableEvent(Exception):
+    """A complete line of a journal that this program cannot read. Names file and line."""
+
+
+class JournalWriter:
+    """Appends events with sequence numbers that have no gaps, across drivers too.
+
+    Needs the run's lease: two writers would interleave their sequences.
+    """
+
+    def __init__(
+        self, run_directory: RunDirectory, run_id: RunId, clock: Clock, announce: Announce
+    ) -> None:
+        self._run_id = run_id
+        self._clock = clock
+        self._announce = announce
+        self._lock = threading.Lock()
+        path = run_directory.journal_file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._size, self._sequence = _end_of(path)
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        os.ftruncate(self._file, self._size)
+
+    def append(self, event: Event, attempt: Attempt) -> Envelope:
+        """From any thread. Raises Retryable when the disk takes no more; nothing is then kept."""
+        check(isinstance(event, EngineEvent), "only events of the engine are journalled")
+        with self._lock:
+            envelope = Envelope(
+                sequence=self._sequence + 1,
+                at_ms=self._clock.wall_ms(),
+                run_id=self._run_id,
+                attempt=attempt,
+                event=event,  # type: ignore[arg-type]  # checked above
+            )
+            self._write(_encoder.encode(envelope) + b"\n")
+            self._sequence += 1
+        self._announce(self._run_id, envelope.sequence)
+        return envelope
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def __enter__(self) -> "JournalWriter":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _write(self, line: bytes) -> None:
+        problem = "the disk took only a part"
+        try:
+            written = os.write(self._file, line)
+        except OSError as error:
+            written, problem = 0, str(error)
+        if written != len(line):
+            os.ftruncate(self._file, self._size)
+            raise Retryable(f"The journal of {self._run_id} could not be written: {problem}.")
+        self._size += written
+
+
+def read_journal(
+    path: Path, byte_offset: int, bytes_max: int = READ_BYTES_MAX
+) -> tuple[list[Envelope], int]:
+    """Events of complete lines from `byte_offset` on, and the offset to go on from.
+
+    Raises UndecodableEvent when the first unread line cannot be read; events before such a
+    line are returned first.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(byte_offset)
+            block = file.read(bytes_max)
+            if len(block) == bytes_max and b"\n" not in block:
+                block += file.readline()
+    except FileNotFoundError:
+        return [], byte_offset
+    return _decode_lines(path, byte_offset, block)
+
+
+def _decode_lines(path: Path, start: int, block: bytes) -> tuple[list[Envelope], int]:
+    envelopes: list[Envelope] = []
+    offset = start
+    for line in block[: block.rfind(b"\n") + 1].splitlines(keepends=True):
+        try:
+            envelopes.append(_decoder.decode(line))
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            if envelopes:
+                break
+            raise UndecodableEvent(
+                f"{path}, line {_line_number(path, offset)}, cannot be read: {error}."
+            ) from error
+        offset += len(line)
+    return envelopes, offset
+
+
+def _line_number(path: Path, offset: int) -> int:
+    with path.open("rb") as file:
+        return file.read(offset).count(b"\n") + 1
+
+
+def _end_of(path: Path) -> tuple[int, int]:
+    """Size without a torn last line, and the sequence of the last complete one."""
+    if not path.exists():
+        return 0, 0
+    size = path.stat().st_size
+    tail_bytes = _TAIL_BYTES
+    while True:
+        start = max(0, size - tail_bytes)
+        with path.open("rb") as file:
+            file.seek(start)
+            tail = file.read(size - start)
+        lines = tail[: tail.rfind(b"\n") + 1].splitlines(keepends=True)
+        if start == 0 or len(lines) > 1:  # the first line of a tail may be cut in two
+            break
+        tail_bytes *= 2
+    complete_size = start + tail.rfind(b"\n") + 1
+    if not lines:
+        return complete_size, 0
+    last, _ = _decode_lines(path, complete_size - len(lines[-1]), lines[-1])
+    return complete_size, last[0].sequence

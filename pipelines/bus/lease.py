@@ -1,0 +1,184 @@
+"""Who may drive a run: one process at a time, and each start of its dataflow under a new number.
+
+The lock is the kernel's (`flock`), so it ends with its holder, however that dies. The numbers are
+files created with O_EXCL, so none is ever given out twice, whoever holds the lock.
+"""
+
+import fcntl
+import os
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+import psutil
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from pipelines.bus.files import replace_atomically
+from pipelines.domain.errors import InvariantViolated, check
+from pipelines.domain.ids import Attempt
+from pipelines.domain.run import RunDirectory
+
+PROBE_TOLERANCE_S = 0.5
+"""Whoever asks for the owner holds the lock shared for an instant; a driver waits that out."""
+
+START_TIME_TOLERANCE_S = 2.0
+"""Start times come from a clock that may be set; a process id returns much later than this."""
+
+ATTEMPT_TRIES_MAX = 100
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """The process that holds a lease. A process id alone may be somebody else by now."""
+
+    pid: int
+    process_started_at: float  # seconds since the epoch
+    host: str
+    acquired_at: float  # seconds since the epoch
+
+    @classmethod
+    def this_process(cls) -> "Owner":
+        return cls(
+            pid=os.getpid(),
+            process_started_at=psutil.Process().create_time(),
+            host=socket.gethostname(),
+            acquired_at=time.time(),
+        )
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process() is not None
+
+    def process(self) -> psutil.Process | None:
+        """The very process, or None when it is gone."""
+        try:
+            process = psutil.Process(self.pid)
+            age_difference_s = abs(process.create_time() - self.process_started_at)
+            is_zombie = process.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return None
+        return None if is_zombie or age_difference_s > START_TIME_TOLERANCE_S else process
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseHeld(Exception):
+    """Somebody else drives this run."""
+
+    run_directory: RunDirectory
+    owner: Owner | None  # None: it has not said yet who it is
+
+    def __str__(self) -> str:
+        who = f"process {self.owner.pid} on {self.owner.host}" if self.owner else "another process"
+        return f"The run {self.run_directory.run_id} is driven by {who}."
+
+
+class Lease:
+    """Held until `close` or the death of this process; children do not inherit it."""
+
+    def __init__(self, run_directory: RunDirectory, descriptor: int) -> None:
+        self._directory = run_directory
+        self._descriptor: int | None = descriptor
+        os.register_at_fork(after_in_child=self.close)
+
+    @classmethod
+    def acquire(cls, run_directory: RunDirectory) -> "Lease":
+        """Raises LeaseHeld when another process has it."""
+        run_directory.path.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(run_directory.lease_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        try:
+            _lock_patiently(descriptor)
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise LeaseHeld(run_directory, _recorded_owner(run_directory)) from error
+        replace_atomically(run_directory.lease_file, msgspec.json.encode(Owner.this_process()))
+        return cls(run_directory, descriptor)
+
+    def next_attempt(self) -> Attempt:
+        """A number above all that were ever given out in this run."""
+        check(self._descriptor is not None, "attempts are numbered under the lease")
+        self._directory.attempts.mkdir(exist_ok=True)
+        first = self.attempts_so_far() + 1
+        for number in range(first, first + ATTEMPT_TRIES_MAX):
+            if _created(self._directory.attempts / str(number)):
+                return Attempt(number)
+        raise InvariantViolated(f"no attempt number is free from {first} on")
+
+    def attempts_so_far(self) -> int:
+        """The newest number given out, 0 before the first."""
+        return _newest_attempt(self._directory)
+
+    def is_current(self, attempt: Attempt) -> bool:
+        """Whether nothing newer was started, by this or by any other driver."""
+        return self._descriptor is not None and attempt == self.attempts_so_far()
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __enter__(self) -> "Lease":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def owner_of(run_directory: RunDirectory) -> Owner | None:
+    """Who drives this run right now: holds the lock, and lives. None when nobody does."""
+    if not _is_locked(run_directory.lease_lock):
+        return None
+    owner = _recorded_owner(run_directory)
+    return owner if owner is not None and owner.is_alive else None
+
+
+def _lock_patiently(descriptor: int) -> None:
+    for attempt in Retrying(
+        retry=retry_if_exception_type(BlockingIOError),
+        wait=wait_fixed(0.02),
+        stop=stop_after_delay(PROBE_TOLERANCE_S),
+        reraise=True,
+    ):
+        with attempt:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _recorded_owner(run_directory: RunDirectory) -> Owner | None:
+    try:
+        return msgspec.json.decode(run_directory.lease_file.read_bytes(), type=Owner)
+    except FileNotFoundError:
+        return None
+
+
+def _newest_attempt(run_directory: RunDirectory) -> Attempt:
+    if not run_directory.attempts.is_dir():
+        return Attempt(0)
+    return Attempt(max((int(name) for name in os.listdir(run_directory.attempts)), default=0))
+
+
+def _created(path: Path) -> bool:
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
