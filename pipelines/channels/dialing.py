@@ -1,12 +1,26 @@
 """Reaching the data port of a peer and proving to it that we belong to the same attempt."""
 
 import socket
+from dataclasses import dataclass, field
 
 from pipelines.channels.channel import PeerAddress
-from pipelines.channels.handshake import Credentials, introduce
+from pipelines.channels.handshake import prove_token
 from pipelines.channels.limits import NetworkLimits
-from pipelines.channels.server import tune
 from pipelines.domain.errors import ProtocolError, Retryable
+from pipelines.domain.ids import Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What one slot of one attempt knows."""
+
+    slot: int
+    attempt: Attempt
+    token: str = field(repr=False)
+
+
+def audience_of(slot: int) -> str:
+    return f"data port of slot {slot}"
 
 
 def dial(peer: PeerAddress, own: Credentials, limits: NetworkLimits) -> socket.socket:
@@ -21,7 +35,7 @@ def dial(peer: PeerAddress, own: Credentials, limits: NetworkLimits) -> socket.s
     except OSError as error:
         raise Retryable(f"{where} cannot be reached: {error}") from error
     try:
-        _prove(connection, own, peer, limits)
+        _prove(connection, peer, own, limits)
     except ProtocolError as error:
         connection.close()
         raise ProtocolError(f"{where}: {error}") from error
@@ -31,10 +45,21 @@ def dial(peer: PeerAddress, own: Credentials, limits: NetworkLimits) -> socket.s
     return connection
 
 
+def tune(connection: socket.socket) -> None:
+    """Small frames leave at once; a peer's machine that has vanished is noticed in the end."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
 def _prove(
-    connection: socket.socket, own: Credentials, peer: PeerAddress, limits: NetworkLimits
+    connection: socket.socket, peer: PeerAddress, own: Credentials, limits: NetworkLimits
 ) -> None:
     tune(connection)
-    refusal = introduce(connection, own, peer.slot, limits.handshake_timeout_ms)
-    if refusal is not None:
-        raise ProtocolError(f"slot {own.slot} of attempt {own.attempt} was refused: {refusal}")
+    prove_token(
+        connection,
+        own.token,
+        attempt=own.attempt,
+        slot=own.slot,
+        audience=audience_of(peer.slot),
+        timeout_ms=limits.handshake_timeout_ms,
+    )

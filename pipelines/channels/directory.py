@@ -1,9 +1,8 @@
-"""Which gate reads a channel, known as gates are registered; peers may ask before that."""
+"""Which gate reads a channel, known as gates are registered; writers may ask before that."""
 
 import threading
 
-from pipelines.channels.gate import Gate
-from pipelines.channels.incoming import WaitingChannel
+from pipelines.channels.gate import GATE_CLOSED, Gate, Writer
 from pipelines.domain.errors import ProtocolError, check
 from pipelines.domain.ids import ChannelId
 
@@ -11,13 +10,14 @@ from pipelines.domain.ids import ChannelId
 class RegisteredGates:
     """Brings each channel and its gate together, whichever comes first; implements `GateDirectory`.
 
-    A channel that waits has no credit, so waiting costs one entry and no records.
+    A writer that waits has no credit, so waiting costs one entry and no records.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._gates: dict[ChannelId, Gate] = {}
-        self._waiting: dict[ChannelId, WaitingChannel] = {}
+        self._waiting: dict[ChannelId, Writer] = {}
+        self._is_closed = False
 
     def register(self, gate: Gate) -> None:
         with self._lock:
@@ -25,26 +25,32 @@ class RegisteredGates:
                 check(channel not in self._gates, "a channel has one gate", channel=channel)
                 self._gates[channel] = gate
             arrived = [self._waiting.pop(c) for c in gate.channels if c in self._waiting]
-        for waiting in arrived:
-            waiting.on_gate(gate)
+            is_closed = self._is_closed
+        for writer in arrived:
+            writer.on_gate(gate)
+        if is_closed:
+            gate.close()
 
-    def bind(self, channel: ChannelId, waiting: WaitingChannel) -> None:
+    def bind(self, channel: ChannelId, writer: Writer) -> None:
+        """Raises ProtocolError if the channel has a writer already."""
         with self._lock:
-            gate = self._gates.get(channel)
+            gate, is_closed = self._gates.get(channel), self._is_closed
             if gate is None and channel in self._waiting:
-                raise ProtocolError(f"channel {channel} was opened by two peers")
-            if gate is None:
-                self._waiting[channel] = waiting
+                raise ProtocolError(f"channel {channel} has two writers")
+            if gate is None and not is_closed:
+                self._waiting[channel] = writer
         if gate is not None:
-            waiting.on_gate(gate)
+            writer.on_gate(gate)
+        elif is_closed:
+            writer.close(GATE_CLOSED)
 
-    def gate_of(self, channel: ChannelId) -> Gate:
+    def close(self) -> None:
+        """Every gate, now and later; who waits for one is told that it will not come."""
         with self._lock:
-            check(channel in self._gates, "the gate of a local channel is registered first")
-            return self._gates[channel]
-
-    def close_all(self) -> None:
-        with self._lock:
-            gates = list({id(gate): gate for gate in self._gates.values()}.values())
+            self._is_closed = True
+            gates, writers = set(self._gates.values()), list(self._waiting.values())
+            self._waiting.clear()
         for gate in gates:
             gate.close()
+        for writer in writers:
+            writer.close(GATE_CLOSED)

@@ -9,6 +9,7 @@ Source: Flink's `SingleInputGate` (the list of channels with data).
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from pipelines.channels.channel import (
     DEFAULT_CAPACITY_BYTES,
@@ -21,6 +22,18 @@ from pipelines.domain.errors import ProtocolError, check
 from pipelines.domain.ids import ChannelId
 
 GATE_CLOSED = "the reader of the channel has closed its gate"
+
+
+class Writer(Protocol):
+    """Who is to write a channel, and waits until there is a gate for it."""
+
+    def on_gate(self, gate: "Gate") -> None:
+        """Attach to it. From any thread, once."""
+        ...
+
+    def close(self, reason: str) -> None:
+        """No gate will come."""
+        ...
 
 
 class Inlet:

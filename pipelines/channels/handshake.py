@@ -1,11 +1,11 @@
-"""How the two ends of a data connection prove that they belong to the same attempt.
+"""How the two ends of a connection prove that they belong to the same attempt.
 
 Challenge and response with HMAC-SHA256: neither side sends the token, and the proof covers both
-nonces, the attempt and both slots, so that it is good for this connection only. Decides who is
-admitted; encrypts nothing.
+nonces, the attempt, the slot and the audience, so it is good for this connection only. Decides who
+is admitted; encrypts nothing. Data ports use it and so does the driver's control port.
 
 1. The server sends the protocol's name and a nonce.
-2. The client answers with attempt, its slot, the slot it means to reach, a nonce and its proof.
+2. The client answers with its attempt, its slot, a nonce and its proof.
 3. The server sends its verdict and, if that is yes, its own proof.
 """
 
@@ -14,7 +14,8 @@ import secrets
 import socket
 import struct
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 
 from pipelines.domain.errors import ProtocolError
@@ -23,21 +24,23 @@ from pipelines.domain.ids import Attempt
 PROTOCOL = b"ftdash/1"
 NONCE_BYTES = 32
 PROOF_BYTES = 32
-CLAIM = struct.Struct("<QII")  # attempt, from slot, to slot
+CLAIM = struct.Struct("<QI")  # attempt, slot
 HELLO_BYTES = len(PROTOCOL) + NONCE_BYTES
 ANSWER_BYTES = CLAIM.size + NONCE_BYTES + PROOF_BYTES
+HANDSHAKE_TIMEOUT_MS = 5_000
+DRIVER = "driver"
+"""The audience of the control port; a data port's is its slot."""
 
 
 class Refusal(StrEnum):
-    """Why a connection was turned away; the value is the sentence that is shown."""
+    """Why a connection was turned away; the value completes a sentence."""
 
-    MALFORMED = "it did not speak the protocol of data connections in time"
-    OLDER_ATTEMPT = "it claims an older attempt"
-    NEWER_ATTEMPT = "it claims a newer attempt"
-    WRONG_TOKEN = "it does not know the token of the attempt"
-    WRONG_SLOT = "it meant to reach another slot"
-    DUPLICATE = "its slot is connected already"
-    TOO_MANY = "too many connections wait to prove themselves"
+    MALFORMED = "it did not speak the protocol in time"
+    OLDER_ATTEMPT = "it belongs to an older attempt"
+    NEWER_ATTEMPT = "it belongs to a newer attempt"
+    WRONG_TOKEN = "it does not know the token of the attempt, or meant to reach another peer"
+    DUPLICATE = "its slot has connected before"
+    TOO_MANY = "too many connections are being examined"
 
 
 ADMITTED = 0
@@ -49,83 +52,109 @@ class Claim:
     """Who a client says it is. Unproven until the verdict."""
 
     attempt: Attempt
-    from_slot: int
-    to_slot: int
-
-
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """What one slot of one attempt knows."""
-
     slot: int
-    attempt: Attempt
-    token: bytes = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The client's answer as received, and the server's opinion of it."""
+class HandshakeRefused(ProtocolError):
+    """One side did not admit the other. `claim` is what the client said, if it said anything."""
 
-    claim: Claim
-    transcript: bytes
-    refusal: Refusal | None
+    def __init__(self, refusal: Refusal, claim: Claim | None) -> None:
+        who = f"slot {claim.slot} of attempt {claim.attempt}" if claim else "a stranger"
+        super().__init__(f"{who} was refused: {refusal}")
+        self.refusal = refusal
+        self.claim = claim
+
+    @property
+    def attempt(self) -> Attempt:
+        """The attempt it claims; 0, which no attempt is, when it claims none."""
+        return self.claim.attempt if self.claim else Attempt(0)
 
 
-def receive_answer(connection: socket.socket, own: Credentials, timeout_ms: int) -> Answer:
-    """The server's steps 1 and 2. Raises ProtocolError or OSError if the peer does not answer."""
+Admit = Callable[[Claim], Refusal | None]
+
+
+def verify_token(
+    connection: socket.socket,
+    token: str,
+    *,
+    attempt: Attempt,
+    audience: str = DRIVER,
+    timeout_ms: int = HANDSHAKE_TIMEOUT_MS,
+    admit: Admit = lambda claim: None,
+) -> Claim:
+    """The server's side. `admit` may still refuse a client that has proved itself.
+
+    Raises HandshakeRefused, also when the client says nothing or goes away.
+    """
+    claim: Claim | None = None
+    try:
+        hello, answer = _challenge(connection, timeout_ms)
+        claim = Claim(*CLAIM.unpack_from(answer))
+        secret = _secret(token, audience)
+        refusal = _judge(claim, attempt, secret, hello, answer) or admit(claim)
+        proof = bytes(PROOF_BYTES) if refusal else _proof(secret, b"server", hello, answer)
+        connection.sendall(bytes([VERDICTS[refusal] if refusal else ADMITTED]) + proof)
+        connection.settimeout(None)
+    except (_Unanswered, OSError) as error:
+        raise HandshakeRefused(Refusal.MALFORMED, claim) from error
+    if refusal is not None:
+        raise HandshakeRefused(refusal, claim)
+    return claim
+
+
+def prove_token(
+    connection: socket.socket,
+    token: str,
+    *,
+    attempt: Attempt,
+    slot: int,
+    audience: str = DRIVER,
+    timeout_ms: int = HANDSHAKE_TIMEOUT_MS,
+) -> None:
+    """The client's side; returns when both ends have proved themselves.
+
+    Raises HandshakeRefused if the server refuses, ProtocolError if it is not what was announced
+    or goes away, OSError if the connection breaks.
+    """
+    deadline = time.monotonic() + timeout_ms / 1000
+    secret = _secret(token, audience)
+    hello = _receive(connection, HELLO_BYTES, deadline)
+    if not hello.startswith(PROTOCOL):
+        raise ProtocolError(f"the peer does not speak {PROTOCOL.decode()}")
+    claimed = CLAIM.pack(attempt, slot) + secrets.token_bytes(NONCE_BYTES)
+    answer = claimed + _proof(secret, b"client", hello, claimed)
+    connection.sendall(answer)
+    verdict = _receive(connection, 1 + PROOF_BYTES, deadline)
+    if verdict[0] != ADMITTED:
+        raise HandshakeRefused(_refusal_of(verdict[0]), Claim(attempt, slot))
+    if not hmac.compare_digest(verdict[1:], _proof(secret, b"server", hello, answer)):
+        raise ProtocolError("the peer does not know the attempt's token")
+    connection.settimeout(None)
+
+
+class _Unanswered(ProtocolError):
+    """The other side went away or took too long."""
+
+
+def _challenge(connection: socket.socket, timeout_ms: int) -> tuple[bytes, bytes]:
     deadline = time.monotonic() + timeout_ms / 1000
     hello = PROTOCOL + secrets.token_bytes(NONCE_BYTES)
     connection.settimeout(timeout_ms / 1000)
     connection.sendall(hello)
-    answer = _receive(connection, ANSWER_BYTES, deadline)
-    transcript, proof = hello + answer[:-PROOF_BYTES], answer[-PROOF_BYTES:]
-    attempt, from_slot, to_slot = CLAIM.unpack_from(answer)
-    claim = Claim(Attempt(attempt), from_slot, to_slot)
-    return Answer(claim, transcript, _judge(claim, transcript, proof, own))
+    return hello, _receive(connection, ANSWER_BYTES, deadline)
 
 
-def send_verdict(
-    connection: socket.socket, own: Credentials, answer: Answer, refusal: Refusal | None
-) -> None:
-    """The server's step 3. A refused peer gets no proof."""
-    if refusal is not None:
-        connection.sendall(bytes([VERDICTS[refusal]]) + bytes(PROOF_BYTES))
-        return
-    connection.sendall(bytes([ADMITTED]) + _proof(own.token, b"server", answer.transcript))
-    connection.settimeout(None)
-
-
-def introduce(
-    connection: socket.socket, own: Credentials, to_slot: int, timeout_ms: int
+def _judge(
+    claim: Claim, attempt: Attempt, secret: bytes, hello: bytes, answer: bytes
 ) -> Refusal | None:
-    """The client's side of all three steps; None when both ends have proved themselves.
-
-    Raises ProtocolError when the server is not what was announced, OSError when it goes away.
-    """
-    deadline = time.monotonic() + timeout_ms / 1000
-    hello = _receive(connection, HELLO_BYTES, deadline)
-    if not hello.startswith(PROTOCOL):
-        raise ProtocolError(f"the data port of slot {to_slot} does not speak {PROTOCOL.decode()}")
-    claim = CLAIM.pack(own.attempt, own.slot, to_slot) + secrets.token_bytes(NONCE_BYTES)
-    connection.sendall(claim + _proof(own.token, b"client", hello + claim))
-    verdict = _receive(connection, 1 + PROOF_BYTES, deadline)
-    if verdict[0] != ADMITTED:
-        return _refusal_of(verdict[0])
-    if not hmac.compare_digest(verdict[1:], _proof(own.token, b"server", hello + claim)):
-        raise ProtocolError(f"the data port of slot {to_slot} does not know the attempt's token")
-    connection.settimeout(None)
-    return None
-
-
-def _judge(claim: Claim, transcript: bytes, proof: bytes, own: Credentials) -> Refusal | None:
     # Another attempt has another token, so its number can only be taken at its word.
-    if claim.attempt < own.attempt:
-        return Refusal.OLDER_ATTEMPT
-    if claim.attempt > own.attempt:
-        return Refusal.NEWER_ATTEMPT
-    if not hmac.compare_digest(proof, _proof(own.token, b"client", transcript)):
+    if claim.attempt != attempt:
+        is_older = claim.attempt < attempt
+        return Refusal.OLDER_ATTEMPT if is_older else Refusal.NEWER_ATTEMPT
+    claimed, proof = answer[:-PROOF_BYTES], answer[-PROOF_BYTES:]
+    if not hmac.compare_digest(proof, _proof(secret, b"client", hello, claimed)):
         return Refusal.WRONG_TOKEN
-    return None if claim.to_slot == own.slot else Refusal.WRONG_SLOT
+    return None
 
 
 def _refusal_of(code: int) -> Refusal:
@@ -135,8 +164,12 @@ def _refusal_of(code: int) -> Refusal:
     raise ProtocolError(f"a verdict of unknown kind {code}")
 
 
-def _proof(token: bytes, side: bytes, transcript: bytes) -> bytes:
-    return hmac.digest(token, side + transcript, "sha256")
+def _secret(token: str, audience: str) -> bytes:
+    return hmac.digest(token.encode(), audience.encode(), "sha256")
+
+
+def _proof(secret: bytes, side: bytes, hello: bytes, said: bytes) -> bytes:
+    return hmac.digest(secret, side + hello + said, "sha256")
 
 
 def _receive(connection: socket.socket, count: int, deadline: float) -> bytes:
@@ -145,10 +178,10 @@ def _receive(connection: socket.socket, count: int, deadline: float) -> bytes:
     while len(received) < count:
         remaining_s = deadline - time.monotonic()
         if remaining_s <= 0:
-            raise ProtocolError("the handshake took too long")
+            raise _Unanswered("the handshake took too long")
         connection.settimeout(remaining_s)
         part = connection.recv(count - len(received))
         if not part:
-            raise ProtocolError("the connection ended inside the handshake")
+            raise _Unanswered("the connection ended inside the handshake")
         received += part
     return received

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from pipelines.channels.channel import ChannelClosed
-from pipelines.channels.gate import Gate, Inlet
+from pipelines.channels.gate import Gate, Inlet, Writer
 from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.serialization import RecordsDecoder
 from pipelines.channels.wire import FORWARD, Frame, FrameReader, Kind, bytes_frame, frame, mark_of
@@ -23,18 +23,21 @@ from pipelines.domain.ids import ChannelId
 class GateDirectory(Protocol):
     """Finds the gate of a channel, now or when that gate is registered."""
 
-    def bind(self, channel: ChannelId, waiting: "WaitingChannel") -> None: ...
+    def bind(self, channel: ChannelId, writer: Writer) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingChannel:
-    """A channel that a peer has opened and that has no gate yet."""
+class _PeerWriter:
+    """The writer of one channel, who sits at the other end of the connection."""
 
     connection: "IncomingConnection"
     number: int
 
     def on_gate(self, gate: Gate) -> None:
         self.connection.on_gate(self.number, gate)
+
+    def close(self, reason: str) -> None:
+        self.connection.on_reader_gone(self.number)
 
 
 @dataclass(slots=True)
@@ -89,12 +92,16 @@ class IncomingConnection:
             channel.inlet = gate.attach(
                 channel.channel,
                 return_credit=lambda count: self._send(bytes_frame(Kind.CREDIT, number, count)),
-                on_close=lambda _: self._on_reader_gone(number),
+                on_close=lambda _: self.on_reader_gone(number),
             )
         except ChannelClosed:
-            self._on_reader_gone(number)
+            self.on_reader_gone(number)
         else:
             self._send(bytes_frame(Kind.GRANT, number, gate.capacity_bytes))
+
+    def on_reader_gone(self, number: int) -> None:
+        self._channels[number].is_over = True
+        self._send(frame(Kind.CLOSED, number))
 
     def shut_down(self) -> None:
         """Wakes `run`. From any thread; the socket stays allocated until `close`."""
@@ -123,7 +130,7 @@ class IncomingConnection:
             raise ProtocolError(f"more than {len(self._channels)} channels on one connection")
         channel = ChannelId(received.body.to_pybytes().decode(errors="replace"))
         self._channels[received.number] = _Channel(channel)
-        self._directory.bind(channel, WaitingChannel(self, received.number))
+        self._directory.bind(channel, _PeerWriter(self, received.number))
 
     def _on_channel_frame(self, channel: _Channel, received: Frame) -> None:
         if channel.inlet is None:
@@ -143,10 +150,6 @@ class IncomingConnection:
         if isinstance(mark, EndOfInput):
             channel.is_over = True
         inlet.offer(mark, 0)
-
-    def _on_reader_gone(self, number: int) -> None:
-        self._channels[number].is_over = True
-        self._send(frame(Kind.CLOSED, number))
 
     def _send(self, message: bytes) -> None:
         # A peer that cannot be told anything is gone, and `run` meets the same end and reports it.

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from pipelines.channels.handshake import HANDSHAKE_TIMEOUT_MS
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkLimits:
@@ -13,7 +15,7 @@ class NetworkLimits:
     max_channels_per_connection: int = 1 << 16
     max_pending_handshakes: int = 64
     connect_timeout_ms: int = 10_000
-    handshake_timeout_ms: int = 5_000
+    handshake_timeout_ms: int = HANDSHAKE_TIMEOUT_MS
     close_timeout_ms: int = 1_000  # for the peer to take what was sent before the end
 
 

@@ -1,9 +1,11 @@
 """All channels of one slot, local and remote: what the runtime uses.
 
-Order of use: create it (it listens), announce `address`, learn the peers' addresses, `connect`,
-then take `output`s; `register_gate` may come at any time, because a writer gets no credit before
-the gate of its channel is there. Owns the connections and their threads; decides that a
-connection lost before the end of its channels is a failure of the attempt.
+Order of use: create it (it listens), announce `address`, learn the peers' addresses, `connect`.
+`register_gate` and `output` may come at any time, here and on the peers, because a writer waits
+for credit, and the first credit comes when connection and gate are both there.
+
+Owns the connections and their threads; decides that a connection lost before the end of its
+channels is a failure of the attempt.
 """
 
 import socket
@@ -13,10 +15,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from pipelines.channels.channel import ChannelClosed, Output, PeerAddress
-from pipelines.channels.dialing import dial
+from pipelines.channels.dialing import Credentials, dial
 from pipelines.channels.directory import RegisteredGates
 from pipelines.channels.gate import Gate
-from pipelines.channels.handshake import Claim, Credentials
+from pipelines.channels.handshake import Claim
 from pipelines.channels.incoming import IncomingConnection
 from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.local import LocalOutput
@@ -26,15 +28,7 @@ from pipelines.domain.errors import check
 from pipelines.domain.ids import Attempt, ChannelId
 
 Connection = IncomingConnection | OutgoingConnection
-MIN_TOKEN_BYTES = 16
-
-
-@dataclass(frozen=True, slots=True)
-class LostConnection:
-    """Records may be missing from now on: the attempt is over. `peer_slot` None: our own port."""
-
-    peer_slot: int | None
-    reason: str  # one sentence
+MIN_TOKEN_LENGTH = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +43,22 @@ class SlotNetwork:
     """The data network of one slot in one attempt.
 
     Guarantee: every channel is FIFO and loss-free until its EndOfInput, or `on_failure` is called
-    and writers get ChannelClosed. Needs `connect` to be called by every slot for all its peers.
-    `on_failure` and `on_refused` are called from any thread and must not block.
+    with one sentence and writers get ChannelClosed. Needs `connect` to be called by every slot for
+    all its peers. The callbacks come from any thread and must not block.
     """
 
     def __init__(
         self,
         slot: int,
         attempt: Attempt,
-        token: bytes,
+        token: str,
         *,
-        on_failure: Callable[[LostConnection], None],
-        on_refused: Callable[[RefusedConnection], None],
+        on_failure: Callable[[str], None],
+        on_refused: Callable[[RefusedConnection], None] = lambda refused: None,
         host: str = "127.0.0.1",
         limits: NetworkLimits | None = None,
     ) -> None:
-        check(len(token) >= MIN_TOKEN_BYTES, "the attempt's token is long enough to be a secret")
+        check(len(token) >= MIN_TOKEN_LENGTH, "the attempt's token is long enough to be a secret")
         self._own = Credentials(slot, attempt, token)
         self._host = host
         self._limits = limits or NetworkLimits()
@@ -81,15 +75,15 @@ class SlotNetwork:
             self._limits,
             serve=self._serve,
             on_refused=on_refused,
-            on_broken=lambda reason: self._fail(None, reason),
+            on_broken=self._fail,
         )
 
     @property
-    def address(self) -> PeerAddress:
-        return PeerAddress(self._own.slot, self._host, self._server.port)
+    def address(self) -> tuple[str, int]:
+        """Host and port of the data port, for the peers."""
+        return self._host, self._server.port
 
     def register_gate(self, gate: Gate) -> None:
-        """Before any `output` of the same slot into it; in any order with the peers' writers."""
         self._gates.register(gate)
 
     def connect(self, peers: Iterable[PeerAddress]) -> None:
@@ -103,13 +97,11 @@ class SlotNetwork:
 
     def output(self, channel: ChannelId, target_slot: int) -> Output:
         """The writing end of a channel, once. Raises ChannelClosed if the peer is lost."""
-        if target_slot == self._own.slot:
-            return LocalOutput(self._gates.gate_of(channel), channel)
-        connection = self._outgoing.get(target_slot)
-        check(connection is not None, "the target slot is connected", target_slot=target_slot)
-        if connection is None:  # said again for the type checker
-            raise ChannelClosed(f"slot {target_slot} is not connected")
-        return connection.open(channel)
+        if target_slot != self._own.slot:
+            return self._connection_to(target_slot).open(channel)
+        local = LocalOutput(channel)
+        self._gates.bind(channel, local)
+        return local
 
     def statistics(self) -> NetworkStatistics:
         with self._lock:
@@ -126,13 +118,13 @@ class SlotNetwork:
         1. Nobody is let in, nothing is a failure any more.
         2. Readers' and writers' threads get ChannelClosed.
         3. Peers get what was sent on connections whose channels have all ended.
-        4. The rest is cut off.
+        4. The rest is cut off, and what never was connected is told.
         """
         with self._lock:
             self._is_closed = True
             outgoing, incoming = list(self._outgoing.values()), list(self._incoming)
         self._server.close()
-        self._gates.close_all()
+        self._gates.close()
         for writing in outgoing:
             writing.finish()
         self._wait_for_end_of(outgoing)
@@ -140,21 +132,27 @@ class SlotNetwork:
         for connection in everything:
             connection.shut_down()
         self._wait_for_end_of(everything)
+        for writing in outgoing:
+            writing.close()
 
     def _connect(self, peer: PeerAddress) -> None:
-        connection = dial(peer, self._own, self._limits)
-        outgoing = OutgoingConnection(connection, peer.slot, self._limits)
+        outgoing = self._connection_to(peer.slot)
+        outgoing.start(dial(peer, self._own, self._limits))
+        name = f"credit from slot {peer.slot}"
         with self._lock:
-            if self._is_closed:
-                connection.close()
-                raise ChannelClosed("the data network of this slot is closed")
-            check(peer.slot not in self._outgoing, "a peer is connected once", slot=peer.slot)
-            self._outgoing[peer.slot] = outgoing
-            name = f"credit from slot {peer.slot}"
+            check(outgoing not in self._threads, "a peer is connected once", slot=peer.slot)
             self._threads[outgoing] = start_thread(lambda: self._supervise(outgoing), name)
 
+    def _connection_to(self, peer_slot: int) -> OutgoingConnection:
+        with self._lock:
+            if self._is_closed:
+                raise ChannelClosed("the data network of this slot is closed")
+            if peer_slot not in self._outgoing:
+                self._outgoing[peer_slot] = OutgoingConnection(peer_slot, self._limits)
+            return self._outgoing[peer_slot]
+
     def _serve(self, connection: socket.socket, claim: Claim) -> None:
-        incoming = IncomingConnection(connection, claim.from_slot, self._gates, self._limits)
+        incoming = IncomingConnection(connection, claim.slot, self._gates, self._limits)
         with self._lock:
             self._incoming.append(incoming)
             self._threads[incoming] = threading.current_thread()
@@ -173,14 +171,13 @@ class SlotNetwork:
         with self._lock:
             del self._threads[connection]
         if lost_because is not None:
-            slot = connection.peer_slot
-            self._fail(slot, f"the connection with slot {slot} is lost: {lost_because}")
+            self._fail(f"the connection with slot {connection.peer_slot} is lost: {lost_because}")
 
-    def _fail(self, peer_slot: int | None, reason: str) -> None:
+    def _fail(self, reason: str) -> None:
         with self._lock:
             is_closed = self._is_closed
         if not is_closed:
-            self._on_failure(LostConnection(peer_slot, reason))
+            self._on_failure(reason)
 
     def _wait_for_end_of(self, connections: Sequence[Connection]) -> None:
         deadline = time.monotonic() + self._limits.close_timeout_ms / 1000

@@ -26,7 +26,7 @@ from pipelines.channels.wire import (
     mark_frame,
 )
 from pipelines.domain.elements import Element, EndOfInput, Records
-from pipelines.domain.errors import ProtocolError, Rejected, check
+from pipelines.domain.errors import InvariantViolated, ProtocolError, Rejected, check
 from pipelines.domain.ids import ChannelId
 
 
@@ -48,7 +48,7 @@ class RemoteOutput:
         self._encoder = RecordsEncoder(channel, number, limits)
 
     def send(self, element: Element) -> None:
-        """Waits, besides, until the peer has registered the gate of the channel."""
+        """Waits, besides, until the peer is there and has the gate of the channel."""
         check(not self.has_ended, "nothing follows the end of input", channel=self.channel)
         parts, cost_bytes = self._serialize(element)
         self.credit.take(cost_bytes)
@@ -72,12 +72,11 @@ class OutgoingConnection:
     another channel's credit. Needs a peer that reads without pause.
     """
 
-    def __init__(self, connection: socket.socket, peer_slot: int, limits: NetworkLimits) -> None:
+    def __init__(self, peer_slot: int, limits: NetworkLimits) -> None:
         self.peer_slot = peer_slot
         self.sent_bytes = 0
-        self._connection = connection
+        self._connection: socket.socket | None = None
         self._limits = limits
-        self._frames = FrameReader(connection, BACKWARD, limits)
         self._reason = f"the connection to slot {peer_slot} has ended"
         self._outputs: dict[int, RemoteOutput] = {}
         self._numbers = itertools.count()
@@ -85,32 +84,43 @@ class OutgoingConnection:
         self._is_closed = False
 
     def open(self, channel: ChannelId) -> RemoteOutput:
-        """A new channel. Raises ChannelClosed if the connection is lost."""
+        """A new channel, also before there is a connection: then its writer waits for that too.
+
+        Raises ChannelClosed if the connection is lost.
+        """
         name = channel.encode()
         if len(name) > self._limits.max_channel_name_bytes:
             raise Rejected(f"the name of channel {channel[:80]}... is too long; shorten the uids")
         number = next(self._numbers)
-        output = self._outputs[number] = RemoteOutput(channel, number, self, self._limits)
-        self.write([frame(Kind.OPEN, number, name)])
+        output = RemoteOutput(channel, number, self, self._limits)
+        with self._sending:
+            self._outputs[number] = output
+            if self._connection is not None or self._is_closed:
+                self._send([frame(Kind.OPEN, number, name)])
         return output
+
+    def start(self, connection: socket.socket) -> None:
+        """The peer has been reached: open the channels that wait for it. Raises ChannelClosed."""
+        with self._sending:
+            if self._is_closed:
+                connection.close()
+                raise ChannelClosed(self._reason)
+            self._connection = connection
+            for number, output in self._outputs.items():
+                self._send([frame(Kind.OPEN, number, output.channel.encode())])
 
     def write(self, parts: Parts) -> None:
         """Whole frames, uninterrupted by those of other channels. Raises ChannelClosed."""
         with self._sending:
-            if self._is_closed:
-                raise ChannelClosed(self._reason)
-            try:
-                self.sent_bytes += _send_all(self._connection, parts)
-            except OSError as error:
-                self.shut_down()  # so that `run` ends and the loss is reported
-                raise ChannelClosed(f"{self._reason}: {error}") from error
+            self._send(parts)
 
     def run(self) -> None:
         """Returns when the peer has ended the connection after the end of all channels.
 
         Raises ProtocolError or OSError when it is lost before that.
         """
-        while (received := self._frames.read()) is not None:
+        frames = FrameReader(self._connected(), BACKWARD, self._limits)
+        while (received := frames.read()) is not None:
             self._on_frame(received)
         if not self.has_ended():
             raise ProtocolError("the connection ended while channels were open")
@@ -121,25 +131,41 @@ class OutgoingConnection:
     def finish(self) -> None:
         """Nothing more will be sent. After a normal end the peer still gets everything: a close
         with credit unread would reset the connection and could cost it the last bytes."""
-        if not self.has_ended():
-            self.shut_down()
-            return
-        with contextlib.suppress(OSError):  # the peer may have ended it first
-            self._connection.shutdown(socket.SHUT_WR)
+        self._shut_down(socket.SHUT_WR if self.has_ended() else socket.SHUT_RDWR)
 
     def shut_down(self) -> None:
         """Wakes `run` and a blocked `write`. From any thread."""
-        with contextlib.suppress(OSError):
-            self._connection.shutdown(socket.SHUT_RDWR)
+        self._shut_down(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """After `run` has ended: writers get ChannelClosed."""
+        """After `run` has ended, or instead of it: writers get ChannelClosed."""
         self.shut_down()
         with self._sending:  # a closed descriptor may be another socket's in a moment
             self._is_closed = True
-            self._connection.close()
+            if self._connection is not None:
+                self._connection.close()
         for output in list(self._outputs.values()):
             output.credit.close(self._reason)
+
+    def _send(self, parts: Parts) -> None:
+        if self._is_closed:
+            raise ChannelClosed(self._reason)
+        try:
+            self.sent_bytes += _send_all(self._connected(), parts)
+        except OSError as error:
+            self.shut_down()  # so that `run` ends and the loss is reported
+            raise ChannelClosed(f"{self._reason}: {error}") from error
+
+    def _connected(self) -> socket.socket:
+        if self._connection is None:
+            raise InvariantViolated(f"nothing is sent to slot {self.peer_slot} before it answers")
+        return self._connection
+
+    def _shut_down(self, how: int) -> None:
+        connection = self._connection
+        if connection is not None:
+            with contextlib.suppress(OSError):  # not connected any more: what was wanted
+                connection.shutdown(how)
 
     def _on_frame(self, received: Frame) -> None:
         output = self._outputs.get(received.number)

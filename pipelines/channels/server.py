@@ -10,16 +10,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pipelines.channels.handshake import (
-    Answer,
-    Claim,
-    Credentials,
-    Refusal,
-    receive_answer,
-    send_verdict,
-)
+from pipelines.channels.dialing import Credentials, audience_of, tune
+from pipelines.channels.handshake import Claim, HandshakeRefused, Refusal, verify_token
 from pipelines.channels.limits import NetworkLimits
-from pipelines.domain.errors import ProtocolError
 
 Serve = Callable[[socket.socket, Claim], None]
 
@@ -92,9 +85,9 @@ class DataServer:
                 if not self._is_closed:
                     self._on_broken(f"the data port of slot {self._own.slot} is broken: {error}")
                 return
-            self._admit(connection, f"{address[0]}:{address[1]}")
+            self._examine(connection, f"{address[0]}:{address[1]}")
 
-    def _admit(self, connection: socket.socket, address: str) -> None:
+    def _examine(self, connection: socket.socket, address: str) -> None:
         with self._admission:
             has_room = len(self._proving) < self._limits.max_pending_handshakes
             may_prove = has_room and not self._is_closed
@@ -107,30 +100,33 @@ class DataServer:
         self._refuse(Refusal.TOO_MANY, address, None)
 
     def _prove_and_serve(self, connection: socket.socket, address: str) -> None:
-        claim: Claim | None = None
         try:
-            tune(connection)
-            answer = receive_answer(connection, self._own, self._limits.handshake_timeout_ms)
-            claim = answer.claim
-            refusal = self._verdict(answer)
-            send_verdict(connection, self._own, answer, refusal)
-        except (ProtocolError, OSError):
-            refusal = Refusal.MALFORMED
-        with self._admission:
-            self._proving.discard(connection)
-        if refusal is None and claim is not None:
-            self._serve(connection, claim)
+            claim = self._prove(connection)
+        except HandshakeRefused as refused:
+            connection.close()
+            self._refuse(refused.refusal, address, refused.claim)
             return
-        connection.close()
-        self._refuse(refusal or Refusal.MALFORMED, address, claim)
+        finally:
+            with self._admission:
+                self._proving.discard(connection)
+        self._serve(connection, claim)
 
-    def _verdict(self, answer: Answer) -> Refusal | None:
-        if answer.refusal is not None:
-            return answer.refusal
+    def _prove(self, connection: socket.socket) -> Claim:
+        tune(connection)
+        return verify_token(
+            connection,
+            self._own.token,
+            attempt=self._own.attempt,
+            audience=audience_of(self._own.slot),
+            timeout_ms=self._limits.handshake_timeout_ms,
+            admit=self._admit_once,
+        )
+
+    def _admit_once(self, claim: Claim) -> Refusal | None:
         with self._admission:
-            if answer.claim.from_slot in self._admitted:
+            if claim.slot in self._admitted:
                 return Refusal.DUPLICATE
-            self._admitted.add(answer.claim.from_slot)
+            self._admitted.add(claim.slot)
             return None
 
     def _refuse(self, refusal: Refusal, address: str, claim: Claim | None) -> None:
@@ -146,9 +142,3 @@ def start_thread(body: Callable[[], None], name: str) -> threading.Thread:
     thread = threading.Thread(target=body, name=name, daemon=True)
     thread.start()
     return thread
-
-
-def tune(connection: socket.socket) -> None:
-    """Small frames leave at once; a peer's machine that has vanished is noticed in the end."""
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
