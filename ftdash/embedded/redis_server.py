@@ -21,6 +21,8 @@ from pipelines.domain.errors import Rejected
 # The first with `max-deleted-entry-id`, by which a reader of a stream sees that it lost entries.
 OLDEST_REDIS = (7, 0)
 PROBE_TIMEOUT_S = 10
+# Set where FTDASH_REDIS_URL is the address of a server that we start ourselves.
+EMBEDDED_REDIS_VARIABLE = "FTDASH_EMBEDDED_REDIS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class RedisAddress:
 
 def describe() -> str:
     """One sentence: which Redis is used. The address is left out, as it holds a password."""
-    if os.environ.get("FTDASH_REDIS_URL"):
+    if os.environ.get("FTDASH_REDIS_URL") and EMBEDDED_REDIS_VARIABLE not in os.environ:
         return "Redis as FTDASH_REDIS_URL says."
     server = find_redis_server()
     version = ".".join(map(str, server.version))

@@ -77,12 +77,14 @@ class Supervisor:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def start(self, service: Service) -> None:
-        """Returns when the service is ready. Raises Rejected if that takes too long."""
+    def start(self, *services: Service) -> None:
+        """Side by side; returns when all are ready. Raises Rejected if that takes too long."""
         began = time.monotonic()
-        self._children[service.name] = child = Child(service, self._start_process)
-        self._wait_ready(child)
-        self._report(f"{service.name} is ready after {time.monotonic() - began:.1f} s.")
+        children = [Child(service, self._start_process) for service in services]
+        self._children |= {child.service.name: child for child in children}
+        for child in children:
+            self._wait_ready(child)
+            self._report(f"{child.service.name} is ready after {time.monotonic() - began:.1f} s.")
 
     def revive(self) -> None:
         """Start again what has died. Raises Rejected if one dies again and again."""

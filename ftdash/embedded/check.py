@@ -1,0 +1,182 @@
+"""`demo --check`: the demonstration without a person, bounded, with its answer proved.
+
+Owns the order of what is done to the pipeline. It sees and does only what a person could: rows
+through the queries, actions through the dashboard, and SIGKILL from outside.
+"""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from ftdash.embedded.accounts import provide_accounts
+from ftdash.embedded.console import Console
+from ftdash.embedded.dashboard_client import DashboardClient
+from ftdash.embedded.demo_pipeline import DemoPaths, prepare_data, submit
+from ftdash.embedded.faults import kill_driver, kill_slot_process
+from ftdash.embedded.observer import Observer
+from ftdash.embedded.opening import open_installation
+from ftdash.embedded.oracle import compare_with_batch
+from ftdash.embedded.outcome import CheckOutcome
+from ftdash.embedded.ports import free_port
+from ftdash.embedded.stack import web_address
+from ftdash.embedded.supervisor import last_words
+from ftdash.jobs.answers import RunView, ShownState
+from pipelines.domain.errors import Rejected
+from pipelines.domain.status import KillMoment
+
+EVENT_HOURS_PER_S = 8760 / 60  # the year lasts a minute
+RESTORED_PARALLELISM = 3
+START_WITHIN_S = 60.0
+RECOVERY_WITHIN_S = 45.0
+REQUEST_WITHIN_S = 45.0
+FINISH_WITHIN_S = 120.0
+
+
+def run_check(console: Console) -> CheckOutcome:
+    """Everything in order; a step that fails is the verdict, and the log of the driver is shown."""
+    paths = DemoPaths.of_home()
+    outcome = CheckOutcome(files_output=str(paths.files_output), sql_output=str(paths.sql_output))
+    began = time.monotonic()
+    port = free_port()
+    try:
+        with open_installation(console, port) as supervisor:
+            [admin, _] = provide_accounts(new_passwords=True)
+            with DashboardClient(web_address(port)) as dashboard:
+                dashboard.sign_in(admin)
+                scenario = Scenario(console, Observer(supervisor.revive), dashboard, paths)
+                outcome = scenario.play(outcome)
+    except Rejected as failure:
+        outcome = replace(outcome, verdict=first_line(failure))
+        console.line(str(failure))
+    return replace(outcome, seconds=round(time.monotonic() - began, 1))
+
+
+def first_line(failure: Rejected) -> str:
+    return str(failure).partition("\n")[0]
+
+
+class Scenario:
+    """What is done to the pipeline, and the tally of it."""
+
+    def __init__(
+        self, console: Console, observer: Observer, dashboard: DashboardClient, paths: DemoPaths
+    ) -> None:
+        self._console = console
+        self._observer = observer
+        self._dashboard = dashboard
+        self._paths = paths
+        self._outcome = CheckOutcome()
+        self._first_run = ""
+
+    def play(self, outcome: CheckOutcome) -> CheckOutcome:
+        """What was reached until then is in the outcome, also if a step fails."""
+        self._outcome = outcome
+        try:
+            self._play()
+        except Rejected as failure:
+            self._console.line(str(failure))
+            self._show_driver_log()
+            return replace(self._tallied(), verdict=first_line(failure))
+        return self._tallied()
+
+    def _play(self) -> None:
+        self._start()
+        self._kill_slot_while_aligning()
+        self._kill_slot_now()
+        self._kill_driver()
+        savepoint = self._take_savepoint()
+        self._stop()
+        self._restore(savepoint)
+        self._finish()
+        self._compare()
+
+    def _start(self) -> None:
+        self._step("Preparing the flights and the weather of 2013 ...")
+        prepare_data(self._paths)
+        submit(
+            self._paths,
+            event_hours_per_s=EVENT_HOURS_PER_S,
+            forever=False,
+            why="check",
+        )
+        self._step("Waiting for the pipeline to run and complete two checkpoints ...")
+        run = self._observer.wait_running_with_checkpoints(2, within_s=START_WITHIN_S)
+        self._first_run = run.run_id
+
+    def _kill_slot_while_aligning(self) -> None:
+        self._step("Killing slot 0 while it aligns a checkpoint, asked through the dashboard ...")
+        before = self._observer.run()
+        request = self._dashboard.kill_slot(slot=0, moment=KillMoment.ALIGNING)
+        self._observer.wait_granted(request, within_s=REQUEST_WITHIN_S)
+        self._outcome = replace(self._outcome, slots_killed=self._outcome.slots_killed + 1)
+        self._await_recovery(before)
+
+    def _kill_slot_now(self) -> None:
+        before = self._observer.run()
+        pid = kill_slot_process(before, before.parallelism - 1)
+        self._step(f"Killed slot {before.parallelism - 1}, process {pid}, from outside ...")
+        self._outcome = replace(self._outcome, slots_killed=self._outcome.slots_killed + 1)
+        self._await_recovery(before)
+
+    def _kill_driver(self) -> None:
+        before = self._observer.run()
+        pid = kill_driver(before)
+        self._step(f"Killed the driver, process {pid} ...")
+        self._outcome = replace(self._outcome, drivers_killed=self._outcome.drivers_killed + 1)
+        self._await_recovery(before)
+
+    def _take_savepoint(self) -> str:
+        self._step("Taking a savepoint through the dashboard ...")
+        request = self._dashboard.take_savepoint()
+        savepoint = self._observer.wait_granted(request, within_s=REQUEST_WITHIN_S).path
+        if savepoint is None or not Path(savepoint).is_dir():
+            raise Rejected(f"The savepoint succeeded, but {savepoint} is no directory.")
+        return savepoint
+
+    def _stop(self) -> None:
+        # Output beyond the savepoint becomes visible first, so that the restore has to set it
+        # aside: the harder case.
+        self._observer.wait_checkpoints_after(
+            self._observer.run(), count=2, within_s=RECOVERY_WITHIN_S
+        )
+        self._step("Stopping with another savepoint ...")
+        request = self._dashboard.stop_with_savepoint()
+        self._observer.wait_granted(request, within_s=REQUEST_WITHIN_S)
+        self._observer.wait_state(ShownState.FINISHED, within_s=REQUEST_WITHIN_S)
+
+    def _restore(self, savepoint: str) -> None:
+        self._step(f"Restoring the first savepoint at parallelism {RESTORED_PARALLELISM} ...")
+        self._dashboard.restore(path=savepoint, parallelism=RESTORED_PARALLELISM)
+        run = self._observer.wait_new_run(self._first_run, within_s=REQUEST_WITHIN_S)
+        run = self._observer.wait_running_with_checkpoints(1, within_s=START_WITHIN_S)
+        if run.parallelism != RESTORED_PARALLELISM:
+            raise Rejected(f"The restored run has parallelism {run.parallelism}.")
+        self._outcome = replace(self._outcome, restores=self._outcome.restores + 1)
+
+    def _finish(self) -> None:
+        self._step("Waiting for the end of the year ...")
+        self._observer.wait_state(ShownState.FINISHED, within_s=FINISH_WITHIN_S)
+
+    def _compare(self) -> None:
+        self._step("Asking a Spark SQL batch query the same question ...")
+        self._outcome = self._outcome.compared(compare_with_batch(self._paths))
+        self._step(f"Verdict: {self._outcome.verdict}")
+
+    def _await_recovery(self, before: RunView) -> None:
+        run = self._observer.wait_recovered(before, within_s=RECOVERY_WITHIN_S)
+        self._step(f"Recovered: attempt {run.attempt}, checkpoint {run.last_checkpoint_id}.")
+
+    def _tallied(self) -> CheckOutcome:
+        return replace(
+            self._outcome,
+            checkpoints_completed=self._observer.checkpoints_completed(),
+            recovery_ms=self._observer.recoveries_ms(),
+        )
+
+    def _show_driver_log(self) -> None:
+        log = self._observer.driver_log()
+        if log is not None:
+            self._console.line(last_words(log))
+
+    def _step(self, text: str) -> None:
+        self._console.step(text)

@@ -1,0 +1,40 @@
+"""What a person at a terminal reads while an installation runs."""
+
+import sys
+import time
+from typing import TextIO
+
+CLEAR_LINE = "\r\x1b[2K"
+QUIET_PERIOD_S = 60.0  # a log file gets one status line in this time
+
+
+class Console:
+    """Lines that stay, and one status line that is written over where a terminal shows it."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._is_terminal = self._stream.isatty()
+        self._began = time.monotonic()
+        self._last_status_at = -QUIET_PERIOD_S
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._began
+
+    def step(self, text: str) -> None:
+        """A line with the time since the start."""
+        self.line(f"{self.elapsed_s:6.1f} s  {text}")
+
+    def line(self, text: str) -> None:
+        self._write(f"{CLEAR_LINE if self._is_terminal else ''}{text}\n")
+
+    def status(self, text: str) -> None:
+        if self._is_terminal:
+            self._write(CLEAR_LINE + text)
+        elif time.monotonic() - self._last_status_at >= QUIET_PERIOD_S:
+            self._last_status_at = time.monotonic()
+            self._write(text + "\n")
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()

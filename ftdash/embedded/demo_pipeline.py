@@ -1,0 +1,57 @@
+"""The pipeline that a demonstration runs: `flight_delays`, and where its data and output lie."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from django.conf import settings
+
+from ftdash.jobs import queries, services
+from pipelines.domain.ids import RequestId
+from pipelines.flows import flight_data
+
+NAME = "flight_delays"
+CHECKPOINTING = {"execution.checkpointing.interval": "1 s"}
+
+
+@dataclass(frozen=True, slots=True)
+class DemoPaths:
+    """Below the home of the installation."""
+
+    data: Path
+    files_output: Path
+    sql_output: Path
+
+    @classmethod
+    def of_home(cls) -> "DemoPaths":
+        home = Path(settings.FTDASH_HOME)
+        output = home / "output" / NAME
+        return cls(home / "flight-data", output / "files", output / "flight_delays.sqlite3")
+
+
+def prepare_data(paths: DemoPaths) -> None:
+    """The year 2013 as Parquet files, written once."""
+    flight_data.prepare(paths.data)
+    paths.sql_output.parent.mkdir(parents=True, exist_ok=True)
+
+
+def is_submitted() -> bool:
+    page = queries.pipeline_page(NAME)
+    return page is not None and page.run is not None
+
+
+def submit(paths: DemoPaths, *, event_hours_per_s: float, forever: bool, why: str) -> RequestId:
+    return services.submit_pipeline(
+        name=NAME,
+        flow=NAME,
+        requester="demo",
+        reason=why,
+        parallelism=2,
+        parameters={
+            "data": str(paths.data),
+            "output": str(paths.files_output),
+            "sql": f"sqlite:///{paths.sql_output}",
+            "speed": f"{event_hours_per_s:g}",
+            "forever": "true" if forever else "false",
+        },
+        settings=CHECKPOINTING,
+    )

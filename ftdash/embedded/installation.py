@@ -1,0 +1,57 @@
+"""Where one embedded installation lives, and the environment that all its processes share.
+
+Settings are read once, when Django loads, so a command that chooses a home starts itself again in
+the environment of that home: `reenter` never returns.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from ftdash.embedded.ledger import TOKEN_VARIABLE, new_token
+from ftdash.embedded.redis_server import EMBEDDED_REDIS_VARIABLE, RedisAddress, new_address
+
+REDIS_URL_VARIABLE = "FTDASH_REDIS_URL"
+HOME_VARIABLE = "FTDASH_HOME"
+# A token of this process, not one inherited from an installation that started it.
+ENTERED_VARIABLE = "FTDASH_EMBEDDED_OWNER"
+
+
+def is_entered() -> bool:
+    return os.environ.get(ENTERED_VARIABLE) == str(os.getpid())
+
+
+def reenter(home: Path) -> None:
+    """Replace this process by the same command with the environment of `home`."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(
+        sys.executable, [sys.executable, *sys.argv], environment_of(home, os.getpid(), os.environ)
+    )
+
+
+def environment_of(home: Path, owner_pid: int, outside: Mapping[str, str]) -> dict[str, str]:
+    """`outside`, with what the processes of one installation agree on."""
+    entered = {
+        HOME_VARIABLE: str(home.absolute()),
+        TOKEN_VARIABLE: new_token(),
+        ENTERED_VARIABLE: str(owner_pid),
+        "DJANGO_SETTINGS_MODULE": "ftdash.settings",
+    }
+    if REDIS_URL_VARIABLE not in outside or EMBEDDED_REDIS_VARIABLE in outside:
+        entered |= {REDIS_URL_VARIABLE: new_address().url, EMBEDDED_REDIS_VARIABLE: "1"}
+    return {**outside, **entered}
+
+
+def own_token() -> str:
+    return os.environ[TOKEN_VARIABLE]
+
+
+def own_redis() -> RedisAddress | None:
+    """Where our own Redis is to listen; None if one was given."""
+    if EMBEDDED_REDIS_VARIABLE not in os.environ:
+        return None
+    address = urlsplit(os.environ[REDIS_URL_VARIABLE])
+    return RedisAddress(int(address.port or 0), str(address.password))

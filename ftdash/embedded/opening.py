@@ -1,0 +1,48 @@
+"""Brings an embedded installation up, step by step, each said before it takes time."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from django.conf import settings
+from django.core.management import call_command
+
+from ftdash.embedded import java, redis_server, stack
+from ftdash.embedded.console import Console
+from ftdash.embedded.installation import own_token
+from ftdash.embedded.ledger import Ledger
+from ftdash.embedded.supervisor import Supervisor
+
+LEDGER_NAME = "processes.jsonl"
+
+
+@contextmanager
+def open_installation(console: Console, web_port: int) -> Iterator[Supervisor]:
+    """Everything runs inside the context, and nothing of it after."""
+    home = Path(settings.FTDASH_HOME)
+    console.step(f"Everything is kept in {home}.")
+    ledger = Ledger(home / LEDGER_NAME, own_token())
+    console.step(java.describe())
+    console.step(redis_server.describe())
+    provision(console)
+    with Supervisor(ledger, home / "logs", console.step) as supervisor:
+        try:
+            start(supervisor, console, web_port)
+            yield supervisor
+        finally:
+            console.step("Ending everything that was started ...")
+    ledger.close()
+    console.step("Ended; no process is left.")
+
+
+def start(supervisor: Supervisor, console: Console, web_port: int) -> None:
+    supervisor.start(*stack.broker())
+    stack.check_broker()
+    console.step("Starting projector, worker, beat and web server ...")
+    supervisor.start(*stack.control_plane(web_port))
+
+
+def provision(console: Console) -> None:
+    console.step("Preparing the database and the static files ...")
+    call_command("migrate", verbosity=0, interactive=False)
+    call_command("collectstatic", verbosity=0, interactive=False)

@@ -1,0 +1,131 @@
+"""The services of one embedded installation: what is started, and when each counts as ready."""
+
+import sys
+from pathlib import Path
+
+import httpx
+import redis
+from django.conf import settings
+from django.urls import reverse
+
+from ftdash.celery import application
+from ftdash.embedded.installation import own_redis
+from ftdash.embedded.ports import LOOPBACK
+from ftdash.embedded.redis_server import find_redis_server, write_configuration
+from ftdash.embedded.supervisor import Service
+from ftdash.jobs import queries
+from pipelines.domain.errors import Rejected
+
+READY_WITHIN_S = 60.0
+ANSWER_TIMEOUT_S = 2.0
+STREAM_END_S = 2  # open event streams are cut when the server ends
+
+
+def broker() -> list[Service]:
+    """Our own Redis, or nothing where one was given. The others need it to start and to end."""
+    address = own_redis()
+    if address is None:
+        return []
+    configuration = write_configuration(settings.FTDASH_HOME / "redis", address)
+    command = (str(find_redis_server().executable), str(configuration))
+    return [
+        Service(
+            name="redis",
+            command=command,
+            is_ready=lambda: redis_answers(address.url),
+            ready_within_s=READY_WITHIN_S,
+            ends_last=True,
+        )
+    ]
+
+
+def control_plane(web_port: int) -> list[Service]:
+    return [projector(), worker(), beat(), web(web_port)]
+
+
+def projector() -> Service:
+    return Service(
+        name="projector",
+        command=manage("projector"),
+        is_ready=lambda: queries.fleet().projector.is_alive,
+        ready_within_s=READY_WITHIN_S,
+    )
+
+
+def worker() -> Service:
+    return Service(
+        name="worker",
+        # Gossip and mingle are for fleets of workers.
+        command=celery("worker", "--without-gossip", "--without-mingle"),
+        is_ready=worker_answers,
+        ready_within_s=READY_WITHIN_S,
+    )
+
+
+def beat() -> Service:
+    return Service(
+        name="beat",
+        command=celery("beat"),
+        is_ready=lambda: queries.fleet().reconcile.is_alive,
+        ready_within_s=READY_WITHIN_S,
+    )
+
+
+def web(port: int) -> Service:
+    options = ("--host", LOOPBACK, "--port", str(port), "--log-level", "warning")
+    graceful = ("--lifespan", "off", "--timeout-graceful-shutdown", str(STREAM_END_S))
+    return Service(
+        name="web",
+        command=module("uvicorn", "ftdash.asgi:application", *options, *graceful),
+        is_ready=lambda: web_answers(port),
+        ready_within_s=READY_WITHIN_S,
+    )
+
+
+def web_address(port: int) -> str:
+    return f"http://{LOOPBACK}:{port}/"
+
+
+def module(name: str, *arguments: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", name, *arguments)
+
+
+def manage(*arguments: str) -> tuple[str, ...]:
+    return (sys.executable, str(Path(settings.BASE_DIR) / "manage.py"), *arguments)
+
+
+def celery(*arguments: str) -> tuple[str, ...]:
+    return module("celery", "-A", "ftdash.celery:application", *arguments, "--loglevel", "WARNING")
+
+
+def check_broker() -> None:
+    """Raises Rejected if the Redis that was named does not answer. Its password stays unsaid."""
+    if not redis_answers(settings.REDIS_URL):
+        raise Rejected(
+            "The Redis of FTDASH_REDIS_URL does not answer; start it, or unset FTDASH_REDIS_URL to"
+            " use one of our own."
+        )
+
+
+def redis_answers(url: str) -> bool:
+    client = redis.Redis.from_url(
+        url, socket_timeout=ANSWER_TIMEOUT_S, socket_connect_timeout=ANSWER_TIMEOUT_S
+    )
+    try:
+        return bool(client.ping())
+    except redis.RedisError:
+        return False
+    finally:
+        client.close()
+
+
+def worker_answers() -> bool:
+    return bool(application.control.ping(timeout=0.5))
+
+
+def web_answers(port: int) -> bool:
+    try:
+        answer = httpx.get(web_address(port) + reverse("login")[1:], timeout=ANSWER_TIMEOUT_S)
+    except httpx.HTTPError:
+        return False
+    return answer.is_success

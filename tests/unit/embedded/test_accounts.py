@@ -1,0 +1,30 @@
+"""The two accounts of an embedded installation."""
+
+import pytest
+from django.contrib.auth import authenticate
+
+from ftdash.embedded.accounts import provide_accounts
+
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]
+
+
+def test_the_admin_may_act_and_the_operator_may_only_see() -> None:
+    admin, operator = provide_accounts(new_passwords=False)
+
+    acting = authenticate(username=admin.name, password=admin.password)
+    seeing = authenticate(username=operator.name, password=operator.password)
+
+    assert acting.has_perm("jobs.operate")
+    assert not seeing.has_perm("jobs.operate")
+
+
+def test_passwords_stay_at_the_next_start_unless_new_ones_are_asked_for() -> None:
+    first = provide_accounts(new_passwords=False)
+
+    again = provide_accounts(new_passwords=False)
+    renewed = provide_accounts(new_passwords=True)
+
+    assert [account.password for account in again] == [None, None]
+    assert len({account.password for account in [*first, *renewed]}) == 4
+    assert authenticate(username="admin", password=first[0].password) is None
+    assert authenticate(username="admin", password=renewed[0].password) is not None

@@ -1,0 +1,39 @@
+"""What is written to a terminal and to a log file."""
+
+import io
+
+from ftdash.embedded.console import CLEAR_LINE, Console
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_shows_one_status_line_that_is_written_over() -> None:
+    terminal = Terminal()
+    console = Console(terminal)
+
+    console.status("one")
+    console.status("two")
+    console.line("kept")
+
+    assert terminal.getvalue() == f"{CLEAR_LINE}one{CLEAR_LINE}two{CLEAR_LINE}kept\n"
+
+
+def test_a_log_file_is_not_filled_with_status_lines() -> None:
+    file = io.StringIO()
+    console = Console(file)
+
+    for number in range(100):
+        console.status(f"status {number}")
+
+    assert file.getvalue() == "status 0\n"
+
+
+def test_a_step_tells_the_time_since_the_start() -> None:
+    file = io.StringIO()
+
+    Console(file).step("Starting ...")
+
+    assert file.getvalue() == "   0.0 s  Starting ...\n"

@@ -1,0 +1,61 @@
+"""Being asked to end, in a process of its own."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import sys, time
+from ftdash.embedded.signals import end_when_asked
+end_when_asked()
+print("ready", flush=True)
+try:
+    time.sleep(600)
+except KeyboardInterrupt as asked:
+    print("asked by", asked, flush=True)
+    sys.stdin.readline()
+    print("ended in order", flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_every_way_of_asking_ends_in_order_and_asking_again_does_not_disturb(number) -> None:
+    process = start(ignored=signal.SIGINT)  # as in the background of a script
+    assert process.stdout.readline() == "ready\n"
+
+    process.send_signal(number)
+    assert process.stdout.readline() == f"asked by {number.name}\n"
+    process.send_signal(number)
+    said, _ = process.communicate("go on\n", timeout=20)
+
+    assert said == "ended in order\n"
+    assert process.returncode == 0
+
+
+@pytest.mark.slow
+def test_nohup_is_respected() -> None:
+    process = start(ignored=signal.SIGHUP)
+    assert process.stdout.readline() == "ready\n"
+
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate("go on\n", timeout=20)
+
+    assert said == "asked by SIGTERM\nended in order\n"
+
+
+def start(ignored: signal.Signals) -> "subprocess.Popen[str]":
+    """Python restores the default of no signal that was ignored when it started."""
+    before = signal.signal(ignored, signal.SIG_IGN)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-c", PROGRAM],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+    finally:
+        signal.signal(ignored, before)
