@@ -49,6 +49,7 @@ INSTALLED_APPS = [
     "ftdash.jobs",
     "ftdash.checkpoints",
     "ftdash.metrics",
+    "ftdash.embedded",
 ]
 
 MIDDLEWARE = [
