@@ -206,3 +206,6 @@ DRIVER_STARTUP_GRACE_S = 20.0
 
 DRIVER_STOP_GRACE_S = 20.0
 """From the cancel request to the kill."""
+
+CHECKPOINT_LATE_AFTER_S = 60.0
+"""A running pipeline without a completed checkpoint for this long needs attention."""

@@ -1,22 +1,170 @@
 """The only readers of the rows of checkpoints."""
 
+import statistics
+from pathlib import Path
+
+from django.core.paginator import Paginator
+from django.db.models import Count, Q
+
+from ftdash.checkpoints.alignment import channel_timeline, slowest_of
 from ftdash.checkpoints.answers import (
     AlignmentTimeline,
     CheckpointHistory,
+    CheckpointRow,
+    CheckpointSummary,
     RecoveryPoint,
+    SubtaskTimeline,
 )
+from ftdash.checkpoints.models import Checkpoint, CheckpointStatus, SubtaskPhase
+from ftdash.checkpoints.points import MANIFEST_NAME
+from ftdash.jobs.models import Request, Run
+from ftdash.times import watermark_moment
+from pipelines.domain.failures import CheckpointFailureReason
+
+SUMMARY_CHECKPOINTS = 500
+COMPLETE = (CheckpointStatus.COMPLETED, CheckpointStatus.DISCARDED)
 
 
 def checkpoints(run_id: str, page: int = 1, per_page: int = 25) -> CheckpointHistory | None:
     """One page of a run's history; a page beyond the last is the last. None: no such run."""
-    raise NotImplementedError
+    run = Run.objects.filter(run_id=run_id).first()
+    if run is None:
+        return None
+    rows = Checkpoint.objects.filter(run=run).order_by("-sequence").select_related("run")
+    shown = Paginator(rows, per_page).get_page(page)
+    return CheckpointHistory(
+        run_id=run_id,
+        rows=[_row(row) for row in shown],
+        page=shown.number,
+        page_count=shown.paginator.num_pages,
+        total_count=shown.paginator.count,
+        summary=_summary(run),
+    )
 
 
 def alignment(run_id: str, checkpoint_id: int | None = None) -> AlignmentTimeline | None:
     """Of one checkpoint, or of the newest completed one; None if there is none."""
-    raise NotImplementedError
+    rows = Checkpoint.objects.filter(run__run_id=run_id).select_related("run")
+    if checkpoint_id is None:
+        checkpoint = rows.filter(status__in=COMPLETE).order_by("-sequence").first()
+    else:
+        checkpoint = rows.filter(checkpoint_id=checkpoint_id).first()
+    if checkpoint is None:
+        return None
+    subtasks = _subtasks(checkpoint)
+    return AlignmentTimeline(_row(checkpoint), subtasks, slowest_of(subtasks))
 
 
 def recovery_points(pipeline: str, limit: int = 50) -> list[RecoveryPoint]:
     """What a run can be restored from: savepoints and retained checkpoints, newest first."""
-    raise NotImplementedError
+    kept = Checkpoint.objects.filter(
+        run__pipeline__name=pipeline, status=CheckpointStatus.COMPLETED, path__isnull=False
+    )
+    rows = list(kept.select_related("run").order_by("-completed_at", "-id")[:limit])
+    wanted = [row.request_id for row in rows if row.request_id]
+    asked = {each.request_id: each for each in Request.objects.filter(request_id__in=wanted)}
+    return [
+        _point(row, pipeline, asked.get(row.request_id or ""), is_newest=index == 0)
+        for index, row in enumerate(rows)
+    ]
+
+
+def _row(row: Checkpoint) -> CheckpointRow:
+    reason = row.reason_name
+    return CheckpointRow(
+        run_id=row.run.run_id,
+        checkpoint_id=row.checkpoint_id,
+        attempt=row.attempt,
+        kind=row.kind,
+        status=CheckpointStatus(row.status),
+        trigger_at=row.trigger_at,
+        completed_at=row.completed_at,
+        committed_at=row.committed_at,
+        end_to_end_ms=row.end_to_end_ms,
+        state_bytes=row.state_bytes,
+        uploaded_bytes=row.uploaded_bytes,
+        buffered_records=row.buffered_records,
+        buffered_bytes=row.buffered_bytes,
+        source_records=row.source_records,
+        acknowledged_count=row.acknowledged_count,
+        subtask_count=row.subtask_count,
+        reason_name=reason,
+        reason_text=CheckpointFailureReason[reason].value if reason else "",
+        message=row.message,
+        path=row.path,
+        watermark_at=watermark_moment(row.watermark_ms),
+        counters=row.counters,
+        request_id=row.request_id,
+    )
+
+
+def _summary(run: Run) -> CheckpointSummary:
+    rows = Checkpoint.objects.filter(run=run)
+    counts = rows.aggregate(
+        triggered=Count("pk"),
+        completed=Count("pk", filter=Q(status__in=COMPLETE)),
+        failed=Count("pk", filter=Q(status=CheckpointStatus.FAILED)),
+        in_progress=Count("pk", filter=Q(status=CheckpointStatus.IN_PROGRESS)),
+    )
+    newest = rows.filter(status__in=COMPLETE, end_to_end_ms__isnull=False).order_by("-sequence")
+    measured = list(newest.values_list("end_to_end_ms", "state_bytes")[:SUMMARY_CHECKPOINTS])
+    durations = [duration for duration, _ in measured if duration is not None]
+    return CheckpointSummary(
+        triggered_count=counts["triggered"],
+        completed_count=counts["completed"],
+        failed_count=counts["failed"],
+        in_progress_count=counts["in_progress"],
+        end_to_end_p50_ms=_percentile(durations, 50),
+        end_to_end_p99_ms=_percentile(durations, 99),
+        state_bytes_latest=measured[0][1] if measured else None,
+    )
+
+
+def _percentile(values: list[float], percent: int) -> float | None:
+    if len(values) < 2:
+        return values[0] if values else None
+    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+def _subtasks(checkpoint: Checkpoint) -> list[SubtaskTimeline]:
+    order = {vertex["uid"]: index for index, vertex in enumerate(checkpoint.run.vertices)}
+    rows = SubtaskPhase.objects.filter(checkpoint=checkpoint)
+    ordered = sorted(rows, key=lambda row: (order.get(row.vertex, len(order)), row.subtask))
+    return [
+        SubtaskTimeline(
+            vertex=row.vertex,
+            subtask=row.subtask,
+            start_delay_ms=row.start_delay_ms,
+            alignment_ms=row.alignment_ms,
+            sync_ms=row.sync_ms,
+            async_ms=row.async_ms,
+            acknowledged_ms=row.acknowledged_ms,
+            state_bytes=row.state_bytes,
+            uploaded_bytes=row.uploaded_bytes,
+            channels=[channel_timeline(channel) for channel in row.channels],
+        )
+        for row in ordered
+    ]
+
+
+def _point(
+    row: Checkpoint, pipeline: str, request: Request | None, *, is_newest: bool
+) -> RecoveryPoint:
+    path = Path(row.path or "")
+    return RecoveryPoint(
+        path=str(path),
+        pipeline=pipeline,
+        run_id=row.run.run_id,
+        run_number=row.run.number,
+        checkpoint_id=row.checkpoint_id or 0,
+        kind=row.kind,
+        completed_at=row.completed_at or row.trigger_at,
+        state_bytes=row.state_bytes or 0,
+        source_records=row.source_records or 0,
+        parallelism=row.run.parallelism,
+        watermark_at=watermark_moment(row.watermark_ms),
+        requester=request.requester if request else None,
+        reason=request.reason if request else "",
+        is_newest=is_newest,
+        is_present=(path / MANIFEST_NAME).is_file(),
+    )

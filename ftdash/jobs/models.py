@@ -78,6 +78,7 @@ class Run(models.Model):
     parent = models.ForeignKey("self", null=True, on_delete=models.PROTECT, related_name="forks")
     created_at = models.DateTimeField()
     driver_start_count = models.PositiveIntegerField(default=0)
+    driver_starts_in_row = models.PositiveIntegerField(default=0)  # without a new checkpoint
     driver_started_at = models.DateTimeField(null=True)
     driver_note = models.TextField(default="")  # what the control plane last did, and why
     stop_requested_at = models.DateTimeField(null=True)
@@ -101,7 +102,6 @@ class Run(models.Model):
     watermark_ms = models.BigIntegerField(null=True)
     counters = models.JSONField(default=dict)
     restart_count = models.PositiveIntegerField(default=0)  # attempts after the first
-    driver_starts_without_progress = models.PositiveIntegerField(default=0)
     journal_offset = models.PositiveBigIntegerField(default=0)  # bytes folded so far
     last_sequence = models.PositiveBigIntegerField(default=0)
     projection_error = models.TextField(default="")  # the projection of this run has stopped
@@ -158,7 +158,7 @@ class Request(models.Model):
 
 
 class JournalRow(models.Model):
-    """One row for one journal line; the pair of run and sequence makes folding it twice harmless."""
+    """One row for one journal line, by run and sequence."""
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE)
     sequence = models.PositiveBigIntegerField()
@@ -210,11 +210,9 @@ class SupersededOutput(JournalRow):
     moved_to = models.TextField()
 
 
-class Recovery(models.Model):
-    """The way to one attempt after a failure, phase by phase."""
+class Recovery(JournalRow):
+    """The way to one attempt after a failure, phase by phase; the line is its first phase's."""
 
-    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="recoveries")
-    attempt = models.PositiveIntegerField()
     phases = models.JSONField(default=list)  # [{"phase", "duration_ms", "at_ms"}], as reached
     restored_checkpoint_id = models.PositiveBigIntegerField(null=True)
     restored_path = models.TextField(null=True)
@@ -222,9 +220,3 @@ class Recovery(models.Model):
     started_at = models.DateTimeField()
     running_at = models.DateTimeField(null=True)  # all subtasks run on restored state
     ended_at = models.DateTimeField(null=True)  # the last phase was reached
-
-    class Meta:
-        ordering = ("attempt",)
-        constraints = (
-            models.UniqueConstraint(fields=("run", "attempt"), name="one_recovery_per_attempt"),
-        )

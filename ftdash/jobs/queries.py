@@ -1,32 +1,178 @@
 """The only readers of the rows of jobs: pages, API and command line all ask here."""
 
-from ftdash.jobs.answers import Fleet, PipelinePage, RecoveryAxis, RequestView
+from django.conf import settings
+from django.db.models import OuterRef, QuerySet, Subquery
+
+from ftdash.jobs.actions import offers
+from ftdash.jobs.answers import (
+    Fleet,
+    PipelinePage,
+    PipelineSummary,
+    RequestView,
+    RunBrief,
+    ShownState,
+)
+from ftdash.jobs.axis import recovery_axis
+from ftdash.jobs.freshness import Observation, observe, shown_state
+from ftdash.jobs.models import OPEN_PHASES, Pipeline, Request, RequestKind, RequestPhase, Run
+from ftdash.jobs.run_view import run_view
+
+__all__ = ["fleet", "pipeline_page", "recovery_axis", "request", "requests", "versions"]
+
+RUNS_MAX = 50
+OPEN_REQUESTS_MAX = 20
+DELIVERY_LATE_AFTER_S = 3.0
 
 
 def fleet() -> Fleet:
     """Every pipeline in one line."""
-    raise NotImplementedError
+    seen = observe()
+    summaries = [_summary(pipeline, run, seen) for pipeline, run in _newest_runs()]
+    summaries.sort(key=lambda summary: (not summary.attention, summary.name))
+    return Fleet(seen.now, seen.projector, seen.reconcile, summaries)
 
 
 def pipeline_page(name: str) -> PipelinePage | None:
     """Everything but history about one pipeline; None if there is none of that name."""
-    raise NotImplementedError
-
-
-def recovery_axis(run_id: str, points_max: int = 500) -> RecoveryAxis | None:
-    """Failures, recoveries and the newest `points_max` recovery points of one run."""
-    raise NotImplementedError
+    pipeline = Pipeline.objects.filter(name=name).first()
+    if pipeline is None:
+        return None
+    seen = observe()
+    runs = list(pipeline.runs.select_related("pipeline", "parent").order_by("-number")[:RUNS_MAX])
+    newest = runs[0] if runs else None
+    view = run_view(newest, seen) if newest else None
+    waiting = Request.objects.filter(pipeline=pipeline, phase__in=OPEN_PHASES)
+    return PipelinePage(
+        now=seen.now,
+        name=pipeline.name,
+        flow=pipeline.flow,
+        parallelism=pipeline.parallelism,
+        max_parallelism=pipeline.max_parallelism,
+        parameters=pipeline.parameters,
+        settings=pipeline.settings,
+        allows_faults=pipeline.allows_faults,
+        version=_version(pipeline, newest, seen),
+        run=view,
+        runs=[_brief(run, seen) for run in runs],
+        actions=offers(pipeline, newest, view),
+        open_requests=_request_views(waiting, seen, OPEN_REQUESTS_MAX),
+        projector=seen.projector,
+        reconcile=seen.reconcile,
+    )
 
 
 def requests(pipeline: str | None = None, limit: int = 50) -> list[RequestView]:
     """The audit log, newest first."""
-    raise NotImplementedError
+    found = Request.objects.all()
+    if pipeline is not None:
+        found = found.filter(pipeline__name=pipeline)
+    return _request_views(found, observe(), limit)
 
 
 def request(request_id: str) -> RequestView | None:
-    raise NotImplementedError
+    found = _request_views(Request.objects.filter(request_id=request_id), observe(), 1)
+    return found[0] if found else None
 
 
 def versions() -> dict[str, str]:
     """Of each pipeline by name, a token that changes whenever its pages would. Cheap."""
-    raise NotImplementedError
+    seen = observe()
+    return {pipeline.name: _version(pipeline, run, seen) for pipeline, run in _newest_runs()}
+
+
+def _newest_runs() -> list[tuple[Pipeline, Run | None]]:
+    newest = Run.objects.filter(pipeline=OuterRef("pk")).order_by("-number").values("pk")[:1]
+    pipelines = list(Pipeline.objects.annotate(newest_run=Subquery(newest)))
+    runs = Run.objects.in_bulk([pipeline.newest_run for pipeline in pipelines])
+    return [(pipeline, runs.get(pipeline.newest_run)) for pipeline in pipelines]
+
+
+def _version(pipeline: Pipeline, run: Run | None, seen: Observation) -> str:
+    state, _ = shown_state(run, seen)
+    late = "" if seen.reconcile.is_alive else "late"
+    of_run = f"{run.number}.{run.version}" if run else "0.0"
+    return f"{pipeline.version}.{of_run}.{state}{late}"
+
+
+def _summary(pipeline: Pipeline, run: Run | None, seen: Observation) -> PipelineSummary:
+    state, reason = shown_state(run, seen)
+    return PipelineSummary(
+        name=pipeline.name,
+        flow=pipeline.flow,
+        run_id=run.run_id if run else None,
+        run_number=run.number if run else None,
+        state=state,
+        state_reason=reason,
+        last_reported_state=run.status if run else None,
+        as_of=run.last_event_at if run else None,
+        guarantee=run.guarantee if run else "",
+        parallelism=run.parallelism if run else pipeline.parallelism,
+        records_per_s=run.records_per_s if run else 0.0,
+        restart_count=run.restart_count if run else 0,
+        last_completed_at=run.last_completed_at if run else None,
+        last_committed_at=run.last_committed_at if run else None,
+        last_checkpoint_id=run.last_checkpoint_id if run else None,
+        attention=_attention(run, state, reason, seen),
+        version=_version(pipeline, run, seen),
+    )
+
+
+def _attention(run: Run | None, state: ShownState, reason: str, seen: Observation) -> str:
+    """Why a person should look; most pressing first."""
+    if run is None:
+        return ""
+    if state in (ShownState.FAILED, ShownState.UNKNOWN, ShownState.STALE):
+        return reason or f"The pipeline is {state}."
+    if state in (ShownState.RESTARTING, ShownState.FAILING):
+        return f"It is recovering: {reason}" if reason else "It is recovering."
+    if state is ShownState.RUNNING and run.last_completed_at is not None:
+        age_s = (seen.now - run.last_completed_at).total_seconds()
+        if age_s > settings.CHECKPOINT_LATE_AFTER_S:
+            return f"No checkpoint has completed for {int(age_s)} s."
+    return ""
+
+
+def _brief(run: Run, seen: Observation) -> RunBrief:
+    state, reason = shown_state(run, seen)
+    return RunBrief(
+        run_id=run.run_id,
+        number=run.number,
+        state=state,
+        parallelism=run.parallelism,
+        restored_from=run.restored_from,
+        parent_run_id=run.parent.run_id if run.parent else None,
+        started_at=run.started_at,
+        ended_at=run.ended_at,
+        reason=reason,
+    )
+
+
+def _request_views(found: QuerySet[Request], seen: Observation, limit: int) -> list[RequestView]:
+    rows = found.select_related("pipeline", "run").order_by("-id")[:limit]
+    return [_request_view(row, seen) for row in rows]
+
+
+def _request_view(row: Request, seen: Observation) -> RequestView:
+    phase, kind = RequestPhase(row.phase), RequestKind(row.kind)
+    age_s = (seen.now - row.created_at).total_seconds()
+    waits = phase is RequestPhase.PENDING and age_s > DELIVERY_LATE_AFTER_S
+    return RequestView(
+        request_id=row.request_id,
+        kind=kind,
+        label=str(kind.label),
+        pipeline=row.pipeline.name,
+        run_id=row.run.run_id if row.run else None,
+        parameters=row.parameters,
+        requester=row.requester,
+        reason=row.reason,
+        phase=phase,
+        phase_label=str(phase.label),
+        is_open=phase in OPEN_PHASES,
+        waits_for_delivery=waits,
+        message=row.message,
+        path=row.path,
+        checkpoint_id=row.checkpoint_id,
+        created_at=row.created_at,
+        ended_at=row.ended_at,
+        deadline_at=row.deadline_at,
+    )

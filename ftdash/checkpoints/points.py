@@ -1,0 +1,38 @@
+"""Reads the head of a recovery point, to refuse a wrong one before anything is started.
+
+Only the head: that every file is there and unaltered is verified by the driver that restores it.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from pipelines.domain.errors import Rejected
+from pipelines.domain.ids import CheckpointId, RunId
+from pipelines.domain.status import CheckpointKind
+
+MANIFEST_NAME = "manifest.json"
+
+
+class PointHead(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of `domain.snapshots.Manifest` that decides whether a run may start from it."""
+
+    pipeline: str  # the flow that wrote it
+    run_id: RunId
+    checkpoint_id: CheckpointId
+    kind: CheckpointKind
+    max_parallelism: int
+
+
+def read_head(path: str) -> PointHead:
+    """Raises Rejected when there is no recovery point at `path`."""
+    manifest = Path(path) / MANIFEST_NAME
+    try:
+        return msgspec.json.decode(manifest.read_bytes(), type=PointHead)
+    except OSError as error:
+        raise Rejected(
+            f"There is no recovery point at {path}: its {MANIFEST_NAME} cannot be read; choose"
+            " another point."
+        ) from error
+    except msgspec.MsgspecError as error:
+        raise Rejected(f"{manifest} is damaged ({error}); choose another point.") from error

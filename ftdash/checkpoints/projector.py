@@ -1,0 +1,165 @@
+"""Folds events into the rows of checkpoints: collected over a batch, written at its end.
+
+Reads no journal and opens no transaction; `ftdash.jobs.projector` hosts it.
+"""
+
+import msgspec
+from django.conf import settings
+
+from ftdash.checkpoints.models import Checkpoint, CheckpointStatus, SubtaskPhase
+from ftdash.jobs.models import Run
+from ftdash.times import moment
+from pipelines.domain.errors import check
+from pipelines.domain.events import (
+    CheckpointCommitted,
+    CheckpointCompleted,
+    CheckpointDiscarded,
+    CheckpointFailed,
+    CheckpointTriggered,
+    Envelope,
+    RunStarted,
+    SubtaskAcknowledged,
+)
+from pipelines.domain.failures import CheckpointFailureReason
+from pipelines.domain.ids import CheckpointId
+from pipelines.domain.status import CheckpointKind
+
+PRUNE_EVERY_CHECKPOINTS = 100
+
+
+class CheckpointFold:
+    """One batch of one run. Nothing is written before `save`."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._touched: dict[CheckpointId, Checkpoint] = {}
+        self._refused: list[Checkpoint] = []
+        self._phases: list[SubtaskPhase] = []
+
+    def on(self, envelope: Envelope) -> None:
+        match envelope.event:
+            case CheckpointTriggered() as event:
+                self._open(envelope, event)
+            case SubtaskAcknowledged() as event:
+                self._acknowledge(event)
+            case CheckpointCompleted() as event:
+                self._complete(envelope, event)
+            case CheckpointFailed() as event:
+                self._fail(envelope, event)
+            case CheckpointCommitted(checkpoint_id=checkpoint_id):
+                self._row(checkpoint_id).committed_at = moment(envelope.at_ms)
+            case CheckpointDiscarded(checkpoint_id=checkpoint_id):
+                self._row(checkpoint_id).status = CheckpointStatus.DISCARDED
+            case RunStarted():
+                self._fail_unfinished(envelope)
+
+    def save(self) -> None:
+        rows = [*self._touched.values(), *self._refused]
+        Checkpoint.objects.bulk_create([row for row in rows if row.pk is None])
+        Checkpoint.objects.bulk_update([row for row in rows if row.pk is not None], _CHANGING)
+        SubtaskPhase.objects.bulk_create(self._phases, ignore_conflicts=True)
+        newest = max(self._touched, default=0)
+        if self._touched and newest % PRUNE_EVERY_CHECKPOINTS < len(self._touched):
+            self._prune(newest)
+
+    def _open(self, envelope: Envelope, event: CheckpointTriggered) -> None:
+        self._touched[event.checkpoint_id] = Checkpoint(
+            run=self._run,
+            checkpoint_id=event.checkpoint_id,
+            sequence=envelope.sequence,
+            attempt=envelope.attempt,
+            kind=event.kind.value,
+            status=CheckpointStatus.IN_PROGRESS,
+            trigger_at=moment(event.trigger_ms),
+            subtask_count=event.subtask_count,
+            request_id=event.request_id,
+        )
+
+    def _acknowledge(self, event: SubtaskAcknowledged) -> None:
+        row = self._row(event.checkpoint_id)
+        row.acknowledged_count += 1
+        fields = msgspec.to_builtins(event.phases)
+        self._phases.append(SubtaskPhase(checkpoint=row, **fields))
+
+    def _complete(self, envelope: Envelope, event: CheckpointCompleted) -> None:
+        row = self._row(event.checkpoint_id)
+        row.status = CheckpointStatus.COMPLETED
+        row.completed_at = moment(envelope.at_ms)
+        for name in _MEASURED:
+            setattr(row, name, getattr(event, name))
+
+    def _fail(self, envelope: Envelope, event: CheckpointFailed) -> None:
+        row = self._refusal(envelope) if event.checkpoint_id is None else None
+        row = row or self._row(event.checkpoint_id or CheckpointId(0))
+        row.status = CheckpointStatus.FAILED
+        row.failed_at = moment(envelope.at_ms)
+        row.reason_name = event.reason.name
+        row.message = event.message
+        row.request_id = row.request_id or event.request_id
+
+    def _refusal(self, envelope: Envelope) -> Checkpoint:
+        """A request that was refused before it got an id leaves a row too."""
+        row = Checkpoint(
+            run=self._run,
+            sequence=envelope.sequence,
+            attempt=envelope.attempt,
+            kind=CheckpointKind.CHECKPOINT.value,
+            trigger_at=moment(envelope.at_ms),
+        )
+        self._refused.append(row)
+        return row
+
+    def _fail_unfinished(self, envelope: Envelope) -> None:
+        """A new driver took over: what its predecessor had under way will never complete."""
+        stored = Checkpoint.objects.filter(run=self._run, status=CheckpointStatus.IN_PROGRESS)
+        for row in stored:
+            if row.checkpoint_id is not None:
+                self._touched.setdefault(CheckpointId(row.checkpoint_id), row)
+        for row in self._touched.values():
+            if row.status == CheckpointStatus.IN_PROGRESS:
+                row.status = CheckpointStatus.FAILED
+                row.failed_at = moment(envelope.at_ms)
+                row.reason_name = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN.name
+                row.message = "The driver died while this checkpoint was under way."
+
+    def _row(self, checkpoint_id: CheckpointId) -> Checkpoint:
+        if checkpoint_id not in self._touched:
+            stored = Checkpoint.objects.filter(run=self._run, checkpoint_id=checkpoint_id).first()
+            check(stored is not None, "a checkpoint is triggered first", checkpoint=checkpoint_id)
+            self._touched[checkpoint_id] = stored or Checkpoint()
+        return self._touched[checkpoint_id]
+
+    def _prune(self, newest: int) -> None:
+        oldest = newest - settings.PHASE_RETENTION_CHECKPOINTS
+        SubtaskPhase.objects.filter(
+            checkpoint__run=self._run, checkpoint__checkpoint_id__lte=oldest
+        ).delete()
+
+
+def forget(run: Run) -> None:
+    """Delete what was folded from the run's journal, so that it can be folded again."""
+    Checkpoint.objects.filter(run=run).delete()
+
+
+_MEASURED = (
+    "path",
+    "end_to_end_ms",
+    "state_bytes",
+    "uploaded_bytes",
+    "buffered_records",
+    "buffered_bytes",
+    "source_records",
+    "watermark_ms",
+    "counters",
+)
+_CHANGING = (
+    *_MEASURED,
+    "status",
+    "completed_at",
+    "failed_at",
+    "committed_at",
+    "acknowledged_count",
+    "reason_name",
+    "message",
+    "request_id",
+)

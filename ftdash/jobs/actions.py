@@ -1,0 +1,79 @@
+"""What can be done to a pipeline now, and what it would cost, in numbers.
+
+The same rules refuse a request: `problem_with` is what services ask before they store one. Who may
+act is not decided here.
+"""
+
+from ftdash.jobs.answers import ActionOffer, RunView
+from ftdash.jobs.models import DesiredState, Pipeline, RequestKind, Run
+from pipelines.domain.status import JobStatus
+
+STARTS = (RequestKind.SUBMIT, RequestKind.RESTORE)
+NEED_RUNNING = (
+    RequestKind.CHECKPOINT,
+    RequestKind.SAVEPOINT,
+    RequestKind.STOP_WITH_SAVEPOINT,
+    RequestKind.KILL_SLOT,
+)
+
+
+def offers(
+    pipeline: Pipeline, run: Run | None, view: RunView | None
+) -> dict[RequestKind, ActionOffer]:
+    """`view` is of `run`, the newest."""
+    return {kind: _offer(kind, pipeline, run, view) for kind in RequestKind}
+
+
+def problem_with(kind: RequestKind, pipeline: Pipeline, run: Run | None) -> str:
+    """Why `kind` cannot be asked for now, in one sentence; empty when it can."""
+    is_live = run is not None and not run.is_terminal
+    if kind in STARTS:
+        return f"{pipeline.name} has a run under way; stop or cancel it first." if is_live else ""
+    if run is None or not is_live:
+        return f"{pipeline.name} is not running."
+    if run.desired == DesiredState.STOPPED and kind is not RequestKind.CANCEL:
+        return f"{pipeline.name} is being stopped."
+    if kind in NEED_RUNNING and run.status != JobStatus.RUNNING.value:
+        return f"{pipeline.name} is {run.status}; this needs it to be RUNNING."
+    if kind is RequestKind.KILL_SLOT and not pipeline.allows_faults:
+        return f"{pipeline.name} does not allow faults on purpose."
+    return ""
+
+
+def _offer(
+    kind: RequestKind, pipeline: Pipeline, run: Run | None, view: RunView | None
+) -> ActionOffer:
+    problem = problem_with(kind, pipeline, run)
+    consequence = "" if problem else _consequence(kind, pipeline, view)
+    return ActionOffer(kind, not problem, problem, consequence)
+
+
+def _consequence(kind: RequestKind, pipeline: Pipeline, view: RunView | None) -> str:
+    match kind:
+        case RequestKind.SUBMIT:
+            return (
+                f"A new run starts from the beginning of the input at parallelism"
+                f" {pipeline.parallelism}."
+            )
+        case RequestKind.RESTORE:
+            return (
+                "A new run starts from the chosen point; output that was written after that point"
+                " is set aside and written again."
+            )
+        case RequestKind.CHECKPOINT:
+            return "One more checkpoint is taken now; the pipeline goes on meanwhile."
+        case RequestKind.SAVEPOINT:
+            return "A savepoint is written and kept until it is deleted; the pipeline goes on."
+        case RequestKind.STOP_WITH_SAVEPOINT:
+            return "A savepoint is taken, its output is committed, and the pipeline ends."
+        case RequestKind.CANCEL:
+            return f"The pipeline ends at once; {_replay(view)} are not kept."
+        case RequestKind.KILL_SLOT:
+            return f"The process of one slot is killed; {_replay(view)} will be replayed."
+
+
+def _replay(view: RunView | None) -> str:
+    if view is None or view.records_to_replay is None:
+        return "the records read since the start"
+    since = f"checkpoint {view.last_checkpoint_id}" if view.last_checkpoint_id else "the start"
+    return f"about {view.records_to_replay:,} records read since {since}"

@@ -1,0 +1,92 @@
+"""Decides what may honestly be said about a run: its state as reported, or that it is not known.
+
+A running driver reports once a second. Rows say what it said last, so they are only as good as the
+chain that filled them: the driver, and the projector that folds its journal.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.utils import timezone
+
+from ftdash.jobs.answers import Liveness, ShownState
+from ftdash.jobs.models import Run
+from ftdash.metrics.models import Heartbeat, HeartbeatName
+from pipelines.domain.status import JobStatus
+
+RECONCILE_LATE_AFTER_S = 10.0
+
+_SILENT = {
+    HeartbeatName.PROJECTOR: (
+        "The projector, which turns reports of running pipelines into these pages, {since}; start"
+        " it with `manage.py projector`."
+    ),
+    HeartbeatName.RECONCILE: (
+        "The worker or its beat, which deliver requests and restart pipelines, {since}; requests"
+        " are kept and wait."
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Who was alive when the rows were read."""
+
+    now: datetime
+    projector: Liveness
+    reconcile: Liveness
+
+
+def observe() -> Observation:
+    now = timezone.now()
+    beats = {beat.name: beat for beat in Heartbeat.objects.all()}
+    return Observation(
+        now=now,
+        projector=_liveness(HeartbeatName.PROJECTOR, beats, now, settings.STALE_AFTER_S),
+        reconcile=_liveness(HeartbeatName.RECONCILE, beats, now, RECONCILE_LATE_AFTER_S),
+    )
+
+
+def shown_state(run: Run | None, seen: Observation) -> tuple[ShownState, str]:
+    """The state and one sentence about it; the sentence may be empty."""
+    if run is None:
+        return ShownState.NEVER_STARTED, "No run of this pipeline was started yet."
+    if JobStatus(run.status).is_terminal:
+        return ShownState(run.status), run.reason
+    if run.given_up_at is not None:
+        return ShownState.FAILED, run.driver_note
+    if run.projection_error:
+        return ShownState.UNKNOWN, f"Its journal cannot be read on: {run.projection_error}"
+    if not seen.projector.is_alive:
+        return ShownState.UNKNOWN, seen.projector.note
+    if run.last_event_at is None:
+        return ShownState.CREATED, run.driver_note or "Its driver has not reported yet."
+    silent_for = seen.now - run.last_event_at
+    if silent_for > timedelta(seconds=settings.STALE_AFTER_S):
+        return ShownState.STALE, _silence(run, silent_for)
+    return ShownState(run.status), run.reason
+
+
+def _silence(run: Run, silent_for: timedelta) -> str:
+    sentence = (
+        f"The driver was {run.status} and has reported nothing for"
+        f" {int(silent_for.total_seconds())} s."
+    )
+    note_is_news = run.last_event_at is not None and (
+        run.driver_started_at is not None and run.driver_started_at > run.last_event_at
+    )
+    return f"{sentence} {run.driver_note}" if note_is_news else sentence
+
+
+def _liveness(
+    name: HeartbeatName, beats: dict[str, Heartbeat], now: datetime, late_after_s: float
+) -> Liveness:
+    beat = beats.get(name)
+    if beat is None:
+        return Liveness(False, None, _SILENT[name].format(since="has never run"))
+    age_s = (now - beat.at).total_seconds()
+    if age_s > late_after_s:
+        since = f"has been silent for {int(age_s)} s"
+        return Liveness(False, beat.at, _SILENT[name].format(since=since))
+    return Liveness(True, beat.at, beat.note)

@@ -1,0 +1,143 @@
+"""The only consumer of engine events: folds the journals of runs into rows.
+
+The rows of a batch and the run's offset in its journal are written in one transaction, so reading
+a journal again changes nothing, and the rows can be made anew from it at any time. A line that
+cannot be folded stops the projection of its run, visibly, and of no other.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from django.db import OperationalError, close_old_connections, transaction
+from django.db.models import F
+from django.utils import timezone
+
+from ftdash.checkpoints import projector as checkpoint_projector
+from ftdash.checkpoints.projector import CheckpointFold
+from ftdash.jobs import run_fold
+from ftdash.jobs.directories import run_directory
+from ftdash.jobs.models import TERMINAL_STATUSES, Run
+from ftdash.jobs.run_fold import RunFold
+from ftdash.metrics import projector as metrics_projector
+from ftdash.metrics.models import Heartbeat, HeartbeatName
+from ftdash.metrics.projector import SampleFold
+from pipelines.bus.journal import UndecodableEvent, read_journal
+from pipelines.domain.errors import InvariantViolated, check
+from pipelines.domain.events import Envelope
+
+READ_BYTES_MAX = 1 << 20
+HEARTBEAT_PERIOD_S = 1.0
+
+log = logging.getLogger("ftdash.projector")
+
+
+class ProjectionRaced(Exception):
+    """Another projector has folded the same events: this one's transaction is undone."""
+
+
+class Projector:
+    """Goes round all runs that may still have news. One process of an installation runs it."""
+
+    def __init__(self) -> None:
+        self._heartbeat_due_s = 0.0
+
+    def run_once(self) -> int:
+        """Fold what is there; how many events that was. A locked database waits for next time."""
+        close_old_connections()
+        try:
+            folded = sum(project(run) for run in _unfinished_runs())
+            self._beat()
+        except OperationalError as error:
+            log.warning("The database cannot be written now, going on: %s", error)
+            return 0
+        return folded
+
+    def _beat(self) -> None:
+        now_s = time.monotonic()
+        if now_s >= self._heartbeat_due_s:
+            self._heartbeat_due_s = now_s + HEARTBEAT_PERIOD_S
+            _record_heartbeat()
+
+
+def project(run: Run) -> int:
+    """Fold the next part of one run's journal; how many events that was."""
+    try:
+        envelopes, offset = read_journal(_journal(run), run.journal_offset, READ_BYTES_MAX)
+        if not envelopes:
+            return 0
+        with transaction.atomic():
+            fold(run, envelopes, offset, expected_offset=run.journal_offset)
+    except ProjectionRaced:
+        log.warning("Another projector is at work on %s.", run.run_id)
+        return 0
+    except (UndecodableEvent, InvariantViolated) as error:
+        log.error("The projection of %s has stopped: %s", run.run_id, error)
+        Run.objects.filter(pk=run.pk).update(projection_error=str(error), version=F("version") + 1)
+        return 0
+    return len(envelopes)
+
+
+def fold(run: Run, envelopes: Iterable[Envelope], offset: int, *, expected_offset: int) -> None:
+    """In a transaction of the caller's. Events that were folded before are passed over.
+
+    Raises ProjectionRaced when the rows do not stand at `expected_offset`.
+    """
+    if not Run.objects.filter(pk=run.pk, journal_offset=expected_offset).exists():
+        raise ProjectionRaced(run.run_id)
+    folds = RunFold(run), CheckpointFold(run), SampleFold(run)
+    for envelope in envelopes:
+        if envelope.sequence <= run.last_sequence:
+            continue
+        check(
+            envelope.sequence == run.last_sequence + 1,
+            "a journal has no gaps",
+            run=run.run_id,
+            expected=run.last_sequence + 1,
+            found=envelope.sequence,
+        )
+        for each in reversed(folds):  # the run's own comes last: it moves on the sequence
+            each.on(envelope)
+    run.journal_offset = offset
+    for each in folds:
+        each.save()
+
+
+def rebuild(run: Run) -> None:
+    """Make the run's rows anew from its journal, in one transaction."""
+    with transaction.atomic():
+        stored_offset = run.journal_offset
+        for part in (run_fold, checkpoint_projector, metrics_projector):
+            part.forget(run)
+        envelopes, offset = _whole_journal(_journal(run))
+        fold(run, envelopes, offset, expected_offset=stored_offset)
+
+
+def _journal(run: Run) -> Path:
+    return run_directory(run).journal_file
+
+
+def _whole_journal(path: Path) -> tuple[list[Envelope], int]:
+    everything: list[Envelope] = []
+    envelopes, offset = read_journal(path, 0)
+    while envelopes:
+        everything += envelopes
+        envelopes, offset = read_journal(path, offset)
+    return everything, offset
+
+
+def _unfinished_runs() -> list[Run]:
+    """Nothing follows in a journal once its run has ended."""
+    unfinished = Run.objects.exclude(status__in=TERMINAL_STATUSES, ended_at__isnull=False)
+    return list(unfinished.filter(projection_error="").select_related("pipeline"))
+
+
+def _record_heartbeat() -> None:
+    errors = Run.objects.exclude(projection_error="").values_list("run_id", flat=True)
+    note = f"The projection of {', '.join(errors)} has stopped." if errors else ""
+    Heartbeat.objects.update_or_create(
+        name=HeartbeatName.PROJECTOR,
+        defaults={"at": timezone.now(), "pid": os.getpid(), "note": note},
+    )

@@ -1,0 +1,92 @@
+"""Puts together what the pages say about one run."""
+
+from datetime import timedelta
+
+from ftdash.checkpoints.models import Checkpoint
+from ftdash.jobs.answers import RunView, SlotView, SubtaskView, VertexView
+from ftdash.jobs.directories import run_directory
+from ftdash.jobs.freshness import Observation, shown_state
+from ftdash.jobs.models import Run
+from ftdash.metrics.models import Sample
+from ftdash.times import watermark_moment
+
+SAMPLE_PERIOD_MAX = timedelta(seconds=5)
+"""Between two samples further apart than this nothing is known to have been read."""
+
+
+def run_view(run: Run, seen: Observation) -> RunView:
+    state, reason = shown_state(run, seen)
+    sample = Sample.objects.filter(run=run).order_by("-sequence").first()
+    directory = run_directory(run)
+    return RunView(
+        run_id=run.run_id,
+        number=run.number,
+        attempt=run.attempt,
+        state=state,
+        state_reason=reason,
+        last_reported_state=run.status,
+        as_of=run.last_event_at,
+        driver_note=run.driver_note,
+        projection_error=run.projection_error,
+        guarantee=run.guarantee,
+        parallelism=run.parallelism,
+        max_parallelism=run.max_parallelism,
+        master=run.master,
+        parameters=run.parameters,
+        settings=run.settings,
+        restored_from=run.restored_from,
+        parent_run_id=run.parent.run_id if run.parent else None,
+        created_at=run.created_at,
+        started_at=run.started_at,
+        ended_at=run.ended_at,
+        driver_pid=run.driver_pid,
+        records_per_s=run.records_per_s,
+        watermark_at=watermark_moment(run.watermark_ms),
+        last_checkpoint_id=run.last_checkpoint_id,
+        last_completed_at=run.last_completed_at,
+        last_committed_at=run.last_committed_at,
+        restart_count=run.restart_count,
+        counters=run.counters,
+        vertices=[VertexView(**vertex) for vertex in run.vertices],
+        slots=_slots(run, sample),
+        subtasks=_subtasks(sample),
+        records_to_replay=records_to_replay(run),
+        journal_path=str(directory.journal_file),
+        driver_log_path=str(directory.driver_log),
+    )
+
+
+def records_to_replay(run: Run) -> int | None:
+    """About what the sources have read since the newest completed checkpoint was triggered.
+
+    Sampled rates times the time between samples; None when there are no samples to go by.
+    """
+    newest = Checkpoint.objects.filter(run=run, checkpoint_id=run.last_checkpoint_id).first()
+    since = newest.trigger_at if newest else run.started_at
+    if since is None:
+        return None
+    samples = Sample.objects.filter(run=run, at__gt=since).order_by("sequence")
+    points = list(samples.values_list("at", "records_per_s"))
+    if not points:
+        return 0 if newest else None
+    total, before = 0.0, since
+    for at, records_per_s in points:
+        total += min(at - before, SAMPLE_PERIOD_MAX).total_seconds() * records_per_s
+        before = at
+    return round(total)
+
+
+def _slots(run: Run, sample: Sample | None) -> list[SlotView]:
+    resident = sample.resident_bytes if sample else {}
+    return [
+        SlotView(int(slot), entry["pid"], entry["host"], resident.get(slot))
+        for slot, entry in sorted(run.slots.items(), key=lambda item: int(item[0]))
+    ]
+
+
+def _subtasks(sample: Sample | None) -> list[SubtaskView]:
+    entries = [dict(entry) for entry in sample.subtasks] if sample else []
+    return [
+        SubtaskView(watermark_at=watermark_moment(entry.pop("watermark_ms")), **entry)
+        for entry in entries
+    ]

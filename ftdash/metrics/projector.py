@@ -1,0 +1,52 @@
+"""Folds samples into rows, and deletes those that are too old to be shown.
+
+Reads no journal and opens no transaction; `ftdash.jobs.projector` hosts it.
+"""
+
+from datetime import timedelta
+
+import msgspec
+from django.conf import settings
+
+from ftdash.jobs.models import Run
+from ftdash.metrics.models import Sample
+from ftdash.times import moment
+from pipelines.domain.events import Envelope, MetricsSampled
+
+
+class SampleFold:
+    """One batch of one run. Nothing is written before `save`."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._samples: list[Sample] = []
+
+    def on(self, envelope: Envelope) -> None:
+        event = envelope.event
+        if not isinstance(event, MetricsSampled):
+            return
+        self._samples.append(
+            Sample(
+                run=self._run,
+                sequence=envelope.sequence,
+                attempt=envelope.attempt,
+                at=moment(envelope.at_ms),
+                records_per_s=event.records_per_s,
+                queued_records=sum(subtask.queued_records for subtask in event.subtasks),
+                resident_bytes={str(slot.slot): slot.resident_bytes for slot in event.slots},
+                subtasks=msgspec.to_builtins(event.subtasks),
+            )
+        )
+
+    def save(self) -> None:
+        if not self._samples:
+            return
+        Sample.objects.bulk_create(self._samples)
+        # Measured from the newest sample and not from now, so that folding again gives the same.
+        oldest = self._samples[-1].at - timedelta(seconds=settings.SAMPLE_RETENTION_S)
+        Sample.objects.filter(run=self._run, at__lt=oldest).delete()
+
+
+def forget(run: Run) -> None:
+    """Delete what was folded from the run's journal, so that it can be folded again."""
+    Sample.objects.filter(run=run).delete()

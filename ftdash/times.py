@@ -1,0 +1,20 @@
+"""Milliseconds of the engine to moments of the database, and back. Always UTC."""
+
+from datetime import UTC, datetime
+
+from pipelines.domain.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
+
+
+def moment(epoch_ms: int) -> datetime:
+    return datetime.fromtimestamp(epoch_ms / 1000, tz=UTC)
+
+
+def moment_or_none(epoch_ms: int | None) -> datetime | None:
+    return None if epoch_ms is None else moment(epoch_ms)
+
+
+def watermark_moment(watermark_ms: int | None) -> datetime | None:
+    """None before anything is known about event time, and once it has ended."""
+    if watermark_ms is None or not MIN_WATERMARK_MS < watermark_ms < MAX_WATERMARK_MS:
+        return None
+    return moment(watermark_ms)
