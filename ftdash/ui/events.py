@@ -1,0 +1,106 @@
+"""The event stream: tells every open tab which pipelines changed, and nothing else.
+
+A message names resources and versions; the data itself is always read again from the database,
+so a lost message costs nothing. One poller per event loop reads the versions for all tabs, and
+only while somebody listens. A stream ends by itself after `STREAM_AGE_MAX_S`; the browser then
+opens the next one, which also ends the stream of a person who has signed out.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from weakref import WeakKeyDictionary
+
+from asgiref.sync import sync_to_async
+from django.db import close_old_connections
+
+POLL_S = 0.5
+BEAT_S = 2.0
+"""A tab that has heard nothing for two beats knows that its stream is cut."""
+
+STREAM_AGE_MAX_S = 300.0
+Versions = Mapping[str, str]
+
+
+class VersionBoard:
+    """The newest version of each resource, read by one poller for all listeners of a loop."""
+
+    def __init__(self, read_versions: Callable[[], Versions], poll_s: float = POLL_S) -> None:
+        self._read = read_versions
+        self._poll_s = poll_s
+        self._listeners = 0
+        self._poller: asyncio.Task[None] | None = None
+        self.versions: Versions = {}
+        self.news = asyncio.Event()  # set by the next change, then replaced
+
+    @asynccontextmanager
+    async def joined(self) -> AsyncIterator[None]:
+        """The poller runs from the first listener to the last."""
+        self._listeners += 1
+        if self._poller is None or self._poller.done():
+            self._poller = asyncio.create_task(self._poll())
+        try:
+            yield
+        finally:
+            self._listeners -= 1
+            if self._listeners == 0:
+                self._poller.cancel()
+
+    def check_polling(self) -> None:
+        """Raises what ended the poller, so that a stream never outlives its source."""
+        if self._poller is not None and self._poller.done():
+            self._poller.result()
+
+    async def _poll(self) -> None:
+        while True:
+            versions = await self._read_once()
+            if versions != self.versions:
+                self.versions = versions
+                self.news.set()
+                self.news = asyncio.Event()
+            await asyncio.sleep(self._poll_s)
+
+    async def _read_once(self) -> Versions:
+        # A thread of its own: the poller outlives the request that started it, and with it the
+        # thread that Django reserves for that request.
+        return await sync_to_async(self._read_and_close, thread_sensitive=False)()
+
+    def _read_and_close(self) -> Versions:
+        try:
+            return dict(self._read())
+        finally:
+            close_old_connections()
+
+
+async def messages(
+    board: VersionBoard, *, beat_s: float = BEAT_S, age_max_s: float = STREAM_AGE_MAX_S
+) -> AsyncIterator[bytes]:
+    """Each change of a version, the first time all of them; a beat where nothing changes."""
+    loop = asyncio.get_running_loop()
+    ends_at = loop.time() + age_max_s
+    seen: dict[str, str] = {}
+    async with board.joined():
+        while loop.time() < ends_at:
+            news = board.news  # taken before the versions are, so that no change falls between
+            changed = {n: v for n, v in board.versions.items() if seen.get(n) != v}
+            seen.update(changed)
+            yield message("changed", changed) if changed else message("beat", {})
+            with suppress(TimeoutError):
+                await asyncio.wait_for(news.wait(), beat_s)
+            board.check_polling()
+    yield message("renew", {})
+
+
+def message(name: str, body: Versions) -> bytes:
+    return f"event: {name}\ndata: {json.dumps(body)}\n\n".encode()
+
+
+_boards: WeakKeyDictionary[asyncio.AbstractEventLoop, VersionBoard] = WeakKeyDictionary()
+
+
+def board_of_this_loop(read_versions: Callable[[], Versions]) -> VersionBoard:
+    loop = asyncio.get_running_loop()
+    if loop not in _boards:
+        _boards[loop] = VersionBoard(read_versions)
+    return _boards[loop]

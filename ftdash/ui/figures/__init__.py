@@ -1,0 +1,6 @@
+"""Plotly figures as plain JSON values, built from the answers of the queries. Pure.
+
+Colours are names of the style sheet's custom properties, written `@name`; the page's script puts
+in the values of the theme in use. Colour never stands alone: bars carry patterns, lines dashes,
+points symbols. Only 2-D SVG traces, at most `POINTS_MAX` points each.
+"""

@@ -1,0 +1,71 @@
+"""The small charts of what a run reports once a second: throughput and memory."""
+
+from ftdash.metrics.answers import SamplePoint
+from ftdash.ui.figures.style import POINTS_MAX, Figure, Json, axis, layout, moment
+from ftdash.ui.formats import rate, size
+
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+SERIES = ("@series-1", "@series-2", "@series-3", "@series-4", "@series-5")
+"""Repeated beyond five slots; hovering then still tells neighbours apart."""
+
+
+def throughput(samples: list[SamplePoint]) -> Figure | None:
+    if not samples:
+        return None
+    kept = samples[-POINTS_MAX:]
+    rates = [sample.records_per_s for sample in kept]
+    trace = line("records/s", "@series-1", "solid", kept, rates, [rate(r) for r in rates])
+    filled = {**trace, "fill": "tozeroy", "fillcolor": "@series-1-soft"}
+    return {"data": [filled], "layout": sample_layout("records/s", showlegend=False)}
+
+
+def memory(samples: list[SamplePoint]) -> Figure | None:
+    kept = [sample for sample in samples[-POINTS_MAX:] if sample.resident_bytes]
+    if not kept:
+        return None
+    slots = sorted({slot for sample in kept for slot in sample.resident_bytes})
+    traces = [memory_line(slot, kept) for slot in slots]
+    return {"data": traces, "layout": sample_layout("MB", showlegend=len(slots) > 1)}
+
+
+def memory_line(slot: int, samples: list[SamplePoint]) -> Json:
+    reporting = [sample for sample in samples if slot in sample.resident_bytes]
+    sizes = [sample.resident_bytes[slot] for sample in reporting]
+    return line(
+        f"slot {slot}",
+        SERIES[slot % len(SERIES)],
+        DASHES[slot % len(DASHES)],
+        reporting,
+        [round(byte_count / 1e6, 1) for byte_count in sizes],
+        [size(byte_count) for byte_count in sizes],
+    )
+
+
+def line(
+    name: str,
+    color: str,
+    dash: str,
+    samples: list[SamplePoint],
+    values: list[float],
+    hovers: list[str],
+) -> Json:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": [moment(sample.at) for sample in samples],
+        "y": values,
+        "customdata": hovers,
+        "hovertemplate": f"{name}: %{{customdata}}<br>%{{x|%H:%M:%S}} UTC<extra></extra>",
+        "line": {"color": color, "dash": dash, "width": 2},
+    }
+
+
+def sample_layout(title: str, *, showlegend: bool) -> Json:
+    return layout(
+        180,
+        showlegend=showlegend,
+        hovermode="closest",
+        xaxis=axis(type="date", nticks=5),
+        yaxis=axis(rangemode="tozero", title={"text": title, "standoff": 4}, nticks=5),
+    )

@@ -1,0 +1,110 @@
+"""The one sentence above each chart: what it says, for whoever cannot or need not see it. Pure."""
+
+from ftdash.checkpoints.answers import AlignmentTimeline, ChannelTimeline, Slowest
+from ftdash.jobs.answers import RecoveryAxis, RecoveryView
+from ftdash.metrics.answers import SamplePoint
+from ftdash.ui.formats import count, duration, percent, plural, rate, size
+
+FLAT_RATIO = 0.05
+"""Memory whose later half differs from its earlier half by less than this counts as flat."""
+
+
+def alignment(timeline: AlignmentTimeline | None) -> str:
+    """Names the slowest subtask, what held it up and what that cost."""
+    if timeline is None:
+        return "No checkpoint has completed yet: the timeline appears with the first one."
+    name = f"Checkpoint {timeline.checkpoint.checkpoint_id}"
+    total_ms = timeline.checkpoint.end_to_end_ms
+    took = f"{name} took {duration(total_ms)}" if total_ms is not None else f"{name} is under way"
+    if timeline.checkpoint.reason_name:
+        took = f"{name} failed: {timeline.checkpoint.reason_text.rstrip('.')}"
+    if timeline.slowest is None:
+        return f"{took}; no subtask's times are kept for it."
+    so_far = "slowest" if total_ms is not None else "slowest so far"
+    return f"{took}; the {so_far} was {slowest(timeline.slowest)}."
+
+
+def slowest(slow: Slowest) -> str:
+    subtask = f"{slow.vertex}[{slow.subtask}]"
+    share = f"{duration(slow.phase_ms)} ({percent(slow.phase_ratio)})"
+    held, awaited = slow.held_back, slow.waited_for
+    match slow.phase:
+        case "alignment" if held is not None and awaited is not None:
+            share = f"{duration(held.blocked_ms)} ({percent(slow.phase_ratio)})"
+            buffered = plural(held.buffered_records, "record")
+            return (
+                f"{subtask}: it held back {upstream(held)} for {share} with {buffered} buffered, "
+                f"waiting for {upstream(awaited)}"
+            )
+        case "start delay":
+            return f"{subtask}: its first barrier arrived only after {share}"
+        case "sync":
+            return f"{subtask}: it stood still for {share} to cut its state"
+        case "async":
+            return f"{subtask}: the upload of its state took {share}"
+        case _:
+            return f"{subtask}: its {slow.phase} took {share}"
+
+
+def upstream(channel: ChannelTimeline) -> str:
+    return f"{channel.upstream}[{channel.upstream_subtask}]"
+
+
+def recovery_axis(axis: RecoveryAxis | None) -> str:
+    if axis is None or not (axis.points or axis.failures):
+        return "Nothing has completed or failed in this run yet."
+    retained = sum(point.is_available for point in axis.points)
+    points = f"{plural(retained, 'recovery point')} can be restored"
+    if not axis.failures:
+        return f"No failure in this run; {points}."
+    return f"{plural(len(axis.failures), 'failure')} in this run; {points}. {last_recovery(axis)}"
+
+
+def last_recovery(axis: RecoveryAxis) -> str:
+    if not axis.recoveries:
+        return "No recovery has begun."
+    last = axis.recoveries[-1]
+    if last.to_running_ms is None:
+        return f"The recovery to attempt {last.attempt} is under way."
+    return (
+        f"The last recovery had all subtasks running after {duration(last.to_running_ms)}, "
+        f"from {restored_point(last)}{replayed(last)}."
+    )
+
+
+def restored_point(recovery: RecoveryView) -> str:
+    if recovery.restored_checkpoint_id is None:
+        return "the beginning"
+    return f"checkpoint {recovery.restored_checkpoint_id}"
+
+
+def replayed(recovery: RecoveryView) -> str:
+    if recovery.records_to_replay is None:
+        return ""
+    return f", with {plural(recovery.records_to_replay, 'record')} to replay"
+
+
+def throughput(samples: list[SamplePoint]) -> str:
+    if not samples:
+        return "No sample has arrived yet."
+    rates = [sample.records_per_s for sample in samples]
+    return (
+        f"The sources read {rate(rates[-1])} now, "
+        f"{rate(sum(rates) / len(rates))} on average over {plural(len(rates), 'sample')}."
+    )
+
+
+def memory(samples: list[SamplePoint]) -> str:
+    """Compares the later half with the earlier, so that a slow leak shows as a number."""
+    totals = [total for sample in samples if (total := sum(sample.resident_bytes.values()))]
+    if not totals:
+        return "No slot has reported its memory yet."
+    now = f"The slots hold {size(totals[-1])}"
+    if len(totals) < 20:
+        return f"{now}; the trend shows after {count(20)} samples."
+    half = len(totals) // 2
+    earlier, later = sum(totals[:half]) / half, sum(totals[half:]) / (len(totals) - half)
+    change = later / earlier - 1
+    if abs(change) < FLAT_RATIO:
+        return f"{now}; flat over the shown time ({change:+.1%})."
+    return f"{now}; {'growing' if change > 0 else 'shrinking'} over the shown time ({change:+.1%})."
