@@ -12,6 +12,8 @@ from pipelines.domain.errors import ProtocolError, Rejected
 from pipelines.domain.ids import ChannelId
 
 Parts = list[bytes | pa.Buffer]
+UNREADABLE = (pa.ArrowException, OSError, EOFError, StopIteration)
+"""What Arrow's readers raise for bytes that are not what they should be."""
 
 
 class RecordsEncoder:
@@ -65,7 +67,7 @@ class RecordsDecoder:
     def on_schema(self, received: Frame) -> None:
         try:
             self._schema = pa.ipc.read_schema(received.body)
-        except (pa.ArrowException, OSError) as error:
+        except UNREADABLE as error:
             raise ProtocolError(f"a schema cannot be read: {error}") from error
 
     def decode(self, received: Frame) -> pa.RecordBatch:
@@ -73,7 +75,7 @@ class RecordsDecoder:
         try:
             batch = self._read(received)
             batch.validate()
-        except (pa.ArrowException, OSError, StopIteration) as error:
+        except UNREADABLE as error:
             raise ProtocolError(f"a batch cannot be read: {error}") from error
         return batch
 

@@ -1,0 +1,129 @@
+"""The gate's own rules; what every channel promises is the contract suite's."""
+
+import pyarrow as pa
+import pytest
+
+from pipelines.channels import gate as gate_module
+from pipelines.channels.channel import ChannelClosed
+from pipelines.channels.gate import Gate, Inlet
+from pipelines.domain.elements import Records, Watermark
+from pipelines.domain.errors import InvariantViolated, ProtocolError
+from pipelines.domain.ids import ChannelId
+
+A, B = ChannelId("a"), ChannelId("b")
+RECORDS = Records(pa.record_batch({"n": [1]}))
+
+
+def test_a_channel_has_one_writer() -> None:
+    gate = Gate([A])
+    attach(gate, A)
+
+    with pytest.raises(ProtocolError, match="already has a writer"):
+        attach(gate, A)
+
+
+def test_only_its_own_channels_can_be_named() -> None:
+    gate = Gate([A])
+
+    for name_one in (gate.hold_back, gate.resume, lambda channel: attach(gate, channel)):
+        with pytest.raises(InvariantViolated, match="an input of this gate"):
+            name_one(B)
+
+
+@pytest.mark.parametrize("arguments", [([A, A],), ([A], 0)])
+def test_a_gate_that_makes_no_sense_is_refused(arguments: tuple[list[ChannelId], int]) -> None:
+    with pytest.raises(InvariantViolated):
+        Gate(*arguments)
+
+
+def test_marks_that_nobody_reads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate_module, "MAX_QUEUED_MARKS", 3)
+    inlet, _ = attach(Gate([A]), A)
+    for i in range(3):
+        inlet.offer(Watermark(i), 0)
+
+    with pytest.raises(ProtocolError, match="3 marks wait unread"):
+        inlet.offer(Watermark(3), 0)
+
+
+def test_credit_goes_back_in_steps_of_a_quarter() -> None:
+    gate = Gate([A], capacity_bytes=100)
+    inlet, returned = attach(gate, A)
+    for _ in range(9):
+        inlet.offer(RECORDS, 10)
+
+    for _ in range(9):
+        gate.poll()
+
+    assert returned == [30, 30, 30]
+
+
+def test_credit_that_is_withheld_cannot_be_spent() -> None:
+    gate = Gate([A], capacity_bytes=100)
+    inlet, _ = attach(gate, A)
+    inlet.offer(RECORDS, 20)
+    gate.poll()
+    inlet.offer(RECORDS, 80)
+
+    with pytest.raises(ProtocolError, match="overrun"):
+        inlet.offer(RECORDS, 1)
+
+
+def test_the_reader_is_woken_once_for_many_elements() -> None:
+    gate = Gate([A, B])
+    inlets = [attach(gate, channel)[0] for channel in (A, B)]
+    woken: list[bool] = []
+    gate.on_available(lambda: woken.append(True))
+
+    for inlet in inlets * 3:
+        inlet.offer(RECORDS, 1)
+
+    assert woken == [True]
+
+
+def test_a_held_back_channel_wakes_nobody() -> None:
+    gate = Gate([A])
+    inlet, _ = attach(gate, A)
+    woken: list[bool] = []
+    gate.on_available(lambda: woken.append(True))
+
+    gate.hold_back(A)
+    inlet.offer(RECORDS, 1)
+
+    assert woken == []
+
+
+def test_holding_back_and_resuming_twice_changes_nothing() -> None:
+    gate = Gate([A])
+    inlet, _ = attach(gate, A)
+    inlet.offer(RECORDS, 1)
+
+    gate.hold_back(A)
+    gate.hold_back(A)
+    gate.resume(A)
+    gate.resume(A)
+
+    assert gate.poll() == (A, RECORDS)
+    assert gate.poll() is None
+
+
+def test_a_closed_gate_drops_what_still_comes_and_takes_no_writer() -> None:
+    gate = Gate([A, B])
+    inlet, _ = attach(gate, A)
+    woken: list[bool] = []
+    gate.on_available(lambda: woken.append(True))
+
+    gate.close()
+    inlet.offer(RECORDS, 1)
+
+    assert woken == [True], "the reader learns that it is over"
+    assert [s.queued_bytes for s in gate.statistics()] == [0, 0]
+    with pytest.raises(ChannelClosed):
+        attach(gate, B)
+
+
+def attach(gate: Gate, channel: ChannelId) -> tuple[Inlet, list[int]]:
+    """The inlet, and the credit as it comes back."""
+    returned: list[int] = []
+    inlet = gate.attach(channel, return_credit=returned.append, on_close=lambda reason: None)
+    return inlet, returned
