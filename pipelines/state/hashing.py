@@ -1,0 +1,109 @@
+"""The hash of keys: 64 bits, stable across processes, releases and machines, a batch at a time.
+
+It decides key groups, so every snapshot depends on it: it can never change. Integers, timestamps
+and booleans go through the finaliser of SplitMix64, which is a bijection; strings and binary
+through XXH64 of their bytes; several columns are combined in order.
+
+Sources: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (2014); XXH64.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import xxhash
+
+from pipelines.domain.errors import Rejected
+
+Hashes = npt.NDArray[np.uint64]
+
+NULL_HASH = np.uint64(0x9AE16A3B2F90404F)
+"""Nulls of every type hash alike; any odd-looking constant would do."""
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
+
+
+def key_hashes(batch: pa.RecordBatch, columns: Sequence[str]) -> Hashes:
+    """One hash per row over `columns`, in their order.
+
+    Raises:
+        Rejected: a column has a type that cannot be a key; the message names it.
+    """
+    first, *others = columns
+    combined = _column_hashes(batch.column(first), first)
+    for name in others:
+        combined = mix(combined * _GOLDEN + _column_hashes(batch.column(name), name))
+    return combined
+
+
+def key_groups(hashes: Hashes, max_parallelism: int) -> npt.NDArray[np.uint16]:
+    if max_parallelism & (max_parallelism - 1) == 0:
+        return (hashes & np.uint64(max_parallelism - 1)).astype(np.uint16)
+    return (hashes % np.uint64(max_parallelism)).astype(np.uint16)
+
+
+def is_bijective(schema: pa.Schema) -> bool:
+    """Whether equal hashes mean equal keys: one integer-like column, and it holds no null."""
+    return len(schema) == 1 and _is_integer_like(schema.field(0).type)
+
+
+def mix(values: Hashes) -> Hashes:
+    """The finaliser of SplitMix64 after one step of its sequence."""
+    mixed = values + _GOLDEN
+    mixed ^= mixed >> _30
+    mixed *= _MIX_1
+    mixed ^= mixed >> _27
+    mixed *= _MIX_2
+    mixed ^= mixed >> _31
+    return mixed
+
+
+def _column_hashes(column: pa.Array, name: str) -> Hashes:
+    if _is_integer_like(column.type):
+        return _integer_hashes(column)
+    if pa.types.is_dictionary(column.type):
+        return _dictionary_hashes(column, name)
+    if _is_bytes_like(column.type):
+        return _dictionary_hashes(column.dictionary_encode(), name)
+    raise Rejected(
+        f"The column {name!r} of type {column.type} cannot be a key; use an integer, timestamp, "
+        "boolean, string or binary column."
+    )
+
+
+def _integer_hashes(column: pa.Array) -> Hashes:
+    filled = column.fill_null(False if pa.types.is_boolean(column.type) else 0)
+    if pa.types.is_temporal(filled.type):
+        filled = filled.view(pa.int64() if filled.type.bit_width == 64 else pa.int32())
+    values = filled.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+    hashes = mix(values.view(np.uint64))
+    if column.null_count:
+        hashes[column.is_null().to_numpy(zero_copy_only=False)] = NULL_HASH
+    return hashes
+
+
+def _dictionary_hashes(column: pa.DictionaryArray, name: str) -> Hashes:
+    """Hash each distinct value once, then look the rows up."""
+    if not _is_bytes_like(column.dictionary.type):
+        return _column_hashes(column.dictionary_decode(), name)
+    values = column.dictionary.to_pylist()
+    # The last place is that of nulls, which have no index.
+    of_value = np.empty(len(values) + 1, dtype=np.uint64)
+    of_value[:-1] = [NULL_HASH if v is None else xxhash.xxh64_intdigest(v) for v in values]
+    of_value[-1] = NULL_HASH
+    indices = column.indices.cast(pa.int64()).fill_null(len(values)).to_numpy()
+    return of_value[indices]
+
+
+def _is_integer_like(data_type: pa.DataType) -> bool:
+    is_number = pa.types.is_integer(data_type) or pa.types.is_boolean(data_type)
+    return bool(is_number or pa.types.is_timestamp(data_type) or pa.types.is_date(data_type))
+
+
+def _is_bytes_like(data_type: pa.DataType) -> bool:
+    text = pa.types.is_string(data_type) or pa.types.is_large_string(data_type)
+    return bool(text or pa.types.is_binary(data_type) or pa.types.is_large_binary(data_type))
