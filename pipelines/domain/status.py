@@ -28,7 +28,10 @@ class CheckpointKind(StrEnum):
 
 
 class RecoveryPhase(StrEnum):
-    """In the order in which they are reached (feature R2)."""
+    """Five steps that follow each other, then three milestones.
+
+    A step lasts from the end of the one before it; a milestone from the end of `RESTORE`.
+    """
 
     DETECT = "detect"  # last sign of life to failure known
     DECIDE = "decide"  # restart strategy and restore point, with verification

@@ -28,8 +28,9 @@ class BarrierAligner:
         self._abandoned: CheckpointId = NO_CHECKPOINT  # the newest id given up by the coordinator
 
     @property
-    def is_aligning(self) -> bool:
-        return bool(self._arrived)
+    def aligning_id(self) -> CheckpointId | None:
+        """The checkpoint that some, but not all, inputs have delivered the barrier of."""
+        return self._current if self._arrived else None
 
     @property
     def has_open_inputs(self) -> bool:

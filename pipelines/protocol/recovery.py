@@ -47,29 +47,44 @@ def choose_point(
     return NoUsablePoint(tuple(refused)) if refused else Choice(None, ())
 
 
-ORDER = tuple(RecoveryPhase)
+STEPS = (
+    RecoveryPhase.DETECT,
+    RecoveryPhase.DECIDE,
+    RecoveryPhase.STOP,
+    RecoveryPhase.START,
+    RecoveryPhase.RESTORE,
+)
+MILESTONES = frozenset(RecoveryPhase) - frozenset(STEPS)
 
 
 @dataclass(slots=True)
 class RecoveryProgress:
-    """Phases of one recovery: each lasts from the end of the one before it."""
+    """One recovery. Steps follow each other, each lasts from the end of the one before it.
+
+    Milestones come after the last step, in any order; each lasts from the end of that step.
+    """
 
     _last_ms: float
-    _reached: list[RecoveryPhase] = field(default_factory=list)
-
-    def has_reached(self, phase: RecoveryPhase) -> bool:
-        return phase in self._reached
+    _steps: list[RecoveryPhase] = field(default_factory=list)
+    _milestones: set[RecoveryPhase] = field(default_factory=set)
 
     @property
-    def is_over(self) -> bool:
-        return len(self._reached) == len(ORDER)
+    def is_running(self) -> bool:
+        """All subtasks run again; only milestones are left."""
+        return len(self._steps) == len(STEPS)
 
     def expects(self, phase: RecoveryPhase) -> bool:
-        return not self.is_over and ORDER[len(self._reached)] is phase
+        if phase in MILESTONES:
+            return self.is_running and phase not in self._milestones
+        return not self.is_running and STEPS[len(self._steps)] is phase
 
     def on_reached(self, phase: RecoveryPhase, now_ms: float) -> float:
-        """How long the phase took. Raises InvariantViolated when it is not the next one."""
-        check(self.expects(phase), "phases come in order", phase=phase, reached=self._reached)
-        self._reached.append(phase)
-        duration_ms, self._last_ms = now_ms - self._last_ms, now_ms
+        """How long the phase took. Raises InvariantViolated when it is not expected."""
+        check(self.expects(phase), "phases come in order, each once", phase=phase)
+        duration_ms = now_ms - self._last_ms
+        if phase in MILESTONES:
+            self._milestones.add(phase)
+        else:
+            self._steps.append(phase)
+            self._last_ms = now_ms
         return duration_ms

@@ -1,0 +1,131 @@
+"""The slots of one attempt: who has connected, who is deployed, who runs; and how to end them."""
+
+import contextlib
+import os
+import signal
+import socket
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from pipelines.domain.ids import Attempt
+from pipelines.domain.status import KillMoment
+from pipelines.protocol.fencing import CommitPermit
+from pipelines.runtime.control import Begin, Completed, Deploy, Die, FromSlot, Hello, Message, Peer
+from pipelines.runtime.control_link import ControlLink
+
+
+class Readiness(Enum):
+    """How far all slots have come."""
+
+    CONNECTING = auto()
+    DEPLOYING = auto()
+    BEGINNING = auto()
+    RUNNING = auto()
+
+
+@dataclass(slots=True)
+class _Slot:
+    hello: Hello
+    link: ControlLink[FromSlot]
+    heard_ms: float
+    is_deployed: bool = False
+    is_running: bool = False
+    has_ended: bool = False
+
+
+class AttemptHost:
+    """Guarantee: after `end` no slot of this attempt can speak, and each exits by itself."""
+
+    def __init__(self, attempt: Attempt, parallelism: int) -> None:
+        self.attempt = attempt
+        self._parallelism = parallelism
+        self._slots: dict[int, _Slot] = {}
+
+    @property
+    def readiness(self) -> Readiness:
+        slots = self._slots.values()
+        if len(slots) < self._parallelism:
+            return Readiness.CONNECTING
+        if not all(slot.is_deployed for slot in slots):
+            return Readiness.DEPLOYING
+        return Readiness.RUNNING if all(s.is_running for s in slots) else Readiness.BEGINNING
+
+    @property
+    def have_all_ended(self) -> bool:
+        return len(self._slots) == self._parallelism and all(
+            slot.has_ended for slot in self._slots.values()
+        )
+
+    def on_arrived(self, hello: Hello, link: ControlLink[FromSlot], now_ms: float) -> None:
+        self._slots[hello.slot] = _Slot(hello, link, now_ms)
+
+    def on_heard(self, slot: int, now_ms: float) -> None:
+        self._slots[slot].heard_ms = now_ms
+
+    def on_deployed(self, slot: int) -> None:
+        self._slots[slot].is_deployed = True
+
+    def on_running(self, slot: int) -> None:
+        self._slots[slot].is_running = True
+
+    def on_ended(self, slot: int) -> None:
+        self._slots[slot].has_ended = True
+
+    def has_ended(self, slot: int) -> bool:
+        return slot in self._slots and self._slots[slot].has_ended
+
+    def peers(self) -> list[Peer]:
+        return [
+            Peer(slot=number, host=slot.hello.host, port=slot.hello.data_port)
+            for number, slot in sorted(self._slots.items())
+        ]
+
+    def pid_of(self, slot: int) -> int | None:
+        return self._slots[slot].hello.pid if slot in self._slots else None
+
+    def heard_ms(self, slot: int) -> float | None:
+        return self._slots[slot].heard_ms if slot in self._slots else None
+
+    def silent_since(self, deadline_ms: float) -> list[int]:
+        """Running slots that were last heard of before `deadline_ms`."""
+        return [
+            number
+            for number, slot in self._slots.items()
+            if slot.is_running and not slot.has_ended and slot.heard_ms < deadline_ms
+        ]
+
+    def deploy(self, deployment: Deploy) -> None:
+        self.broadcast(deployment)
+
+    def begin(self) -> None:
+        self.broadcast(Begin())
+
+    def announce_completed(self, permit: CommitPermit) -> None:
+        """Sinks commit on this, so it takes the proof that they may."""
+        self.broadcast(Completed(checkpoint_id=permit.checkpoint_id))
+
+    def broadcast(self, message: Message) -> None:
+        for number in self._slots:
+            self.send(number, message)
+
+    def send(self, slot: int, message: Message) -> None:
+        """A slot that is gone is noticed by the thread that reads from it."""
+        with contextlib.suppress(OSError):
+            self._slots[slot].link.send(message)
+
+    def kill(self, slot: int, moment: KillMoment) -> None:
+        """SIGKILL from outside where the slot runs on this machine, else by its own hand."""
+        hello = self._slots[slot].hello
+        if moment is KillMoment.NOW and hello.host in _own_hosts():
+            os.kill(hello.pid, signal.SIGKILL)
+        else:
+            self.send(slot, Die(moment=moment))
+
+    def end(self) -> None:
+        """Closing the control connection ends a slot, wherever it runs."""
+        for slot in self._slots.values():
+            slot.link.close()
+
+
+def _own_hosts() -> set[str]:
+    return {"127.0.0.1", "localhost", "::1", socket.gethostname()}

@@ -1,0 +1,225 @@
+"""The operators of one subtask: a tree of direct calls from the head to exchanges and sinks.
+
+Owns the wiring, the operators' state backends and the sinks' commit logs; decides nothing about
+checkpoints. Used by the subtask's thread only.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from pipelines.connectors.sink import SinkContext, SinkWriter
+from pipelines.domain.elements import MAX_WATERMARK_MS, Barrier, EndOfInput, Watermark
+from pipelines.domain.graph import NodeKind, Vertex
+from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
+from pipelines.domain.key_groups import range_of
+from pipelines.operators.operator import Collector, Operator, OperatorContext
+from pipelines.protocol.commit import CommitLog, Prepared
+from pipelines.runtime.exchange import Exchange
+from pipelines.runtime.restoring import RestoredOperator
+from pipelines.state.backend import BackendFactory, FrozenState, StateBackend
+from pipelines.stream import Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class ChainPlace:
+    """Where a chain runs: everything that makes its names and its share of keys unique."""
+
+    run_id: RunId
+    attempt: Attempt
+    vertex: Vertex
+    subtask: int
+    parallelism: int
+    max_parallelism: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorCut:
+    """One node at the cut: frozen state, and what the sinks prepared for it."""
+
+    uid: Uid
+    states: list[FrozenState]
+    counters: dict[str, int]
+    prepared: tuple[Prepared, ...] = ()
+
+
+@dataclass(slots=True)
+class _Sink:
+    writer: SinkWriter
+    log: CommitLog
+
+
+@dataclass(slots=True)
+class _Node:
+    uid: Uid
+    context: OperatorContext
+    operator: Operator | None = None  # None: a source, whose records the subtask itself emits
+    sink: _Sink | None = None
+    exchanges: list[Exchange] = field(default_factory=list)
+
+
+class OperatorChain:
+    """Records enter at the head; `broadcast` sends marks out of every exchange."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        place: ChainPlace,
+        backends: BackendFactory,
+        exchanges: dict[Uid, list[Exchange]],
+        restored: dict[Uid, RestoredOperator],
+    ) -> None:
+        self._pipeline = pipeline
+        self._place = place
+        self._nodes: dict[Uid, _Node] = {}
+        for uid in reversed(place.vertex.nodes):  # successors first, so that calls can be wired
+            self._nodes[uid] = self._build(uid, backends, exchanges.get(uid, []), restored[uid])
+        self._ordered = [self._nodes[uid] for uid in place.vertex.nodes]
+        self.records_in = 0
+        self.records_out = 0
+
+    @property
+    def has_sinks(self) -> bool:
+        return any(node.sink for node in self._ordered)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """All counters of the chain, `<uid>.<name>`."""
+        return {
+            f"{node.uid}.{name}": value
+            for node in self._ordered
+            for name, value in node.context.counters.items()
+        }
+
+    def head_context(self) -> OperatorContext:
+        return self._ordered[0].context
+
+    def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
+        """A batch from an exchange into the head."""
+        self.records_in += batch.num_rows
+        head = self._ordered[0]
+        if head.operator is not None:
+            head.operator.on_batch(port, batch)
+
+    def emit_from_source(self, batch: pa.RecordBatch) -> None:
+        self.records_in += batch.num_rows
+        self._ordered[0].context.collect(batch)
+
+    def on_watermark(self, timestamp_ms: int) -> None:
+        """Operators fire in topological order, then the mark leaves behind what they emitted."""
+        for node in self._ordered:
+            if node.operator is not None:
+                node.operator.on_watermark(timestamp_ms)
+                if timestamp_ms >= MAX_WATERMARK_MS:
+                    node.operator.on_end()
+        self.broadcast(Watermark(timestamp_ms))
+
+    def broadcast(self, mark: Watermark | Barrier | EndOfInput) -> None:
+        for node in self._ordered:
+            for exchange in node.exchanges:
+                exchange.broadcast(mark)
+
+    def cut(self, checkpoint_id: CheckpointId) -> list[OperatorCut]:
+        """The synchronous part of a snapshot."""
+        return [self._cut_node(node, checkpoint_id) for node in self._ordered]
+
+    def commit(self, checkpoint_id: CheckpointId) -> None:
+        for node in self._ordered:
+            if node.sink is not None:
+                _commit(node.sink.writer, node.sink.log.on_completed(checkpoint_id))
+
+    def close(self) -> None:
+        for node in self._ordered:
+            if node.sink is not None:
+                node.sink.writer.close()
+
+    def state_bytes(self) -> int:
+        return sum(node.context.state.statistics().state_bytes for node in self._ordered)
+
+    def blocked_ms(self) -> float:
+        return sum(exchange.blocked_ms() for node in self._ordered for exchange in node.exchanges)
+
+    def _build(
+        self,
+        uid: Uid,
+        backends: BackendFactory,
+        exchanges: list[Exchange],
+        restored: RestoredOperator,
+    ) -> _Node:
+        place = self._place
+        groups = range_of(place.subtask, place.parallelism, place.max_parallelism)
+        state = backends(groups, place.max_parallelism)
+        context = OperatorContext(
+            uid=uid,
+            subtask=place.subtask,
+            parallelism=place.parallelism,
+            state=state,
+            collect=self._collector(uid, exchanges),
+            counters=dict(restored.counters),
+        )
+        node = _Node(uid, context, exchanges=exchanges)
+        match self._pipeline.graph.node(uid).kind:
+            case NodeKind.OPERATOR:
+                node.operator = self._open_operator(uid, context, state, restored)
+            case NodeKind.SINK:
+                node.sink = self._open_sink(uid, restored)
+            case NodeKind.SOURCE:
+                pass
+        return node
+
+    def _collector(self, uid: Uid, exchanges: list[Exchange]) -> Collector:
+        successors = [
+            self._receiver(self._nodes[successor])
+            for successor in self._pipeline.graph.successors_in_chain(uid)
+        ]
+        targets = [*successors, *(exchange.send for exchange in exchanges)]
+
+        def collect(batch: pa.RecordBatch) -> None:
+            if batch.num_rows == 0:
+                return
+            self.records_out += batch.num_rows
+            for target in targets:
+                target(batch)
+
+        return collect
+
+    def _receiver(self, node: _Node) -> Callable[[pa.RecordBatch], None]:
+        if node.sink is not None:
+            return node.sink.writer.write
+        operator = node.operator
+        return lambda batch: operator.on_batch(0, batch) if operator else None
+
+    def _open_operator(
+        self, uid: Uid, context: OperatorContext, state: StateBackend, restored: RestoredOperator
+    ) -> Operator:
+        graph = self._pipeline.graph
+        operator = self._pipeline.operators[uid]()
+        inputs = [self._pipeline.schemas[c.upstream] for c in graph.node(uid).inputs]
+        operator.open(context, inputs)
+        for name, batches in restored.states:
+            state.restore(name, batches)
+        return operator
+
+    def _open_sink(self, uid: Uid, restored: RestoredOperator) -> _Sink:
+        place = self._place
+        context = SinkContext(place.run_id, place.attempt, uid, place.subtask)
+        upstream = self._pipeline.graph.node(uid).inputs[0].upstream
+        writer = self._pipeline.sinks[uid].open(context, self._pipeline.schemas[upstream])
+        log = CommitLog(restored.prepared)
+        _commit(writer, log.take_restored())
+        return _Sink(writer, log)
+
+    def _cut_node(self, node: _Node, checkpoint_id: CheckpointId) -> OperatorCut:
+        prepared: tuple[Prepared, ...] = ()
+        if node.sink is not None:
+            committables = node.sink.writer.prepare(checkpoint_id)
+            prepared = node.sink.log.on_prepared(checkpoint_id, committables)
+        return OperatorCut(
+            node.uid, node.context.state.cut(), dict(node.context.counters), prepared
+        )
+
+
+def _commit(writer: SinkWriter, due: tuple[Prepared, ...]) -> None:
+    for prepared in due:
+        writer.commit(prepared.checkpoint_id, list(prepared.committables))

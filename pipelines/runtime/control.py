@@ -1,0 +1,147 @@
+"""What a slot and the job master say to each other, as JSON frames on the control connection.
+
+Slot to master: `Hello`, `Deployed`, `Running`, `Acknowledged`, `Declined`, `SourcesEnded`,
+`Committed`, `Failed`, `Ended`, `Sampled`. Master to slot: `Deploy`, `Begin`, `Inject`,
+`Completed`, `Aborted`, `Die`. The connection belongs to one attempt; its end is the slot's end.
+"""
+
+import msgspec
+
+from pipelines.domain.events import SubtaskSample
+from pipelines.domain.failures import CheckpointFailureReason
+from pipelines.domain.ids import CheckpointId, RunId, Uid
+from pipelines.domain.phases import SubtaskPhases
+from pipelines.domain.snapshots import SubtaskSnapshot
+from pipelines.domain.status import KillMoment
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    pass
+
+
+class Hello(Message, frozen=True, kw_only=True):
+    """First message of a slot: who it is, and where its data port listens."""
+
+    slot: int
+    pid: int
+    host: str
+    data_port: int
+
+
+class Deployed(Message, frozen=True, kw_only=True):
+    """Gates are registered and state is restored: peers may connect."""
+
+
+class Running(Message, frozen=True, kw_only=True):
+    """All channels are connected and all subtasks of the slot have begun."""
+
+
+class Acknowledged(Message, frozen=True, kw_only=True):
+    checkpoint_id: CheckpointId
+    snapshot: SubtaskSnapshot
+    phases: SubtaskPhases
+    source_records: int
+    watermark_ms: int | None
+
+
+class Declined(Message, frozen=True, kw_only=True):
+    checkpoint_id: CheckpointId
+    vertex: Uid
+    subtask: int
+    reason: CheckpointFailureReason
+    message: str
+
+
+class SourcesEnded(Message, frozen=True, kw_only=True):
+    """One source subtask has read everything; it still answers barriers."""
+
+    vertex: Uid
+    subtask: int
+
+
+class Committed(Message, frozen=True, kw_only=True):
+    checkpoint_id: CheckpointId
+    vertex: Uid
+    subtask: int
+
+
+class Failed(Message, frozen=True, kw_only=True):
+    vertex: Uid | None
+    subtask: int | None
+    cause: str
+    detail: str
+    is_fatal: bool  # trying again cannot help: bad input or a setting, not the world
+
+
+class Ended(Message, frozen=True, kw_only=True):
+    """Every subtask of the slot has ended after the final checkpoint."""
+
+
+class Sampled(Message, frozen=True, kw_only=True):
+    subtasks: list[SubtaskSample]
+    source_records: int
+    resident_bytes: int
+    counters: dict[str, int]
+
+
+class Peer(msgspec.Struct, frozen=True, kw_only=True):
+    slot: int
+    host: str
+    port: int
+
+
+class Deploy(Message, frozen=True, kw_only=True):
+    """Everything a slot needs; code comes from the flow's name, state from `restore_location`."""
+
+    run_id: RunId
+    pipeline: str
+    parameters: dict[str, str]
+    parallelism: int
+    max_parallelism: int
+    peers: list[Peer]
+    storage_roots: list[str]
+    restore_location: str | None
+
+
+class Begin(Message, frozen=True, kw_only=True):
+    """All slots are deployed: connect and run."""
+
+
+class Inject(Message, frozen=True, kw_only=True):
+    checkpoint_id: CheckpointId
+    trigger_ms: int
+    location: str
+    is_savepoint: bool
+    is_final: bool
+
+
+class Completed(Message, frozen=True, kw_only=True):
+    checkpoint_id: CheckpointId
+
+
+class Aborted(Message, frozen=True, kw_only=True):
+    checkpoint_id: CheckpointId
+
+
+class Die(Message, frozen=True, kw_only=True):
+    """Kill this slot's own process with SIGKILL: a fault on purpose."""
+
+    moment: KillMoment
+
+
+FromSlot = (
+    Hello
+    | Deployed
+    | Running
+    | Acknowledged
+    | Declined
+    | SourcesEnded
+    | Committed
+    | Failed
+    | Ended
+    | Sampled
+)
+FromMaster = Deploy | Begin | Inject | Completed | Aborted | Die
+
+SLOT_DECODER: msgspec.json.Decoder[FromSlot] = msgspec.json.Decoder(FromSlot)
+MASTER_DECODER: msgspec.json.Decoder[FromMaster] = msgspec.json.Decoder(FromMaster)

@@ -1,0 +1,179 @@
+"""Builds the subtasks of one slot: chains, gates, exchanges and restored state.
+
+Every slot builds the pipeline from the flow's name and parameters, so no code object travels.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from pipelines.channels.gate import Gate
+from pipelines.channels.network import SlotNetwork
+from pipelines.domain.clock import Clock
+from pipelines.domain.graph import Vertex
+from pipelines.domain.ids import Attempt, ChannelId, Uid, channel_id
+from pipelines.domain.key_groups import range_of
+from pipelines.flows.registry import flow
+from pipelines.runtime.alignment_timing import AlignmentTiming
+from pipelines.runtime.chain import ChainPlace, OperatorChain
+from pipelines.runtime.control import Deploy
+from pipelines.runtime.exchange import Exchange
+from pipelines.runtime.gate_feed import GateFeed
+from pipelines.runtime.mailbox import Mailbox
+from pipelines.runtime.restoring import NOTHING, RestoredOperator, RestorePoint
+from pipelines.runtime.snapshotting import SnapshotWriter
+from pipelines.runtime.source_feed import SourceFeed
+from pipelines.runtime.source_reader import SourceReader
+from pipelines.runtime.subtask import Feed, Subtask, SubtaskReporter
+from pipelines.state.hashmap import HashMapBackend
+from pipelines.storage.filesystem import FileSystemCheckpointStore
+from pipelines.stream import Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    subtasks: list[Subtask]
+    sources: list[Subtask]
+    gate_feeds: list[GateFeed]
+    gates: list[Gate]
+
+
+def deploy(
+    message: Deploy,
+    *,
+    attempt: Attempt,
+    subtask: int,
+    network: SlotNetwork,
+    uploads: Executor,
+    reporter: SubtaskReporter,
+    clock: Clock,
+) -> Deployment:
+    """Raises Rejected (the flow or the restore point cannot be used) or CorruptSnapshot."""
+    pipeline = flow(message.pipeline).build(message.parameters)
+    store = FileSystemCheckpointStore(message.storage_roots)
+    point = _restore_point(store, message.restore_location)
+    builder = _Builder(message, pipeline, store, point, attempt, subtask, network, reporter, clock)
+    built = [builder.build(vertex, uploads) for vertex in pipeline.graph.vertices]
+    return Deployment(
+        subtasks=[one.subtask for one in built],
+        sources=[one.subtask for one in built if one.gate is None],
+        gate_feeds=[one.feed for one in built if isinstance(one.feed, GateFeed)],
+        gates=[one.gate for one in built if one.gate is not None],
+    )
+
+
+def _restore_point(store: FileSystemCheckpointStore, location: str | None) -> RestorePoint | None:
+    if location is None:
+        return None
+    return RestorePoint(store, location, store.manifest(location))
+
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    subtask: Subtask
+    feed: Feed
+    gate: Gate | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Builder:
+    message: Deploy
+    pipeline: Pipeline
+    store: FileSystemCheckpointStore
+    point: RestorePoint | None
+    attempt: Attempt
+    subtask: int
+    network: SlotNetwork
+    reporter: SubtaskReporter
+    clock: Clock
+
+    def build(self, vertex: Vertex, uploads: Executor) -> _Built:
+        restored = {uid: self._restored(uid) for uid in vertex.nodes}
+        chain = OperatorChain(
+            self.pipeline,
+            self._place(vertex),
+            HashMapBackend,
+            {uid: self._exchanges(vertex, uid) for uid in vertex.nodes},
+            restored,
+        )
+        mailbox = Mailbox()
+        gate = self._gate(vertex, mailbox)
+        feed = self._feed(vertex, gate, restored[vertex.uid])
+        subtask = Subtask(
+            self._place(vertex),
+            chain,
+            feed,
+            SnapshotWriter(self.store),
+            uploads,
+            self.reporter,
+            self.clock,
+            mailbox,
+        )
+        return _Built(subtask, feed, gate)
+
+    def _place(self, vertex: Vertex) -> ChainPlace:
+        message = self.message
+        return ChainPlace(
+            message.run_id,
+            self.attempt,
+            vertex,
+            self.subtask,
+            message.parallelism,
+            message.max_parallelism,
+        )
+
+    def _restored(self, uid: Uid) -> RestoredOperator:
+        if self.point is None:
+            return NOTHING
+        parallelism, maximum = self.message.parallelism, self.message.max_parallelism
+        groups = range_of(self.subtask, parallelism, maximum)
+        return self.point.share_of(uid, self.subtask, parallelism, groups)
+
+    def _exchanges(self, vertex: Vertex, uid: Uid) -> list[Exchange]:
+        return [
+            Exchange(
+                edge.hash_by,
+                [
+                    self.network.output(
+                        channel_id(
+                            vertex.uid, self.subtask, edge.downstream_vertex, edge.port, target
+                        ),
+                        target,
+                    )
+                    for target in range(self.message.parallelism)
+                ],
+                self.message.max_parallelism,
+            )
+            for edge in self.pipeline.graph.outputs_of(uid)
+        ]
+
+    def _gate(self, vertex: Vertex, mailbox: Mailbox) -> Gate | None:
+        ports = dict(self._ports(vertex))
+        if not ports:
+            return None
+        gate = Gate(list(ports))
+        gate.on_available(mailbox.wake)
+        self.network.register_gate(gate)
+        return gate
+
+    def _ports(self, vertex: Vertex) -> Iterator[tuple[ChannelId, int]]:
+        for edge in vertex.inputs:
+            for source in range(self.message.parallelism):
+                channel = channel_id(
+                    edge.upstream_vertex, source, vertex.uid, edge.port, self.subtask
+                )
+                yield channel, edge.port
+
+    def _feed(self, vertex: Vertex, gate: Gate | None, restored: RestoredOperator) -> Feed:
+        if gate is not None:
+            timing = AlignmentTiming(self.clock)
+            return GateFeed(gate, dict(self._ports(vertex)), timing, restored.watermark_ms)
+        reader = SourceReader(
+            self.pipeline.sources[vertex.uid],
+            restored.positions,
+            self.subtask,
+            self.message.parallelism,
+            self.clock,
+            self.pipeline.pace,
+        )
+        return SourceFeed(reader)

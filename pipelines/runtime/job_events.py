@@ -1,0 +1,71 @@
+"""What the job master's loop handles: one queue, one thread, one thing at a time."""
+
+from dataclasses import dataclass
+
+from pipelines.domain.commands import DriverCommand
+from pipelines.domain.ids import Attempt, CheckpointId
+from pipelines.runtime.control import FromSlot, Hello
+from pipelines.runtime.control_link import ControlLink
+from pipelines.storage.store import Publication
+
+
+@dataclass(frozen=True, slots=True)
+class SlotArrived:
+    attempt: Attempt
+    hello: Hello
+    link: ControlLink[FromSlot]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSpoke:
+    attempt: Attempt
+    slot: int
+    message: FromSlot
+
+
+@dataclass(frozen=True, slots=True)
+class SlotGone:
+    """The control connection of a slot ended."""
+
+    attempt: Attempt
+    slot: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class StrangerRefused:
+    """Somebody connected without the token, or with an older attempt's."""
+
+    attempt: Attempt
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class StageEnded:
+    """The Spark stage that hosts an attempt is over; `problem` is empty when it succeeded."""
+
+    attempt: Attempt
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestWritten:
+    attempt: Attempt
+    checkpoint_id: CheckpointId
+    outcome: Publication | str  # a string: why it could not be written
+
+
+@dataclass(frozen=True, slots=True)
+class CommandArrived:
+    command: DriverCommand
+
+
+JobEvent = (
+    SlotArrived
+    | SlotSpoke
+    | SlotGone
+    | StrangerRefused
+    | StageEnded
+    | ManifestWritten
+    | CommandArrived
+)

@@ -1,0 +1,620 @@
+"""The job master: one thread, one queue, every decision of a run in one place.
+
+Hosts attempts one after the other, hands what it hears to the machines of `pipelines.protocol`,
+and carries out what they decide. Records never pass here.
+
+Source: Flink, `JobMaster` and `DefaultScheduler` (one pipelined region: the whole job restarts).
+"""
+
+import os
+import queue
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+from pipelines.bus.inbox import Inbox
+from pipelines.bus.journal import JournalWriter
+from pipelines.bus.lease import Lease
+from pipelines.domain.clock import Clock
+from pipelines.domain.commands import (
+    Cancel,
+    DriverCommand,
+    KillSlot,
+    StopWithSavepoint,
+    TakeSavepoint,
+    TriggerCheckpoint,
+)
+from pipelines.domain.errors import CorruptSnapshot, Rejected
+from pipelines.domain.events import (
+    Event,
+    FailureOccurred,
+    JobStatusChanged,
+    OutputSuperseded,
+    RequestAccepted,
+    RequestEnded,
+    RestorePointRefused,
+    RunEnded,
+    RunStarted,
+    SlotConnected,
+    SlotLost,
+    ZombieRefused,
+)
+from pipelines.domain.failures import CheckpointFailureReason
+from pipelines.domain.ids import CheckpointId, RequestId, RunId
+from pipelines.domain.run import RunDirectory, RunSpec
+from pipelines.domain.settings import RestartStrategy, Settings
+from pipelines.domain.status import (
+    CheckpointKind,
+    JobStatus,
+    RecoveryPhase,
+    RequestOutcome,
+)
+from pipelines.protocol.fencing import AttemptFence
+from pipelines.protocol.job import JobState
+from pipelines.protocol.recovery import Choice, NoUsablePoint, choose_point
+from pipelines.protocol.restart import FixedDelayRestart, GiveUp, RestartAfter
+from pipelines.protocol.retention import RetainedPoint, RetainedPoints
+from pipelines.protocol.triggering import FINAL, TriggerRequest
+from pipelines.runtime.attempt_host import AttemptHost, Readiness
+from pipelines.runtime.checkpoint_host import (
+    CheckpointHost,
+    CheckpointListener,
+    CheckpointSurroundings,
+    source_records_of,
+)
+from pipelines.runtime.control import (
+    Acknowledged,
+    Committed,
+    Declined,
+    Deploy,
+    Deployed,
+    Ended,
+    Failed,
+    FromSlot,
+    Running,
+    Sampled,
+    SourcesEnded,
+)
+from pipelines.runtime.control_server import ControlServer
+from pipelines.runtime.job_events import (
+    CommandArrived,
+    JobEvent,
+    ManifestWritten,
+    SlotArrived,
+    SlotGone,
+    SlotSpoke,
+    StageEnded,
+    StrangerRefused,
+)
+from pipelines.runtime.metrics_board import MetricsBoard
+from pipelines.runtime.recovery_watch import RecoveryWatch
+from pipelines.runtime.restore_points import (
+    check_fits,
+    next_checkpoint_id,
+    own_points,
+    requested_point,
+    verifier,
+)
+from pipelines.runtime.slot import SlotAddress
+from pipelines.storage.store import CheckpointStore
+from pipelines.stream import Pipeline
+
+INBOX_PERIOD_MS = 50.0
+STAGE_END_TIMEOUT_MS = 10_000.0
+EXECUTOR_THREADS = 2
+
+
+class StageHost(Protocol):
+    """Where slots run. The real one is a Spark barrier stage."""
+
+    def start(self, address: SlotAddress, parallelism: int) -> None:
+        """Begin to start `parallelism` slots; their end is posted as `StageEnded`."""
+        ...
+
+    def cancel(self, address: SlotAddress) -> None:
+        """Make sure that the stage of this attempt ends."""
+        ...
+
+
+class JobMaster(CheckpointListener):
+    def __init__(
+        self,
+        spec: RunSpec,
+        directory: RunDirectory,
+        pipeline: Pipeline,
+        settings: Settings,
+        store: CheckpointStore,
+        lease: Lease,
+        journal: JournalWriter,
+        inbox: Inbox,
+        clock: Clock,
+    ) -> None:
+        self._spec = spec
+        self._directory = directory
+        self._pipeline = pipeline
+        self._settings = settings
+        self._store = store
+        self._lease = lease
+        self._journal = journal
+        self._inbox = inbox
+        self._clock = clock
+        self._events: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
+        self._fence = AttemptFence()
+        self._state = JobState()
+        self._restart = FixedDelayRestart(
+            attempts=_restart_attempts(settings), delay_ms=settings.restart_delay_ms
+        )
+        self._board = MetricsBoard(clock)
+        self._recovery = RecoveryWatch(clock, self._emit)
+        self._executor = ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix="storage")
+        self._control = ControlServer("127.0.0.1", self.post)
+        self._attempt: AttemptHost | None = None
+        self._address: SlotAddress | None = None
+        self._stage_is_over = True
+        self._restart_due_ms: float | None = None
+        self._restart_choice: Choice | None = None
+        self._sources_left: set[tuple[str, int]] = set()
+        self._waiting: dict[RequestId, DriverCommand] = {}
+        self._stop_path: str | None = None  # the point after which the run has to end
+        self._outcome: tuple[JobStatus, str] | None = None
+        self._checkpoints = self._checkpoint_host()
+        self._stages: StageHost | None = None
+
+    def post(self, event: JobEvent) -> None:
+        """From any thread."""
+        self._events.put(event)
+
+    def run(self, stages: StageHost) -> JobStatus:
+        """Until the run is over. Raises Rejected when it cannot start as asked."""
+        self._stages = stages
+        self._emit(self._run_started())
+        self._begin_first_attempt()
+        threading.Thread(target=self._watch_inbox, name="inbox", daemon=True).start()
+        while self._outcome is None:
+            self._on_time()
+            self._take_one()
+        return self._finish(*self._outcome)
+
+    # The loop.
+
+    def _take_one(self) -> None:
+        wait_s = max(0.0, self._next_due_ms() - self._clock.monotonic_ms()) / 1000.0
+        try:
+            event = self._events.get(timeout=wait_s)
+        except queue.Empty:
+            return
+        self._on_event(event)
+
+    def _on_event(self, event: JobEvent) -> None:
+        match event:
+            case SlotArrived():
+                self._on_slot_arrived(event)
+            case SlotSpoke():
+                self._on_slot_spoke(event)
+            case SlotGone(attempt, slot, problem):
+                if self._is_current(attempt) and not self._current().has_ended(slot):
+                    self._on_slot_lost(slot, problem)
+            case StrangerRefused(attempt, what):
+                self._emit(ZombieRefused(zombie_attempt=attempt, what=what))
+            case StageEnded(attempt, problem):
+                self._on_stage_ended(attempt, problem)
+            case ManifestWritten():
+                self._checkpoints.on_manifest(event)
+            case CommandArrived(command):
+                self._on_command(command)
+
+    def _on_time(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._board.due_ms:
+            self._report_metrics()
+        self._look_for_silence(now_ms)
+        self._begin_when_due(now_ms)
+        self._checkpoint_due_ms = self._checkpoints.on_time()
+
+    def _next_due_ms(self) -> float:
+        dues = [self._board.due_ms]
+        if self._checkpoint_due_ms is not None:
+            dues.append(self._checkpoint_due_ms)
+        if self._restart_due_ms is not None and self._stage_is_over:
+            dues.append(self._restart_due_ms)
+        return min(dues)
+
+    _checkpoint_due_ms: float | None = None
+
+    # Attempts: begin, progress, end.
+
+    def _begin_first_attempt(self) -> None:
+        """A driver that replaces a dead one recovers; a new run starts where it was told to."""
+        resumes = bool(self._checkpoints.points.newest_first()) or self._lease.attempts_so_far() > 0
+        choice = self._choose_point()
+        if resumes:
+            self._recovery.on_failure(self._clock.monotonic_ms(), 0)
+        self._decided(choice)
+        self._begin_attempt(choice)
+
+    def _begin_attempt(self, choice: Choice) -> None:
+        attempt = self._lease.next_attempt()
+        self._fence.on_attempt(attempt)
+        self._move_to(JobStatus.INITIALIZING)
+        self._rewind_sinks(choice)
+        self._restart_choice = choice
+        self._attempt = AttemptHost(attempt, self._spec.parallelism)
+        self._sources_left = {
+            (uid, index)
+            for uid in self._pipeline.sources
+            for index in range(self._spec.parallelism)
+        }
+        self._address = self._control.open_for(attempt)
+        self._stage_is_over = False
+        if self._stages is not None:
+            self._stages.start(self._address, self._spec.parallelism)
+
+    def _on_slot_arrived(self, event: SlotArrived) -> None:
+        if not self._is_current(event.attempt):
+            self._emit(ZombieRefused(zombie_attempt=event.attempt, what="a slot that connected"))
+            event.link.close()
+            return
+        attempt, hello = self._current(), event.hello
+        attempt.on_arrived(hello, event.link, self._clock.monotonic_ms())
+        self._emit(SlotConnected(slot=hello.slot, pid=hello.pid, host=hello.host))
+        if attempt.readiness is Readiness.DEPLOYING:
+            self._recovery.reached(RecoveryPhase.STOP)
+            self._recovery.reached(RecoveryPhase.START)
+            attempt.deploy(self._deployment())
+
+    def _on_slot_spoke(self, event: SlotSpoke) -> None:
+        if not self._is_current(event.attempt):
+            return  # its connection is being closed; what it says changes nothing
+        self._current().on_heard(event.slot, self._clock.monotonic_ms())
+        self._on_message(event.slot, event.message)
+
+    def _on_message(self, slot: int, message: FromSlot) -> None:
+        match message:
+            case Deployed():
+                self._current().on_deployed(slot)
+                if self._current().readiness is Readiness.BEGINNING:
+                    self._current().begin()
+            case Running():
+                self._current().on_running(slot)
+                if self._current().readiness is Readiness.RUNNING:
+                    self._on_all_running()
+            case Acknowledged():
+                self._checkpoints.on_acknowledged(message)
+            case Declined():
+                self._checkpoints.on_declined(message)
+            case Committed():
+                self._checkpoints.on_committed(message)
+            case SourcesEnded(vertex=vertex, subtask=subtask):
+                self._sources_left.discard((vertex, subtask))
+                if not self._sources_left:
+                    self._checkpoints.on_sources_ended()
+            case Sampled():
+                self._board.on_sampled(slot, message)
+                self._recovery.on_source_records(self._board.source_records)
+            case Failed():
+                self._on_subtask_failed(slot, message)
+            case Ended():
+                self._on_slot_ended(slot)
+
+    def _on_all_running(self) -> None:
+        self._move_to(JobStatus.RUNNING)
+        self._recovery.reached(RecoveryPhase.RESTORE)
+        self._checkpoints.on_running(self._current())
+        if self._stop_path is not None:  # it failed between its last point and its end
+            self._checkpoints.on_request(FINAL)
+
+    def _on_slot_ended(self, slot: int) -> None:
+        attempt = self._current()
+        attempt.on_ended(slot)
+        if attempt.have_all_ended:
+            attempt.end()
+            self._attempt = None
+            self._end(JobStatus.FINISHED, self._finish_reason())
+
+    # Failures.
+
+    def _on_slot_lost(self, slot: int, problem: str) -> None:
+        attempt = self._current()
+        pid = attempt.pid_of(slot) or 0
+        self._emit(SlotLost(slot=slot, pid=pid, reason=problem))
+        heard_ms = attempt.heard_ms(slot) or self._clock.monotonic_ms()
+        event = FailureOccurred(cause=f"Slot {slot} (pid {pid}) is gone: {problem}.", slot=slot)
+        self._fail_attempt(event, heard_ms)
+
+    def _on_subtask_failed(self, slot: int, message: Failed) -> None:
+        where = "" if message.vertex is None else f"{message.vertex}[{message.subtask}]: "
+        event = FailureOccurred(
+            cause=f"{where}{message.cause}",
+            vertex=message.vertex,
+            subtask=message.subtask,
+            slot=slot,
+            detail=message.detail,
+        )
+        self._fail_attempt(event, self._clock.monotonic_ms(), is_fatal=message.is_fatal)
+
+    def _on_stage_ended(self, attempt: int, problem: str) -> None:
+        if attempt == self._fence.current:
+            self._stage_is_over = True
+        if self._is_current_number(attempt):
+            cause = f"The Spark stage of attempt {attempt} ended: {problem or 'without an error'}"
+            self._fail_attempt(FailureOccurred(cause=cause), self._clock.monotonic_ms())
+
+    def _look_for_silence(self, now_ms: float) -> None:
+        if self._attempt is None or self._state.status is not JobStatus.RUNNING:
+            return
+        for slot in self._attempt.silent_since(now_ms - self._settings.heartbeat_timeout_ms):
+            self._on_slot_lost(slot, "it has been silent for longer than heartbeat.timeout")
+            return
+
+    def too_many_failures(self, message: str) -> None:
+        self._fail_attempt(FailureOccurred(cause=message), self._clock.monotonic_ms())
+
+    def _fail_attempt(
+        self, event: FailureOccurred, last_sign_of_life_ms: float, *, is_fatal: bool = False
+    ) -> None:
+        """1. Record. 2. Fence the attempt. 3. Ask the restart strategy."""
+        if self._attempt is None:
+            return
+        self._emit(event)
+        self._recovery.on_failure(last_sign_of_life_ms, self._board.source_records)
+        self._end_attempt(CheckpointFailureReason.TASK_FAILURE, event.cause)
+        if is_fatal:
+            self._move_to(JobStatus.FAILING, event.cause)
+            self._end(JobStatus.FAILED, event.cause)
+            return
+        match self._restart.on_failure():
+            case RestartAfter(delay_ms):
+                self._restart_after(delay_ms, event.cause)
+            case GiveUp(reason):
+                self._move_to(JobStatus.FAILING, reason)
+                self._end(JobStatus.FAILED, f"{event.cause} {reason}")
+
+    def _restart_after(self, delay_ms: float, cause: str) -> None:
+        self._move_to(JobStatus.RESTARTING, cause)
+        try:
+            self._restart_choice = self._choose_point()
+        except CorruptSnapshot as error:
+            self._move_to(JobStatus.FAILING, str(error))
+            self._end(JobStatus.FAILED, str(error))
+            return
+        self._decided(self._restart_choice)
+        self._restart_due_ms = self._clock.monotonic_ms() + delay_ms
+
+    def _begin_when_due(self, now_ms: float) -> None:
+        due_ms, choice = self._restart_due_ms, self._restart_choice
+        if due_ms is None or now_ms < due_ms or choice is None:
+            return
+        if not self._stage_is_over and now_ms < due_ms + STAGE_END_TIMEOUT_MS:
+            return  # two attempts would want the same Spark slots
+        self._restart_due_ms = None
+        self._recovery.reached(RecoveryPhase.STOP)
+        self._begin_attempt(choice)
+
+    def _end_attempt(self, reason: CheckpointFailureReason, why: str) -> None:
+        attempt, self._attempt = self._attempt, None
+        if attempt is None:
+            return
+        attempt.end()
+        if self._stages is not None and self._address is not None:
+            self._stages.cancel(self._address)
+        self._checkpoints.on_stopped(reason, why)
+
+    # Where to start from.
+
+    def _choose_point(self) -> Choice:
+        """Raises CorruptSnapshot when points exist and none of them can be used."""
+        points = self._checkpoints.points.newest_first()
+        requested = requested_point(self._spec, self._store) if not points else None
+        if requested is not None:
+            manifest = self._store.manifest(requested.location)
+            check_fits(manifest, requested.location, self._spec, self._pipeline.graph)
+        candidates = points or ([requested] if requested else [])
+        found = choose_point(candidates, verifier(self._store, self._spec, self._pipeline.graph))
+        for refused in found.refused:
+            message = refused.problem
+            self._emit(RestorePointRefused(path=refused.point.location, message=message))
+            if refused.point in points:
+                self._checkpoints.points.on_refused(refused.point)
+        if isinstance(found, NoUsablePoint):
+            raise CorruptSnapshot(
+                f"No recovery point of this run can be used: {found.refused[0].problem}"
+            )
+        return found
+
+    def _decided(self, choice: Choice) -> None:
+        point = choice.point
+        records = 0 if point is None else source_records_of(self._store.manifest(point.location))
+        self._board.on_attempt_ended(records)
+        self._recovery.on_decided(
+            point.checkpoint_id if point else None, point.location if point else None, records
+        )
+
+    def _rewind_sinks(self, choice: Choice) -> None:
+        """Output that the starting point does not know of is set aside, so nothing doubles."""
+        lineage: list[tuple[RunId, CheckpointId]] = []
+        if choice.point is not None:
+            manifest = self._store.manifest(choice.point.location)
+            lineage = [*manifest.ancestors, (manifest.run_id, manifest.checkpoint_id)]
+        self._checkpoints.ancestors = [a for a in lineage if a[0] != self._spec.run_id]
+        for uid, sink in self._pipeline.sinks.items():
+            superseded = sink.rewind(lineage, self._spec.run_id)
+            if superseded is not None and superseded.items:
+                self._emit(
+                    OutputSuperseded(sink=uid, files=superseded.items, moved_to=superseded.moved_to)
+                )
+
+    # What people ask for.
+
+    def _watch_inbox(self) -> None:
+        """On its own thread: commands are files, so that neither side has to be up."""
+        seen: set[RequestId] = set()
+        pause = threading.Event()
+        while not pause.wait(INBOX_PERIOD_MS / 1000.0):
+            for command in self._inbox.pending():
+                if command.request_id not in seen:
+                    seen.add(command.request_id)
+                    self.post(CommandArrived(command))
+
+    def _on_command(self, command: DriverCommand) -> None:
+        self._waiting[command.request_id] = command
+        self._emit(RequestAccepted(request_id=command.request_id))
+        match command:
+            case TriggerCheckpoint():
+                self._request_checkpoint(command, CheckpointKind.CHECKPOINT, stops_run=False)
+            case TakeSavepoint():
+                self._request_checkpoint(command, CheckpointKind.SAVEPOINT, stops_run=False)
+            case StopWithSavepoint():
+                self._request_checkpoint(command, CheckpointKind.SAVEPOINT, stops_run=True)
+            case Cancel():
+                self._cancel(command)
+            case KillSlot(slot=slot):
+                self._kill(command, slot)
+
+    def _request_checkpoint(
+        self, command: DriverCommand, kind: CheckpointKind, *, stops_run: bool
+    ) -> None:
+        request = TriggerRequest(kind, command.request_id, stops_run)
+        if not self._checkpoints.on_request(request):
+            reason = CheckpointFailureReason.TOO_MANY_CHECKPOINT_REQUESTS
+            self._answer(command.request_id, RequestOutcome.REJECTED, reason)
+
+    def _cancel(self, command: Cancel) -> None:
+        self._move_to(JobStatus.CANCELLING, f"{command.requested_by}: {command.reason}")
+        self._end_attempt(
+            CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN, "The run is cancelled."
+        )
+        self._answer(command.request_id, RequestOutcome.SUCCEEDED, "The run is cancelled.")
+        self._end(JobStatus.CANCELED, f"cancelled by {command.requested_by}: {command.reason}")
+
+    def _kill(self, command: KillSlot, slot: int) -> None:
+        attempt = self._attempt
+        if attempt is None or attempt.pid_of(slot) is None:
+            message = (
+                f"There is no running slot {slot}; slots are 0 to {self._spec.parallelism - 1}."
+            )
+            self._answer(command.request_id, RequestOutcome.REJECTED, message)
+            return
+        pid = attempt.pid_of(slot)
+        attempt.kill(slot, command.moment)
+        when = "now" if command.moment.value == "now" else "the next time it aligns"
+        message = f"Slot {slot} (pid {pid}) is killed {when}."
+        self._answer(command.request_id, RequestOutcome.SUCCEEDED, message)
+
+    def checkpoint_completed(self, request: TriggerRequest, path: str) -> None:
+        self._restart.on_progress()
+        self._recovery.reached(RecoveryPhase.FIRST_CHECKPOINT)
+        if request.stops_run:
+            self._stop_path = path
+        if request.request_id is not None:
+            message = f"Completed: {path}"
+            self._answer(request.request_id, RequestOutcome.SUCCEEDED, message, path)
+
+    def checkpoint_aborted(self, request: TriggerRequest, message: str) -> None:
+        if request.request_id is not None:
+            self._answer(request.request_id, RequestOutcome.FAILED, message)
+
+    def _answer(
+        self, request_id: RequestId, outcome: RequestOutcome, message: str, path: str | None = None
+    ) -> None:
+        if self._waiting.pop(request_id, None) is None:
+            return
+        self._emit(RequestEnded(request_id=request_id, outcome=outcome, message=message, path=path))
+        self._inbox.done(request_id)
+
+    # The end.
+
+    def _end(self, status: JobStatus, reason: str) -> None:
+        self._outcome = (status, reason)
+
+    def _finish(self, status: JobStatus, reason: str) -> JobStatus:
+        self._move_to(status, reason)
+        self._report_metrics()
+        for request_id in list(self._waiting):
+            self._answer(request_id, RequestOutcome.FAILED, f"The run ended first: {reason}")
+        self._executor.shutdown(wait=True)
+        self._control.close()
+        self._emit(RunEnded(status=status, reason=reason))
+        return status
+
+    def _finish_reason(self) -> str:
+        if self._stop_path is None or "savepoint-" not in self._stop_path:
+            return "The sources have ended and the final checkpoint is committed."
+        return f"Stopped with the savepoint {self._stop_path}."
+
+    # Small things.
+
+    def _emit(self, event: Event) -> None:
+        self._journal.append(event, self._fence.current)
+
+    def _move_to(self, status: JobStatus, reason: str = "") -> None:
+        self._state.move_to(status)
+        self._emit(JobStatusChanged(status=status, reason=reason))
+
+    def _report_metrics(self) -> None:
+        host = self._checkpoints
+        self._emit(
+            self._board.report(self._state.status, host.last_completed_ms, host.last_committed_ms)
+        )
+
+    def _is_current(self, attempt: int) -> bool:
+        return self._is_current_number(attempt)
+
+    def _is_current_number(self, attempt: int) -> bool:
+        return self._attempt is not None and self._attempt.attempt == attempt
+
+    def _current(self) -> AttemptHost:
+        if self._attempt is None:
+            raise Rejected("no attempt is running")
+        return self._attempt
+
+    def _deployment(self) -> Deploy:
+        point = self._restart_choice.point if self._restart_choice else None
+        return Deploy(
+            run_id=self._spec.run_id,
+            pipeline=self._spec.pipeline,
+            parameters=self._spec.parameters,
+            parallelism=self._spec.parallelism,
+            max_parallelism=self._spec.max_parallelism,
+            peers=self._current().peers(),
+            storage_roots=[str(self._directory.path.parent.parent)],
+            restore_location=point.location if point else None,
+        )
+
+    def _run_started(self) -> RunStarted:
+        return RunStarted(
+            pipeline=self._spec.pipeline,
+            parallelism=self._spec.parallelism,
+            max_parallelism=self._spec.max_parallelism,
+            master=self._spec.master,
+            guarantee=self._pipeline.guarantee,
+            settings=self._spec.settings,
+            restored_from=self._spec.restore_from,
+            driver_pid=os.getpid(),
+            vertices=self._pipeline.graph.shape(),
+        )
+
+    def _checkpoint_host(self) -> CheckpointHost:
+        surroundings = CheckpointSurroundings(
+            self._spec,
+            self._directory,
+            self._settings,
+            self._pipeline.graph,
+            self._store,
+            self._clock,
+            self._executor,
+            self._fence,
+            self._lease.is_current,
+            self._emit,
+            self.post,
+        )
+        points: tuple[RetainedPoint, ...] = tuple(own_points(self._directory, self._store))
+        return CheckpointHost(
+            surroundings,
+            RetainedPoints(self._settings.retained_checkpoints, points),
+            next_checkpoint_id(self._directory, self._spec),
+            self,
+        )
+
+
+def _restart_attempts(settings: Settings) -> int:
+    return 0 if settings.restart_strategy is RestartStrategy.NONE else settings.restart_attempts

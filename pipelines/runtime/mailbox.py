@@ -1,0 +1,57 @@
+"""A subtask's mailbox: everything that is not a record, handled one at a time by its thread.
+
+Source: Flink, `TaskMailbox`.
+"""
+
+import queue
+import threading
+from dataclasses import dataclass
+
+from pipelines.domain.elements import Barrier
+from pipelines.domain.ids import CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class InjectBarrier:
+    """Cut here and send the barrier on; only sources get this."""
+
+    barrier: Barrier
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointCompleted:
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointAborted:
+    checkpoint_id: CheckpointId
+
+
+Mail = InjectBarrier | CheckpointCompleted | CheckpointAborted
+
+
+class Mailbox:
+    """Mail is rare (a few per checkpoint), so its queue is bounded by what the master sends."""
+
+    def __init__(self) -> None:
+        self._mail: queue.SimpleQueue[Mail] = queue.SimpleQueue()
+        self._wake = threading.Event()
+
+    def post(self, mail: Mail) -> None:
+        self._mail.put(mail)
+        self._wake.set()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def try_take(self) -> Mail | None:
+        try:
+            return self._mail.get_nowait()
+        except queue.Empty:
+            return None
+
+    def wait(self, timeout_ms: float) -> None:
+        """Until something was posted or `wake` was called since the last wait, or time is up."""
+        self._wake.wait(timeout_ms / 1000.0)
+        self._wake.clear()

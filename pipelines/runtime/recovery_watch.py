@@ -1,0 +1,65 @@
+"""Follows one recovery and reports its phases as they are reached."""
+
+from collections.abc import Callable
+
+from pipelines.domain.clock import Clock
+from pipelines.domain.events import Event, RecoveryPhaseReached
+from pipelines.domain.ids import CheckpointId
+from pipelines.domain.status import RecoveryPhase
+from pipelines.protocol.recovery import RecoveryProgress
+
+
+class RecoveryWatch:
+    """`None` progress: nothing is being recovered, and whatever is reached goes unreported."""
+
+    def __init__(self, clock: Clock, emit: Callable[[Event], None]) -> None:
+        self._clock = clock
+        self._emit = emit
+        self._progress: RecoveryProgress | None = None
+        self._records_at_failure = 0
+        self._records_at_start = 0
+
+    def on_failure(self, last_sign_of_life_ms: float, source_records: int) -> None:
+        """A new failure ends the watch over the recovery before it."""
+        self._progress = RecoveryProgress(last_sign_of_life_ms)
+        self._records_at_failure = max(self._records_at_failure, source_records)
+        self.reached(RecoveryPhase.DETECT)
+
+    def on_decided(
+        self, checkpoint_id: CheckpointId | None, path: str | None, source_records: int
+    ) -> None:
+        self._records_at_start = source_records
+        self.reached(
+            RecoveryPhase.DECIDE,
+            restored_checkpoint_id=checkpoint_id,
+            restored_path=path,
+            records_to_replay=max(0, self._records_at_failure - source_records),
+        )
+
+    def on_source_records(self, source_records: int) -> None:
+        if source_records > self._records_at_start:
+            self.reached(RecoveryPhase.FIRST_RECORD)
+        if source_records >= self._records_at_failure:
+            self.reached(RecoveryPhase.CAUGHT_UP)
+
+    def reached(
+        self,
+        phase: RecoveryPhase,
+        *,
+        restored_checkpoint_id: CheckpointId | None = None,
+        restored_path: str | None = None,
+        records_to_replay: int | None = None,
+    ) -> None:
+        progress = self._progress
+        if progress is None or not progress.expects(phase):
+            return
+        duration_ms = progress.on_reached(phase, self._clock.monotonic_ms())
+        self._emit(
+            RecoveryPhaseReached(
+                phase=phase,
+                duration_ms=duration_ms,
+                restored_checkpoint_id=restored_checkpoint_id,
+                restored_path=restored_path,
+                records_to_replay=records_to_replay,
+            )
+        )

@@ -1,0 +1,93 @@
+"""What one subtask takes from a checkpoint, at the same or another parallelism.
+
+Keyed rows go by key group. Everything that is a list (positions, committables, counters) is dealt
+by the old subtask's index modulo the new parallelism, except positions: a source is handed all of
+them and deals the splits itself. Source: Flink, `StateAssignmentOperation`.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+import pyarrow as pa
+
+from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.domain.key_groups import KeyGroupRange
+from pipelines.domain.snapshots import Json, Manifest, OperatorSnapshot
+from pipelines.protocol.commit import Prepared
+from pipelines.storage.store import CheckpointStore
+
+
+class StoredCommittables(msgspec.Struct, frozen=True, kw_only=True):
+    """The JSON form of `Prepared` in a snapshot."""
+
+    checkpoint_id: CheckpointId
+    items: list[Json]
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredOperator:
+    """`states` may be consumed once: (name, rows). Positions are those of all old subtasks."""
+
+    states: tuple[tuple[str, Iterable[pa.RecordBatch]], ...] = ()
+    positions: tuple[Json, ...] = ()
+    prepared: tuple[Prepared, ...] = ()
+    counters: tuple[tuple[str, int], ...] = ()
+    watermark_ms: int | None = None
+
+
+NOTHING = RestoredOperator()
+
+
+class RestorePoint:
+    """One verified checkpoint, asked by each subtask for its share."""
+
+    def __init__(self, store: CheckpointStore, location: str, manifest: Manifest) -> None:
+        self._store = store
+        self._location = location
+        self._manifest = manifest
+
+    def share_of(
+        self, uid: Uid, subtask: int, parallelism: int, key_groups: KeyGroupRange
+    ) -> RestoredOperator:
+        old = self._snapshots_of(uid)
+        mine = [snapshot for index, snapshot in old if index % parallelism == subtask]
+        watermarks = [snapshot.watermark_ms for _, snapshot in old]
+        known = [watermark for watermark in watermarks if watermark is not None]
+        return RestoredOperator(
+            states=tuple(self._rows(old, key_groups)),
+            positions=tuple(s.positions for _, s in old if s.positions is not None),
+            prepared=tuple(sorted(_prepared(mine), key=lambda p: p.checkpoint_id)),
+            counters=tuple(_sum_counters(mine).items()),
+            watermark_ms=min(known) if known and len(known) == len(watermarks) else None,
+        )
+
+    def _snapshots_of(self, uid: Uid) -> list[tuple[int, OperatorSnapshot]]:
+        return [
+            (subtask.subtask, operator)
+            for subtask in self._manifest.subtasks
+            for operator in subtask.operators
+            if operator.uid == uid
+        ]
+
+    def _rows(
+        self, old: list[tuple[int, OperatorSnapshot]], key_groups: KeyGroupRange
+    ) -> Iterator[tuple[str, Iterable[pa.RecordBatch]]]:
+        for _, snapshot in old:
+            for state in snapshot.states:
+                if state.key_group_range.overlaps(key_groups):
+                    yield state.state, self._store.read_batches(self._location, state.file)
+
+
+def _prepared(snapshots: list[OperatorSnapshot]) -> Iterator[Prepared]:
+    for snapshot in snapshots:
+        for stored in msgspec.convert(snapshot.committables, list[StoredCommittables]):
+            yield Prepared(stored.checkpoint_id, tuple(stored.items))
+
+
+def _sum_counters(snapshots: list[OperatorSnapshot]) -> dict[str, int]:
+    totals: dict[str, int] = {}
+    for snapshot in snapshots:
+        for name, value in snapshot.counters.items():
+            totals[name] = totals.get(name, 0) + value
+    return totals

@@ -1,0 +1,236 @@
+"""A slot: the process that hosts one subtask of every vertex for one attempt.
+
+It dials the job master, proves the attempt's token, gets its deployment, and dies with its control
+connection: `os._exit`, in milliseconds, so that no zombie of an old attempt writes anything while
+the next one starts. Knows nothing of Spark.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pipelines.channels.channel import PeerAddress
+from pipelines.channels.handshake import prove_token
+from pipelines.channels.network import SlotNetwork
+from pipelines.domain.elements import Barrier
+from pipelines.domain.errors import InvariantViolated, Rejected
+from pipelines.domain.ids import Attempt, CheckpointId, Uid
+from pipelines.domain.phases import SubtaskPhases
+from pipelines.domain.snapshots import SubtaskSnapshot
+from pipelines.domain.status import KillMoment
+from pipelines.runtime.chain import ChainPlace
+from pipelines.runtime.clocks import SystemClock
+from pipelines.runtime.control import (
+    MASTER_DECODER,
+    Aborted,
+    Acknowledged,
+    Begin,
+    Committed,
+    Completed,
+    Declined,
+    Deploy,
+    Deployed,
+    Die,
+    Ended,
+    Failed,
+    FromMaster,
+    Hello,
+    Inject,
+    Message,
+    Running,
+    SourcesEnded,
+)
+from pipelines.runtime.control_link import ControlLink
+from pipelines.runtime.deployment import Deployment, deploy
+from pipelines.runtime.mailbox import CheckpointAborted, CheckpointCompleted, InjectBarrier
+from pipelines.runtime.sampling import Sampler
+from pipelines.runtime.subtask import failure_reason
+
+CONNECT_TIMEOUT_S = 30.0
+UPLOAD_THREADS = 2
+EXIT_CONTROL_LOST = 71
+
+
+@dataclass(frozen=True, slots=True)
+class SlotAddress:
+    """What a slot is told by its host. The token is the attempt's secret and is never logged."""
+
+    host: str
+    port: int
+    token: str
+    attempt: Attempt
+
+
+def run_slot(address: SlotAddress, slot: int) -> None:
+    """Serve until the final checkpoint; otherwise never return: the process exits."""
+    pa.set_cpu_count(1)  # parallelism comes from slots; more threads would only fight over cores
+    connection = socket.create_connection((address.host, address.port), CONNECT_TIMEOUT_S)
+    prove_token(connection, address.token, attempt=address.attempt, slot=slot)
+    connection.settimeout(None)
+    SlotHost(address, slot, ControlLink(connection, MASTER_DECODER)).serve()
+
+
+class SlotHost:
+    """Carries out what the master says; reports what its subtasks do."""
+
+    def __init__(self, address: SlotAddress, slot: int, link: ControlLink[FromMaster]) -> None:
+        self._attempt = address.attempt
+        self._slot = slot
+        self._link = link
+        self._clock = SystemClock()
+        self._network = SlotNetwork(
+            slot, address.attempt, address.token, on_failure=self._network_failed
+        )
+        self._uploads = ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="upload")
+        self._deployment: Deployment | None = None
+        self._peers: list[PeerAddress] = []
+        self._locations: dict[CheckpointId, str] = {}
+        self._running_subtasks = 0
+        self._counting = threading.Lock()
+        self._has_ended = False
+
+    def serve(self) -> None:
+        host, port = self._network.address
+        self._link.send(Hello(slot=self._slot, pid=os.getpid(), host=host, data_port=port))
+        while (message := self._link.receive()) is not None:
+            try:
+                self._on_message(message)
+            except Exception as error:
+                self._report_failure(None, None, error)
+        if not self._has_ended:
+            os._exit(EXIT_CONTROL_LOST)
+        self._network.close()
+        self._uploads.shutdown()
+
+    def _on_message(self, message: FromMaster) -> None:
+        match message:
+            case Deploy():
+                self._deploy(message)
+            case Begin():
+                self._begin()
+            case Inject():
+                self._inject(message)
+            case Completed(checkpoint_id=checkpoint_id):
+                self._locations.pop(checkpoint_id, None)
+                for subtask in self._deployed().subtasks:
+                    subtask.mailbox.post(CheckpointCompleted(checkpoint_id))
+            case Aborted(checkpoint_id=checkpoint_id):
+                for subtask in self._deployed().subtasks:
+                    subtask.mailbox.post(CheckpointAborted(checkpoint_id))
+            case Die(moment=KillMoment.NOW):
+                os.kill(os.getpid(), signal.SIGKILL)
+            case Die():
+                for feed in self._deployed().gate_feeds:
+                    feed.die_while_aligning()
+
+    def _deploy(self, message: Deploy) -> None:
+        self._peers = [PeerAddress(p.slot, p.host, p.port) for p in message.peers]
+        self._deployment = deploy(
+            message,
+            attempt=self._attempt,
+            subtask=self._slot,
+            network=self._network,
+            uploads=self._uploads,
+            reporter=self,
+            clock=self._clock,
+        )
+        self._running_subtasks = len(self._deployment.subtasks)
+        self._link.send(Deployed())
+
+    def _begin(self) -> None:
+        deployment = self._deployed()
+        self._network.connect(self._peers)
+        for subtask in deployment.subtasks:
+            subtask.start()
+        self._link.send(Running())
+        Sampler(deployment, self._clock, self._try_send).start()
+
+    def _inject(self, message: Inject) -> None:
+        self._locations[message.checkpoint_id] = message.location
+        barrier = Barrier(
+            message.checkpoint_id, message.trigger_ms, message.is_savepoint, message.is_final
+        )
+        for subtask in self._deployed().sources:
+            subtask.mailbox.post(InjectBarrier(barrier))
+
+    def _deployed(self) -> Deployment:
+        if self._deployment is None:
+            raise InvariantViolated("a slot is deployed before it is told anything else")
+        return self._deployment
+
+    # What subtasks report (see SubtaskReporter).
+
+    def location_of(self, checkpoint_id: CheckpointId) -> str:
+        return self._locations[checkpoint_id]
+
+    def acknowledged(
+        self, checkpoint_id: CheckpointId, snapshot: SubtaskSnapshot, phases: SubtaskPhases
+    ) -> None:
+        head = snapshot.operators[0]
+        self._try_send(
+            Acknowledged(
+                checkpoint_id=checkpoint_id,
+                snapshot=snapshot,
+                phases=phases,
+                source_records=head.counters.get("records_read", 0),
+                watermark_ms=head.watermark_ms,
+            )
+        )
+
+    def declined(self, place: ChainPlace, checkpoint_id: CheckpointId, error: Exception) -> None:
+        self._try_send(
+            Declined(
+                checkpoint_id=checkpoint_id,
+                vertex=place.vertex.uid,
+                subtask=place.subtask,
+                reason=failure_reason(error),
+                message=str(error) or type(error).__name__,
+            )
+        )
+
+    def committed(self, place: ChainPlace, checkpoint_id: CheckpointId) -> None:
+        self._try_send(
+            Committed(checkpoint_id=checkpoint_id, vertex=place.vertex.uid, subtask=place.subtask)
+        )
+
+    def sources_ended(self, place: ChainPlace) -> None:
+        self._try_send(SourcesEnded(vertex=place.vertex.uid, subtask=place.subtask))
+
+    def failed(self, place: ChainPlace, error: BaseException) -> None:
+        self._report_failure(place.vertex.uid, place.subtask, error)
+
+    def ended(self, place: ChainPlace) -> None:
+        with self._counting:
+            self._running_subtasks -= 1
+            self._has_ended = self._running_subtasks == 0
+        if self._has_ended:
+            self._try_send(Ended())
+
+    def _network_failed(self, problem: str) -> None:
+        if not self._has_ended:
+            self._report_failure(None, None, ConnectionError(problem))
+
+    def _report_failure(
+        self, vertex: Uid | None, subtask: int | None, error: BaseException
+    ) -> None:
+        self._try_send(
+            Failed(
+                vertex=vertex,
+                subtask=subtask,
+                cause=str(error) or type(error).__name__,
+                detail="".join(traceback.format_exception(error)),
+                is_fatal=isinstance(error, Rejected),
+            )
+        )
+
+    def _try_send(self, message: Message) -> None:
+        """A lost connection is noticed by `serve`, which ends the process."""
+        with contextlib.suppress(OSError):
+            self._link.send(message)

@@ -1,0 +1,74 @@
+"""Feeds a source subtask: batches from the reader, barriers from the master.
+
+A source that has read everything stays: it answers barriers until the final checkpoint completes,
+so that the tail is committed like everything before it (Flink, FLIP-147).
+"""
+
+from pipelines.channels.channel import ChannelStatistics
+from pipelines.domain.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Barrier
+from pipelines.domain.ids import CheckpointId
+from pipelines.domain.snapshots import Json
+from pipelines.runtime.source_reader import PACED_WAIT_MS, SourceReader
+from pipelines.runtime.subtask import IDLE_WAIT_MS, Subtask, end_of_stream
+
+
+class SourceFeed:
+    def __init__(self, reader: SourceReader) -> None:
+        self._reader = reader
+        self._watermark_ms = MIN_WATERMARK_MS
+        self._stopping_id: CheckpointId | None = None  # the final barrier is out: emit nothing
+        self._exhaustion_reported = False
+        self._has_ended = False
+
+    @property
+    def has_ended(self) -> bool:
+        return self._has_ended
+
+    @property
+    def wait_ms(self) -> float:
+        return IDLE_WAIT_MS if self._exhaustion_reported else PACED_WAIT_MS
+
+    def advance(self, subtask: Subtask) -> bool:
+        if self._stopping_id is not None or self._exhaustion_reported:
+            return False
+        batch = self._reader.next()
+        if batch is not None:
+            subtask.chain.head_context().count("records_read", batch.num_rows)
+            subtask.chain.emit_from_source(batch)
+        self._advance_watermark(subtask)
+        if batch is None and self._reader.is_exhausted:
+            self._exhaustion_reported = True
+            subtask.reporter.sources_ended(subtask.place)
+        return batch is not None
+
+    def on_injected(self, barrier: Barrier, subtask: Subtask) -> None:
+        if barrier.is_final:
+            self._stopping_id = barrier.checkpoint_id
+        delay_ms = max(0.0, float(subtask.clock.wall_ms() - barrier.trigger_ms))
+        subtask.snapshot(barrier, delay_ms, 0.0, [])
+
+    def on_completed(self, checkpoint_id: CheckpointId, subtask: Subtask) -> None:
+        if checkpoint_id == self._stopping_id:
+            self._has_ended = True
+            end_of_stream(subtask)
+
+    def on_aborted(self, checkpoint_id: CheckpointId, subtask: Subtask) -> None:
+        """A final checkpoint that failed: the stream goes on."""
+        if checkpoint_id == self._stopping_id:
+            self._stopping_id = None
+
+    def positions(self) -> Json:
+        return self._reader.positions()
+
+    def watermark_ms(self) -> int | None:
+        return None if self._watermark_ms == MIN_WATERMARK_MS else self._watermark_ms
+
+    def queued(self) -> list[ChannelStatistics]:
+        return []
+
+    def _advance_watermark(self, subtask: Subtask) -> None:
+        known_ms = self._reader.watermark_ms()
+        if known_ms is None or known_ms <= self._watermark_ms:
+            return
+        self._watermark_ms = min(known_ms, MAX_WATERMARK_MS)
+        subtask.chain.on_watermark(self._watermark_ms)

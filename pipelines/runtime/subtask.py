@@ -1,0 +1,239 @@
+"""The thread of one subtask: mail, then input, one thing at a time, so operators need no locks.
+
+Carries out what the aligner decides and cuts the state between two elements. Knows nothing of
+sockets: it reads from a gate, writes to exchanges and reports to a `SubtaskReporter`.
+
+Source: Flink, `StreamTask` and its mailbox model.
+"""
+
+import threading
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Protocol
+
+from pipelines.channels.channel import ChannelClosed, ChannelStatistics
+from pipelines.domain.clock import Clock
+from pipelines.domain.elements import Barrier, EndOfInput
+from pipelines.domain.failures import CheckpointFailureReason
+from pipelines.domain.ids import CheckpointId
+from pipelines.domain.phases import ChannelAlignment, SubtaskPhases
+from pipelines.domain.snapshots import Json, SubtaskSnapshot
+from pipelines.runtime.chain import ChainPlace, OperatorChain
+from pipelines.runtime.mailbox import (
+    CheckpointAborted,
+    CheckpointCompleted,
+    InjectBarrier,
+    Mail,
+    Mailbox,
+)
+from pipelines.runtime.snapshotting import SnapshotWriter, SubtaskCut, snapshot_bytes
+
+IDLE_WAIT_MS = 500.0
+"""A bound only: arrivals and mail wake a subtask at once."""
+
+
+class SubtaskReporter(Protocol):
+    """What a subtask tells the world; called from its thread and from upload threads."""
+
+    def acknowledged(
+        self, checkpoint_id: CheckpointId, snapshot: SubtaskSnapshot, phases: SubtaskPhases
+    ) -> None: ...
+
+    def declined(
+        self, place: ChainPlace, checkpoint_id: CheckpointId, error: Exception
+    ) -> None: ...
+
+    def committed(self, place: ChainPlace, checkpoint_id: CheckpointId) -> None: ...
+
+    def sources_ended(self, place: ChainPlace) -> None: ...
+
+    def failed(self, place: ChainPlace, error: BaseException) -> None: ...
+
+    def ended(self, place: ChainPlace) -> None: ...
+
+    def location_of(self, checkpoint_id: CheckpointId) -> str:
+        """Where this checkpoint's files go, as the master said when it triggered."""
+        ...
+
+
+class Feed(Protocol):
+    """Where a subtask's records come from: an input gate or a source."""
+
+    def advance(self, subtask: "Subtask") -> bool:
+        """Handle one element; False: there is nothing to do now."""
+        ...
+
+    def on_injected(self, barrier: Barrier, subtask: "Subtask") -> None: ...
+
+    def on_completed(self, checkpoint_id: CheckpointId, subtask: "Subtask") -> None: ...
+
+    def on_aborted(self, checkpoint_id: CheckpointId, subtask: "Subtask") -> None: ...
+
+    def positions(self) -> Json: ...
+
+    def watermark_ms(self) -> int | None: ...
+
+    def queued(self) -> list[ChannelStatistics]: ...
+
+    @property
+    def has_ended(self) -> bool: ...
+
+    @property
+    def wait_ms(self) -> float: ...
+
+
+@dataclass(slots=True)
+class Load:
+    """How a subtask has spent its time since it began."""
+
+    began_ms: float
+    idle_ms: float = 0.0
+
+
+class Subtask(threading.Thread):
+    """Guarantee: state is cut exactly between the elements that the barrier separates."""
+
+    def __init__(
+        self,
+        place: ChainPlace,
+        chain: OperatorChain,
+        feed: Feed,
+        snapshots: SnapshotWriter,
+        uploads: Executor,
+        reporter: SubtaskReporter,
+        clock: Clock,
+        mailbox: Mailbox,
+    ) -> None:
+        super().__init__(name=f"{place.vertex.uid}[{place.subtask}]", daemon=True)
+        self.place = place
+        self.chain = chain
+        self.mailbox = mailbox
+        self.reporter = reporter
+        self.clock = clock
+        self.load = Load(clock.monotonic_ms())
+        self._feed = feed
+        self._snapshots = snapshots
+        self._uploads = uploads
+        self._final_id: CheckpointId | None = None  # nothing follows this one
+        self._completed_id = CheckpointId(0)
+
+    def run(self) -> None:
+        try:
+            self._loop()
+            self.chain.close()
+            self.reporter.ended(self.place)
+        except ChannelClosed:
+            pass  # the attempt is over; whoever ended it has reported why
+        except BaseException as error:
+            self.reporter.failed(self.place, error)
+
+    def _loop(self) -> None:
+        while not self._is_done():
+            mail = self.mailbox.try_take()
+            if mail is not None:
+                self._on_mail(mail)
+            elif self._feed.has_ended or not self._feed.advance(self):
+                self._wait()
+
+    def watermark_ms(self) -> int | None:
+        return self._feed.watermark_ms()
+
+    def queued(self) -> list[ChannelStatistics]:
+        """What waits in front of this subtask, per input channel."""
+        return self._feed.queued()
+
+    def snapshot(
+        self,
+        barrier: Barrier,
+        start_delay_ms: float,
+        alignment_ms: float,
+        channels: list[ChannelAlignment],
+    ) -> None:
+        """1. Pass the barrier on. 2. Cut. 3. Upload beside the processing, then acknowledge.
+
+        The barrier goes first, so that downstream aligns while this subtask cuts; nothing is
+        emitted in between.
+        """
+        self.chain.broadcast(barrier)
+        if barrier.is_final:
+            self._final_id = barrier.checkpoint_id
+        began_ms = self.clock.monotonic_ms()
+        cut = SubtaskCut(
+            self.place,
+            self.chain.cut(barrier.checkpoint_id),
+            self._feed.positions(),
+            self._feed.watermark_ms(),
+        )
+        cut_ms = self.clock.monotonic_ms()
+        phases = _Measured(start_delay_ms, alignment_ms, cut_ms - began_ms, cut_ms, channels)
+        self._uploads.submit(self._upload, barrier, cut, phases)
+
+    def _upload(self, barrier: Barrier, cut: SubtaskCut, measured: "_Measured") -> None:
+        """Runs on an upload thread; a failure declines the checkpoint and hurts nobody else."""
+        checkpoint_id = barrier.checkpoint_id
+        try:
+            location = self.reporter.location_of(checkpoint_id)
+            snapshot = self._snapshots.write(cut, location, open_format=barrier.is_savepoint)
+        except Exception as error:
+            self.reporter.declined(self.place, checkpoint_id, error)
+            return
+        now_ms = self.clock.monotonic_ms()
+        size = snapshot_bytes(snapshot)
+        phases = SubtaskPhases(
+            vertex=self.place.vertex.uid,
+            subtask=self.place.subtask,
+            start_delay_ms=measured.start_delay_ms,
+            alignment_ms=measured.alignment_ms,
+            sync_ms=measured.sync_ms,
+            async_ms=now_ms - measured.cut_ms,
+            acknowledged_ms=0.0,  # the coordinator fills this in, on its own clock
+            state_bytes=size,
+            uploaded_bytes=size,
+            channels=measured.channels,
+        )
+        self.reporter.acknowledged(checkpoint_id, snapshot, phases)
+
+    def _on_mail(self, mail: Mail) -> None:
+        match mail:
+            case InjectBarrier(barrier):
+                self._feed.on_injected(barrier, self)
+            case CheckpointCompleted(checkpoint_id):
+                self._completed_id = checkpoint_id
+                self.chain.commit(checkpoint_id)
+                if self.chain.has_sinks:
+                    self.reporter.committed(self.place, checkpoint_id)
+                self._feed.on_completed(checkpoint_id, self)
+            case CheckpointAborted(checkpoint_id):
+                if self._final_id == checkpoint_id:
+                    self._final_id = None
+                self._feed.on_aborted(checkpoint_id, self)
+
+    def _is_done(self) -> bool:
+        """The input has ended and the output of the final checkpoint is committed."""
+        if not self._feed.has_ended:
+            return False
+        return self._final_id is not None and self._completed_id >= self._final_id
+
+    def _wait(self) -> None:
+        began_ms = self.clock.monotonic_ms()
+        self.mailbox.wait(self._feed.wait_ms)
+        self.load.idle_ms += self.clock.monotonic_ms() - began_ms
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    start_delay_ms: float
+    alignment_ms: float
+    sync_ms: float
+    cut_ms: float
+    channels: list[ChannelAlignment]
+
+
+def failure_reason(error: Exception) -> CheckpointFailureReason:
+    """Whatever goes wrong on an upload thread is the asynchronous phase's failure."""
+    return CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION
+
+
+def end_of_stream(subtask: Subtask) -> None:
+    """Tell downstream that nothing follows."""
+    subtask.chain.broadcast(EndOfInput())

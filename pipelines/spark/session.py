@@ -1,0 +1,44 @@
+"""The Spark session of a driver: bound to loopback, no UI, and nothing that restarts by itself."""
+
+import os
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    # A barrier stage waits for all of its slots; look for them every second, not every 15.
+    "spark.barrier.sync.timeout": "60s",
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "30",
+    "spark.dynamicAllocation.enabled": "false",
+    "spark.speculation": "false",
+    # A worker of an attempt that is over must not be handed to the next one.
+    "spark.python.worker.reuse": "false",
+    "spark.python.task.killTimeout": "200ms",
+    "spark.python.worker.faulthandler.enabled": "true",
+    "spark.stage.maxConsecutiveAttempts": "1",
+}
+SOURCE_ROOT = Path(__file__).parents[2]
+
+
+def open_session(master: str, application: str) -> SparkSession:
+    """One per driver process. The flows' code reaches executors by PYTHONPATH."""
+    builder = SparkSession.builder.master(master).appName(application)
+    for key, value in SETTINGS.items():
+        builder = builder.config(key, value)
+    builder = builder.config("spark.executorEnv.PYTHONPATH", _python_path())
+    os.environ["PYTHONPATH"] = _python_path()
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def _python_path() -> str:
+    inherited = os.environ.get("PYTHONPATH", "")
+    paths = [str(SOURCE_ROOT), *(path for path in inherited.split(os.pathsep) if path)]
+    return os.pathsep.join(dict.fromkeys(paths))

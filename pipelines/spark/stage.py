@@ -1,0 +1,60 @@
+"""Slots as one Spark barrier stage per attempt: Spark places, starts and isolates them.
+
+A failed barrier result stage is never retried by Spark, which is what is wanted: the restart
+strategy is the job master's. Start-up does not use `barrier()` or `allGather()`, each of which
+sleeps about a second; slots dial the control address from the task's closure.
+"""
+
+from collections.abc import Callable, Iterator
+
+from pyspark import BarrierTaskContext, InheritableThread, SparkContext
+
+from pipelines.domain.ids import Attempt
+from pipelines.runtime.job_events import JobEvent, StageEnded
+from pipelines.runtime.slot import SlotAddress, run_slot
+
+
+class SparkStageHost:
+    """Implements `pipelines.runtime.job_master.StageHost`."""
+
+    def __init__(self, context: SparkContext, post: Callable[[JobEvent], None]) -> None:
+        self._context = context
+        self._post = post
+        self._threads: dict[Attempt, InheritableThread] = {}
+
+    def start(self, address: SlotAddress, parallelism: int) -> None:
+        thread = InheritableThread(target=self._run, args=(address, parallelism), daemon=True)
+        self._threads[address.attempt] = thread
+        thread.start()
+
+    def cancel(self, address: SlotAddress) -> None:
+        self._context.cancelJobGroup(_group(address))
+
+    def wait(self, timeout_s: float) -> None:
+        """Until every stage has ended, so that the session can be stopped in peace."""
+        for thread in self._threads.values():
+            thread.join(timeout_s)
+
+    def _run(self, address: SlotAddress, parallelism: int) -> None:
+        self._context.setJobGroup(_group(address), f"attempt {address.attempt}", True)
+        slots = self._context.parallelize(range(parallelism), parallelism).barrier()
+        try:
+            slots.mapPartitions(_slot_task(address)).collect()
+        except Exception as error:  # a stage ends in whatever Spark raises; the master decides
+            lines = str(error).strip().splitlines()
+            self._post(StageEnded(address.attempt, lines[0] if lines else type(error).__name__))
+        else:
+            self._post(StageEnded(address.attempt, ""))
+
+
+def _slot_task(address: SlotAddress) -> Callable[[Iterator[int]], Iterator[int]]:
+    def serve(partition: Iterator[int]) -> Iterator[int]:
+        del partition  # the records of a stream do not come from Spark
+        run_slot(address, BarrierTaskContext.get().partitionId())
+        return iter(())
+
+    return serve
+
+
+def _group(address: SlotAddress) -> str:
+    return f"attempt-{address.attempt}"
