@@ -27,6 +27,14 @@ class Source(Protocol):
         """How far a record may lie behind the newest one read before it, within a split."""
         ...
 
+    def validate(self) -> None:
+        """Raises Rejected before anything starts: malformed, gone, or a column that does not fit.
+
+        Called where a pipeline is submitted, not where one recovers: what has been read already
+        need not be there any more.
+        """
+        ...
+
     def split_id(self, index: int) -> str | None:
         """Name of the `index`-th split (0, 1, ...); None past the end. May be endless.
 
