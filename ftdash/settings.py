@@ -5,6 +5,7 @@ one machine, on loopback, with nothing installed. Names start with FTDASH_.
 """
 
 import os
+import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -195,13 +196,18 @@ SAMPLE_RETENTION_S = 1800
 PHASE_RETENTION_CHECKPOINTS = 2000
 """Per run, the phases of this many checkpoints are kept; the checkpoints' own rows stay."""
 
+DRIVER_COMMAND = [sys.executable, "-m", "pipelines.spark.driver"]
 REQUEST_DEADLINE_S = 120
+START_DEADLINE_S = 300
+DELIVERY_GRACE_S = 1.0
+"""A request older than this that no worker has delivered is delivered by reconcile."""
+
 DRIVER_STARTS_MAX = 10
 """Drivers that may die in a row without a completed checkpoint before a run is given up."""
 
 DRIVER_START_BACKOFF_S = 2.0
 DRIVER_START_BACKOFF_MAX_S = 30.0
-DRIVER_STARTUP_GRACE_S = 20.0
+DRIVER_STARTUP_GRACE_S = 60.0
 """A driver that was just started may take this long until it holds the lease."""
 
 DRIVER_STOP_GRACE_S = 20.0

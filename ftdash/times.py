@@ -1,5 +1,6 @@
 """Milliseconds of the engine to moments of the database, and back. Always UTC."""
 
+import time
 from datetime import UTC, datetime
 
 from pipelines.domain.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
@@ -18,3 +19,13 @@ def watermark_moment(watermark_ms: int | None) -> datetime | None:
     if watermark_ms is None or not MIN_WATERMARK_MS < watermark_ms < MAX_WATERMARK_MS:
         return None
     return moment(watermark_ms)
+
+
+class WallClock:
+    """Implements `pipelines.domain.clock.Clock` for events that the control plane writes."""
+
+    def monotonic_ms(self) -> float:
+        return time.monotonic() * 1000.0
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000

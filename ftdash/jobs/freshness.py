@@ -54,8 +54,6 @@ def shown_state(run: Run | None, seen: Observation) -> tuple[ShownState, str]:
         return ShownState.NEVER_STARTED, "No run of this pipeline was started yet."
     if JobStatus(run.status).is_terminal:
         return ShownState(run.status), run.reason
-    if run.given_up_at is not None:
-        return ShownState.FAILED, run.driver_note
     if run.projection_error:
         return ShownState.UNKNOWN, f"Its journal cannot be read on: {run.projection_error}"
     if not seen.projector.is_alive:

@@ -75,14 +75,16 @@ class Run(models.Model):
     parameters = models.JSONField(default=dict)
     settings = models.JSONField(default=dict)
     restored_from = models.TextField(null=True)  # directory of the point
+    first_checkpoint_id = models.PositiveBigIntegerField(default=1)
     parent = models.ForeignKey("self", null=True, on_delete=models.PROTECT, related_name="forks")
     created_at = models.DateTimeField()
     driver_start_count = models.PositiveIntegerField(default=0)
     driver_starts_in_row = models.PositiveIntegerField(default=0)  # without a new checkpoint
     driver_started_at = models.DateTimeField(null=True)
+    launched_pid = models.PositiveIntegerField(null=True)
+    launched_process_started_at = models.FloatField(null=True)  # seconds since the epoch
     driver_note = models.TextField(default="")  # what the control plane last did, and why
     stop_requested_at = models.DateTimeField(null=True)
-    given_up_at = models.DateTimeField(null=True)  # no more drivers are started
 
     # Written by the projector.
     status = models.CharField(max_length=20, default=JobStatus.CREATED.value)
@@ -113,8 +115,7 @@ class Run(models.Model):
             models.UniqueConstraint(fields=("pipeline", "number"), name="run_number"),
             models.UniqueConstraint(
                 fields=("pipeline",),
-                condition=~models.Q(status__in=TERMINAL_STATUSES)
-                & models.Q(given_up_at__isnull=True),
+                condition=~models.Q(status__in=TERMINAL_STATUSES),
                 name="one_live_run_per_pipeline",
             ),
         )
@@ -124,7 +125,7 @@ class Run(models.Model):
 
     @property
     def is_terminal(self) -> bool:
-        return JobStatus(self.status).is_terminal or self.given_up_at is not None
+        return JobStatus(self.status).is_terminal
 
 
 class Request(models.Model):

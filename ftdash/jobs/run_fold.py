@@ -47,6 +47,7 @@ from pipelines.domain.ids import RequestId
 from pipelines.domain.status import JobStatus, RecoveryPhase
 
 STARTS = (RequestKind.SUBMIT, RequestKind.RESTORE)
+UNACCEPTED = (RequestPhase.PENDING, RequestPhase.DELIVERED)
 JOURNAL_ROWS: tuple[type[JournalRow], ...] = (
     Failure,
     Recovery,
@@ -109,8 +110,7 @@ class RunFold:
             case CheckpointCommitted():
                 run.last_committed_at = at
             case RequestAccepted(request_id=request_id):
-                unaccepted = (RequestPhase.PENDING, RequestPhase.DELIVERED)
-                self._requests(request_id).filter(phase__in=unaccepted).update(
+                self._requests(request_id).filter(phase__in=UNACCEPTED).update(
                     phase=RequestPhase.ACCEPTED, accepted_at=at
                 )
             case RequestEnded() as event:
@@ -150,6 +150,9 @@ class RunFold:
                 ),
                 envelope,
             )
+        self._starting_requests().filter(phase__in=UNACCEPTED).update(
+            phase=RequestPhase.ACCEPTED, accepted_at=at
+        )
         run.started_at = run.started_at or at
         run.guarantee = event.guarantee
         run.vertices = msgspec.to_builtins(event.vertices)

@@ -47,8 +47,9 @@ class JournalWriter:
         self._lock = threading.Lock()
         path = run_directory.journal_file
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._size, self._sequence = _end_of(path)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._size, last = _end_of(path)
+        self._sequence = last.sequence if last else 0
         os.ftruncate(self._file, self._size)
 
     def append(self, event: Event, attempt: Attempt) -> Envelope:
@@ -112,6 +113,14 @@ def read_journal(
     return _decode_lines(path, byte_offset, block)
 
 
+def last_event(path: Path) -> EngineEvent | None:
+    """The event of the last complete line; None while there is none."""
+    if not path.exists():
+        return None
+    _, last = _end_of(path)
+    return last.event if last else None
+
+
 def _decode_lines(path: Path, start: int, block: bytes) -> tuple[list[Envelope], int]:
     envelopes: list[Envelope] = []
     offset = start
@@ -133,12 +142,9 @@ def _line_number(path: Path, offset: int) -> int:
         return file.read(offset).count(b"\n") + 1
 
 
-def _end_of(path: Path) -> tuple[int, int]:
-    """Size without a torn last line, and the sequence of the last complete one."""
-    if not path.exists():
-        return 0, 0
-    size = path.stat().st_size
-    tail_bytes = _TAIL_BYTES
+def _end_of(path: Path) -> tuple[int, Envelope | None]:
+    """Size without a torn last line, and the last complete line."""
+    size, tail_bytes = path.stat().st_size, _TAIL_BYTES
     while True:
         start = max(0, size - tail_bytes)
         with path.open("rb") as file:
@@ -150,6 +156,6 @@ def _end_of(path: Path) -> tuple[int, int]:
         tail_bytes *= 2
     complete_size = start + tail.rfind(b"\n") + 1
     if not lines:
-        return complete_size, 0
-    last, _ = _decode_lines(path, complete_size - len(lines[-1]), lines[-1])
-    return complete_size, last[0].sequence
+        return complete_size, None
+    (last,), _ = _decode_lines(path, complete_size - len(lines[-1]), lines[-1])
+    return complete_size, last

@@ -105,7 +105,7 @@ class Lease:
                 return Attempt(number)
         raise InvariantViolated(f"no attempt number is free from {first} on")
 
-    def attempts_so_far(self) -> int:
+    def attempts_so_far(self) -> Attempt:
         """The newest number given out, 0 before the first."""
         return _newest_attempt(self._directory)
 

@@ -1,0 +1,38 @@
+"""Turns the row of a request into the command that its driver understands."""
+
+from ftdash.jobs.models import Request, RequestKind
+from pipelines.domain.commands import (
+    Cancel,
+    DriverCommand,
+    KillSlot,
+    StopWithSavepoint,
+    TakeSavepoint,
+    TriggerCheckpoint,
+)
+from pipelines.domain.errors import InvariantViolated
+from pipelines.domain.ids import RequestId
+from pipelines.domain.status import KillMoment
+
+_PLAIN: dict[str, type[TriggerCheckpoint | TakeSavepoint | StopWithSavepoint | Cancel]] = {
+    RequestKind.CHECKPOINT: TriggerCheckpoint,
+    RequestKind.SAVEPOINT: TakeSavepoint,
+    RequestKind.STOP_WITH_SAVEPOINT: StopWithSavepoint,
+    RequestKind.CANCEL: Cancel,
+}
+
+
+def command_of(request: Request) -> DriverCommand:
+    """Requests that start a run are no commands: there is no driver yet."""
+    request_id = RequestId(request.request_id)
+    by, reason = request.requester, request.reason
+    if request.kind == RequestKind.KILL_SLOT:
+        return KillSlot(
+            request_id=request_id,
+            requested_by=by,
+            reason=reason,
+            slot=int(request.parameters["slot"]),
+            moment=KillMoment(request.parameters["moment"]),
+        )
+    if request.kind not in _PLAIN:
+        raise InvariantViolated(f"a request of kind {request.kind} has no command")
+    return _PLAIN[request.kind](request_id=request_id, requested_by=by, reason=reason)

@@ -1,0 +1,69 @@
+"""Brings requests to drivers, and ends those that nobody answered in time.
+
+A request goes into its run's inbox under its id, so delivering it twice is harmless.
+"""
+
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db.models import F
+from django.utils import timezone
+
+from ftdash.jobs.commands import command_of
+from ftdash.jobs.directories import run_directory
+from ftdash.jobs.models import OPEN_PHASES, Pipeline, Request, RequestKind, RequestPhase
+from pipelines.bus.inbox import submit, withdraw
+from pipelines.domain.ids import RequestId
+
+STARTS = (RequestKind.SUBMIT, RequestKind.RESTORE)
+
+_LATE = {
+    RequestPhase.PENDING: "No worker delivered it within {seconds} s; it was withdrawn.",
+    RequestPhase.DELIVERED: "The driver did not take it up within {seconds} s; it was withdrawn.",
+    RequestPhase.ACCEPTED: "The driver did not finish it within {seconds} s; it may still end.",
+}
+_START_LATE = "The pipeline was not running after {seconds} s; starting it goes on."
+
+
+def deliver(request_key: int) -> None:
+    """Hand one request to its driver's inbox; the driver may be up or not."""
+    request = Request.objects.select_related("run__pipeline").filter(pk=request_key).first()
+    if request is None or request.run is None or request.phase != RequestPhase.PENDING:
+        return
+    if request.run.is_terminal:
+        _end(request, f"The run ended first: {request.run.reason}", timezone.now())
+        return
+    submit(run_directory(request.run), command_of(request))
+    _move(request, RequestPhase.DELIVERED, delivered_at=timezone.now())
+
+
+def deliver_forgotten() -> None:
+    """Requests whose message the broker lost, or never got."""
+    forgotten = timezone.now() - timedelta(seconds=settings.DELIVERY_GRACE_S)
+    pending = Request.objects.filter(phase=RequestPhase.PENDING, created_at__lt=forgotten)
+    for key in pending.exclude(kind__in=STARTS).values_list("pk", flat=True):
+        deliver(key)
+
+
+def end_overdue() -> None:
+    """Requests past their deadline get their one terminal phase, with the reason."""
+    now = timezone.now()
+    overdue = Request.objects.filter(phase__in=OPEN_PHASES, deadline_at__lt=now)
+    for request in overdue.select_related("run__pipeline"):
+        is_driver_request = request.kind not in STARTS and request.run is not None
+        if is_driver_request and request.phase != RequestPhase.ACCEPTED and request.run:
+            withdraw(run_directory(request.run), RequestId(request.request_id))
+        sentence = _START_LATE if request.kind in STARTS else _LATE[RequestPhase(request.phase)]
+        seconds = int((request.deadline_at - request.created_at).total_seconds())
+        _end(request, sentence.format(seconds=seconds), now)
+
+
+def _end(request: Request, message: str, at: datetime) -> None:
+    _move(request, RequestPhase.FAILED, message=message, ended_at=at)
+
+
+def _move(request: Request, phase: RequestPhase, **columns: object) -> None:
+    """Only from the phase that was read: the projector may have moved it on meanwhile."""
+    unchanged = Request.objects.filter(pk=request.pk, phase=request.phase)
+    if unchanged.update(phase=phase, **columns):
+        Pipeline.objects.filter(pk=request.pipeline_id).update(version=F("version") + 1)

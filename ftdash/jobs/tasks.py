@@ -1,0 +1,23 @@
+"""What Celery runs: the control plane's errands, each done within seconds and safe to repeat."""
+
+from celery import shared_task
+
+from ftdash.jobs import delivery, supervision
+
+
+@shared_task(ignore_result=True)
+def start_run(run_key: int) -> None:
+    """Start a driver for a run that has none."""
+    supervision.supervise_run(run_key)
+
+
+@shared_task(ignore_result=True)
+def deliver_request(request_key: int) -> None:
+    """Hand a request to the run's driver."""
+    delivery.deliver(request_key)
+
+
+@shared_task(ignore_result=True)
+def reconcile() -> None:
+    """Compare what should run with what runs, and repair."""
+    supervision.reconcile()
