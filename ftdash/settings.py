@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import dj_database_url
-from csp.constants import NONE, SELF, UNSAFE_INLINE
+from csp.constants import NONE, SELF
 from django.core.management.utils import get_random_secret_key
 
 BASE_DIR = Path(__file__).resolve().parents[1]
@@ -50,6 +50,7 @@ INSTALLED_APPS = [
     "ftdash.jobs",
     "ftdash.checkpoints",
     "ftdash.metrics",
+    "ftdash.ui",
     "ftdash.embedded",
 ]
 
@@ -127,12 +128,12 @@ STORAGES = {
     "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
 }
 
-# Plotly sets styles on its own elements; it has no way to be given a nonce.
+# Pages with charts allow more, see ftdash.ui.views.
 CONTENT_SECURITY_POLICY = {
     "DIRECTIVES": {
         "default-src": [NONE],
         "script-src": [SELF],
-        "style-src": [SELF, UNSAFE_INLINE],
+        "style-src": [SELF],
         "img-src": [SELF, "data:"],
         "font-src": [SELF],
         "connect-src": [SELF],

@@ -1,5 +1,5 @@
 """All addresses of the dashboard. Static files are served in front of these by whitenoise."""
 
-from django.urls import URLPattern, URLResolver
+from django.urls import URLPattern, URLResolver, include, path
 
-urlpatterns: list[URLPattern | URLResolver] = []
+urlpatterns: list[URLPattern | URLResolver] = [path("", include("ftdash.ui.urls"))]

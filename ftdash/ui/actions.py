@@ -1,0 +1,172 @@
+"""The actions: one table of what can be asked for, and one view that asks the services for it.
+
+Only people with the permission `jobs.operate` get here. A refusal comes back in the form with all
+that was typed; a granted request is a row that the page shows until it ends, so that a person can
+leave and find it again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.auth.decorators import permission_required
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods
+from django_htmx.http import trigger_client_event
+
+from ftdash.jobs import queries, services
+from ftdash.jobs.answers import PipelinePage
+from ftdash.jobs.models import RequestKind
+from ftdash.ui.forms import ActionForm, ConfirmedForm, KillSlotForm, RestoreForm, StartForm
+from pipelines.domain.errors import Rejected
+from pipelines.domain.ids import RequestId
+from pipelines.domain.status import KillMoment
+
+Values = dict[str, Any]
+Ask = Callable[[PipelinePage, Values, str], RequestId]
+
+REFUSED = 422
+"""The form was understood and the request refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    kind: RequestKind
+    title: str
+    button: str
+    form: type[ActionForm]
+    ask: Ask
+
+
+def ask_checkpoint(page: PipelinePage, values: Values, who: str) -> RequestId:
+    return services.request_checkpoint(pipeline=page.name, requester=who, reason=values["reason"])
+
+
+def ask_savepoint(page: PipelinePage, values: Values, who: str) -> RequestId:
+    return services.request_savepoint(pipeline=page.name, requester=who, reason=values["reason"])
+
+
+def ask_stop(page: PipelinePage, values: Values, who: str) -> RequestId:
+    return services.stop_with_savepoint(pipeline=page.name, requester=who, reason=values["reason"])
+
+
+def ask_cancel(page: PipelinePage, values: Values, who: str) -> RequestId:
+    return services.cancel(pipeline=page.name, requester=who, reason=values["reason"])
+
+
+def ask_kill(page: PipelinePage, values: Values, who: str) -> RequestId:
+    return services.kill_slot(
+        pipeline=page.name,
+        slot=values["slot"],
+        moment=KillMoment(values["moment"]),
+        requester=who,
+        reason=values["reason"],
+    )
+
+
+def ask_restore(page: PipelinePage, values: Values, who: str) -> RequestId:
+    return services.restore(
+        pipeline=page.name,
+        path=values["path"],
+        parallelism=values["parallelism"],
+        requester=who,
+        reason=values["reason"],
+    )
+
+
+def ask_start(page: PipelinePage, values: Values, who: str) -> RequestId:
+    return services.submit_pipeline(
+        name=page.name,
+        flow=page.flow,
+        parallelism=values["parallelism"],
+        max_parallelism=page.max_parallelism,
+        parameters=page.parameters,
+        settings=page.settings,
+        allows_faults=page.allows_faults,
+        requester=who,
+        reason=values["reason"],
+    )
+
+
+ACTIONS = {
+    "checkpoint": Action(
+        RequestKind.CHECKPOINT,
+        "Trigger a checkpoint",
+        "Trigger checkpoint",
+        ActionForm,
+        ask_checkpoint,
+    ),
+    "savepoint": Action(
+        RequestKind.SAVEPOINT, "Take a savepoint", "Take savepoint", ActionForm, ask_savepoint
+    ),
+    "stop": Action(
+        RequestKind.STOP_WITH_SAVEPOINT,
+        "Stop with a savepoint",
+        "Stop with savepoint",
+        ActionForm,
+        ask_stop,
+    ),
+    "cancel": Action(
+        RequestKind.CANCEL, "Cancel the run", "Cancel the run", ConfirmedForm, ask_cancel
+    ),
+    "kill": Action(RequestKind.KILL_SLOT, "Kill a slot", "Kill the slot", KillSlotForm, ask_kill),
+    "restore": Action(
+        RequestKind.RESTORE, "Restore from a point", "Restore", RestoreForm, ask_restore
+    ),
+    "start": Action(RequestKind.SUBMIT, "Start from the beginning", "Start", StartForm, ask_start),
+}
+
+
+@never_cache
+@require_http_methods(["GET", "POST"])
+@permission_required("jobs.operate", raise_exception=True)
+def act(request: HttpRequest, name: str, action: str) -> HttpResponse:
+    page = queries.pipeline_page(name)
+    if page is None or action not in ACTIONS:
+        raise Http404("There is no such pipeline or action.")
+    chosen = ACTIONS[action]
+    if request.method == "GET":
+        return shown(request, page, action, chosen.form(initial=request.GET.dict(), page=page))
+    form = chosen.form(request.POST, page=page)
+    if not form.is_valid():
+        return shown(request, page, action, form, status=REFUSED)
+    try:
+        request_id = chosen.ask(page, form.cleaned_data, request.user.get_username())
+    except Rejected as refusal:
+        form.add_error(None, str(refusal))
+        return shown(request, page, action, form, status=REFUSED)
+    return stored(request, page, chosen, request_id)
+
+
+def shown(
+    request: HttpRequest, page: PipelinePage, action: str, form: ActionForm, status: int = 200
+) -> HttpResponse:
+    """In the open dialog for htmx, as a page of its own without scripts."""
+    chosen = ACTIONS[action]
+    context = {
+        "page": page,
+        "slug": action,
+        "action": chosen,
+        "offer": page.actions[chosen.kind],
+        "form": form,
+        "is_destructive": isinstance(form, ConfirmedForm),
+    }
+    template = "actions/dialog.html" if request.htmx else "actions/page.html"  # type: ignore[attr-defined]
+    return render(request, template, context, status=status)
+
+
+def stored(
+    request: HttpRequest, page: PipelinePage, action: Action, request_id: RequestId
+) -> HttpResponse:
+    if request.htmx:  # type: ignore[attr-defined]
+        response = HttpResponse(status=204)
+        note = f"Asked for: {action.title.lower()}. Its progress is on this page."
+        return trigger_client_event(
+            response, "requestStored", {"requestId": request_id, "note": note}
+        )
+    messages.success(request, f"Asked for: {action.title.lower()}.")
+    return redirect(reverse("pipeline", args=[page.name]) + f"#request-{request_id}")

@@ -1,0 +1,99 @@
+"""What a person fills in before an action: the reason always, the rest by kind.
+
+Fields say what they are and no more: whether a request can be granted is decided by the services,
+whose refusal is shown in the form it came from.
+"""
+
+from typing import Any
+
+from django import forms
+
+from ftdash.checkpoints import queries as checkpoint_queries
+from ftdash.checkpoints.answers import RecoveryPoint
+from ftdash.jobs.answers import PipelinePage
+from ftdash.ui.formats import size, utc
+from pipelines.domain.status import KillMoment
+
+REASON_LENGTH_MAX = 500
+MOMENTS = (
+    (KillMoment.NOW.value, "now"),
+    (KillMoment.ALIGNING.value, "the next time it holds an input back for a checkpoint"),
+)
+PLAIN_TEXT = {"autocomplete": "off", "autocapitalize": "off", "spellcheck": "false"}
+
+
+class ActionForm(forms.Form):
+    """The part that all actions share."""
+
+    reason = forms.CharField(
+        label="Why",
+        max_length=REASON_LENGTH_MAX,
+        help_text="Kept in the audit log, with your name and the time.",
+        widget=forms.TextInput(attrs={"autocomplete": "off"}),
+    )
+    field_order = ("path", "parallelism", "slot", "moment", "reason", "confirmation")
+
+    def __init__(self, *args: Any, page: PipelinePage, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.page = page
+
+
+class ConfirmedForm(ActionForm):
+    """For what cannot be taken back: the name has to be typed."""
+
+    confirmation = forms.CharField(
+        label="Type the pipeline's name to confirm", widget=forms.TextInput(attrs=PLAIN_TEXT)
+    )
+
+    def clean_confirmation(self) -> str:
+        typed: str = self.cleaned_data["confirmation"].strip()
+        if typed != self.page.name:
+            raise forms.ValidationError(f"The name of this pipeline is {self.page.name}.")
+        return typed
+
+
+class KillSlotForm(ConfirmedForm):
+    slot = forms.TypedChoiceField(label="Slot", coerce=int)
+    moment = forms.ChoiceField(label="When", choices=MOMENTS, initial=KillMoment.NOW.value)
+
+    def __init__(self, *args: Any, page: PipelinePage, **kwargs: Any) -> None:
+        super().__init__(*args, page=page, **kwargs)
+        slots = page.run.slots if page.run else []
+        self.fields["slot"].choices = [  # type: ignore[attr-defined]
+            (each.slot, f"slot {each.slot}, process {each.pid} on {each.host}") for each in slots
+        ]
+
+
+class ParallelismForm(forms.Form):
+    # No bounds: the services refuse what is out of range, in a sentence that names the maximum.
+    parallelism = forms.IntegerField(label="Parallelism", widget=forms.NumberInput())
+
+
+class StartForm(ParallelismForm, ActionForm):
+    def __init__(self, *args: Any, page: PipelinePage, **kwargs: Any) -> None:
+        super().__init__(*args, page=page, **kwargs)
+        self.fields["parallelism"].initial = page.parallelism
+        self.fields["parallelism"].help_text = f"1 to {page.max_parallelism}"
+
+
+class RestoreForm(ParallelismForm, ConfirmedForm):
+    path = forms.ChoiceField(label="Recovery point")
+
+    def __init__(self, *args: Any, page: PipelinePage, **kwargs: Any) -> None:
+        super().__init__(*args, page=page, **kwargs)
+        points = checkpoint_queries.recovery_points(page.name)
+        self.fields["path"].choices = [  # type: ignore[attr-defined]
+            (point.path, label_of(point)) for point in points
+        ]
+        self.fields["parallelism"].initial = page.parallelism
+        self.fields["parallelism"].help_text = f"1 to {page.max_parallelism}"
+
+
+def label_of(point: RecoveryPoint) -> str:
+    missing = "" if point.is_present else ", its files are gone"
+    newest = " (newest)" if point.is_newest else ""
+    return (
+        f"{point.kind.lower()} {point.checkpoint_id} of run {point.run_number}{newest}, "
+        f"{utc(point.completed_at)}, {size(point.state_bytes)}, "
+        f"parallelism {point.parallelism}{missing}"
+    )

@@ -1,0 +1,17 @@
+"""The addresses of the dashboard. All of them ask for a sign-in; acting asks for the admin role."""
+
+from django.contrib.auth import views as auth_views
+from django.urls import path
+
+from ftdash.ui import actions, views
+
+urlpatterns = [
+    path("login/", auth_views.LoginView.as_view(redirect_authenticated_user=True), name="login"),
+    path("logout/", auth_views.LogoutView.as_view(), name="logout"),
+    path("", views.fleet, name="fleet"),
+    path("regions/", views.fleet_regions, name="fleet-regions"),
+    path("events/", views.event_stream, name="events"),
+    path("pipelines/<slug:name>/", views.pipeline, name="pipeline"),
+    path("pipelines/<slug:name>/regions/", views.pipeline_regions, name="pipeline-regions"),
+    path("pipelines/<slug:name>/<slug:action>/", actions.act, name="act"),
+]

@@ -1,0 +1,56 @@
+"""The pages. Each is rendered whole, and once more as regions that an open tab takes in.
+
+All regions of one refresh come from one read, so that the numbers on a page belong together.
+Nothing is decided here: what is shown comes from the queries.
+"""
+
+from csp.constants import SELF, UNSAFE_INLINE
+from csp.decorators import csp_update
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.shortcuts import render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET
+
+from ftdash.jobs import queries
+from ftdash.ui import events
+from ftdash.ui.page import Address, pipeline_view
+
+
+@require_GET
+@never_cache
+def fleet(request: HttpRequest) -> HttpResponse:
+    return render(request, "fleet/page.html", {"fleet": queries.fleet()})
+
+
+@require_GET
+@never_cache
+def fleet_regions(request: HttpRequest) -> HttpResponse:
+    context = {"fleet": queries.fleet(), "is_refresh": True}
+    return render(request, "fleet/regions.html", context)
+
+
+# Plotly fills style elements and sets style attributes, and cannot be given a nonce.
+@csp_update({"style-src": [SELF, UNSAFE_INLINE]})  # type: ignore[untyped-decorator]
+@require_GET
+@never_cache
+def pipeline(request: HttpRequest, name: str) -> HttpResponse:
+    view = pipeline_view(name, Address.parse(request.GET))
+    return render(request, "pipelines/page.html", {"view": view})
+
+
+@require_GET
+@never_cache
+def pipeline_regions(request: HttpRequest, name: str) -> HttpResponse:
+    view = pipeline_view(name, Address.parse(request.GET))
+    return render(request, "pipelines/regions.html", {"view": view, "is_refresh": True})
+
+
+@require_GET
+@never_cache
+async def event_stream(request: HttpRequest) -> StreamingHttpResponse:
+    board = events.board_of_this_loop(queries.versions)
+    response = StreamingHttpResponse(
+        events.messages(board), content_type="text/event-stream; charset=utf-8"
+    )
+    response["X-Accel-Buffering"] = "no"  # a proxy that buffers would hold the messages back
+    return response
