@@ -19,6 +19,7 @@ from pipelines.channels.gate import Gate
 from pipelines.channels.handshake import Refusal, prove_token, verify_token
 from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.network import SlotNetwork
+from pipelines.channels.remote import _send_all
 from pipelines.channels.server import RefusedConnection
 from pipelines.channels.wire import BYTES, HEADER, Kind, bytes_frame, frame
 from pipelines.domain.elements import EndOfInput, Records, Watermark
@@ -223,6 +224,38 @@ def test_what_was_sent_arrives_although_the_writer_closes_at_once(slots: "Slots"
     assert slots.failures == []
 
 
+def test_credit_that_crosses_the_close_does_not_cost_the_last_bytes(slots: "Slots") -> None:
+    network = slots.start(0)
+    output = network.output(A, 1)
+    reader = slots.listen_as_peer(network)
+    reader.sendall(bytes_frame(Kind.GRANT, 0, 1 << 40))
+    output.send(Records(pa.record_batch({"n": range(1 << 17)})))
+    output.send(EndOfInput())
+
+    closing = threading.Thread(target=network.close)
+    closing.start()
+    closing.join(0.05)
+    reader.sendall(bytes_frame(Kind.CREDIT, 0, 1))
+    read = len(A) + HEADER.size
+    while part := reader.recv(1 << 20):
+        read += len(part)
+    reader.close()
+    closing.join(DEADLINE_S)
+
+    assert read == network.statistics().sent_bytes
+
+
+@pytest.mark.parametrize("accepted", [0, 1, 11, 12, 13, 500, 512])
+def test_what_the_kernel_does_not_take_at_once_is_sent_after(accepted: int) -> None:
+    connection = ReluctantConnection(accepted)
+    parts = [bytes(range(12)), pa.py_buffer(b"x" * 500)]
+
+    sent = _send_all(connection, parts)  # type: ignore[arg-type]
+
+    assert connection.taken == b"".join(memoryview(part) for part in parts)
+    assert sent == 512
+
+
 def test_a_slot_can_be_deployed_before_anyone_is_connected(slots: "Slots") -> None:
     networks = [slots.start(0), slots.start(1)]
     outputs = [networks[1].output(A, 0), networks[0].output(ChannelId("b"), 0)]
@@ -308,6 +341,21 @@ peer.sendall(HEADER.pack(Kind.RECORDS, 0, 100_000) + bytes(1000))
 print("in the middle", flush=True)
 signal.pause()
 """
+
+
+class ReluctantConnection:
+    """Takes so many bytes of the first call, as a kernel may that is interrupted by a signal."""
+
+    def __init__(self, accepted: int) -> None:
+        self._accepted = accepted
+        self.taken = b""
+
+    def sendmsg(self, parts: list[memoryview]) -> int:
+        self.taken = b"".join(parts)[: self._accepted]
+        return len(self.taken)
+
+    def sendall(self, part: memoryview) -> None:
+        self.taken += part
 
 
 class Slots:
