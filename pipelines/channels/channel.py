@@ -29,8 +29,9 @@ class Output(Protocol):
     def send(self, element: Element) -> None:
         """Blocks while the channel is at its capacity. Raises ChannelClosed.
 
-        One element larger than the capacity passes when the channel is empty. Marks (barrier,
-        watermark, end) count nothing and never wait.
+        An element passes whole while any credit is left, so one larger than the capacity passes
+        too, and in flight is at most the capacity and one element. Marks (barrier, watermark, end)
+        count nothing and wait only until the channel has its reader.
         """
         ...
 
@@ -54,7 +55,10 @@ class InputGate(Protocol):
     """
 
     def poll(self) -> tuple[ChannelId, Element] | None:
-        """The next element, or None when no open channel has one. Never blocks."""
+        """The next element, or None when no open channel has one. Never blocks.
+
+        Raises ChannelClosed once the gate is closed.
+        """
         ...
 
     def hold_back(self, channel: ChannelId) -> None: ...
@@ -66,7 +70,8 @@ class InputGate(Protocol):
         ...
 
     def on_available(self, wake: Callable[[], None]) -> None:
-        """`wake` is called from any thread whenever `poll` may have become able to answer."""
+        """`wake` is called from any thread whenever `poll` has become able to answer: poll until
+        None after it. It must not block."""
         ...
 
     def close(self) -> None:

@@ -170,8 +170,7 @@ class Gate:
             ]
 
     def on_available(self, wake: Callable[[], None]) -> None:
-        """`wake` is called when the gate goes from nothing to serve to something: poll until
-        None after it. It must not block."""
+        """Called when the gate goes from nothing to serve to something, and when it closes."""
         with self._lock:
             self._wake = wake
             must_wake = bool(self._ready)

@@ -4,7 +4,7 @@ from pipelines.channels.channel import ChannelClosed
 from pipelines.channels.credit import Credit, cost_of
 from pipelines.channels.gate import Gate, Inlet
 from pipelines.domain.elements import Element, EndOfInput
-from pipelines.domain.errors import check
+from pipelines.domain.errors import InvariantViolated, check
 from pipelines.domain.ids import ChannelId
 
 
@@ -37,9 +37,9 @@ class LocalOutput:
         check(not self._has_ended, "nothing follows the end of input", channel=self.channel)
         cost_bytes = cost_of(element)
         self._credit.take(cost_bytes)
-        check(self._inlet is not None, "an open channel has a gate", channel=self.channel)
-        if self._inlet is not None:  # said again for the type checker
-            self._inlet.offer(element, cost_bytes)
+        if self._inlet is None:
+            raise InvariantViolated(f"channel {self.channel} has credit but no gate")
+        self._inlet.offer(element, cost_bytes)
         self._has_ended = isinstance(element, EndOfInput)
 
     def close(self, reason: str) -> None:
