@@ -97,17 +97,16 @@ class NewsWaiter:
         self._redis = redis.Redis.from_url(
             url, socket_connect_timeout=TIMEOUT_S, socket_timeout=10 * TIMEOUT_S
         )
-        self._seen: bytes | str = "$"  # from now on; afterwards the id of the last entry read
+        self._seen: bytes | None = None  # id of the last entry read; None: begin with the next
 
     def wait_for_news(self, timeout_ms: int) -> bool:
         """True when something was announced; False after `timeout_ms` without news."""
         deadline = time.monotonic() + timeout_ms / 1000
         try:
-            answer = self._redis.xread(
-                {STREAM: self._seen}, count=STREAM_LENGTH_MAX, block=timeout_ms
-            )
+            self._seen = self._seen or self._newest_id()
+            answer = self._redis.xread({STREAM: self._seen}, block=timeout_ms)
         except redis.RedisError:
-            self._seen = "$"
+            self._seen = None
             time.sleep(max(0.0, deadline - time.monotonic()))
             return False
         if not answer:
@@ -117,6 +116,10 @@ class NewsWaiter:
 
     def close(self) -> None:
         self._redis.close()
+
+    def _newest_id(self) -> bytes:
+        newest: Any = self._redis.xrevrange(STREAM, count=1)
+        return newest[0][0] if newest else b"0-0"
 
 
 def _last_id(answer: Any) -> bytes:

@@ -1,0 +1,181 @@
+"""Announcements: they wake the reader, and never hold up the sender."""
+
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import redis
+
+from ftdash.embedded.ports import free_port
+from ftdash.embedded.redis_server import find_redis_server
+from pipelines.bus.announce import (
+    STREAM,
+    STREAM_LENGTH_MAX,
+    NewsWaiter,
+    RedisAnnouncer,
+    announce_nothing,
+    announcer_from_environment,
+)
+from pipelines.domain.ids import RunId
+
+RUN = RunId("r1")
+DEADLINE_S = 10.0
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator["RealRedis"]:
+    real = RealRedis(tmp_path)
+    real.start()
+    yield real
+    real.kill()
+
+
+@pytest.mark.slow
+def test_an_announcement_wakes_the_waiter(server: "RealRedis") -> None:
+    waiter, announcer = NewsWaiter(server.url), RedisAnnouncer(server.url)
+    assert not waiter.wait_for_news(1)  # from now on it knows where it stands
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(waiter.wait_for_news, 4_000)
+        started = time.monotonic()
+        announcer(RUN, 1)
+
+        assert waiting.result()
+    assert time.monotonic() - started < 2.0
+    announcer.close()
+
+
+@pytest.mark.slow
+def test_news_between_two_waits_is_not_lost(server: "RealRedis") -> None:
+    waiter, announcer = NewsWaiter(server.url), RedisAnnouncer(server.url)
+    assert not waiter.wait_for_news(1)
+
+    announcer(RUN, 1)
+    assert wait_until(lambda: announcer.statistics().announced_count == 1)
+
+    assert waiter.wait_for_news(1_000)
+    assert not waiter.wait_for_news(1)
+    announcer.close()
+
+
+@pytest.mark.slow
+def test_without_redis_the_sender_is_not_held_up_and_counts(server: "RealRedis") -> None:
+    server.kill()
+    announcer = RedisAnnouncer(server.url)
+
+    started = time.monotonic()
+    for sequence in range(1_000):
+        announcer(RUN, sequence)
+
+    assert time.monotonic() - started < 0.1
+    assert wait_until(lambda: announcer.statistics().failed_count > 0)
+    announcer.close()
+
+
+@pytest.mark.slow
+def test_a_hanging_redis_does_not_hold_up_the_sender(server: "RealRedis") -> None:
+    announcer = RedisAnnouncer(server.url)
+    server.pause()
+
+    started = time.monotonic()
+    for sequence in range(1_000):
+        announcer(RUN, sequence)
+
+    assert time.monotonic() - started < 0.1
+    announcer.close()
+
+
+@pytest.mark.slow
+def test_after_a_restart_of_redis_announcements_arrive_again(server: "RealRedis") -> None:
+    announcer, waiter = RedisAnnouncer(server.url), NewsWaiter(server.url)
+    announcer(RUN, 1)
+    assert wait_until(lambda: announcer.statistics().announced_count == 1)
+    server.kill()
+    announcer(RUN, 2)
+    assert wait_until(lambda: announcer.statistics().failed_count > 0)
+    server.start()
+
+    def woken() -> bool:
+        announcer(RUN, 3)
+        return waiter.wait_for_news(100)
+
+    assert wait_until(woken)
+    announcer.close()
+
+
+@pytest.mark.slow
+def test_a_waiter_without_redis_returns_after_its_timeout(server: "RealRedis") -> None:
+    server.kill()
+    waiter = NewsWaiter(server.url)
+
+    started = time.monotonic()
+
+    assert not waiter.wait_for_news(300)
+    assert 0.25 < time.monotonic() - started < 2.0
+
+
+@pytest.mark.slow
+def test_the_stream_stays_short(server: "RealRedis") -> None:
+    client = redis.Redis.from_url(server.url)
+    for _ in range(3 * STREAM_LENGTH_MAX):
+        client.xadd(STREAM, {"run_id": RUN, "sequence": 0})
+    announcer = RedisAnnouncer(server.url)
+
+    announcer(RUN, 1)
+
+    assert wait_until(lambda: client.xlen(STREAM) < 2 * STREAM_LENGTH_MAX)
+    announcer.close()
+
+
+def test_a_run_without_redis_announces_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FTDASH_REDIS_URL", raising=False)
+
+    assert announcer_from_environment() is announce_nothing
+
+
+class RealRedis:
+    """A real server on a free port, with its data in the test's directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = f"redis://127.0.0.1:{self._port}/0"
+
+    def start(self) -> None:
+        executable = str(find_redis_server().executable)
+        options = ["--port", str(self._port), "--bind", "127.0.0.1", "--save", ""]
+        self._process = subprocess.Popen(
+            [executable, *options, "--dir", str(self._directory)], stdout=subprocess.DEVNULL
+        )
+        client = redis.Redis.from_url(self.url)
+        assert wait_until(lambda: answers(client))
+
+    def pause(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(19)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+def answers(client: redis.Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except redis.RedisError:
+        return False
+
+
+def wait_until(holds) -> bool:
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        if holds():
+            return True
+        time.sleep(0.02)
+    return False

@@ -1,0 +1,122 @@
+"""The inbox: each command is offered until it is done, and never after."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pipelines.bus.inbox import Inbox, submit, withdraw
+from pipelines.bus.journal import JournalWriter
+from pipelines.domain.commands import KillSlot, TakeSavepoint
+from pipelines.domain.errors import Rejected
+from pipelines.domain.events import RequestEnded
+from pipelines.domain.ids import Attempt, RequestId, RunId
+from pipelines.domain.run import RunDirectory
+from pipelines.domain.status import KillMoment, RequestOutcome
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    return RunDirectory.of(tmp_path, "flights", RunId("r1"))
+
+
+def test_commands_are_offered_in_order_of_arrival_until_done(directory: RunDirectory) -> None:
+    commands = [savepoint("z"), kill("m"), savepoint("a")]
+    for at_ns, command in enumerate(commands):
+        submit(directory, command)
+        arrive_at(directory, command.request_id, at_ns)
+
+    assert Inbox(directory).pending() == commands
+
+    Inbox(directory).done(RequestId("m"))
+
+    assert Inbox(directory).pending() == [commands[0], commands[2]]
+
+
+def test_delivering_twice_is_delivering_once(directory: RunDirectory) -> None:
+    assert submit(directory, savepoint("a"))
+
+    assert not submit(directory, savepoint("a"))
+    assert len(Inbox(directory).pending()) == 1
+
+
+def test_what_is_done_cannot_be_delivered_again(directory: RunDirectory) -> None:
+    submit(directory, savepoint("a"))
+    Inbox(directory).done(RequestId("a"))
+
+    assert not submit(directory, savepoint("a"))
+    assert Inbox(directory).pending() == []
+
+
+def test_a_delivery_that_races_with_done_is_passed_over(directory: RunDirectory) -> None:
+    submit(directory, savepoint("a"))
+    file = directory.requests / "a.json"
+    content = file.read_bytes()
+    Inbox(directory).done(RequestId("a"))
+
+    file.write_bytes(content)  # its deliverer had looked before it was done
+
+    assert Inbox(directory).pending() == []
+
+
+def test_a_withdrawn_command_is_not_offered(directory: RunDirectory) -> None:
+    submit(directory, savepoint("a"))
+
+    withdraw(directory, RequestId("a"))
+
+    assert Inbox(directory).pending() == []
+    assert not submit(directory, savepoint("a"))
+
+
+def test_a_new_driver_does_not_repeat_what_the_dead_one_answered(directory: RunDirectory) -> None:
+    submit(directory, kill("a"))
+    submit(directory, kill("b"))
+    answer = RequestEnded(
+        request_id=RequestId("a"), outcome=RequestOutcome.SUCCEEDED, message="killed"
+    )
+    with JournalWriter(directory, RunId("r1"), FixedClock(), lambda *_: None) as journal:
+        journal.append(answer, Attempt(1))
+
+    pending = Inbox(directory).pending()
+
+    assert [command.request_id for command in pending] == ["b"]
+
+
+def test_a_file_that_is_no_command_does_not_stop_the_others(directory: RunDirectory) -> None:
+    submit(directory, savepoint("a"))
+    (directory.requests / "b.json").write_text("{")
+
+    assert Inbox(directory).pending() == [savepoint("a")]
+    assert [path.name for path in directory.requests.glob("b.*")] == ["b.unreadable"]
+
+
+@pytest.mark.parametrize("name", ["../a", "", ".a", "a/b", "a" * 81])
+def test_an_id_that_is_no_file_name_is_refused(directory: RunDirectory, name: str) -> None:
+    with pytest.raises(Rejected, match="not a plain name"):
+        submit(directory, savepoint(name))
+
+
+class FixedClock:
+    def monotonic_ms(self) -> float:
+        return 0.0
+
+    def wall_ms(self) -> int:
+        return 1_000
+
+
+def savepoint(name: str) -> TakeSavepoint:
+    return TakeSavepoint(request_id=RequestId(name), requested_by="ann", reason="upgrade")
+
+
+def kill(name: str) -> KillSlot:
+    return KillSlot(
+        request_id=RequestId(name),
+        requested_by="ann",
+        reason="drill",
+        slot=1,
+        moment=KillMoment.ALIGNING,
+    )
+
+
+def arrive_at(directory: RunDirectory, request_id: str, at_ns: int) -> None:
+    os.utime(directory.requests / f"{request_id}.json", ns=(at_ns, at_ns))

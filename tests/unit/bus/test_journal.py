@@ -1,0 +1,187 @@
+"""The journal: whole lines, no gaps, whatever dies while writing."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from pipelines.bus.journal import JournalWriter, UndecodableEvent, last_event, read_journal
+from pipelines.domain.errors import Retryable
+from pipelines.domain.events import JobStatusChanged, RunEnded, SlotLost
+from pipelines.domain.ids import Attempt, RunId
+from pipelines.domain.run import RunDirectory
+from pipelines.domain.status import JobStatus
+
+FIRST = Attempt(1)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    return RunDirectory.of(tmp_path, "flights", RunId("r1"))
+
+
+def test_what_was_appended_is_read_back_in_order(directory: RunDirectory) -> None:
+    with writer(directory) as journal:
+        written = [journal.append(lost(slot), Attempt(slot)) for slot in range(1, 4)]
+
+    envelopes, offset = read_journal(directory.journal_file, 0)
+
+    assert envelopes == written
+    assert [each.sequence for each in envelopes] == [1, 2, 3]
+    assert read_journal(directory.journal_file, offset) == ([], offset)
+
+
+def test_a_torn_last_line_is_cut_off_and_its_number_is_used_again(directory: RunDirectory) -> None:
+    with writer(directory) as journal:
+        journal.append(lost(1), FIRST)
+        journal.append(lost(2), FIRST)
+    content = directory.journal_file.read_bytes()
+    directory.journal_file.write_bytes(content[:-7])
+
+    with writer(directory) as journal:
+        journal.append(lost(3), FIRST)
+
+    envelopes, _ = read_journal(directory.journal_file, 0)
+    assert [(each.sequence, each.event) for each in envelopes] == [(1, lost(1)), (2, lost(3))]
+
+
+def test_a_reader_waits_for_the_rest_of_an_unfinished_line(directory: RunDirectory) -> None:
+    with writer(directory) as journal:
+        journal.append(lost(1), FIRST)
+        journal.append(lost(2), FIRST)
+    content = directory.journal_file.read_bytes()
+    directory.journal_file.write_bytes(content[:-7])
+
+    before, offset = read_journal(directory.journal_file, 0)
+    directory.journal_file.write_bytes(content)
+    after, _ = read_journal(directory.journal_file, offset)
+
+    assert [each.sequence for each in before] == [1]
+    assert [each.sequence for each in after] == [2]
+
+
+@pytest.mark.parametrize("line", [b"{broken\n", b'{"sequence": 2}\n', b"\xff\xfe\n", b"\n"])
+def test_a_line_that_cannot_be_read_stops_the_reader_by_name(
+    directory: RunDirectory, line: bytes
+) -> None:
+    with writer(directory) as journal:
+        journal.append(lost(1), FIRST)
+    with directory.journal_file.open("ab") as file:
+        file.write(line)
+
+    good, offset = read_journal(directory.journal_file, 0)
+
+    assert [each.sequence for each in good] == [1]
+    with pytest.raises(UndecodableEvent, match=r"journal\.jsonl, line 2, cannot be read"):
+        read_journal(directory.journal_file, offset)
+
+
+def test_an_event_of_an_unknown_kind_stops_the_reader(directory: RunDirectory) -> None:
+    with writer(directory) as journal:
+        journal.append(lost(1), FIRST)
+    content = directory.journal_file.read_text()
+    directory.journal_file.write_text(content.replace("SlotLost", "SlotFound"))
+
+    with pytest.raises(UndecodableEvent, match="SlotFound"):
+        read_journal(directory.journal_file, 0)
+
+
+def test_many_threads_leave_no_gap_and_no_mixed_line(directory: RunDirectory) -> None:
+    with writer(directory) as journal:
+        threads = [
+            threading.Thread(target=lambda: [journal.append(lost(7), FIRST) for _ in range(50)])
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    envelopes, _ = read_journal(directory.journal_file, 0)
+
+    assert [each.sequence for each in envelopes] == list(range(1, 201))
+
+
+def test_a_line_longer_than_a_block_is_read_whole(directory: RunDirectory) -> None:
+    with writer(directory) as journal:
+        journal.append(SlotLost(slot=0, pid=1, reason="x" * 1000), FIRST)
+        journal.append(lost(1), FIRST)
+
+    first, offset = read_journal(directory.journal_file, 0, bytes_max=100)
+    second, _ = read_journal(directory.journal_file, offset, bytes_max=100)
+
+    assert [each.sequence for each in (*first, *second)] == [1, 2]
+
+
+def test_a_long_last_line_still_tells_the_next_writer_where_to_go_on(
+    directory: RunDirectory,
+) -> None:
+    with writer(directory) as journal:
+        journal.append(lost(1), FIRST)
+        journal.append(SlotLost(slot=0, pid=1, reason="x" * 200_000), FIRST)
+
+    with writer(directory) as journal:
+        envelope = journal.append(lost(3), FIRST)
+
+    assert envelope.sequence == 3
+
+
+def test_a_full_disk_leaves_no_half_line(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with writer(directory) as journal:
+        journal.append(lost(1), FIRST)
+        with monkeypatch.context() as patched:
+            patched.setattr("pipelines.bus.journal.os.write", takes_half)
+            with pytest.raises(Retryable, match="r1"):
+                journal.append(lost(2), FIRST)
+        journal.append(lost(3), FIRST)
+
+    envelopes, _ = read_journal(directory.journal_file, 0)
+    assert [(each.sequence, each.event) for each in envelopes] == [(1, lost(1)), (2, lost(3))]
+
+
+def test_every_append_is_announced_after_it_is_written(directory: RunDirectory) -> None:
+    seen: list[tuple[str, int, int]] = []
+
+    def announce(run_id: RunId, sequence: int) -> None:
+        seen.append((run_id, sequence, len(read_journal(directory.journal_file, 0)[0])))
+
+    with JournalWriter(directory, RunId("r1"), FixedClock(), announce) as journal:
+        journal.append(lost(1), FIRST)
+        journal.append(lost(2), FIRST)
+
+    assert seen == [("r1", 1, 1), ("r1", 2, 2)]
+
+
+def test_the_last_event_is_that_of_the_last_complete_line(directory: RunDirectory) -> None:
+    assert last_event(directory.journal_file) is None
+    with writer(directory) as journal:
+        journal.append(JobStatusChanged(status=JobStatus.RUNNING), FIRST)
+        journal.append(RunEnded(status=JobStatus.FINISHED, reason="done"), FIRST)
+    with directory.journal_file.open("ab") as file:
+        file.write(b'{"torn')
+
+    assert last_event(directory.journal_file) == RunEnded(status=JobStatus.FINISHED, reason="done")
+
+
+class FixedClock:
+    def monotonic_ms(self) -> float:
+        return 0.0
+
+    def wall_ms(self) -> int:
+        return 1_000
+
+
+def writer(directory: RunDirectory) -> JournalWriter:
+    return JournalWriter(directory, RunId("r1"), FixedClock(), lambda run_id, sequence: None)
+
+
+def lost(slot: int) -> SlotLost:
+    return SlotLost(slot=slot, pid=1, reason="gone")
+
+
+def takes_half(descriptor: int, content: bytes) -> int:
+    import posix
+
+    return posix.write(descriptor, content[: len(content) // 2])

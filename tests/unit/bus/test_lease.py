@@ -1,0 +1,167 @@
+"""The lease: one driver per run, however the one before died, and numbers that never return."""
+
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pipelines.bus.lease import Lease, LeaseHeld, Owner, owner_of
+from pipelines.domain.errors import InvariantViolated
+from pipelines.domain.ids import Attempt, RunId
+from pipelines.domain.run import RunDirectory
+
+ROOT = Path(__file__).parents[3]
+HOLD = """
+import sys, time
+from pathlib import Path
+from pipelines.bus.lease import Lease
+from pipelines.domain.run import RunDirectory
+lease = Lease.acquire(RunDirectory(Path(sys.argv[1])))
+lease.next_attempt()
+if sys.argv[2] == "forks":
+    import os
+    if os.fork() == 0:
+        time.sleep(60)
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    return RunDirectory.of(tmp_path, "flights", RunId("r1"))
+
+
+@pytest.fixture
+def processes() -> Iterator[list[subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+    yield started
+    for process in started:
+        os.killpg(process.pid, 9)
+        process.wait()
+
+
+@pytest.mark.slow
+def test_a_living_driver_keeps_every_other_out(directory: RunDirectory, processes: list) -> None:
+    holder = hold(directory, processes)
+
+    with pytest.raises(LeaseHeld, match=f"process {holder.pid} on "):
+        Lease.acquire(directory)
+
+    owner = owner_of(directory)
+    assert owner is not None
+    assert owner.pid == holder.pid
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["plain", "forks"])
+def test_a_killed_driver_holds_nothing_even_if_its_children_live(
+    directory: RunDirectory, processes: list, way: str
+) -> None:
+    holder = hold(directory, processes, way)
+    os.kill(holder.pid, 9)
+    os.waitid(os.P_PID, holder.pid, os.WEXITED | os.WNOWAIT)
+
+    assert owner_of(directory) is None
+
+    with Lease.acquire(directory) as lease:
+        assert lease.next_attempt() == 2
+
+
+def test_numbers_only_grow_across_drivers(directory: RunDirectory) -> None:
+    with Lease.acquire(directory) as first:
+        numbers = [first.next_attempt(), first.next_attempt()]
+    with Lease.acquire(directory) as second:
+        numbers.append(second.next_attempt())
+
+    assert numbers == [1, 2, 3]
+
+
+def test_an_attempt_is_current_until_the_next_is_numbered(directory: RunDirectory) -> None:
+    with Lease.acquire(directory) as lease:
+        first = lease.next_attempt()
+        assert lease.is_current(first)
+
+        second = lease.next_attempt()
+
+        assert not lease.is_current(first)
+        assert lease.is_current(second)
+
+
+def test_a_driver_whose_run_was_taken_over_is_not_current(directory: RunDirectory) -> None:
+    zombie = Lease.acquire(directory)
+    attempt = zombie.next_attempt()
+    (directory.attempts / "2").touch()  # what its successor does, under whatever lock
+
+    assert not zombie.is_current(attempt)
+    assert zombie.next_attempt() == 3
+
+
+def test_a_closed_lease_gives_no_rights(directory: RunDirectory) -> None:
+    with Lease.acquire(directory) as lease:
+        attempt = lease.next_attempt()
+
+    assert not lease.is_current(attempt)
+    with pytest.raises(InvariantViolated):
+        lease.next_attempt()
+
+
+def test_no_number_is_given_out_twice_in_a_race(directory: RunDirectory) -> None:
+    lease = Lease.acquire(directory)
+
+    with ThreadPoolExecutor(8) as pool:
+        numbers = list(pool.map(lambda _: lease.next_attempt(), range(64)))
+
+    assert sorted(numbers) == [Attempt(number) for number in range(1, 65)]
+    lease.close()
+
+
+def test_asking_for_the_owner_does_not_keep_a_driver_out(directory: RunDirectory) -> None:
+    directory.path.mkdir(parents=True)
+    probe = os.open(directory.lease_lock, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(probe, fcntl.LOCK_SH)
+
+    with ThreadPoolExecutor(1) as pool:
+        acquiring = pool.submit(Lease.acquire, directory)
+        os.close(probe)
+        acquiring.result(timeout=5).close()
+
+
+def test_a_process_that_got_the_id_of_a_dead_driver_is_not_the_owner(
+    directory: RunDirectory,
+) -> None:
+    lease = Lease.acquire(directory)
+    itself = Owner.this_process()
+    impostor = msgspec.structs.replace(itself, process_started_at=itself.process_started_at - 60.0)
+
+    assert owner_of(directory) is not None
+
+    directory.lease_file.write_bytes(msgspec.json.encode(impostor))
+
+    assert owner_of(directory) is None
+    lease.close()
+
+
+def test_nobody_owns_a_run_that_never_started(directory: RunDirectory) -> None:
+    assert owner_of(directory) is None
+
+
+def hold(directory: RunDirectory, processes: list, way: str = "plain") -> subprocess.Popen[str]:
+    """A process that holds the lease, in a group of its own."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(directory.path), way],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    processes.append(process)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
