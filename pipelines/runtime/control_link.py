@@ -3,6 +3,7 @@
 Sending is thread-safe. The end of the connection is the end of the slot's attempt, on both sides.
 """
 
+import contextlib
 import socket
 import struct
 import threading
@@ -58,10 +59,8 @@ class ControlLink(Generic[T]):
 
     def close(self) -> None:
         """Wakes a thread that is blocked in `receive`, on both sides. Harmless when repeated."""
-        try:
+        with contextlib.suppress(OSError):  # the other side may have been faster
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # the other side was faster
         self._socket.close()
 
     def _read_exactly(self, length: int) -> bytes | None:

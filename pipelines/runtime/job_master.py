@@ -8,7 +8,6 @@ Source: Flink, `JobMaster` and `DefaultScheduler` (one pipelined region: the who
 
 import os
 import queue
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
@@ -24,15 +23,11 @@ from pipelines.domain.commands import (
     TakeSavepoint,
     TriggerCheckpoint,
 )
-from pipelines.domain.errors import CorruptSnapshot, Rejected
+from pipelines.domain.errors import InvariantViolated, Rejected
 from pipelines.domain.events import (
     Event,
     FailureOccurred,
     JobStatusChanged,
-    OutputSuperseded,
-    RequestAccepted,
-    RequestEnded,
-    RestorePointRefused,
     RunEnded,
     RunStarted,
     SlotConnected,
@@ -40,7 +35,6 @@ from pipelines.domain.events import (
     ZombieRefused,
 )
 from pipelines.domain.failures import CheckpointFailureReason
-from pipelines.domain.ids import CheckpointId, RequestId, RunId
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.settings import RestartStrategy, Settings
 from pipelines.domain.status import (
@@ -51,7 +45,6 @@ from pipelines.domain.status import (
 )
 from pipelines.protocol.fencing import AttemptFence
 from pipelines.protocol.job import JobState
-from pipelines.protocol.recovery import Choice, NoUsablePoint, choose_point
 from pipelines.protocol.restart import FixedDelayRestart, GiveUp, RestartAfter
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 from pipelines.protocol.triggering import FINAL, TriggerRequest
@@ -60,7 +53,6 @@ from pipelines.runtime.checkpoint_host import (
     CheckpointHost,
     CheckpointListener,
     CheckpointSurroundings,
-    source_records_of,
 )
 from pipelines.runtime.control import (
     Acknowledged,
@@ -88,18 +80,13 @@ from pipelines.runtime.job_events import (
 )
 from pipelines.runtime.metrics_board import MetricsBoard
 from pipelines.runtime.recovery_watch import RecoveryWatch
-from pipelines.runtime.restore_points import (
-    check_fits,
-    next_checkpoint_id,
-    own_points,
-    requested_point,
-    verifier,
-)
+from pipelines.runtime.request_desk import RequestDesk
+from pipelines.runtime.restore_points import next_checkpoint_id, own_points
 from pipelines.runtime.slot import SlotAddress
+from pipelines.runtime.starting_point import StartingPoint, StartingPointChooser
 from pipelines.storage.store import CheckpointStore
 from pipelines.stream import Pipeline
 
-INBOX_PERIOD_MS = 50.0
 STAGE_END_TIMEOUT_MS = 10_000.0
 EXECUTOR_THREADS = 2
 
@@ -136,9 +123,10 @@ class JobMaster(CheckpointListener):
         self._store = store
         self._lease = lease
         self._journal = journal
-        self._inbox = inbox
         self._clock = clock
         self._events: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
+        self._desk = RequestDesk(inbox, self._emit, self.post)
+        self._chooser = StartingPointChooser(spec, pipeline, store, self._emit)
         self._fence = AttemptFence()
         self._state = JobState()
         self._restart = FixedDelayRestart(
@@ -152,9 +140,9 @@ class JobMaster(CheckpointListener):
         self._address: SlotAddress | None = None
         self._stage_is_over = True
         self._restart_due_ms: float | None = None
-        self._restart_choice: Choice | None = None
+        self._start: StartingPoint | None = None  # of this attempt, or of the next one
+        self._checkpoint_due_ms: float | None = None
         self._sources_left: set[tuple[str, int]] = set()
-        self._waiting: dict[RequestId, DriverCommand] = {}
         self._stop_path: str | None = None  # the point after which the run has to end
         self._outcome: tuple[JobStatus, str] | None = None
         self._checkpoints = self._checkpoint_host()
@@ -169,7 +157,7 @@ class JobMaster(CheckpointListener):
         self._stages = stages
         self._emit(self._run_started())
         self._begin_first_attempt()
-        threading.Thread(target=self._watch_inbox, name="inbox", daemon=True).start()
+        self._desk.open()
         while self._outcome is None:
             self._on_time()
             self._take_one()
@@ -219,25 +207,28 @@ class JobMaster(CheckpointListener):
             dues.append(self._restart_due_ms)
         return min(dues)
 
-    _checkpoint_due_ms: float | None = None
-
     # Attempts: begin, progress, end.
 
     def _begin_first_attempt(self) -> None:
         """A driver that replaces a dead one recovers; a new run starts where it was told to."""
-        resumes = bool(self._checkpoints.points.newest_first()) or self._lease.attempts_so_far() > 0
-        choice = self._choose_point()
+        resumes = self._lease.attempts_so_far() > 0
+        start = self._chooser.choose(self._checkpoints.points)
         if resumes:
-            self._recovery.on_failure(self._clock.monotonic_ms(), 0)
-        self._decided(choice)
-        self._begin_attempt(choice)
+            self._recovery.on_failure(self._clock.monotonic_ms(), start.source_records)
+        self._decided(start)
+        self._begin_attempt(start)
 
-    def _begin_attempt(self, choice: Choice) -> None:
+    def _decided(self, start: StartingPoint) -> None:
+        self._start = start
+        self._board.on_attempt_ended(start.source_records)
+        self._recovery.on_decided(start.checkpoint_id, start.location, start.source_records)
+
+    def _begin_attempt(self, start: StartingPoint) -> None:
         attempt = self._lease.next_attempt()
         self._fence.on_attempt(attempt)
         self._move_to(JobStatus.INITIALIZING)
-        self._rewind_sinks(choice)
-        self._restart_choice = choice
+        self._checkpoints.ancestors = start.ancestors_of(self._spec.run_id)
+        self._chooser.rewind_sinks(start)
         self._attempt = AttemptHost(attempt, self._spec.parallelism)
         self._sources_left = {
             (uid, index)
@@ -335,7 +326,7 @@ class JobMaster(CheckpointListener):
     def _on_stage_ended(self, attempt: int, problem: str) -> None:
         if attempt == self._fence.current:
             self._stage_is_over = True
-        if self._is_current_number(attempt):
+        if self._is_current(attempt):
             cause = f"The Spark stage of attempt {attempt} ended: {problem or 'without an error'}"
             self._fail_attempt(FailureOccurred(cause=cause), self._clock.monotonic_ms())
 
@@ -372,23 +363,22 @@ class JobMaster(CheckpointListener):
     def _restart_after(self, delay_ms: float, cause: str) -> None:
         self._move_to(JobStatus.RESTARTING, cause)
         try:
-            self._restart_choice = self._choose_point()
-        except CorruptSnapshot as error:
+            self._decided(self._chooser.choose(self._checkpoints.points))
+        except Rejected as error:
             self._move_to(JobStatus.FAILING, str(error))
             self._end(JobStatus.FAILED, str(error))
             return
-        self._decided(self._restart_choice)
         self._restart_due_ms = self._clock.monotonic_ms() + delay_ms
 
     def _begin_when_due(self, now_ms: float) -> None:
-        due_ms, choice = self._restart_due_ms, self._restart_choice
-        if due_ms is None or now_ms < due_ms or choice is None:
+        due_ms, start = self._restart_due_ms, self._start
+        if due_ms is None or now_ms < due_ms or start is None:
             return
         if not self._stage_is_over and now_ms < due_ms + STAGE_END_TIMEOUT_MS:
             return  # two attempts would want the same Spark slots
         self._restart_due_ms = None
         self._recovery.reached(RecoveryPhase.STOP)
-        self._begin_attempt(choice)
+        self._begin_attempt(start)
 
     def _end_attempt(self, reason: CheckpointFailureReason, why: str) -> None:
         attempt, self._attempt = self._attempt, None
@@ -399,65 +389,10 @@ class JobMaster(CheckpointListener):
             self._stages.cancel(self._address)
         self._checkpoints.on_stopped(reason, why)
 
-    # Where to start from.
-
-    def _choose_point(self) -> Choice:
-        """Raises CorruptSnapshot when points exist and none of them can be used."""
-        points = self._checkpoints.points.newest_first()
-        requested = requested_point(self._spec, self._store) if not points else None
-        if requested is not None:
-            manifest = self._store.manifest(requested.location)
-            check_fits(manifest, requested.location, self._spec, self._pipeline.graph)
-        candidates = points or ([requested] if requested else [])
-        found = choose_point(candidates, verifier(self._store, self._spec, self._pipeline.graph))
-        for refused in found.refused:
-            message = refused.problem
-            self._emit(RestorePointRefused(path=refused.point.location, message=message))
-            if refused.point in points:
-                self._checkpoints.points.on_refused(refused.point)
-        if isinstance(found, NoUsablePoint):
-            raise CorruptSnapshot(
-                f"No recovery point of this run can be used: {found.refused[0].problem}"
-            )
-        return found
-
-    def _decided(self, choice: Choice) -> None:
-        point = choice.point
-        records = 0 if point is None else source_records_of(self._store.manifest(point.location))
-        self._board.on_attempt_ended(records)
-        self._recovery.on_decided(
-            point.checkpoint_id if point else None, point.location if point else None, records
-        )
-
-    def _rewind_sinks(self, choice: Choice) -> None:
-        """Output that the starting point does not know of is set aside, so nothing doubles."""
-        lineage: list[tuple[RunId, CheckpointId]] = []
-        if choice.point is not None:
-            manifest = self._store.manifest(choice.point.location)
-            lineage = [*manifest.ancestors, (manifest.run_id, manifest.checkpoint_id)]
-        self._checkpoints.ancestors = [a for a in lineage if a[0] != self._spec.run_id]
-        for uid, sink in self._pipeline.sinks.items():
-            superseded = sink.rewind(lineage, self._spec.run_id)
-            if superseded is not None and superseded.items:
-                self._emit(
-                    OutputSuperseded(sink=uid, files=superseded.items, moved_to=superseded.moved_to)
-                )
-
     # What people ask for.
 
-    def _watch_inbox(self) -> None:
-        """On its own thread: commands are files, so that neither side has to be up."""
-        seen: set[RequestId] = set()
-        pause = threading.Event()
-        while not pause.wait(INBOX_PERIOD_MS / 1000.0):
-            for command in self._inbox.pending():
-                if command.request_id not in seen:
-                    seen.add(command.request_id)
-                    self.post(CommandArrived(command))
-
     def _on_command(self, command: DriverCommand) -> None:
-        self._waiting[command.request_id] = command
-        self._emit(RequestAccepted(request_id=command.request_id))
+        self._desk.accept(command)
         match command:
             case TriggerCheckpoint():
                 self._request_checkpoint(command, CheckpointKind.CHECKPOINT, stops_run=False)
@@ -476,14 +411,14 @@ class JobMaster(CheckpointListener):
         request = TriggerRequest(kind, command.request_id, stops_run)
         if not self._checkpoints.on_request(request):
             reason = CheckpointFailureReason.TOO_MANY_CHECKPOINT_REQUESTS
-            self._answer(command.request_id, RequestOutcome.REJECTED, reason)
+            self._desk.answer(command.request_id, RequestOutcome.REJECTED, reason)
 
     def _cancel(self, command: Cancel) -> None:
         self._move_to(JobStatus.CANCELLING, f"{command.requested_by}: {command.reason}")
         self._end_attempt(
             CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN, "The run is cancelled."
         )
-        self._answer(command.request_id, RequestOutcome.SUCCEEDED, "The run is cancelled.")
+        self._desk.answer(command.request_id, RequestOutcome.SUCCEEDED, "The run is cancelled.")
         self._end(JobStatus.CANCELED, f"cancelled by {command.requested_by}: {command.reason}")
 
     def _kill(self, command: KillSlot, slot: int) -> None:
@@ -492,34 +427,24 @@ class JobMaster(CheckpointListener):
             message = (
                 f"There is no running slot {slot}; slots are 0 to {self._spec.parallelism - 1}."
             )
-            self._answer(command.request_id, RequestOutcome.REJECTED, message)
+            self._desk.answer(command.request_id, RequestOutcome.REJECTED, message)
             return
         pid = attempt.pid_of(slot)
         attempt.kill(slot, command.moment)
         when = "now" if command.moment.value == "now" else "the next time it aligns"
         message = f"Slot {slot} (pid {pid}) is killed {when}."
-        self._answer(command.request_id, RequestOutcome.SUCCEEDED, message)
+        self._desk.answer(command.request_id, RequestOutcome.SUCCEEDED, message)
 
     def checkpoint_completed(self, request: TriggerRequest, path: str) -> None:
         self._restart.on_progress()
         self._recovery.reached(RecoveryPhase.FIRST_CHECKPOINT)
         if request.stops_run:
             self._stop_path = path
-        if request.request_id is not None:
-            message = f"Completed: {path}"
-            self._answer(request.request_id, RequestOutcome.SUCCEEDED, message, path)
+        outcome, message = RequestOutcome.SUCCEEDED, f"Completed: {path}"
+        self._desk.answer(request.request_id, outcome, message, path)
 
     def checkpoint_aborted(self, request: TriggerRequest, message: str) -> None:
-        if request.request_id is not None:
-            self._answer(request.request_id, RequestOutcome.FAILED, message)
-
-    def _answer(
-        self, request_id: RequestId, outcome: RequestOutcome, message: str, path: str | None = None
-    ) -> None:
-        if self._waiting.pop(request_id, None) is None:
-            return
-        self._emit(RequestEnded(request_id=request_id, outcome=outcome, message=message, path=path))
-        self._inbox.done(request_id)
+        self._desk.answer(request.request_id, RequestOutcome.FAILED, message)
 
     # The end.
 
@@ -529,8 +454,7 @@ class JobMaster(CheckpointListener):
     def _finish(self, status: JobStatus, reason: str) -> JobStatus:
         self._move_to(status, reason)
         self._report_metrics()
-        for request_id in list(self._waiting):
-            self._answer(request_id, RequestOutcome.FAILED, f"The run ended first: {reason}")
+        self._desk.close(f"The run ended first: {reason}")
         self._executor.shutdown(wait=True)
         self._control.close()
         self._emit(RunEnded(status=status, reason=reason))
@@ -557,18 +481,14 @@ class JobMaster(CheckpointListener):
         )
 
     def _is_current(self, attempt: int) -> bool:
-        return self._is_current_number(attempt)
-
-    def _is_current_number(self, attempt: int) -> bool:
         return self._attempt is not None and self._attempt.attempt == attempt
 
     def _current(self) -> AttemptHost:
         if self._attempt is None:
-            raise Rejected("no attempt is running")
+            raise InvariantViolated("an attempt is running")
         return self._attempt
 
     def _deployment(self) -> Deploy:
-        point = self._restart_choice.point if self._restart_choice else None
         return Deploy(
             run_id=self._spec.run_id,
             pipeline=self._spec.pipeline,
@@ -577,7 +497,7 @@ class JobMaster(CheckpointListener):
             max_parallelism=self._spec.max_parallelism,
             peers=self._current().peers(),
             storage_roots=[str(self._directory.path.parent.parent)],
-            restore_location=point.location if point else None,
+            restore_location=self._start.location if self._start else None,
         )
 
     def _run_started(self) -> RunStarted:

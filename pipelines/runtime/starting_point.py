@@ -1,0 +1,92 @@
+"""Decides, with `protocol.recovery`, where an attempt starts, and prepares the sinks for it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pipelines.domain.errors import CorruptSnapshot
+from pipelines.domain.events import Event, OutputSuperseded, RestorePointRefused
+from pipelines.domain.ids import CheckpointId, RunId
+from pipelines.domain.run import RunSpec
+from pipelines.protocol.recovery import NoUsablePoint, choose_point
+from pipelines.protocol.retention import RetainedPoint, RetainedPoints
+from pipelines.runtime.checkpoint_host import source_records_of
+from pipelines.runtime.restore_points import check_fits, requested_point, verifier
+from pipelines.storage.store import CheckpointStore
+from pipelines.stream import Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class StartingPoint:
+    """`point` None: from the beginning. `lineage` ends with the point itself."""
+
+    point: RetainedPoint | None
+    lineage: tuple[tuple[RunId, CheckpointId], ...]
+    source_records: int  # what the sources had read at the point
+
+    @property
+    def location(self) -> str | None:
+        return self.point.location if self.point else None
+
+    @property
+    def checkpoint_id(self) -> CheckpointId | None:
+        return self.point.checkpoint_id if self.point else None
+
+    def ancestors_of(self, run_id: RunId) -> list[tuple[RunId, CheckpointId]]:
+        """The lineage outside the run itself: for each run, up to where it belongs."""
+        return [ancestor for ancestor in self.lineage if ancestor[0] != run_id]
+
+
+@dataclass(frozen=True, slots=True)
+class StartingPointChooser:
+    spec: RunSpec
+    pipeline: Pipeline
+    store: CheckpointStore
+    emit: Callable[[Event], None]
+
+    def choose(self, points: RetainedPoints) -> StartingPoint:
+        """The newest own point that verifies; before there is one, the point asked for.
+
+        Raises:
+            Rejected: the point asked for belongs elsewhere or does not fit.
+            CorruptSnapshot: points exist and none can be used; starting afresh would double
+                output, so it is not done.
+        """
+        own = points.newest_first()
+        requested = None if own else self._requested()
+        candidates = own or ([requested] if requested else [])
+        graph = self.pipeline.graph
+        found = choose_point(candidates, verifier(self.store, self.spec, graph))
+        for refused in found.refused:
+            location = refused.point.location
+            self.emit(RestorePointRefused(path=location, message=refused.problem))
+            if refused.point in own:
+                points.on_refused(refused.point)
+        if isinstance(found, NoUsablePoint):
+            raise CorruptSnapshot(
+                f"No recovery point of this run can be used: {found.refused[0].problem}"
+            )
+        return self._described(found.point)
+
+    def rewind_sinks(self, start: StartingPoint) -> None:
+        """Output that the starting point does not know of is set aside, so nothing doubles."""
+        for uid, sink in self.pipeline.sinks.items():
+            superseded = sink.rewind(list(start.lineage), self.spec.run_id)
+            if superseded is not None and superseded.items:
+                event = OutputSuperseded(
+                    sink=uid, files=superseded.items, moved_to=superseded.moved_to
+                )
+                self.emit(event)
+
+    def _requested(self) -> RetainedPoint | None:
+        requested = requested_point(self.spec, self.store)
+        if requested is not None:
+            manifest = self.store.manifest(requested.location)
+            check_fits(manifest, requested.location, self.spec, self.pipeline.graph)
+        return requested
+
+    def _described(self, point: RetainedPoint | None) -> StartingPoint:
+        if point is None:
+            return StartingPoint(None, (), 0)
+        manifest = self.store.manifest(point.location)
+        lineage = (*manifest.ancestors, (manifest.run_id, manifest.checkpoint_id))
+        return StartingPoint(point, lineage, source_records_of(manifest))

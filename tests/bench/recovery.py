@@ -1,0 +1,96 @@
+"""How long from `kill -9` of a slot to all subtasks running, and to the first committed output?
+
+Expected: detection is a closed connection (under 10 ms), the restart delay is 100 ms, Spark starts
+the workers of a stage in about 200 ms: about 0.5 s; output follows with the next checkpoint.
+"""
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from pipelines.domain.events import (
+    CheckpointCommitted,
+    CheckpointCompleted,
+    Envelope,
+    Event,
+    JobStatusChanged,
+    SlotConnected,
+)
+from pipelines.domain.status import JobStatus
+from pipelines.runtime.clocks import SystemClock
+from tests.bench.events import event_files
+from tests.bench.runs import StartedRun, started_run
+
+STEP_TIMEOUT_S = 60.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=5)
+    options = parser.parse_args()
+    parameters = {"data": str(event_files()), "key": "app_id", "repeat": "1000000"}
+    running, output = [], []
+    with (
+        tempfile.TemporaryDirectory(prefix="ftdash-bench-") as root,
+        started_run(Path(root), "page_view_count", parameters) as run,
+    ):
+        for kill in range(options.kills):
+            _wait_for_checkpoint(run)
+            killed_ms = _kill_a_slot(run, kill % 2)
+            running.append(_first_after(run, killed_ms, _is_running) - killed_ms)
+            output.append(_first_after(run, killed_ms, _is_committed) - killed_ms)
+            print(f"kill {kill}: running {running[-1]} ms, output {output[-1]} ms", file=sys.stderr)
+    print(
+        json.dumps(
+            {
+                "benchmark": "recovery",
+                "running_ms_median": statistics.median(running),
+                "output_ms_median": statistics.median(output),
+                "running_ms": running,
+                "output_ms": output,
+                "kills": options.kills,
+            }
+        )
+    )
+
+
+def _wait_for_checkpoint(run: StartedRun) -> None:
+    seen = len(run.poll())
+    run.wait_for(
+        lambda es: any(isinstance(e.event, CheckpointCompleted) for e in es[seen:]), STEP_TIMEOUT_S
+    )
+
+
+def _kill_a_slot(run: StartedRun, slot: int) -> int:
+    """Wall clock of the kill, the same clock that stamps the journal."""
+    connected = [e.event for e in run.of(SlotConnected)]
+    pid = [e.pid for e in connected if isinstance(e, SlotConnected) and e.slot == slot][-1]
+    killed_ms = SystemClock().wall_ms()
+    os.kill(pid, signal.SIGKILL)
+    return killed_ms
+
+
+def _first_after(run: StartedRun, since_ms: int, holds: Callable[[Event], bool]) -> int:
+    def found(envelopes: list[Envelope]) -> bool:
+        return any(e.at_ms >= since_ms and holds(e.event) for e in envelopes)
+
+    run.wait_for(found, STEP_TIMEOUT_S)
+    return next(e.at_ms for e in run.envelopes if e.at_ms >= since_ms and holds(e.event))
+
+
+def _is_running(event: Event) -> bool:
+    return isinstance(event, JobStatusChanged) and event.status is JobStatus.RUNNING
+
+
+def _is_committed(event: Event) -> bool:
+    return isinstance(event, CheckpointCommitted)
+
+
+if __name__ == "__main__":
+    main()

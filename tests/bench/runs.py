@@ -1,0 +1,140 @@
+"""Runs a pipeline with a real driver process and reads what its journal says."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from ftdash.embedded.java import environment as java_environment
+from pipelines.bus.journal import read_journal
+from pipelines.domain.events import (
+    CheckpointCompleted,
+    Envelope,
+    Event,
+    JobStatusChanged,
+    RunEnded,
+)
+from pipelines.domain.ids import CheckpointId, RunId
+from pipelines.domain.run import RunDirectory, RunSpec
+from pipelines.domain.status import JobStatus
+
+ROOT = Path(__file__).parents[2]
+POLL_S = 0.02
+
+
+@dataclass(slots=True)
+class StartedRun:
+    directory: RunDirectory
+    process: subprocess.Popen[bytes]
+    envelopes: list[Envelope] = field(default_factory=list)
+    _offset: int = 0
+
+    def poll(self) -> list[Envelope]:
+        if self.directory.journal_file.exists():
+            news, self._offset = read_journal(self.directory.journal_file, self._offset)
+            self.envelopes += news
+        return self.envelopes
+
+    def wait_for(self, holds: Callable[[list[Envelope]], bool], timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not holds(self.poll()):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not reached in {timeout_s} s: {self.tail()}")
+            if self.process.poll() is not None and not holds(self.poll()):
+                raise RuntimeError(f"the driver ended first: {self.tail()}")
+            time.sleep(POLL_S)
+
+    def wait_until_over(self, timeout_s: float) -> RunEnded:
+        self.wait_for(lambda es: bool(es) and isinstance(es[-1].event, RunEnded), timeout_s)
+        self.process.wait(timeout_s)
+        ended = self.envelopes[-1].event
+        if not isinstance(ended, RunEnded):
+            raise RuntimeError("a journal ends with RunEnded")
+        return ended
+
+    def of(self, kind: type[Event]) -> list[Envelope]:
+        return [envelope for envelope in self.poll() if isinstance(envelope.event, kind)]
+
+    def completed(self) -> list[CheckpointCompleted]:
+        events = (envelope.event for envelope in self.poll())
+        return [event for event in events if isinstance(event, CheckpointCompleted)]
+
+    def running_at_ms(self) -> int:
+        """When all subtasks ran for the first time."""
+        return next(
+            envelope.at_ms
+            for envelope in self.poll()
+            if isinstance(envelope.event, JobStatusChanged)
+            and envelope.event.status is JobStatus.RUNNING
+        )
+
+    def tail(self) -> str:
+        events = [type(envelope.event).__name__ for envelope in self.envelopes[-8:]]
+        log = self.directory.driver_log
+        return f"{events}\n{log.read_text()[-4000:] if log.exists() else ''}"
+
+
+@contextmanager
+def started_run(
+    root: Path,
+    pipeline: str,
+    parameters: dict[str, str],
+    *,
+    parallelism: int = 2,
+    master: str | None = None,
+    settings: dict[str, str] | None = None,
+    restore_from: str | None = None,
+    run_id: RunId | None = None,
+    first_checkpoint_id: int = 1,
+) -> Iterator[StartedRun]:
+    """A driver in a session of its own; it is ended, with its children, when the block ends."""
+    directory = RunDirectory.of(root, pipeline, run_id or RunId(f"run-{uuid.uuid4().hex[:12]}"))
+    if not directory.spec_file.exists():
+        directory.path.mkdir(parents=True)
+        spec = RunSpec(
+            run_id=directory.run_id,
+            pipeline=pipeline,
+            parallelism=parallelism,
+            master=master or f"local[{parallelism}]",
+            parameters=parameters,
+            settings=settings or {},
+            restore_from=restore_from,
+            first_checkpoint_id=CheckpointId(first_checkpoint_id),
+        )
+        directory.spec_file.write_bytes(msgspec.json.encode(spec))
+    with open(directory.driver_log, "ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pipelines.spark.driver", str(directory.path)],
+            cwd=ROOT,
+            env={**os.environ, **java_environment()},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        yield StartedRun(directory, process)
+    finally:
+        end_session(process)
+
+
+def end_session(process: subprocess.Popen[bytes]) -> None:
+    """Driver, JVM and Python workers: workers lead process groups, but share the session."""
+    try:
+        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(True)]
+    except psutil.NoSuchProcess:
+        family = []
+    for member in family:
+        try:
+            member.send_signal(signal.SIGKILL)
+        except psutil.NoSuchProcess:
+            continue
+    process.wait(10)
