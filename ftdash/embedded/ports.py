@@ -24,5 +24,5 @@ def is_free(port: int) -> bool:
 
 
 def free_port_near(preferred: int) -> int:
-    """`preferred` if nobody has it, else any free one."""
-    return preferred if is_free(preferred) else free_port()
+    """`preferred` if nobody has it, else any free one; 0 prefers none."""
+    return preferred if preferred and is_free(preferred) else free_port()

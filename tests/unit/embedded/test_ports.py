@@ -9,6 +9,7 @@ def test_a_port_that_nobody_has_is_kept_and_a_taken_one_is_replaced() -> None:
     preferred = free_port()
 
     assert free_port_near(preferred) == preferred
+    assert free_port_near(0) > 0
     with socket.create_server((LOOPBACK, preferred)):
         assert not is_free(preferred)
         assert free_port_near(preferred) != preferred

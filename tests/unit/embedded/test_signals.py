@@ -10,8 +10,8 @@ PROGRAM = """
 import sys, time
 from ftdash.embedded.signals import end_when_asked
 end_when_asked()
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     time.sleep(600)
 except KeyboardInterrupt as asked:
     print("asked by", asked, flush=True)

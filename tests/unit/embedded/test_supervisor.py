@@ -34,6 +34,14 @@ ORPHAN_MAKER = (  # a grandchild in a session of its own, as a driver is
     "pathlib.Path(sys.argv[1] + '.new').write_text(str(child.pid));"
     "pathlib.Path(sys.argv[1] + '.new').rename(sys.argv[1]); time.sleep(600)"
 )
+WITNESS = (  # says, when it is asked to end, whether the process named in a file still lives
+    "import psutil, pathlib, signal, sys, time;"
+    "pid = lambda: int(pathlib.Path(sys.argv[1]).read_text());"
+    "lives = lambda: psutil.pid_exists(pid()) and psutil.Process(pid()).status() != 'zombie';"
+    "say = lambda *_: sys.exit(pathlib.Path(sys.argv[2]).write_text(str(lives())) and 0);"
+    "signal.signal(signal.SIGTERM, say);"
+    "pathlib.Path(sys.argv[2]).touch(); time.sleep(600)"
+)
 OWNER = """
 import sys, time
 from pathlib import Path
@@ -63,6 +71,23 @@ def test_leaving_the_supervisor_ends_children_and_what_they_started(home: Path, 
 
     assert not is_alive(orphan)
     assert ledgers.living(ledger.path) == []
+
+
+def test_what_others_need_ends_after_everything_else(home: Path, ledger) -> None:
+    said = home / "said"
+    witness = Service(
+        name="redis",
+        command=(sys.executable, "-c", WITNESS, str(home / "orphan"), str(said)),
+        is_ready=said.exists,
+        ready_within_s=20,
+        ends_last=True,
+    )
+
+    with Supervisor(ledger, home, print) as supervisor:
+        supervisor.start(witness)
+        supervisor.start(orphan_maker(home))
+
+    assert said.read_text() == "False"
 
 
 def test_a_process_that_ignores_the_request_to_end_is_killed(home: Path, ledger) -> None:
