@@ -11,7 +11,7 @@ from pathlib import Path
 from ftdash.embedded.accounts import provide_accounts
 from ftdash.embedded.console import Console
 from ftdash.embedded.dashboard_client import DashboardClient
-from ftdash.embedded.demo_pipeline import DemoPaths, prepare_data, submit
+from ftdash.embedded.demo_pipeline import NAME, DemoPaths, prepare_data, submit
 from ftdash.embedded.faults import kill_driver, kill_slot_process
 from ftdash.embedded.observer import Observer
 from ftdash.embedded.opening import open_installation
@@ -26,6 +26,7 @@ from pipelines.domain.status import KillMoment
 
 EVENT_HOURS_PER_S = 8760 / 60  # the year lasts a minute
 RESTORED_PARALLELISM = 3
+REASON = "check of the whole installation"
 START_WITHIN_S = 60.0
 RECOVERY_WITHIN_S = 45.0
 REQUEST_WITHIN_S = 45.0
@@ -106,7 +107,7 @@ class Scenario:
     def _kill_slot_while_aligning(self) -> None:
         self._step("Killing slot 0 while it aligns a checkpoint, asked through the dashboard ...")
         before = self._observer.run()
-        request = self._dashboard.kill_slot(slot=0, moment=KillMoment.ALIGNING)
+        request = self._dashboard.kill_slot(NAME, 0, KillMoment.ALIGNING, REASON)
         self._observer.wait_granted(request, within_s=REQUEST_WITHIN_S)
         self._outcome = replace(self._outcome, slots_killed=self._outcome.slots_killed + 1)
         self._await_recovery(before)
@@ -127,7 +128,7 @@ class Scenario:
 
     def _take_savepoint(self) -> str:
         self._step("Taking a savepoint through the dashboard ...")
-        request = self._dashboard.take_savepoint()
+        request = self._dashboard.act(NAME, "savepoint", REASON)
         savepoint = self._observer.wait_granted(request, within_s=REQUEST_WITHIN_S).path
         if savepoint is None or not Path(savepoint).is_dir():
             raise Rejected(f"The savepoint succeeded, but {savepoint} is no directory.")
@@ -140,13 +141,13 @@ class Scenario:
             self._observer.run(), count=2, within_s=RECOVERY_WITHIN_S
         )
         self._step("Stopping with another savepoint ...")
-        request = self._dashboard.stop_with_savepoint()
+        request = self._dashboard.act(NAME, "stop", REASON)
         self._observer.wait_granted(request, within_s=REQUEST_WITHIN_S)
         self._observer.wait_state(ShownState.FINISHED, within_s=REQUEST_WITHIN_S)
 
     def _restore(self, savepoint: str) -> None:
         self._step(f"Restoring the first savepoint at parallelism {RESTORED_PARALLELISM} ...")
-        self._dashboard.restore(path=savepoint, parallelism=RESTORED_PARALLELISM)
+        self._dashboard.restore(NAME, savepoint, RESTORED_PARALLELISM, REASON)
         run = self._observer.wait_new_run(self._first_run, within_s=REQUEST_WITHIN_S)
         run = self._observer.wait_running_with_checkpoints(1, within_s=START_WITHIN_S)
         if run.parallelism != RESTORED_PARALLELISM:

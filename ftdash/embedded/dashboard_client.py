@@ -1,21 +1,30 @@
-"""A person at the dashboard, without the person: signs in and posts the forms of the pages."""
+"""A person at the dashboard, without the person: signs in and posts the forms of the pages.
+
+It goes through the web server like a browser does, with a session and the token against forged
+forms; it knows the addresses and the fields of the forms, and nothing of what is behind them.
+"""
 
 from collections.abc import Mapping
+from urllib.parse import urldefrag
 
 import httpx
 from django.urls import reverse
+from django.utils.html import strip_tags
 
 from ftdash.embedded.accounts import Account
 from pipelines.domain.errors import Rejected
+from pipelines.domain.status import KillMoment
 
 TIMEOUT_S = 20.0
+ANSWER_LENGTH_MAX = 500
+REQUEST_MARK = "request-"
 
 
 class DashboardClient:
-    """One browser session: its cookies, and the token that proves a form is the site's own."""
+    """One browser session at one server."""
 
     def __init__(self, address: str) -> None:
-        self._client = httpx.Client(base_url=address, timeout=TIMEOUT_S, follow_redirects=True)
+        self._client = httpx.Client(base_url=address, timeout=TIMEOUT_S)
 
     def __enter__(self) -> "DashboardClient":
         return self
@@ -26,14 +35,34 @@ class DashboardClient:
     def sign_in(self, account: Account) -> None:
         login = reverse("login")
         self._client.get(login).raise_for_status()
-        self.post(login, {"username": account.name, "password": account.password or ""})
+        self._post(login, {"username": account.name, "password": account.password or ""})
         if "sessionid" not in self._client.cookies:
             raise Rejected(f"The dashboard did not let {account.name} sign in.")
 
-    def post(self, path: str, form: Mapping[str, str]) -> httpx.Response:
-        """Raises Rejected with what the page said if it did not accept the form."""
+    def act(self, pipeline: str, action: str, reason: str, **fields: str) -> str:
+        """Ask for an action on the pipeline's page; the id of the request that was stored."""
+        form = {"reason": reason, "confirmation": pipeline, **fields}
+        answer = self._post(reverse("act", args=[pipeline, action]), form)
+        mark = urldefrag(str(answer.headers.get("location", ""))).fragment
+        if not mark.startswith(REQUEST_MARK):
+            raise Rejected(f"The dashboard refused to {action} {pipeline}: {text_of(answer)}")
+        return mark.removeprefix(REQUEST_MARK)
+
+    def kill_slot(self, pipeline: str, slot: int, moment: KillMoment, reason: str) -> str:
+        return self.act(pipeline, "kill", reason, slot=str(slot), moment=moment.value)
+
+    def restore(self, pipeline: str, path: str, parallelism: int, reason: str) -> str:
+        return self.act(pipeline, "restore", reason, path=path, parallelism=str(parallelism))
+
+    def _post(self, path: str, form: Mapping[str, str]) -> httpx.Response:
         token = self._client.cookies.get("csrftoken") or ""
-        answer = self._client.post(path, data=dict(form), headers={"X-CSRFToken": token})
-        if answer.is_error:
-            raise Rejected(f"The dashboard answered {answer.status_code} to {path}: {answer.text}")
-        return answer
+        try:
+            return self._client.post(path, data=dict(form), headers={"X-CSRFToken": token})
+        except httpx.HTTPError as failure:
+            raise Rejected(f"The dashboard did not answer to {path}: {failure!r}.") from failure
+
+
+def text_of(answer: httpx.Response) -> str:
+    """What a person would read, shortened."""
+    words = " ".join(strip_tags(answer.text).split())
+    return f"status {answer.status_code}: {words[:ANSWER_LENGTH_MAX]}"
