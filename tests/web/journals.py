@@ -1,0 +1,297 @@
+"""Journals as a driver would write them, for tests of everything that reads their rows."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from django.utils import timezone
+
+from ftdash.jobs.directories import run_directory
+from ftdash.jobs.models import Pipeline, Request, RequestKind, Run
+from pipelines.bus.journal import JournalWriter
+from pipelines.domain.events import (
+    CheckpointCommitted,
+    CheckpointCompleted,
+    CheckpointTriggered,
+    Event,
+    FailureOccurred,
+    JobStatusChanged,
+    MetricsSampled,
+    RecoveryPhaseReached,
+    RequestAccepted,
+    RequestEnded,
+    RunEnded,
+    RunStarted,
+    SlotConnected,
+    SlotLost,
+    SlotSample,
+    SubtaskAcknowledged,
+    SubtaskSample,
+    VertexShape,
+)
+from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, RequestId, RunId, Uid
+from pipelines.domain.phases import ChannelAlignment, SubtaskPhases
+from pipelines.domain.status import CheckpointKind, JobStatus, RecoveryPhase, RequestOutcome
+
+VERTICES = {"flights": [], "weather": [], "join": ["flights", "weather"], "delays": ["join"]}
+SUBTASKS = [(uid, index) for uid in VERTICES for index in (0, 1)]
+
+
+@dataclass
+class StoryClock:
+    """Wall time that a test sets."""
+
+    now_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+
+    def monotonic_ms(self) -> float:
+        return float(self.now_ms)
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+
+class Story:
+    """Appends to the journal of one run what a driver would, step by step."""
+
+    def __init__(self, run: Run, clock: StoryClock | None = None) -> None:
+        self.run = run
+        self.clock = clock or StoryClock()
+        self.attempt = Attempt(0)
+        self.next_checkpoint = CheckpointId(1)
+
+    def tell(self, *events: Event) -> "Story":
+        directory, run_id = run_directory(self.run), RunId(self.run.run_id)
+        with JournalWriter(directory, run_id, self.clock, lambda *_: None) as journal:
+            for event in events:
+                journal.append(event, self.attempt)
+        return self
+
+    def wait(self, ms: int) -> "Story":
+        self.clock.now_ms += ms
+        return self
+
+    def started(self, pid: int = 4711) -> "Story":
+        self.tell(run_started(pid))
+        self.attempt = Attempt(self.attempt + 1)
+        self.tell(JobStatusChanged(status=JobStatus.INITIALIZING))
+        slots = [SlotConnected(slot=slot, pid=100 + slot, host="here") for slot in (0, 1)]
+        return self.tell(*slots, JobStatusChanged(status=JobStatus.RUNNING))
+
+    def sampled(self, records_per_s: float = 1000.0) -> "Story":
+        return self.tell(sample(records_per_s))
+
+    def triggered(
+        self,
+        kind: CheckpointKind = CheckpointKind.CHECKPOINT,
+        request_id: str | None = None,
+    ) -> "Story":
+        return self.tell(
+            CheckpointTriggered(
+                checkpoint_id=self.next_checkpoint,
+                kind=kind,
+                trigger_ms=self.clock.now_ms,
+                subtask_count=len(SUBTASKS),
+                request_id=RequestId(request_id) if request_id else None,
+            )
+        )
+
+    def completed(
+        self,
+        kind: CheckpointKind = CheckpointKind.CHECKPOINT,
+        request_id: str | None = None,
+        path: str = "",
+    ) -> "Story":
+        """A checkpoint from its trigger to its commit."""
+        number = self.next_checkpoint
+        self.triggered(kind, request_id)
+        acknowledged = [
+            SubtaskAcknowledged(checkpoint_id=number, phases=phases(uid, index))
+            for uid, index in SUBTASKS
+        ]
+        self.wait(80).tell(*acknowledged, checkpoint_completed(number, kind, path))
+        self.wait(5).tell(CheckpointCommitted(checkpoint_id=number))
+        self.next_checkpoint = CheckpointId(number + 1)
+        return self
+
+    def slot_killed(self, slot: int = 1) -> "Story":
+        """A failure and the whole recovery from it."""
+        self.tell(
+            SlotLost(slot=slot, pid=100 + slot, reason="killed"),
+            FailureOccurred(cause=f"Slot {slot} (pid {100 + slot}) is gone: killed.", slot=slot),
+            phase(RecoveryPhase.DETECT, 12.0),
+            JobStatusChanged(status=JobStatus.RESTARTING, reason=f"Slot {slot} was killed."),
+            phase(RecoveryPhase.DECIDE, 3.0, restored=self.next_checkpoint - 1),
+            phase(RecoveryPhase.STOP, 105.0),
+        )
+        self.attempt = Attempt(self.attempt + 1)
+        self.wait(120).tell(
+            JobStatusChanged(status=JobStatus.INITIALIZING),
+            SlotConnected(slot=slot, pid=200 + slot, host="here"),
+            phase(RecoveryPhase.START, 100.0),
+            JobStatusChanged(status=JobStatus.RUNNING),
+            phase(RecoveryPhase.RESTORE, 80.0),
+        )
+        return self.wait(200).tell(
+            phase(RecoveryPhase.FIRST_RECORD, 10.0),
+            phase(RecoveryPhase.FIRST_CHECKPOINT, 500.0),
+            phase(RecoveryPhase.CAUGHT_UP, 700.0),
+        )
+
+    def ended(self, status: JobStatus = JobStatus.FINISHED, reason: str = "Done.") -> "Story":
+        changed = JobStatusChanged(status=status, reason=reason)
+        return self.tell(changed, RunEnded(status=status, reason=reason))
+
+    def answered(self, request: Request, path: str | None = None) -> "Story":
+        request_id = RequestId(request.request_id)
+        ended = RequestEnded(
+            request_id=request_id, outcome=RequestOutcome.SUCCEEDED, message="Done.", path=path
+        )
+        return self.tell(RequestAccepted(request_id=request_id), ended)
+
+
+def new_run(name: str = "flights", **columns: object) -> Run:
+    pipeline, _ = Pipeline.objects.get_or_create(
+        name=name, defaults={"flow": "flight_delays", "created_at": timezone.now()}
+    )
+    number = pipeline.runs.count() + 1
+    values: dict[str, object] = {
+        "run_id": f"{name}-{number}",
+        "number": number,
+        "parallelism": 2,
+        "max_parallelism": 128,
+        "master": "local[2]",
+        "created_at": timezone.now(),
+        **columns,
+    }
+    return Run.objects.create(pipeline=pipeline, **values)
+
+
+def new_request(run: Run, kind: RequestKind = RequestKind.SAVEPOINT, **columns: object) -> Request:
+    now = timezone.now()
+    values: dict[str, object] = {
+        "request_id": f"request-{Request.objects.count() + 1}",
+        "requester": "ann",
+        "reason": "upgrade",
+        "created_at": now,
+        "deadline_at": now + timedelta(seconds=120),
+        **columns,
+    }
+    return Request.objects.create(kind=kind, pipeline=run.pipeline, run=run, **values)
+
+
+def run_started(pid: int) -> RunStarted:
+    return RunStarted(
+        pipeline="flight_delays",
+        parallelism=2,
+        max_parallelism=128,
+        master="local[2]",
+        guarantee="exactly once",
+        settings={},
+        restored_from=None,
+        driver_pid=pid,
+        vertices=[shape(uid, inputs) for uid, inputs in VERTICES.items()],
+    )
+
+
+def shape(uid: str, inputs: Iterable[str]) -> VertexShape:
+    return VertexShape(
+        uid=Uid(uid),
+        operators=[Uid(uid)],
+        inputs=[Uid(each) for each in inputs],
+        is_source=uid in ("flights", "weather"),
+        is_sink=uid == "delays",
+    )
+
+
+def phases(uid: str, index: int) -> SubtaskPhases:
+    """The second subtask of the join waits for weather[1] and acknowledges last of all."""
+    is_slow = (uid, index) == ("join", 1)
+    channels = [channel(source, 0, index, 2.0, 61.0 if is_slow else 1.0) for source in "fw"]
+    if is_slow:
+        channels.append(channel("w", 1, index, 63.0, 0.0))
+    return SubtaskPhases(
+        vertex=Uid(uid),
+        subtask=index,
+        start_delay_ms=2.0,
+        alignment_ms=61.0 if is_slow else 1.0,
+        sync_ms=1.0,
+        async_ms=5.0,
+        acknowledged_ms=75.0 if is_slow else 20.0,
+        state_bytes=1000,
+        uploaded_bytes=100,
+        channels=channels if uid == "join" else [],
+    )
+
+
+def channel(
+    source: str, index: int, target: int, arrived_ms: float, blocked_ms: float
+) -> ChannelAlignment:
+    upstream = {"f": "flights", "w": "weather"}[source]
+    port = {"f": 0, "w": 1}[source]
+    return ChannelAlignment(
+        channel=ChannelId(f"{upstream}[{index}]>join.{port}[{target}]"),
+        arrived_ms=arrived_ms,
+        blocked_ms=blocked_ms,
+        buffered_records=int(blocked_ms * 40),
+        buffered_bytes=int(blocked_ms * 4000),
+    )
+
+
+def checkpoint_completed(
+    number: CheckpointId, kind: CheckpointKind, path: str = ""
+) -> CheckpointCompleted:
+    return CheckpointCompleted(
+        checkpoint_id=number,
+        kind=kind,
+        path=path or f"/jobs/flights/checkpoints/chk-{number}",
+        end_to_end_ms=80.0,
+        state_bytes=8000,
+        uploaded_bytes=800,
+        buffered_records=2440,
+        buffered_bytes=244_000,
+        source_records=number * 1000,
+        watermark_ms=1_357_000_000_000,
+        counters={"join.unmatched_left": 3},
+    )
+
+
+def sample(records_per_s: float) -> MetricsSampled:
+    return MetricsSampled(
+        status=JobStatus.RUNNING,
+        records_per_s=records_per_s,
+        last_completed_ms=None,
+        last_committed_ms=None,
+        subtasks=[subtask_sample(uid, index) for uid, index in SUBTASKS],
+        slots=[SlotSample(slot=slot, resident_bytes=200_000_000) for slot in (0, 1)],
+        counters={"join.unmatched_left": 3},
+    )
+
+
+def subtask_sample(uid: str, index: int) -> SubtaskSample:
+    return SubtaskSample(
+        vertex=Uid(uid),
+        subtask=index,
+        records_in=10,
+        records_out=10,
+        busy_ratio=0.5,
+        backpressured_ratio=0.1,
+        idle_ratio=0.4,
+        watermark_ms=1_357_000_000_000 + index,
+        queued_records=3,
+        queued_bytes=300,
+        state_bytes=1000,
+    )
+
+
+def phase(
+    name: RecoveryPhase, duration_ms: float, restored: int | None = None
+) -> RecoveryPhaseReached:
+    is_decision = name is RecoveryPhase.DECIDE
+    return RecoveryPhaseReached(
+        phase=name,
+        duration_ms=duration_ms,
+        restored_checkpoint_id=CheckpointId(restored) if restored else None,
+        restored_path=f"/jobs/flights/checkpoints/chk-{restored}" if restored else None,
+        records_to_replay=1234 if is_decision else None,
+    )

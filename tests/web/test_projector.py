@@ -1,0 +1,444 @@
+"""The projector: rows say what journals say, however often and from wherever they are read."""
+
+import random
+from pathlib import Path
+
+import pytest
+from django.apps import apps
+from django.core.management import call_command
+from django.db import OperationalError
+
+from ftdash.checkpoints.models import Checkpoint, CheckpointStatus, SubtaskPhase
+from ftdash.jobs import projector
+from ftdash.jobs.directories import run_directory
+from ftdash.jobs.models import Failure, Recovery, RequestKind, RequestPhase, Run, ZombieRefusal
+from ftdash.jobs.projector import Projector, project, rebuild
+from ftdash.metrics.models import Heartbeat, Sample
+from pipelines.bus.journal import read_journal
+from pipelines.domain.events import (
+    CheckpointDiscarded,
+    CheckpointFailed,
+    OutputSuperseded,
+    RequestAccepted,
+    RequestEnded,
+    RestorePointRefused,
+    ZombieRefused,
+)
+from pipelines.domain.failures import CheckpointFailureReason
+from pipelines.domain.ids import Attempt, CheckpointId, RequestId, Uid
+from pipelines.domain.status import CheckpointKind, JobStatus, RequestOutcome
+from tests.web.journals import SUBTASKS, Story, new_request, new_run
+
+pytestmark = pytest.mark.django_db
+
+FOLDED_APPS = ("jobs", "checkpoints", "metrics")
+
+
+@pytest.fixture(autouse=True)
+def jobs_root(settings, tmp_path: Path) -> None:
+    settings.JOBS_ROOT = tmp_path
+
+
+def test_a_checkpoint_becomes_a_row_with_the_phases_of_every_subtask() -> None:
+    run = new_run()
+    Story(run).started().completed()
+
+    Projector().run_once()
+
+    row = Checkpoint.objects.get(run=run, checkpoint_id=1)
+    assert row.status == CheckpointStatus.COMPLETED
+    assert (row.acknowledged_count, row.subtask_count) == (len(SUBTASKS), len(SUBTASKS))
+    assert row.committed_at is not None
+    assert (row.state_bytes, row.buffered_records) == (8000, 2440)
+    assert SubtaskPhase.objects.filter(checkpoint=row).count() == len(SUBTASKS)
+    slow = SubtaskPhase.objects.get(checkpoint=row, vertex="join", subtask=1)
+    assert slow.channels[2]["channel"] == "weather[1]>join.1[1]"
+
+
+def test_a_run_shows_what_its_driver_said_last() -> None:
+    run = new_run()
+    Story(run).started().sampled(1500.0).completed()
+
+    Projector().run_once()
+
+    run.refresh_from_db()
+    assert (run.status, run.attempt, run.guarantee) == ("RUNNING", 1, "exactly once")
+    assert (run.records_per_s, run.last_checkpoint_id) == (1500.0, 1)
+    assert run.slots == {"0": {"pid": 100, "host": "here"}, "1": {"pid": 101, "host": "here"}}
+    assert run.counters == {"join.unmatched_left": 3}
+    assert run.watermark_ms == 1_357_000_000_000
+    assert run.last_committed_at is not None
+    assert run.version == 1
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_however_a_journal_is_cut_into_reads_the_rows_are_the_same(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, cut = new_run("whole"), new_run("piece")
+    for run in (whole, cut):
+        long_story(run)
+    project(whole)
+    rng = random.Random(seed)
+
+    def read_some(path: Path, offset: int, bytes_max: int) -> tuple[list, int]:
+        return read_journal(path, offset, rng.randint(1, 5_000))
+
+    monkeypatch.setattr(projector, "read_journal", read_some)
+    while project(Run.objects.select_related("pipeline").get(pk=cut.pk)):
+        pass
+
+    assert rows_of(cut) == rows_of(whole)
+
+
+def test_folding_again_changes_nothing() -> None:
+    run = new_run()
+    long_story(run)
+    project(run)
+    before = rows_of(run)
+
+    stored = Run.objects.select_related("pipeline").get(pk=run.pk)
+    envelopes, offset = read_journal(run_directory(run).journal_file, 0)
+    projector.fold(stored, envelopes, offset, expected_offset=offset)
+
+    assert rows_of(run) == before
+
+
+def test_a_crash_before_the_commit_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = new_run()
+    long_story(run)
+    before = rows_of(run)
+    with monkeypatch.context() as patched:
+        patched.setattr("ftdash.metrics.projector.SampleFold.save", crash)
+        with pytest.raises(OperationalError):
+            project(run)
+    assert rows_of(run) == before
+
+    project(Run.objects.select_related("pipeline").get(pk=run.pk))
+
+    reference = new_run("flighty")
+    long_story(reference)
+    project(reference)
+    assert rows_of(run) == rows_of(reference)
+
+
+def test_rows_can_be_made_anew_from_the_journal() -> None:
+    run = new_run()
+    story = long_story(run)
+    project(run)
+    story.ended()
+    project(Run.objects.select_related("pipeline").get(pk=run.pk))
+    new_run()  # the pipeline has gone on to another run meanwhile
+    before = rows_of(run)
+    Checkpoint.objects.filter(run=run, checkpoint_id=2).update(state_bytes=1)
+    Failure.objects.filter(run=run).delete()
+
+    call_command("projector", rebuild=run.run_id)
+
+    assert rows_of(run) == before
+
+
+def test_two_projectors_fold_an_event_once() -> None:
+    run = new_run()
+    Story(run).started().completed()
+    stale = Run.objects.select_related("pipeline").get(pk=run.pk)
+    project(run)
+    before = rows_of(run)
+
+    assert project(stale) == 0
+    assert rows_of(run) == before
+
+
+def test_a_line_that_cannot_be_read_stops_its_run_visibly_and_no_other() -> None:
+    broken, sound = new_run("broken"), new_run("sound")
+    Story(broken).started()
+    Story(sound).started()
+    with run_directory(broken).journal_file.open("ab") as file:
+        file.write(b'{"sequence": 99, "event": {"type": "Unheard"}}\n')
+    projector_process = Projector()
+
+    projector_process.run_once()
+    Story(sound).started()
+    projector_process.run_once()
+
+    broken.refresh_from_db()
+    sound.refresh_from_db()
+    assert "line 6" in broken.projection_error
+    assert broken.status == "RUNNING"  # what came before the line was folded
+    assert sound.projection_error == ""
+    assert sound.last_sequence == 10
+
+
+def test_a_gap_in_the_journal_stops_the_projection() -> None:
+    run = new_run()
+    Story(run).started()
+    journal = run_directory(run).journal_file
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:2] + lines[3:]))
+
+    Projector().run_once()
+
+    run.refresh_from_db()
+    assert "a journal has no gaps" in run.projection_error
+    assert run.last_sequence == 0
+
+
+def test_a_recovery_is_one_row_with_all_its_phases() -> None:
+    run = new_run()
+    Story(run).started().completed().slot_killed().completed().slot_killed()
+
+    Projector().run_once()
+
+    run.refresh_from_db()
+    first, second = Recovery.objects.filter(run=run)
+    assert [each["phase"] for each in first.phases] == [
+        "detect",
+        "decide",
+        "stop",
+        "start",
+        "restore",
+        "first_record",
+        "first_checkpoint",
+        "caught_up",
+    ]
+    assert (first.attempt, second.attempt) == (2, 3)
+    assert (first.restored_checkpoint_id, second.restored_checkpoint_id) == (1, 2)
+    assert (first.records_to_replay, first.running_at is not None) == (1234, True)
+    assert (run.restart_count, run.attempt) == (2, 3)
+
+
+def test_a_recovery_that_is_read_in_pieces_stays_one_row() -> None:
+    run = new_run()
+    Story(run).started().completed().slot_killed()
+    lines = run_directory(run).journal_file.read_bytes().splitlines(keepends=True)
+    run_directory(run).journal_file.write_bytes(b"")
+    one_by_one = Projector()
+
+    for line in lines:
+        with run_directory(run).journal_file.open("ab") as file:
+            file.write(line)
+        one_by_one.run_once()
+
+    (recovery,) = Recovery.objects.filter(run=run)
+    assert len(recovery.phases) == 8
+
+
+def test_a_driver_that_vanished_is_a_failure_and_its_checkpoint_failed() -> None:
+    run = new_run()
+    story = Story(run).started().completed().triggered()
+    story.attempt = Attempt(0)
+    story.started(pid=5000)
+
+    Projector().run_once()
+
+    failure = Failure.objects.get(run=run)
+    assert "pid 4711" in failure.cause
+    assert "5000" in failure.cause
+    row = Checkpoint.objects.get(run=run, checkpoint_id=2)
+    assert row.status == CheckpointStatus.FAILED
+    assert row.reason_name == "CHECKPOINT_COORDINATOR_SHUTDOWN"
+
+
+def test_a_request_has_one_end() -> None:
+    run = new_run()
+    request = new_request(run)
+    story = Story(run).started().answered(request, path="/savepoints/1")
+    again = RequestEnded(
+        request_id=RequestId(request.request_id), outcome=RequestOutcome.FAILED, message="Late."
+    )
+    story.tell(again)
+
+    Projector().run_once()
+
+    request.refresh_from_db()
+    assert (request.phase, request.message) == (RequestPhase.SUCCEEDED, "Done.")
+    assert request.path == "/savepoints/1"
+
+
+def test_an_accepted_request_is_under_way_and_knows_its_checkpoint() -> None:
+    run = new_run()
+    request = new_request(run)
+    accepted = RequestAccepted(request_id=RequestId(request.request_id))
+    Story(run).started().tell(accepted).triggered(CheckpointKind.SAVEPOINT, request.request_id)
+
+    Projector().run_once()
+
+    request.refresh_from_db()
+    assert (request.phase, request.checkpoint_id) == (RequestPhase.ACCEPTED, 1)
+
+
+@pytest.mark.parametrize(
+    ("status", "phase"),
+    [(JobStatus.FINISHED, RequestPhase.SUCCEEDED), (JobStatus.FAILED, RequestPhase.FAILED)],
+)
+def test_a_request_to_start_ends_with_its_run_at_the_latest(
+    status: JobStatus, phase: RequestPhase
+) -> None:
+    run = new_run()
+    request = new_request(run, RequestKind.SUBMIT)
+    Story(run).ended(status, "The column carrier is missing.")
+
+    Projector().run_once()
+
+    request.refresh_from_db()
+    assert (request.phase, request.message) == (phase, "The column carrier is missing.")
+
+
+def test_a_run_that_runs_ends_the_request_to_start_it() -> None:
+    run = new_run()
+    request = new_request(run, RequestKind.RESTORE)
+    Story(run).started()
+
+    Projector().run_once()
+
+    request.refresh_from_db()
+    assert request.phase == RequestPhase.SUCCEEDED
+
+
+def test_requests_that_a_run_leaves_open_fail_with_it_except_its_cancel() -> None:
+    run = new_run()
+    savepoint, cancel = new_request(run), new_request(run, RequestKind.CANCEL)
+    Story(run).started().ended(JobStatus.CANCELED, "Canceled by ann.")
+
+    Projector().run_once()
+
+    savepoint.refresh_from_db()
+    cancel.refresh_from_db()
+    assert (savepoint.phase, cancel.phase) == (RequestPhase.FAILED, RequestPhase.SUCCEEDED)
+    assert savepoint.message == "The run ended first: Canceled by ann."
+
+
+def test_a_refused_checkpoint_keeps_its_reason_with_and_without_an_id() -> None:
+    run = new_run()
+    too_early = CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING
+    expired = CheckpointFailureReason.CHECKPOINT_EXPIRED
+    Story(run).started().triggered().tell(
+        CheckpointFailed(checkpoint_id=None, reason=too_early, message="Slot 1 is starting."),
+        CheckpointFailed(checkpoint_id=None, reason=too_early, message="Slot 1 is starting."),
+        CheckpointFailed(checkpoint_id=CheckpointId(1), reason=expired, message="After 10 min."),
+    )
+
+    Projector().run_once()
+
+    failed = Checkpoint.objects.filter(run=run, status=CheckpointStatus.FAILED)
+    assert sorted(failed.values_list("checkpoint_id", "reason_name"), key=str) == [
+        (1, "CHECKPOINT_EXPIRED"),
+        (None, "NOT_ALL_REQUIRED_TASKS_RUNNING"),
+        (None, "NOT_ALL_REQUIRED_TASKS_RUNNING"),
+    ]
+
+
+def test_fencing_fallback_and_set_aside_output_leave_rows() -> None:
+    run = new_run()
+    Story(run).started().completed().tell(
+        ZombieRefused(zombie_attempt=Attempt(1), what="a late acknowledgement"),
+        RestorePointRefused(path="/chk-3", message="/chk-3/a.arrow is truncated."),
+        OutputSuperseded(sink=Uid("delays"), files=4, moved_to="/set-aside"),
+        CheckpointDiscarded(checkpoint_id=CheckpointId(1)),
+    )
+
+    Projector().run_once()
+
+    assert ZombieRefusal.objects.get(run=run).what == "a late acknowledgement"
+    assert run.restorerefusal_set.get().message == "/chk-3/a.arrow is truncated."
+    assert run.supersededoutput_set.get().files == 4
+    assert Checkpoint.objects.get(run=run).status == CheckpointStatus.DISCARDED
+
+
+def test_samples_are_kept_for_a_bounded_time(settings) -> None:
+    settings.SAMPLE_RETENTION_S = 10
+    run = new_run()
+    story = Story(run).started()
+    for _ in range(30):
+        story.wait(1000).sampled()
+
+    Projector().run_once()
+
+    assert Sample.objects.filter(run=run).count() == 11  # both ends included
+
+
+def test_phases_of_old_checkpoints_are_deleted_and_their_rows_stay(settings) -> None:
+    settings.PHASE_RETENTION_CHECKPOINTS = 10
+    run = new_run()
+    story = Story(run).started()
+    for _ in range(101):
+        story.completed()
+
+    Projector().run_once()
+
+    kept = SubtaskPhase.objects.filter(checkpoint__run=run).values_list(
+        "checkpoint__checkpoint_id", flat=True
+    )
+    assert min(kept) > 80
+    assert Checkpoint.objects.filter(run=run).count() == 101
+
+
+def test_an_ended_run_is_not_read_any_more() -> None:
+    run = new_run()
+    Story(run).started().ended()
+    process = Projector()
+    assert process.run_once() > 0
+    run_directory(run).journal_file.unlink()
+
+    assert process.run_once() == 0
+    run.refresh_from_db()
+    assert run.ended_at is not None
+    assert run.slots == {}
+
+
+def test_the_projector_gives_a_sign_of_life_and_says_what_is_wrong() -> None:
+    run = new_run()
+    Story(run).started()
+    with run_directory(run).journal_file.open("ab") as file:
+        file.write(b"{}\n")
+    Projector().run_once()
+    Projector().run_once()
+
+    beat = Heartbeat.objects.get(name="projector")
+
+    assert beat.note == f"The projection of {run.run_id} has stopped."
+
+
+def long_story(run: Run) -> Story:
+    """One of everything; two runs told it have the same rows but for names and times."""
+    story = Story(run)
+    story.clock.now_ms = 1_760_000_000_000
+    story.started().sampled().completed().completed().slot_killed().sampled(2000.0)
+    story.completed(CheckpointKind.SAVEPOINT).triggered()
+    late = CheckpointFailureReason.TOO_MANY_CHECKPOINT_REQUESTS
+    story.tell(CheckpointFailed(checkpoint_id=None, reason=late, message="Queue full."))
+    story.attempt = Attempt(story.attempt)
+    return story.started(pid=5000).wait(1000).sampled()
+
+
+def rows_of(run: Run) -> dict[str, list[tuple[object, ...]]]:
+    """Every projected row of a run, without keys and counters of changes."""
+    unequal = {"id", "run", "pipeline", "checkpoint", "run_id", "version", "created_at"}
+    found: dict[str, list[tuple[object, ...]]] = {}
+    for app in FOLDED_APPS:
+        for model in apps.get_app_config(app).get_models():
+            owner = {"Run": "pk", "SubtaskPhase": "checkpoint__run"}.get(model.__name__, "run")
+            if model.__name__ in ("Pipeline", "Request", "Heartbeat"):
+                continue
+            columns = [f.attname for f in model._meta.fields if f.name not in unequal]
+            rows = model._default_manager.filter(**{owner: run.pk}).order_by("pk")
+            found[model.__name__] = sorted(rows.values_list(*columns), key=str)
+    return found
+
+
+def crash(*_: object) -> None:
+    raise OperationalError("the process dies here")
+
+
+def test_every_kind_of_projected_row_is_compared_above() -> None:
+    run = new_run()
+    long_story(run)
+    project(run)
+
+    compared = rows_of(run)
+
+    assert compared["SubtaskPhase"]
+    assert compared["Sample"]
+    assert compared["Recovery"]
+    assert rebuild(Run.objects.select_related("pipeline").get(pk=run.pk)) is None
+    assert rows_of(run) == compared
