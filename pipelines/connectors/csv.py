@@ -1,7 +1,7 @@
 """Source: CSV files without a header line, a split per file, parsed at the speed of Arrow.
 
-Meant for plain columns at a high rate: one line is one record (a blank one is a record of nulls, and
-values hold no line breaks), and there is no event time. A rewind skips lines without parsing them.
+Meant for plain columns at a high rate: one line is one record (a blank one is a record of nulls,
+and values hold no line breaks), and there is no event time. A rewind skips lines unparsed.
 """
 
 from collections.abc import Iterator

@@ -198,7 +198,7 @@ def parquet(directory: Path, *, forever: bool = False) -> Source:
         files,
         schema=SCHEMA,
         timestamp_column="at",
-        batch_rows=2,
+        batch_rows=1,
         forever=forever,
         cycle_shift_ms=50,
     )
