@@ -84,12 +84,13 @@ def read(path: Path) -> tuple[LedgerHead | None, list[StartedProcess]]:
 
 
 def living(path: Path, *, spare: frozenset[int] = frozenset()) -> list[psutil.Process]:
-    """Every process of this ledger that still runs, the caller and `spare` left out."""
+    """Every process of this ledger that still runs; its owner, the caller and `spare` left out."""
     head, started = read(path)
     if head is None:
         return []
     recorded = {(each.pid, each.create_time) for each in started}
-    spare = spare | {os.getpid()}
+    # The owner carries the token too; while it ends in order nobody may cut it short.
+    spare = spare | {os.getpid(), head.owner_pid}
     return [
         process
         for process in running_processes()

@@ -59,7 +59,9 @@ supervisor.start(Service(
     ready_within_s=20,
 ))
 (home / "owner-is-ready").touch()
-time.sleep(600)
+if sys.stdin.readline():
+    supervisor.stop()
+    print("ended in order", flush=True)
 """
 
 
@@ -103,7 +105,7 @@ def test_a_process_that_ignores_the_request_to_end_is_killed(home: Path, ledger)
 def test_an_owner_that_is_killed_takes_everything_with_it(home: Path, token: str) -> None:
     owner = start_owner(home, token)
     wait_until((home / "owner-is-ready").exists, within_s=30, otherwise=lambda: "no owner")
-    assert len(ledgers.living(home / "ledger")) >= 3  # owner, maker, orphan, and the guardian
+    assert len(ledgers.living(home / "ledger")) >= 3  # maker, orphan, and the guardian
 
     owner.send_signal(signal.SIGKILL)
     owner.wait()
@@ -113,6 +115,19 @@ def test_an_owner_that_is_killed_takes_everything_with_it(home: Path, token: str
         within_s=15,
         otherwise=lambda: f"left over: {ledgers.living(home / 'ledger')}",
     )
+
+
+def test_an_owner_that_ends_in_order_is_not_cut_short_by_its_guardian(
+    home: Path, token: str
+) -> None:
+    owner = start_owner(home, token)
+    wait_until((home / "owner-is-ready").exists, within_s=30, otherwise=lambda: "no owner")
+
+    said, _ = owner.communicate(b"end\n", timeout=30)
+
+    assert said.endswith(b"ended in order\n")
+    assert owner.returncode == 0
+    assert ledgers.living(home / "ledger") == []
 
 
 def test_what_a_killed_owner_and_guardian_left_is_ended_at_the_next_start(
@@ -250,7 +265,12 @@ def orphan_maker(home: Path) -> Service:
 
 def start_owner(home: Path, token: str) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-c", OWNER, str(home), token, ORPHAN_MAKER, SLEEPER]
-    return subprocess.Popen(command, env=os.environ | {"DJANGO_SETTINGS_MODULE": "ftdash.settings"})
+    return subprocess.Popen(
+        command,
+        env=os.environ | {"DJANGO_SETTINGS_MODULE": "ftdash.settings"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
 
 
 def kill_and_wait(pid: int) -> None:
