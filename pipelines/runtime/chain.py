@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from pipelines.connectors.sink import SinkContext, SinkWriter
-from pipelines.domain.elements import MAX_WATERMARK_MS, Barrier, EndOfInput, Watermark
+from pipelines.domain.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Barrier, EndOfInput, Watermark
 from pipelines.domain.graph import NodeKind, Vertex
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import range_of
@@ -72,6 +72,8 @@ class OperatorChain:
     ) -> None:
         self._pipeline = pipeline
         self._place = place
+        watermark_ms = restored[place.vertex.uid].watermark_ms
+        self._restored_watermark_ms = MIN_WATERMARK_MS if watermark_ms is None else watermark_ms
         self._nodes: dict[Uid, _Node] = {}
         for uid in reversed(place.vertex.nodes):  # successors first, so that calls can be wired
             self._nodes[uid] = self._build(uid, backends, exchanges.get(uid, []), restored[uid])
@@ -157,6 +159,7 @@ class OperatorChain:
             state=state,
             collect=self._collector(uid, exchanges),
             counters=dict(restored.counters),
+            restored_watermark_ms=self._restored_watermark_ms,
         )
         node = _Node(uid, context, exchanges=exchanges)
         match self._pipeline.graph.node(uid).kind:

@@ -313,6 +313,8 @@ class CheckpointHost:
         self._retain(underway)
         self._uncommitted[effect.checkpoint_id] = set(self._sink_subtasks)
         self._announce(effect.checkpoint_id)
+        if effect.request.stops_run:
+            self._decider.on_stopped()  # nothing follows the checkpoint that ends the run
         self._listener.checkpoint_completed(effect.request, underway.location)
 
     def _announce(self, checkpoint_id: CheckpointId) -> None:

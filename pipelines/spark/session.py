@@ -1,6 +1,7 @@
 """The Spark session of a driver: bound to loopback, no UI, and nothing that restarts by itself."""
 
 import os
+import sys
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -33,6 +34,7 @@ def open_session(master: str, application: str) -> SparkSession:
         builder = builder.config(key, value)
     builder = builder.config("spark.executorEnv.PYTHONPATH", _python_path())
     os.environ["PYTHONPATH"] = _python_path()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the slots' interpreter is this one
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session

@@ -13,7 +13,7 @@ import numpy as np
 
 from pipelines.domain.events import SubtaskAcknowledged
 from tests.bench.events import event_files
-from tests.bench.runs import started_run
+from tests.driven_run import started_run
 
 CHECKPOINTS = 30
 RUN_TIMEOUT_S = 180.0

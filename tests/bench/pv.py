@@ -15,7 +15,7 @@ from pathlib import Path
 from pipelines.domain.status import JobStatus
 from tests.bench.events import EVENTS, event_files
 from tests.bench.limit import limit_records_per_s
-from tests.bench.runs import started_run
+from tests.driven_run import started_run
 
 RUN_TIMEOUT_S = 300.0
 

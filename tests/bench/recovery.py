@@ -25,7 +25,7 @@ from pipelines.domain.events import (
 from pipelines.domain.status import JobStatus
 from pipelines.runtime.clocks import SystemClock
 from tests.bench.events import event_files
-from tests.bench.runs import StartedRun, started_run
+from tests.driven_run import StartedRun, started_run
 
 STEP_TIMEOUT_S = 60.0
 

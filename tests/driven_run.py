@@ -27,7 +27,7 @@ from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.status import JobStatus
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 POLL_S = 0.02
 
 

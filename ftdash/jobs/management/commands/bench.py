@@ -1,0 +1,35 @@
+"""`manage.py bench NAME`: run one benchmark program and pass its output through.
+
+The programs live in `tests/bench/` and know the engine; this command only finds them.
+"""
+
+import subprocess
+import sys
+from argparse import REMAINDER
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandParser
+
+BENCHMARKS = {
+    "pv": "a keyed count, exactly once, against the machine's limit",
+    "overhead": "what checkpoints every second cost",
+    "recovery": "from kill -9 of a slot to running, and to committed output",
+    "pause": "how long a subtask stands still for a cut",
+}
+
+
+class Command(BaseCommand):
+    help = "Run a benchmark; its last line is one JSON object. " + "; ".join(
+        f"{name}: {question}" for name, question in BENCHMARKS.items()
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("name", choices=sorted(BENCHMARKS))
+        parser.add_argument("--json", action="store_true", help="accepted; the output is JSON")
+        parser.add_argument("options", nargs=REMAINDER, help="options of the benchmark")
+
+    def handle(self, *args: object, **options: object) -> None:
+        name, given = str(options["name"]), options["options"]
+        rest = [str(option) for option in given] if isinstance(given, list) else []
+        command = [sys.executable, "-m", f"tests.bench.{name}", *(o for o in rest if o != "--json")]
+        sys.exit(subprocess.run(command, cwd=settings.BASE_DIR, check=False).returncode)

@@ -1,0 +1,252 @@
+"""flight_delays on real Spark: killed, restored and rescaled, its output is that of a batch query.
+
+The expected rows come from pandas, which shares no code with the engine.
+"""
+
+import os
+import signal
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from pipelines.flows.flight_data import prepare
+
+from pipelines.bus.inbox import submit
+from pipelines.domain.commands import DriverCommand, KillSlot, StopWithSavepoint
+from pipelines.domain.events import (
+    CheckpointTriggered,
+    Envelope,
+    FailureOccurred,
+    RequestEnded,
+    RestorePointRefused,
+    SlotConnected,
+)
+from pipelines.domain.ids import RequestId
+from pipelines.domain.status import JobStatus, KillMoment
+from tests.driven_run import StartedRun, started_run
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
+
+KEY = ["carrier", "window_start"]
+STEP_S = 60.0
+PACED = "500"  # event-hours per second: the year in about 18 s
+SOONER = {"execution.checkpointing.interval": "300 ms"}
+
+
+@pytest.fixture(scope="session")
+def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("flights")
+    prepare(directory)
+    return directory
+
+
+@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,2,1024]"])
+def test_a_killed_slot_changes_nothing_in_the_output(
+    flights: Path, tmp_path: Path, master: str
+) -> None:
+    parameters = parameters_for(flights, tmp_path, speed=PACED)
+
+    with started_run(tmp_path, "flight_delays", parameters, master=master, settings=SOONER) as run:
+        wait_for_checkpoints(run, 2)
+        os.kill(newest_pid(run, slot=1), signal.SIGKILL)
+        wait_for_checkpoints(run, 2)
+        ended = run.wait_until_over(120.0)
+
+    assert ended.status is JobStatus.FINISHED
+    assert len(run.of(FailureOccurred)) == 1
+    assert_output_is_exact(flights, tmp_path)
+
+
+def test_a_slot_killed_while_it_aligns_changes_nothing(flights: Path, tmp_path: Path) -> None:
+    parameters = parameters_for(flights, tmp_path, speed=PACED)
+
+    with started_run(tmp_path, "flight_delays", parameters, settings=SOONER) as run:
+        wait_for_checkpoints(run, 1)
+        ask(run, lambda i: KillSlot(slot=0, moment=KillMoment.ALIGNING, **i))
+        run.wait_for(lambda _: len(run.of(FailureOccurred)) == 1, STEP_S)
+        ended = run.wait_until_over(120.0)
+
+    assert ended.status is JobStatus.FINISHED
+    assert_output_is_exact(flights, tmp_path)
+
+
+def test_a_killed_driver_is_replaced_and_goes_on_from_its_latest_checkpoint(
+    flights: Path, tmp_path: Path
+) -> None:
+    parameters = parameters_for(flights, tmp_path, speed=PACED)
+    with started_run(tmp_path, "flight_delays", parameters, settings=SOONER) as run:
+        wait_for_checkpoints(run, 3)
+        os.kill(run.process.pid, signal.SIGKILL)
+        run.process.wait(10)
+        run_id = run.directory.run_id
+
+    with started_run(tmp_path, "flight_delays", parameters, run_id=run_id) as successor:
+        ended = successor.wait_until_over(120.0)
+
+    assert ended.status is JobStatus.FINISHED
+    ids = [e.event.checkpoint_id for e in successor.of(CheckpointTriggered)]  # type: ignore[attr-defined]
+    assert ids == sorted(set(ids)), "no id is used twice, by either driver"
+    assert_output_is_exact(flights, tmp_path)
+
+
+def test_a_savepoint_is_restored_at_another_parallelism(flights: Path, tmp_path: Path) -> None:
+    paced = parameters_for(flights, tmp_path, speed=PACED)
+    with started_run(tmp_path, "flight_delays", paced, settings=SOONER) as run:
+        wait_for_checkpoints(run, 3)
+        answer = ask(run, lambda i: StopWithSavepoint(**i))
+        ended = run.wait_until_over(STEP_S)
+
+    unpaced = parameters_for(flights, tmp_path, speed="max")
+    with started_run(
+        tmp_path, "flight_delays", unpaced, parallelism=3, restore_from=answer.path
+    ) as restored:
+        finished = restored.wait_until_over(120.0)
+
+    assert (ended.status, finished.status) == (JobStatus.FINISHED, JobStatus.FINISHED)
+    assert Path(str(answer.path), "manifest.json").exists()
+    assert_output_is_exact(flights, tmp_path)
+
+
+def test_an_older_point_is_restored_and_later_output_does_not_double(
+    flights: Path, tmp_path: Path
+) -> None:
+    paced = parameters_for(flights, tmp_path, speed=PACED)
+    many = {**SOONER, "execution.checkpointing.num-retained": "100"}
+    with started_run(tmp_path, "flight_delays", paced, settings=many) as run:
+        wait_for_checkpoints(run, 8)
+        older = run.completed()[2].path
+
+    unpaced = parameters_for(flights, tmp_path, speed="max")
+    with started_run(tmp_path, "flight_delays", unpaced, restore_from=older) as restored:
+        restored.wait_until_over(120.0)
+
+    assert_output_is_exact(flights, tmp_path)
+
+
+def test_a_corrupted_newest_checkpoint_falls_back_and_says_so(
+    flights: Path, tmp_path: Path
+) -> None:
+    paced = parameters_for(flights, tmp_path, speed=PACED)
+    with started_run(tmp_path, "flight_delays", paced, settings=SOONER) as run:
+        wait_for_checkpoints(run, 4)
+        os.kill(run.process.pid, signal.SIGKILL)
+        run.process.wait(10)
+        run_id = run.directory.run_id
+    damaged = flip_a_byte(Path(run.completed()[-1].path))
+
+    with started_run(tmp_path, "flight_delays", paced, run_id=run_id) as successor:
+        ended = successor.wait_until_over(120.0)
+
+    refused = [e.event for e in successor.of(RestorePointRefused)]
+    assert [str(damaged) in event.message for event in refused] == [True]  # type: ignore[attr-defined]
+    assert ended.status is JobStatus.FINISHED
+    assert_output_is_exact(flights, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "settings", "said"),
+    [
+        ({"speed": "fast"}, {}, "speed"),
+        ({"data": "/nowhere/at/all"}, {}, "/nowhere/at/all"),
+        ({}, {"execution.checkpointing.intervall": "1 s"}, "execution.checkpointing.interval"),
+    ],
+)
+def test_bad_input_ends_in_one_sentence_that_names_it(
+    flights: Path,
+    tmp_path: Path,
+    parameters: dict[str, str],
+    settings: dict[str, str],
+    said: str,
+) -> None:
+    given = {**parameters_for(flights, tmp_path, speed="max"), **parameters}
+
+    with started_run(tmp_path, "flight_delays", given, settings=settings) as run:
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FAILED
+    assert said in ended.reason
+    assert len(ended.reason.splitlines()) == 1
+
+
+def parameters_for(flights: Path, root: Path, *, speed: str) -> dict[str, str]:
+    return {
+        "data": str(flights),
+        "output": str(root / "output"),
+        "sql": f"sqlite:///{root / 'output.sqlite3'}",
+        "speed": speed,
+    }
+
+
+def wait_for_checkpoints(run: StartedRun, count: int) -> None:
+    seen = len(run.completed())
+    run.wait_for(lambda _: len(run.completed()) >= seen + count, STEP_S)
+
+
+def newest_pid(run: StartedRun, slot: int) -> int:
+    events = [envelope.event for envelope in run.of(SlotConnected)]
+    return [e.pid for e in events if isinstance(e, SlotConnected) and e.slot == slot][-1]
+
+
+def ask(run: StartedRun, command: Callable[[dict[str, str]], DriverCommand]) -> RequestEnded:
+    request_id = RequestId(f"request-{len(run.poll())}")
+    identity = {"request_id": request_id, "requested_by": "test", "reason": "a test"}
+    submit(run.directory, command(identity))
+
+    def answers(envelopes: list[Envelope]) -> list[RequestEnded]:
+        events = (envelope.event for envelope in envelopes)
+        return [e for e in events if isinstance(e, RequestEnded) and e.request_id == request_id]
+
+    run.wait_for(lambda envelopes: bool(answers(envelopes)), STEP_S)
+    return answers(run.envelopes)[0]
+
+
+def flip_a_byte(point: Path) -> Path:
+    path = max(point.glob("*.arrow"), key=lambda p: p.stat().st_size)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+    return path
+
+
+def assert_output_is_exact(flights: Path, root: Path) -> None:
+    expected = batch_answer(flights)
+    pd.testing.assert_frame_equal(files_output(root / "output"), expected, rtol=1e-9)
+    pd.testing.assert_frame_equal(sql_output(root / "output.sqlite3"), expected, rtol=1e-9)
+
+
+def batch_answer(flights: Path) -> pd.DataFrame:
+    left = pd.read_parquet(flights / "flights").dropna(subset=["dep_delay"])
+    right = pd.read_parquet(flights / "weather")[["origin", "time_hour", "wind_speed", "visib"]]
+    joined = left.merge(right, on=["origin", "time_hour"])
+    joined["window_start"] = joined["time_hour"].dt.floor("h")
+    grouped = joined.groupby(KEY, as_index=False).agg(
+        flights=("dep_delay", "size"),
+        mean_dep_delay=("dep_delay", "mean"),
+        max_dep_delay=("dep_delay", "max"),
+        mean_wind_speed=("wind_speed", "mean"),
+        mean_visib=("visib", "mean"),
+    )
+    return normalized(grouped)
+
+
+def files_output(directory: Path) -> pd.DataFrame:
+    finals = sorted(p for p in directory.glob("*.parquet") if p.name[0] not in "._")
+    return normalized(pd.concat([pq.read_table(p).to_pandas() for p in finals]))
+
+
+def sql_output(path: Path) -> pd.DataFrame:
+    with sqlite3.connect(path) as connection:
+        tables = connection.execute("select name from sqlite_master where type = 'table'")
+        name = next(t for (t,) in tables.fetchall() if not t.startswith("ftdash"))
+        return normalized(pd.read_sql(f"select * from {name}", connection))
+
+
+def normalized(frame: pd.DataFrame) -> pd.DataFrame:
+    times = pd.to_datetime(frame["window_start"], utc=True).astype("datetime64[ms, UTC]")
+    columns = [*KEY, "flights", "mean_dep_delay", "max_dep_delay", "mean_wind_speed", "mean_visib"]
+    ordered = frame.assign(window_start=times)[columns].sort_values(KEY).reset_index(drop=True)
+    numbers = dict.fromkeys(columns[2:], "float64")
+    return ordered.astype({"carrier": "object", **numbers})
