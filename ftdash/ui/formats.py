@@ -109,5 +109,15 @@ def plural(number: int | None, singular: str, several: str | None = None) -> str
     return f"{count(number)} {word}"
 
 
+def words(constant: str) -> str:
+    """`NEVER_STARTED` as `Never started`."""
+    return constant.replace("_", " ").capitalize()
+
+
+def short_path(path: str) -> str:
+    """The last two parts: enough to tell points apart, the whole path is in the title."""
+    return "/".join(path.rstrip("/").split("/")[-2:])
+
+
 def significant_decimals(value: float) -> int:
     return 2 if value < 9.995 else 1 if value < 99.95 else 0

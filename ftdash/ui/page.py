@@ -13,9 +13,11 @@ from ftdash.checkpoints import queries as checkpoint_queries
 from ftdash.checkpoints.answers import AlignmentTimeline, CheckpointHistory, RecoveryPoint
 from ftdash.jobs import queries as job_queries
 from ftdash.jobs.answers import (
-    ActionOffer,
+    FailureView,
+    Notice,
     PipelinePage,
     RecoveryAxis,
+    RecoveryView,
     RequestView,
     RunBrief,
     ShownState,
@@ -24,24 +26,29 @@ from ftdash.jobs.models import RequestKind
 from ftdash.metrics import queries as metric_queries
 from ftdash.metrics.answers import SamplePoint
 from ftdash.ui import sentences
+from ftdash.ui.actions import ACTIONS
 from ftdash.ui.figures.alignment import alignment
 from ftdash.ui.figures.recovery import recovery_axis
 from ftdash.ui.figures.recovery_phases import recovery_phases
 from ftdash.ui.figures.samples import memory, throughput
 from ftdash.ui.figures.style import Figure
+from ftdash.ui.formats import words
+from pipelines.domain.status import RecoveryPhase
 
 CHECKPOINTS_PER_PAGE = 10
 REQUESTS_MAX = 20
 RECOVERY_POINTS_MAX = 15
-BUTTONS = (  # in the order in which they stand
-    RequestKind.CHECKPOINT,
-    RequestKind.SAVEPOINT,
-    RequestKind.STOP_WITH_SAVEPOINT,
-    RequestKind.RESTORE,
-    RequestKind.SUBMIT,
-    RequestKind.KILL_SLOT,
-    RequestKind.CANCEL,
-)
+NOTICES_MAX = 5
+FAILURES_MAX = 20
+BUTTONS = ("checkpoint", "savepoint", "stop", "restore", "start", "kill", "cancel")
+"""Actions in the order in which they stand."""
+
+COUNTER_LABELS = {
+    "unmatched_left": "Without a match in the other input",
+    "late_records": "Too late for their window",
+}
+STARTS = (RequestKind.SUBMIT, RequestKind.RESTORE)
+PHASES = tuple(phase.value for phase in RecoveryPhase)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,35 @@ class Chart:
     sentence: str
     figure: Figure | None
 
+    @property
+    def element_id(self) -> str:
+        return f"values-{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Button:
+    slug: str
+    button: str
+    kind: RequestKind
+    is_possible: bool
+    why_not: str
+    consequence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    operator: str
+    label: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryRow:
+    """A recovery with the duration of each of `PHASES`, None where it was not reached."""
+
+    recovery: RecoveryView
+    durations: list[float | None]
+
 
 @dataclass(frozen=True, slots=True)
 class PipelineView:
@@ -82,12 +118,52 @@ class PipelineView:
     axis: RecoveryAxis | None
     points: list[RecoveryPoint]
     requests: list[RequestView]
-    buttons: list[ActionOffer]
+    buttons: list[Button]
     alignment_chart: Chart
     axis_chart: Chart
     phases_chart: Chart
     throughput_chart: Chart
     memory_chart: Chart
+
+    recovery_phase_names = PHASES
+
+    @property
+    def shown_notices(self) -> list[Notice]:
+        return list(reversed(self.axis.notices[-NOTICES_MAX:])) if self.axis else []
+
+    @property
+    def newest_failures(self) -> list[FailureView]:
+        return list(reversed(self.axis.failures[-FAILURES_MAX:])) if self.axis else []
+
+    @property
+    def newest_recoveries(self) -> list[RecoveryRow]:
+        recoveries = self.axis.recoveries[-FAILURES_MAX:] if self.axis else []
+        return [RecoveryRow(each, durations_of(each)) for each in reversed(recoveries)]
+
+    @property
+    def last_to_running_ms(self) -> float | None:
+        return self.axis.recoveries[-1].to_running_ms if self.axis else None
+
+    @property
+    def counters(self) -> list[Counter]:
+        found = self.page.run.counters if self.page.run else {}
+        return [counter_of(name, number) for name, number in sorted(found.items())]
+
+    @property
+    def can_restore(self) -> bool:
+        return self.page.actions[RequestKind.RESTORE].is_possible
+
+    @property
+    def why_no_restore(self) -> str:
+        return self.page.actions[RequestKind.RESTORE].why_not
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        return self.page.run.parameters if self.page.run else self.page.parameters
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return self.page.run.settings if self.page.run else self.page.settings
 
 
 def pipeline_view(name: str, address: Address) -> PipelineView:
@@ -111,7 +187,7 @@ def pipeline_view(name: str, address: Address) -> PipelineView:
         axis=axis,
         points=checkpoint_queries.recovery_points(name, RECOVERY_POINTS_MAX),
         requests=job_queries.requests(name, REQUESTS_MAX),
-        buttons=[page.actions[kind] for kind in BUTTONS if worth_showing(page, kind)],
+        buttons=[button(page, slug) for slug in BUTTONS if worth_showing(page, slug)],
         **charts(timeline, axis, samples),
     )
 
@@ -137,12 +213,32 @@ def charts(
     }
 
 
-def worth_showing(page: PipelinePage, kind: RequestKind) -> bool:
+def worth_showing(page: PipelinePage, slug: str) -> bool:
     """A start is offered when nothing runs, everything else when something does."""
+    kind = ACTIONS[slug].kind
     is_live = page.run is not None and not page.run.state.is_terminal
-    if kind in (RequestKind.SUBMIT, RequestKind.RESTORE):
+    if kind in STARTS:
         return not is_live
     return is_live and (kind is not RequestKind.KILL_SLOT or page.allows_faults)
+
+
+def button(page: PipelinePage, slug: str) -> Button:
+    action = ACTIONS[slug]
+    offer = page.actions[action.kind]
+    return Button(
+        slug, action.button, action.kind, offer.is_possible, offer.why_not, offer.consequence
+    )
+
+
+def durations_of(recovery: RecoveryView) -> list[float | None]:
+    reached = {view.phase: view.duration_ms for view in recovery.phases}
+    return [reached.get(phase) for phase in PHASES]
+
+
+def counter_of(name: str, number: int) -> Counter:
+    """Counters are named `<uid>.<name>`."""
+    operator, _, counted = name.rpartition(".")
+    return Counter(operator, COUNTER_LABELS.get(counted, words(counted)), number)
 
 
 def data_at(page: PipelinePage) -> datetime | None:

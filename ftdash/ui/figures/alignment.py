@@ -33,7 +33,8 @@ def alignment(timeline: AlignmentTimeline | None) -> Figure | None:
 
 def subtasks_to_draw(subtasks: list[SubtaskTimeline]) -> list[SubtaskTimeline]:
     """All of them, or the slowest that fit; in the order given either way."""
-    room, drawn = ROWS_MAX, set()
+    room = ROWS_MAX
+    drawn: set[tuple[str, int]] = set()
     for subtask in sorted(subtasks, key=lambda s: -s.acknowledged_ms):
         room -= 1 + len(subtask.channels)
         if room < 0 and drawn:

@@ -5,7 +5,7 @@ title. `clock` is an age that ticks: it carries its value at the time of renderi
 viewer's clock that is wrong does no harm.
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django import template
 from django.utils import timezone
@@ -24,6 +24,31 @@ register.filter("utc", formats.utc)
 register.filter("utc_clock", formats.utc_clock)
 register.filter("event_time", formats.event_time)
 register.filter("plural", formats.plural)
+register.filter("words", formats.words)
+register.filter("short_path", formats.short_path)
+
+
+@register.filter
+def age_ms(since: datetime | None) -> int | str:
+    """For scripts: how old something was when the page was rendered; empty when unknown."""
+    if since is None:
+        return ""
+    return max(0, round((timezone.now() - since).total_seconds() * 1000))
+
+
+@register.filter
+def milliseconds(between: timedelta | None) -> float | None:
+    return None if between is None else between.total_seconds() * 1000
+
+
+@register.inclusion_tag("parts/ratio_bar.html")
+def ratio_bar(busy: float, backpressured: float) -> dict[str, str]:
+    """Drawn in SVG, whose attributes are no styles: the pages allow no inline ones."""
+    return {
+        "busy_width": f"{100 * busy:.1f}",
+        "backpressured_start": f"{100 * busy:.1f}",
+        "backpressured_width": f"{100 * backpressured:.1f}",
+    }
 
 
 @register.simple_tag

@@ -1,0 +1,53 @@
+// Draws the figures of a page with Plotly, again only when their values or the theme change.
+//
+// Values come as JSON beside each chart; "@name" in them is a colour of the style sheet. A chart
+// under the pointer is left alone until the pointer has gone.
+"use strict";
+
+(() => {
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const config = { responsive: true, displayModeBar: false, displaylogo: false, doubleClick: "reset" };
+  const drawn = new WeakMap(); // chart -> the values it shows
+
+  function draw(chart) {
+    const values = document.getElementById(chart.dataset.values);
+    const plot = chart.querySelector(".plot");
+    const text = values ? values.textContent : "null";
+    if (drawn.get(chart) === text) return;
+    if (chart.matches(":hover") && drawn.has(chart)) {
+      chart.classList.add("is-held");
+      return;
+    }
+    chart.classList.remove("is-held");
+    drawn.set(chart, text);
+    const figure = JSON.parse(colored(text));
+    plot.hidden = figure === null;
+    if (figure === null) Plotly.purge(plot);
+    else Plotly.react(plot, figure.data, { ...figure.layout, uirevision: "kept", font: { ...figure.layout.font, family: fontFamily() } }, config);
+  }
+
+  function colored(text) {
+    const style = getComputedStyle(document.documentElement);
+    return text.replace(/"@([a-z0-9-]+)"/g, (_, name) => JSON.stringify(style.getPropertyValue(`--${name}`).trim()));
+  }
+
+  function fontFamily() {
+    return getComputedStyle(document.body).fontFamily;
+  }
+
+  function drawAll() {
+    if (document.hidden) return;
+    for (const chart of document.querySelectorAll(".chart")) draw(chart);
+  }
+
+  for (const chart of document.querySelectorAll(".chart")) {
+    chart.addEventListener("mouseleave", () => draw(chart));
+  }
+  document.body.addEventListener("htmx:afterRequest", drawAll);
+  document.addEventListener("visibilitychange", drawAll);
+  dark.addEventListener("change", () => {
+    for (const chart of document.querySelectorAll(".chart")) drawn.delete(chart);
+    drawAll();
+  });
+  drawAll();
+})();

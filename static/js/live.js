@@ -1,0 +1,264 @@
+// Keeps a page true without reloading it.
+//
+// The event stream only says which pipelines changed; htmx then fetches all regions of the page in
+// one answer. Where the stream is silent, the page asks by itself. The badge shows the age of the
+// data, never the state of a connection. Nothing is swapped under a person's hands.
+"use strict";
+
+(() => {
+  const STREAM_SILENT_MS = 5000; // the stream beats every 2 s
+  const ASK_EVERY_MS = 3000;
+  const ASK_RARELY_MS = 15000; // beside a stream that works
+  const AGING_MS = 5000;
+  const OLD_MS = 15000;
+  const TICK_MS = 250;
+
+  const body = document.body;
+  const regions = body.dataset.regions;
+  const resource = body.dataset.resource; // none on the page of all pipelines
+  const html = new Map(); // region id -> what the server sent last
+  let stream = null;
+  let heardAt = -Infinity; // last word of the stream
+  let askedAt = performance.now();
+  let answeredAt = performance.now();
+  let failedSince = null;
+  let asking = false;
+  let askAgain = false;
+  let state = null;
+
+  // --- the stream
+
+  function openStream() {
+    if (stream) stream.close();
+    stream = new EventSource(body.dataset.events);
+    stream.addEventListener("changed", (event) => {
+      heardAt = performance.now();
+      const changed = JSON.parse(event.data);
+      if (!resource || resource in changed) refresh();
+    });
+    stream.addEventListener("beat", () => { heardAt = performance.now(); });
+    stream.addEventListener("renew", openStream);
+  }
+
+  // A browser opens six connections to a host: a tab nobody looks at gives its stream back.
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) {
+      if (stream) stream.close();
+      stream = null;
+    } else {
+      openStream();
+      refresh();
+    }
+  });
+
+  // --- asking
+
+  const asker = document.createElement("div");
+  asker.hidden = true;
+  asker.setAttribute("hx-get", regions);
+  asker.setAttribute("hx-trigger", "refresh");
+  asker.setAttribute("hx-swap", "none");
+  body.append(asker);
+
+  function refresh() {
+    if (asking) { askAgain = true; return; }
+    asking = true;
+    askedAt = performance.now();
+    htmx.trigger(asker, "refresh");
+  }
+
+  asker.addEventListener("htmx:configRequest", (event) => {
+    event.detail.path = regions + location.search;
+  });
+
+  asker.addEventListener("htmx:afterRequest", (event) => {
+    asking = false;
+    const answer = event.detail.xhr;
+    if (event.detail.successful && !answer.responseText.includes('id="pulse"')) {
+      location.reload(); // signed out meanwhile
+      return;
+    }
+    if (event.detail.successful) {
+      answeredAt = performance.now();
+      failedSince = null;
+    } else {
+      failedSince = failedSince ?? performance.now();
+    }
+    if (askAgain) { askAgain = false; refresh(); }
+    tick();
+  });
+
+  // --- taking in an answer
+
+  body.addEventListener("htmx:oobBeforeSwap", (event) => {
+    const old = event.detail.target;
+    const fresh = event.detail.fragment.querySelector("#" + CSS.escape(old.id));
+    const sent = fresh ? fresh.innerHTML : "";
+    if (old.id !== "pulse" && (html.get(old.id) === sent || isInUse(old))) {
+      event.detail.shouldSwap = false;
+      return;
+    }
+    html.set(old.id, sent);
+    if (fresh) keepOpen(old, fresh);
+    if (fresh) markNew(old, fresh);
+  });
+
+  body.addEventListener("htmx:oobAfterSwap", (event) => {
+    const region = document.getElementById(event.detail.target.id);
+    if (region) adopt(region);
+  });
+
+  function isInUse(region) {
+    const focused = document.activeElement;
+    if (region.contains(focused) && focused.matches("input, select, textarea")) return true;
+    const selection = getSelection();
+    return !selection.isCollapsed && region.contains(selection.anchorNode);
+  }
+
+  function keepOpen(old, fresh) {
+    for (const details of old.querySelectorAll("details[open][id]")) {
+      fresh.querySelector("#" + CSS.escape(details.id))?.setAttribute("open", "");
+    }
+  }
+
+  function markNew(old, fresh) {
+    for (const row of fresh.querySelectorAll("tr[id]")) {
+      if (!old.querySelector("#" + CSS.escape(row.id))) row.classList.add("is-new");
+    }
+  }
+
+  // --- times
+
+  function adopt(root) {
+    const now = performance.now();
+    for (const clock of root.querySelectorAll(".clock[data-age-ms]")) {
+      clock.startedAt = now - Number(clock.dataset.ageMs);
+    }
+    for (const time of root.querySelectorAll("time[data-moment]")) {
+      time.textContent = written(new Date(time.dateTime), time.dataset.moment);
+    }
+    if (root.id === "pulse" || root === document) readPulse();
+  }
+
+  function written(date, style) {
+    const clock = { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false };
+    const isToday = date.toDateString() === new Date().toDateString();
+    if (style === "clock" && isToday) return date.toLocaleTimeString([], clock);
+    return date.toLocaleString([], { year: "numeric", month: "short", day: "numeric", ...clock });
+  }
+
+  function age(milliseconds) {
+    const seconds = Math.max(0, Math.floor(milliseconds / 1000));
+    const two = (number) => String(number).padStart(2, "0");
+    if (seconds < 60) return `${seconds} s`;
+    if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${two(seconds % 60)} s`;
+    if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${two(Math.floor((seconds % 3600) / 60))} min`;
+    return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
+  }
+
+  // --- how old the data is
+
+  let freshFrom = null;
+  let freshAt = null;
+
+  function readPulse() {
+    const pulse = document.getElementById("pulse").dataset;
+    freshFrom = pulse.freshMs === "" ? null : performance.now() - Number(pulse.freshMs);
+    freshAt = pulse.freshAt ? new Date(pulse.freshAt) : null;
+    if (state !== null && state !== pulse.stateWords && pulse.stateWords) {
+      document.getElementById("announcements").textContent = `The pipeline is now: ${pulse.stateWords}.`;
+    }
+    state = pulse.stateWords;
+  }
+
+  function tick() {
+    const now = performance.now();
+    for (const clock of document.querySelectorAll(".clock[data-age-ms]")) {
+      const text = age(now - clock.startedAt);
+      if (clock.textContent !== text) clock.textContent = text;
+    }
+    showFreshness(now);
+    if (document.hidden) return;
+    const isHeard = now - heardAt < STREAM_SILENT_MS;
+    if (now - askedAt > (isHeard ? ASK_RARELY_MS : ASK_EVERY_MS)) {
+      asking = false; // an answer that never came must not stop the asking
+      refresh();
+    }
+  }
+
+  function showFreshness(now) {
+    const badge = document.getElementById("freshness");
+    const isCut = now - answeredAt > AGING_MS && (failedSince !== null || now - askedAt > AGING_MS);
+    const dataAge = freshFrom === null ? null : now - freshFrom;
+    const tone = isCut ? "cut" : dataAge === null ? "unknown" : dataAge > OLD_MS ? "old" : dataAge > AGING_MS ? "aging" : "fresh";
+    badge.dataset.tone = tone;
+    setText(document.getElementById("freshness-text"), dataAge === null ? "age of the data is not known" : `data is ${age(dataAge)} old`);
+    body.classList.toggle("is-cut", isCut);
+    const banner = document.getElementById("offline");
+    if (isCut) setText(banner, `No connection: this page shows the state of ${clockUtc()}.`);
+    banner.hidden = !isCut;
+  }
+
+  function clockUtc() {
+    return freshAt ? `${freshAt.toISOString().slice(11, 19)} UTC` : "its last refresh";
+  }
+
+  function setText(element, text) {
+    if (element.textContent !== text) element.textContent = text;
+  }
+
+  // --- choices: links that change what the page shows, without leaving it
+
+  body.addEventListener("click", (event) => {
+    const link = event.target.closest("a[data-choice]");
+    if (!link || event.metaKey || event.ctrlKey || event.shiftKey || event.button) return;
+    event.preventDefault();
+    history.pushState(null, "", link.href);
+    refresh();
+  });
+  addEventListener("popstate", refresh);
+
+  // --- actions in the dialog
+
+  const dialog = document.getElementById("dialog");
+
+  body.addEventListener("click", (event) => {
+    const opener = event.target.closest("a[data-dialog]");
+    if (opener && dialog && !event.metaKey && !event.ctrlKey) {
+      event.preventDefault();
+      htmx.ajax("GET", opener.getAttribute("href"), { target: "#dialog-body", swap: "innerHTML" });
+    } else if (event.target.closest("a[data-close]") && dialog?.open) {
+      event.preventDefault();
+      dialog.close();
+    }
+  });
+
+  dialog?.addEventListener("htmx:afterSwap", () => {
+    if (!dialog.open) dialog.showModal();
+    dialog.querySelector(".has-error input, #id_reason, form input:not([type=hidden])")?.focus();
+  });
+  dialog?.addEventListener("close", () => { document.getElementById("dialog-body").replaceChildren(); });
+  dialog?.addEventListener("htmx:responseError", (event) => {
+    toast(event.detail.xhr.status === 403 ? "This needs the admin role." : "The server could not answer; nothing was asked for.");
+  });
+  dialog?.addEventListener("htmx:sendError", () => toast("No connection: nothing was asked for."));
+
+  body.addEventListener("requestStored", (event) => {
+    dialog?.close();
+    toast(event.detail.note);
+    refresh();
+  });
+
+  function toast(text) {
+    const note = document.createElement("p");
+    note.className = "toast";
+    note.textContent = text;
+    document.getElementById("toasts").append(note);
+    setTimeout(() => note.remove(), 6000);
+  }
+
+  adopt(document);
+  openStream();
+  setInterval(tick, TICK_MS);
+  tick();
+})();
