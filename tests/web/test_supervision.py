@@ -1,0 +1,331 @@
+"""Supervision: what should run, runs, once; what should not, ends; nobody waits for ever.
+
+Drivers are real processes with real leases, journals and inboxes, without Spark.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import psutil
+import pytest
+from django.utils import timezone
+
+from ftdash.jobs import delivery, launcher, supervision
+from ftdash.jobs.directories import run_directory
+from ftdash.jobs.models import DesiredState, Request, RequestKind, RequestPhase, Run
+from ftdash.jobs.projector import Projector
+from ftdash.metrics.models import Heartbeat
+from pipelines.bus.inbox import Inbox, submit
+from pipelines.bus.journal import last_event, read_journal
+from pipelines.bus.lease import Lease, owner_of
+from pipelines.domain.commands import TakeSavepoint
+from pipelines.domain.events import RunEnded, RunStarted
+from pipelines.domain.ids import RequestId
+from pipelines.domain.status import JobStatus
+from tests.web.journals import Story, new_request, new_run
+
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]
+
+FAKE_DRIVER = Path(__file__).with_name("fake_driver.py")
+DEADLINE_S = 20.0
+
+
+@pytest.fixture(autouse=True)
+def installation(settings, tmp_path: Path) -> Iterator[None]:
+    settings.JOBS_ROOT = tmp_path
+    settings.DRIVER_COMMAND = [sys.executable, str(FAKE_DRIVER)]
+    settings.DRIVER_START_BACKOFF_S = 0.0
+    yield
+    for run in Run.objects.select_related("pipeline"):
+        launcher.kill_driver_tree(run)
+
+
+def test_a_run_without_a_driver_gets_one_and_only_one() -> None:
+    run = new_run()
+    request = new_request(run, RequestKind.SUBMIT)
+
+    for _ in range(3):
+        supervision.supervise_run(run.pk)
+    wait_until(lambda: is_running(run))
+    supervision.reconcile()
+
+    run.refresh_from_db()
+    request.refresh_from_db()
+    assert run.driver_start_count == 1
+    assert started_drivers(run) == 1
+    assert request.phase == RequestPhase.SUCCEEDED
+    assert run.launched_pid == owner_pid(run)
+
+
+def test_a_driver_outlives_its_worker_and_leaves_no_zombie() -> None:
+    run = new_run()
+    supervision.supervise_run(run.pk)
+    wait_until(lambda: is_running(run))
+    pid = owner_pid(run)
+    assert os.getsid(pid) == pid  # a session of its own: signals to the worker's miss it
+
+    os.kill(pid, signal.SIGKILL)
+
+    wait_until(lambda: not psutil.pid_exists(pid))
+
+
+def test_a_killed_driver_is_replaced_in_the_same_run() -> None:
+    run = new_run()
+    supervision.supervise_run(run.pk)
+    wait_until(lambda: is_running(run))
+    first = owner_pid(run)
+    os.kill(first, signal.SIGKILL)
+
+    wait_until(lambda: reconciled(lambda: owner_pid(run) not in (0, first)))
+
+    wait_until(lambda: started_drivers(run) == 2)
+    run.refresh_from_db()
+    assert run.driver_start_count == 2
+    assert "The driver is gone; another one is starting" in run.driver_note
+
+
+def test_a_driver_that_never_gets_anywhere_is_given_up_with_its_last_words(settings) -> None:
+    settings.DRIVER_STARTS_MAX = 3
+    run = new_run(parameters={"behaviour": "dies"})
+    request = new_request(run, RequestKind.SUBMIT)
+
+    wait_until(lambda: reconciled(lambda: status_of(run) == "FAILED"))
+
+    run.refresh_from_db()
+    request.refresh_from_db()
+    assert run.driver_start_count == 3
+    assert "3 drivers in a row ended before a checkpoint completed" in run.reason
+    assert "No Java was found." in run.reason
+    assert (request.phase, request.message) == (RequestPhase.FAILED, run.reason)
+
+
+def test_a_completed_checkpoint_makes_the_next_death_the_first() -> None:
+    run = new_run(
+        driver_starts_in_row=9,
+        driver_started_at=timezone.now() - timedelta(seconds=5),
+        last_completed_at=timezone.now(),
+    )
+
+    assert supervision.needed_repair(run, timezone.now()) is supervision.Repair.START
+    assert supervision._starts_in_row(run) == 0
+
+
+def test_starts_wait_longer_and_longer(settings) -> None:
+    settings.DRIVER_START_BACKOFF_S = 2.0
+    now = timezone.now()
+    run = new_run(driver_starts_in_row=3, driver_started_at=now)
+
+    assert supervision._next_start_at(run, now) == now + timedelta(seconds=8)
+    assert supervision.needed_repair(run, now) is supervision.Repair.NONE
+    later = now + timedelta(seconds=8)
+    assert supervision.needed_repair(run, later) is supervision.Repair.START
+    run.driver_starts_in_row = 50
+    assert supervision._next_start_at(run, now) == now + timedelta(seconds=30)
+
+
+def test_a_run_that_has_ended_gets_no_driver_even_before_it_is_projected() -> None:
+    run = new_run()
+    Story(run).started().ended()
+
+    supervision.supervise_run(run.pk)
+
+    run.refresh_from_db()
+    assert run.status == "CREATED"
+    assert run.driver_start_count == 0
+
+
+def test_a_cancelled_run_whose_driver_is_dead_is_closed_without_starting_one() -> None:
+    run = new_run(desired=DesiredState.STOPPED, stop_requested_at=timezone.now())
+    cancel = new_request(run, RequestKind.CANCEL)
+    Story(run).started()
+
+    supervision.reconcile()
+    Projector().run_once()
+
+    run.refresh_from_db()
+    cancel.refresh_from_db()
+    assert (run.status, run.driver_start_count) == ("CANCELED", 0)
+    assert cancel.phase == RequestPhase.SUCCEEDED
+
+
+def test_closing_twice_writes_one_end() -> None:
+    run = new_run(desired=DesiredState.STOPPED)
+    Story(run).started()
+
+    supervision._close(run, JobStatus.CANCELED, "Canceled.")
+    supervision._close(run, JobStatus.CANCELED, "Canceled.")
+
+    events = [each.event for each in read_journal(run_directory(run).journal_file, 0)[0]]
+    assert sum(isinstance(event, RunEnded) for event in events) == 1
+
+
+def test_nothing_is_written_into_the_journal_of_a_run_that_is_driven() -> None:
+    run = new_run(desired=DesiredState.STOPPED)
+    Story(run).started()
+
+    with Lease.acquire(run_directory(run)):
+        supervision._close(run, JobStatus.CANCELED, "Canceled.")
+
+    assert not isinstance(last_event(run_directory(run).journal_file), RunEnded)
+
+
+def test_a_driver_that_does_not_end_when_asked_is_killed_after_the_grace(settings) -> None:
+    run = new_run(parameters={"behaviour": "deaf"})
+    supervision.supervise_run(run.pk)
+    wait_until(lambda: is_running(run))
+    pid = owner_pid(run)
+    asked_at = timezone.now()
+    Run.objects.update(desired=DesiredState.STOPPED, stop_requested_at=asked_at)
+
+    supervision.reconcile()
+    assert psutil.pid_exists(pid)
+
+    settings.DRIVER_STOP_GRACE_S = 0.0
+    wait_until(lambda: reconciled(lambda: status_of(run) == "CANCELED"))
+    assert not psutil.pid_exists(pid)
+
+
+def test_leftovers_of_a_run_are_found_by_its_name_and_no_others() -> None:
+    ours, others = new_run("ours"), new_run("others")
+    for run in (ours, others):
+        supervision.supervise_run(run.pk)
+        wait_until(lambda run=run: is_running(run))
+    pid, other_pid = owner_pid(ours), owner_pid(others)
+
+    assert launcher.kill_driver_tree(ours) == [pid]
+
+    assert not psutil.pid_exists(pid)
+    assert psutil.pid_exists(other_pid)
+
+
+def test_a_request_reaches_its_driver_and_is_answered() -> None:
+    run = new_run()
+    supervision.supervise_run(run.pk)
+    wait_until(lambda: is_running(run))
+    request = new_request(run)
+
+    delivery.deliver(request.pk)
+    delivery.deliver(request.pk)
+
+    wait_until(lambda: phase_of(request) == RequestPhase.SUCCEEDED)
+
+
+def test_a_request_whose_message_was_lost_is_delivered_by_reconcile() -> None:
+    run = new_run()
+    Story(run).started()
+    Projector().run_once()
+    earlier = timezone.now() - timedelta(seconds=5)
+    request = new_request(run, created_at=earlier)
+
+    with Lease.acquire(run_directory(run)):
+        supervision.reconcile()
+
+    request.refresh_from_db()
+    assert request.phase == RequestPhase.DELIVERED
+    (command,) = Inbox(run_directory(run)).pending()
+    assert isinstance(command, TakeSavepoint)
+    assert (command.requested_by, command.reason) == ("ann", "upgrade")
+
+
+@pytest.mark.parametrize(
+    ("phase", "sentence"),
+    [
+        (RequestPhase.PENDING, "No worker delivered it within 5 s; it was withdrawn."),
+        (RequestPhase.DELIVERED, "The driver did not take it up within 5 s; it was withdrawn."),
+        (RequestPhase.ACCEPTED, "The driver did not finish it within 5 s; it may still end."),
+    ],
+)
+def test_an_overdue_request_fails_with_the_reason_and_is_withdrawn(
+    phase: RequestPhase, sentence: str
+) -> None:
+    run = new_run()
+    now = timezone.now()
+    request = new_request(
+        run,
+        phase=phase,
+        created_at=now - timedelta(seconds=6),
+        deadline_at=now - timedelta(seconds=1),
+    )
+    directory, request_id = run_directory(run), RequestId(request.request_id)
+    command = TakeSavepoint(request_id=request_id, requested_by="ann", reason="upgrade")
+    submit(directory, command)
+
+    delivery.end_overdue()
+
+    request.refresh_from_db()
+    assert (request.phase, request.message) == (RequestPhase.FAILED, sentence)
+    expected = [command] if phase == RequestPhase.ACCEPTED else []
+    assert Inbox(directory).pending() == expected
+
+
+def test_a_request_to_a_run_that_has_ended_fails() -> None:
+    run = new_run(status="FINISHED", reason="The sources have ended.")
+    request = new_request(run)
+
+    delivery.deliver(request.pk)
+
+    request.refresh_from_db()
+    assert request.phase == RequestPhase.FAILED
+    assert request.message == "The run ended first: The sources have ended."
+
+
+def test_reconcile_gives_a_sign_of_life_even_when_a_run_cannot_be_supervised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    new_run("first")
+    second = new_run("second")
+
+    def fail_first(run: Run) -> psutil.Process:
+        if run.pipeline.name == "first":
+            raise OSError("no space left on device")
+        return psutil.Process()
+
+    monkeypatch.setattr(launcher, "start_driver", fail_first)
+    supervision.reconcile()
+
+    second.refresh_from_db()
+    assert second.launched_pid == os.getpid()
+    assert "no space left on device" in Run.objects.get(pipeline__name="first").driver_note
+    assert Heartbeat.objects.filter(name="reconcile").exists()
+
+
+def reconciled(holds: Callable[[], bool]) -> bool:
+    supervision.reconcile()
+    Projector().run_once()
+    return holds()
+
+
+def is_running(run: Run) -> bool:
+    Projector().run_once()
+    return status_of(run) == "RUNNING"
+
+
+def status_of(run: Run) -> str:
+    return Run.objects.values_list("status", flat=True).get(pk=run.pk)
+
+
+def phase_of(request: Request) -> str:
+    Projector().run_once()
+    return Request.objects.values_list("phase", flat=True).get(pk=request.pk)
+
+
+def owner_pid(run: Run) -> int:
+    owner = owner_of(run_directory(run))
+    return owner.pid if owner else 0
+
+
+def started_drivers(run: Run) -> int:
+    envelopes, _ = read_journal(run_directory(run).journal_file, 0)
+    return sum(isinstance(each.event, RunStarted) for each in envelopes)
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.05)
