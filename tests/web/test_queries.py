@@ -1,0 +1,368 @@
+"""Queries: complete, in order, and honest about how old and how sure they are."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from django.utils import timezone
+
+from ftdash.checkpoints import queries as checkpoint_queries
+from ftdash.jobs import queries
+from ftdash.jobs.answers import ShownState
+from ftdash.jobs.models import RequestKind, RequestPhase
+from ftdash.jobs.projector import Projector
+from ftdash.metrics import queries as metric_queries
+from ftdash.metrics.models import Heartbeat, HeartbeatName
+from pipelines.domain.elements import MAX_WATERMARK_MS
+from pipelines.domain.events import (
+    CheckpointDiscarded,
+    CheckpointFailed,
+    OutputSuperseded,
+    RestorePointRefused,
+    ZombieRefused,
+)
+from pipelines.domain.failures import CheckpointFailureReason
+from pipelines.domain.ids import Attempt, CheckpointId, Uid
+from pipelines.domain.status import CheckpointKind, JobStatus
+from tests.web.journals import Story, new_request, new_run
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def jobs_root(settings, tmp_path: Path) -> None:
+    settings.JOBS_ROOT = tmp_path
+
+
+def test_a_living_pipeline_is_shown_as_its_driver_said() -> None:
+    Story(new_run()).started().sampled(1500.0).completed()
+    fold()
+
+    (summary,) = queries.fleet().pipelines
+
+    assert (summary.state, summary.attention) == (ShownState.RUNNING, "")
+    assert (summary.records_per_s, summary.last_checkpoint_id) == (1500.0, 1)
+    assert summary.as_of is not None
+
+
+def test_a_silent_driver_makes_its_pipeline_stale_within_seconds() -> None:
+    run = new_run()
+    story = Story(run)
+    story.clock.now_ms -= 4_000
+    story.started()
+    fold()
+
+    (summary,) = queries.fleet().pipelines
+
+    assert (summary.state, summary.last_reported_state) == (ShownState.STALE, "RUNNING")
+    assert "was RUNNING and has reported nothing for 4 s" in summary.state_reason
+    assert summary.attention == summary.state_reason
+
+
+def test_what_the_control_plane_does_about_a_silent_driver_is_said() -> None:
+    run = new_run(driver_started_at=timezone.now(), driver_note="Another one is starting.")
+    story = Story(run)
+    story.clock.now_ms -= 4_000
+    story.started()
+    fold()
+
+    assert queries.fleet().pipelines[0].state_reason.endswith("Another one is starting.")
+
+
+@pytest.mark.parametrize("age_s", [None, 4])
+def test_without_a_projector_nothing_is_known(age_s: int | None) -> None:
+    Story(new_run()).started()
+    fold()
+    if age_s is None:
+        Heartbeat.objects.all().delete()
+    else:
+        Heartbeat.objects.update(at=timezone.now() - timedelta(seconds=age_s))
+
+    fleet = queries.fleet()
+
+    assert fleet.pipelines[0].state is ShownState.UNKNOWN
+    assert fleet.pipelines[0].last_reported_state == "RUNNING"
+    assert not fleet.projector.is_alive
+    assert "manage.py projector" in fleet.projector.note
+
+
+def test_an_ended_run_needs_nobody_alive_to_be_known() -> None:
+    Story(new_run()).started().ended(JobStatus.FAILED, "Slot 1 failed 11 times.")
+    fold()
+    Heartbeat.objects.all().delete()
+
+    (summary,) = queries.fleet().pipelines
+
+    assert (summary.state, summary.state_reason) == (ShownState.FAILED, "Slot 1 failed 11 times.")
+    assert summary.attention == "Slot 1 failed 11 times."
+
+
+def test_an_unreadable_journal_is_unknown_and_says_where() -> None:
+    run = new_run(projection_error="journal.jsonl, line 7, cannot be read.")
+    beat()
+
+    assert queries.fleet().pipelines[0].state is ShownState.UNKNOWN
+    page = queries.pipeline_page(run.pipeline.name)
+    assert page is not None
+    assert page.run is not None
+    assert "line 7" in page.run.state_reason
+
+
+def test_pipelines_that_need_attention_come_first() -> None:
+    Story(new_run("a")).started()
+    Story(new_run("c")).started()
+    Story(new_run("b")).started().ended(JobStatus.FAILED, "Broken.")
+    fold()
+
+    assert [each.name for each in queries.fleet().pipelines] == ["b", "a", "c"]
+
+
+def test_a_pipeline_without_new_checkpoints_needs_attention(settings) -> None:
+    settings.CHECKPOINT_LATE_AFTER_S = 5
+    story = Story(new_run())
+    story.clock.now_ms -= 6_000
+    story.started().completed().wait(6_000).sampled()
+    fold()
+
+    (summary,) = queries.fleet().pipelines
+
+    assert summary.state is ShownState.RUNNING
+    assert summary.attention.startswith("No checkpoint has completed for ")
+
+
+def test_the_version_changes_with_news_requests_and_silence(settings) -> None:
+    run = new_run()
+    story = Story(run).started()
+    fold()
+    seen = [queries.versions()["flights"]]
+
+    assert queries.versions()["flights"] == seen[0]
+
+    story.sampled()
+    fold()
+    seen.append(queries.versions()["flights"])
+    settings.STALE_AFTER_S = -1.0
+    seen.append(queries.versions()["flights"])
+
+    assert len(set(seen)) == 3
+
+
+def test_versions_are_cheap(django_assert_num_queries) -> None:
+    for name in "abcde":
+        Story(new_run(name)).started()
+    fold()
+
+    with django_assert_num_queries(3):
+        queries.versions()
+
+
+def test_a_page_has_the_run_its_slots_subtasks_and_vertices() -> None:
+    Story(new_run()).started().sampled(2000.0).completed().wait(1000).sampled(3000.0)
+    fold()
+
+    page = queries.pipeline_page("flights")
+
+    assert page is not None
+    assert page.run is not None
+    assert [vertex.uid for vertex in page.run.vertices] == ["flights", "weather", "join", "delays"]
+    assert [(s.slot, s.pid, s.resident_bytes) for s in page.run.slots] == [
+        (0, 100, 200_000_000),
+        (1, 101, 200_000_000),
+    ]
+    assert len(page.run.subtasks) == 8
+    assert page.run.watermark_at == datetime(2013, 1, 1, 0, 26, 40, tzinfo=UTC)
+    assert page.run.records_to_replay == 3000 + 255  # 1,085 ms at 3,000 records/s
+
+
+def test_there_is_no_page_of_a_pipeline_that_is_not_there() -> None:
+    assert queries.pipeline_page("nothing") is None
+
+
+def test_event_time_that_has_ended_is_no_date() -> None:
+    new_run(watermark_ms=MAX_WATERMARK_MS)
+
+    page = queries.pipeline_page("flights")
+
+    assert page is not None
+    assert page.run is not None
+    assert page.run.watermark_at is None
+
+
+def test_actions_say_whether_they_are_possible_and_what_they_cost() -> None:
+    story = Story(new_run()).started().completed().wait(1000).sampled(12_300.0)
+    fold()
+    running = actions()
+    story.ended()
+    fold()
+    ended = actions()
+
+    assert running[RequestKind.KILL_SLOT].consequence == (
+        "The process of one slot is killed; about 13,346 records read since checkpoint 1 will be"
+        " replayed."
+    )
+    assert running[RequestKind.RESTORE].why_not == (
+        "flights has a run under way; stop or cancel it first."
+    )
+    assert ended[RequestKind.RESTORE].is_possible
+    assert ended[RequestKind.KILL_SLOT].why_not == "flights is not running."
+
+
+def test_checkpoints_come_newest_first_in_pages_with_a_summary() -> None:
+    run = new_run()
+    story = Story(run).started()
+    for _ in range(7):
+        story.completed()
+    expired = CheckpointFailureReason.CHECKPOINT_EXPIRED
+    story.triggered().tell(
+        CheckpointFailed(checkpoint_id=CheckpointId(8), reason=expired, message="After 10 min.")
+    )
+    fold()
+
+    first = checkpoint_queries.checkpoints(run.run_id, page=1, per_page=3)
+    beyond = checkpoint_queries.checkpoints(run.run_id, page=99, per_page=3)
+
+    assert first is not None
+    assert beyond is not None
+    assert [row.checkpoint_id for row in first.rows] == [8, 7, 6]
+    assert [row.checkpoint_id for row in beyond.rows] == [2, 1]
+    assert (first.page_count, first.total_count) == (3, 8)
+    assert (first.summary.completed_count, first.summary.failed_count) == (7, 1)
+    assert first.summary.end_to_end_p50_ms == 80.0
+    assert first.rows[0].reason_text == "Checkpoint expired before completing."
+    assert first.rows[0].message == "After 10 min."
+    assert checkpoint_queries.checkpoints("nothing") is None
+
+
+def test_the_alignment_names_the_slowest_and_what_it_waited_for() -> None:
+    run = new_run()
+    Story(run).started().completed().triggered()
+    fold()
+
+    newest = checkpoint_queries.alignment(run.run_id)
+
+    assert newest is not None
+    assert newest.checkpoint.checkpoint_id == 1  # the newest that is complete
+    assert [each.vertex for each in newest.subtasks][::2] == [
+        "flights",
+        "weather",
+        "join",
+        "delays",
+    ]
+    slowest = newest.slowest
+    assert slowest is not None
+    assert (slowest.vertex, slowest.subtask, slowest.phase) == ("join", 1, "alignment")
+    assert slowest.phase_ms == 61.0
+    assert slowest.held_back is not None
+    assert slowest.waited_for is not None
+    assert (slowest.held_back.upstream, slowest.held_back.blocked_ms) == ("flights", 61.0)
+    assert (slowest.waited_for.upstream, slowest.waited_for.upstream_subtask) == ("weather", 1)
+
+
+def test_there_is_no_alignment_of_a_checkpoint_that_is_not_there() -> None:
+    run = new_run()
+    Story(run).started().completed()
+    fold()
+
+    assert checkpoint_queries.alignment(run.run_id, 99) is None
+    assert checkpoint_queries.alignment("nothing") is None
+
+
+def test_the_recovery_axis_holds_failures_recoveries_points_and_notices_in_order() -> None:
+    run = new_run()
+    Story(run).started().completed().slot_killed().completed().wait(10).tell(
+        ZombieRefused(zombie_attempt=Attempt(1), what="a late acknowledgement"),
+        CheckpointDiscarded(checkpoint_id=CheckpointId(1)),
+    ).wait(10).tell(
+        RestorePointRefused(path="/chk-3", message="/chk-3/a.arrow is truncated."),
+        OutputSuperseded(sink=Uid("delays"), files=4, moved_to="/aside"),
+    )
+    fold()
+
+    axis = queries.recovery_axis(run.run_id)
+
+    assert axis is not None
+    assert [(p.checkpoint_id, p.is_available) for p in axis.points] == [(1, False), (2, True)]
+    assert [failure.slot for failure in axis.failures] == [1]
+    (recovery,) = axis.recoveries
+    assert recovery.to_running_ms == 12.0 + 3.0 + 105.0 + 100.0 + 80.0
+    assert recovery.records_to_replay == 1234
+    assert [notice.kind for notice in axis.notices] == [
+        "zombie_refused",
+        "restore_refused",
+        "output_superseded",
+    ]
+    assert queries.recovery_axis("nothing") is None
+
+
+def test_recovery_points_are_what_is_kept_newest_first_over_all_runs(tmp_path: Path) -> None:
+    old = new_run()
+    request = new_request(old)
+    location = tmp_path / "savepoint"
+    location.mkdir()
+    (location / "manifest.json").write_text("{}")
+    story = Story(old).started().completed()
+    story.completed(CheckpointKind.SAVEPOINT, request.request_id, str(location))
+    story.tell(CheckpointDiscarded(checkpoint_id=CheckpointId(1))).ended()
+    fold()
+    new = new_run()
+    Story(new).started().wait(60_000).completed()
+    fold()
+
+    newest, savepoint = checkpoint_queries.recovery_points("flights")
+
+    assert (newest.run_id, newest.is_newest, newest.is_present) == (new.run_id, True, False)
+    assert (savepoint.kind, savepoint.path) == ("SAVEPOINT", str(location))
+    assert (savepoint.requester, savepoint.reason) == ("ann", "upgrade")
+    assert (savepoint.is_newest, savepoint.is_present) == (False, True)
+
+
+def test_requests_are_an_audit_log_newest_first() -> None:
+    mine, others = new_run("mine"), new_run("others")
+    first, second = new_request(mine), new_request(mine, RequestKind.CANCEL)
+    new_request(others)
+
+    log = queries.requests("mine")
+
+    assert [entry.request_id for entry in log] == [second.request_id, first.request_id]
+    assert (log[0].label, log[0].requester, log[0].reason) == ("cancel", "ann", "upgrade")
+    assert len(queries.requests()) == 3
+
+
+def test_a_request_that_no_worker_takes_is_seen_to_wait() -> None:
+    earlier = timezone.now() - timedelta(seconds=5)
+    run = new_run()
+    waiting = new_request(run, created_at=earlier)
+    delivered = new_request(run, created_at=earlier, phase=RequestPhase.DELIVERED)
+
+    views = [queries.request(each.request_id) for each in (waiting, delivered)]
+
+    assert [view and view.waits_for_delivery for view in views] == [True, False]
+    assert queries.request("nothing") is None
+
+
+def test_samples_come_oldest_first_and_only_the_newest() -> None:
+    run = new_run()
+    story = Story(run).started()
+    for rate in range(10):
+        story.wait(1000).sampled(float(rate))
+    fold()
+
+    points = metric_queries.samples(run.run_id, limit=3)
+
+    assert [point.records_per_s for point in points] == [7.0, 8.0, 9.0]
+    assert points[0].resident_bytes == {0: 200_000_000, 1: 200_000_000}
+
+
+def fold() -> None:
+    Projector().run_once()
+    beat(HeartbeatName.RECONCILE)
+
+
+def beat(name: HeartbeatName = HeartbeatName.PROJECTOR) -> None:
+    Heartbeat.objects.update_or_create(name=name, defaults={"at": timezone.now(), "pid": 1})
+
+
+def actions() -> dict:
+    page = queries.pipeline_page("flights")
+    assert page is not None
+    return page.actions
