@@ -45,6 +45,10 @@ class ConfirmedForm(ActionForm):
         label="Type the pipeline's name to confirm", widget=forms.TextInput(attrs=PLAIN_TEXT)
     )
 
+    def __init__(self, *args: Any, page: PipelinePage, **kwargs: Any) -> None:
+        super().__init__(*args, page=page, **kwargs)
+        self.fields["confirmation"].help_text = page.name
+
     def clean_confirmation(self) -> str:
         typed: str = self.cleaned_data["confirmation"].strip()
         if typed != self.page.name:

@@ -3,7 +3,7 @@
 from django.contrib.auth import views as auth_views
 from django.urls import path
 
-from ftdash.ui import actions, views
+from ftdash.ui import actions, submission, views
 
 urlpatterns = [
     path("login/", auth_views.LoginView.as_view(redirect_authenticated_user=True), name="login"),
@@ -11,6 +11,7 @@ urlpatterns = [
     path("", views.fleet, name="fleet"),
     path("regions/", views.fleet_regions, name="fleet-regions"),
     path("events/", views.event_stream, name="events"),
+    path("start/", submission.submit, name="submit"),
     path("pipelines/<slug:name>/", views.pipeline, name="pipeline"),
     path("pipelines/<slug:name>/regions/", views.pipeline_regions, name="pipeline-regions"),
     path("pipelines/<slug:name>/<slug:action>/", actions.act, name="act"),

@@ -1,0 +1,287 @@
+"""A dashboard with a pipeline that lives, without an engine: for the browser tests and by hand.
+
+    FTDASH_HOME=DIR python -m tests.web.simulated_site [--history 40] [--period 1.0] [--seed 7]
+
+Fills the database of FTDASH_HOME with two people (admin, operator; the password of both is their
+name) and the history of one pipeline, then adds a sample and a checkpoint each period, folding
+them with the real projector. Prints `ready` when the history is there.
+"""
+
+import argparse
+import os
+import random
+import time
+
+import django
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "ftdash.settings")
+django.setup()
+
+from django.contrib.auth.models import Permission, User  # noqa: E402
+from django.core.management import call_command  # noqa: E402
+from django.utils import timezone  # noqa: E402
+
+from ftdash.jobs.models import Run  # noqa: E402
+from ftdash.jobs.projector import Projector  # noqa: E402
+from ftdash.metrics.models import Heartbeat, HeartbeatName  # noqa: E402
+from pipelines.domain.events import (  # noqa: E402
+    CheckpointCommitted,
+    CheckpointCompleted,
+    CheckpointDiscarded,
+    CheckpointFailed,
+    JobStatusChanged,
+    MetricsSampled,
+    RestorePointRefused,
+    RunStarted,
+    SlotConnected,
+    SlotSample,
+    SubtaskAcknowledged,
+    SubtaskSample,
+    VertexShape,
+    ZombieRefused,
+)
+from pipelines.domain.failures import CheckpointFailureReason  # noqa: E402
+from pipelines.domain.ids import Attempt, CheckpointId, Uid, channel_id  # noqa: E402
+from pipelines.domain.phases import ChannelAlignment, SubtaskPhases  # noqa: E402
+from pipelines.domain.status import CheckpointKind, JobStatus  # noqa: E402
+from tests.web.journals import Story, StoryClock, new_run  # noqa: E402
+
+INPUTS = {
+    "flights": [],
+    "weather": [],
+    "weather-at-departure": ["flights", "weather"],
+    "hourly-delay": ["weather-at-departure"],
+}
+PARALLELISM = 2
+SUBTASKS = [(uid, index) for uid in INPUTS for index in range(PARALLELISM)]
+RETAINED = 3
+STATE_BYTES = {
+    "flights": 400,
+    "weather": 400,
+    "weather-at-departure": 380_000,
+    "hourly-delay": 96_000,
+}
+
+
+class SimulatedRun:
+    """Tells the story of a run whose second join subtask waits for the slower weather."""
+
+    def __init__(self, run: Run, seed: int, started_ms: int) -> None:
+        self.random = random.Random(seed)
+        self.clock = StoryClock(now_ms=started_ms)
+        self.story = Story(run, self.clock)
+        self.records = 0
+        self.event_ms = 1_357_000_000_000
+
+    def start(self) -> None:
+        shapes = [
+            VertexShape(
+                uid=Uid(uid),
+                operators=[Uid(uid)],
+                inputs=[Uid(each) for each in inputs],
+                is_source=not inputs,
+                is_sink=uid == "hourly-delay",
+            )
+            for uid, inputs in INPUTS.items()
+        ]
+        started = RunStarted(
+            pipeline="flight_delays",
+            parallelism=PARALLELISM,
+            max_parallelism=128,
+            master="local[2]",
+            guarantee="exactly-once (idempotent)",
+            settings={},
+            restored_from=None,
+            driver_pid=os.getpid(),
+            vertices=shapes,
+        )
+        self.story.tell(started)
+        self.story.attempt = Attempt(1)
+        self.story.tell(
+            JobStatusChanged(status=JobStatus.INITIALIZING),
+            *(SlotConnected(slot=s, pid=4100 + s, host="localhost") for s in range(PARALLELISM)),
+            JobStatusChanged(status=JobStatus.RUNNING),
+        )
+
+    def second(self) -> None:
+        read = round(self.random.gauss(12_400, 900))
+        self.records += read
+        self.event_ms += 24 * 3_600_000
+        self.story.tell(self.sample(read))
+
+    def sample(self, read: int) -> MetricsSampled:
+        return MetricsSampled(
+            status=JobStatus.RUNNING,
+            records_per_s=float(read),
+            last_completed_ms=None,
+            last_committed_ms=None,
+            subtasks=[self.subtask_sample(uid, index) for uid, index in SUBTASKS],
+            slots=[
+                SlotSample(slot=s, resident_bytes=round(self.random.gauss(214e6 + s * 9e6, 4e5)))
+                for s in range(PARALLELISM)
+            ],
+            counters=self.counters(),
+        )
+
+    def counters(self) -> dict[str, int]:
+        unmatched = self.records // 210
+        return {"weather-at-departure.unmatched_left": unmatched, "hourly-delay.late_records": 0}
+
+    def subtask_sample(self, uid: str, index: int) -> SubtaskSample:
+        busy = self.random.uniform(0.25, 0.7)
+        blocked = self.random.uniform(0.0, 0.2)
+        return SubtaskSample(
+            vertex=Uid(uid),
+            subtask=index,
+            records_in=self.records // PARALLELISM,
+            records_out=self.records // PARALLELISM,
+            busy_ratio=busy,
+            backpressured_ratio=blocked,
+            idle_ratio=1 - busy - blocked,
+            watermark_ms=self.event_ms,
+            queued_records=self.random.randint(0, 4_000),
+            queued_bytes=self.random.randint(0, 400_000),
+            state_bytes=STATE_BYTES[uid],
+        )
+
+    def checkpoint(self, kind: CheckpointKind = CheckpointKind.CHECKPOINT) -> None:
+        number = self.story.next_checkpoint
+        self.story.triggered(kind)
+        parts = [self.phases(uid, index) for uid, index in SUBTASKS]
+        took = max(part.acknowledged_ms for part in parts) + 2.5
+        self.story.tell(*(SubtaskAcknowledged(checkpoint_id=number, phases=p) for p in parts))
+        self.story.wait(round(took)).tell(self.completed(number, kind, parts, took))
+        self.story.tell(CheckpointCommitted(checkpoint_id=number))
+        if number > RETAINED:
+            self.story.tell(CheckpointDiscarded(checkpoint_id=CheckpointId(number - RETAINED)))
+        self.story.next_checkpoint = CheckpointId(number + 1)
+
+    def completed(
+        self, number: CheckpointId, kind: CheckpointKind, parts: list[SubtaskPhases], took: float
+    ) -> CheckpointCompleted:
+        channels = [channel for part in parts for channel in part.channels]
+        return CheckpointCompleted(
+            checkpoint_id=number,
+            kind=kind,
+            path=f"/jobs/flight_delays/checkpoints/chk-{number}",
+            end_to_end_ms=took,
+            state_bytes=sum(part.state_bytes for part in parts),
+            uploaded_bytes=sum(part.uploaded_bytes for part in parts),
+            buffered_records=sum(channel.buffered_records for channel in channels),
+            buffered_bytes=sum(channel.buffered_bytes for channel in channels),
+            source_records=self.records,
+            watermark_ms=self.event_ms,
+            counters=self.counters(),
+        )
+
+    def failed_checkpoint(self) -> None:
+        number = self.story.next_checkpoint
+        reason = CheckpointFailureReason.CHECKPOINT_EXPIRED
+        self.story.triggered().wait(900).tell(
+            CheckpointFailed(
+                checkpoint_id=number, reason=reason, message="5 of 8 subtasks had acknowledged."
+            )
+        )
+        self.story.next_checkpoint = CheckpointId(number + 1)
+
+    def phases(self, uid: str, index: int) -> SubtaskPhases:
+        barriers = {"flights": 3.0, "weather": 21.0, "weather-at-departure": 44.0}
+        arrivals = [
+            (source, each, barriers[source] * self.random.uniform(0.7, 1.6) + 6 * each)
+            for source in INPUTS[uid]
+            for each in range(PARALLELISM)
+        ]
+        first = min((at for _, _, at in arrivals), default=self.random.uniform(0.6, 3.0))
+        last = max((at for _, _, at in arrivals), default=first)
+        sync, upload = self.random.uniform(0.8, 4), self.random.uniform(3, 18)
+        return SubtaskPhases(
+            vertex=Uid(uid),
+            subtask=index,
+            start_delay_ms=first,
+            alignment_ms=last - first,
+            sync_ms=sync,
+            async_ms=upload,
+            acknowledged_ms=last + sync + upload + 1.2,
+            state_bytes=STATE_BYTES[uid],
+            uploaded_bytes=STATE_BYTES[uid],
+            channels=[
+                ChannelAlignment(
+                    channel=channel_id(
+                        Uid(source), each, Uid(uid), INPUTS[uid].index(source), index
+                    ),
+                    arrived_ms=at,
+                    blocked_ms=last - at,
+                    buffered_records=round((last - at) * 47),
+                    buffered_bytes=round((last - at) * 4_700),
+                )
+                for source, each, at in arrivals
+            ],
+        )
+
+    def slot_killed(self) -> None:
+        self.story.slot_killed()
+
+
+def people() -> None:
+    admin = User.objects.create_user("admin", password="admin")
+    admin.user_permissions.add(Permission.objects.get(codename="operate"))
+    User.objects.create_user("operator", password="operator")
+
+
+def history(simulated: SimulatedRun, checkpoints: int) -> None:
+    simulated.start()
+    for number in range(1, checkpoints + 1):
+        simulated.clock.now_ms += 900
+        simulated.second()
+        if number % 23 == 0:
+            simulated.failed_checkpoint()
+        simulated.checkpoint(
+            CheckpointKind.SAVEPOINT if number % 17 == 0 else CheckpointKind.CHECKPOINT
+        )
+        if number % 19 == 0:
+            simulated.slot_killed()
+    damaged = (
+        "chk-37/hourly-delay-1.arrow does not match its digest; checkpoint 36 is used instead."
+    )
+    simulated.story.tell(
+        RestorePointRefused(path="chk-37", message=damaged),
+        ZombieRefused(zombie_attempt=Attempt(1), what="slot 1 offered an acknowledgement"),
+    )
+
+
+def live(simulated: SimulatedRun, projector: Projector, period_s: float) -> None:
+    while True:
+        simulated.clock.now_ms = max(time.time_ns() // 1_000_000, simulated.clock.now_ms)
+        simulated.second()
+        simulated.checkpoint()
+        beat(projector)
+        time.sleep(period_s)
+
+
+def beat(projector: Projector) -> None:
+    projector.run_once()
+    seen = {"at": timezone.now(), "pid": os.getpid()}
+    Heartbeat.objects.update_or_create(name=HeartbeatName.RECONCILE, defaults=seen)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--history", type=int, default=40)
+    parser.add_argument("--period", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=7)
+    given = parser.parse_args()
+    call_command("migrate", verbosity=0)
+    people()
+    started_ms = time.time_ns() // 1_000_000 - given.history * 1_100
+    simulated = SimulatedRun(new_run("flight_delays"), given.seed, started_ms)
+    history(simulated, given.history)
+    projector = Projector()
+    while projector.run_once():
+        pass
+    beat(projector)
+    print("ready", flush=True)
+    live(simulated, projector, given.period)
+
+
+if __name__ == "__main__":
+    main()
