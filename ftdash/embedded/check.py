@@ -160,7 +160,10 @@ class Scenario:
 
     def _compare(self) -> None:
         self._step("Asking a Spark SQL batch query the same question ...")
-        self._outcome = self._outcome.compared(compare_with_batch(self._paths))
+        answer = compare_with_batch(self._paths)
+        for difference in (*answer.files.sample_differences, *answer.sql.sample_differences):
+            self._console.line(difference)
+        self._outcome = self._outcome.compared(answer)
         self._step(f"Verdict: {self._outcome.verdict}")
 
     def _await_recovery(self, before: RunView) -> None:

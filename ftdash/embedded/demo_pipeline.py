@@ -7,7 +7,7 @@ from django.conf import settings
 
 from ftdash.jobs import queries, services
 from pipelines.domain.ids import RequestId
-from pipelines.flows import flight_data
+from pipelines.flows.flight_data import prepare
 
 NAME = "flight_delays"
 CHECKPOINTING = {"execution.checkpointing.interval": "1 s"}
@@ -30,7 +30,7 @@ class DemoPaths:
 
 def prepare_data(paths: DemoPaths) -> None:
     """The year 2013 as Parquet files, written once."""
-    flight_data.prepare(paths.data)
+    prepare(paths.data)
     paths.sql_output.parent.mkdir(parents=True, exist_ok=True)
 
 

@@ -15,6 +15,7 @@ class Comparison(msgspec.Struct, frozen=True):
     missing: int
     duplicated: int
     different: int
+    sample_differences: list[str] = []
 
     @property
     def is_exact(self) -> bool:
