@@ -172,6 +172,9 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "socket_connect_timeout": 2,
     "socket_timeout": 10,
     "socket_keepalive": True,
+    # One try, then the page goes on; the worker has a retry of its own, without end.
+    "max_retries": 1,
+    "interval_start": 0,
 }
 # A page that posts a request must not wait for a broker that is away: reconcile delivers later.
 CELERY_TASK_PUBLISH_RETRY = False

@@ -1,0 +1,163 @@
+"""The worker and its beat as real processes on a real Redis that is killed, emptied and restarted.
+
+What they did is read from their database: the sign of life that each reconcile leaves there.
+"""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from django.conf import settings as project
+
+from ftdash.celery import application
+from ftdash.embedded.ports import free_port
+from ftdash.embedded.redis_server import find_redis_server
+from ftdash.jobs import tasks
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 30.0
+
+
+@pytest.fixture
+def control_plane(tmp_path: Path) -> Iterator["ControlPlane"]:
+    plane = ControlPlane(tmp_path)
+    plane.start_redis()
+    plane.migrate()
+    plane.start("worker", "worker", "--loglevel", "INFO")
+    plane.start("beat", "beat", "--loglevel", "INFO")
+    yield plane
+    plane.end()
+
+
+@pytest.mark.slow
+def test_reconcile_goes_on_after_redis_is_emptied_killed_and_restarted(
+    control_plane: "ControlPlane",
+) -> None:
+    control_plane.wait_for_reconcile()
+
+    redis.Redis.from_url(control_plane.url).flushall()
+    control_plane.wait_for_reconcile()
+
+    control_plane.kill("redis")
+    control_plane.start_redis()
+    control_plane.wait_for_reconcile()
+
+
+@pytest.mark.slow
+def test_a_killed_worker_loses_nothing_that_the_next_one_does_not_do(
+    control_plane: "ControlPlane",
+) -> None:
+    control_plane.wait_for_reconcile()
+
+    control_plane.kill("worker")
+    control_plane.start("worker", "worker", "--loglevel", "INFO")
+
+    control_plane.wait_for_reconcile()
+
+
+def test_a_message_that_is_worked_on_is_not_given_to_a_second_worker() -> None:
+    longest_s = project.CELERY_TASK_TIME_LIMIT
+    redelivered_after_s = application.conf.broker_transport_options["visibility_timeout"]
+
+    assert redelivered_after_s > longest_s
+    assert application.conf.task_acks_late
+
+
+def test_only_json_travels() -> None:
+    assert application.conf.accept_content == ["json"]
+    assert application.conf.task_serializer == "json"
+
+
+@pytest.mark.slow
+def test_asking_without_a_broker_does_not_keep_the_person_waiting() -> None:
+    nobody_there = f"redis://127.0.0.1:{free_port()}/0"
+    options = application.conf.broker_transport_options
+
+    started = time.monotonic()
+    with (
+        application.connection_for_write(nobody_there, transport_options=options) as connection,
+        pytest.raises(Exception, match="Connection refused"),
+    ):
+        tasks.deliver_request.apply_async((1,), connection=connection, retry=False)
+
+    assert time.monotonic() - started < 1.0
+
+
+class ControlPlane:
+    """Worker, beat and Redis in a home of their own, each a process of ours."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._port = free_port()
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.url = f"redis://127.0.0.1:{self._port}/0"
+        self._environment = {
+            **os.environ,
+            "FTDASH_HOME": str(home),
+            "FTDASH_REDIS_URL": self.url,
+            "DJANGO_SETTINGS_MODULE": "ftdash.settings",
+        }
+
+    def migrate(self) -> None:
+        command = [sys.executable, "manage.py", "migrate", "--verbosity", "0"]
+        subprocess.run(command, cwd=ROOT, env=self._environment, check=True)
+
+    def start_redis(self) -> None:
+        options = ["--port", str(self._port), "--bind", "127.0.0.1", "--save", ""]
+        executable = str(find_redis_server().executable)
+        self._spawn("redis", [executable, *options, "--dir", str(self._home)])
+        wait_until(lambda: answers(self.url), self.logs)
+
+    def start(self, name: str, *arguments: str) -> None:
+        celery = [sys.executable, "-m", "celery", "-A", "ftdash.celery:application"]
+        self._spawn(name, [*celery, *arguments])
+
+    def kill(self, name: str) -> None:
+        process = self._processes.pop(name)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+    def wait_for_reconcile(self) -> None:
+        """Until one has begun after now."""
+        now = time.time()
+        wait_until(lambda: self._reconciled_at() > now, self.logs)
+
+    def end(self) -> None:
+        for name in list(self._processes):
+            self.kill(name)
+
+    def logs(self) -> str:
+        return "\n".join(path.read_text()[-2000:] for path in self._home.glob("*.log"))
+
+    def _spawn(self, name: str, command: list[str]) -> None:
+        with (self._home / f"{name}.log").open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                command, cwd=ROOT, env=self._environment, stdout=log, stderr=log
+            )
+
+    def _reconciled_at(self) -> float:
+        with sqlite3.connect(self._home / "ftdash.sqlite3") as database:
+            query = "select unixepoch(max(at)) from metrics_heartbeat"
+            (at,) = database.execute(query).fetchone()
+        return float(at or 0)
+
+
+def answers(url: str) -> bool:
+    try:
+        return bool(redis.Redis.from_url(url).ping())
+    except redis.RedisError:
+        return False
+
+
+def wait_until(holds: Callable[[], bool], logs: Callable[[], str]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < deadline, logs()
+        time.sleep(0.1)
