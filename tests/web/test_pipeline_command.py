@@ -1,0 +1,141 @@
+"""`manage.py pipeline`: the same services and queries as the pages, for terminals and scripts."""
+
+import getpass
+import json
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from ftdash.jobs import services
+from ftdash.jobs.management.commands import pipeline
+from ftdash.jobs.models import Request, RequestKind, RequestPhase, Run
+from ftdash.jobs.projector import Projector
+from tests.web.journals import Story, new_run
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def installation(settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.JOBS_ROOT = tmp_path
+    monkeypatch.setattr(services, "check_startable", lambda *_: None)
+
+
+def test_submit_starts_a_run_in_the_name_of_the_person() -> None:
+    (request,) = answer(
+        "submit",
+        "flight_delays",
+        "--parallelism",
+        "2",
+        "--parameter",
+        "speed=24",
+        "--set",
+        "execution.checkpointing.interval=1 s",
+        "--reason",
+        "night run",
+        "--json",
+    )
+
+    run = Run.objects.get()
+    assert (run.pipeline.flow, run.parallelism) == ("flight_delays", 2)
+    assert run.parameters == {"speed": "24"}
+    assert run.settings == {"execution.checkpointing.interval": "1 s"}
+    assert (request["requester"], request["reason"]) == (getpass.getuser(), "night run")
+    assert (request["kind"], request["phase"]) == ("SUBMIT", "PENDING")
+
+
+@pytest.mark.parametrize(
+    ("action", "kind"),
+    [
+        ("savepoint", RequestKind.SAVEPOINT),
+        ("stop", RequestKind.STOP_WITH_SAVEPOINT),
+        ("cancel", RequestKind.CANCEL),
+    ],
+)
+def test_an_action_becomes_a_request(action: str, kind: RequestKind) -> None:
+    running()
+
+    answer(action, "flights", "--json")
+
+    request = Request.objects.get()
+    assert (request.kind, request.reason) == (kind, "asked on the command line")
+
+
+def test_list_and_status_read_what_the_pages_read() -> None:
+    run = running()
+
+    (summary,) = answer("list", "--json")
+    (status,) = answer("status", "flights", "--json")
+
+    assert (summary["name"], summary["state"]) == ("flights", "RUNNING")
+    assert status["run_id"] == run.run_id
+    assert [point["checkpoint_id"] for point in status["recovery_points"]] == [1]
+    assert status["requests"] == []
+
+
+def test_for_people_each_pipeline_is_one_line() -> None:
+    running()
+    output = StringIO()
+
+    call_command("pipeline", "list", stdout=output)
+
+    (line,) = output.getvalue().splitlines()
+    assert "name=flights" in line
+    assert "state=RUNNING" in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["status", "nothing"], "There is no pipeline 'nothing'"),
+        (["cancel", "nothing"], "There is no pipeline 'nothing'; none was submitted yet."),
+        (["restore", "nothing", "/x"], "There is no pipeline 'nothing'"),
+        (["submit", "x", "--parameter", "speed"], "--parameter 'speed' has no '='"),
+    ],
+)
+def test_a_refusal_is_one_sentence_and_status_2(arguments: list[str], sentence: str) -> None:
+    with pytest.raises(CommandError) as refusal:
+        call_command("pipeline", *arguments)
+
+    assert sentence in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    assert refusal.value.returncode == 2
+
+
+@pytest.mark.parametrize("phase", [RequestPhase.SUCCEEDED, RequestPhase.FAILED])
+def test_wait_ends_with_the_request_and_tells_failure_by_its_status(
+    monkeypatch: pytest.MonkeyPatch, phase: RequestPhase
+) -> None:
+    running()
+    rounds = []
+
+    def end_the_request(seconds: float) -> None:
+        rounds.append(seconds)
+        Request.objects.update(phase=phase, message="The disk is full.")
+
+    monkeypatch.setattr(pipeline.time, "sleep", end_the_request)
+
+    if phase == RequestPhase.FAILED:
+        with pytest.raises(CommandError, match=r"The disk is full\.") as failure:
+            answer("savepoint", "flights", "--wait", "--json")
+        assert failure.value.returncode == 1
+    else:
+        (request,) = answer("savepoint", "flights", "--wait", "--json")
+        assert request["phase"] == "SUCCEEDED"
+    assert len(rounds) == 1
+
+
+def answer(*arguments: str) -> list[dict]:
+    output = StringIO()
+    call_command("pipeline", *arguments, stdout=output)
+    answered: list[dict] = json.loads(output.getvalue())
+    return answered
+
+
+def running() -> Run:
+    run = new_run()
+    Story(run).started().completed()
+    Projector().run_once()
+    return run

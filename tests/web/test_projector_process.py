@@ -1,0 +1,86 @@
+"""`manage.py projector` as a process: it follows journals with and without Redis, and ends."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ftdash.embedded.ports import free_port
+from pipelines.bus.journal import JournalWriter
+from pipelines.domain.events import JobStatusChanged
+from pipelines.domain.ids import Attempt, RunId
+from pipelines.domain.run import RunDirectory
+from pipelines.domain.status import JobStatus
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 20.0
+PREPARE = """
+import django; django.setup()
+from django.core.management import call_command
+call_command("migrate", verbosity=0)
+from tests.web.journals import new_run
+new_run()
+"""
+
+
+@pytest.mark.slow
+def test_without_redis_an_event_is_a_row_within_a_second_and_the_end_is_clean(
+    tmp_path: Path,
+) -> None:
+    environment = {
+        **os.environ,
+        "FTDASH_HOME": str(tmp_path),
+        "FTDASH_REDIS_URL": f"redis://127.0.0.1:{free_port()}/0",
+        "DJANGO_SETTINGS_MODULE": "ftdash.settings",
+    }
+    subprocess.run([sys.executable, "-c", PREPARE], cwd=ROOT, env=environment, check=True)
+    projector = subprocess.Popen(
+        [sys.executable, "manage.py", "projector"], cwd=ROOT, env=environment
+    )
+    try:
+        wait_until(lambda: value(tmp_path, "select count(*) from metrics_heartbeat") == 1)
+
+        write_event(tmp_path)
+        written = time.monotonic()
+        wait_until(lambda: value(tmp_path, "select status from jobs_run") == "RUNNING")
+
+        assert time.monotonic() - written < 1.0
+        projector.send_signal(signal.SIGTERM)
+        assert projector.wait(timeout=5) == 0
+    finally:
+        projector.kill()
+        projector.wait()
+
+
+def write_event(home: Path) -> None:
+    directory = RunDirectory.of(home / "jobs", "flights", RunId("flights-1"))
+    event = JobStatusChanged(status=JobStatus.RUNNING)
+    with JournalWriter(directory, RunId("flights-1"), Clock(), lambda *_: None) as journal:
+        journal.append(event, Attempt(1))
+
+
+def value(home: Path, query: str) -> object:
+    with sqlite3.connect(home / "ftdash.sqlite3") as database:
+        (found,) = database.execute(query).fetchone()
+    return found
+
+
+class Clock:
+    def monotonic_ms(self) -> float:
+        return 0.0
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
