@@ -90,10 +90,11 @@ class SubtaskTimeline:
 
 @dataclass(frozen=True, slots=True)
 class Slowest:
-    """The subtask that acknowledged last, and what took it longest.
+    """The longest stretch on the way to the last acknowledgement, and whose it was.
 
-    `phase` is "start delay", "alignment", "sync" or "async". When channels were held back,
-    `held_back` is the one held longest and `waited_for` the one whose barrier came last.
+    `phase` is "start delay", "travel" (of the barrier to this subtask), "alignment", "sync" or
+    "async". When channels were held back, `held_back` is the one held longest and `waited_for` the
+    one whose barrier came last.
     """
 
     vertex: str
@@ -101,7 +102,7 @@ class Slowest:
     acknowledged_ms: float
     phase: str
     phase_ms: float
-    phase_ratio: float  # of the subtask's acknowledged_ms, 0 to 1
+    phase_ratio: float  # of the last acknowledgement, 0 to 1
     held_back: ChannelTimeline | None
     waited_for: ChannelTimeline | None
 

@@ -24,15 +24,21 @@ class PointHead(msgspec.Struct, frozen=True, kw_only=True):
     max_parallelism: int
 
 
+class _Sealed(msgspec.Struct, frozen=True):
+    """A manifest lies in its file beside its digest."""
+
+    manifest: PointHead
+
+
 def read_head(path: str) -> PointHead:
     """Raises Rejected when there is no recovery point at `path`."""
     manifest = Path(path) / MANIFEST_NAME
     try:
-        return msgspec.json.decode(manifest.read_bytes(), type=PointHead)
+        return msgspec.json.decode(manifest.read_bytes(), type=_Sealed).manifest
     except OSError as error:
         raise Rejected(
             f"There is no recovery point at {path}: its {MANIFEST_NAME} cannot be read; choose"
             " another point."
         ) from error
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Rejected(f"{manifest} is damaged ({error}); choose another point.") from error

@@ -5,11 +5,11 @@ What is stored survives a broker that is away: reconcile delivers it later.
 """
 
 import logging
+import os
 import secrets
 import uuid
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 
 from celery import Task
 from django.conf import settings as configuration
@@ -24,6 +24,7 @@ from ftdash.jobs.actions import problem_with
 from ftdash.jobs.models import DesiredState, Pipeline, Request, RequestKind, Run
 from ftdash.jobs.validation import (
     check_name,
+    check_place,
     check_point,
     check_reason,
     check_slot,
@@ -100,7 +101,8 @@ def restore(
     reason = check_reason(reason)
     row = _pipeline(pipeline)
     _check_possible(RequestKind.RESTORE, row)
-    path = str(Path(path).absolute())
+    path = os.path.abspath(path)
+    check_place(path, row)
     head = read_head(path)
     check_point(head, path, row)
     parallelism = row.parallelism if parallelism is None else parallelism

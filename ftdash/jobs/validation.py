@@ -1,6 +1,9 @@
 """Refuses what cannot run, in one sentence, before anything is stored or started."""
 
 import re
+from pathlib import Path
+
+from django.conf import settings as configuration
 
 from ftdash.checkpoints.points import PointHead
 from ftdash.jobs.models import Pipeline
@@ -39,6 +42,15 @@ def check_startable(
     check_parallelism(parallelism, max_parallelism)
     Settings.parse(settings)
     registered_flow(flow).build(parameters)
+
+
+def check_place(path: str, pipeline: Pipeline) -> None:
+    """Raises Rejected when `path`, normalized, is not below the pipeline's own directory."""
+    home = Path(configuration.JOBS_ROOT) / pipeline.name
+    if not Path(path).is_relative_to(home):
+        raise Rejected(
+            f"{path} is not a recovery point of {pipeline.name!r}; those lie below {home}."
+        )
 
 
 def check_point(head: PointHead, path: str, pipeline: Pipeline) -> None:

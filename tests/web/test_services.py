@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
 from kombu.exceptions import OperationalError
 
@@ -23,6 +22,7 @@ from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import CheckpointId, RequestId, RunId
 from pipelines.domain.snapshots import FORMAT_VERSION, Manifest
 from pipelines.domain.status import CheckpointKind, KillMoment
+from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.web.journals import Story, new_run
 
 pytestmark = pytest.mark.django_db
@@ -220,14 +220,17 @@ def test_a_restore_from_nothing_damage_or_another_pipeline_is_refused_by_name(
     tmp_path: Path,
 ) -> None:
     finish(running())
-    damaged = Path(point(tmp_path / "damaged"))
+    home = tmp_path / "flights"
+    damaged = Path(point(home / "damaged"))
     (damaged / "manifest.json").write_text('{"pipeline": "fli')
-    foreign = point(tmp_path / "foreign", pipeline="page_view_count")
-    other_groups = point(tmp_path / "groups", max_parallelism=64)
+    foreign = point(home / "foreign", pipeline="page_view_count")
+    other_groups = point(home / "groups", max_parallelism=64)
 
     for path, sentence in [
-        (str(tmp_path / "nowhere"), "There is no recovery point at .*nowhere"),
+        (str(home / "nowhere"), "There is no recovery point at .*nowhere"),
         (str(damaged), "manifest.json is damaged"),
+        (point(tmp_path / "elsewhere"), "is not a recovery point of 'flights'"),
+        (str(home / ".." / ".." / "etc"), "is not a recovery point of 'flights'"),
         (foreign, "a point of the pipeline 'page_view_count'"),
         (other_groups, "maximum parallelism 64, and 'flights' has 128"),
     ]:
@@ -288,7 +291,7 @@ def finish(run: Run) -> None:
 
 
 def point(root: Path, **changes: object) -> str:
-    """The directory of a recovery point, as far as services look at it."""
+    """The directory of a recovery point, as the engine's own store writes it."""
     values: dict = {
         "format_version": FORMAT_VERSION,
         "pipeline": "flight_delays",
@@ -305,7 +308,6 @@ def point(root: Path, **changes: object) -> str:
         "subtasks": [],
         **changes,
     }
-    path = root / "savepoint-flights-1-7"
-    path.mkdir(parents=True)
-    (path / "manifest.json").write_bytes(msgspec.json.encode(Manifest(**values)))
-    return str(path)
+    path = str(root / "flights" / "savepoints" / "savepoint-flights-1-7")
+    FileSystemCheckpointStore([str(root)]).publish(path, Manifest(**values))
+    return path
