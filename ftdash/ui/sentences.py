@@ -1,7 +1,7 @@
 """The one sentence above each chart: what it says, for whoever cannot or need not see it. Pure."""
 
 from ftdash.checkpoints.answers import AlignmentTimeline, ChannelTimeline, Slowest
-from ftdash.jobs.answers import RecoveryAxis, RecoveryView
+from ftdash.jobs.answers import Fleet, RecoveryAxis, RecoveryView, ShownState
 from ftdash.metrics.answers import SamplePoint
 from ftdash.ui.formats import count, duration, percent, plural, rate, size
 
@@ -36,8 +36,13 @@ def slowest(slow: Slowest) -> str:
                 f"{subtask}: it held back {upstream(held)} for {share} with {buffered} buffered, "
                 f"waiting for {upstream(awaited)}"
             )
+        case "travel" if awaited is not None:
+            return (
+                f"{subtask}: the barrier from {upstream(awaited)} needed {share} to get to it, "
+                "behind the records queued before it"
+            )
         case "start delay":
-            return f"{subtask}: its first barrier arrived only after {share}"
+            return f"{subtask}: it began only {share} after the trigger"
         case "sync":
             return f"{subtask}: it stood still for {share} to cut its state"
         case "async":
@@ -82,6 +87,20 @@ def replayed(recovery: RecoveryView) -> str:
     if recovery.records_to_replay is None:
         return ""
     return f", with {plural(recovery.records_to_replay, 'record')} to replay"
+
+
+def fleet(shown: Fleet) -> str:
+    pipelines = shown.pipelines
+    if not pipelines:
+        return "No pipeline was started here yet."
+    running = sum(pipeline.state is ShownState.RUNNING for pipeline in pipelines)
+    waiting = sum(bool(pipeline.attention) for pipeline in pipelines)
+    attention = (
+        "nothing needs attention"
+        if not waiting
+        else f"{waiting} {'needs' if waiting == 1 else 'need'} attention"
+    )
+    return f"{plural(len(pipelines), 'pipeline')}, {running} running; {attention}."
 
 
 def throughput(samples: list[SamplePoint]) -> str:

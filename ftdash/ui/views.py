@@ -12,21 +12,25 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
 from ftdash.jobs import queries
-from ftdash.ui import events
+from ftdash.ui import events, sentences
 from ftdash.ui.page import Address, pipeline_view
 
 
 @require_GET
 @never_cache
 def fleet(request: HttpRequest) -> HttpResponse:
-    return render(request, "fleet/page.html", {"fleet": queries.fleet()})
+    return render(request, "fleet/page.html", fleet_context())
 
 
 @require_GET
 @never_cache
 def fleet_regions(request: HttpRequest) -> HttpResponse:
-    context = {"fleet": queries.fleet(), "is_refresh": True}
-    return render(request, "fleet/regions.html", context)
+    return render(request, "fleet/regions.html", fleet_context() | {"is_refresh": True})
+
+
+def fleet_context() -> dict[str, object]:
+    shown = queries.fleet()
+    return {"fleet": shown, "sentence": sentences.fleet(shown)}
 
 
 # Plotly fills style elements and sets style attributes, and cannot be given a nonce.

@@ -9,6 +9,7 @@
   const STREAM_SILENT_MS = 5000; // the stream beats every 2 s
   const ASK_EVERY_MS = 3000;
   const ASK_RARELY_MS = 15000; // beside a stream that works
+  const ASK_TIMEOUT_MS = 4000;
   const AGING_MS = 5000;
   const OLD_MS = 15000;
   const TICK_MS = 250;
@@ -58,7 +59,9 @@
   asker.setAttribute("hx-get", regions);
   asker.setAttribute("hx-trigger", "refresh");
   asker.setAttribute("hx-swap", "none");
+  asker.setAttribute("hx-request", JSON.stringify({ timeout: ASK_TIMEOUT_MS }));
   body.append(asker);
+  htmx.process(asker); // this script may run before htmx has looked at the page
 
   function refresh() {
     if (asking) { askAgain = true; return; }
@@ -179,9 +182,8 @@
     }
     showFreshness(now);
     if (document.hidden) return;
-    const isHeard = now - heardAt < STREAM_SILENT_MS;
+    const isHeard = now - heardAt < STREAM_SILENT_MS && failedSince === null;
     if (now - askedAt > (isHeard ? ASK_RARELY_MS : ASK_EVERY_MS)) {
-      asking = false; // an answer that never came must not stop the asking
       refresh();
     }
   }

@@ -71,6 +71,7 @@ class SimulatedRun:
         self.clock = StoryClock(now_ms=started_ms)
         self.story = Story(run, self.clock)
         self.records = 0
+        self.retained: list[CheckpointId] = []
         self.event_ms = 1_357_000_000_000
 
     def start(self) -> None:
@@ -99,9 +100,12 @@ class SimulatedRun:
         self.story.attempt = Attempt(1)
         self.story.tell(
             JobStatusChanged(status=JobStatus.INITIALIZING),
-            *(SlotConnected(slot=s, pid=4100 + s, host="localhost") for s in range(PARALLELISM)),
+            *self.slots(),
             JobStatusChanged(status=JobStatus.RUNNING),
         )
+
+    def slots(self) -> list[SlotConnected]:
+        return [SlotConnected(slot=s, pid=4100 + s, host="localhost") for s in range(PARALLELISM)]
 
     def second(self) -> None:
         read = round(self.random.gauss(12_400, 900))
@@ -152,8 +156,9 @@ class SimulatedRun:
         self.story.tell(*(SubtaskAcknowledged(checkpoint_id=number, phases=p) for p in parts))
         self.story.wait(round(took)).tell(self.completed(number, kind, parts, took))
         self.story.tell(CheckpointCommitted(checkpoint_id=number))
-        if number > RETAINED:
-            self.story.tell(CheckpointDiscarded(checkpoint_id=CheckpointId(number - RETAINED)))
+        self.retained += [number] if kind is CheckpointKind.CHECKPOINT else []
+        if len(self.retained) > RETAINED:
+            self.story.tell(CheckpointDiscarded(checkpoint_id=self.retained.pop(0)))
         self.story.next_checkpoint = CheckpointId(number + 1)
 
     def completed(
@@ -220,6 +225,7 @@ class SimulatedRun:
 
     def slot_killed(self) -> None:
         self.story.slot_killed()
+        self.story.tell(*self.slots())
 
 
 def people() -> None:
