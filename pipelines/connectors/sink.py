@@ -76,10 +76,12 @@ class Sink(Protocol):
     def rewind(
         self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
     ) -> Superseded | None:
-        """Before a run's first attempt writes: set aside output that its starting point lacks.
+        """Before an attempt writes: make the target hold the output of its starting point only.
 
         `ancestors` is the lineage of the starting point: for each run, output prepared up to that
-        checkpoint belongs to it; anything else in the target is superseded. Empty: a fresh start,
-        all earlier output is superseded. Called once, by the driver. Idempotent.
+        checkpoint belongs to it; a recovery within the run ends it with the run itself. Anything
+        else in the target is superseded and set aside; what an earlier rewind set aside and
+        belongs here comes back. Empty: a fresh start, all earlier output is superseded. Called by
+        the driver while no subtask of the run writes. Idempotent.
         """
         ...

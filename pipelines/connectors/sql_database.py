@@ -1,0 +1,125 @@
+"""A database for `SqlUpsert`: connecting, short transactions, and what is said when they fail.
+
+Decides how often a locked or unreachable database is tried again. Knows SQLite and PostgreSQL.
+"""
+
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from pipelines.domain.errors import Rejected, Retryable
+
+LOCK_TIMEOUT_S = 5.0
+"""How long one try waits for another writer of the same SQLite file."""
+
+TRIES = 5
+LONGEST_PAUSE_S = 1.0
+
+Result = TypeVar("Result")
+
+SUPPORTED = ("sqlite", "postgresql")
+"""The dialects whose insert can turn into an update."""
+
+
+class SqlDatabase:
+    """One pool of connections; used by one thread, closed by it."""
+
+    def __init__(self, address: str) -> None:
+        """Raises Rejected: not an address of SQLite or PostgreSQL, or its driver is missing."""
+        self.url = _parsed(address)
+        self.name = self.url.render_as_string(hide_password=True)
+        self.dialect = self.url.get_backend_name()
+        self._engine = _engine(self.url, self.name)
+
+    def check_reachable(self) -> bool:
+        """False: an SQLite file that does not exist yet, but can. Raises Rejected otherwise."""
+        file = self._file
+        if file is not None and not file.exists():
+            existing = next(p for p in file.absolute().parents if p.exists())
+            if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+                raise Rejected(f"The database {self.name} cannot be made in {existing}.")
+            return False
+        try:
+            self.transaction(lambda connection: None)
+        except Retryable as error:
+            raise Rejected(str(error)) from error
+        return True
+
+    def transaction(self, work: Callable[[sa.Connection], Result]) -> Result:
+        """Runs `work` in one transaction, again when the database is busy; it must be repeatable.
+
+        Raises Retryable when it stays busy or away, Rejected when it refuses the statement.
+        """
+        if self._file is not None:
+            self._file.absolute().parent.mkdir(parents=True, exist_ok=True)
+        tries = Retrying(
+            retry=retry_if_exception_type((OperationalError, InterfaceError)),
+            stop=stop_after_attempt(TRIES),
+            wait=wait_random_exponential(multiplier=0.05, max=LONGEST_PAUSE_S),
+            reraise=True,
+        )
+        try:
+            result: Result = tries(self._once, work)
+            return result
+        except (OperationalError, InterfaceError) as error:
+            raise Retryable(f"The database {self.name} does not answer: {error.orig}.") from error
+        except DBAPIError as error:
+            raise Rejected(f"The database {self.name} refused a write: {error.orig}.") from error
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def _once(self, work: Callable[[sa.Connection], Result]) -> Result:
+        with self._engine.begin() as connection:
+            return work(connection)
+
+    @property
+    def _file(self) -> Path | None:
+        return Path(self.url.database) if self.dialect == "sqlite" and self.url.database else None
+
+
+def _parsed(address: str) -> sa.URL:
+    try:
+        url = sa.make_url(address)
+    except ArgumentError as error:
+        raise Rejected(
+            "The SQL address cannot be read; it looks like sqlite:////absolute/path.sqlite or "
+            "postgresql+psycopg://user@host/database."
+        ) from error
+    if url.get_backend_name() not in SUPPORTED:
+        raise Rejected(
+            f"The database {url.get_backend_name()} is not supported; use {' or '.join(SUPPORTED)}."
+        )
+    if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
+        raise Rejected("An SQLite database in memory is not shared by processes; name a file.")
+    return url
+
+
+def _engine(url: sa.URL, name: str) -> sa.Engine:
+    try:
+        if url.get_backend_name() != "sqlite":
+            return sa.create_engine(url, pool_pre_ping=True)
+        engine = sa.create_engine(url, connect_args={"timeout": LOCK_TIMEOUT_S})
+    except ModuleNotFoundError as error:
+        raise Rejected(f"The database {name} needs the Python package {error.name}.") from error
+    sa.event.listen(engine, "connect", _prepare_sqlite)
+    sa.event.listen(engine, "begin", _begin_immediate)
+    return engine
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, record: object) -> None:
+    """The driver's own transactions are switched off; ours start by taking the write lock."""
+    connection.isolation_level = None
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+
+
+def _begin_immediate(connection: sa.Connection) -> None:
+    """A transaction that reads first and writes later could not wait for another writer."""
+    connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -1,0 +1,202 @@
+"""The tables of `SqlUpsert`: output, what was set aside of it, and the fence.
+
+Every output row carries the run and the checkpoint that wrote it last, so that a rewind can tell
+which rows belong to a starting point:
+
+- rows of the lineage stay, and come back if an earlier rewind had set them aside;
+- rows of other runs go to `<table>_superseded`: their points may still be restored;
+- rows of the run itself behind its starting point are deleted: no restorable point names them.
+
+With results that are written once per key (windows), the table is then exactly the output of the
+starting point. With results that are overwritten (running totals), the older value is gone: the
+key is missing until the replay, which is deterministic, writes it again.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.schema import CreateTable
+
+from pipelines.domain.errors import ProtocolError, Rejected
+from pipelines.domain.ids import Attempt, RunId
+
+RUN = "ftdash_run"
+CHECKPOINT = "ftdash_checkpoint"
+FENCE = sa.Table(
+    "ftdash_fence",
+    sa.MetaData(),
+    sa.Column("sink", sa.Text, primary_key=True),  # the output table
+    sa.Column("pipeline", sa.Text, nullable=False),
+    sa.Column("run", sa.Text, nullable=False),
+    sa.Column("attempt", sa.BigInteger, nullable=False),
+)
+
+Insert = sqlite.Insert | postgresql.Insert
+SqlType = sa.Boolean | sa.BigInteger | sa.Double[float] | sa.Text | sa.Date | sa.DateTime
+
+
+def output_table(name: str, schema: pa.Schema, keys: Sequence[str]) -> sa.Table:
+    """Raises Rejected naming the column that has no counterpart in SQL."""
+    columns = [
+        sa.Column(field.name, _sql_type(field), primary_key=True, autoincrement=False)
+        if field.name in keys
+        else sa.Column(field.name, _sql_type(field))
+        for field in schema
+    ]
+    return sa.Table(name, sa.MetaData(), *columns, *_tags())
+
+
+def superseded_table(output: sa.Table) -> sa.Table:
+    """The same columns, without a key: several runs may have had a row for it."""
+    columns = [sa.Column(column.name, column.type) for column in output.columns]
+    return sa.Table(f"{output.name}_superseded", sa.MetaData(), *columns)
+
+
+def create_if_absent(connection: sa.Connection, *tables: sa.Table) -> None:
+    for table in tables:
+        connection.execute(CreateTable(table, if_not_exists=True))
+
+
+def insert_into(dialect: str, table: sa.Table) -> Insert:
+    return sqlite.insert(table) if dialect == "sqlite" else postgresql.insert(table)
+
+
+def upsert(dialect: str, table: sa.Table) -> Insert:
+    insert = insert_into(dialect, table)
+    keys = [column.name for column in table.primary_key]
+    changed = {c.name: insert.excluded[c.name] for c in table.columns if c.name not in keys}
+    return insert.on_conflict_do_update(index_elements=keys, set_=changed)
+
+
+def check_fits(connection: sa.Connection, wanted: sa.Table, database: str) -> None:
+    """Raises Rejected if the table exists and lacks a column, or has another key."""
+    inspector = sa.inspect(connection)
+    if not inspector.has_table(wanted.name):
+        return
+    found = {column["name"] for column in inspector.get_columns(wanted.name)}
+    missing = next((c.name for c in wanted.columns if c.name not in found), None)
+    if missing is not None:
+        raise Rejected(f"Table {wanted.name} of {database} has no column {missing}.")
+    keys = inspector.get_pk_constraint(wanted.name)["constrained_columns"]
+    if set(keys) != {column.name for column in wanted.primary_key}:
+        raise Rejected(
+            f"Table {wanted.name} of {database} has the primary key ({', '.join(keys)}), not "
+            f"({', '.join(column.name for column in wanted.primary_key)})."
+        )
+
+
+def take_over(
+    connection: sa.Connection, dialect: str, sink: str, pipeline: str, run_id: RunId
+) -> None:
+    """The run owns the table from now on; writers of other runs are refused."""
+    claim_if_absent(connection, dialect, sink, pipeline, run_id)
+    replaced = sa.and_(FENCE.c.sink == sink, FENCE.c.run != run_id)
+    connection.execute(sa.update(FENCE).where(replaced).values(run=run_id, attempt=0))
+
+
+def claim_if_absent(
+    connection: sa.Connection, dialect: str, sink: str, pipeline: str, run_id: RunId
+) -> None:
+    """Raises Rejected if the table belongs to another pipeline."""
+    create_if_absent(connection, FENCE)
+    check_owner(connection, sink, pipeline)
+    claim = insert_into(dialect, FENCE).values(sink=sink, pipeline=pipeline, run=run_id, attempt=0)
+    connection.execute(claim.on_conflict_do_nothing())
+
+
+def check_owner(connection: sa.Connection, sink: str, pipeline: str) -> None:
+    if not sa.inspect(connection).has_table(FENCE.name):
+        return
+    owner = connection.scalar(sa.select(FENCE.c.pipeline).where(FENCE.c.sink == sink))
+    if owner is not None and owner != pipeline:
+        raise Rejected(
+            f"Table {sink} belongs to pipeline {owner}; choose another one for {pipeline}."
+        )
+
+
+def pass_fence(connection: sa.Connection, sink: str, run_id: RunId, attempt: Attempt) -> None:
+    """Raises ProtocolError for an older attempt or a replaced run; then nothing is written.
+
+    The row stays locked until the transaction ends, so that no newer writer comes in between.
+    """
+    mine = FENCE.c.sink == sink
+    row = connection.execute(
+        sa.select(FENCE.c.run, FENCE.c.attempt).where(mine).with_for_update()
+    ).one()
+    if row.run != run_id or row.attempt > attempt:
+        raise ProtocolError(
+            f"attempt {attempt} of run {run_id} may not write to table {sink} any more: attempt "
+            f"{row.attempt} of run {row.run} does"
+        )
+    if row.attempt < attempt:
+        connection.execute(sa.update(FENCE).where(mine).values(attempt=attempt))
+
+
+def rewind(
+    connection: sa.Connection, dialect: str, name: str, newest: Mapping[RunId, int], run_id: RunId
+) -> int:
+    """How many rows of other runs were set aside."""
+    inspector = sa.inspect(connection)
+    if not inspector.has_table(name) or not inspector.has_table(f"{name}_superseded"):
+        return 0
+    output = sa.Table(name, sa.MetaData(), autoload_with=connection)
+    aside = sa.Table(f"{name}_superseded", sa.MetaData(), autoload_with=connection)
+    for table in (output, aside):
+        own = table.c[RUN] == run_id
+        connection.execute(sa.delete(table).where(own, sa.not_(_belongs(table, newest))))
+    foreign = sa.not_(_belongs(output, newest))
+    count = connection.scalar(sa.select(sa.func.count()).select_from(output).where(foreign)) or 0
+    _move(connection, dialect, output, aside, foreign)
+    _move(connection, dialect, aside, output, _belongs(aside, newest))
+    return int(count)
+
+
+def _move(
+    connection: sa.Connection,
+    dialect: str,
+    source: sa.Table,
+    target: sa.Table,
+    which: sa.ColumnElement[bool],
+) -> None:
+    names = [column.name for column in source.columns]
+    rows = sa.select(*(source.c[name] for name in names)).where(which)
+    connection.execute(
+        insert_into(dialect, target).from_select(names, rows).on_conflict_do_nothing()
+    )
+    connection.execute(sa.delete(source).where(which))
+
+
+def _belongs(table: sa.Table, newest: Mapping[RunId, int]) -> sa.ColumnElement[bool]:
+    return sa.or_(
+        sa.false(),
+        *(
+            sa.and_(table.c[RUN] == run_id, table.c[CHECKPOINT].between(1, checkpoint_id))
+            for run_id, checkpoint_id in newest.items()
+        ),
+    )
+
+
+def _tags() -> list[sa.Column[object]]:
+    return [
+        sa.Column(RUN, sa.Text, nullable=False),
+        sa.Column(CHECKPOINT, sa.BigInteger, nullable=False),
+    ]
+
+
+def _sql_type(field: pa.Field) -> SqlType:
+    is_type = pa.types
+    if is_type.is_boolean(field.type):
+        return sa.Boolean()
+    if is_type.is_integer(field.type):
+        return sa.BigInteger()
+    if is_type.is_floating(field.type):
+        return sa.Double()
+    if is_type.is_string(field.type) or is_type.is_large_string(field.type):
+        return sa.Text()
+    if is_type.is_date32(field.type):
+        return sa.Date()
+    if is_type.is_timestamp(field.type) and field.type.unit != "ns":
+        return sa.DateTime(timezone=field.type.tz is not None)
+    raise Rejected(f"Column {field.name} of type {field.type} has no counterpart in SQL.")
