@@ -90,7 +90,8 @@ def _dictionary_hashes(column: pa.DictionaryArray, name: str) -> Hashes:
     """Hash each distinct value once, then look the rows up."""
     if not _is_bytes_like(column.dictionary.type):
         return _column_hashes(column.dictionary_decode(), name)
-    values = column.dictionary.to_pylist()
+    is_large = pa.types.is_large_string(column.dictionary.type)
+    values = column.dictionary.cast(pa.large_binary() if is_large else pa.binary()).to_pylist()
     # The last place is that of nulls, which have no index.
     of_value = np.empty(len(values) + 1, dtype=np.uint64)
     of_value[:-1] = [NULL_HASH if v is None else xxhash.xxh64_intdigest(v) for v in values]
