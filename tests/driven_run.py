@@ -78,7 +78,7 @@ class StartedRun:
         )
 
     def tail(self) -> str:
-        events = [type(envelope.event).__name__ for envelope in self.envelopes[-8:]]
+        events = [str(envelope.event)[:2000] for envelope in self.envelopes[-6:]]
         log = self.directory.driver_log
         return f"{events}\n{log.read_text()[-4000:] if log.exists() else ''}"
 
