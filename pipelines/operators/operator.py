@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from pipelines.domain.elements import MIN_WATERMARK_MS
 from pipelines.domain.ids import Uid
 from pipelines.state.backend import StateBackend
 
@@ -26,6 +27,8 @@ class OperatorContext:
     state: StateBackend
     collect: Collector
     counters: dict[str, int] = field(default_factory=dict)
+    # Event time at the restored cut: what was late before a failure is late after it.
+    restored_watermark_ms: int = MIN_WATERMARK_MS
 
     def count(self, name: str, increment: int) -> None:
         self.counters[name] = self.counters.get(name, 0) + increment

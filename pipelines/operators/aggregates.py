@@ -1,0 +1,150 @@
+"""The aggregate functions: count, sum, mean, max, min. Nulls are left out, as in SQL.
+
+An aggregate turns each row into accumulators (`lift`) and accumulators into a result; everything
+in between is combining, which is not its business. A result without any value is null, a count 0.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from pipelines.domain.errors import Rejected, check
+from pipelines.operators.accumulators import Accumulator, Combine, Values
+from pipelines.operators.columns import field_of
+
+COUNT = "count"
+VALUE = "value"
+
+
+class Aggregate(ABC):
+    """What an author writes is bound to a schema before use, see `Aggregate.bind`."""
+
+    @abstractmethod
+    def bind(self, schema: pa.Schema) -> "BoundAggregate":
+        """Raises Rejected naming a column that is missing or cannot be aggregated."""
+
+
+class BoundAggregate(ABC):
+    """`accumulators` are in the order in which `lift` gives and `result` takes them."""
+
+    accumulators: tuple[Accumulator, ...]
+    output_type: pa.DataType
+
+    @abstractmethod
+    def lift(self, batch: pa.RecordBatch) -> list[Values]:
+        """Each row alone, as accumulators."""
+
+    @abstractmethod
+    def result(self, accumulated: list[Values]) -> pa.Array: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Count(Aggregate):
+    """Rows, or the rows in which `column` is not null."""
+
+    column: str | None
+
+    def bind(self, schema: pa.Schema) -> BoundAggregate:
+        if self.column is not None:
+            field_of(schema, self.column)
+        return _BoundCount(self.column)
+
+
+@dataclass(frozen=True, slots=True)
+class Fold(Aggregate):
+    """One of sum, mean, max, min over the values of `column`."""
+
+    name: str
+    column: str
+
+    def bind(self, schema: pa.Schema) -> BoundAggregate:
+        input_type = field_of(schema, self.column).type
+        is_number = _is_integer(input_type) or pa.types.is_floating(input_type)
+        has_order = self.name in ("max", "min") and pa.types.is_timestamp(input_type)
+        if not is_number and not has_order:
+            raise Rejected(
+                f"The {self.name} of column {self.column!r} ({input_type}) is undefined."
+            )
+        return _BoundFold(self.name, self.column, input_type)
+
+
+class _BoundCount(BoundAggregate):
+    accumulators = (Accumulator(COUNT, pa.int64(), Combine.SUM),)
+    output_type = pa.int64()
+
+    def __init__(self, column: str | None) -> None:
+        self._column = column
+
+    def lift(self, batch: pa.RecordBatch) -> list[Values]:
+        if self._column is None:
+            return [np.ones(batch.num_rows, np.bool_)]
+        return [_is_valid(batch.column(self._column))]
+
+    def result(self, accumulated: list[Values]) -> pa.Array:
+        return pa.array(accumulated[0], pa.int64())
+
+
+class _BoundFold(BoundAggregate):
+    """A value and how many rows it is made of: none of them means null."""
+
+    def __init__(self, name: str, column: str, input_type: pa.DataType) -> None:
+        self._column = column
+        self._is_mean = name == "mean"
+        is_long = not pa.types.is_floating(input_type) and not self._is_mean
+        self._value = Accumulator(
+            VALUE, pa.int64() if is_long else pa.float64(), _COMBINE.get(name, Combine.SUM)
+        )
+        self.accumulators = (self._value, _BoundCount.accumulators[0])
+        self.output_type = input_type if name in ("max", "min") else self._value.type
+
+    def lift(self, batch: pa.RecordBatch) -> list[Values]:
+        column = batch.column(self._column)
+        values = column.cast(self._value.type).fill_null(self._value.identity)
+        return [values.to_numpy(zero_copy_only=False), _is_valid(column)]
+
+    def result(self, accumulated: list[Values]) -> pa.Array:
+        values, counts = accumulated
+        check(len(values) == len(counts), "accumulators have one value per key")
+        if self._is_mean:
+            values = values / np.maximum(counts, 1)
+        arrow = pa.array(values, self._value.type, mask=counts == 0)
+        return arrow.cast(self.output_type)
+
+
+_COMBINE = {"max": Combine.MAX, "min": Combine.MIN}
+
+
+def _is_integer(given: pa.DataType) -> bool:
+    """uint64 is left out: its sums do not fit the int64 in which they are kept."""
+    return bool(pa.types.is_integer(given)) and given != pa.uint64()
+
+
+def _is_valid(column: pa.Array) -> Values:
+    if column.null_count == 0:
+        return np.ones(len(column), np.bool_)
+    return np.asarray(column.is_valid().to_numpy(zero_copy_only=False))
+
+
+def count(column: str | None = None) -> Aggregate:
+    """Rows of a group; of a column: those that are not null."""
+    return Count(column)
+
+
+def sum(column: str) -> Aggregate:
+    """Integers stay integers (64 bits), everything else is a double."""
+    return Fold("sum", column)
+
+
+def mean(column: str) -> Aggregate:
+    return Fold("mean", column)
+
+
+def max(column: str) -> Aggregate:
+    """Numbers or timestamps; the result has the column's type."""
+    return Fold("max", column)
+
+
+def min(column: str) -> Aggregate:
+    return Fold("min", column)

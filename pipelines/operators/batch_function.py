@@ -1,0 +1,37 @@
+"""An author's function from a batch to a batch, with the schema it promised."""
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from pipelines.domain.errors import Rejected
+from pipelines.operators.operator import Operator
+
+BatchMapping = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""Arrow in, Arrow out. Pure: after a recovery it sees records again."""
+
+
+class BatchFunction(Operator):
+    """Guarantee: whatever follows sees only batches of `schema`."""
+
+    def __init__(self, function: BatchMapping, schema: pa.Schema) -> None:
+        self._function = function
+        self._schema = schema
+
+    def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
+        """The function is not tried here: it may not bear a batch without rows."""
+        return self._schema
+
+    def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
+        mapped = self._function(batch)
+        if not mapped.schema.equals(self._schema):
+            raise Rejected(
+                f"The function of {self.context.uid!r} returned columns ({_columns(mapped.schema)})"
+                f" where it declared ({_columns(self._schema)})."
+            )
+        if mapped.num_rows:
+            self.context.collect(mapped)
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)

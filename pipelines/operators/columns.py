@@ -1,0 +1,55 @@
+"""Small vectorised pieces that several operators share: named columns, event time, bounded output.
+
+Errors here name the column; the pipeline's author sees them with the uid in front.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipelines.domain.errors import Rejected
+
+Longs = npt.NDArray[np.int64]
+
+EVENT_TIME = pa.timestamp("ms", "UTC")
+MAX_OUTPUT_ROWS = 65_536
+"""A watermark may release a whole history; it leaves in batches that a channel can bound."""
+
+
+def field_of(schema: pa.Schema, column: str) -> pa.Field:
+    """Raises Rejected naming the column and what there is instead."""
+    if schema.names.count(column) != 1:
+        there_is = ", ".join(schema.names)
+        raise Rejected(f"There is no column {column!r}; the columns are {there_is}.")
+    return schema.field(column)
+
+
+def check_event_time(schema: pa.Schema, column: str) -> None:
+    if field_of(schema, column).type != EVENT_TIME:
+        raise Rejected(
+            f"The event time column {column!r} is {schema.field(column).type};"
+            f" it must be {EVENT_TIME}."
+        )
+
+
+def longs(column: pa.Array) -> Longs:
+    """An integer or timestamp column without nulls as int64."""
+    return np.asarray(column.cast(pa.int64()).to_numpy(zero_copy_only=False))
+
+
+def timestamps(values_ms: Longs) -> pa.Array:
+    return pa.array(values_ms, pa.int64()).cast(EVENT_TIME)
+
+
+def single_batch(table: pa.Table) -> pa.RecordBatch:
+    """All rows of a table in one batch, also when it has none."""
+    arrays = [column.combine_chunks() for column in table.columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=table.schema)
+
+
+def in_slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch in pieces of at most MAX_OUTPUT_ROWS, without copying."""
+    for start in range(0, batch.num_rows, MAX_OUTPUT_ROWS):
+        yield batch.slice(start, MAX_OUTPUT_ROWS)

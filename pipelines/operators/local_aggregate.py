@@ -1,0 +1,46 @@
+"""Aggregates each batch before an exchange, so that few partial results travel, not every record.
+
+Stateless: a batch in, its partial results out at once, so barriers need nothing of it. Where keys
+hardly repeat, grouping is work for nothing: then records pass as partial results of one record
+each, and every now and then a batch is grouped again to see whether that has changed.
+
+Source: Flink's two-phase (local-global) aggregation; without its buffer across batches.
+"""
+
+import pyarrow as pa
+
+from pipelines.operators.aggregation import Aggregation
+from pipelines.operators.grouping import group
+from pipelines.operators.operator import Operator
+
+WORTHWHILE_RATIO = 0.5
+"""Grouping pays if it leaves at most this part of the rows."""
+
+BATCHES_BETWEEN_PROBES = 31
+
+
+class LocalAggregate(Operator):
+    def __init__(self, aggregation: Aggregation) -> None:
+        self._aggregation = aggregation
+        self._ungrouped_batches_left = 0
+
+    def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
+        return self._aggregation.partial_schema
+
+    def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
+        if self._ungrouped_batches_left:
+            self._ungrouped_batches_left -= 1
+            self.context.collect(self._one_per_record(batch))
+        else:
+            self.context.collect(self._one_per_key(batch))
+
+    def _one_per_record(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        keys = batch.select(self._aggregation.key_names)
+        return self._aggregation.partials(keys, self._aggregation.lift(batch))
+
+    def _one_per_key(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        groups = group(batch, self._aggregation.key_names)
+        if groups.count > batch.num_rows * WORTHWHILE_RATIO:
+            self._ungrouped_batches_left = BATCHES_BETWEEN_PROBES
+        reduced = self._aggregation.reduce(self._aggregation.lift(batch), groups)
+        return self._aggregation.partials(groups.keys, reduced)
