@@ -94,6 +94,7 @@ class Run(models.Model):
     vertices = models.JSONField(default=list)  # VertexShape as JSON, topological order
     slots = models.JSONField(default=dict)  # slot to {"pid", "host"}, the connected ones
     driver_pid = models.PositiveIntegerField(null=True)
+    driver_lost_at = models.DateTimeField(null=True)  # last word of a driver that was replaced
     started_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField(null=True)
     last_event_at = models.DateTimeField(null=True)

@@ -3,7 +3,7 @@
 Reads no journal and opens no transaction; `ftdash.jobs.projector` hosts it.
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 from django.db import models
@@ -64,6 +64,7 @@ PROJECTED = (
     "vertices",
     "slots",
     "driver_pid",
+    "driver_lost_at",
     "started_at",
     "ended_at",
     "last_event_at",
@@ -143,6 +144,7 @@ class RunFold:
     def _on_started(self, envelope: Envelope, event: RunStarted) -> None:
         run, at = self.run, moment(envelope.at_ms)
         if run.started_at is not None:
+            run.driver_lost_at = run.last_event_at
             self._add(
                 Failure(
                     cause=f"The driver (pid {run.driver_pid}) is gone; process {event.driver_pid}"
@@ -213,20 +215,25 @@ class RunFold:
                 self._add(row, envelope)
 
     def _on_recovery_phase(self, envelope: Envelope, event: RecoveryPhaseReached) -> None:
-        """A recovery begins with the phase DETECT, still under the number of what failed."""
-        at = moment(envelope.at_ms)
+        """A recovery begins with the phase DETECT, still under the number of what failed.
+
+        A new driver cannot know when its predecessor died; the predecessor's last event tells.
+        """
+        at, duration_ms = moment(envelope.at_ms), event.duration_ms
         if event.phase is RecoveryPhase.DETECT or self._recovery is None:
             if self._recovery is not None and self._recovery_changed:
                 self._recovery.save()
             self._recovery = Recovery(run=self.run, sequence=envelope.sequence)
-            self._recovery.at = self._recovery.started_at = at
+            self._recovery.at = self._recovery.started_at = self.run.driver_lost_at or at
+            duration_ms += (at - self._recovery.started_at) / timedelta(milliseconds=1)
+            self.run.driver_lost_at = None
         recovery = self._recovery
         recovery.attempt = envelope.attempt
         recovery.phases = [
             *recovery.phases,
             {
                 "phase": event.phase.value,
-                "duration_ms": event.duration_ms,
+                "duration_ms": duration_ms,
                 "at_ms": envelope.at_ms,
             },
         ]

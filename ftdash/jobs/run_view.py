@@ -1,6 +1,6 @@
 """Puts together what the pages say about one run."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from ftdash.checkpoints.models import Checkpoint
 from ftdash.jobs.answers import RunView, SlotView, SubtaskView, VertexView
@@ -50,28 +50,28 @@ def run_view(run: Run, seen: Observation) -> RunView:
         vertices=[VertexView(**vertex) for vertex in run.vertices],
         slots=_slots(run, sample),
         subtasks=_subtasks(sample),
-        records_to_replay=records_to_replay(run),
+        records_to_replay=records_to_replay(run, seen.now),
         journal_path=str(directory.journal_file),
         driver_log_path=str(directory.driver_log),
     )
 
 
-def records_to_replay(run: Run) -> int | None:
+def records_to_replay(run: Run, now: datetime) -> int | None:
     """About what the sources have read since the newest completed checkpoint was triggered.
 
-    Sampled rates times the time between samples; None when there are no samples to go by.
+    Sampled rates times the time between samples, and the last rate since the last sample. None
+    when nothing would be replayed, because the run is over, or when nothing is known.
     """
     newest = Checkpoint.objects.filter(run=run, checkpoint_id=run.last_checkpoint_id).first()
     since = newest.trigger_at if newest else run.started_at
-    if since is None:
+    if since is None or run.is_terminal:
         return None
     samples = Sample.objects.filter(run=run, at__gt=since).order_by("sequence")
-    points = list(samples.values_list("at", "records_per_s"))
-    if not points:
-        return 0 if newest else None
+    points = [*samples.values_list("at", "records_per_s"), (now, run.records_per_s)]
     total, before = 0.0, since
     for at, records_per_s in points:
-        total += min(at - before, SAMPLE_PERIOD_MAX).total_seconds() * records_per_s
+        period = max(timedelta(0), min(at - before, SAMPLE_PERIOD_MAX))
+        total += period.total_seconds() * records_per_s
         before = at
     return round(total)
 

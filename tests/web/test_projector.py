@@ -14,6 +14,7 @@ from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Failure, Recovery, RequestKind, RequestPhase, Run, ZombieRefusal
 from ftdash.jobs.projector import Projector, project, rebuild
 from ftdash.metrics.models import Heartbeat, Sample
+from ftdash.times import moment
 from pipelines.bus.journal import read_journal
 from pipelines.domain.events import (
     CheckpointDiscarded,
@@ -26,8 +27,8 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, Uid
-from pipelines.domain.status import CheckpointKind, JobStatus, RequestOutcome
-from tests.web.journals import SUBTASKS, Story, new_request, new_run
+from pipelines.domain.status import CheckpointKind, JobStatus, RecoveryPhase, RequestOutcome
+from tests.web.journals import SUBTASKS, Story, new_request, new_run, phase, run_started
 
 pytestmark = pytest.mark.django_db
 
@@ -237,6 +238,21 @@ def test_a_driver_that_vanished_is_a_failure_and_its_checkpoint_failed() -> None
     row = Checkpoint.objects.get(run=run, checkpoint_id=2)
     assert row.status == CheckpointStatus.FAILED
     assert row.reason_name == "CHECKPOINT_COORDINATOR_SHUTDOWN"
+
+
+def test_the_recovery_from_a_lost_driver_begins_with_its_last_word() -> None:
+    run = new_run()
+    story = Story(run).started().completed().wait(1000).sampled()
+    last_word_ms = story.clock.now_ms
+    story.wait(9_000).tell(run_started(5000), phase(RecoveryPhase.DETECT, 0.0))
+    story.tell(phase(RecoveryPhase.DECIDE, 3.0, restored=1)).slot_killed()
+
+    Projector().run_once()
+
+    takeover, of_slot = Recovery.objects.filter(run=run)
+    assert takeover.started_at == moment(last_word_ms)
+    assert takeover.phases[0]["duration_ms"] == 9_000
+    assert of_slot.phases[0]["duration_ms"] == 12.0
 
 
 def test_a_request_has_one_end() -> None:
