@@ -113,7 +113,7 @@ ACTIONS = {
     "cancel": Action(
         RequestKind.CANCEL, "Cancel the run", "Cancel the run", ConfirmedForm, ask_cancel
     ),
-    "kill": Action(RequestKind.KILL_SLOT, "Kill a slot", "Kill the slot", KillSlotForm, ask_kill),
+    "kill": Action(RequestKind.KILL_SLOT, "Kill a slot", "Kill slot", KillSlotForm, ask_kill),
     "restore": Action(
         RequestKind.RESTORE, "Restore from a point", "Restore", RestoreForm, ask_restore
     ),

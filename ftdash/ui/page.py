@@ -4,8 +4,9 @@ The address chooses the run, the checkpoint whose timeline is drawn, and the pag
 without a choice the page follows the newest.
 """
 
+import json
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.http import Http404, QueryDict
 
@@ -38,7 +39,9 @@ from pipelines.domain.status import RecoveryPhase
 CHECKPOINTS_PER_PAGE = 10
 REQUESTS_MAX = 20
 RECOVERY_POINTS_MAX = 15
-NOTICES_MAX = 5
+NOTICES_MAX = 50
+RECENT_NOTICES_MAX = 4
+NEWS_FOR = timedelta(minutes=10)
 FAILURES_MAX = 20
 BUTTONS = ("checkpoint", "savepoint", "stop", "restore", "start", "kill", "cancel")
 """Actions in the order in which they stand."""
@@ -79,6 +82,10 @@ class Chart:
     @property
     def element_id(self) -> str:
         return f"values-{self.name}"
+
+    @property
+    def json(self) -> str:
+        return json.dumps(self.figure, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +135,14 @@ class PipelineView:
     recovery_phase_names = PHASES
 
     @property
-    def shown_notices(self) -> list[Notice]:
+    def notices(self) -> list[Notice]:
         return list(reversed(self.axis.notices[-NOTICES_MAX:])) if self.axis else []
+
+    @property
+    def recent_notices(self) -> list[Notice]:
+        """What is still news stands at the top; the rest is in the history below."""
+        since = self.page.now - NEWS_FOR
+        return [notice for notice in self.notices if notice.at > since][:RECENT_NOTICES_MAX]
 
     @property
     def newest_failures(self) -> list[FailureView]:
