@@ -49,11 +49,14 @@ class BarrierAligner:
         return [*aborted, Block(channel), *self._snapshot_if_aligned()]
 
     def on_aborted(self, checkpoint_id: CheckpointId) -> list[AlignmentEffect]:
-        """The coordinator gave `checkpoint_id` up: stop waiting, and ignore its later barriers."""
+        """The coordinator gave `checkpoint_id` up: stop waiting, and ignore its later barriers.
+
+        What is older is over, too; its barriers are ignored, so nobody may go on waiting for them.
+        """
         self._abandoned = max(self._abandoned, checkpoint_id)
-        if checkpoint_id != self._current or not self._arrived:
+        if checkpoint_id < self._current or not self._arrived:
             return []
-        return self._decide(Abort(checkpoint_id))
+        return self._decide(Abort(self._current))
 
     def on_end(self, channel: ChannelId) -> list[AlignmentEffect]:
         """The input is exhausted: stop waiting for its barriers."""

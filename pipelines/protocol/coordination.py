@@ -123,7 +123,7 @@ class CheckpointCoordinator:
         """Late, repeated and unknown acknowledgements change nothing."""
         pending = self._pending
         subtask = SubtaskId(snapshot.vertex, snapshot.subtask)
-        if pending is None or pending.checkpoint_id != checkpoint_id or pending.is_finalizing:
+        if pending is None or not self._is_collecting(checkpoint_id):
             return []
         if subtask not in self._subtasks or subtask in pending.snapshots:
             return []
@@ -137,14 +137,13 @@ class CheckpointCoordinator:
     def on_declined(
         self, checkpoint_id: CheckpointId, reason: CheckpointFailureReason, why: str
     ) -> list[CoordinationEffect]:
-        if self.pending_id != checkpoint_id:
-            return []
-        return self._abort(reason, why)
+        """Too late once the manifest is being written: it may already be durable."""
+        return self._abort(reason, why) if self._is_collecting(checkpoint_id) else []
 
     def on_expired(self, checkpoint_id: CheckpointId) -> list[CoordinationEffect]:
-        """Too late once the manifest is being written: it may already be durable."""
+        """Too late once the manifest is being written, likewise."""
         pending = self._pending
-        if pending is None or pending.checkpoint_id != checkpoint_id or pending.is_finalizing:
+        if pending is None or not self._is_collecting(checkpoint_id):
             return []
         missing = sorted(self._subtasks - pending.snapshots.keys())
         names = ", ".join(f"{vertex}[{subtask}]" for vertex, subtask in missing)
@@ -159,6 +158,12 @@ class CheckpointCoordinator:
     def on_unpublished(self, checkpoint_id: CheckpointId, why: str) -> list[CoordinationEffect]:
         self._finalizing(checkpoint_id)
         return self._abort(CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE, why)
+
+    def _is_collecting(self, checkpoint_id: CheckpointId) -> bool:
+        pending = self._pending
+        if pending is None or pending.checkpoint_id != checkpoint_id:
+            return False
+        return not pending.is_finalizing
 
     def _finalizing(self, checkpoint_id: CheckpointId) -> _Pending:
         pending = self._pending

@@ -1,0 +1,254 @@
+"""Alignment: the paper's guarantee over random interleavings, then named corner cases."""
+
+import random
+from collections.abc import Set
+from itertools import takewhile
+
+import pytest
+
+from pipelines.domain.errors import InvariantViolated
+from pipelines.domain.ids import ChannelId, CheckpointId
+from pipelines.protocol.alignment import BarrierAligner
+from pipelines.protocol.effects import Abort, AlignmentEffect, Block, Resume, Snapshot
+
+Streams = dict[str, list[str | int]]  # a str is a record, an int is a barrier
+A, B, C = ChannelId("a"), ChannelId("b"), ChannelId("c")
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_snapshot_covers_exactly_the_records_before_the_barrier(seed: int) -> None:
+    rng = random.Random(seed)
+    streams = {name: random_stream(rng, name) for name in "abc"[: rng.randint(1, 3)]}
+
+    host = Host(streams)
+    host.run(rng)
+
+    assert host.snapshots == {n: records_before(streams, n) for n in (1, 2, 3)}
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_checkpoints_given_up_at_any_moment_are_never_cut_and_hold_nobody_back(seed: int) -> None:
+    rng = random.Random(seed)
+    streams = {name: random_stream(rng, name) for name in "abc"[: rng.randint(1, 3)]}
+    given_up = set(rng.sample([1, 2, 3], rng.randint(1, 3)))
+
+    host = Host(streams)
+    host.run(rng, give_up=given_up)
+
+    assert host.consumed == {e for stream in streams.values() for e in stream if isinstance(e, str)}
+    assert not host.blocked
+    for checkpoint_id, covered in host.snapshots.items():
+        assert covered == records_before(streams, checkpoint_id)
+        assert checkpoint_id not in host.given_up_before_cut
+    assert set(host.snapshots) | host.given_up_before_cut == {1, 2, 3}
+
+
+def test_a_newer_barrier_aborts_the_older_checkpoint() -> None:
+    aligner = aligner_of(A, B)
+    barrier(aligner, A, 1)
+
+    assert barrier(aligner, B, 2) == [Abort(CheckpointId(1)), Resume(frozenset({A})), Block(B)]
+
+
+def test_a_late_barrier_changes_nothing() -> None:
+    aligner = aligner_of(A, B)
+    barrier(aligner, A, 2)
+
+    assert barrier(aligner, B, 1) == []
+    assert barrier(aligner, B, 2) == [
+        Block(B),
+        Snapshot(CheckpointId(2)),
+        Resume(frozenset({A, B})),
+    ]
+
+
+def test_the_end_of_the_last_awaited_input_completes_the_alignment() -> None:
+    aligner = aligner_of(A, B)
+    barrier(aligner, A, 1)
+
+    assert aligner.on_end(B) == [Snapshot(CheckpointId(1)), Resume(frozenset({A}))]
+
+
+def test_inputs_that_end_between_checkpoints_cause_nothing() -> None:
+    aligner = aligner_of(A, B)
+
+    assert aligner.on_end(A) + aligner.on_end(B) == []
+    assert not aligner.has_open_inputs
+
+
+def test_an_ended_input_is_not_waited_for() -> None:
+    aligner = aligner_of(A, B)
+    aligner.on_end(A)
+
+    assert barrier(aligner, B, 1) == [Block(B), Snapshot(CheckpointId(1)), Resume(frozenset({B}))]
+
+
+def test_giving_up_what_is_aligning_frees_its_inputs() -> None:
+    aligner = aligner_of(A, B)
+    barrier(aligner, A, 1)
+
+    assert aligner.on_aborted(CheckpointId(1)) == [Abort(CheckpointId(1)), Resume(frozenset({A}))]
+    assert barrier(aligner, B, 1) == []
+    assert aligner.aligning_id is None
+
+
+def test_barriers_of_a_checkpoint_given_up_before_they_came_are_ignored() -> None:
+    aligner = aligner_of(A, B)
+
+    assert aligner.on_aborted(CheckpointId(1)) == []
+    assert barrier(aligner, A, 1) + barrier(aligner, B, 1) == []
+    assert barrier(aligner, A, 2) == [Block(A)]
+
+
+def test_giving_up_an_older_checkpoint_does_not_disturb_the_aligning_one() -> None:
+    aligner = aligner_of(A, B)
+    barrier(aligner, A, 2)
+
+    assert aligner.on_aborted(CheckpointId(1)) == []
+    assert aligner.aligning_id == CheckpointId(2)
+
+
+def test_giving_up_a_newer_checkpoint_gives_up_the_older_one_that_still_aligns() -> None:
+    aligner = aligner_of(A, B)
+    barrier(aligner, A, 1)
+
+    assert aligner.on_aborted(CheckpointId(2)) == [Abort(CheckpointId(1)), Resume(frozenset({A}))]
+
+
+def test_giving_up_twice_is_harmless() -> None:
+    aligner = aligner_of(A, B)
+    barrier(aligner, A, 1)
+    aligner.on_aborted(CheckpointId(1))
+
+    assert aligner.on_aborted(CheckpointId(1)) == []
+
+
+def test_giving_up_what_was_already_cut_changes_nothing() -> None:
+    aligner = aligner_of(A)
+    barrier(aligner, A, 1)
+
+    assert aligner.on_aborted(CheckpointId(1)) == []
+    assert barrier(aligner, A, 2) == [Block(A), Snapshot(CheckpointId(2)), Resume(frozenset({A}))]
+
+
+def test_it_tells_what_is_aligning_only_while_it_aligns() -> None:
+    aligner = aligner_of(A, B)
+    before = aligner.aligning_id
+    barrier(aligner, A, 4)
+    during = aligner.aligning_id
+    barrier(aligner, B, 4)
+
+    assert (before, during, aligner.aligning_id) == (None, CheckpointId(4), None)
+
+
+@pytest.mark.parametrize(
+    ("history", "culprit"),
+    [
+        pytest.param([(A, 1)], (A, 2), id="delivers while blocked"),
+        pytest.param([(A, 1), (B, 1)], (A, 1), id="repeats a barrier"),
+        pytest.param([], (ChannelId("z"), 1), id="is not an input"),
+    ],
+)
+def test_an_impossible_delivery_is_reported_not_absorbed(
+    history: list[tuple[ChannelId, int]], culprit: tuple[ChannelId, int]
+) -> None:
+    aligner = aligner_of(A, B)
+    for channel, checkpoint_id in history:
+        barrier(aligner, channel, checkpoint_id)
+
+    with pytest.raises(InvariantViolated):
+        barrier(aligner, *culprit)
+
+
+def test_an_input_ends_once_and_never_while_it_is_blocked() -> None:
+    aligner = aligner_of(A, B, C)
+    aligner.on_end(C)
+    barrier(aligner, A, 1)
+
+    with pytest.raises(InvariantViolated):
+        aligner.on_end(C)
+    with pytest.raises(InvariantViolated):
+        aligner.on_end(A)
+
+
+def aligner_of(*inputs: ChannelId) -> BarrierAligner:
+    return BarrierAligner(inputs)
+
+
+def barrier(aligner: BarrierAligner, channel: ChannelId, number: int) -> list[AlignmentEffect]:
+    return aligner.on_barrier(channel, CheckpointId(number))
+
+
+def random_stream(rng: random.Random, name: str) -> list[str | int]:
+    stream: list[str | int] = []
+    for number in (1, 2, 3):
+        stream += [f"{name}{number}.{i}" for i in range(rng.randint(0, 4))] + [number]
+    return [*stream, *(f"{name}4.{i}" for i in range(rng.randint(0, 2)))]
+
+
+def records_before(streams: Streams, number: int) -> set[str]:
+    prefixes = (takewhile(lambda e: e != number, stream) for stream in streams.values())
+    return {e for prefix in prefixes for e in prefix if isinstance(e, str)}
+
+
+class Host:
+    """Carries out an aligner's effects over one interleaving, and notes what each cut covers."""
+
+    def __init__(self, streams: Streams) -> None:
+        self.aligner = BarrierAligner(ChannelId(name) for name in streams)
+        self.queues = {ChannelId(name): list(stream) for name, stream in streams.items()}
+        self.blocked: set[ChannelId] = set()
+        self.consumed: set[str] = set()
+        self.snapshots: dict[int, set[str]] = {}
+        self.aborted: list[int] = []
+        self.given_up_before_cut: set[int] = set()
+
+    def run(self, rng: random.Random, give_up: Set[int] = frozenset()) -> None:
+        """`give_up`: the coordinator aborts these, in order, before the next one is injected."""
+        pending = sorted(give_up)
+        while ready := self._ready():
+            if pending and rng.random() < 0.2 and self._may_give_up(pending[0]):
+                self._give_up(pending.pop(0))
+                continue
+            channel = rng.choice(ready)
+            element = self.queues[channel][0]
+            if isinstance(element, int) and any(n < element for n in pending):
+                # One checkpoint at a time: the older one is given up before this barrier exists.
+                self._give_up(pending.pop(0))
+                continue
+            self._deliver(channel, self.queues[channel].pop(0))
+        for number in pending:
+            self._give_up(number)
+
+    def _ready(self) -> list[ChannelId]:
+        return [name for name, queue in self.queues.items() if queue and name not in self.blocked]
+
+    def _may_give_up(self, number: int) -> bool:
+        """Not before the one ahead of it was decided everywhere: checkpoints do not overlap."""
+        return all(number - 1 not in queue for queue in self.queues.values())
+
+    def _give_up(self, number: int) -> None:
+        if number not in self.snapshots:
+            self.given_up_before_cut.add(number)
+        self._carry_out(self.aligner.on_aborted(CheckpointId(number)))
+
+    def _deliver(self, channel: ChannelId, element: str | int) -> None:
+        assert channel not in self.blocked
+        if isinstance(element, str):
+            self.consumed.add(element)
+        else:
+            self._carry_out(self.aligner.on_barrier(channel, CheckpointId(element)))
+
+    def _carry_out(self, effects: list[AlignmentEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Block(channel):
+                    self.blocked.add(channel)
+                case Resume(channels):
+                    assert channels <= self.blocked
+                    self.blocked -= channels
+                case Snapshot(checkpoint_id):
+                    assert checkpoint_id not in self.snapshots
+                    self.snapshots[checkpoint_id] = set(self.consumed)
+                case Abort(checkpoint_id):
+                    assert checkpoint_id in self.given_up_before_cut

@@ -1,0 +1,359 @@
+"""Coordination: the life of checkpoints under random replies and stops, then named cases."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from pipelines.domain.errors import InvariantViolated
+from pipelines.domain.failures import CheckpointFailureReason
+from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.domain.snapshots import SubtaskSnapshot
+from pipelines.protocol.coordination import (
+    AbortCheckpoint,
+    CheckpointCoordinator,
+    Complete,
+    CoordinationEffect,
+    FailAttempt,
+    Finalize,
+    Inject,
+    SubtaskId,
+)
+from pipelines.protocol.triggering import PERIODIC, Start, TriggerDecider
+
+Reason = CheckpointFailureReason
+READ, COUNT = SubtaskId(Uid("read"), 0), SubtaskId(Uid("count"), 0)
+ONE, TWO = CheckpointId(1), CheckpointId(2)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_every_inject_ends_once_and_completes_only_when_all_acknowledged(seed: int) -> None:
+    host = Host(random.Random(seed))
+
+    for _ in range(250):
+        host.step()
+    host.stop()
+
+    assert host.injected == sorted(set(host.injected))  # ids only grow
+    assert Counter(host.ended) == Counter(host.injected)
+
+
+def test_a_checkpoint_completes_after_all_acknowledged_and_its_manifest_is_published() -> None:
+    coordinator = running_coordinator()
+
+    injected = coordinator.on_trigger(PERIODIC)
+    first = coordinator.on_acknowledged(ONE, snapshot_of(READ))
+    second = coordinator.on_acknowledged(ONE, snapshot_of(COUNT))
+    published = coordinator.on_published(ONE)
+
+    assert injected == [Inject(ONE, PERIODIC)]
+    assert first == []
+    assert second == [Finalize(ONE, PERIODIC, (snapshot_of(COUNT), snapshot_of(READ)))]
+    assert published == [Complete(ONE, PERIODIC)]
+    assert coordinator.pending_id is None
+
+
+def test_late_repeated_and_foreign_acknowledgements_change_nothing() -> None:
+    coordinator = running_coordinator()
+    coordinator.on_trigger(PERIODIC)
+    coordinator.on_acknowledged(ONE, snapshot_of(READ))
+
+    strangers = [
+        coordinator.on_acknowledged(ONE, snapshot_of(READ)),
+        coordinator.on_acknowledged(ONE, snapshot_of(SubtaskId(Uid("count"), 7))),
+        coordinator.on_acknowledged(TWO, snapshot_of(COUNT)),
+        coordinator.on_acknowledged(CheckpointId(0), snapshot_of(COUNT)),
+    ]
+
+    assert strangers == [[], [], [], []]
+    assert coordinator.acknowledged_count() == 1
+
+
+def test_the_first_decline_aborts_and_the_others_are_late() -> None:
+    coordinator = running_coordinator(tolerable_failures=5)
+    coordinator.on_trigger(PERIODIC)
+
+    first = coordinator.on_declined(ONE, Reason.CHECKPOINT_DECLINED, "the disk is full")
+    second = coordinator.on_declined(ONE, Reason.CHECKPOINT_DECLINED, "mine, too")
+
+    assert first == [AbortCheckpoint(ONE, PERIODIC, Reason.CHECKPOINT_DECLINED, "the disk is full")]
+    assert second == []
+    assert coordinator.on_trigger(PERIODIC) == [Inject(TWO, PERIODIC)]
+
+
+def test_an_expired_checkpoint_names_who_is_missing() -> None:
+    coordinator = running_coordinator(tolerable_failures=5)
+    coordinator.on_trigger(PERIODIC)
+    coordinator.on_acknowledged(ONE, snapshot_of(READ))
+
+    assert coordinator.on_expired(ONE) == [
+        AbortCheckpoint(ONE, PERIODIC, Reason.CHECKPOINT_EXPIRED, "still missing: count[0]")
+    ]
+
+
+def test_nothing_but_its_outcome_ends_a_checkpoint_whose_manifest_is_being_written() -> None:
+    coordinator = finalizing_coordinator()
+
+    late = [
+        *coordinator.on_expired(ONE),
+        *coordinator.on_declined(ONE, Reason.CHECKPOINT_DECLINED, "too late"),
+        *coordinator.on_acknowledged(ONE, snapshot_of(READ)),
+    ]
+
+    assert late == []
+    assert coordinator.on_published(ONE) == [Complete(ONE, PERIODIC)]
+
+
+def test_a_manifest_that_cannot_be_written_aborts_and_counts() -> None:
+    coordinator = finalizing_coordinator(tolerable_failures=0)
+
+    effects = coordinator.on_unpublished(ONE, "no space")
+
+    reason = Reason.FINALIZE_CHECKPOINT_FAILURE
+    assert effects[0] == AbortCheckpoint(ONE, PERIODIC, reason, "no space")
+    assert [type(effect) for effect in effects] == [AbortCheckpoint, FailAttempt]
+
+
+def test_one_failure_more_than_tolerated_fails_the_attempt() -> None:
+    coordinator = running_coordinator(tolerable_failures=2)
+
+    outcomes = [fail_one(coordinator, Reason.CHECKPOINT_EXPIRED) for _ in range(3)]
+
+    assert [len(effects) for effects in outcomes] == [1, 1, 2]
+    assert outcomes[2][1] == FailAttempt("Exceeded checkpoint tolerable failure threshold.")
+
+
+def test_a_completed_checkpoint_forgives_the_failures_before_it() -> None:
+    coordinator = running_coordinator(tolerable_failures=1)
+    fail_one(coordinator, Reason.CHECKPOINT_DECLINED)
+    complete_one(coordinator)
+
+    assert len(fail_one(coordinator, Reason.CHECKPOINT_DECLINED)) == 1
+
+
+def test_a_new_attempt_starts_counting_afresh() -> None:
+    coordinator = running_coordinator(tolerable_failures=1)
+    fail_one(coordinator, Reason.CHECKPOINT_DECLINED)
+    coordinator.on_stopped(Reason.TASK_FAILURE, "a slot died")
+    coordinator.on_running([READ, COUNT])
+
+    assert len(fail_one(coordinator, Reason.CHECKPOINT_DECLINED)) == 1
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_only_failures_of_checkpointing_itself_count(reason: Reason) -> None:
+    coordinator = running_coordinator(tolerable_failures=0)
+
+    effects = fail_one(coordinator, reason)
+
+    assert (len(effects) == 2) == reason.counts_against_tolerance
+
+
+def test_the_end_of_an_attempt_aborts_without_counting() -> None:
+    coordinator = running_coordinator(tolerable_failures=0)
+    coordinator.on_trigger(PERIODIC)
+
+    # Even a reason that otherwise counts: the attempt has failed already.
+    effects = coordinator.on_stopped(Reason.IO_EXCEPTION, "a slot died")
+
+    assert effects == [AbortCheckpoint(ONE, PERIODIC, Reason.IO_EXCEPTION, "a slot died")]
+    assert coordinator.on_stopped(Reason.TASK_FAILURE, "again") == []
+
+
+def test_ids_continue_from_the_given_one_across_attempts() -> None:
+    coordinator = CheckpointCoordinator(first_id=CheckpointId(41), tolerable_failures=0)
+    coordinator.on_running([READ])
+    coordinator.on_trigger(PERIODIC)
+    coordinator.on_stopped(Reason.TASK_FAILURE, "a slot died")
+    coordinator.on_running([READ])
+
+    assert coordinator.on_trigger(PERIODIC) == [Inject(CheckpointId(42), PERIODIC)]
+
+
+def test_triggering_without_running_subtasks_or_twice_is_a_bug_and_uses_no_id() -> None:
+    coordinator = CheckpointCoordinator(first_id=ONE, tolerable_failures=0)
+    with pytest.raises(InvariantViolated):
+        coordinator.on_trigger(PERIODIC)
+    coordinator.on_running([READ])
+    coordinator.on_trigger(PERIODIC)
+    with pytest.raises(InvariantViolated):
+        coordinator.on_trigger(PERIODIC)
+
+    coordinator.on_declined(ONE, Reason.TASK_FAILURE, "over")
+
+    assert coordinator.on_trigger(PERIODIC) == [Inject(TWO, PERIODIC)]
+
+
+def test_an_attempt_cannot_start_over_a_pending_checkpoint() -> None:
+    coordinator = running_coordinator()
+    coordinator.on_trigger(PERIODIC)
+
+    with pytest.raises(InvariantViolated):
+        coordinator.on_running([READ, COUNT])
+
+
+def test_reporting_a_manifest_that_nobody_asked_for_is_a_bug() -> None:
+    coordinator = running_coordinator()
+    with pytest.raises(InvariantViolated):
+        coordinator.on_published(ONE)
+    coordinator.on_trigger(PERIODIC)
+    with pytest.raises(InvariantViolated):
+        coordinator.on_published(ONE)  # not all have acknowledged
+    coordinator.on_acknowledged(ONE, snapshot_of(READ))
+    coordinator.on_acknowledged(ONE, snapshot_of(COUNT))
+    with pytest.raises(InvariantViolated):
+        coordinator.on_unpublished(TWO, "another one")
+
+    assert coordinator.on_published(ONE) == [Complete(ONE, PERIODIC)]
+
+
+def running_coordinator(*, tolerable_failures: int = 0) -> CheckpointCoordinator:
+    coordinator = CheckpointCoordinator(first_id=ONE, tolerable_failures=tolerable_failures)
+    coordinator.on_running([READ, COUNT])
+    return coordinator
+
+
+def finalizing_coordinator(*, tolerable_failures: int = 0) -> CheckpointCoordinator:
+    coordinator = running_coordinator(tolerable_failures=tolerable_failures)
+    coordinator.on_trigger(PERIODIC)
+    for subtask in (READ, COUNT):
+        coordinator.on_acknowledged(ONE, snapshot_of(subtask))
+    return coordinator
+
+
+def fail_one(coordinator: CheckpointCoordinator, reason: Reason) -> list[CoordinationEffect]:
+    coordinator.on_trigger(PERIODIC)
+    pending = coordinator.pending_id
+    assert pending is not None
+    return coordinator.on_declined(pending, reason, "it failed")
+
+
+def complete_one(coordinator: CheckpointCoordinator) -> None:
+    coordinator.on_trigger(PERIODIC)
+    pending = coordinator.pending_id
+    assert pending is not None
+    for subtask in (READ, COUNT):
+        coordinator.on_acknowledged(pending, snapshot_of(subtask))
+    coordinator.on_published(pending)
+
+
+def snapshot_of(subtask: SubtaskId) -> SubtaskSnapshot:
+    return SubtaskSnapshot(vertex=subtask.vertex, subtask=subtask.subtask, operators=[])
+
+
+class Host:
+    """Passes random events to coordinator and decider, and checks each effect against a log."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.now_ms = 0.0
+        self.subtasks = [SubtaskId(Uid(f"v{n}"), 0) for n in range(rng.randint(1, 4))]
+        self.tolerable = rng.randint(0, 2)
+        self.decider = TriggerDecider(interval_ms=10, min_pause_ms=5)
+        self.coordinator = CheckpointCoordinator(
+            first_id=CheckpointId(rng.randint(1, 50)), tolerable_failures=self.tolerable
+        )
+        self.is_running = self.has_failed = False
+        self.injected: list[CheckpointId] = []
+        self.ended: list[CheckpointId] = []
+        self.acknowledged: set[SubtaskId] = set()  # of the newest injected
+        self.is_writing = False  # a manifest, asked for by Finalize
+        self.was_published = False
+        self.counted_failures = 0
+
+    def step(self) -> None:
+        self.now_ms += self.rng.randint(0, 8)
+        if not self.is_running:
+            return self.run()
+        self.act()
+        if self.has_failed:
+            return self.stop()
+        assert self.counted_failures <= self.tolerable
+        return None
+
+    def act(self) -> None:
+        match self.rng.random():
+            case p if p < 0.55:
+                self.acknowledge()
+            case p if p < 0.62:
+                self.obey(self.coordinator.on_expired(self.any_id()))
+            case p if p < 0.69:
+                reason = self.rng.choice(list(Reason))
+                self.obey(self.coordinator.on_declined(self.any_id(), reason, "no"))
+            case p if p < 0.72:
+                self.stop()
+            case p if p < 0.80 and self.is_writing:
+                self.report(published=self.rng.random() < 0.7)
+            case _:
+                self.trigger_if_due()
+
+    def run(self) -> None:
+        self.is_running, self.has_failed, self.counted_failures = True, False, 0
+        self.coordinator.on_running(self.subtasks)
+        self.decider.on_running(self.now_ms)
+
+    def stop(self) -> None:
+        if self.is_writing:
+            self.report(published=self.rng.random() < 0.5)
+        self.is_running = False
+        self.obey(self.coordinator.on_stopped(Reason.TASK_FAILURE, "stopped"))
+        self.decider.on_stopped()
+
+    def trigger_if_due(self) -> None:
+        decision = self.decider.next(self.now_ms)
+        if isinstance(decision, Start):
+            assert self.coordinator.pending_id is None
+            self.decider.on_started(decision.request, self.now_ms)
+            self.obey(self.coordinator.on_trigger(decision.request))
+
+    def acknowledge(self) -> None:
+        """Current, late or unknown checkpoint; known, repeated or foreign subtask."""
+        foreign = SubtaskId(Uid("foreign"), 9)
+        subtask = self.rng.choice([*self.subtasks, foreign])
+        checkpoint_id = self.any_id()
+        if checkpoint_id == self.coordinator.pending_id and subtask != foreign:
+            self.acknowledged.add(subtask)
+        self.obey(self.coordinator.on_acknowledged(checkpoint_id, snapshot_of(subtask)))
+
+    def report(self, *, published: bool) -> None:
+        self.is_writing, self.was_published = False, published
+        newest = self.injected[-1]
+        if published:
+            return self.obey(self.coordinator.on_published(newest))
+        return self.obey(self.coordinator.on_unpublished(newest, "no space"))
+
+    def any_id(self) -> CheckpointId:
+        newest = self.injected[-1] if self.injected else CheckpointId(1)
+        return CheckpointId(newest + self.rng.choice([0, 0, 0, 0, -1, 1]))
+
+    def obey(self, effects: list[CoordinationEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Inject(checkpoint_id):
+                    assert len(self.ended) == len(self.injected), "one at a time"
+                    self.injected.append(checkpoint_id)
+                    self.acknowledged = set()
+                    self.was_published = False
+                case Finalize(checkpoint_id, _, snapshots):
+                    assert checkpoint_id == self.injected[-1]
+                    assert self.acknowledged == set(self.subtasks)
+                    assert [SubtaskId(s.vertex, s.subtask) for s in snapshots] == self.subtasks
+                    self.is_writing = True
+                case Complete(checkpoint_id):
+                    assert self.acknowledged == set(self.subtasks)
+                    assert self.was_published
+                    self.end(checkpoint_id)
+                    self.counted_failures = 0
+                case AbortCheckpoint(checkpoint_id, _, reason):
+                    assert not self.is_writing, "an outcome is awaited"
+                    assert not self.was_published
+                    self.end(checkpoint_id)
+                    self.counted_failures += reason.counts_against_tolerance
+                case FailAttempt():
+                    assert self.counted_failures > self.tolerable
+                    self.has_failed = True
+
+    def end(self, checkpoint_id: CheckpointId) -> None:
+        assert checkpoint_id == self.injected[-1]
+        self.ended.append(checkpoint_id)
+        self.decider.on_ended(self.now_ms)

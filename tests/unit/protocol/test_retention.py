@@ -1,0 +1,57 @@
+"""Retention: the newest are kept, savepoints belong to people."""
+
+import random
+
+import pytest
+
+from pipelines.domain.errors import InvariantViolated
+from pipelines.domain.ids import CheckpointId
+from pipelines.protocol.retention import RetainedPoint, RetainedPoints
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_the_newest_and_all_savepoints_are_never_deleted(seed: int) -> None:
+    rng = random.Random(seed)
+    count = rng.randint(1, 4)
+    retained = RetainedPoints(count)
+    usable: list[RetainedPoint] = []
+
+    for number in range(1, 30):
+        added = point(number, is_savepoint=rng.random() < 0.25)
+        usable.append(added)
+        deleted = retained.on_completed(added)
+        usable = [p for p in usable if p not in deleted]
+
+        checkpoints = [p for p in usable if not p.is_savepoint]
+        assert not any(p.is_savepoint for p in deleted)
+        assert all(p.checkpoint_id < q.checkpoint_id for p in deleted for q in checkpoints)
+        assert len(checkpoints) == count or (not deleted and len(checkpoints) < count)
+        assert retained.newest_first() == usable[::-1]
+        if rng.random() < 0.1:
+            refused = usable.pop(rng.randrange(len(usable)))
+            retained.on_refused(refused)
+
+
+def test_restored_points_count_and_are_deleted_oldest_first() -> None:
+    retained = RetainedPoints(2, (point(3), point(1), point(2)))
+
+    assert retained.newest_first() == [point(3), point(2), point(1)]
+    assert retained.on_completed(point(4)) == [point(1), point(2)]
+
+
+def test_a_refused_point_is_not_offered_again_and_takes_nobodys_place() -> None:
+    retained = RetainedPoints(2, (point(1), point(2)))
+
+    retained.on_refused(point(2))
+
+    assert retained.newest_first() == [point(1)]
+    assert retained.on_completed(point(3)) == []
+
+
+def test_keeping_nothing_is_a_bug() -> None:
+    with pytest.raises(InvariantViolated):
+        RetainedPoints(0)
+
+
+def point(number: int, *, is_savepoint: bool = False) -> RetainedPoint:
+    return RetainedPoint(CheckpointId(number), f"/points/{number}", is_savepoint)
