@@ -1,0 +1,29 @@
+"""What the tests of pages share: static files without a build, a home for jobs, two people."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from tests.web.people import admin_user, operator_user, signed_in
+
+PLAIN_STORAGE = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
+
+
+@pytest.fixture
+def site(settings: Any, tmp_path: Path, db: None) -> Path:
+    """The root of the job directories; pages render without collected static files."""
+    settings.STORAGES = {**settings.STORAGES, "staticfiles": PLAIN_STORAGE}
+    settings.JOBS_ROOT = tmp_path
+    return tmp_path
+
+
+@pytest.fixture
+def admin(site: Path) -> Client:
+    return signed_in(admin_user())
+
+
+@pytest.fixture
+def operator(site: Path) -> Client:
+    return signed_in(operator_user())

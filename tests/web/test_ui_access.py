@@ -1,0 +1,124 @@
+"""Who may see and do what: every address, signed out, as operator, and without a CSRF token."""
+
+import pytest
+from django.test import Client
+from django.urls import URLPattern, URLResolver, get_resolver, reverse
+
+from ftdash.jobs.models import Request
+from ftdash.jobs.projector import Projector
+from ftdash.ui.actions import ACTIONS
+from tests.web.journals import Story, new_run
+from tests.web.people import admin_user, signed_in
+
+pytestmark = pytest.mark.usefixtures("site")
+
+OPEN_ADDRESSES = {"login"}  # this is where one signs in
+ARGUMENTS = {"name": "flights", "action": "savepoint"}
+
+
+def all_patterns(patterns: list[URLPattern | URLResolver]) -> list[URLPattern]:
+    found: list[URLPattern] = []
+    for each in patterns:
+        found += all_patterns(each.url_patterns) if isinstance(each, URLResolver) else [each]
+    return found
+
+
+def address_of(pattern: URLPattern) -> str:
+    wanted = pattern.pattern.converters
+    return reverse(str(pattern.name), kwargs={name: ARGUMENTS[name] for name in wanted})
+
+
+PATTERNS = [
+    pattern
+    for pattern in all_patterns(get_resolver().url_patterns)
+    if pattern.name not in OPEN_ADDRESSES
+]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda each: str(each.name))
+@pytest.mark.parametrize("method", ["get", "post"])
+def test_no_address_answers_without_a_sign_in(pattern: URLPattern, method: str) -> None:
+    running_pipeline()
+
+    answer = getattr(Client(), method)(address_of(pattern))
+
+    assert answer.status_code == 302
+    assert answer["Location"].startswith(reverse("login"))
+    assert not Request.objects.exists()
+
+
+@pytest.mark.parametrize("name", ["fleet", "fleet-regions", "pipeline", "pipeline-regions"])
+def test_an_operator_sees_every_page(operator: Client, name: str) -> None:
+    running_pipeline()
+
+    answer = operator.get(reverse(name, args=["flights"] if "pipeline" in name else []))
+
+    assert answer.status_code == 200
+    assert "flights" in answer.content.decode()
+
+
+def test_an_operator_sees_no_button(operator: Client) -> None:
+    running_pipeline()
+
+    page = operator.get(reverse("pipeline", args=["flights"])).content.decode()
+
+    assert "acting on it needs the admin role" in page
+    assert "data-dialog" not in page
+    assert "/flights/savepoint/" not in page
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("method", ["get", "post"])
+def test_an_operator_may_not_act(operator: Client, action: str, method: str) -> None:
+    running_pipeline()
+
+    answer = getattr(operator, method)(reverse("act", args=["flights", action]), {"reason": "why"})
+
+    assert answer.status_code == 403
+    assert "This needs the admin role" in answer.content.decode()
+    assert not Request.objects.exists()
+
+
+def test_an_operator_may_not_start_a_pipeline(operator: Client) -> None:
+    assert operator.get(reverse("submit")).status_code == 403
+    assert operator.post(reverse("submit"), {}).status_code == 403
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_an_action_without_the_csrf_token_is_refused(action: str) -> None:
+    running_pipeline()
+    client = signed_in(admin_user(), enforce_csrf_checks=True)
+
+    answer = client.post(reverse("act", args=["flights", action]), {"reason": "why"})
+
+    assert answer.status_code == 403
+    assert not Request.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "address", ["/pipelines/nothing/", "/pipelines/nothing/regions/", "/pipelines/flights/dance/"]
+)
+def test_what_is_not_there_says_so(admin: Client, address: str) -> None:
+    running_pipeline()
+
+    answer = admin.get(address)
+
+    assert answer.status_code == 404
+    assert "There is nothing here" in answer.content.decode()
+
+
+def test_only_the_page_with_charts_allows_inline_styles(admin: Client) -> None:
+    running_pipeline()
+
+    fleet, pipeline = admin.get("/"), admin.get(reverse("pipeline", args=["flights"]))
+
+    assert "unsafe-inline" not in fleet["Content-Security-Policy"]
+    policy = dict(part.split(" ", 1) for part in pipeline["Content-Security-Policy"].split("; "))
+    assert policy["style-src"] == "'self' 'unsafe-inline'"
+    assert "unsafe" not in policy["script-src"]
+    assert "no-store" in pipeline["Cache-Control"]
+
+
+def running_pipeline() -> None:
+    Story(new_run()).started().sampled().completed()
+    Projector().run_once()

@@ -1,0 +1,310 @@
+"""What an operator reads on the pages."""
+
+import re
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from ftdash.jobs.models import RequestKind, Run
+from ftdash.jobs.projector import Projector
+from ftdash.metrics.models import Heartbeat, HeartbeatName
+from pipelines.domain.events import (
+    CheckpointFailed,
+    OutputSuperseded,
+    RestorePointRefused,
+    ZombieRefused,
+)
+from pipelines.domain.failures import CheckpointFailureReason
+from pipelines.domain.ids import Attempt, CheckpointId, Uid
+from pipelines.domain.status import CheckpointKind, JobStatus
+from tests.web.journals import Story, StoryClock, new_request, new_run
+
+pytestmark = pytest.mark.usefixtures("site")
+
+
+def test_an_empty_fleet_says_what_to_do(admin: Client, operator: Client) -> None:
+    assert reverse("submit") in text_of(admin, "/")
+    assert "Starting one needs the admin role" in text_of(operator, "/")
+
+
+def test_the_fleet_shows_state_guarantee_clocks_and_throughput_in_words(operator: Client) -> None:
+    fold(Story(new_run()).started().sampled(12_345.0).completed())
+
+    page = words_of(operator, "/")
+
+    assert "1 pipeline, 1 running; nothing needs attention." in page
+    for shown in ("flights run 1", "Running", "exactly once", "checkpoint 1", "12.3 k/s"):
+        assert shown in page
+
+
+def test_the_fleet_puts_what_needs_attention_first(operator: Client) -> None:
+    fold(Story(new_run("quiet")).started().completed())
+    fold(Story(new_run("zebra")).started().ended(JobStatus.FAILED, "It was given up."))
+
+    page = words_of(operator, "/")
+
+    assert "1 needs attention" in page
+    assert "zebra It was given up." in page
+    table = page[page.index("Throughput") :]
+    assert table.index("zebra") < table.index("quiet")
+
+
+def test_a_silent_driver_is_shown_as_stale_with_what_it_said_last(operator: Client) -> None:
+    fold(Story(new_run(), long_ago()).started().sampled())
+
+    fleet, page = words_of(operator, "/"), words_of(operator, PIPELINE)
+
+    assert "Stale last reported Running" in fleet
+    assert "The driver was RUNNING and has reported nothing for" in page
+
+
+def test_without_a_projector_nothing_is_claimed(operator: Client) -> None:
+    fold(Story(new_run()).started().completed())
+    Heartbeat.objects.all().delete()
+
+    page = words_of(operator, PIPELINE)
+
+    assert "Unknown" in page
+    assert "The pages may be out of date." in page
+
+
+def test_the_pipeline_page_shows_its_run_in_numbers(operator: Client) -> None:
+    fold(Story(new_run()).started().sampled(950.0).completed().sampled(1200.0))
+
+    page = words_of(operator, PIPELINE)
+
+    for shown in (
+        "run 1 , attempt 1",
+        "parallelism 2 of 128",
+        "from the beginning",
+        "Since completed checkpoint",
+        "Since committed output",
+        "1.20 k/s",
+        "2013-01-01 00:26",  # the watermark
+        "slot 0 200 MB",
+        "Without a match in the other input join 3",
+        "50 % busy, 10 % backpressured, 40 % idle",
+    ):
+        assert shown in page
+
+
+def test_the_alignment_names_the_slowest_in_one_sentence(operator: Client) -> None:
+    fold(Story(new_run()).started().completed())
+
+    page = words_of(operator, PIPELINE)
+
+    assert (
+        "Checkpoint 1 took 80 ms; the slowest was join[1]: it held back flights[0] for 61 ms (81 %)"
+        " with 2,440 records buffered, waiting for weather[1]." in page
+    )
+
+
+def test_a_chosen_checkpoint_stays_chosen_while_newer_ones_complete(operator: Client) -> None:
+    fold(Story(new_run()).started().completed().completed().completed())
+
+    following, chosen = words_of(operator, PIPELINE), words_of(operator, PIPELINE + "?checkpoint=2")
+
+    assert "Alignment of checkpoint 3 Following the newest" in following
+    assert "Alignment of checkpoint 2 Follow the newest" in chosen
+
+
+def test_the_history_gives_a_failed_checkpoint_its_reason(operator: Client) -> None:
+    story = Story(new_run()).started().completed().triggered()
+    failed = CheckpointFailed(
+        checkpoint_id=CheckpointId(2),
+        reason=CheckpointFailureReason.CHECKPOINT_EXPIRED,
+        message="5 of 8 subtasks had acknowledged.",
+    )
+    fold(story.tell(failed))
+
+    page = words_of(operator, PIPELINE)
+
+    assert "1 checkpoint completed, 1 failed" in page
+    assert "Checkpoint expired before completing. 5 of 8 subtasks had acknowledged." in page
+
+
+def test_the_history_has_pages(operator: Client) -> None:
+    story = Story(new_run()).started()
+    for _ in range(12):
+        story.completed()
+    fold(story)
+
+    first, second = text_of(operator, PIPELINE), text_of(operator, PIPELINE + "?page=2")
+
+    assert history_ids(first) == list(range(12, 2, -1))
+    assert history_ids(second) == [2, 1]
+
+
+def test_nonsense_in_the_address_is_ignored(operator: Client) -> None:
+    fold(Story(new_run()).started().completed())
+
+    page = text_of(operator, PIPELINE + "?page=x&checkpoint=1%27--")
+
+    assert history_ids(page) == [1]
+
+
+def test_a_recovery_shows_its_phases_what_failed_and_where_it_went_back_to(
+    operator: Client,
+) -> None:
+    fold(Story(new_run()).started().completed().slot_killed().completed())
+
+    page = words_of(operator, PIPELINE)
+
+    assert "1 failure in this run" in page
+    assert "all subtasks running after 300 ms, from checkpoint 1, with 1,234 records to" in page
+    assert "Slot 1 (pid 101) is gone: killed." in page
+    assert "12 ms 3.0 ms 105 ms 100 ms 80 ms 10 ms 500 ms 700 ms" in page
+
+
+def test_damaged_points_zombies_and_superseded_output_are_told(operator: Client) -> None:
+    story = Story(new_run()).started().completed()
+    fold(
+        story.tell(
+            RestorePointRefused(path="chk-1", message="chk-1/a.arrow is truncated."),
+            ZombieRefused(zombie_attempt=Attempt(1), what="slot 1 acknowledged"),
+            OutputSuperseded(sink=Uid("delays"), files=3, moved_to="superseded/1"),
+        )
+    )
+
+    page = words_of(operator, PIPELINE)
+
+    assert "A recovery point was damaged; an older one was used. chk-1/a.arrow is trunc" in page
+    assert "An old attempt spoke up and was refused." in page
+    assert "Output was set aside. 3 outputs of the sink delays" in page
+
+
+def test_recovery_points_show_who_asked_and_whether_the_files_are_there(
+    admin: Client, site: Path
+) -> None:
+    run = new_run()
+    request = new_request(run, request_id="r1")
+    point = present_point(site)
+    story = Story(run).started().completed(CheckpointKind.SAVEPOINT, "r1", str(point))
+    fold(story.answered(request, str(point)).completed().ended())
+
+    page = text_of(admin, PIPELINE)
+
+    assert "ann upgrade" in as_words(page)
+    assert page.count(">Restore</a>") == 2  # one button above, one beside the point that is there
+    assert "gone" in as_words(page)
+
+
+def test_requests_show_who_asked_when_why_and_how_it_ended(operator: Client) -> None:
+    run = new_run()
+    done, waiting = new_request(run), new_request(run, RequestKind.CHECKPOINT)
+    fold(Story(run).started().answered(done, "/jobs/savepoint-1"))
+
+    page = words_of(operator, PIPELINE)
+
+    assert "Savepoint ann upgrade ✓".replace(" ✓", "") in page
+    assert "Trigger checkpoint : waiting for delivery, asked by ann" in page
+    assert waiting.request_id in text_of(operator, PIPELINE)
+
+
+def test_a_request_that_nobody_takes_says_that_it_waits(operator: Client) -> None:
+    run = new_run()
+    new_request(run, created_at=timezone.now() - timedelta(seconds=10))
+    fold(Story(run).started())
+
+    assert "stored; it waits for the worker" in words_of(operator, PIPELINE)
+
+
+def test_an_older_run_can_be_looked_at_and_left_again(operator: Client) -> None:
+    fold(Story(new_run()).started().completed().ended())
+    fold(Story(new_run()).started().completed().completed())
+
+    page = words_of(operator, PIPELINE + "?run=flights-1")
+
+    assert "You look at the history of run 1." in page
+    assert history_ids(text_of(operator, PIPELINE + "?run=flights-1")) == [1]
+    assert operator.get(PIPELINE + "?run=another-1").status_code == 404
+
+
+def test_a_pipeline_without_a_run_has_a_page(operator: Client) -> None:
+    Run.objects.filter(pk=new_run().pk).delete()
+
+    page = words_of(operator, PIPELINE)
+
+    assert "Never started" in page
+    assert "No checkpoint was triggered yet." in page
+
+
+def test_a_refresh_carries_every_region_of_the_page(operator: Client) -> None:
+    fold(Story(new_run()).started().sampled().completed().slot_killed())
+    for page, regions in (("/", "/regions/"), (PIPELINE, PIPELINE + "regions/")):
+        shown, sent = regions_in(text_of(operator, page)), regions_in(text_of(operator, regions))
+
+        assert sent == shown
+        assert len(shown) >= 3
+        assert text_of(operator, regions).count('hx-swap-oob="true"') == len(shown)
+        assert "<html" not in text_of(operator, regions)
+
+
+def test_the_page_says_how_old_its_data_is(operator: Client) -> None:
+    fold(Story(new_run(), StoryClock(StoryClock().now_ms - 2_000)).started().sampled())
+
+    found = re.search(r'data-fresh-ms="(\d+)"', text_of(operator, PIPELINE))
+
+    assert found is not None
+    assert 2_000 <= int(found[1]) < 60_000
+
+
+def test_text_of_people_and_programs_is_escaped(operator: Client) -> None:
+    run = new_run()
+    new_request(run, reason="<script>alert(1)</script>")
+    refusal = RestorePointRefused(path="x", message="<b>&'\"</b>")
+    fold(Story(run).started().completed().tell(refusal))
+
+    page = text_of(operator, PIPELINE)
+
+    assert "<script>alert" not in page
+    assert "<b>&'" not in page
+
+
+PIPELINE = "/pipelines/flights/"
+
+
+def fold(_: Story) -> None:
+    Projector().run_once()
+    Heartbeat.objects.update_or_create(
+        name=HeartbeatName.RECONCILE, defaults={"at": timezone.now(), "pid": 1}
+    )
+
+
+def long_ago() -> StoryClock:
+    return StoryClock(StoryClock().now_ms - 60_000)
+
+
+def present_point(root: Path) -> Path:
+    point = root / "savepoint-1"
+    point.mkdir()
+    (point / "manifest.json").write_text("{}")
+    return point
+
+
+def text_of(client: Client, address: str) -> str:
+    answer = client.get(address)
+    assert answer.status_code == 200
+    return answer.content.decode()
+
+
+def words_of(client: Client, address: str) -> str:
+    return as_words(text_of(client, address))
+
+
+def as_words(page: str) -> str:
+    """What a person reads, without tags, in one line."""
+    without_tags = re.sub(r"<[^>]+>", " ", page)
+    return re.sub(r"\s+", " ", without_tags)
+
+
+def history_ids(page: str) -> list[int]:
+    return [int(number) for number in re.findall(r'id="checkpoint-(\d+)"', page)]
+
+
+def regions_in(page: str) -> set[str]:
+    return set(re.findall(r'id="(region-[a-z-]+|pulse)"', page))
