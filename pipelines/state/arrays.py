@@ -16,7 +16,8 @@ def column_type(field: pa.Field, state: str) -> ColumnType:
     if pa.types.is_temporal(field.type):
         return np.dtype(np.int64) if field.type.bit_width == 64 else np.dtype(np.int32)
     if pa.types.is_boolean(field.type) or pa.types.is_primitive(field.type):
-        return np.dtype(field.type.to_pandas_dtype())
+        primitive: ColumnType = np.dtype(field.type.to_pandas_dtype())
+        return primitive
     if is_object(field.type):
         return np.dtype(object)
     raise Rejected(f"The state {state!r} cannot hold the column {field.name!r} of {field.type}.")

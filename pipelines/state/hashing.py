@@ -97,7 +97,7 @@ def _dictionary_hashes(column: pa.DictionaryArray, name: str) -> Hashes:
     of_value[:-1] = [NULL_HASH if v is None else xxhash.xxh64_intdigest(v) for v in values]
     of_value[-1] = NULL_HASH
     indices = column.indices.cast(pa.int64()).fill_null(len(values)).to_numpy()
-    return of_value[indices]
+    return np.asarray(of_value[indices])
 
 
 def _is_integer_like(data_type: pa.DataType) -> bool:
