@@ -62,6 +62,30 @@ def test_a_run_without_a_driver_gets_one_and_only_one() -> None:
     assert run.launched_pid == owner_pid(run)
 
 
+def test_of_two_workers_that_decide_to_start_a_driver_one_does() -> None:
+    run = new_run()
+    seen_by_both = [Run.objects.select_related("pipeline").get(pk=run.pk) for _ in range(2)]
+
+    for seen in seen_by_both:
+        supervision._start(seen)
+    wait_until(lambda: is_running(run))
+
+    run.refresh_from_db()
+    assert run.driver_start_count == 1
+    assert run.launched_pid == owner_pid(run)
+
+
+def test_a_run_that_was_cancelled_since_it_was_read_is_not_started() -> None:
+    run = new_run()
+    seen = Run.objects.select_related("pipeline").get(pk=run.pk)
+    Run.objects.update(desired=DesiredState.STOPPED)
+
+    supervision._start(seen)
+
+    run.refresh_from_db()
+    assert (run.driver_start_count, run.launched_pid) == (0, None)
+
+
 def test_a_driver_outlives_its_worker_and_leaves_no_zombie() -> None:
     run = new_run()
     supervision.supervise_run(run.pk)

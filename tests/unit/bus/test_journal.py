@@ -1,5 +1,6 @@
 """The journal: whole lines, no gaps, whatever dies while writing."""
 
+import os
 import threading
 from pathlib import Path
 
@@ -87,7 +88,7 @@ def test_an_event_of_an_unknown_kind_stops_the_reader(directory: RunDirectory) -
 
 
 def test_many_threads_leave_no_gap_and_no_mixed_line(directory: RunDirectory) -> None:
-    with writer(directory) as journal:
+    with JournalWriter(directory, RunId("r1"), YieldingClock(), lambda *_: None) as journal:
         threads = [
             threading.Thread(target=lambda: [journal.append(lost(7), FIRST) for _ in range(50)])
             for _ in range(4)
@@ -170,6 +171,14 @@ class FixedClock:
         return 0.0
 
     def wall_ms(self) -> int:
+        return 1_000
+
+
+class YieldingClock(FixedClock):
+    """Lets another thread go first, right between the number and the line."""
+
+    def wall_ms(self) -> int:
+        os.sched_yield()
         return 1_000
 
 
