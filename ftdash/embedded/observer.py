@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from ftdash.checkpoints import queries as checkpoint_queries
+from ftdash.checkpoints.models import CheckpointStatus
 from ftdash.embedded.demo_pipeline import NAME
 from ftdash.embedded.supervisor import wait_until
 from ftdash.jobs import queries
@@ -68,6 +70,13 @@ class Observer:
         if request.phase != RequestPhase.SUCCEEDED:
             raise Rejected(f"The request {request.label} {request.phase_label}: {request.message}")
         return request
+
+    def has_failed_checkpoint(self, before: RunView) -> bool:
+        """Whether the attempt of `before` left a checkpoint that it had begun."""
+        history = checkpoint_queries.checkpoints(before.run_id)
+        rows = history.rows if history is not None else []
+        failed = [row for row in rows if row.status == CheckpointStatus.FAILED]
+        return any(row.attempt == before.attempt and row.checkpoint_id for row in failed)
 
     def checkpoints_completed(self) -> int:
         """In all runs."""
