@@ -1,0 +1,233 @@
+"""Acting through the pages: stored with who and why, or refused where the person asked."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from ftdash.jobs.models import Pipeline, Request, RequestKind
+from ftdash.jobs.projector import Projector
+from pipelines.domain.ids import Attempt, CheckpointId, RunId
+from pipelines.domain.snapshots import FORMAT_VERSION, Manifest
+from pipelines.domain.status import CheckpointKind
+from pipelines.storage.filesystem import FileSystemCheckpointStore
+from tests.web.journals import Story, new_run
+
+pytestmark = pytest.mark.usefixtures("site")
+
+FROM_HTMX = {"HTTP_HX_REQUEST": "true"}
+CONFIRMED = {"reason": "game day", "confirmation": "flights"}
+ON_A_RUNNING_ONE = {
+    "checkpoint": (RequestKind.CHECKPOINT, {"reason": "before lunch"}),
+    "savepoint": (RequestKind.SAVEPOINT, {"reason": "upgrade"}),
+    "stop": (RequestKind.STOP_WITH_SAVEPOINT, {"reason": "upgrade"}),
+    "cancel": (RequestKind.CANCEL, CONFIRMED),
+    "kill": (RequestKind.KILL_SLOT, {**CONFIRMED, "slot": "1", "moment": "aligning"}),
+}
+
+
+@pytest.mark.parametrize("action", ON_A_RUNNING_ONE)
+def test_an_action_is_stored_with_who_and_why_and_leads_to_its_progress(
+    admin: Client, action: str
+) -> None:
+    running()
+    kind, fields = ON_A_RUNNING_ONE[action]
+
+    answer = admin.post(address(action), fields)
+
+    request = Request.objects.get()
+    assert (request.kind, request.requester, request.reason) == (kind, "ada", fields["reason"])
+    assert answer.status_code == 302
+    assert answer["Location"] == f"/pipelines/flights/#request-{request.request_id}"
+
+
+def test_a_kill_says_which_slot_and_when(admin: Client) -> None:
+    running()
+
+    admin.post(address("kill"), ON_A_RUNNING_ONE["kill"][1])
+
+    assert Request.objects.get().parameters == {"slot": "1", "moment": "aligning"}
+
+
+@pytest.mark.parametrize("action", ON_A_RUNNING_ONE)
+def test_an_action_says_its_consequence_before_it_is_asked_for(admin: Client, action: str) -> None:
+    running()
+
+    form = words(admin.get(address(action)).content.decode())
+
+    assert re.search("goes on|ends|will be replayed|are not kept", form)
+    assert "Kept in the audit log" in form
+
+
+def test_what_a_kill_costs_is_said_in_records(admin: Client) -> None:
+    running()
+
+    form = words(admin.get(address("kill")).content.decode())
+
+    assert re.search(r"about [\d,]+ records read since checkpoint 1 will be replayed", form)
+
+
+@pytest.mark.parametrize("action", ["cancel", "kill", "restore"])
+def test_what_cannot_be_taken_back_needs_the_name_typed(
+    admin: Client, site: Path, action: str
+) -> None:
+    fields = {"reason": "why", "confirmation": "flihgts", "slot": "1", "moment": "now"}
+    if action == "restore":
+        fields |= {"path": ended_with_a_point(site), "parallelism": "2"}
+    else:
+        running()
+
+    answer = admin.post(address(action), fields)
+
+    assert answer.status_code == 422
+    assert "The name of this pipeline is flights." in words(answer.content.decode())
+    assert not Request.objects.exists()
+
+
+@pytest.mark.parametrize("action", ON_A_RUNNING_ONE)
+def test_a_reason_is_asked_for(admin: Client, action: str) -> None:
+    running()
+
+    answer = admin.post(address(action), {**ON_A_RUNNING_ONE[action][1], "reason": "  "})
+
+    assert answer.status_code == 422
+    assert "This field is required." in answer.content.decode()
+    assert not Request.objects.exists()
+
+
+def test_a_refusal_is_shown_in_the_form_with_all_that_was_typed(admin: Client) -> None:
+    finished()
+
+    answer = admin.post(address("savepoint"), {"reason": "before the <upgrade>"})
+
+    page = answer.content.decode()
+    assert answer.status_code == 422
+    assert "flights is not running." in page
+    assert 'value="before the &lt;upgrade&gt;"' in page
+
+
+def test_a_restore_takes_the_chosen_point_and_parallelism(admin: Client, site: Path) -> None:
+    path = ended_with_a_point(site)
+
+    answer = admin.post(address("restore"), {**CONFIRMED, "path": path, "parallelism": "3"})
+
+    stored = Request.objects.get(kind=RequestKind.RESTORE)
+    assert answer.status_code == 302
+    assert stored.parameters == {"path": path, "parallelism": "3"}
+    assert (stored.requester, stored.reason) == ("ada", "game day")
+
+
+@pytest.mark.parametrize("parallelism", ["0", "129"])
+def test_a_restore_at_an_impossible_parallelism_is_refused_in_the_form(
+    admin: Client, site: Path, parallelism: str
+) -> None:
+    path = ended_with_a_point(site)
+
+    answer = admin.post(address("restore"), {**CONFIRMED, "path": path, "parallelism": parallelism})
+
+    page = answer.content.decode()
+    assert answer.status_code == 422
+    assert f"The parallelism cannot be {parallelism}; choose 1 to 128" in words(page)
+    assert f'value="{parallelism}"' in page
+    assert not Request.objects.exists()
+
+
+def test_a_restore_offers_the_point_whose_button_was_pressed(admin: Client, site: Path) -> None:
+    path = ended_with_a_point(site)
+
+    form = admin.get(address("restore"), {"path": path}).content.decode()
+
+    assert re.search(rf'<option value="{re.escape(path)}" selected>savepoint 1 of run 1', form)
+
+
+def test_the_dialog_gets_the_form_alone_and_a_word_when_it_is_stored(admin: Client) -> None:
+    running()
+
+    form = admin.get(address("savepoint"), **FROM_HTMX)
+    refused = admin.post(address("savepoint"), {"reason": ""}, **FROM_HTMX)
+    stored = admin.post(address("savepoint"), {"reason": "upgrade"}, **FROM_HTMX)
+
+    assert "<html" not in form.content.decode()
+    assert "hx-post" in form.content.decode()
+    assert refused.status_code == 422
+    assert "<html" not in refused.content.decode()
+    told = json.loads(stored["HX-Trigger"])["requestStored"]
+    assert stored.status_code == 204
+    assert told["requestId"] == Request.objects.get().request_id
+
+
+def test_a_pipeline_is_started_from_what_its_flow_asks_for(admin: Client) -> None:
+    page = admin.get(reverse("submit"), {"flow": "flight_delays"}).content.decode()
+
+    assert 'name="parameter-data"' in page
+    assert 'name="reason"' in page
+
+
+def test_a_start_that_cannot_be_is_refused_by_name_and_keeps_what_was_typed(admin: Client) -> None:
+    fields = {
+        "name": "flights",
+        "parallelism": "2",
+        "reason": "try it",
+        "parameter-data": "/nowhere/at/all",
+        "parameter-output": "/tmp/out",
+        "parameter-sql": "sqlite:////tmp/out.sqlite",
+    }
+
+    answer = admin.post(reverse("submit") + "?flow=flight_delays", fields)
+
+    page = answer.content.decode()
+    assert answer.status_code == 422
+    assert "/nowhere/at/all" in words(page)
+    assert 'value="try it"' in page
+    assert not Pipeline.objects.exists()
+
+
+def address(action: str) -> str:
+    return reverse("act", args=["flights", action])
+
+
+def running() -> None:
+    fold(Story(new_run()).started().completed().sampled())
+
+
+def finished() -> None:
+    fold(Story(new_run()).started().completed().ended())
+
+
+def fold(_: Story) -> None:
+    Projector().run_once()
+
+
+def ended_with_a_point(root: Path) -> str:
+    """A run that was stopped with a savepoint, and the savepoint as the engine writes it."""
+    run = new_run()
+    events = root / "events"
+    events.mkdir()
+    (events / "1.csv").write_text("1,2,1357000000000\n")
+    Pipeline.objects.update(flow="page_view_count", parameters={"data": str(events)})
+    manifest = Manifest(
+        format_version=FORMAT_VERSION,
+        pipeline="page_view_count",
+        run_id=RunId(run.run_id),
+        attempt=Attempt(1),
+        checkpoint_id=CheckpointId(1),
+        kind=CheckpointKind.SAVEPOINT,
+        trigger_ms=0,
+        completed_ms=0,
+        parallelism=2,
+        max_parallelism=128,
+        ancestors=[],
+        operator_ids={},
+        subtasks=[],
+    )
+    path = str(root / "flights" / "savepoints" / f"savepoint-{run.run_id}-1")
+    FileSystemCheckpointStore([str(root)]).publish(path, manifest)
+    fold(Story(run).started().completed(CheckpointKind.SAVEPOINT, path=path).ended())
+    return path
+
+
+def words(page: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))

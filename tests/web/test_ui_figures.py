@@ -1,0 +1,272 @@
+"""Figures are what Plotly accepts, within their bounds, and never tell by colour alone."""
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from plotly import graph_objects
+
+from ftdash.checkpoints.alignment import slowest_of
+from ftdash.checkpoints.answers import (
+    AlignmentTimeline,
+    ChannelTimeline,
+    CheckpointRow,
+    SubtaskTimeline,
+)
+from ftdash.checkpoints.models import CheckpointStatus
+from ftdash.jobs.answers import (
+    AxisPoint,
+    FailureView,
+    Notice,
+    PhaseView,
+    RecoveryAxis,
+    RecoveryView,
+)
+from ftdash.metrics.answers import SamplePoint
+from ftdash.ui import sentences
+from ftdash.ui.figures.alignment import ROWS_MAX, alignment
+from ftdash.ui.figures.recovery import recovery_axis
+from ftdash.ui.figures.recovery_phases import recovery_phases
+from ftdash.ui.figures.samples import memory, throughput
+from ftdash.ui.figures.style import POINTS_MAX
+from pipelines.domain.status import RecoveryPhase
+
+NOW = datetime(2026, 11, 21, 14, 2, 11, tzinfo=UTC)
+
+
+@pytest.mark.slow
+def test_each_figure_is_one_that_plotly_accepts() -> None:
+    for figure in every_figure():
+        drawn = graph_objects.Figure(with_colors(figure))
+
+        assert len(drawn.data) > 0
+
+
+def test_only_traces_in_svg_are_drawn_with_bounded_points() -> None:
+    for figure in every_figure():
+        for trace in traces(figure):
+            assert trace["type"] in ("bar", "scatter")
+            assert len(trace["x"]) <= POINTS_MAX
+
+
+def test_no_two_series_of_a_figure_differ_by_colour_alone() -> None:
+    for figure in every_figure():
+        looks = [look_without_color(trace) for trace in traces(figure)]
+
+        assert len(set(looks)) == len(looks)
+
+
+@pytest.mark.slow
+def test_colours_are_names_of_the_style_sheet() -> None:
+    used = set(re.findall(r'"@([a-z0-9-]+)"', json.dumps(every_figure())))
+    with open("static/css/base.css") as file:
+        light, dark = file.read().split("prefers-color-scheme: dark", 1)
+
+    for name in used:
+        assert f"--{name}:" in light
+        assert f"--{name}:" in dark
+
+
+def test_the_timeline_draws_when_each_barrier_came_and_how_long_its_channel_was_held() -> None:
+    figure = alignment(timeline([source("flights", 0), joined(0)]))
+
+    held = named(figure, "held back")
+    assert held["base"] == [2.0, 62.0]
+    assert held["x"] == [60.0, 0.0]
+    assert "2,400 records, 240 kB buffered" in held["customdata"][0]
+    assert named(figure, "acknowledged")["x"] == [6.0, 80.0]
+    assert named(figure, "alignment")["base"] == [2.0, 2.0]
+
+
+def test_beyond_the_rows_that_fit_the_slowest_subtasks_are_drawn() -> None:
+    subtasks = [source("flights", index, acknowledged_ms=float(index)) for index in range(200)]
+
+    rows = named(alignment(timeline(subtasks)), "acknowledged")["y"]
+
+    assert rows == [f"flights[{index}]" for index in range(200 - ROWS_MAX, 200)]
+
+
+def test_what_has_nothing_to_draw_is_no_figure() -> None:
+    nothing = RecoveryAxis("r", NOW, NOW)
+
+    assert alignment(None) is None
+    assert alignment(timeline([])) is None
+    assert recovery_axis(None) is recovery_axis(nothing) is None
+    assert recovery_phases(nothing) is None
+    assert throughput([]) is memory([]) is None
+
+
+def test_a_held_back_channel_is_named_with_what_it_waited_for() -> None:
+    subtasks = [source("flights", 0), source("weather", 1), joined(0)]
+
+    assert sentences.alignment(timeline(subtasks)) == (
+        "Checkpoint 41 took 84 ms; the slowest was join[0]: it held back flights[0] for 60 ms"
+        " (75 %) with 2,400 records buffered, waiting for weather[1]."
+    )
+
+
+def test_a_subtask_downstream_is_not_blamed_for_the_wait_upstream() -> None:
+    downstream = subtask(
+        "delays", 0, start=70.0, acknowledged_ms=95.0, channels=[channel("join", 0, 70.0, 0.0)]
+    )
+
+    sentence = sentences.alignment(timeline([source("weather", 1), joined(0), downstream]))
+
+    assert "the slowest was join[0]: it held back flights[0]" in sentence
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        ({"sync": 50.0}, "flights[0]: it stood still for 50 ms (62 %) to cut its state"),
+        ({"upload": 50.0}, "flights[0]: the upload of its state took 50 ms (62 %)"),
+        ({"start": 50.0}, "flights[0]: it began only 50 ms (62 %) after the trigger"),
+    ],
+)
+def test_whatever_took_longest_is_named(times: dict[str, float], said: str) -> None:
+    only = subtask("flights", 0, acknowledged_ms=80.0, **times)
+
+    assert said in sentences.alignment(timeline([only]))
+
+
+def test_a_barrier_stuck_behind_records_is_named() -> None:
+    late = subtask(
+        "join", 0, start=60.0, acknowledged_ms=80.0, channels=[channel("flights", 0, 60.0, 0.0)]
+    )
+
+    sentence = sentences.alignment(timeline([source("flights", 0), late]))
+
+    assert "join[0]: the barrier from flights[0] needed 57 ms (71 %) to get to it" in sentence
+
+
+def test_the_axis_says_how_the_last_recovery_went() -> None:
+    assert sentences.recovery_axis(axis()) == (
+        "1 failure in this run; 2 recovery points can be restored. The last recovery had all"
+        " subtasks running after 300 ms, from checkpoint 7, with 12,300 records to replay."
+    )
+
+
+@pytest.mark.parametrize(
+    ("growth", "word"), [(0.0, "flat"), (0.01, "growing"), (-0.004, "shrinking")]
+)
+def test_memory_is_called_flat_only_when_it_is(growth: float, word: str) -> None:
+    points = [sample(index, int(2e8 * (1 + growth * index))) for index in range(100)]
+
+    assert word in sentences.memory(points)
+
+
+def every_figure() -> list[Any]:
+    shown = timeline([source("flights", 0), source("weather", 1), joined(0)])
+    samples = [sample(index, 200_000_000) for index in range(3 * POINTS_MAX)]
+    return [
+        alignment(shown),
+        recovery_axis(axis()),
+        recovery_phases(axis()),
+        throughput(samples),
+        memory(samples),
+    ]
+
+
+def traces(figure: Any) -> list[Any]:
+    return list(figure["data"])
+
+
+def named(figure: Any, name: str) -> Any:
+    return next(trace for trace in traces(figure) if trace["name"] == name)
+
+
+def look_without_color(trace: Any) -> str:
+    marker, line = trace.get("marker", {}), trace.get("line", {})
+    pattern = marker.get("pattern", {}).get("shape", "")
+    return (
+        f"{trace['type']} {pattern} {marker.get('symbol')} {line.get('dash')} {trace.get('width')}"
+    )
+
+
+def with_colors(figure: Any) -> Any:
+    return json.loads(re.sub(r'"@[a-z0-9-]+"', '"#123456"', json.dumps(figure)))
+
+
+def timeline(subtasks: list[SubtaskTimeline]) -> AlignmentTimeline:
+    row = CheckpointRow(
+        run_id="r",
+        checkpoint_id=41,
+        attempt=1,
+        kind="CHECKPOINT",
+        status=CheckpointStatus.COMPLETED,
+        trigger_at=NOW,
+        completed_at=NOW,
+        committed_at=NOW,
+        end_to_end_ms=84.0,
+        state_bytes=1,
+        uploaded_bytes=1,
+        buffered_records=1,
+        buffered_bytes=1,
+        source_records=1,
+        acknowledged_count=1,
+        subtask_count=1,
+        reason_name="",
+        reason_text="",
+        message="",
+        path=None,
+        watermark_at=None,
+        counters={},
+        request_id=None,
+    )
+    return AlignmentTimeline(row, subtasks, slowest_of(subtasks))
+
+
+def subtask(
+    vertex: str,
+    index: int,
+    *,
+    start: float = 2.0,
+    alignment: float = 0.0,
+    sync: float = 1.0,
+    upload: float = 3.0,
+    acknowledged_ms: float = 6.0,
+    channels: list[ChannelTimeline] | None = None,
+) -> SubtaskTimeline:
+    return SubtaskTimeline(
+        vertex, index, start, alignment, sync, upload, acknowledged_ms, 100, 10, channels or []
+    )
+
+
+def source(vertex: str, index: int, acknowledged_ms: float = 6.0) -> SubtaskTimeline:
+    return subtask(vertex, index, acknowledged_ms=acknowledged_ms)
+
+
+def joined(index: int) -> SubtaskTimeline:
+    channels = [channel("flights", 0, 2.0, 60.0), channel("weather", 1, 62.0, 0.0)]
+    return subtask("join", index, alignment=60.0, acknowledged_ms=80.0, channels=channels)
+
+
+def channel(upstream: str, index: int, arrived: float, blocked: float) -> ChannelTimeline:
+    name = f"{upstream}[{index}]>join.0[0]"
+    records = int(blocked * 40)
+    return ChannelTimeline(name, upstream, index, 0, arrived, blocked, records, records * 100)
+
+
+def axis() -> RecoveryAxis:
+    at = [NOW + timedelta(seconds=second) for second in range(6)]
+    phases = [PhaseView(phase.value, 60.0, at[3]) for phase in RecoveryPhase]
+    return RecoveryAxis(
+        "r",
+        at[0],
+        at[5],
+        points=[
+            AxisPoint("r", 6, "CHECKPOINT", at[1], False, None),
+            AxisPoint("r", 7, "CHECKPOINT", at[2], True, "p"),
+            AxisPoint("r", 8, "SAVEPOINT", at[4], True, "p"),
+        ],
+        failures=[FailureView("r", 1, at[3], "Slot 1 <pid 9>", None, None, 1, "")],
+        recoveries=[RecoveryView("r", 2, at[3], at[4], at[5], 300.0, phases, 7, "p", 12_300)],
+        notices=[Notice("zombie_refused", "r", 1, at[4], "refused")],
+    )
+
+
+def sample(second: int, resident_bytes: int) -> SamplePoint:
+    memory_of_slots = {0: resident_bytes, 1: resident_bytes}
+    return SamplePoint(NOW + timedelta(seconds=second), 1000.0, 0, memory_of_slots)
