@@ -115,6 +115,14 @@ def test_giving_up_a_newer_checkpoint_gives_up_the_older_one_that_still_aligns()
     assert aligner.on_aborted(CheckpointId(2)) == [Abort(CheckpointId(1)), Resume(frozenset({A}))]
 
 
+def test_giving_up_out_of_order_forgets_none_of_them() -> None:
+    aligner = aligner_of(A, B)
+    aligner.on_aborted(CheckpointId(2))
+    aligner.on_aborted(CheckpointId(1))
+
+    assert barrier(aligner, A, 2) == []
+
+
 def test_giving_up_twice_is_harmless() -> None:
     aligner = aligner_of(A, B)
     barrier(aligner, A, 1)

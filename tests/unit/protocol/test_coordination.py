@@ -8,7 +8,7 @@ import pytest
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import CheckpointId, Uid
-from pipelines.domain.snapshots import SubtaskSnapshot
+from pipelines.domain.snapshots import OperatorSnapshot, SubtaskSnapshot
 from pipelines.protocol.coordination import (
     AbortCheckpoint,
     CheckpointCoordinator,
@@ -67,6 +67,20 @@ def test_late_repeated_and_foreign_acknowledgements_change_nothing() -> None:
 
     assert strangers == [[], [], [], []]
     assert coordinator.acknowledged_count() == 1
+
+
+def test_the_first_of_repeated_acknowledgements_counts() -> None:
+    coordinator = running_coordinator()
+    coordinator.on_trigger(PERIODIC)
+    repeated = SubtaskSnapshot(
+        vertex=READ.vertex, subtask=0, operators=[OperatorSnapshot(uid=READ.vertex)]
+    )
+    coordinator.on_acknowledged(ONE, snapshot_of(READ))
+    coordinator.on_acknowledged(ONE, repeated)
+
+    effects = coordinator.on_acknowledged(ONE, snapshot_of(COUNT))
+
+    assert effects == [Finalize(ONE, PERIODIC, (snapshot_of(COUNT), snapshot_of(READ)))]
 
 
 def test_the_first_decline_aborts_and_the_others_are_late() -> None:
