@@ -5,7 +5,8 @@ that a wrong column or a missing uid is refused before anything starts. Source: 
 API; batches and column expressions in the place of functions on records.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from pipelines.domain.errors import Rejected
 from pipelines.domain.graph import Connection, JobGraph, Node, NodeKind
 from pipelines.domain.ids import Uid
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
+from pipelines.domain.settings import check_parallelism
 from pipelines.operators.aggregates import Aggregate, count, max, mean, min, sum
 from pipelines.operators.aggregation import Aggregation
 from pipelines.operators.batch_function import BatchFunction, BatchMapping
@@ -81,6 +83,7 @@ class Environment:
 
     def build(self) -> Pipeline:
         """Raises Rejected with one sentence that names the uid, column or target at fault."""
+        check_parallelism(1, self.max_parallelism)
         graph = JobGraph.of(self._nodes, self.max_parallelism)
         return Pipeline(
             graph,
@@ -98,7 +101,8 @@ class Environment:
         """Raises Rejected when the operator cannot work on the schemas of its inputs."""
         node = Uid(uid)
         schemas = [self._schemas[connection.upstream] for connection in inputs]
-        self._schemas[node] = create().output_schema(schemas)
+        with naming(uid):
+            self._schemas[node] = create().output_schema(schemas)
         self._nodes.append(Node(node, NodeKind.OPERATOR, inputs))
         self._operators[node] = create
         return node
@@ -106,7 +110,8 @@ class Environment:
     def add_sink(self, uid: str, sink: Sink, upstream: Uid) -> None:
         """Raises Rejected when the target cannot take what `upstream` emits."""
         node = Uid(uid)
-        sink.validate(self._schemas[upstream])
+        with naming(uid):
+            sink.validate(self._schemas[upstream])
         self._nodes.append(Node(node, NodeKind.SINK, (Connection(upstream),)))
         self._sinks[node] = sink
         self._schemas[node] = self._schemas[upstream]
@@ -143,6 +148,8 @@ class Stream:
         self, other: "Stream", *, on: list[str], window: TumblingWindows, uid: str
     ) -> "Stream":
         """Inner join on equal columns within one window of event time; every pair counts."""
+        if other.environment is not self.environment:
+            raise Rejected(f"{uid!r} joins streams of two environments; both must be of one.")
         times = (_event_time(self), _event_time(other))
         keys = tuple(on)
         node = self.environment.add_operator(
@@ -178,7 +185,8 @@ class KeyedStream:
         Records are combined before the exchange wherever that makes them fewer.
         """
         environment = self.stream.environment
-        aggregation = Aggregation.of(self.keys, aggregates, self.stream.schema)
+        with naming(uid):
+            aggregation = Aggregation.of(self.keys, aggregates, self.stream.schema)
         local = environment.add_operator(
             uid + LOCAL_SUFFIX,
             lambda: LocalAggregate(aggregation),
@@ -218,6 +226,15 @@ def weakest(guarantees: list[str]) -> str:
         if rank > worst:
             found, worst = guarantee, rank
     return found
+
+
+@contextmanager
+def naming(uid: str) -> Iterator[None]:
+    """Operators and sinks know their columns but not what the author called them."""
+    try:
+        yield
+    except Rejected as refusal:
+        raise Rejected(f"{uid!r} cannot be built: {refusal}") from refusal
 
 
 def _event_time(stream: Stream) -> str:

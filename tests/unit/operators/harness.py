@@ -1,0 +1,71 @@
+"""Hosts one operator as a subtask would: it collects output and can be killed and restored."""
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from pipelines.domain.elements import MIN_WATERMARK_MS
+from pipelines.domain.ids import Uid
+from pipelines.domain.key_groups import KeyGroupRange
+from pipelines.operators.operator import Operator, OperatorContext
+from pipelines.state.hashmap import HashMapBackend
+
+MAX_PARALLELISM = 128
+Row = dict[str, object]
+
+
+class Host:
+    """`emitted` holds the rows of each collected batch; batches must have the declared schema."""
+
+    def __init__(
+        self,
+        create: Callable[[], Operator],
+        inputs: list[pa.Schema],
+        watermark_ms: int = MIN_WATERMARK_MS,
+    ) -> None:
+        self._create = create
+        self._inputs = inputs
+        self.operator = create()
+        self.output_schema = self.operator.output_schema(inputs)
+        self.emitted: list[list[Row]] = []
+        self.state = HashMapBackend(KeyGroupRange(0, MAX_PARALLELISM - 1), MAX_PARALLELISM)
+        self.context = OperatorContext(
+            uid=Uid("under-test"),
+            subtask=0,
+            parallelism=1,
+            state=self.state,
+            collect=self._collect,
+            restored_watermark_ms=watermark_ms,
+        )
+        self._watermark_ms = watermark_ms
+        self.operator.open(self.context, inputs)
+
+    @property
+    def rows(self) -> list[Row]:
+        return [row for batch in self.emitted for row in batch]
+
+    @property
+    def counters(self) -> dict[str, int]:
+        return self.context.counters
+
+    def send(self, rows: list[Row], port: int = 0) -> None:
+        self.operator.on_batch(port, pa.RecordBatch.from_pylist(rows, schema=self._inputs[port]))
+
+    def advance(self, watermark_ms: int) -> None:
+        self._watermark_ms = watermark_ms
+        self.operator.on_watermark(watermark_ms)
+
+    def recovered(self) -> "Host":
+        """A fresh operator on the state of a cut made now; it goes on in this host's output."""
+        frozen = [(state.name, list(state.batches)) for state in self.state.cut()]
+        successor = Host(self._create, self._inputs, self._watermark_ms)
+        for name, batches in frozen:
+            successor.state.restore(name, batches)
+        successor.emitted = self.emitted
+        successor.context.counters = self.context.counters
+        return successor
+
+    def _collect(self, batch: pa.RecordBatch) -> None:
+        batch.validate(full=True)
+        assert batch.schema.equals(self.output_schema), "output has the schema it declared"
+        self.emitted.append(batch.to_pylist())
