@@ -97,7 +97,7 @@
     const old = event.detail.target;
     const fresh = event.detail.fragment.querySelector("#" + CSS.escape(old.id));
     const sent = fresh ? fresh.innerHTML : "";
-    if (old.id !== "pulse" && (html.get(old.id) === sent || isInUse(old))) {
+    if (old.id !== "pulse" && (html.get(old.id) === sent || isBeingRead(old))) {
       event.detail.shouldSwap = false;
       return;
     }
@@ -111,9 +111,8 @@
     if (region) adopt(region);
   });
 
-  function isInUse(region) {
-    const focused = document.activeElement;
-    if (region.contains(focused) && focused.matches("input, select, textarea")) return true;
+  // Forms stand outside the regions, so only a selection can be lost.
+  function isBeingRead(region) {
     const selection = getSelection();
     return !selection.isCollapsed && region.contains(selection.anchorNode);
   }
