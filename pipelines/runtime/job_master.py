@@ -88,6 +88,8 @@ from pipelines.storage.store import CheckpointStore
 from pipelines.stream import Pipeline
 
 STAGE_END_TIMEOUT_MS = 10_000.0
+SLOT_START_TIMEOUT_MS = 60_000.0
+"""From asking for a stage to all subtasks running; a cluster that is full may take its time."""
 EXECUTOR_THREADS = 2
 
 
@@ -139,6 +141,7 @@ class JobMaster(CheckpointListener):
         self._attempt: AttemptHost | None = None
         self._address: SlotAddress | None = None
         self._stage_is_over = True
+        self._began_ms = 0.0  # the current attempt
         self._restart_due_ms: float | None = None
         self._start: StartingPoint | None = None  # of this attempt, or of the next one
         self._checkpoint_due_ms: float | None = None
@@ -196,6 +199,7 @@ class JobMaster(CheckpointListener):
         if now_ms >= self._board.due_ms:
             self._report_metrics()
         self._look_for_silence(now_ms)
+        self._look_for_a_late_start(now_ms)
         self._begin_when_due(now_ms)
         self._checkpoint_due_ms = self._checkpoints.on_time()
 
@@ -229,6 +233,7 @@ class JobMaster(CheckpointListener):
         self._move_to(JobStatus.INITIALIZING)
         self._checkpoints.ancestors = start.ancestors_of(self._spec.run_id)
         self._chooser.rewind_sinks(start)
+        self._began_ms = self._clock.monotonic_ms()
         self._attempt = AttemptHost(attempt, self._spec.parallelism)
         self._sources_left = {
             (uid, index)
@@ -336,6 +341,15 @@ class JobMaster(CheckpointListener):
         for slot in self._attempt.silent_since(now_ms - self._settings.heartbeat_timeout_ms):
             self._on_slot_lost(slot, "it has been silent for longer than heartbeat.timeout")
             return
+
+    def _look_for_a_late_start(self, now_ms: float) -> None:
+        waiting = self._attempt is not None and self._state.status is JobStatus.INITIALIZING
+        if waiting and now_ms > self._began_ms + SLOT_START_TIMEOUT_MS:
+            cause = (
+                f"Spark did not bring up {self._spec.parallelism} slots on {self._spec.master} "
+                f"within {SLOT_START_TIMEOUT_MS / 1000:.0f} s."
+            )
+            self._fail_attempt(FailureOccurred(cause=cause), self._began_ms)
 
     def too_many_failures(self, message: str) -> None:
         self._fail_attempt(FailureOccurred(cause=message), self._clock.monotonic_ms())

@@ -20,6 +20,7 @@ SETTINGS = {
     "spark.speculation": "false",
     # A worker of an attempt that is over must not be handed to the next one.
     "spark.python.worker.reuse": "false",
+    "spark.python.daemon.module": "pipelines.spark.daemon",
     "spark.python.task.killTimeout": "200ms",
     "spark.python.worker.faulthandler.enabled": "true",
     "spark.stage.maxConsecutiveAttempts": "1",

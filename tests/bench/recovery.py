@@ -43,8 +43,9 @@ def main() -> None:
         for kill in range(options.kills):
             _wait_for_checkpoint(run)
             killed_ms = _kill_a_slot(run, kill % 2)
-            running.append(_first_after(run, killed_ms, _is_running) - killed_ms)
-            output.append(_first_after(run, killed_ms, _is_committed) - killed_ms)
+            running_ms = _first_after(run, killed_ms, _is_running)
+            running.append(running_ms - killed_ms)
+            output.append(_first_after(run, running_ms, _is_committed) - killed_ms)
             print(f"kill {kill}: running {running[-1]} ms, output {output[-1]} ms", file=sys.stderr)
     print(
         json.dumps(

@@ -32,8 +32,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 KEY = ["carrier", "window_start"]
 STEP_S = 60.0
-PACED = "500"  # event-hours per second: the year in about 18 s
-SOONER = {"execution.checkpointing.interval": "300 ms"}
+PACED = "1000"  # event-hours per second: the year in about 9 s
+SOONER = {"execution.checkpointing.interval": "200 ms"}
 
 
 @pytest.fixture(scope="session")
