@@ -1,6 +1,7 @@
 """What all tests share: a home of their own, a Java for Spark, and no silent skips in CI."""
 
 import os
+import shutil
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
@@ -20,6 +21,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if settings.configured:
         settings.FTDASH_HOME = home
         settings.JOBS_ROOT = home / "jobs"
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    shutil.rmtree(os.environ["FTDASH_HOME"], ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

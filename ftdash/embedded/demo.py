@@ -34,7 +34,7 @@ def run_demo(options: DemoOptions, console: Console) -> None:
             greet(console, port, accounts)
             watch(supervisor, console)
     except KeyboardInterrupt:
-        console.step("The pipeline continues from its latest checkpoint at the next start.")
+        console.step("Started again, it continues from the latest checkpoint.")
 
 
 def offer_pipeline(options: DemoOptions, console: Console) -> None:

@@ -26,13 +26,9 @@ def open_installation(console: Console, web_port: int) -> Iterator[Supervisor]:
     console.step(redis_server.describe())
     provision(console)
     with Supervisor(ledger, home / "logs", console.step) as supervisor:
-        try:
-            start(supervisor, console, web_port)
-            yield supervisor
-        finally:
-            console.step("Ending everything that was started ...")
+        start(supervisor, console, web_port)
+        yield supervisor
     ledger.close()
-    console.step("Ended; no process is left.")
 
 
 def start(supervisor: Supervisor, console: Console, web_port: int) -> None:

@@ -75,7 +75,9 @@ class Supervisor:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._report("Ending everything that was started ...")
         self.stop()
+        self._report("Ended; no process is left.")
 
     def start(self, *services: Service) -> None:
         """Side by side; returns when all are ready. Raises Rejected if that takes too long."""

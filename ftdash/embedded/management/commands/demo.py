@@ -48,7 +48,7 @@ class Command(BaseCommand):
             "--home",
             type=Path,
             help="directory of everything that is written (default: var/demo; with --check: a new"
-            " temporary directory)",
+            " temporary directory, which is kept)",
         )
         parser.add_argument("--fresh", action="store_true", help="delete that home first")
         parser.add_argument(
@@ -94,6 +94,8 @@ def prepared_home(options: dict[str, Any]) -> Path:
     home: Path = (options["home"] or settings.BASE_DIR / "var" / "demo").absolute()
     if options["fresh"] and home.exists():
         delete_home(home)
+    if options["check"] and home.exists() and any(home.iterdir()):
+        raise CommandError(f"{home} is not empty; --check needs a new home, or --fresh.")
     return home
 
 
