@@ -235,6 +235,24 @@ def test_what_was_written_but_not_prepared_is_dropped_by_the_next_attempt(
     assert target.visible() == []
 
 
+@pytest.mark.parametrize("between", [[], [OTHER]])
+def test_what_an_incomplete_checkpoint_wrote_never_comes_back(
+    target: "Target", between: list[RunId]
+) -> None:
+    writer = opened(target, BIRTH, 1)
+    complete(writer, 1, [1])
+    writer.write(records([99]))
+    writer.prepare(CheckpointId(2))
+    for run_id in between:
+        target.sink.rewind([], run_id)
+
+    target.sink.rewind([(BIRTH, CheckpointId(1))], BIRTH)
+    complete(opened(target, BIRTH, 2), 3, [2])
+    target.sink.rewind([(BIRTH, CheckpointId(3))], BIRTH)
+
+    assert target.visible() == [1, 2]
+
+
 def test_an_interval_without_records_prepares_nothing(target: "Target") -> None:
     writer = opened(target, BIRTH, 1)
 
@@ -532,6 +550,11 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
 def opened(target: Target, run_id: RunId, attempt: int, subtask: int = 0) -> SinkWriter:
     context = SinkContext(run_id, Attempt(attempt), Uid("out"), subtask)
     return target.sink.open(context, SCHEMA)
+
+
+def complete(writer: SinkWriter, checkpoint_id: int, ids: list[int]) -> None:
+    writer.write(records(ids))
+    writer.commit(CheckpointId(checkpoint_id), writer.prepare(CheckpointId(checkpoint_id)))
 
 
 def records(ids: list[int]) -> pa.RecordBatch:
