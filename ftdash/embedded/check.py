@@ -27,9 +27,9 @@ from pipelines.domain.status import KillMoment
 EVENT_HOURS_PER_S = 8760 / 45  # the year lasts three quarters of a minute
 RESTORED_PARALLELISM = 3
 REASON = "check of the whole installation"
-START_WITHIN_S = 60.0
-RECOVERY_WITHIN_S = 45.0
-REQUEST_WITHIN_S = 45.0
+START_WITHIN_S = 90.0
+RECOVERY_WITHIN_S = 90.0
+REQUEST_WITHIN_S = 60.0
 FINISH_WITHIN_S = 120.0
 
 
