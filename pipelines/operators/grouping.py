@@ -32,7 +32,7 @@ def group(batch: pa.RecordBatch, columns: list[str]) -> Groups:
         distinct, index = _encode(keys.column(0))
         return Groups(pa.RecordBatch.from_arrays([distinct], schema=keys.schema), index)
     index = _combined_index(keys)
-    return Groups(keys.take(pa.array(_first_rows(index))), index)
+    return Groups(keys.take(pa.array(_one_row_each(index))), index)
 
 
 def _combined_index(keys: pa.RecordBatch) -> Longs:
@@ -49,8 +49,8 @@ def _encode(column: pa.Array) -> tuple[pa.Array, Longs]:
     return encoded.dictionary, np.asarray(encoded.indices.to_numpy()).astype(np.int64)
 
 
-def _first_rows(index: Longs) -> Longs:
-    """The first row of each group: written backwards, so that the first one stays."""
-    first = np.empty(int(index.max(initial=-1)) + 1, np.int64)
-    first[index[::-1]] = np.arange(len(index) - 1, -1, -1)
-    return first
+def _one_row_each(index: Longs) -> Longs:
+    """A row of each group, in the order of groups; its rows have equal keys, so any will do."""
+    rows = np.empty(int(index.max(initial=-1)) + 1, np.int64)
+    rows[index] = np.arange(len(index))
+    return rows

@@ -28,6 +28,14 @@ def test_a_hashed_input_starts_a_vertex_that_knows_node_and_vertex_upstream() ->
     assert graph.vertex_of(Uid("out")).uid == "join"
 
 
+def test_a_single_keyed_input_is_an_exchange_too() -> None:
+    graph = JobGraph.of([source("s"), operator("o", ("s", "k")), sink("x", "o")])
+
+    assert [v.uid for v in graph.vertices] == ["s", "o"]
+    assert graph.outputs_of(Uid("s")) == (OutEdge(Uid("o"), 0, ("k",)),)
+    assert graph.successors_in_chain(Uid("s")) == ()
+
+
 def test_outputs_are_the_exchanges_a_node_feeds_and_none_for_its_chained_successors() -> None:
     graph = two_inputs()
 

@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable
 from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -68,7 +69,9 @@ def test_a_key_without_any_value_has_null_results_and_a_count_of_rows() -> None:
 
 def test_results_have_the_types_of_sql() -> None:
     schema = Aggregation.of(("key",), AGGREGATES, SCHEMA).output_schema
+    highest = max("whole").bind(SCHEMA).result([np.array([7]), np.array([1])])
 
+    assert highest.type == pa.int32()
     assert schema.field("whole_sum").type == pa.int64()
     assert schema.field("whole_mean").type == pa.float64()
     assert schema.field("whole_max").type == pa.int32()

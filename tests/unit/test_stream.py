@@ -1,0 +1,221 @@
+"""Building a pipeline: what becomes of the declarations, and what is refused before it starts."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from pipelines.connectors.blackhole import BlackHole
+from pipelines.connectors.sink import SinkContext, SinkWriter, Superseded
+from pipelines.domain.errors import Rejected
+from pipelines.domain.ids import CheckpointId, RunId, Uid
+from pipelines.stream import Environment, Pipeline, Stream, count, mean, tumbling
+
+TIME = pa.timestamp("ms", "UTC")
+SCHEMA = pa.schema([("key", pa.string()), ("time", TIME), ("x", pa.float64())])
+HOURLY = tumbling(hours=1)
+
+
+def test_windowed_aggregates_run_behind_an_exchange_by_key_with_their_sinks_chained() -> None:
+    env = Environment()
+    hourly = events(env).key_by("key").window(HOURLY).aggregate(n=count(), uid="hourly")
+    hourly.sink(BlackHole(), uid="one").sink(BlackHole(), uid="two")
+
+    pipeline = env.build()
+
+    assert vertices(pipeline) == {"events": ("events",), "hourly": ("hourly", "one", "two")}
+    assert pipeline.graph.vertex(Uid("hourly")).inputs[0].hash_by == ("key",)
+    assert pipeline.schemas[Uid("two")].names == ["key", "window_start", "n"]
+
+
+def test_running_totals_are_halved_before_the_exchange_and_after() -> None:
+    env = Environment()
+    events(env).key_by("key").aggregate(n=count(), uid="totals").sink(BlackHole(), uid="out")
+
+    pipeline = env.build()
+
+    assert vertices(pipeline) == {
+        "events": ("events", "totals.local"),
+        "totals": ("totals", "out"),
+    }
+    assert pipeline.schemas[Uid("totals.local")].names == ["key", "n__count"]
+    assert pipeline.schemas[Uid("totals")].names == ["key", "n"]
+
+
+def test_a_join_hashes_both_sides_by_its_columns_and_keeps_the_left_event_time() -> None:
+    env = Environment()
+    readings = Events(pa.schema([("key", pa.string()), ("at", TIME), ("wind", pa.float64())]), "at")
+    right = env.source(readings, uid="readings")
+
+    joined = events(env).join(right, on=["key"], window=HOURLY, uid="joined")
+    joined.sink(BlackHole(), uid="out")
+
+    inputs = env.build().graph.vertex(Uid("joined")).inputs
+    assert [(edge.upstream_node, edge.hash_by) for edge in inputs] == [
+        ("events", ("key",)),
+        ("readings", ("key",)),
+    ]
+    assert joined.schema.names == ["key", "time", "x", "at", "wind"]
+    assert joined.time_column == "time"
+
+
+def test_filters_and_functions_are_chained_and_functions_may_lose_event_time() -> None:
+    env = Environment()
+    kept = events(env).filter(pc.field("x") > 0, uid="kept")
+
+    mapped = kept.map_batches(lambda b: b.select(["x"]), pa.schema([SCHEMA.field("x")]), uid="bare")
+    mapped.sink(BlackHole(), uid="out")
+
+    assert vertices(env.build()) == {"events": ("events", "kept", "bare", "out")}
+    assert (kept.time_column, mapped.time_column) == ("time", None)
+
+
+def test_each_subtask_gets_an_operator_of_its_own() -> None:
+    env = Environment()
+    events(env).filter(pc.field("x") > 0, uid="kept").sink(BlackHole(), uid="out")
+
+    create = env.build().operators[Uid("kept")]
+
+    assert create() is not create()
+
+
+@pytest.mark.parametrize(
+    ("of_sinks", "expected"),
+    [
+        (["exactly-once", "exactly-once"], "exactly-once"),
+        (["exactly-once", "exactly-once (idempotent)"], "exactly-once (idempotent)"),
+        (["at-least-once", "exactly-once (idempotent)"], "at-least-once"),
+        (["exactly-once", "whatever", "at-least-once"], "whatever"),
+    ],
+)
+def test_a_pipeline_guarantees_no_more_than_its_weakest_sink(
+    of_sinks: list[str], expected: str
+) -> None:
+    env = Environment()
+    stream = events(env)
+    for index, guarantee in enumerate(of_sinks):
+        stream.sink(Guaranteeing(guarantee), uid=f"sink-{index}")
+
+    assert env.build().guarantee == expected
+
+
+@pytest.mark.parametrize(
+    ("declare", "sentence"),
+    [
+        (lambda s: s.filter(pc.field("y") > 0, uid="kept"), "'kept' cannot .* no column 'y'"),
+        (
+            lambda s: s.key_by("y").aggregate(n=count(), uid="totals"),
+            "'totals' cannot .* no column 'y'",
+        ),
+        (
+            lambda s: s.key_by("key").window(HOURLY).aggregate(m=mean("key"), uid="hourly"),
+            "'hourly' cannot .* mean of column 'key'",
+        ),
+        (lambda s: s.join(s, on=["y"], window=HOURLY, uid="joined"), "'joined' cannot .* 'y'"),
+        (
+            lambda s: (
+                s.map_batches(lambda b: b, pa.schema([("x", pa.int8())]), uid="bare")
+                .key_by("x")
+                .window(HOURLY)
+                .aggregate(n=count(), uid="hourly")
+            ),
+            "'bare' has no event time",
+        ),
+        (
+            lambda s: s.join(events(Environment()), on=["key"], window=HOURLY, uid="joined"),
+            "'joined' joins streams of two environments",
+        ),
+        (
+            lambda s: s.sink(Guaranteeing("exactly-once", refuses="x"), uid="out"),
+            "'out' cannot .* column x",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_uid_where_it_is_declared(
+    declare: Callable[[Stream], object], sentence: str
+) -> None:
+    stream = events(Environment())
+
+    with pytest.raises(Rejected, match=sentence):
+        declare(stream)
+
+
+@pytest.mark.parametrize(
+    ("declare", "sentence"),
+    [
+        (lambda s: s.sink(BlackHole(), uid="events"), "'events' is used twice"),
+        (lambda s: s.filter(pc.field("x") > 0, uid="kept"), "'kept' reaches no sink"),
+        (lambda s: None, "'events' reaches no sink"),
+        (
+            lambda s: s.key_by().aggregate(n=count(), uid="totals").sink(BlackHole(), uid="out"),
+            "hashed by no column",
+        ),
+    ],
+)
+def test_an_impossible_graph_is_refused_when_it_is_built(
+    declare: Callable[[Stream], object], sentence: str
+) -> None:
+    env = Environment()
+    declare(events(env))
+
+    with pytest.raises(Rejected, match=sentence):
+        env.build()
+
+
+def test_an_impossible_maximum_parallelism_is_refused_when_it_is_built() -> None:
+    env = Environment(max_parallelism=0)
+    events(env).sink(BlackHole(), uid="out")
+
+    with pytest.raises(Rejected, match="maximum parallelism cannot be 0"):
+        env.build()
+
+
+@dataclass(frozen=True)
+class Events:
+    """A source that describes itself and is never read."""
+
+    schema: pa.Schema = SCHEMA
+    timestamp_column: str | None = "time"
+    out_of_orderness_ms: int = 0
+
+    def validate(self) -> None:
+        pass
+
+    def split_id(self, index: int) -> str | None:
+        return None
+
+    def read(self, index: int, offset: int) -> Iterator[pa.RecordBatch]:
+        return iter(())
+
+    def event_time_ms(self, index: int, offset: int) -> int | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Guaranteeing:
+    """A sink that promises what it is told to, and refuses one column."""
+
+    guarantee: str
+    refuses: str | None = None
+
+    def validate(self, schema: pa.Schema) -> None:
+        if self.refuses in schema.names:
+            raise Rejected(f"The target has no column {self.refuses}.")
+
+    def open(self, context: SinkContext, schema: pa.Schema) -> SinkWriter:
+        return BlackHole().open(context, schema)
+
+    def rewind(
+        self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
+    ) -> Superseded | None:
+        return None
+
+
+def events(env: Environment) -> Stream:
+    return env.source(Events(), uid="events")
+
+
+def vertices(pipeline: Pipeline) -> dict[str, tuple[str, ...]]:
+    return {vertex.uid: vertex.nodes for vertex in pipeline.graph.vertices}
