@@ -8,29 +8,57 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 
 from pipelines.domain.errors import Rejected, Retryable
 
 FilePaths = str | Path | Sequence[str | Path]
-"""A directory (its files in name order), or the files themselves."""
+"""A directory, or the files themselves."""
+
+LISTING = "_files.json"
+
+
+class ListedFile(msgspec.Struct, frozen=True):
+    """One file of a directory that lists what belongs in it."""
+
+    name: str
+    length: int  # bytes
 
 
 def input_files(paths: FilePaths, suffix: str) -> tuple[Path, ...]:
-    """The files in reading order. A list keeps its meaning when a file vanishes; a directory's
-    later files would move up, so whatever must survive that is given as a list.
+    """The files in reading order. Raises Rejected when there is nothing to read.
 
-    Raises Rejected when there is nothing to read.
+    A directory is read in the order of its listing, if it has one, else of the names in it. Only a
+    listing notices a file that has vanished; without it the later ones would silently move up.
     """
     if not isinstance(paths, str | Path):
         files = tuple(Path(path) for path in paths)
     elif Path(paths).is_dir():
-        files = tuple(sorted(p for p in Path(paths).glob(f"*{suffix}") if _is_visible(p)))
+        files = _files_in(Path(paths), suffix)
     else:
         raise Rejected(f"The input directory {paths} does not exist.")
     if not files:
         raise Rejected(f"There are no {suffix} files to read in {paths}.")
     return files
+
+
+def write_listing(directory: Path) -> None:
+    """Fixes what belongs in a directory: the visible files that are there now."""
+    files = sorted(path for path in directory.iterdir() if _is_visible(path))
+    listed = [ListedFile(path.name, path.stat().st_size) for path in files]
+    (directory / LISTING).write_bytes(msgspec.json.encode(listed))
+
+
+def read_listing(directory: Path) -> list[ListedFile] | None:
+    """None: the directory has no listing. Raises Rejected: it has one that makes no sense."""
+    listing = directory / LISTING
+    try:
+        return msgspec.json.decode(listing.read_bytes(), type=list[ListedFile])
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise Rejected(f"The listing {listing} is malformed: {error}.") from error
 
 
 @contextmanager
@@ -67,6 +95,13 @@ def check_columns(file: Path, found: pa.Schema, wanted: pa.Schema) -> None:
             raise Rejected(
                 f"Column {column.name} of the input file {file} is {actual}, not {column.type}."
             )
+
+
+def _files_in(directory: Path, suffix: str) -> tuple[Path, ...]:
+    listed = read_listing(directory)
+    if listed is not None:
+        return tuple(directory / file.name for file in listed)
+    return tuple(sorted(path for path in directory.glob(f"*{suffix}") if _is_visible(path)))
 
 
 def _is_visible(path: Path) -> bool:

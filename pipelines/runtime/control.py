@@ -1,7 +1,7 @@
 """What a slot and the job master say to each other, as JSON frames on the control connection.
 
 Slot to master: `Hello`, `Deployed`, `Running`, `Acknowledged`, `Declined`, `SourcesEnded`,
-`Committed`, `Failed`, `Ended`, `Sampled`. Master to slot: `Deploy`, `Begin`, `Inject`,
+`Committed`, `Failed`, `PeerLost`, `Ended`, `Sampled`. Master to slot: `Deploy`, `Begin`, `Inject`,
 `Completed`, `Aborted`, `Die`. The connection belongs to one attempt; its end is the slot's end.
 """
 
@@ -73,6 +73,12 @@ class Failed(Message, frozen=True, kw_only=True):
     is_fatal: bool  # trying again cannot help: bad input or a setting, not the world
 
 
+class PeerLost(Message, frozen=True, kw_only=True):
+    """A data connection ended: usually because the peer died, which the master hears itself."""
+
+    problem: str
+
+
 class Ended(Message, frozen=True, kw_only=True):
     """Every subtask of the slot has ended after the final checkpoint."""
 
@@ -138,6 +144,7 @@ FromSlot = (
     | SourcesEnded
     | Committed
     | Failed
+    | PeerLost
     | Ended
     | Sampled
 )

@@ -63,6 +63,7 @@ from pipelines.runtime.control import (
     Ended,
     Failed,
     FromSlot,
+    PeerLost,
     Running,
     Sampled,
     SourcesEnded,
@@ -88,6 +89,8 @@ from pipelines.storage.store import CheckpointStore
 from pipelines.stream import Pipeline
 
 STAGE_END_TIMEOUT_MS = 10_000.0
+PEER_LOST_GRACE_MS = 250.0
+"""How long a lost data connection waits for the news that its slot died, which says more."""
 SLOT_START_TIMEOUT_MS = 60_000.0
 """From asking for a stage to all subtasks running; a cluster that is full may take its time."""
 EXECUTOR_THREADS = 2
@@ -141,6 +144,7 @@ class JobMaster(CheckpointListener):
         self._attempt: AttemptHost | None = None
         self._address: SlotAddress | None = None
         self._stage_is_over = True
+        self._suspicion: tuple[float, FailureOccurred] | None = None  # due, and what it would be
         self._began_ms = 0.0  # the current attempt
         self._restart_due_ms: float | None = None
         self._start: StartingPoint | None = None  # of this attempt, or of the next one
@@ -198,6 +202,7 @@ class JobMaster(CheckpointListener):
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._board.due_ms:
             self._report_metrics()
+        self._act_on_suspicion(now_ms)
         self._look_for_silence(now_ms)
         self._look_for_a_late_start(now_ms)
         self._begin_when_due(now_ms)
@@ -207,6 +212,8 @@ class JobMaster(CheckpointListener):
         dues = [self._board.due_ms]
         if self._checkpoint_due_ms is not None:
             dues.append(self._checkpoint_due_ms)
+        if self._suspicion is not None:
+            dues.append(self._suspicion[0])
         if self._restart_due_ms is not None and self._stage_is_over:
             dues.append(self._restart_due_ms)
         return min(dues)
@@ -289,6 +296,8 @@ class JobMaster(CheckpointListener):
                 self._recovery.on_source_records(self._board.source_records)
             case Failed():
                 self._on_subtask_failed(slot, message)
+            case PeerLost(problem=problem):
+                self._on_peer_lost(slot, problem)
             case Ended():
                 self._on_slot_ended(slot)
 
@@ -327,6 +336,16 @@ class JobMaster(CheckpointListener):
             detail=message.detail,
         )
         self._fail_attempt(event, self._clock.monotonic_ms(), is_fatal=message.is_fatal)
+
+    def _on_peer_lost(self, slot: int, problem: str) -> None:
+        if self._suspicion is None:
+            due_ms = self._clock.monotonic_ms() + PEER_LOST_GRACE_MS
+            cause = f"Slot {slot} lost a data connection: {problem}"
+            self._suspicion = (due_ms, FailureOccurred(cause=cause, slot=slot))
+
+    def _act_on_suspicion(self, now_ms: float) -> None:
+        if self._suspicion is not None and now_ms >= self._suspicion[0]:
+            self._fail_attempt(self._suspicion[1], self._suspicion[0] - PEER_LOST_GRACE_MS)
 
     def _on_stage_ended(self, attempt: int, problem: str) -> None:
         if attempt == self._fence.current:
@@ -396,6 +415,7 @@ class JobMaster(CheckpointListener):
 
     def _end_attempt(self, reason: CheckpointFailureReason, why: str) -> None:
         attempt, self._attempt = self._attempt, None
+        self._suspicion = None
         if attempt is None:
             return
         attempt.end()

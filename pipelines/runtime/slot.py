@@ -44,6 +44,7 @@ from pipelines.runtime.control import (
     Hello,
     Inject,
     Message,
+    PeerLost,
     Running,
     SourcesEnded,
 )
@@ -215,7 +216,7 @@ class SlotHost:
 
     def _network_failed(self, problem: str) -> None:
         if not self._has_ended:
-            self._report_failure(None, None, ConnectionError(problem))
+            self._try_send(PeerLost(problem=problem))
 
     def _report_failure(
         self, vertex: Uid | None, subtask: int | None, error: BaseException

@@ -58,16 +58,18 @@ class FileSystemCheckpointStore:
             os.rename(temporary, directory / name)
             _make_durable(directory)
         except OSError as error:
+            raise Retryable(f"{name} cannot be written to {location}: {error}") from error
+        finally:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
-            raise Retryable(f"{name} cannot be written to {location}: {error}") from error
         return FileHandle(name=name, length=length, digest=digest)
 
     def read_batches(self, location: str, file: FileHandle) -> Iterator[pa.RecordBatch]:
-        path = self._checked(location) / file.name
-        problem = _problem_of(path, file)
+        directory = self._checked(location)
+        problem = _problem_of(directory, file)
         if problem is not None:
             raise CorruptSnapshot(problem)
+        path = directory / file.name
         if path.suffix == ".parquet":
             yield from pq.ParquetFile(path).iter_batches(use_threads=False)
             return
@@ -76,7 +78,8 @@ class FileSystemCheckpointStore:
             yield reader.get_batch(index)
 
     def publish(self, location: str, manifest: Manifest) -> Publication:
-        """Raises Retryable when the storage fails; then nothing was published."""
+        """Raises Retryable when the storage fails; whether it was published is then unknown, so the
+        caller tries again or discards it."""
         directory = self._checked(location)
         content = _seal(manifest)
         temporary = directory / f".{MANIFEST}.{uuid.uuid4().hex}"
@@ -89,6 +92,7 @@ class FileSystemCheckpointStore:
             published = _link_if_absent(temporary, directory / MANIFEST)
             _make_durable(directory)
             _make_durable(directory.parent)
+            same = published or (directory / MANIFEST).read_bytes() == content
         except OSError as error:
             raise Retryable(f"{MANIFEST} cannot be written to {location}: {error}") from error
         finally:
@@ -96,7 +100,6 @@ class FileSystemCheckpointStore:
                 temporary.unlink(missing_ok=True)
         if published:
             return Publication.PUBLISHED
-        same = (directory / MANIFEST).read_bytes() == content
         return Publication.ALREADY_PUBLISHED if same else Publication.CONFLICT
 
     def manifest(self, location: str) -> Manifest:
@@ -119,15 +122,23 @@ class FileSystemCheckpointStore:
         except CorruptSnapshot as error:
             return [Damage(MANIFEST, str(error))]
         directory = self._checked(location)
-        problems = ((file, _problem_of(directory / file.name, file)) for file in _files(manifest))
+        problems = ((file, _problem_of(directory, file)) for file in _files(manifest))
         return [Damage(file.name, problem) for file, problem in problems if problem is not None]
 
     def published(self, root: str) -> list[str]:
         return [str(path.parent) for path in self._checked(root).glob(f"*/{MANIFEST}")]
 
     def discard(self, location: str) -> None:
+        """Raises Retryable when the manifest cannot be deleted; then the point is whole."""
         directory = self._checked(location)
-        (directory / MANIFEST).unlink(missing_ok=True)
+        if directory in self._roots:
+            raise Rejected(f"{location} is the storage itself and not a point in it; it is kept.")
+        try:
+            (directory / MANIFEST).unlink(missing_ok=True)
+            if directory.is_dir():
+                _make_durable(directory)
+        except OSError as error:
+            raise Retryable(f"{MANIFEST} cannot be deleted in {location}: {error}") from error
         shutil.rmtree(directory, ignore_errors=True)  # without a manifest the rest is garbage
 
     def _checked(self, location: str) -> Path:
@@ -198,8 +209,11 @@ def _make_durable(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _problem_of(path: Path, file: FileHandle) -> str | None:
+def _problem_of(directory: Path, file: FileHandle) -> str | None:
     """Why a file is not what its handle says, as a sentence; None when it is."""
+    if os.path.basename(file.name) != file.name or file.name in ("", os.curdir, os.pardir):
+        return f"{file.name!r} is no file name; the manifest in {directory} was not written here."
+    path = directory / file.name
     try:
         length = path.stat().st_size
         if length != file.length:

@@ -56,7 +56,8 @@ def test_a_killed_slot_changes_nothing_in_the_output(
         ended = run.wait_until_over(120.0)
 
     assert ended.status is JobStatus.FINISHED
-    assert len(run.of(FailureOccurred)) == 1
+    (failure,) = run.of(FailureOccurred)
+    assert failure.event.slot == 1  # type: ignore[attr-defined]
     assert_output_is_exact(flights, tmp_path)
 
 
