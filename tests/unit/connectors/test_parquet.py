@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipelines.connectors.input_files import write_listing
 from pipelines.connectors.parquet import EVENT_TIME, YEAR_MS, ParquetFiles
 from pipelines.domain.errors import Rejected
 
@@ -70,6 +71,34 @@ def test_a_directory_is_read_in_name_order_without_hidden_files(tmp_path: Path) 
     source = ParquetFiles(tmp_path, schema=SCHEMA)
 
     assert [source.split_id(index) for index in range(3)] == ["a.parquet", "b.parquet", None]
+
+
+def test_a_listing_notices_a_file_that_is_gone_and_leaves_the_others_their_places(
+    tmp_path: Path,
+) -> None:
+    for name in ("a.parquet", "b.parquet", "c.parquet"):
+        write(tmp_path, rows(1), name=name)
+    write_listing(tmp_path)
+    (tmp_path / "a.parquet").unlink()
+    write(tmp_path, rows(1), name="d.parquet")
+
+    source = ParquetFiles(tmp_path, schema=SCHEMA)
+
+    assert [source.split_id(index) for index in range(4)] == [
+        "a.parquet",
+        "b.parquet",
+        "c.parquet",
+        None,
+    ]
+    with pytest.raises(Rejected, match=r"a\.parquet is missing"):
+        source.validate()
+
+
+def test_a_listing_that_makes_no_sense_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "_files.json").write_text("[1]")
+
+    with pytest.raises(Rejected, match=r"The listing .*_files\.json is malformed"):
+        ParquetFiles(tmp_path, schema=SCHEMA)
 
 
 def test_an_input_without_files_is_refused(tmp_path: Path) -> None:
