@@ -91,7 +91,7 @@ from pipelines.stream import Pipeline
 STAGE_END_TIMEOUT_MS = 10_000.0
 PEER_LOST_GRACE_MS = 250.0
 """How long a lost data connection waits for the news that its slot died, which says more."""
-SLOT_START_TIMEOUT_MS = 60_000.0
+SLOT_START_TIMEOUT_MS = 120_000.0
 """From asking for a stage to all subtasks running; a cluster that is full may take its time."""
 EXECUTOR_THREADS = 2
 

@@ -33,6 +33,8 @@ def open_session(master: str, application: str) -> SparkSession:
     builder = SparkSession.builder.master(master).appName(application)
     for key, value in SETTINGS.items():
         builder = builder.config(key, value)
+    if master.startswith("local"):  # its workers and executors would listen on every interface
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = builder.config("spark.executorEnv.PYTHONPATH", _python_path())
     os.environ["PYTHONPATH"] = _python_path()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the slots' interpreter is this one
