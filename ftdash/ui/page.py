@@ -4,7 +4,6 @@ The address chooses the run, the checkpoint whose timeline is drawn, and the pag
 without a choice the page follows the newest.
 """
 
-import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -18,7 +17,6 @@ from ftdash.jobs.answers import (
     Notice,
     PipelinePage,
     RecoveryAxis,
-    RecoveryView,
     RequestView,
     RunBrief,
     ShownState,
@@ -26,32 +24,28 @@ from ftdash.jobs.answers import (
 from ftdash.jobs.models import RequestKind
 from ftdash.metrics import queries as metric_queries
 from ftdash.metrics.answers import SamplePoint
-from ftdash.ui import sentences
-from ftdash.ui.actions import ACTIONS
-from ftdash.ui.figures.alignment import alignment
-from ftdash.ui.figures.recovery import recovery_axis
-from ftdash.ui.figures.recovery_phases import recovery_phases
-from ftdash.ui.figures.samples import memory, throughput
-from ftdash.ui.figures.style import Figure
-from ftdash.ui.formats import words
-from pipelines.domain.status import RecoveryPhase
+from ftdash.ui.page_parts import (
+    BUTTONS,
+    PHASES,
+    Button,
+    Chart,
+    Counter,
+    RecoveryRow,
+    button,
+    charts,
+    counter_of,
+    durations_of,
+    worth_showing,
+)
 
 CHECKPOINTS_PER_PAGE = 10
 REQUESTS_MAX = 20
 RECOVERY_POINTS_MAX = 15
+SAMPLES_LISTED = 20
 NOTICES_MAX = 50
 RECENT_NOTICES_MAX = 4
 NEWS_FOR = timedelta(minutes=10)
 FAILURES_MAX = 20
-BUTTONS = ("checkpoint", "savepoint", "stop", "restore", "start", "kill", "cancel")
-"""Actions in the order in which they stand."""
-
-COUNTER_LABELS = {
-    "unmatched_left": "Without a match in the other input",
-    "late_records": "Too late for their window",
-}
-STARTS = (RequestKind.SUBMIT, RequestKind.RESTORE)
-PHASES = tuple(phase.value for phase in RecoveryPhase)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,48 +66,6 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Chart:
-    """One figure, the sentence above it, and what it shows when there is nothing to draw."""
-
-    name: str
-    sentence: str
-    figure: Figure | None
-
-    @property
-    def element_id(self) -> str:
-        return f"values-{self.name}"
-
-    @property
-    def json(self) -> str:
-        return json.dumps(self.figure, separators=(",", ":"))
-
-
-@dataclass(frozen=True, slots=True)
-class Button:
-    slug: str
-    button: str
-    kind: RequestKind
-    is_possible: bool
-    why_not: str
-    consequence: str
-
-
-@dataclass(frozen=True, slots=True)
-class Counter:
-    operator: str
-    label: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class RecoveryRow:
-    """A recovery with the duration of each of `PHASES`, None where it was not reached."""
-
-    recovery: RecoveryView
-    durations: list[float | None]
-
-
-@dataclass(frozen=True, slots=True)
 class PipelineView:
     page: PipelinePage
     address: Address
@@ -123,6 +75,7 @@ class PipelineView:
     history: CheckpointHistory | None
     timeline: AlignmentTimeline | None
     axis: RecoveryAxis | None
+    newest_samples: list[SamplePoint]
     points: list[RecoveryPoint]
     requests: list[RequestView]
     buttons: list[Button]
@@ -163,6 +116,12 @@ class PipelineView:
         return [counter_of(name, number) for name, number in sorted(found.items())]
 
     @property
+    def is_silent(self) -> bool:
+        """What was last reported may be anything by now."""
+        run = self.page.run
+        return run is not None and run.state in (ShownState.STALE, ShownState.UNKNOWN)
+
+    @property
     def can_restore(self) -> bool:
         return self.page.actions[RequestKind.RESTORE].is_possible
 
@@ -198,6 +157,7 @@ def pipeline_view(name: str, address: Address) -> PipelineView:
         history=checkpoint_queries.checkpoints(run_id, address.history_page, CHECKPOINTS_PER_PAGE),
         timeline=timeline,
         axis=axis,
+        newest_samples=samples[: -SAMPLES_LISTED - 1 : -1],
         points=checkpoint_queries.recovery_points(name, RECOVERY_POINTS_MAX),
         requests=job_queries.requests(name, REQUESTS_MAX),
         buttons=[button(page, slug) for slug in BUTTONS if worth_showing(page, slug)],
@@ -212,46 +172,6 @@ def shown_run(page: PipelinePage, address: Address) -> RunBrief | None:
         if run.run_id == address.run_id:
             return run
     raise Http404(f"{page.name} has no run {address.run_id}.")
-
-
-def charts(
-    timeline: AlignmentTimeline | None, axis: RecoveryAxis | None, samples: list[SamplePoint]
-) -> dict[str, Chart]:
-    return {
-        "alignment_chart": Chart("alignment", sentences.alignment(timeline), alignment(timeline)),
-        "axis_chart": Chart("axis", sentences.recovery_axis(axis), recovery_axis(axis)),
-        "phases_chart": Chart("phases", "", recovery_phases(axis)),
-        "throughput_chart": Chart("throughput", sentences.throughput(samples), throughput(samples)),
-        "memory_chart": Chart("memory", sentences.memory(samples), memory(samples)),
-    }
-
-
-def worth_showing(page: PipelinePage, slug: str) -> bool:
-    """A start is offered when nothing runs, everything else when something does."""
-    kind = ACTIONS[slug].kind
-    is_live = page.run is not None and not page.run.state.is_terminal
-    if kind in STARTS:
-        return not is_live
-    return is_live and (kind is not RequestKind.KILL_SLOT or page.allows_faults)
-
-
-def button(page: PipelinePage, slug: str) -> Button:
-    action = ACTIONS[slug]
-    offer = page.actions[action.kind]
-    return Button(
-        slug, action.button, action.kind, offer.is_possible, offer.why_not, offer.consequence
-    )
-
-
-def durations_of(recovery: RecoveryView) -> list[float | None]:
-    reached = {view.phase: view.duration_ms for view in recovery.phases}
-    return [reached.get(phase) for phase in PHASES]
-
-
-def counter_of(name: str, number: int) -> Counter:
-    """Counters are named `<uid>.<name>`."""
-    operator, _, counted = name.rpartition(".")
-    return Counter(operator, COUNTER_LABELS.get(counted, words(counted)), number)
 
 
 def data_at(page: PipelinePage) -> datetime | None:

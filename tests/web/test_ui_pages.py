@@ -60,6 +60,8 @@ def test_a_silent_driver_is_shown_as_stale_with_what_it_said_last(operator: Clie
 
     assert "Stale last reported Running" in fleet
     assert "The driver was RUNNING and has reported nothing for" in page
+    assert "– last known 1.00 k/s" in fleet
+    assert "– last known 1.00 k/s" in page
 
 
 def test_without_a_projector_nothing_is_claimed(operator: Client) -> None:

@@ -17,7 +17,13 @@ def layout(height: int, **more: object) -> Json:
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": "inherit", "size": 12, "color": "@text"},
         "hoverlabel": {"bgcolor": "@raised", "bordercolor": "@line", "font": {"color": "@text"}},
-        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0},
+        "legend": {
+            "orientation": "h",
+            "traceorder": "normal",
+            "y": 1.0,
+            "yanchor": "bottom",
+            "x": 0,
+        },
         **more,
     }
 
