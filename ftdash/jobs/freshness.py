@@ -71,10 +71,16 @@ def _silence(run: Run, silent_for: timedelta) -> str:
         f"The driver was {run.status} and has reported nothing for"
         f" {int(silent_for.total_seconds())} s."
     )
-    note_is_news = run.last_event_at is not None and (
-        run.driver_started_at is not None and run.driver_started_at > run.last_event_at
-    )
-    return f"{sentence} {run.driver_note}" if note_is_news else sentence
+    note = fresh_driver_note(run)
+    return f"{sentence} {note}" if note else sentence
+
+
+def fresh_driver_note(run: Run) -> str:
+    """What the control plane last did about the driver, until the driver speaks for itself."""
+    started_at, spoke_at = run.driver_started_at, run.last_event_at
+    if spoke_at is not None and (started_at is None or started_at <= spoke_at):
+        return ""
+    return run.driver_note
 
 
 def _liveness(

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from ftdash.checkpoints.models import Checkpoint
 from ftdash.jobs.answers import RunView, SlotView, SubtaskView, VertexView
 from ftdash.jobs.directories import run_directory
-from ftdash.jobs.freshness import Observation, shown_state
+from ftdash.jobs.freshness import Observation, fresh_driver_note, shown_state
 from ftdash.jobs.models import Run
 from ftdash.metrics.models import Sample
 from ftdash.times import watermark_moment
@@ -26,7 +26,7 @@ def run_view(run: Run, seen: Observation) -> RunView:
         state_reason=reason,
         last_reported_state=run.status,
         as_of=run.last_event_at,
-        driver_note=run.driver_note,
+        driver_note=fresh_driver_note(run),
         projection_error=run.projection_error,
         guarantee=run.guarantee,
         parallelism=run.parallelism,
