@@ -47,7 +47,9 @@ BIRTH, REBIRTH, OTHER, THIRD = (
 )
 
 
-@pytest.fixture(params=["fake", "files", "sql", "sql unbuffered"])
+@pytest.fixture(
+    params=["fake", "files", "sql", pytest.param("sql unbuffered", marks=pytest.mark.slow)]
+)
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> "Target":
     return TARGETS[request.param](tmp_path)
 

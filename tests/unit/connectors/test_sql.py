@@ -1,7 +1,9 @@
 """SQL upsert: columns, keys, times and databases that do not fit or do not answer."""
 
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -152,6 +154,26 @@ def test_a_database_that_stays_locked_may_be_tried_again(
     assert stored(tmp_path, "mean") == [(1.0,)]
 
 
+@pytest.mark.slow
+def test_subtasks_write_to_one_sqlite_file_at_once_by_waiting_not_by_trying_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_database, "TRIES", 1)
+    carriers = [f"C{subtask}" for subtask in range(4)]
+    writers = [opened(tmp_path, subtask=subtask) for subtask in range(4)]
+
+    def run(writer: SqlWriter, carrier: str) -> None:
+        for checkpoint_id in range(1, 11):
+            writer.write(rows(*((carrier, checkpoint_id * 100 + i, 1.0) for i in range(50))))
+            writer.prepare(CheckpointId(checkpoint_id))
+
+    with ThreadPoolExecutor(len(writers)) as pool:
+        list(pool.map(run, writers, carriers))
+
+    counts = stored(tmp_path, "count(*), count(distinct carrier), max(ftdash_checkpoint)")
+    assert counts == [(2000, 4, 10)]
+
+
 def test_the_statements_exist_in_both_dialects() -> None:
     table = sql_tables.output_table("delays", SCHEMA, ("carrier", "at"))
 
@@ -170,8 +192,9 @@ def sink(
     return SqlUpsert(url, "delays", keys, pipeline="p", buffer_rows=buffer_rows)
 
 
-def opened(home: Path, *, buffer_rows: int = 100) -> SqlWriter:
-    return sink(home, buffer_rows=buffer_rows).open(CONTEXT, SCHEMA)
+def opened(home: Path, *, buffer_rows: int = 100, subtask: int = 0) -> SqlWriter:
+    context = replace(CONTEXT, subtask=subtask)
+    return sink(home, buffer_rows=buffer_rows).open(context, SCHEMA)
 
 
 def rows(*values: tuple[str | None, int, float | None]) -> pa.RecordBatch:
