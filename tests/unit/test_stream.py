@@ -87,6 +87,7 @@ def test_each_subtask_gets_an_operator_of_its_own() -> None:
         (["exactly-once", "exactly-once"], "exactly-once"),
         (["exactly-once", "exactly-once (idempotent)"], "exactly-once (idempotent)"),
         (["at-least-once", "exactly-once (idempotent)"], "at-least-once"),
+        (["exactly-once (idempotent)", "at-least-once"], "at-least-once"),
         (["exactly-once", "whatever", "at-least-once"], "whatever"),
     ],
 )
