@@ -217,7 +217,8 @@ def _problem_of(directory: Path, file: FileHandle) -> str | None:
     try:
         length = path.stat().st_size
         if length != file.length:
-            return f"{path} has {length} bytes instead of {file.length}: it was truncated."
+            change = "truncated" if length < file.length else "extended"
+            return f"{path} has {length} bytes instead of {file.length}: it was {change}."
         if _digest_of_file(path) != file.digest:
             return f"{path} was altered: its digest does not match."
     except FileNotFoundError:

@@ -1,0 +1,298 @@
+"""Checkpoints on a file system: killed, and refused by the disk, at every single step.
+
+The shim numbers every call that touches the disk. A kill at step k also stops all later calls, the
+cleaning up included; an error of the disk strikes once and lets the program go on.
+"""
+
+import builtins
+import errno
+import io
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pipelines.domain.errors import CorruptSnapshot, Retryable
+from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
+from pipelines.domain.snapshots import (
+    FORMAT_VERSION,
+    Manifest,
+    OperatorSnapshot,
+    StateHandle,
+    SubtaskSnapshot,
+)
+from pipelines.domain.status import CheckpointKind
+from pipelines.storage.filesystem import FileSystemCheckpointStore
+from pipelines.storage.store import Publication
+
+SCHEMA = pa.schema([("key", pa.int64())])
+STEPS_MAX = 500
+HARMLESS = (None, "mkdir", "unlink")  # the directory is there, the temporary file is only litter
+DISK_ERRORS = [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "jobs"
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> "Disk":
+    return Disk(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def skip_the_wait_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed process loses nothing that the system has; that fsync is called is a test below."""
+    monkeypatch.setattr(os, "fsync", lambda _descriptor: None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("open_format", [False, True])
+def test_a_kill_at_any_step_leaves_the_point_whole_or_absent_and_a_second_try_possible(
+    root: Path, disk: "Disk", open_format: bool
+) -> None:
+    for step in range(1, STEPS_MAX):
+        location = str(root / f"chk-{step}")
+
+        was_killed = disk.kill_at(step, partial(take_point, root, location, open_format, 1))
+
+        assert_whole_or_absent(root, location)
+        take_point(root, location, open_format, 1)
+        assert store_at(root).verify(location) == []
+        if not was_killed:
+            assert step > 20  # every step of the point was a last one once
+            return
+    pytest.fail("a point takes a bounded number of steps")
+
+
+@pytest.mark.parametrize("code", DISK_ERRORS)
+@pytest.mark.parametrize("open_format", [False, True])
+def test_an_error_of_the_disk_at_any_step_is_retryable_and_leaves_no_litter(
+    root: Path, disk: "Disk", open_format: bool, code: int
+) -> None:
+    for step in range(1, STEPS_MAX):
+        location = str(root / f"chk-{step}")
+
+        act = partial(take_point, root, location, open_format, 1)
+        error = disk.fail_at(step, code, act)
+
+        assert isinstance(error, Retryable) or disk.failed_call in HARMLESS
+        assert error is None or (os.strerror(code) in str(error) and location in str(error))
+        assert_whole_or_absent(root, location)
+        assert disk.failed_call == "unlink" or not list(Path(location).glob(".*"))
+        take_point(root, location, open_format, 2)
+        assert store_at(root).verify(location) == []
+        if disk.failed_call is None:
+            return
+    pytest.fail("a point takes a bounded number of steps")
+
+
+def test_a_kill_at_any_step_of_discarding_leaves_the_point_whole_or_absent(
+    root: Path, disk: "Disk"
+) -> None:
+    for step in range(1, STEPS_MAX):
+        location = str(root / f"chk-{step}")
+        take_point(root, location, False, 1)
+
+        was_killed = disk.kill_at(step, partial(store_at(root).discard, location))
+
+        assert_whole_or_absent(root, location)
+        store_at(root).discard(location)
+        assert not Path(location).exists()
+        if not was_killed:
+            return
+    pytest.fail("discarding takes a bounded number of steps")
+
+
+def test_the_loss_of_the_manifest_is_durable_before_a_file_goes(root: Path, disk: "Disk") -> None:
+    location = str(root / "chk-1")
+    take_point(root, location, False, 1)
+
+    disk.kill_at(STEPS_MAX, partial(store_at(root).discard, location))
+
+    assert disk.calls[:3] == ["unlink", "open directory", "fsync"]
+    assert disk.calls[-1] == "rmdir"
+
+
+def test_a_manifest_that_cannot_be_deleted_keeps_its_point_whole(root: Path, disk: "Disk") -> None:
+    location = str(root / "chk-1")
+    take_point(root, location, False, 1)
+
+    error = disk.fail_at(1, errno.EIO, partial(store_at(root).discard, location))
+
+    assert isinstance(error, Retryable)
+    assert str(error).startswith(f"manifest.json cannot be deleted in {location}: ")
+    assert store_at(root).verify(location) == []
+
+
+def test_what_the_manifest_names_is_durable_before_the_manifest_appears(
+    root: Path, disk: "Disk"
+) -> None:
+    disk.kill_at(STEPS_MAX, partial(take_point, root, str(root / "chk-1"), False, 1))
+
+    calls = [call for call in disk.calls if call not in ("mkdir", "write", "unlink")]
+    of_a_file = ["open", "fsync", "rename", "open directory", "fsync"]
+    of_the_manifest = ["open", "fsync", "link", *["open directory", "fsync"] * 2]
+    assert calls == [*of_a_file * 2, *of_the_manifest]
+
+
+def test_a_failure_of_the_rows_themselves_is_passed_on_and_leaves_no_litter(root: Path) -> None:
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield rows()
+        raise ZeroDivisionError("a bug in the state")
+
+    with pytest.raises(ZeroDivisionError):
+        store_at(root).write_batches(
+            str(root / "chk-1"), "count-0", SCHEMA, broken(), open_format=False
+        )
+
+    assert list((root / "chk-1").iterdir()) == []
+
+
+def test_litter_of_a_killed_writer_is_not_mistaken_for_a_point(root: Path) -> None:
+    (root / "chk-1").mkdir(parents=True)
+    (root / "chk-1" / ".manifest.json.0123").write_bytes(b"{}")
+
+    assert store_at(root).published(str(root)) == []
+
+
+def take_point(root: Path, location: str, open_format: bool, attempt: int) -> Publication:
+    """What a checkpoint does to the disk: two files, then the manifest."""
+    store = store_at(root)
+    files = [
+        store.write_batches(
+            location, f"count-{n}-{attempt}", SCHEMA, [rows()], open_format=open_format
+        )
+        for n in range(2)
+    ]
+    states = [
+        StateHandle(state=f"s{n}", kind="table", file=file, key_groups=(0, 127), rows=3, schema={})
+        for n, file in enumerate(files)
+    ]
+    operator = OperatorSnapshot(uid=Uid("count"), states=states)
+    subtask = SubtaskSnapshot(vertex=Uid("count"), subtask=0, operators=[operator])
+    return store.publish(
+        location,
+        Manifest(
+            format_version=FORMAT_VERSION,
+            pipeline="flights",
+            run_id=RunId("run-1"),
+            attempt=Attempt(attempt),
+            checkpoint_id=CheckpointId(1),
+            kind=CheckpointKind.CHECKPOINT,
+            trigger_ms=1,
+            completed_ms=2,
+            parallelism=1,
+            max_parallelism=128,
+            ancestors=[],
+            operator_ids={},
+            subtasks=[subtask],
+        ),
+    )
+
+
+def assert_whole_or_absent(root: Path, location: str) -> None:
+    store = store_at(root)
+    if (Path(location) / "manifest.json").exists():
+        assert store.verify(location) == []
+        assert location in store.published(str(root))
+    else:
+        with pytest.raises(CorruptSnapshot, match=r"manifest\.json is missing"):
+            store.manifest(location)
+        assert location not in store.published(str(root))
+
+
+def store_at(root: Path) -> FileSystemCheckpointStore:
+    return FileSystemCheckpointStore([str(root)])
+
+
+def rows() -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([1, 2, 3], pa.int64())], schema=SCHEMA)
+
+
+class Killed(BaseException):
+    """The process is gone: nobody can handle this."""
+
+
+class Disk:
+    """Numbers the calls that change the disk, and makes one of them the last or a failure."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        self._kill_at = self._fail_at = STEPS_MAX * 10
+        self._code = 0
+        self.calls: list[str] = []
+        self.failed_call: str | None = None
+
+    def kill_at(self, step: int, act: Callable[[], object]) -> bool:
+        """Whether `act` got as far as this step."""
+        self._kill_at, self._fail_at = step, STEPS_MAX * 10
+        try:
+            self._run(act)
+        except Killed:
+            return True
+        return False
+
+    def fail_at(self, step: int, code: int, act: Callable[[], object]) -> Exception | None:
+        """What `act` raises when this step fails; `failed_call` tells which call that was."""
+        self._kill_at, self._fail_at, self._code = STEPS_MAX * 10, step, code
+        try:
+            self._run(act)
+        except Exception as error:
+            return error
+        return None
+
+    def _run(self, act: Callable[[], object]) -> None:
+        self.calls, self.failed_call = [], None
+        with self._monkeypatch.context() as patch:
+            for name in ("rename", "link", "fsync", "unlink", "rmdir", "mkdir"):
+                patch.setattr(os, name, self._counted(name, getattr(os, name)))
+            patch.setattr(os, "open", self._counted("open directory", os.open))
+            patch.setattr(builtins, "open", self._open)
+            act()
+
+    def _counted(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **options: Any) -> Any:
+            self._step(name)
+            return call(*args, **options)
+
+        return counted
+
+    def _open(self, path: Path, mode: str = "r") -> Any:
+        if "x" not in mode:
+            return io.open(path, mode)  # noqa: UP020 - the builtin is replaced by this
+        self._step("open")
+        return Recording(self, path)
+
+    def _step(self, name: str) -> None:
+        self.calls.append(name)
+        if len(self.calls) >= self._kill_at:
+            raise Killed(name)
+        if len(self.calls) == self._fail_at:
+            self.failed_call = name
+            raise OSError(self._code, os.strerror(self._code))
+
+    def on_write(self, file: io.FileIO, content: bytes) -> int:
+        """A write that is cut short leaves half of its bytes."""
+        try:
+            self._step("write")
+        except BaseException:
+            file.write(bytes(content)[: len(content) // 2])
+            raise
+        return file.write(content)
+
+
+class Recording(io.FileIO):
+    """A file, unbuffered, whose writes are steps."""
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        super().__init__(path, "x")
+        self._disk = disk
+
+    def write(self, content: Any) -> int:
+        return self._disk.on_write(super(), content)  # type: ignore[arg-type]
