@@ -17,7 +17,7 @@ from django.db import close_old_connections
 
 POLL_S = 0.5
 BEAT_S = 2.0
-"""A tab that has heard nothing for two beats knows that its stream is cut."""
+"""Something is written this often, so that a connection that is gone is noticed and dropped."""
 
 STREAM_AGE_MAX_S = 300.0
 Versions = Mapping[str, str]

@@ -108,7 +108,7 @@ def throughput(samples: list[SamplePoint]) -> str:
         return "No sample has arrived yet."
     rates = [sample.records_per_s for sample in samples]
     return (
-        f"The sources read {rate(rates[-1])} now, "
+        f"The sources read {rate(rates[-1])} in the newest sample, "
         f"{rate(sum(rates) / len(rates))} on average over {plural(len(rates), 'sample')}."
     )
 
@@ -118,7 +118,7 @@ def memory(samples: list[SamplePoint]) -> str:
     totals = [total for sample in samples if (total := sum(sample.resident_bytes.values()))]
     if not totals:
         return "No slot has reported its memory yet."
-    now = f"The slots hold {size(totals[-1])}"
+    now = f"The slots hold {size(totals[-1])} in the newest sample"
     if len(totals) < 20:
         return f"{now}; the trend shows after {count(20)} samples."
     half = len(totals) // 2

@@ -1,14 +1,12 @@
 // Keeps a page true without reloading it.
 //
 // The event stream only says which pipelines changed; htmx then fetches all regions of the page in
-// one answer. Where the stream is silent, the page asks by itself. The badge shows the age of the
+// one answer. Where the stream says nothing, cut or quiet, the page asks by itself. The badge shows the age of the
 // data, never the state of a connection. Nothing is swapped under a person's hands.
 "use strict";
 
 (() => {
-  const STREAM_SILENT_MS = 5000; // the stream beats every 2 s
-  const ASK_EVERY_MS = 3000;
-  const ASK_RARELY_MS = 15000; // beside a stream that works
+  const ASK_EVERY_MS = 3000; // unless the stream made it ask sooner
   const ASK_TIMEOUT_MS = 4000;
   const AGING_MS = 5000;
   const OLD_MS = 15000;
@@ -19,7 +17,6 @@
   const resource = body.dataset.resource; // none on the page of all pipelines
   const html = new Map(); // region id -> what the server sent last
   let stream = null;
-  let heardAt = -Infinity; // last word of the stream
   let askedAt = performance.now();
   let answeredAt = performance.now();
   let failedSince = null;
@@ -33,11 +30,9 @@
     if (stream) stream.close();
     stream = new EventSource(body.dataset.events);
     stream.addEventListener("changed", (event) => {
-      heardAt = performance.now();
       const changed = JSON.parse(event.data);
       if (!resource || resource in changed) refresh();
     });
-    stream.addEventListener("beat", () => { heardAt = performance.now(); });
     stream.addEventListener("renew", openStream);
   }
 
@@ -97,7 +92,7 @@
     const old = event.detail.target;
     const fresh = event.detail.fragment.querySelector("#" + CSS.escape(old.id));
     const sent = fresh ? fresh.innerHTML : "";
-    if (old.id !== "pulse" && (html.get(old.id) === sent || isBeingRead(old))) {
+    if (old.id !== "pulse" && (html.get(old.id) === sent || isInUse(old))) {
       event.detail.shouldSwap = false;
       return;
     }
@@ -111,8 +106,16 @@
     if (region) adopt(region);
   });
 
-  // Forms stand outside the regions, so only a selection can be lost.
-  function isBeingRead(region) {
+  // A region that is replaced between press and release would swallow the click.
+  let pressed = null;
+  addEventListener("pointerdown", (event) => { pressed = event.target; }, true);
+  for (const end of ["pointerup", "pointercancel"]) {
+    addEventListener(end, () => setTimeout(() => { pressed = null; }), true);
+  }
+
+  // Forms stand outside the regions: what can be lost is a click or a selection.
+  function isInUse(region) {
+    if (pressed instanceof Node && region.contains(pressed)) return true;
     const selection = getSelection();
     return !selection.isCollapsed && region.contains(selection.anchorNode);
   }
@@ -181,10 +184,7 @@
     }
     showFreshness(now);
     if (document.hidden) return;
-    const isHeard = now - heardAt < STREAM_SILENT_MS && failedSince === null;
-    if (now - askedAt > (isHeard ? ASK_RARELY_MS : ASK_EVERY_MS)) {
-      refresh();
-    }
+    if (now - askedAt > ASK_EVERY_MS) refresh();
   }
 
   function showFreshness(now) {
@@ -236,7 +236,8 @@
 
   dialog?.addEventListener("htmx:afterSwap", () => {
     if (!dialog.open) dialog.showModal();
-    dialog.querySelector(".has-error input, #id_reason, form input:not([type=hidden])")?.focus();
+    const wrong = dialog.querySelector(".has-error :is(input, select)");
+    (wrong ?? dialog.querySelector("#id_reason"))?.focus();
   });
   dialog?.addEventListener("close", () => { document.getElementById("dialog-body").replaceChildren(); });
   dialog?.addEventListener("htmx:responseError", (event) => {

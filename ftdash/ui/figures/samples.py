@@ -4,13 +4,14 @@ from ftdash.metrics.answers import SamplePoint
 from ftdash.ui.figures.style import POINTS_MAX, Figure, Json, axis, layout, moment
 from ftdash.ui.formats import rate, size
 
+LINE_POINTS_MIN = 2
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 SERIES = ("@series-1", "@series-2", "@series-3", "@series-4", "@series-5")
 """Repeated beyond five slots; hovering then still tells neighbours apart."""
 
 
 def throughput(samples: list[SamplePoint]) -> Figure | None:
-    if not samples:
+    if len(samples) < LINE_POINTS_MIN:
         return None
     kept = samples[-POINTS_MAX:]
     rates = [sample.records_per_s for sample in kept]
@@ -21,7 +22,7 @@ def throughput(samples: list[SamplePoint]) -> Figure | None:
 
 def memory(samples: list[SamplePoint]) -> Figure | None:
     kept = [sample for sample in samples[-POINTS_MAX:] if sample.resident_bytes]
-    if not kept:
+    if len(kept) < LINE_POINTS_MIN:
         return None
     slots = sorted({slot for sample in kept for slot in sample.resident_bytes})
     traces = [memory_line(slot, kept) for slot in slots]
