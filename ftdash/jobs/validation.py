@@ -41,7 +41,8 @@ def check_startable(
 
     check_parallelism(parallelism, max_parallelism)
     Settings.parse(settings)
-    registered_flow(flow).build(parameters)
+    for source in registered_flow(flow).build(parameters).sources.values():
+        source.validate()
 
 
 def check_place(path: str, pipeline: Pipeline) -> None:

@@ -44,7 +44,7 @@ class HashMapBatchList:
         if batch.num_rows:
             self._batches.setdefault(namespace, []).append(batch)
             self._rows += batch.num_rows
-            self._bytes += batch.get_total_buffer_size()
+            self._bytes += batch.nbytes
 
     def namespaces_at_most(self, bound: int) -> list[int]:
         return sorted(namespace for namespace in self._batches if namespace <= bound)
@@ -52,7 +52,7 @@ class HashMapBatchList:
     def pop(self, namespace: int) -> list[pa.RecordBatch]:
         batches = self._batches.pop(namespace, [])
         self._rows -= sum(batch.num_rows for batch in batches)
-        self._bytes -= sum(batch.get_total_buffer_size() for batch in batches)
+        self._bytes -= sum(batch.nbytes for batch in batches)
         return batches
 
     def cut(self) -> FrozenState:
