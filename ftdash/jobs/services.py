@@ -28,6 +28,7 @@ from ftdash.jobs.validation import (
     check_point,
     check_reason,
     check_slot,
+    check_sources,
     check_startable,
 )
 from pipelines.domain.errors import Rejected
@@ -56,6 +57,7 @@ def submit_pipeline(
     check_name(name)
     parameters, settings = parameters or {}, settings or {}
     check_startable(flow, parallelism, max_parallelism, parameters, settings)
+    check_sources(flow, parameters)
     with transaction.atomic():
         existing = Pipeline.objects.filter(name=name).first()
         if existing is not None:

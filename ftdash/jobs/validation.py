@@ -41,6 +41,13 @@ def check_startable(
 
     check_parallelism(parallelism, max_parallelism)
     Settings.parse(settings)
+    registered_flow(flow).build(parameters)
+
+
+def check_sources(flow: str, parameters: dict[str, str]) -> None:
+    """Raises Rejected naming the file or column. Not for a restore: it may not read it all."""
+    from pipelines.flows.registry import flow as registered_flow
+
     for source in registered_flow(flow).build(parameters).sources.values():
         source.validate()
 

@@ -71,7 +71,9 @@ def _host(
     settings = Settings.parse(spec.settings)
     check_parallelism(spec.parallelism, spec.max_parallelism)
     pipeline = flow(spec.pipeline).build(spec.parameters)
-    if lease.attempts_so_far() == 0:  # what has been read already need not be there any more
+    if (
+        spec.restore_from is None and lease.attempts_so_far() == 0
+    ):  # what has been read already need not be there any more
         for source in pipeline.sources.values():
             source.validate()
     store = FileSystemCheckpointStore([str(directory.path.parent.parent)])
