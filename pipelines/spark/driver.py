@@ -71,9 +71,8 @@ def _host(
     settings = Settings.parse(spec.settings)
     check_parallelism(spec.parallelism, spec.max_parallelism)
     pipeline = flow(spec.pipeline).build(spec.parameters)
-    if (
-        spec.restore_from is None and lease.attempts_so_far() == 0
-    ):  # what has been read already need not be there any more
+    # What a restored or resumed run has read already need not be there any more.
+    if spec.restore_from is None and lease.attempts_so_far() == 0:
         for source in pipeline.sources.values():
             source.validate()
     store = FileSystemCheckpointStore([str(directory.path.parent.parent)])
