@@ -62,6 +62,19 @@ def test_a_paced_reader_hands_out_exactly_what_is_due() -> None:
     assert reader.is_exhausted
 
 
+def test_a_late_record_waits_behind_the_one_before_it_until_both_are_due() -> None:
+    late_last = [(0, 0), (1, 3 * MS_PER_HOUR), (2, MS_PER_HOUR)]
+    clock = ManualClock()
+    reader = reader_of(ListSource([late_last]), clock=clock, event_hours_per_s=HOUR_PER_S)
+
+    read_by_second = []
+    for _ in range(4):
+        read_by_second.append(drained(reader))
+        clock.now_ms += SECOND_MS
+
+    assert read_by_second == [[0], [], [], [1, 2]]
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_a_watermark_never_passes_a_record_that_is_still_to_come(seed: int) -> None:
     chance = random.Random(seed)

@@ -1,0 +1,276 @@
+"""One subtask in this process: real gate, channels, chain and store; no slot and no master.
+
+The graph joins two streams, so that a gate has one channel per port. The operator remembers every
+record as keyed state, so that a snapshot tells exactly what lies before its barrier.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import pyarrow as pa
+
+from pipelines.channels.gate import Gate
+from pipelines.channels.local import LocalOutput
+from pipelines.connectors.sink import SinkContext, Superseded
+from pipelines.domain.elements import Element
+from pipelines.domain.graph import Connection
+from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, RunId, Uid, channel_id
+from pipelines.domain.phases import SubtaskPhases
+from pipelines.domain.snapshots import Json, SubtaskSnapshot
+from pipelines.operators.operator import Operator, OperatorContext
+from pipelines.runtime.alignment_timing import AlignmentTiming
+from pipelines.runtime.chain import ChainPlace, OperatorChain
+from pipelines.runtime.exchange import Exchange
+from pipelines.runtime.gate_feed import GateFeed
+from pipelines.runtime.mailbox import Mailbox
+from pipelines.runtime.restoring import NOTHING
+from pipelines.runtime.snapshotting import SnapshotWriter
+from pipelines.runtime.source_feed import SourceFeed
+from pipelines.runtime.source_reader import SourceReader
+from pipelines.runtime.subtask import Feed, Subtask
+from pipelines.state.backend import BatchListDescriptor
+from pipelines.state.hashmap import HashMapBackend
+from pipelines.storage.filesystem import FileSystemCheckpointStore
+from pipelines.stream import Environment, Pipeline, Stream
+from tests.unit.runtime.fakes import SCHEMA, ListSource, ManualClock, keys_of
+
+LEFT, RIGHT = "left", "right"
+SEEN = BatchListDescriptor("seen", SCHEMA, ("key",))
+MAX_PARALLELISM = 128
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class InlineExecutor(Executor):
+    """Runs what it is given at once, on the caller's thread."""
+
+    def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
+        future.set_result(call(*args, **kwargs))
+        return future
+
+
+class WaitsForEver(Exception):
+    """A subtask has nothing to do, and nothing more will come."""
+
+
+class ScriptedMailbox(Mailbox):
+    """Takes the next step of a script whenever the subtask has nothing to do: no second thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.script: list[Callable[[], None]] = []
+
+    def wait(self, timeout_ms: float) -> None:
+        if not self.script:
+            raise WaitsForEver
+        self.script.pop(0)()
+
+
+@dataclass(slots=True)
+class RecordingReporter:
+    """What a subtask has told the world."""
+
+    root: Path
+    snapshots: dict[int, SubtaskSnapshot] = field(default_factory=dict)
+    phases: dict[int, SubtaskPhases] = field(default_factory=dict)
+    declines: list[tuple[int, Exception]] = field(default_factory=list)
+    commits: list[int] = field(default_factory=list)
+    sources_over: int = 0
+    failures: list[BaseException] = field(default_factory=list)
+    has_ended: bool = False
+
+    def acknowledged(
+        self, checkpoint_id: CheckpointId, snapshot: SubtaskSnapshot, phases: SubtaskPhases
+    ) -> None:
+        self.snapshots[checkpoint_id] = snapshot
+        self.phases[checkpoint_id] = phases
+
+    def declined(self, place: ChainPlace, checkpoint_id: CheckpointId, error: Exception) -> None:
+        self.declines.append((checkpoint_id, error))
+
+    def committed(self, place: ChainPlace, checkpoint_id: CheckpointId) -> None:
+        self.commits.append(checkpoint_id)
+
+    def sources_ended(self, place: ChainPlace) -> None:
+        self.sources_over += 1
+
+    def failed(self, place: ChainPlace, error: BaseException) -> None:
+        self.failures.append(error)
+
+    def ended(self, place: ChainPlace) -> None:
+        self.has_ended = True
+
+    def location_of(self, checkpoint_id: CheckpointId) -> str:
+        return str(self.root / f"chk-{checkpoint_id}")
+
+
+class Remembering(Operator):
+    """Passes everything on, and keeps it as state; counts the records of each port."""
+
+    def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
+        return inputs[0]
+
+    def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
+        super().open(context, inputs)
+        self._seen = context.state.batch_list(SEEN)
+
+    def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
+        self._seen.append(0, batch)
+        self.context.count(f"port_{port}", batch.num_rows)
+        self.context.collect(batch)
+
+
+@dataclass(slots=True)
+class MemorySink:
+    """Keys that were written, and those that were committed, in order."""
+
+    written: list[int] = field(default_factory=list)
+    committed: list[int] = field(default_factory=list)
+    guarantee: str = "exactly-once"
+    _unprepared: list[int] = field(default_factory=list)
+
+    def validate(self, schema: pa.Schema) -> None:
+        pass
+
+    def open(self, context: SinkContext, schema: pa.Schema) -> "MemorySink":
+        return self
+
+    def rewind(
+        self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
+    ) -> Superseded | None:
+        return None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self.written += keys_of(batch)
+        self._unprepared += keys_of(batch)
+
+    def prepare(self, checkpoint_id: CheckpointId) -> list[Json]:
+        prepared: list[Json] = list(self._unprepared)
+        self._unprepared = []
+        return prepared
+
+    def commit(self, checkpoint_id: CheckpointId, committables: list[Any]) -> None:
+        self.committed += committables
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(slots=True)
+class RecordingOutput:
+    channel: ChannelId
+    sent: list[Element] = field(default_factory=list)
+
+    def send(self, element: Element) -> None:
+        self.sent.append(element)
+
+    def blocked_ms(self) -> float:
+        return 0.0
+
+
+def joining_pipeline(source: ListSource, sink: MemorySink) -> Pipeline:
+    env = Environment(max_parallelism=MAX_PARALLELISM)
+    inputs = tuple(Connection(env.source(source, uid=uid).node, ("key",)) for uid in (LEFT, RIGHT))
+    both = env.add_operator("both", Remembering, inputs)
+    Stream(env, both, "at").sink(sink, uid="out")
+    return env.build()
+
+
+@dataclass(slots=True)
+class JoiningSubtask:
+    """The only subtask of the joining vertex, with the writing ends of its two channels."""
+
+    root: Path
+    clock: ManualClock = field(default_factory=ManualClock)
+    sink: MemorySink = field(default_factory=MemorySink)
+    channels: dict[str, ChannelId] = field(init=False)
+    inputs: dict[str, LocalOutput] = field(init=False)
+    gate: Gate = field(init=False)
+    feed: GateFeed = field(init=False)
+    mailbox: ScriptedMailbox = field(default_factory=ScriptedMailbox)
+    subtask: Subtask = field(init=False)
+    reporter: RecordingReporter = field(init=False)
+
+    def __post_init__(self) -> None:
+        both = Uid("both")
+        self.channels = {
+            uid: channel_id(Uid(uid), 0, both, port, 0) for port, uid in enumerate((LEFT, RIGHT))
+        }
+        self.inputs = {uid: LocalOutput(channel) for uid, channel in self.channels.items()}
+        ports = {channel: port for port, channel in enumerate(self.channels.values())}
+        self.gate = Gate(list(ports))
+        for output in self.inputs.values():
+            output.on_gate(self.gate)
+        self.feed = GateFeed(self.gate, ports, AlignmentTiming(self.clock), None)
+        self.reporter = RecordingReporter(self.root)
+        pipeline = joining_pipeline(ListSource([]), self.sink)
+        self.subtask = subtask_of(
+            pipeline, both, self.feed, self.reporter, self.clock, {}, self.mailbox
+        )
+
+    def run(self, *script: Callable[[], None]) -> None:
+        """The subtask's whole life, on this thread; its input is what the script does."""
+        self.mailbox.script = list(script)
+        self.subtask.run()
+
+    def consume(self) -> None:
+        """Everything that the gate will give now."""
+        while self.feed.advance(self.subtask):
+            continue
+
+    def seen_at(self, checkpoint_id: int) -> list[int]:
+        """The keys in the operator's state, read back from the files of a checkpoint."""
+        location = self.reporter.location_of(CheckpointId(checkpoint_id))
+        store = FileSystemCheckpointStore([str(self.root)])
+        return [
+            key
+            for operator in self.reporter.snapshots[checkpoint_id].operators
+            for state in operator.states
+            for batch in store.read_batches(location, state.file)
+            for key in keys_of(batch)
+        ]
+
+
+@dataclass(slots=True)
+class ReadingSubtask:
+    """A source's subtask, and what it has sent downstream."""
+
+    root: Path
+    source: ListSource
+    clock: ManualClock = field(default_factory=ManualClock)
+    output: RecordingOutput = field(default_factory=lambda: RecordingOutput(ChannelId("out")))
+    feed: SourceFeed = field(init=False)
+    subtask: Subtask = field(init=False)
+    reporter: RecordingReporter = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.feed = SourceFeed(SourceReader(self.source, (), 0, 1, self.clock, None))
+        self.reporter = RecordingReporter(self.root)
+        exchanges = {Uid(LEFT): [Exchange(("key",), [self.output], MAX_PARALLELISM)]}
+        pipeline = joining_pipeline(self.source, MemorySink())
+        self.subtask = subtask_of(
+            pipeline, Uid(LEFT), self.feed, self.reporter, self.clock, exchanges, Mailbox()
+        )
+
+
+def subtask_of(
+    pipeline: Pipeline,
+    vertex: Uid,
+    feed: Feed,
+    reporter: RecordingReporter,
+    clock: ManualClock,
+    exchanges: dict[Uid, list[Exchange]],
+    mailbox: Mailbox,
+) -> Subtask:
+    place = ChainPlace(
+        RunId("run-1"), Attempt(1), pipeline.graph.vertex(vertex), 0, 1, MAX_PARALLELISM
+    )
+    restored = dict.fromkeys(place.vertex.nodes, NOTHING)
+    chain = OperatorChain(pipeline, place, HashMapBackend, exchanges, restored)
+    writer = SnapshotWriter(FileSystemCheckpointStore([str(reporter.root)]))
+    return Subtask(place, chain, feed, writer, InlineExecutor(), reporter, clock, mailbox)

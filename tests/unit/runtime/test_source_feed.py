@@ -1,0 +1,105 @@
+"""A source's subtask: barriers cut between its batches, and it ends only by a final checkpoint."""
+
+from pathlib import Path
+
+from pipelines.connectors.positions import SplitPositions
+from pipelines.domain.elements import (
+    MAX_WATERMARK_MS,
+    Barrier,
+    Element,
+    EndOfInput,
+    Records,
+    Watermark,
+)
+from pipelines.domain.ids import CheckpointId
+from tests.unit.runtime.fakes import ListSource, keys_of
+from tests.unit.runtime.hosted import ReadingSubtask
+
+
+def test_a_barrier_stands_where_the_position_of_its_snapshot_says(tmp_path: Path) -> None:
+    host = ReadingSubtask(tmp_path, source_of(8))
+    host.feed.advance(host.subtask)
+    host.feed.advance(host.subtask)
+
+    host.feed.on_injected(barrier(1), host.subtask)
+    host.feed.advance(host.subtask)
+
+    (operator,) = host.reporter.snapshots[1].operators
+    assert keys_before(host.output.sent, barrier(1)) == [0, 1, 2, 3, 4, 5]
+    assert SplitPositions.from_json(operator.positions).current() == (0, 6)
+    assert operator.counters == {"records_read": 6}
+    assert operator.watermark_ms == 4
+    assert keys_before(host.output.sent, None) == list(range(8))
+
+
+def test_a_source_that_has_read_everything_says_so_once_and_still_answers_barriers(
+    tmp_path: Path,
+) -> None:
+    host = ReadingSubtask(tmp_path, source_of(2))
+
+    for _ in range(4):
+        host.feed.advance(host.subtask)
+    host.feed.on_injected(barrier(1), host.subtask)
+
+    assert host.reporter.sources_over == 1
+    assert not host.feed.has_ended
+    assert list(host.reporter.snapshots) == [1]
+    assert Watermark(MAX_WATERMARK_MS) in host.output.sent
+
+
+def test_nothing_follows_a_final_barrier_but_the_end(tmp_path: Path) -> None:
+    host = ReadingSubtask(tmp_path, source_of(8))
+    host.feed.advance(host.subtask)
+
+    host.feed.on_injected(barrier(1, is_final=True), host.subtask)
+    did_something = host.feed.advance(host.subtask)
+    host.feed.on_completed(CheckpointId(1), host.subtask)
+
+    assert not did_something
+    assert host.feed.has_ended
+    assert host.output.sent[-2:] == [barrier(1, is_final=True), EndOfInput()]
+
+
+def test_a_checkpoint_that_is_not_final_ends_nothing(tmp_path: Path) -> None:
+    host = ReadingSubtask(tmp_path, source_of(8))
+
+    host.feed.on_injected(barrier(1), host.subtask)
+    host.feed.on_completed(CheckpointId(1), host.subtask)
+
+    assert not host.feed.has_ended
+    assert host.feed.advance(host.subtask)
+
+
+def test_after_an_aborted_final_checkpoint_the_stream_goes_on(tmp_path: Path) -> None:
+    host = ReadingSubtask(tmp_path, source_of(3))
+    host.feed.on_injected(barrier(1, is_final=True), host.subtask)
+
+    host.feed.on_aborted(CheckpointId(1), host.subtask)
+    host.feed.advance(host.subtask)
+
+    assert keys_before(host.output.sent, None) == [0, 1, 2]
+
+
+def test_a_watermark_is_sent_only_when_it_has_moved(tmp_path: Path) -> None:
+    still = ListSource([[(0, 5), (1, 5), (2, 5), (3, 9)]], batch_rows=1)
+    host = ReadingSubtask(tmp_path, still)
+
+    for _ in range(5):
+        host.feed.advance(host.subtask)
+
+    marks = [mark for mark in host.output.sent if isinstance(mark, Watermark)]
+    assert marks == [Watermark(4), Watermark(8), Watermark(MAX_WATERMARK_MS)]
+
+
+def source_of(count: int) -> ListSource:
+    return ListSource([[(key, key) for key in range(count)]])
+
+
+def barrier(checkpoint_id: int, *, is_final: bool = False) -> Barrier:
+    return Barrier(CheckpointId(checkpoint_id), trigger_ms=0, is_final=is_final)
+
+
+def keys_before(sent: list[Element], mark: Barrier | None) -> list[int]:
+    end = len(sent) if mark is None else sent.index(mark)
+    batches = [element.batch for element in sent[:end] if isinstance(element, Records)]
+    return [key for batch in batches for key in keys_of(batch)]
