@@ -1,15 +1,14 @@
 """What a slot and the job master say to each other, as JSON frames on the control connection.
 
-Slot to master: `Hello`, `Deployed`, `Running`, `Acknowledged`, `Declined`, `SourcesEnded`,
-`Committed`, `Failed`, `PeerLost`, `Ended`, `Sampled`. Master to slot: `Deploy`, `Begin`, `Inject`,
-`Completed`, `Aborted`, `Die`. The connection belongs to one attempt; its end is the slot's end.
+The unions `FromSlot` and `FromMaster` list who says what. The connection belongs to one attempt;
+its end is the slot's end.
 """
 
 import msgspec
 
 from pipelines.domain.events import SubtaskSample
 from pipelines.domain.failures import CheckpointFailureReason
-from pipelines.domain.ids import CheckpointId, RunId, Uid
+from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.snapshots import SubtaskSnapshot
 from pipelines.domain.status import KillMoment
@@ -79,6 +78,13 @@ class PeerLost(Message, frozen=True, kw_only=True):
     problem: str
 
 
+class StrangerTurnedAway(Message, frozen=True, kw_only=True):
+    """Somebody without the attempt's token, or of an older attempt, tried the data port."""
+
+    attempt: Attempt  # the one it claimed; 0 when it claimed none
+    what: str
+
+
 class Ended(Message, frozen=True, kw_only=True):
     """Every subtask of the slot has ended after the final checkpoint."""
 
@@ -145,6 +151,7 @@ FromSlot = (
     | Committed
     | Failed
     | PeerLost
+    | StrangerTurnedAway
     | Ended
     | Sampled
 )

@@ -67,6 +67,7 @@ from pipelines.runtime.control import (
     Running,
     Sampled,
     SourcesEnded,
+    StrangerTurnedAway,
 )
 from pipelines.runtime.control_server import ControlServer
 from pipelines.runtime.job_events import (
@@ -298,6 +299,8 @@ class JobMaster(CheckpointListener):
                 self._on_subtask_failed(slot, message)
             case PeerLost(problem=problem):
                 self._on_peer_lost(slot, problem)
+            case StrangerTurnedAway(attempt=attempt, what=what):
+                self._emit(ZombieRefused(zombie_attempt=attempt, what=what))
             case Ended():
                 self._on_slot_ended(slot)
 

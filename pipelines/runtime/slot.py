@@ -19,6 +19,7 @@ import pyarrow as pa
 from pipelines.channels.channel import PeerAddress
 from pipelines.channels.handshake import prove_token
 from pipelines.channels.network import SlotNetwork
+from pipelines.channels.server import RefusedConnection
 from pipelines.domain.elements import Barrier
 from pipelines.domain.errors import InvariantViolated, Rejected
 from pipelines.domain.ids import Attempt, CheckpointId, Uid
@@ -47,6 +48,7 @@ from pipelines.runtime.control import (
     PeerLost,
     Running,
     SourcesEnded,
+    StrangerTurnedAway,
 )
 from pipelines.runtime.control_link import ControlLink
 from pipelines.runtime.deployment import Deployment, deploy
@@ -87,7 +89,11 @@ class SlotHost:
         self._link = link
         self._clock = SystemClock()
         self._network = SlotNetwork(
-            slot, address.attempt, address.token, on_failure=self._network_failed
+            slot,
+            address.attempt,
+            address.token,
+            on_failure=self._network_failed,
+            on_refused=self._turned_away,
         )
         self._uploads = ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="upload")
         self._deployment: Deployment | None = None
@@ -217,6 +223,11 @@ class SlotHost:
     def _network_failed(self, problem: str) -> None:
         if not self._has_ended:
             self._try_send(PeerLost(problem=problem))
+
+    def _turned_away(self, refused: RefusedConnection) -> None:
+        attempt = refused.claim.attempt if refused.claim else Attempt(0)
+        what = f"a data connection from {refused.address}: {refused.refusal}"
+        self._try_send(StrangerTurnedAway(attempt=attempt, what=what))
 
     def _report_failure(
         self, vertex: Uid | None, subtask: int | None, error: BaseException
