@@ -1,0 +1,150 @@
+"""How a checkpoint is dealt to the subtasks of an attempt, at the same or another parallelism."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pipelines.connectors.positions import initial
+from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.domain.key_groups import range_of
+from pipelines.domain.snapshots import OperatorSnapshot
+from pipelines.runtime.restoring import RestoredOperator, RestorePoint, StoredCommittables
+from pipelines.state.hashmap import HashMapBackend
+from tests.unit.runtime.fakes import keys_of
+from tests.unit.runtime.hosted import MAX_PARALLELISM, SEEN
+from tests.unit.runtime.points import manifest_of, operator_of, store_in, stored_keys
+
+KEYS = list(range(500))
+BOTH = Uid("both")
+
+at_any_parallelism = pytest.mark.parametrize(
+    ("old", "new"), [(1, 1), (1, 3), (2, 3), (3, 2), (4, 1), (3, 7)]
+)
+
+
+@at_any_parallelism
+def test_every_key_goes_to_the_owner_of_its_key_group_and_to_nobody_else(
+    old: int, new: int, tmp_path: Path
+) -> None:
+    location = str(tmp_path / "chk-1")
+    store = store_in(tmp_path)
+    handles = [stored_keys(store, location, i, old, KEYS) for i in range(old)]
+    manifest = manifest_of([[operator_of(states=states)] for states in handles])
+    point = RestorePoint(store, location, manifest)
+
+    held = [keys_held(point, subtask, new) for subtask in range(new)]
+    expected = [keys_kept(tmp_path / f"{new}", subtask, new) for subtask in range(new)]
+
+    assert held == expected
+    assert sorted(key for keys in held for key in keys) == KEYS
+
+
+def test_only_files_that_hold_some_of_its_key_groups_are_read(tmp_path: Path) -> None:
+    location = str(tmp_path / "chk-1")
+    store = store_in(tmp_path)
+    handles = [stored_keys(store, location, i, 4, KEYS) for i in range(4)]
+    point = RestorePoint(
+        store, location, manifest_of([[operator_of(states=states)] for states in handles])
+    )
+
+    shares = [share_of(point, subtask, 2) for subtask in range(2)]
+
+    assert [len(share.states) for share in shares] == [2, 2]
+
+
+@at_any_parallelism
+def test_every_committable_goes_to_exactly_one_subtask(old: int, new: int, tmp_path: Path) -> None:
+    operators = [[operator_of(committables=[committable(1, [f"file-{i}"])])] for i in range(old)]
+    point = RestorePoint(store_in(tmp_path), str(tmp_path), manifest_of(operators))
+
+    dealt = [
+        [item for prepared in share_of(point, i, new).prepared for item in prepared.committables]
+        for i in range(new)
+    ]
+
+    assert dealt == [[f"file-{j}" for j in range(old) if j % new == i] for i in range(new)]
+
+
+def test_committables_come_oldest_first_under_their_own_checkpoint(tmp_path: Path) -> None:
+    operators = [
+        [operator_of(committables=[committable(7, ["a"]), committable(9, ["b", "c"])])],
+        [operator_of(committables=[committable(8, ["d"])])],
+    ]
+    point = RestorePoint(store_in(tmp_path), str(tmp_path), manifest_of(operators))
+
+    prepared = share_of(point, 0, 1).prepared
+
+    assert [(p.checkpoint_id, p.committables) for p in prepared] == [
+        (7, ("a",)),
+        (8, ("d",)),
+        (9, ("b", "c")),
+    ]
+
+
+@at_any_parallelism
+def test_counters_add_up_to_what_they_were(old: int, new: int, tmp_path: Path) -> None:
+    operators = [[operator_of(counters={"read": 10**i, f"only_{i}": 1})] for i in range(old)]
+    point = RestorePoint(store_in(tmp_path), str(tmp_path), manifest_of(operators))
+
+    shares = [dict(share_of(point, i, new).counters) for i in range(new)]
+
+    assert [share.get("read", 0) for share in shares] == [
+        sum(10**j for j in range(old) if j % new == i) for i in range(new)
+    ]
+    assert sum(share.get("only_0", 0) for share in shares) == 1
+
+
+def test_a_source_is_handed_the_positions_of_all_old_subtasks(tmp_path: Path) -> None:
+    positions = [initial(i, 3).to_json() for i in range(3)]
+    operators = [[operator_of(positions=position)] for position in positions]
+    point = RestorePoint(store_in(tmp_path), str(tmp_path), manifest_of(operators))
+
+    assert list(share_of(point, 1, 2).positions) == positions
+
+
+@pytest.mark.parametrize(
+    ("watermarks", "restored"), [([30, 10, 20], 10), ([30, None], None), ([None], None), ([0], 0)]
+)
+def test_event_time_goes_on_from_the_earliest_and_is_unknown_if_it_was_for_one(
+    watermarks: list[int | None], restored: int | None, tmp_path: Path
+) -> None:
+    operators = [[operator_of(watermark_ms=watermark)] for watermark in watermarks]
+    point = RestorePoint(store_in(tmp_path), str(tmp_path), manifest_of(operators))
+
+    assert [share_of(point, i, 2).watermark_ms for i in range(2)] == [restored, restored]
+
+
+def test_an_operator_that_the_point_does_not_know_starts_with_nothing(tmp_path: Path) -> None:
+    other = OperatorSnapshot(uid=Uid("other"), counters={"read": 1}, watermark_ms=5)
+    point = RestorePoint(store_in(tmp_path), str(tmp_path), manifest_of([[other]]))
+
+    assert share_of(point, 0, 1) == RestoredOperator()
+
+
+def share_of(point: RestorePoint, subtask: int, parallelism: int) -> RestoredOperator:
+    groups = range_of(subtask, parallelism, MAX_PARALLELISM)
+    return point.share_of(BOTH, subtask, parallelism, groups)
+
+
+def keys_held(point: RestorePoint, subtask: int, parallelism: int) -> list[int]:
+    """The keys of a backend that was restored from its share, sorted."""
+    groups = range_of(subtask, parallelism, MAX_PARALLELISM)
+    backend = HashMapBackend(groups, MAX_PARALLELISM)
+    backend.batch_list(SEEN)
+    for name, batches in share_of(point, subtask, parallelism).states:
+        backend.restore(name, batches)
+    return sorted(k for state in backend.cut() for batch in state.batches for k in keys_of(batch))
+
+
+def keys_kept(root: Path, subtask: int, parallelism: int) -> list[int]:
+    """The keys of a subtask that was there from the start, sorted."""
+    store, location = store_in(root), str(root / f"chk-{subtask + 1}")
+    handles = stored_keys(store, location, subtask, parallelism, KEYS)
+    files = [store.read_batches(location, handle.file) for handle in handles]
+    return sorted(key for batches in files for batch in batches for key in keys_of(batch))
+
+
+def committable(checkpoint_id: int, items: list[object]) -> object:
+    stored = StoredCommittables(checkpoint_id=CheckpointId(checkpoint_id), items=items)
+    return msgspec.to_builtins(stored)
