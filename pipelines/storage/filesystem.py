@@ -5,6 +5,7 @@ durable and renamed. The manifest is linked into place, which is atomic and refu
 Source: the publication order of Flink's `FsCheckpointMetadataOutputStream`; digests are ours.
 """
 
+import base64
 import contextlib
 import hashlib
 import os
@@ -71,7 +72,7 @@ class FileSystemCheckpointStore:
             raise CorruptSnapshot(problem)
         path = directory / file.name
         if path.suffix == ".parquet":
-            yield from pq.ParquetFile(path).iter_batches(use_threads=False)
+            yield from _parquet_batches(path)
             return
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
         for index in range(reader.num_record_batches):
@@ -191,6 +192,15 @@ def _write_durably(
         file.flush()
         os.fsync(file.fileno())
     return digesting.length, digesting.digest
+
+
+def _parquet_batches(path: Path) -> Iterator[pa.RecordBatch]:
+    """Rows in the types they were written in: Parquet itself has no seconds, for one."""
+    file = pq.ParquetFile(path)
+    encoded = file.metadata.metadata[b"ARROW:schema"]
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded)))
+    for batch in file.iter_batches(use_threads=False):
+        yield batch.cast(schema)
 
 
 def _link_if_absent(temporary: Path, final: Path) -> bool:

@@ -3,6 +3,7 @@
 import hashlib
 import threading
 from collections.abc import Callable
+from datetime import UTC, date, datetime, time
 from pathlib import Path
 
 import msgspec
@@ -25,6 +26,16 @@ from pipelines.storage.store import CheckpointStore, Publication
 
 SCHEMA = pa.schema([("key", pa.int64()), ("name", pa.string()), ("__key_group", pa.uint16())])
 DEADLINE_S = 5.0
+SAMPLES = {
+    pa.bool_(): True,
+    pa.large_string(): "JFK",
+    pa.timestamp("s"): datetime(2013, 1, 1),
+    pa.timestamp("ns", "UTC"): datetime(2013, 1, 1, tzinfo=UTC),
+    pa.date32(): date(2013, 1, 1),
+    pa.date64(): date(2013, 1, 1),
+    pa.time32("s"): time(12, 30),
+}
+NUMBERS = [pa.int8(), pa.uint32(), pa.uint64(), pa.float32()]
 
 Damaging = Callable[[Path], object]
 
@@ -50,6 +61,21 @@ def test_rows_come_back_as_they_were_written(
     found = pa.Table.from_batches(store.read_batches(location, handle), SCHEMA)
 
     assert found.equals(pa.Table.from_batches(batches, SCHEMA))
+
+
+@pytest.mark.parametrize("open_format", [False, True])
+@pytest.mark.parametrize("column_type", [*NUMBERS, *SAMPLES], ids=str)
+def test_a_column_comes_back_in_the_type_it_was_written_in(
+    store: CheckpointStore, location: str, column_type: pa.DataType, open_format: bool
+) -> None:
+    schema = pa.schema([("column", column_type)])
+    written = pa.RecordBatch.from_pylist([{"column": SAMPLES.get(column_type, 1)}, {}], schema)
+
+    file = store.write_batches(location, "s", written.schema, [written], open_format=open_format)
+
+    [read] = store.read_batches(location, file)
+    assert read.equals(written)
+    assert read.schema == written.schema
 
 
 @pytest.mark.parametrize(("open_format", "suffix"), [(False, ".arrow"), (True, ".parquet")])
