@@ -67,8 +67,9 @@ class ColumnStore:
     def __init__(self, types: dict[str, ColumnType]) -> None:
         self._columns: Columns = {n: np.zeros(INITIAL_ROWS, dtype=t) for n, t in types.items()}
         self._capacity = INITIAL_ROWS
-        # Weak: a cut that nobody will read any more must not cost copies.
-        self._cuts: weakref.WeakSet[ColumnsCut] = weakref.WeakSet()
+        # Weak: a cut that nobody will read any more must not cost copies. A list and not a set:
+        # only this thread may change it, while another one drops the last reference to a cut.
+        self._cuts: list[weakref.ref[ColumnsCut]] = []
 
     def __getitem__(self, name: str) -> Column:
         """The live column, for reading; writes go through `write`."""
@@ -97,14 +98,16 @@ class ColumnStore:
 
     def cut(self, length: int) -> ColumnsCut:
         cut = ColumnsCut(dict(self._columns), length)
-        self._cuts.add(cut)
+        self._cuts = [known for known in self._cuts if known() is not None] + [weakref.ref(cut)]
         return cut
 
     def _save(self, rows: Rows) -> None:
-        if not self._cuts:
+        cuts = [cut for reference in self._cuts if (cut := reference()) is not None]
+        if not cuts:
+            self._cuts.clear()
             return
         touched = np.zeros((self._capacity >> SEGMENT_BITS) + 1, dtype=np.bool_)
         touched[rows >> SEGMENT_BITS] = True
         segments = np.flatnonzero(touched)
-        for cut in list(self._cuts):
+        for cut in cuts:
             cut.before_write(segments)

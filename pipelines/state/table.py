@@ -84,10 +84,12 @@ class HashMapTable:
             return
         check(bool(self._store[LIVE][rows].all()), "only live rows are deleted")
         in_overflow = np.array([row in self._overflown_rows for row in rows.tolist()], dtype=bool)
-        self._index.remove(self._store[HASH][rows[~in_overflow]])
         for row in rows[in_overflow].tolist():
             del self._overflow[self._key_at(row)]
             self._overflown_rows.remove(row)
+        freed = self._store[HASH][rows[~in_overflow]]
+        self._index.remove(freed)
+        self._promote(freed)
         self._store.write(rows, {LIVE: np.zeros(len(rows), dtype=np.bool_)})
         self._free.extend(rows.tolist())
         self._live_count -= len(rows)
@@ -188,6 +190,18 @@ class HashMapTable:
             row = self._overflow[key] = int(rows[0])
             self._overflown_rows.add(row)
         return row
+
+    def _promote(self, freed: Hashes) -> None:
+        """Give hashes that lost their row to a key of the overflow that shares them.
+
+        Otherwise the index would call that key unseen and give it a second row.
+        """
+        for key, row in list(self._overflow.items()):
+            shared = self._store[HASH][[row]]
+            if np.isin(shared, freed).all() and self._index.find(shared)[0] == NO_ROW:
+                self._index.insert(shared, np.array([row], dtype=np.int64))
+                del self._overflow[key]
+                self._overflown_rows.remove(row)
 
     def _key_at(self, row: int) -> Key:
         return tuple(self._store[name][row] for name in self._key_names)

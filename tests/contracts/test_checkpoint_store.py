@@ -25,6 +25,18 @@ from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.store import CheckpointStore, Publication
 
 SCHEMA = pa.schema([("key", pa.int64()), ("name", pa.string()), ("__key_group", pa.uint16())])
+STATE_TYPES = [
+    pa.int8(),
+    pa.uint16(),
+    pa.uint64(),
+    pa.float32(),
+    pa.bool_(),
+    pa.date32(),
+    pa.large_string(),
+    pa.binary(),
+    pa.timestamp("s"),  # Parquet itself knows no seconds
+    pa.timestamp("us", tz="UTC"),
+]
 DEADLINE_S = 5.0
 SAMPLES = {
     pa.bool_(): True,
@@ -76,6 +88,21 @@ def test_a_column_comes_back_in_the_type_it_was_written_in(
     [read] = store.read_batches(location, file)
     assert read.equals(written)
     assert read.schema == written.schema
+
+
+@pytest.mark.parametrize("open_format", [False, True])
+@pytest.mark.parametrize("data_type", STATE_TYPES, ids=str)
+def test_columns_come_back_with_their_own_type(
+    store: CheckpointStore, location: str, data_type: pa.DataType, open_format: bool
+) -> None:
+    schema = pa.schema([("value", data_type)])
+    batch = pa.RecordBatch.from_arrays([pa.nulls(3, data_type)], schema=schema)
+
+    handle = store.write_batches(location, "types", schema, [batch], open_format=open_format)
+    [found] = store.read_batches(location, handle)
+
+    assert found.schema == schema
+    assert found.equals(batch)
 
 
 @pytest.mark.parametrize(("open_format", "suffix"), [(False, ".arrow"), (True, ".parquet")])
