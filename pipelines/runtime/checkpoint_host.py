@@ -65,6 +65,7 @@ class _Underway:
     watermarks_ms: list[int] = field(default_factory=list)
     manifest: Manifest | None = None
     publication: Future[None] | None = None
+    is_ours: bool = True  # False: another driver has published under this id
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +214,7 @@ class CheckpointHost:
             case Publication.PUBLISHED | Publication.ALREADY_PUBLISHED:
                 effects = self._coordinator.on_published(written.checkpoint_id)
             case Publication.CONFLICT:
+                underway.is_ours = False
                 effects = self._coordinator.on_unpublished(
                     written.checkpoint_id, "another driver has published this checkpoint"
                 )
@@ -340,9 +342,16 @@ class CheckpointHost:
         )
         if self._attempt is not None:
             self._attempt.broadcast(Aborted(checkpoint_id=effect.checkpoint_id))
-        if underway is not None:
-            self._around.executor.submit(self._around.store.discard, underway.location)
+        if underway is not None and underway.is_ours:
+            attempt = self._around.fence.current
+            self._around.executor.submit(self._discard_unfinished, attempt, underway.location)
         self._listener.checkpoint_aborted(effect.request, f"{effect.reason} {effect.message}")
+
+    def _discard_unfinished(self, attempt: Attempt, location: str) -> None:
+        """On the executor: a successor may use the same id, so files are its own once it owns
+        the run."""
+        if self._around.owns_run(attempt):
+            self._around.store.discard(location)
 
     def _retain(self, underway: _Underway) -> None:
         point = RetainedPoint(

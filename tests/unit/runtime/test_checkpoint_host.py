@@ -1,0 +1,452 @@
+"""What becomes durable, when, and what everybody who waits for a checkpoint is told."""
+
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from pipelines.domain.events import (
+    CheckpointCommitted,
+    CheckpointCompleted,
+    CheckpointDiscarded,
+    CheckpointFailed,
+    CheckpointTriggered,
+    Event,
+    ZombieRefused,
+)
+from pipelines.domain.failures import CheckpointFailureReason
+from pipelines.domain.ids import Attempt, CheckpointId, RequestId, Uid
+from pipelines.domain.phases import SubtaskPhases
+from pipelines.domain.settings import Settings
+from pipelines.domain.snapshots import SubtaskSnapshot
+from pipelines.domain.status import CheckpointKind
+from pipelines.protocol.fencing import AttemptFence
+from pipelines.protocol.retention import RetainedPoints
+from pipelines.protocol.triggering import TriggerRequest
+from pipelines.runtime.attempt_host import AttemptHost
+from pipelines.runtime.checkpoint_host import (
+    CheckpointHost,
+    CheckpointListener,
+    CheckpointSurroundings,
+)
+from pipelines.runtime.control import (
+    Aborted,
+    Acknowledged,
+    Committed,
+    Completed,
+    Declined,
+    Inject,
+    Message,
+)
+from pipelines.runtime.job_events import JobEvent, ManifestWritten
+from tests.unit.runtime.fakes import ListSource, ManualClock
+from tests.unit.runtime.hosted import InlineExecutor, MemorySink, joining_pipeline
+from tests.unit.runtime.points import directory_in, operator_of, spec_of, store_in
+
+M = TypeVar("M", bound=Message)
+E = TypeVar("E", bound=Event)
+
+VERTICES = ("left", "right", "both")
+INTERVAL_MS, TIMEOUT_MS = 1_000, 5_000
+SAVEPOINT = TriggerRequest(CheckpointKind.SAVEPOINT, RequestId("save"))
+STOP = TriggerRequest(CheckpointKind.SAVEPOINT, RequestId("stop"), stops_run=True)
+
+
+def test_a_manifest_is_published_only_after_all_acknowledgements(tmp_path: Path) -> None:
+    master = Master(tmp_path)
+    master.trigger()
+
+    for vertex in VERTICES[:-1]:
+        master.acknowledge(1, vertex)
+    published_early = master.published
+    master.acknowledge(1, VERTICES[-1])
+
+    assert published_early == []
+    assert master.published == ["chk-1"]
+    assert master.completed == [1]
+    assert master.attempt.of(Completed) == [Completed(checkpoint_id=CheckpointId(1))]
+
+
+def test_nobody_is_told_of_a_completion_before_the_manifest_is_durable(tmp_path: Path) -> None:
+    master = Master(tmp_path)
+    master.trigger()
+
+    master.acknowledge_all(1, deliver=False)
+
+    assert (master.completed, master.attempt.of(Completed)) == ([], [])
+
+
+def test_the_same_acknowledgement_twice_stands_for_one(tmp_path: Path) -> None:
+    master = Master(tmp_path)
+    master.trigger()
+
+    for vertex in ("left", "left", "right"):
+        master.acknowledge(1, vertex)
+
+    assert master.published == []
+
+
+def test_after_the_lease_is_lost_nothing_is_published_or_announced(tmp_path: Path) -> None:
+    master = Master(tmp_path)
+    master.complete_one()
+
+    master.owns_run = False
+    for checkpoint_id in (2, 3):
+        master.trigger()
+        master.acknowledge_all(checkpoint_id)
+
+    assert master.completed == [1]
+    assert len(master.attempt.of(Completed)) == 1
+    assert master.published == ["chk-1"]
+    assert [event.message for event in master.failed] == ["this driver no longer owns the run"] * 2
+
+
+def test_a_point_that_another_driver_has_published_is_not_ours_and_stays(tmp_path: Path) -> None:
+    other = Master(tmp_path)
+    other.complete_one()
+    master = Master(tmp_path)
+    master.clock.now_ms += 1
+
+    master.complete_one()
+
+    (event,) = master.failed
+    assert event.message == "another driver has published this checkpoint"
+    assert master.completed == []
+    assert master.published == ["chk-1"]
+
+
+def test_a_driver_that_lost_the_lease_deletes_nothing_of_its_successor(tmp_path: Path) -> None:
+    master = Master(tmp_path)
+    master.trigger()
+    master.owns_run = False
+    successor = Master(tmp_path)
+    successor.complete_one()
+
+    master.decline(1)
+
+    assert [event.checkpoint_id for event in master.failed] == [1]
+    assert successor.published == ["chk-1"]
+
+
+def test_an_attempt_that_was_fenced_commits_nothing(tmp_path: Path) -> None:
+    master = Master(tmp_path)
+    master.trigger()
+
+    master.fence.on_attempt(Attempt(2))
+    master.acknowledge_all(1)
+
+    assert master.attempt.of(Completed) == []
+    assert len(master.of(ZombieRefused)) == 1
+
+
+def test_retention_deletes_what_newer_points_replace_but_no_savepoint(tmp_path: Path) -> None:
+    master = Master(tmp_path, {"execution.checkpointing.num-retained": "2"})
+    master.host.on_request(SAVEPOINT)
+
+    for _ in range(4):
+        master.complete_one()
+
+    assert master.published == ["chk-3", "chk-4", "savepoint-run-1-1"]
+    assert [event.checkpoint_id for event in master.of(CheckpointDiscarded)] == [2]
+
+
+def test_a_checkpoint_that_expires_answers_its_request_and_leaves_nothing(tmp_path: Path) -> None:
+    master = Master(tmp_path)
+    master.host.on_request(SAVEPOINT)
+    expires_ms = master.trigger()
+    left_behind = Path(master.attempt.of(Inject)[0].location)
+    left_behind.mkdir(parents=True)
+    master.acknowledge(1, "left")
+
+    master.clock.now_ms += TIMEOUT_MS - 1
+    master.host.on_time()
+    failed_early = list(master.failed)
+    master.clock.now_ms += 1
+    master.host.on_time()
+
+    (event,) = master.failed
+    assert (expires_ms, failed_early) == (master.clock.now_ms, [])
+    assert event.reason is CheckpointFailureReason.CHECKPOINT_EXPIRED
+    assert event.request_id == "save"
+    assert event.message == "still missing: both[0], right[0]"
+    assert [request for request, _ in master.listener.aborted] == [SAVEPOINT]
+    assert master.attempt.of(Aborted) == [Aborted(checkpoint_id=CheckpointId(1))]
+    assert not left_behind.exists()
+
+
+def test_a_late_acknowledgement_revives_nothing(tmp_path: Path) -> None:
+    master = Master(tmp_path)
+    master.trigger()
+    master.clock.now_ms += TIMEOUT_MS
+    master.host.on_time()
+
+    master.acknowledge_all(1)
+
+    assert (master.completed, master.published) == ([], [])
+
+
+def test_a_declined_checkpoint_fails_with_the_name_of_the_subtask(tmp_path: Path) -> None:
+    master = Master(tmp_path)
+    master.trigger()
+
+    master.decline(1)
+
+    (event,) = master.failed
+    assert event.message == "both[0]: the disk is full"
+    assert master.listener.too_many == ["Exceeded checkpoint tolerable failure threshold."]
+
+
+def test_an_id_is_never_used_again_after_its_checkpoint_failed(tmp_path: Path) -> None:
+    master = Master(tmp_path, {"execution.checkpointing.tolerable-failed-checkpoints": "5"})
+    master.trigger()
+    master.decline(1)
+
+    master.complete_one()
+
+    assert [event.checkpoint_id for event in master.of(CheckpointTriggered)] == [1, 2]
+    assert master.completed == [2]
+
+
+def test_after_a_stop_has_completed_no_further_checkpoint_starts(tmp_path: Path) -> None:
+    master = Master(tmp_path)
+    master.host.on_request(STOP)
+    master.complete_one()
+
+    master.host.on_request(SAVEPOINT)
+    master.clock.now_ms += 10 * INTERVAL_MS
+    next_ms = master.host.on_time()
+
+    (inject,) = master.attempt.of(Inject)
+    assert (inject.is_final, inject.is_savepoint) == (True, True)
+    assert next_ms is None
+    assert [request for request, _ in master.listener.completed] == [STOP]
+
+
+def test_a_stop_that_fails_lets_the_run_go_on(tmp_path: Path) -> None:
+    master = Master(tmp_path)
+    master.host.on_request(STOP)
+    master.trigger()
+    master.decline(1)
+
+    master.complete_one()
+
+    assert master.completed == [2]
+    assert [inject.is_final for inject in master.attempt.of(Inject)] == [True, False]
+
+
+def test_a_manifest_that_was_written_while_the_attempt_died_is_a_point(tmp_path: Path) -> None:
+    master = Master(tmp_path)
+    master.trigger()
+    master.acknowledge_all(1, deliver=False)
+
+    master.host.on_stopped(CheckpointFailureReason.TASK_FAILURE, "slot 1 was killed")
+    master.deliver()
+
+    assert master.completed == [1]
+    assert master.failed == []
+    assert [p.checkpoint_id for p in master.host.points.newest_first()] == [1]
+
+
+def test_a_checkpoint_that_dies_with_its_attempt_answers_its_request(tmp_path: Path) -> None:
+    master = Master(tmp_path)
+    master.host.on_request(SAVEPOINT)
+    master.trigger()
+
+    master.host.on_stopped(CheckpointFailureReason.TASK_FAILURE, "slot 1 was killed")
+
+    assert [request for request, _ in master.listener.aborted] == [SAVEPOINT]
+    assert master.host.on_time() is None
+
+
+def test_output_counts_as_committed_once_every_sink_has_said_so(tmp_path: Path) -> None:
+    master = Master(tmp_path, parallelism=2)
+    master.complete_one()
+
+    master.commit(1, subtask=0)
+    master.commit(1, subtask=0)
+    committed_early = master.of(CheckpointCommitted)
+    master.commit(1, subtask=1)
+
+    assert committed_early == []
+    assert [event.checkpoint_id for event in master.of(CheckpointCommitted)] == [1]
+
+
+def test_a_completed_checkpoint_sums_up_its_subtasks(tmp_path: Path) -> None:
+    master = Master(tmp_path, parallelism=2)
+    master.trigger()
+    master.clock.now_ms += 30
+
+    master.acknowledge_all(1)
+
+    (event,) = master.of(CheckpointCompleted)
+    assert event.end_to_end_ms == 30
+    assert event.source_records == 6 * 10
+    assert event.watermark_ms == 100
+    assert event.counters == {"both.read": 6}
+
+
+@pytest.mark.parametrize("passed_ms", [0, INTERVAL_MS - 1])
+def test_no_periodic_checkpoint_starts_before_its_time(passed_ms: int, tmp_path: Path) -> None:
+    master = Master(tmp_path)
+    due_ms = master.clock.now_ms + INTERVAL_MS
+
+    master.clock.now_ms += passed_ms
+
+    assert master.host.on_time() == due_ms
+    assert master.attempt.messages == []
+
+
+class RecordingAttempt(AttemptHost):
+    """The attempt's slots, of which only what they are sent is known."""
+
+    def __init__(self, parallelism: int) -> None:
+        super().__init__(Attempt(1), parallelism)
+        self.messages: list[Message] = []
+
+    def broadcast(self, message: Message) -> None:
+        self.messages.append(message)
+
+    def of(self, kind: type[M]) -> list[M]:
+        return [message for message in self.messages if isinstance(message, kind)]
+
+
+class RecordingListener(CheckpointListener):
+    def __init__(self) -> None:
+        self.completed: list[tuple[TriggerRequest, str]] = []
+        self.aborted: list[tuple[TriggerRequest, str]] = []
+        self.too_many: list[str] = []
+
+    def checkpoint_completed(self, request: TriggerRequest, path: str) -> None:
+        self.completed.append((request, path))
+
+    def checkpoint_aborted(self, request: TriggerRequest, message: str) -> None:
+        self.aborted.append((request, message))
+
+    def too_many_failures(self, message: str) -> None:
+        self.too_many.append(message)
+
+
+class Master:
+    """A checkpoint host as the job master holds it, with the attempt's slots played by the test."""
+
+    def __init__(
+        self, root: Path, settings: dict[str, str] | None = None, parallelism: int = 1
+    ) -> None:
+        self.clock = ManualClock()
+        self.fence = AttemptFence()
+        self.fence.on_attempt(Attempt(1))
+        self.attempt = RecordingAttempt(parallelism)
+        self.listener = RecordingListener()
+        self.owns_run = True
+        self.events: list[Event] = []
+        self._posted: list[JobEvent] = []
+        self._directory = directory_in(root)
+        self._store = store_in(root)
+        self._parallelism = parallelism
+        parsed = Settings.parse({"execution.checkpointing.timeout": "5 s", **(settings or {})})
+        surroundings = CheckpointSurroundings(
+            spec=spec_of(parallelism=parallelism),
+            directory=self._directory,
+            settings=parsed,
+            graph=joining_pipeline(ListSource([]), MemorySink()).graph,
+            store=self._store,
+            clock=self.clock,
+            executor=InlineExecutor(),
+            fence=self.fence,
+            owns_run=lambda attempt: self.owns_run,
+            emit=self.events.append,
+            post=self._posted.append,
+        )
+        points = RetainedPoints(parsed.retained_checkpoints)
+        self.host = CheckpointHost(surroundings, points, CheckpointId(1), self.listener)
+        self.host.on_running(self.attempt)
+
+    @property
+    def completed(self) -> list[int]:
+        return [event.checkpoint_id for event in self.of(CheckpointCompleted)]
+
+    @property
+    def failed(self) -> list[CheckpointFailed]:
+        return self.of(CheckpointFailed)
+
+    @property
+    def published(self) -> list[str]:
+        roots = (self._directory.checkpoints, self._directory.savepoints)
+        return sorted(
+            Path(point).name for root in roots for point in self._store.published(str(root))
+        )
+
+    def of(self, kind: type[E]) -> list[E]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def trigger(self) -> float | None:
+        """Lets the interval pass; when the host wants to be called again."""
+        self.clock.now_ms += INTERVAL_MS
+        return self.host.on_time()
+
+    def complete_one(self) -> None:
+        self.trigger()
+        self.acknowledge_all(self.of(CheckpointTriggered)[-1].checkpoint_id)
+
+    def acknowledge_all(self, checkpoint_id: int, *, deliver: bool = True) -> None:
+        for vertex in VERTICES:
+            for subtask in range(self._parallelism):
+                self.acknowledge(checkpoint_id, vertex, subtask, deliver=deliver)
+
+    def acknowledge(
+        self, checkpoint_id: int, vertex: str, subtask: int = 0, *, deliver: bool = True
+    ) -> None:
+        snapshot = SubtaskSnapshot(
+            vertex=Uid(vertex), subtask=subtask, operators=[operator_of(counters={"read": 1})]
+        )
+        self.host.on_acknowledged(
+            Acknowledged(
+                checkpoint_id=CheckpointId(checkpoint_id),
+                snapshot=snapshot,
+                phases=phases_of(vertex, subtask),
+                source_records=10,
+                watermark_ms=100 + subtask,
+            )
+        )
+        if deliver:
+            self.deliver()
+
+    def deliver(self) -> None:
+        """What the executor has posted reaches the host, as through the master's queue."""
+        while self._posted:
+            event = self._posted.pop(0)
+            if isinstance(event, ManifestWritten):
+                self.host.on_manifest(event)
+
+    def decline(self, checkpoint_id: int) -> None:
+        self.host.on_declined(
+            Declined(
+                checkpoint_id=CheckpointId(checkpoint_id),
+                vertex=Uid("both"),
+                subtask=0,
+                reason=CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION,
+                message="the disk is full",
+            )
+        )
+
+    def commit(self, checkpoint_id: int, subtask: int) -> None:
+        self.host.on_committed(
+            Committed(
+                checkpoint_id=CheckpointId(checkpoint_id), vertex=Uid("both"), subtask=subtask
+            )
+        )
+
+
+def phases_of(vertex: str, subtask: int) -> SubtaskPhases:
+    return SubtaskPhases(
+        vertex=Uid(vertex),
+        subtask=subtask,
+        start_delay_ms=0,
+        alignment_ms=0,
+        sync_ms=0,
+        async_ms=0,
+        acknowledged_ms=0,
+        state_bytes=0,
+        uploaded_bytes=0,
+        channels=[],
+    )
