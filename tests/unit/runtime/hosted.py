@@ -131,6 +131,7 @@ class MemorySink:
 
     written: list[int] = field(default_factory=list)
     committed: list[int] = field(default_factory=list)
+    rewound_to: list[tuple[list[tuple[RunId, CheckpointId]], RunId]] = field(default_factory=list)
     guarantee: str = "exactly-once"
     _unprepared: list[int] = field(default_factory=list)
 
@@ -143,7 +144,8 @@ class MemorySink:
     def rewind(
         self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
     ) -> Superseded | None:
-        return None
+        self.rewound_to.append((ancestors, run_id))
+        return Superseded(items=2, moved_to="aside")
 
     def write(self, batch: pa.RecordBatch) -> None:
         self.written += keys_of(batch)
