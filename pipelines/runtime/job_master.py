@@ -475,7 +475,7 @@ class JobMaster(CheckpointListener):
     def checkpoint_completed(self, request: TriggerRequest, path: str) -> None:
         self._restart.on_progress()
         self._recovery.reached(RecoveryPhase.FIRST_CHECKPOINT)
-        if request.stops_run:
+        if request.stops_run and self._stop_path is None:
             self._stop_path = path
         outcome, message = RequestOutcome.SUCCEEDED, f"Completed: {path}"
         self._desk.answer(request.request_id, outcome, message, path)
