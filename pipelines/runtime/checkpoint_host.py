@@ -4,6 +4,7 @@ Runs on the job master's thread; manifests are written and old points deleted on
 their outcome comes back as an event. Decides nothing itself.
 """
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
@@ -49,6 +50,8 @@ from pipelines.runtime.control import Aborted, Acknowledged, Committed, Declined
 from pipelines.runtime.control import Inject as InjectMessage
 from pipelines.runtime.job_events import JobEvent, ManifestWritten
 from pipelines.storage.store import CheckpointStore, Publication
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -351,14 +354,21 @@ class CheckpointHost:
         """On the executor: a successor may use the same id, so files are its own once it owns
         the run."""
         if self._around.owns_run(attempt):
+            self._discard(location)
+
+    def _discard(self, location: str) -> None:
+        """On the executor. What cannot be deleted stays as garbage, which is worth a warning."""
+        try:
             self._around.store.discard(location)
+        except Retryable as error:
+            log.warning("%s could not be deleted: %s", location, error)
 
     def _retain(self, underway: _Underway) -> None:
         point = RetainedPoint(
             underway.checkpoint_id, underway.location, underway.kind is CheckpointKind.SAVEPOINT
         )
         for superfluous in self.points.on_completed(point):
-            self._around.executor.submit(self._around.store.discard, superfluous.location)
+            self._around.executor.submit(self._discard, superfluous.location)
             self._around.emit(CheckpointDiscarded(checkpoint_id=superfluous.checkpoint_id))
 
     def _manifest(self, effect: Finalize, underway: _Underway, attempt: Attempt) -> Manifest:
