@@ -21,6 +21,7 @@ pytestmark = pytest.mark.django_db
 def installation(settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.JOBS_ROOT = tmp_path
     monkeypatch.setattr(services, "check_startable", lambda *_: None)
+    monkeypatch.setattr(services, "check_sources", lambda *_: None)
 
 
 def test_submit_starts_a_run_in_the_name_of_the_person() -> None:

@@ -17,7 +17,7 @@ from ftdash.jobs.models import (
     Run,
 )
 from ftdash.jobs.projector import Projector
-from ftdash.jobs.validation import check_startable
+from ftdash.jobs.validation import check_sources, check_startable
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import CheckpointId, RequestId, RunId
 from pipelines.domain.snapshots import FORMAT_VERSION, Manifest
@@ -38,6 +38,7 @@ def published(settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list
     for task in (tasks.start_run, tasks.deliver_request):
         monkeypatch.setattr(task, "delay", lambda key, name=task.name: sent.append((name, key)))
     monkeypatch.setattr(services, "check_startable", accept)
+    monkeypatch.setattr(services, "check_sources", accept)
     return sent
 
 
@@ -257,6 +258,23 @@ def test_what_cannot_run_is_refused_before_anything_is_stored(
 
     with pytest.raises(Rejected, match=sentence):
         submit(**{"flow": "flight_delays", **changes})
+    assert not Pipeline.objects.exists()
+
+
+def test_a_malformed_input_file_is_refused_where_the_person_asks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(services, "check_sources", check_sources)
+    for side in ("flights", "weather"):
+        (tmp_path / side).mkdir()
+        (tmp_path / side / "2013-01.parquet").write_bytes(b"no Parquet")
+    output, sql = str(tmp_path / "output"), f"sqlite:///{tmp_path / 'output.sqlite3'}"
+
+    with pytest.raises(Rejected, match=r"2013-01\.parquet"):
+        submit(
+            flow="flight_delays",
+            parameters={"data": str(tmp_path), "output": output, "sql": sql},
+        )
     assert not Pipeline.objects.exists()
 
 
