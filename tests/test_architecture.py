@@ -66,6 +66,7 @@ def imports(tree: ast.Module) -> list[str]:
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            assert node.module and not node.level, "absolute imports only"
+            assert not node.level, "absolute imports only"
+            assert node.module, "a module is imported from"
             names.append(node.module)
     return names

@@ -12,7 +12,6 @@ from pathlib import Path
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from pipelines.flows.flight_data import prepare
 
 from pipelines.bus.inbox import submit
 from pipelines.domain.commands import DriverCommand, KillSlot, StopWithSavepoint
@@ -26,6 +25,7 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import JobStatus, KillMoment
+from pipelines.flows.flight_data import prepare
 from tests.driven_run import StartedRun, started_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
