@@ -13,6 +13,7 @@ from django.views.decorators.http import require_http_methods
 from ftdash.jobs import services
 from ftdash.ui.actions import REFUSED
 from ftdash.ui.forms import PLAIN_TEXT, REASON_LENGTH_MAX
+from ftdash.ui.settings_field import SettingsField
 from pipelines.domain.errors import Rejected
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
 
@@ -26,6 +27,7 @@ class SubmitForm(forms.Form):
     parallelism = forms.IntegerField(
         label="Parallelism", initial=2, help_text=f"1 to {DEFAULT_MAX_PARALLELISM}"
     )
+    settings = SettingsField()
     reason = forms.CharField(label="Why", max_length=REASON_LENGTH_MAX)
 
     def __init__(self, *args: Any, flow: str, **kwargs: Any) -> None:
@@ -42,7 +44,7 @@ class SubmitForm(forms.Form):
                 widget=forms.TextInput(attrs=PLAIN_TEXT),
             )
         self.fields["name"].initial = flow
-        self.order_fields(["name", "parallelism", *self.parameter_fields, "reason"])
+        self.order_fields(["name", "parallelism", *self.parameter_fields, "settings", "reason"])
 
     @property
     def parameter_fields(self) -> list[str]:
@@ -81,6 +83,7 @@ def start(request: HttpRequest, flow: str, form: SubmitForm) -> bool:
             flow=flow,
             parallelism=values["parallelism"],
             parameters=form.parameters(),
+            settings=values["settings"],
             requester=request.user.get_username(),
             reason=values["reason"],
         )

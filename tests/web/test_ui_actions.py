@@ -2,6 +2,7 @@
 
 import json
 import re
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -183,6 +184,52 @@ def test_a_start_that_cannot_be_is_refused_by_name_and_keeps_what_was_typed(admi
     assert "/nowhere/at/all" in words(page)
     assert 'value="try it"' in page
     assert not Pipeline.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("execution.checkpointing.intervall: 1 s", "execution.checkpointing.interval?"),
+        ("execution.checkpointing.interval: soon", "cannot be 'soon'"),
+        ("no colon here", "'no colon here' is no setting"),
+        ("heartbeat.timeout: 1 s\nheartbeat.timeout: 2 s", "heartbeat.timeout is given twice"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_by_name_in_the_form(
+    admin: Client, tmp_path: Path, given: str, said: str
+) -> None:
+    fields = start_fields(tmp_path) | {"settings": given}
+
+    answer = admin.post(reverse("submit") + "?flow=page_view_count", fields)
+
+    page = unescape(answer.content.decode())
+    assert answer.status_code == 422
+    assert said in words(page)
+    assert given in page.replace("\r\n", "\n")
+    assert not Pipeline.objects.exists()
+
+
+def test_settings_are_given_one_on_each_line(admin: Client, tmp_path: Path) -> None:
+    given = "execution.checkpointing.interval: 500 ms\n\n heartbeat.timeout : 5 s "
+
+    admin.post(
+        reverse("submit") + "?flow=page_view_count", start_fields(tmp_path) | {"settings": given}
+    )
+
+    assert Pipeline.objects.get().settings == {
+        "execution.checkpointing.interval": "500 ms",
+        "heartbeat.timeout": "5 s",
+    }
+
+
+def start_fields(root: Path) -> dict[str, str]:
+    (root / "1.csv").write_text("1,2,1357000000000\n")
+    return {
+        "name": "views",
+        "parallelism": "2",
+        "reason": "try it",
+        "parameter-data": str(root),
+    }
 
 
 def address(action: str) -> str:

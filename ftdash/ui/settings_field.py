@@ -1,0 +1,50 @@
+"""The field in which a person gives the settings of a pipeline, one `key: value` on each line.
+
+Knows how lines are written. What a setting may be, the engine's table of settings decides, and its
+refusal is shown in the form.
+"""
+
+from typing import Any
+
+from django import forms
+
+from pipelines.domain.settings import DEFINITIONS
+
+EXAMPLE = "execution.checkpointing.interval: 500 ms"
+
+
+class SettingsField(forms.CharField):
+    """Cleans to a dictionary from key to value; nothing given is an empty one."""
+
+    widget = forms.Textarea
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(label="Settings", required=False, help_text=_help(), **kwargs)
+        self.widget.attrs |= {
+            "rows": 3,
+            "placeholder": EXAMPLE,
+            "spellcheck": "false",
+            "autocomplete": "off",
+        }
+
+    def clean(self, value: Any) -> dict[str, str]:
+        settings: dict[str, str] = {}
+        for line in super().clean(value).splitlines():
+            if line.strip():
+                key, text = _pair(line)
+                if key in settings:
+                    raise forms.ValidationError(f"{key} is given twice; keep one of the lines.")
+                settings[key] = text
+        return settings
+
+
+def _pair(line: str) -> tuple[str, str]:
+    key, separator, text = line.partition(":")
+    if not separator:
+        raise forms.ValidationError(f"{line.strip()!r} is no setting; write it like {EXAMPLE!r}.")
+    return key.strip(), text.strip()
+
+
+def _help() -> str:
+    first = ", ".join(definition.key for definition in DEFINITIONS[:3])
+    return f"One on each line, for example {first}; what is not given keeps its default."
