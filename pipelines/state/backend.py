@@ -20,6 +20,9 @@ from pipelines.domain.key_groups import KeyGroupRange
 KEY_GROUP_COLUMN = "__key_group"
 """Added to every snapshot batch: uint16, the key group of the row."""
 
+NAMESPACE_COLUMN = "__namespace"
+"""Added to the snapshot batches of a batch list: int64."""
+
 Rows = npt.NDArray[np.int64]
 """Row numbers of a table, one per key of the batch that was looked up."""
 

@@ -1,50 +1,62 @@
-"""One batch list of the hashmap backend: rows per namespace, in order of arrival.
+"""Append-only rows per namespace, kept as the Arrow batches in which they came.
 
-Batches are immutable, so a cut only copies the lists that point to them.
+Small batches are merged as they come, so that a namespace of n rows holds about n / 32,768 of
+them and a cut, which copies the list of batches but no row, stays cheap.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from pipelines.domain.key_groups import KeyGroupRange
-from pipelines.state.arrays import to_column
-from pipelines.state.backend import KEY_GROUP_COLUMN, BatchListDescriptor, FrozenState
-from pipelines.state.hashing import key_groups, key_hashes
+from pipelines.domain.errors import check
+from pipelines.state.backend import (
+    KEY_GROUP_COLUMN,
+    NAMESPACE_COLUMN,
+    BatchListDescriptor,
+    FrozenState,
+)
+from pipelines.state.hashing import KeyGroups, key_groups
+from pipelines.state.table import HashKeys
 
-NAMESPACE_COLUMN = "__namespace"
+_MERGED_ROWS = 32_768
+_SNAPSHOT_ROWS = 65_536
 
 
 class HashMapBatchList:
-    """Implements `BatchList`. Used by the subtask's thread only; cuts are read by another."""
-
     def __init__(
-        self, descriptor: BatchListDescriptor, groups: KeyGroupRange, max_parallelism: int
+        self, descriptor: BatchListDescriptor, max_parallelism: int, hash_keys: HashKeys
     ) -> None:
         self._descriptor = descriptor
-        self._groups = groups
         self._max_parallelism = max_parallelism
+        self._hash_keys = hash_keys
         self._batches: dict[int, list[pa.RecordBatch]] = {}
         self._rows = 0
         self._bytes = 0
+
+    def __len__(self) -> int:
+        return self._rows
 
     @property
     def descriptor(self) -> BatchListDescriptor:
         return self._descriptor
 
     @property
-    def nbytes(self) -> int:
+    def state_bytes(self) -> int:
         return self._bytes
 
-    def __len__(self) -> int:
-        return self._rows
-
     def append(self, namespace: int, batch: pa.RecordBatch) -> None:
-        if batch.num_rows:
-            self._batches.setdefault(namespace, []).append(batch)
-            self._rows += batch.num_rows
-            self._bytes += batch.nbytes
+        is_declared = batch.schema.equals(self._descriptor.schema)
+        check(is_declared, "rows have the declared schema", state=self._descriptor.name)
+        if not batch.num_rows:
+            return
+        self._rows += batch.num_rows
+        batches = self._batches.setdefault(namespace, [])
+        batches.append(_unshared(batch))
+        self._bytes += batches[-1].nbytes
+        while _is_worth_merging(batches):
+            self._merge_last_two(batches)
 
     def namespaces_at_most(self, bound: int) -> list[int]:
         return sorted(namespace for namespace in self._batches if namespace <= bound)
@@ -55,52 +67,71 @@ class HashMapBatchList:
         self._bytes -= sum(batch.nbytes for batch in batches)
         return batches
 
-    def cut(self) -> FrozenState:
-        frozen = {namespace: tuple(batches) for namespace, batches in self._batches.items()}
-        return FrozenState(
-            self._descriptor.name,
-            "batches",
-            snapshot_schema(self._descriptor),
-            self._rows,
-            _snapshot_batches(frozen, self._descriptor, self._max_parallelism),
+    def key_groups_of(self, rows: pa.RecordBatch) -> KeyGroups:
+        return key_groups(
+            self._hash_keys(rows, self._descriptor.key_group_by), self._max_parallelism
         )
 
-    def restore(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Batches are checked against the descriptor by the backend; order is kept."""
-        for batch in batches:
-            groups = to_column(batch.column(KEY_GROUP_COLUMN))
-            own = (groups >= self._groups.first) & (groups <= self._groups.last)
-            self._restore_rows(batch.filter(pa.array(own)))
+    def freeze(self) -> FrozenState:
+        frozen = FrozenBatchList(
+            snapshot_schema(self._descriptor),
+            [(namespace, tuple(batches)) for namespace, batches in self._batches.items()],
+            self,
+        )
+        return FrozenState(
+            self._descriptor.name, "batches", frozen.schema, self._rows, frozen.batches()
+        )
 
-    def _restore_rows(self, batch: pa.RecordBatch) -> None:
-        if batch.num_rows == 0:
-            return
-        namespaces = to_column(batch.column(NAMESPACE_COLUMN))
-        order = np.argsort(namespaces, kind="stable")
-        rows = batch.take(pa.array(order)).select(self._descriptor.schema.names)
-        distinct, starts = np.unique(namespaces[order], return_index=True)
-        ends = [*starts[1:].tolist(), len(order)]
-        for namespace, start, end in zip(distinct.tolist(), starts.tolist(), ends, strict=True):
-            self.append(namespace, rows.slice(start, end - start))
+    def _merge_last_two(self, batches: list[pa.RecordBatch]) -> None:
+        last, before = batches.pop(), batches.pop()
+        merged = pa.concat_batches([before, last])
+        batches.append(merged)
+        self._bytes += merged.nbytes - last.nbytes - before.nbytes
 
 
 def snapshot_schema(descriptor: BatchListDescriptor) -> pa.Schema:
-    namespace = pa.field(NAMESPACE_COLUMN, pa.int64())
-    return pa.schema([*descriptor.schema, namespace, pa.field(KEY_GROUP_COLUMN, pa.uint16())])
+    added = [(NAMESPACE_COLUMN, pa.int64()), (KEY_GROUP_COLUMN, pa.uint16())]
+    return pa.schema([*descriptor.schema, *added])
 
 
-def _snapshot_batches(
-    frozen: dict[int, tuple[pa.RecordBatch, ...]],
-    descriptor: BatchListDescriptor,
-    max_parallelism: int,
-) -> Iterator[pa.RecordBatch]:
-    """All rows as one table: thousands of small batches would make a file of headers."""
-    batches = [batch for batches in frozen.values() for batch in batches]
-    if not batches:
-        return
-    counts = [sum(batch.num_rows for batch in batches) for batches in frozen.values()]
-    namespaces = np.repeat(np.fromiter(frozen, dtype=np.int64, count=len(frozen)), counts)
-    rows = pa.Table.from_batches(batches, descriptor.schema).combine_chunks().to_batches()[0]
-    groups = key_groups(key_hashes(rows, descriptor.key_group_by), max_parallelism)
-    arrays = [*rows.columns, pa.array(namespaces), pa.array(groups)]
-    yield pa.RecordBatch.from_arrays(arrays, schema=snapshot_schema(descriptor))
+@dataclass(frozen=True, slots=True)
+class FrozenBatchList:
+    """The batches at the cut; they are immutable, so nothing is copied and nothing is locked."""
+
+    schema: pa.Schema
+    content: list[tuple[int, tuple[pa.RecordBatch, ...]]]
+    origin: HashMapBatchList
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Rows of many small namespaces share a batch."""
+        waiting: list[pa.RecordBatch] = []
+        rows = 0
+        for namespace, batches in self.content:
+            for batch in batches:
+                waiting.append(self._complete(namespace, batch))
+                rows += batch.num_rows
+                if rows >= _SNAPSHOT_ROWS:
+                    yield pa.concat_batches(waiting)
+                    waiting, rows = [], 0
+        if waiting:
+            yield pa.concat_batches(waiting)
+
+    def _complete(self, namespace: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        namespaces = pa.array(np.full(batch.num_rows, namespace, np.int64))
+        groups = pa.array(self.origin.key_groups_of(batch))
+        return pa.RecordBatch.from_arrays([*batch.columns, namespaces, groups], schema=self.schema)
+
+
+def _is_worth_merging(batches: list[pa.RecordBatch]) -> bool:
+    """Equal powers of two merge, so that each row is copied a logarithmic number of times."""
+    if len(batches) < 2:
+        return False
+    before, last = batches[-2].num_rows, batches[-1].num_rows
+    return bool(before < _MERGED_ROWS and last >= before)
+
+
+def _unshared(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A small slice must not keep the large batch alive of which it was cut."""
+    if batch.get_total_buffer_size() <= 2 * batch.nbytes:
+        return batch
+    return batch.take(pa.array(np.arange(batch.num_rows)))

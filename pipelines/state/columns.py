@@ -1,10 +1,11 @@
-"""Columns of a table that can be frozen without copying them.
+"""One fixed-width column that can be frozen without copying it.
 
-A cut marks every segment of rows as pending. Whoever writes to a pending segment first saves its
-content for the cut; the reader of the cut takes the saved content, or reads the live segment under
-the cut's lock. So the cut itself costs the same for ten rows and for ten million.
+A frozen column starts out sharing the live array. It is divided into segments; before the owner
+first overwrites a segment that somebody still has to read, it saves the segment as it was (the
+pre-image). The reader takes the pre-image where there is one and copies the live segment where
+there is none; a lock makes "there is none" and the copy one step.
 
-Source: copy-on-write of pages as after fork(2), done per segment of rows.
+One thread writes (the subtask's); any other thread may read what was frozen.
 """
 
 import threading
@@ -15,99 +16,129 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.state.backend import Rows
+from pipelines.domain.errors import check
 
-SEGMENT_BITS = 15
+Values = npt.NDArray[Any]
+"""One value per row; the element type is that of the column."""
+Rows = npt.NDArray[np.int64]
+
+SEGMENT_BITS = 16
 SEGMENT_ROWS = 1 << SEGMENT_BITS
 INITIAL_ROWS = 1 << 10
 
-Column = npt.NDArray[Any]
-"""One value per row; its element type is that of the Arrow field it stands for."""
 
-ColumnType = np.dtype[Any]
-Columns = dict[str, Column]
+class FrozenColumn:
+    """A column as it was at the cut. Each segment is taken at most once, from any one thread."""
 
-
-class ColumnsCut:
-    """The columns as they were. `segments` may be consumed once, by any one thread."""
-
-    def __init__(self, columns: Columns, length: int) -> None:
-        self._columns = columns
+    def __init__(self, values: Values, length: int, lock: threading.Lock) -> None:
+        self._values = values
         self._length = length
-        self._lock = threading.Lock()
-        self._saved: dict[int, Columns] = {}
-        self._pending = np.ones(-(-length // SEGMENT_ROWS), dtype=np.bool_)
+        self._lock = lock
+        self._preimages: dict[int, Values] = {}
+        self.shared = np.ones(segment_count(length), np.bool_)  # segments only the live array has
 
-    def segments(self) -> Iterator[Columns]:
-        for segment in range(len(self._pending)):
-            with self._lock:
-                saved = self._saved.pop(segment, None)
-                yielded = self._copy(segment) if saved is None else saved
-                self._pending[segment] = False
-            yield yielded
-
-    def before_write(self, segments: npt.NDArray[np.int64]) -> None:
-        """Called by the writer, with distinct segment numbers, before it writes to them."""
-        known = segments[segments < len(self._pending)]
-        for segment in known[self._pending[known]].tolist():
-            with self._lock:
-                if self._pending[segment]:
-                    self._saved[segment] = self._copy(segment)
-                    self._pending[segment] = False
-
-    def _copy(self, segment: int) -> Columns:
+    def take(self, segment: int) -> Values:
+        """The rows of one segment, as they were; the caller owns them."""
         first = segment << SEGMENT_BITS
-        rows = slice(first, min(first + SEGMENT_ROWS, self._length))
-        return {name: column[rows].copy() for name, column in self._columns.items()}
+        with self._lock:
+            check(
+                bool(self.shared[segment]) or segment in self._preimages, "a segment is taken once"
+            )
+            if not self.shared[segment]:
+                return self._preimages.pop(segment)
+            values = self._values[first : min(first + SEGMENT_ROWS, self._length)].copy()
+            # Only now: the owner looks at `shared` without the lock, and then writes.
+            self.shared[segment] = False
+            return values
+
+    def keep(self, segment: int, preimage: Values) -> None:
+        """The owner is about to overwrite `segment`. The lock is held."""
+        self.shared[segment] = False
+        self._preimages[segment] = preimage[: self._length - (segment << SEGMENT_BITS)]
 
 
-class ColumnStore:
-    """Columns of equal length, written by one thread."""
+class Column:
+    """Values by row number. `lock` may be shared by the columns of one table."""
 
-    def __init__(self, types: dict[str, ColumnType]) -> None:
-        self._columns: Columns = {n: np.zeros(INITIAL_ROWS, dtype=t) for n, t in types.items()}
-        self._capacity = INITIAL_ROWS
-        # Weak: a cut that nobody will read any more must not cost copies. A list and not a set:
-        # only this thread may change it, while another one drops the last reference to a cut.
-        self._cuts: list[weakref.ref[ColumnsCut]] = []
-
-    def __getitem__(self, name: str) -> Column:
-        """The live column, for reading; writes go through `write`."""
-        return self._columns[name]
+    def __init__(
+        self, dtype: npt.DTypeLike, fill: int | float | bool, lock: threading.Lock
+    ) -> None:
+        self._fill = fill
+        self._lock = lock
+        self._values: Values = np.empty(0, dtype)
+        self._frozen: list[weakref.ref[FrozenColumn]] = []
 
     @property
-    def nbytes(self) -> int:
-        return sum(column.nbytes for column in self._columns.values())
+    def dtype(self) -> np.dtype[Any]:
+        return self._values.dtype
 
-    def ensure(self, rows: int) -> None:
-        """Room for `rows` rows. Cuts keep the old arrays, which nobody writes to any more."""
-        if rows <= self._capacity:
+    @property
+    def values(self) -> Values:
+        """The live array, to be read only; longer than the rows in use."""
+        return self._values
+
+    @property
+    def reader_count(self) -> int:
+        """Frozen columns that still share a segment with this one."""
+        return len(list(self._readers()))
+
+    def read(self, rows: Rows) -> Values:
+        return self._values.take(rows)
+
+    def write(self, rows: Rows, values: Values | int | float | bool) -> None:
+        if self._frozen:
+            self._save_preimages(rows)
+        self._values[rows] = values
+
+    def reset(self, rows: Rows) -> None:
+        self.write(rows, self._fill)
+
+    def reserve(self, length: int) -> None:
+        """Make room for rows below `length`."""
+        if length <= len(self._values):
             return
-        while self._capacity < rows:
-            self._capacity *= 2
-        for name, column in self._columns.items():
-            grown = np.zeros(self._capacity, dtype=column.dtype)
-            grown[: len(column)] = column
-            self._columns[name] = grown
-        self._cuts.clear()
+        larger = np.full(max(length, 2 * len(self._values), INITIAL_ROWS), self._fill, self.dtype)
+        larger[: len(self._values)] = self._values
+        self._values = larger
+        # What was frozen shares the array that was just left behind: nobody writes there again.
+        self._frozen = []
 
-    def write(self, rows: Rows, values: Columns) -> None:
-        self._save(rows)
-        for name, column in values.items():
-            self._columns[name][rows] = column
+    def freeze(self, length: int) -> FrozenColumn:
+        """The first `length` rows as they are now; takes a time independent of `length`."""
+        frozen = FrozenColumn(self._values, length, self._lock)
+        self._frozen = [each for each in self._frozen if each() is not None]
+        self._frozen.append(weakref.ref(frozen))
+        return frozen
 
-    def cut(self, length: int) -> ColumnsCut:
-        cut = ColumnsCut(dict(self._columns), length)
-        self._cuts = [known for known in self._cuts if known() is not None] + [weakref.ref(cut)]
-        return cut
-
-    def _save(self, rows: Rows) -> None:
-        cuts = [cut for reference in self._cuts if (cut := reference()) is not None]
-        if not cuts:
-            self._cuts.clear()
+    def _save_preimages(self, rows: Rows) -> None:
+        """Save the segments of `rows` for the frozen columns that still share them."""
+        readers = list(self._readers())
+        self._frozen = [weakref.ref(each) for each in readers]
+        if not readers:
             return
-        touched = np.zeros((self._capacity >> SEGMENT_BITS) + 1, dtype=np.bool_)
+        touched = np.zeros(segment_count(len(self._values)), np.bool_)
         touched[rows >> SEGMENT_BITS] = True
-        segments = np.flatnonzero(touched)
-        for cut in cuts:
-            cut.before_write(segments)
+        for segment in np.flatnonzero(touched).tolist():
+            self._save_preimage(segment, readers)
+
+    def _readers(self) -> Iterator[FrozenColumn]:
+        """The frozen columns that are still wanted and still share a segment."""
+        for reference in self._frozen:
+            frozen = reference()
+            if frozen is not None and frozen.shared.any():
+                yield frozen
+
+    def _save_preimage(self, segment: int, readers: list[FrozenColumn]) -> None:
+        with self._lock:
+            sharing = [r for r in readers if segment < len(r.shared) and r.shared[segment]]
+            if not sharing:
+                return
+            first = segment << SEGMENT_BITS
+            # One copy serves all of them: the segment has not changed since the oldest cut.
+            preimage = self._values[first : first + SEGMENT_ROWS].copy()
+            for reader in sharing:
+                reader.keep(segment, preimage)
+
+
+def segment_count(length: int) -> int:
+    return -(-length // SEGMENT_ROWS)

@@ -17,6 +17,7 @@ import xxhash
 from pipelines.domain.errors import Rejected
 
 Hashes = npt.NDArray[np.uint64]
+KeyGroups = npt.NDArray[np.uint16]
 
 NULL_HASH = np.uint64(0x9AE16A3B2F90404F)
 """Nulls of every type hash alike; any odd-looking constant would do."""
@@ -40,7 +41,7 @@ def key_hashes(batch: pa.RecordBatch, columns: Sequence[str]) -> Hashes:
     return combined
 
 
-def key_groups(hashes: Hashes, max_parallelism: int) -> npt.NDArray[np.uint16]:
+def key_groups(hashes: Hashes, max_parallelism: int) -> KeyGroups:
     if max_parallelism & (max_parallelism - 1) == 0:
         return (hashes & np.uint64(max_parallelism - 1)).astype(np.uint16)
     return (hashes % np.uint64(max_parallelism)).astype(np.uint16)
@@ -48,7 +49,7 @@ def key_groups(hashes: Hashes, max_parallelism: int) -> npt.NDArray[np.uint16]:
 
 def is_bijective(schema: pa.Schema) -> bool:
     """Whether equal hashes mean equal keys: one integer-like column, and it holds no null."""
-    return len(schema) == 1 and _is_integer_like(schema.field(0).type)
+    return len(schema) == 1 and is_integer_like(schema.field(0).type)
 
 
 def mix(values: Hashes) -> Hashes:
@@ -63,11 +64,11 @@ def mix(values: Hashes) -> Hashes:
 
 
 def _column_hashes(column: pa.Array, name: str) -> Hashes:
-    if _is_integer_like(column.type):
+    if is_integer_like(column.type):
         return _integer_hashes(column)
     if pa.types.is_dictionary(column.type):
         return _dictionary_hashes(column, name)
-    if _is_bytes_like(column.type):
+    if is_bytes_like(column.type):
         return _dictionary_hashes(column.dictionary_encode(), name)
     raise Rejected(
         f"The column {name!r} of type {column.type} cannot be a key; use an integer, timestamp, "
@@ -88,7 +89,7 @@ def _integer_hashes(column: pa.Array) -> Hashes:
 
 def _dictionary_hashes(column: pa.DictionaryArray, name: str) -> Hashes:
     """Hash each distinct value once, then look the rows up."""
-    if not _is_bytes_like(column.dictionary.type):
+    if not is_bytes_like(column.dictionary.type):
         return _column_hashes(column.dictionary_decode(), name)
     is_large = pa.types.is_large_string(column.dictionary.type)
     values = column.dictionary.cast(pa.large_binary() if is_large else pa.binary()).to_pylist()
@@ -100,11 +101,11 @@ def _dictionary_hashes(column: pa.DictionaryArray, name: str) -> Hashes:
     return np.asarray(of_value[indices])
 
 
-def _is_integer_like(data_type: pa.DataType) -> bool:
+def is_integer_like(data_type: pa.DataType) -> bool:
     is_number = pa.types.is_integer(data_type) or pa.types.is_boolean(data_type)
     return bool(is_number or pa.types.is_timestamp(data_type) or pa.types.is_date(data_type))
 
 
-def _is_bytes_like(data_type: pa.DataType) -> bool:
+def is_bytes_like(data_type: pa.DataType) -> bool:
     text = pa.types.is_string(data_type) or pa.types.is_large_string(data_type)
     return bool(text or pa.types.is_binary(data_type) or pa.types.is_large_binary(data_type))

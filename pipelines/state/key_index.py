@@ -1,104 +1,169 @@
-"""From the hash of a key to its row, a whole batch at a time.
+"""Which row a hash has: an open-addressing index over numpy arrays, a whole batch per call.
 
-Open addressing with linear probing over numpy arrays: each round resolves all keys that are still
-open, so the cost per key is a few array operations and about two cache misses. Knows hashes only;
-whether equal hashes mean equal keys is the table's business.
+Every key of a batch probes at once; each further round looks only at the keys that are still
+unresolved. It knows hashes and rows; whether equal hashes mean equal keys is its caller's affair.
+
+Source: Knuth, TAOCP 3, 6.4 (open addressing); probing by triangular numbers visits every slot
+of a table whose size is a power of two.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from pipelines.domain.errors import check
-from pipelines.state.backend import Rows
 from pipelines.state.hashing import Hashes
 
-INITIAL_CAPACITY = 1 << 10
-MAX_LOAD = 0.5
-"""Share of places in use before the index grows; linear probing degrades above it."""
+Rows = npt.NDArray[np.int64]
 
-EMPTY = np.uint64(0)
-NO_ROW = -1
+ABSENT = -1
+_EMPTY = -1
+_DELETED = -2
+INITIAL_CAPACITY = 1024
+_LOAD_MAX = 0.6  # above it, probing takes ever more rounds
+_LOAD_REBUILT = 0.5  # well below, so that deletions do not cause a rebuild on every batch
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct:
+    """The distinct among some hashes, in order of first appearance.
+
+    `first` is where each appeared first, `code` maps every original position to its hash here.
+    """
+
+    hashes: Hashes
+    first: Rows
+    code: Rows
+
+    @classmethod
+    def of(cls, hashes: Hashes) -> "Distinct":
+        encoded = pa.array(hashes).dictionary_encode()
+        code = encoded.indices.to_numpy().astype(np.int64)
+        distinct = encoded.dictionary.to_numpy()
+        first = np.empty(len(distinct), np.int64)
+        # Written backwards, so that the first appearance is the one that stays.
+        first[code[::-1]] = np.arange(len(code) - 1, -1, -1)
+        return cls(distinct, first, code)
 
 
 class KeyIndex:
-    """Rows are given out by the caller; `NO_ROW` marks a hash that is known but has no row."""
+    """A map from 64-bit hash to row.
+
+    Slots are chosen by the upper bits: the lower ones decide the key group, so that among the
+    keys of one subtask they vary less.
+    """
 
     def __init__(self) -> None:
+        self._live = 0
         self._allocate(INITIAL_CAPACITY)
-        self._row_of_zero = NO_ROW  # the hash that stands for an empty place
+
+    def __len__(self) -> int:
+        return self._live
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self._hashes.nbytes + self._rows.nbytes)
 
     def find(self, hashes: Hashes) -> Rows:
-        """Row of each hash, NO_ROW where there is none."""
-        found = np.full(len(hashes), NO_ROW, dtype=np.int64)
-        open_keys = np.arange(len(hashes))
-        places = self._home(hashes)
-        wanted = hashes
-        while len(open_keys):
-            there = self._hashes[places]
-            hit = there == wanted
-            found[open_keys[hit]] = self._rows[places[hit]]
-            on = ~hit & (there != EMPTY)
-            open_keys, wanted = open_keys[on], wanted[on]
-            places = (places[on] + 1) & self._mask
-        found[hashes == EMPTY] = self._row_of_zero  # an empty place looked like a hit
+        """The row of each hash, or ABSENT."""
+        slots = self._first_slots(hashes)
+        found = self._rows.take(slots)
+        resolved = (self._hashes.take(slots) == hashes) & (found >= 0)
+        resolved |= found == _EMPTY
+        pending = np.flatnonzero(~resolved)
+        if len(pending):
+            found[pending] = self._find_further(hashes[pending], slots[pending])
         return found
 
     def insert(self, hashes: Hashes, rows: Rows) -> None:
-        """Give distinct hashes, none of which has a row, their rows."""
-        zero = hashes == EMPTY
-        if zero.any():
-            self._row_of_zero = int(rows[zero][0])
-            hashes, rows = hashes[~zero], rows[~zero]
-        if self._used + len(hashes) > MAX_LOAD * len(self._hashes):
-            self._rebuild(len(hashes))
+        """Add hashes that are distinct and absent."""
+        self._reserve(len(hashes))
         self._place(hashes, rows)
+        self._live += len(hashes)
+        self._used += len(hashes)
 
-    def remove(self, hashes: Hashes) -> None:
-        """The hashes lose their rows; their places are cleared when the index is rebuilt."""
-        if (hashes == EMPTY).any():
-            self._row_of_zero = NO_ROW
-        wanted = hashes[hashes != EMPTY]
-        places = self._home(wanted)
-        while len(wanted):
-            hit = self._hashes[places] == wanted
-            self._rows[places[hit]] = NO_ROW
-            check(bool((self._hashes[places] != EMPTY).all()), "only known keys are removed")
-            wanted = wanted[~hit]
-            places = (places[~hit] + 1) & self._mask
+    def delete(self, hashes: Hashes) -> None:
+        """Remove hashes that are distinct and present."""
+        slots = self._slots_of(hashes)
+        self._rows[slots] = _DELETED
+        self._live -= len(hashes)
 
-    def _place(self, hashes: Hashes, rows: Rows) -> None:
-        places = self._home(hashes)
-        while len(hashes):
-            there = self._hashes[places]
-            known = there == hashes
-            self._rows[places[known]] = rows[known]
-            free = there == EMPTY
-            # Several keys may want one free place: the last to write it has won.
-            self._hashes[places[free]] = hashes[free]
-            won = free & (self._hashes[places] == hashes)
-            self._rows[places[won]] = rows[won]
-            self._used += int(won.sum())
-            left = ~known & ~won
-            hashes, rows = hashes[left], rows[left]
-            places = (places[left] + 1) & self._mask
-
-    def _rebuild(self, additional: int) -> None:
-        """Drop hashes without a row, and grow until the load is half of what is allowed."""
-        live = self._rows != NO_ROW
-        hashes, rows = self._hashes[live], self._rows[live]
-        capacity = INITIAL_CAPACITY
-        while (len(hashes) + additional) * 2 > MAX_LOAD * capacity:
-            capacity *= 2
-        self._allocate(capacity)
-        self._place(hashes, rows)
+    def replace(self, hashes: Hashes, rows: Rows) -> None:
+        """Give hashes that are distinct and present other rows."""
+        self._rows[self._slots_of(hashes)] = rows
 
     def _allocate(self, capacity: int) -> None:
-        self._hashes: Hashes = np.zeros(capacity, dtype=np.uint64)
-        self._rows: Rows = np.full(capacity, NO_ROW, dtype=np.int64)
+        self._capacity = capacity
         self._mask = np.int64(capacity - 1)
         self._shift = np.uint64(64 - (capacity.bit_length() - 1))
-        self._used = 0
+        self._hashes = np.zeros(capacity, np.uint64)
+        self._rows = np.full(capacity, _EMPTY, np.int64)
+        self._used = 0  # live and deleted: what a probe has to pass
 
-    def _home(self, hashes: Hashes) -> npt.NDArray[np.int64]:
-        """By the upper bits: the lower ones decide the key group and are alike in a subtask."""
+    def _first_slots(self, hashes: Hashes) -> Rows:
         return (hashes >> self._shift).view(np.int64)
+
+    def _find_further(self, hashes: Hashes, slots: Rows) -> Rows:
+        result = np.full(len(hashes), ABSENT, np.int64)
+        pending = np.arange(len(hashes))
+        for step in range(1, self._capacity + 1):
+            slots = (slots + step) & self._mask
+            found = self._rows.take(slots)
+            hit = (self._hashes.take(slots) == hashes) & (found >= 0)
+            result[pending[hit]] = found[hit]
+            unresolved = ~hit & (found != _EMPTY)
+            pending, hashes, slots = pending[unresolved], hashes[unresolved], slots[unresolved]
+            if not len(pending):
+                return result
+        check(False, "a probe ends at an empty slot", capacity=self._capacity, used=self._used)
+        return result
+
+    def _slots_of(self, hashes: Hashes) -> Rows:
+        """Where each of these hashes lies; all must be present."""
+        result = self._first_slots(hashes)
+        pending = np.arange(len(hashes))
+        slots = result
+        for step in range(1, self._capacity + 1):
+            wanted = hashes[pending]
+            rows = self._rows.take(slots)
+            hit = (self._hashes.take(slots) == wanted) & (rows >= 0)
+            check(not (rows == _EMPTY).any(), "a hash that is removed or replaced is present")
+            result[pending[hit]] = slots[hit]
+            pending, slots = pending[~hit], slots[~hit]
+            if not len(pending):
+                return result
+            slots = (slots + step) & self._mask
+        check(False, "a probe ends at its hash", capacity=self._capacity, used=self._used)
+        return result
+
+    def _reserve(self, added: int) -> None:
+        if self._used + added <= self._capacity * _LOAD_MAX:
+            return
+        occupied = np.flatnonzero(self._rows >= 0)
+        hashes, rows = self._hashes[occupied], self._rows[occupied]
+        wanted = int((len(rows) + added) / _LOAD_REBUILT)
+        self._allocate(max(INITIAL_CAPACITY, 1 << wanted.bit_length()))
+        self._place(hashes, rows)
+        self._used = len(rows)
+
+    def _place(self, hashes: Hashes, rows: Rows) -> None:
+        """Put each where its probe finds the first slot that was never used.
+
+        Several may claim one slot in the same round: the last write stays, and the others, who
+        read another row than their own, go on.
+        """
+        slots = self._first_slots(hashes)
+        step = 0
+        while len(rows):
+            free = self._rows.take(slots) == _EMPTY
+            claimed = slots[free]
+            self._rows[claimed] = rows[free]
+            won = free.copy()
+            won[free] = self._rows.take(claimed) == rows[free]
+            self._hashes[slots[won]] = hashes[won]
+            lost = ~won
+            step += 1
+            slots = (slots[lost] + step) & self._mask
+            hashes, rows = hashes[lost], rows[lost]

@@ -1,221 +1,231 @@
-"""One keyed table of the hashmap backend: an index from key to row, and a column per value.
+"""One keyed table of the hashmap backend: an index from key to row, and a column per field.
 
-Keys are equal when their columns are; the hash only finds them. Where two different keys share a
-hash, which 64 bits make rare, the later one lives in an overflow dictionary.
+Owns the rows and the correspondence of keys to rows, also where two keys share a hash. Freezing
+is the columns' affair (`columns`), snapshots and restores are the backend's.
+
+Source: Flink's `CopyOnWriteStateMap` for the idea that a cut costs nothing until a write.
 """
 
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipelines.domain.errors import Rejected, check
+from pipelines.domain.errors import check
 from pipelines.domain.key_groups import KeyGroupRange
-from pipelines.state.arrays import column_type, to_array, to_column
-from pipelines.state.backend import KEY_GROUP_COLUMN, FrozenState, Rows, TableDescriptor
-from pipelines.state.columns import Columns, ColumnsCut, ColumnStore
-from pipelines.state.hashing import Hashes, is_bijective, key_groups, key_hashes
-from pipelines.state.key_index import NO_ROW, KeyIndex
+from pipelines.state.arrow_types import as_integers, decoded, storage_dtype
+from pipelines.state.backend import FrozenState, Rows, TableDescriptor
+from pipelines.state.collisions import Collisions
+from pipelines.state.columns import Column
+from pipelines.state.frozen_table import FrozenTable, snapshot_schema
+from pipelines.state.hashing import (
+    Hashes,
+    KeyGroups,
+    is_bijective,
+    is_bytes_like,
+    key_groups,
+)
+from pipelines.state.key_columns import NumberKeys, key_column
+from pipelines.state.key_index import ABSENT, Distinct, KeyIndex
+from pipelines.state.row_numbers import RowNumbers
 
-LIVE = "__live"
-HASH = "__hash"
-
-Key = tuple[object, ...]
+HashKeys = Callable[[pa.RecordBatch, Sequence[str]], Hashes]
 
 
 class HashMapTable:
-    """Implements `Table`. Used by the subtask's thread only; cuts are read by another."""
+    """Guarantee: one row per distinct key, and a cut that later calls do not change.
+
+    Needs all calls from one thread, and only keys of its own key groups.
+    """
 
     def __init__(
-        self, descriptor: TableDescriptor, groups: KeyGroupRange, max_parallelism: int
+        self,
+        descriptor: TableDescriptor,
+        own_groups: KeyGroupRange,
+        max_parallelism: int,
+        hash_keys: HashKeys,
     ) -> None:
+        lock = threading.Lock()
         self._descriptor = descriptor
-        self._groups = groups
+        self._own_groups = own_groups
         self._max_parallelism = max_parallelism
-        self._key_names = descriptor.key.names
-        self._is_bijective = is_bijective(descriptor.key)
-        fields = [*descriptor.key, *descriptor.value]
-        types = {field.name: column_type(field, descriptor.name) for field in fields}
-        types |= {
-            LIVE: np.dtype(np.bool_),
-            HASH: np.dtype(np.uint64),
-            KEY_GROUP_COLUMN: np.dtype(np.uint16),
-        }
-        self._store = ColumnStore(types)
+        self._hash_keys = hash_keys
+        self._key_types = [(f.name, f.type) for f in descriptor.key]
+        self._is_exact = is_bijective(descriptor.key)  # until the first null
+        self._numbers = RowNumbers()
         self._index = KeyIndex()
-        self._overflow: dict[Key, int] = {}
-        self._overflown_rows: set[int] = set()
-        self._free: list[int] = []
-        self._length = 0  # rows ever used; the live ones are among them
-        self._live_count = 0
+        self._collisions = Collisions()
+        self._hashes = Column(np.uint64, 0, lock)
+        self._groups = Column(np.uint16, 0, lock)
+        self._live = Column(np.bool_, False, lock)
+        self._keys = {f.name: key_column(f.type, lock) for f in descriptor.key}
+        self._values = {
+            f.name: Column(storage_dtype(f.type), descriptor.defaults[f.name], lock)
+            for f in descriptor.value
+        }
+
+    def __len__(self) -> int:
+        return len(self._numbers)
 
     @property
     def descriptor(self) -> TableDescriptor:
         return self._descriptor
 
     @property
-    def nbytes(self) -> int:
-        return self._store.nbytes
+    def value_columns(self) -> dict[str, Column]:
+        return self._values
 
-    def __len__(self) -> int:
-        return self._live_count
+    @property
+    def state_bytes(self) -> int:
+        fixed = [self._hashes, self._groups, self._live, *self._values.values()]
+        width = sum(column.dtype.itemsize for column in fixed) + 8 * len(self._keys)
+        return len(self) * width + sum(column.heap_bytes for column in self._keys.values())
 
     def rows_for(self, keys: pa.RecordBatch) -> Rows:
-        columns = self._key_columns(keys)
-        hashes = key_hashes(keys, self._key_names)
-        rows = self._index.find(hashes)
-        unseen = rows == NO_ROW
-        if unseen.any():
-            self._add_unseen(hashes[unseen], {n: c[unseen] for n, c in columns.items()}, keys)
-            rows[unseen] = self._index.find(hashes[unseen])
-        if not self._is_bijective:
-            self._resolve_collisions(rows, columns, keys)
+        keys = decoded(keys)
+        given = [(f.name, f.type) for f in keys.schema]
+        check(given == self._key_types, "keys have the declared columns", keys=given)
+        if len(given) > 1 or not is_bytes_like(given[0][1]):
+            return self._rows_for(keys)
+        encoded = keys.column(0).dictionary_encode(null_encoding="encode")
+        distinct = pa.RecordBatch.from_arrays([encoded.dictionary], schema=self._descriptor.key)
+        rows: Rows = self._rows_for(distinct)[encoded.indices.to_numpy()]
         return rows
 
     def read(self, column: str, rows: Rows) -> npt.NDArray[np.generic]:
-        return self._store[column][rows]
+        return self._values[column].read(rows)
 
     def write(self, column: str, rows: Rows, values: npt.NDArray[np.generic]) -> None:
-        self._store.write(rows, {column: values})
+        self._values[column].write(rows, values)
+
+    def write_arrow(self, column: str, rows: Rows, values: pa.Array) -> None:
+        """`write`, from an array without nulls."""
+        is_float = pa.types.is_floating(values.type)
+        self.write(column, rows, values.to_numpy() if is_float else as_integers(values))
 
     def delete(self, rows: Rows) -> None:
         if not len(rows):
             return
-        check(bool(self._store[LIVE][rows].all()), "only live rows are deleted")
-        in_overflow = np.array([row in self._overflown_rows for row in rows.tolist()], dtype=bool)
-        for row in rows[in_overflow].tolist():
-            del self._overflow[self._key_at(row)]
-            self._overflown_rows.remove(row)
-        freed = self._store[HASH][rows[~in_overflow]]
-        self._index.remove(freed)
-        self._promote(freed)
-        self._store.write(rows, {LIVE: np.zeros(len(rows), dtype=np.bool_)})
-        self._free.extend(rows.tolist())
-        self._live_count -= len(rows)
+        check(bool(self._live.read(rows).all()), "only live rows are deleted")
+        self._forget_hashes(rows)
+        self._live.write(rows, False)
+        self._numbers.release(rows)
 
     def select_at_most(self, key_column: str, bound: int) -> Rows:
-        used = slice(0, self._length)
-        due = self._store[LIVE][used] & (self._store[key_column][used] <= bound)
-        return np.flatnonzero(due)
+        column = self._keys[key_column]
+        check(isinstance(column, NumberKeys), "only numbers have a bound", column=key_column)
+        return cast(NumberKeys, column).select_at_most(bound, self._live_mask)
 
     def keys(self, rows: Rows) -> pa.RecordBatch:
-        schema = self._descriptor.key
-        arrays = [to_array(self._store[field.name][rows], field) for field in schema]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        arrays = [column.get(rows) for column in self._keys.values()]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._descriptor.key)
 
-    def cut(self) -> FrozenState:
-        frozen = self._store.cut(self._length)
-        return FrozenState(
-            self._descriptor.name,
-            "table",
-            snapshot_schema(self._descriptor),
-            self._live_count,
-            _snapshot_batches(frozen, self._descriptor),
+    def key_groups_of(self, keys: pa.RecordBatch) -> KeyGroups:
+        """Where the stream's key puts each row."""
+        return key_groups(self._group_hashes(keys), self._max_parallelism)
+
+    def freeze(self) -> FrozenState:
+        length = self._numbers.length
+        schema = snapshot_schema(self._descriptor)
+        frozen = FrozenTable(
+            schema=schema,
+            length=length,
+            live=self._live.freeze(length),
+            keys=[column.freeze(length) for column in self._keys.values()],
+            values=[column.freeze(length) for column in self._values.values()],
+            groups=self._groups.freeze(length),
         )
+        return FrozenState(self._descriptor.name, "table", schema, len(self), frozen.batches())
 
-    def restore(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Batches are checked against the descriptor by the backend."""
-        for batch in batches:
-            groups = to_column(batch.column(KEY_GROUP_COLUMN))
-            own = (groups >= self._groups.first) & (groups <= self._groups.last)
-            mine = batch.filter(pa.array(own))
-            if mine.num_rows == 0:
-                continue
-            rows = self.rows_for(mine.select(self._key_names))
-            values = {n: to_column(mine.column(n)) for n in self._descriptor.value.names}
-            self._store.write(rows, values)
+    def _rows_for(self, keys: pa.RecordBatch) -> Rows:
+        hashes = self._hash_keys(keys, self._descriptor.key.names)
+        if self._is_exact and keys.column(0).null_count:
+            self._is_exact = False  # some number has the hash of null
+        rows = self._index.find(hashes)
+        missing = np.flatnonzero(rows == ABSENT)
+        if len(missing):
+            rows[missing] = self._insert(keys, hashes, missing)
+        return rows if self._is_exact else self._separate(keys, hashes, rows)
 
-    def _key_columns(self, keys: pa.RecordBatch) -> Columns:
-        for name in self._key_names:
-            if keys.column(name).null_count:
-                raise Rejected(f"The key column {name!r} holds a null; filter such records first.")
-        return {name: to_column(keys.column(name)) for name in self._key_names}
+    def _insert(self, keys: pa.RecordBatch, hashes: Hashes, missing: Rows) -> Rows:
+        """Rows for the unseen hashes at `missing`, in which hashes may repeat."""
+        distinct = Distinct.of(hashes[missing])
+        rows = self._add(keys.take(pa.array(missing[distinct.first])), distinct.hashes)
+        self._index.insert(distinct.hashes, rows)
+        return rows.take(distinct.code)
 
-    def _add_unseen(self, hashes: Hashes, columns: Columns, keys: pa.RecordBatch) -> None:
-        """One fresh row for each distinct hash; its key is that of the first who has it."""
-        distinct, first = np.unique(hashes, return_index=True)
-        rows = self._allocate(len(distinct))
-        chosen = {name: column[first] for name, column in columns.items()}
-        self._initialize(rows, distinct, chosen)
-        self._index.insert(distinct, rows)
+    def _add(self, keys: pa.RecordBatch, hashes: Hashes) -> Rows:
+        """Fresh rows for distinct keys."""
+        is_whole_key = self._descriptor.key_group_by == tuple(self._descriptor.key.names)
+        hashes_of_group = hashes if is_whole_key else self._group_hashes(keys)
+        groups = key_groups(hashes_of_group, self._max_parallelism)
+        self._check_own(groups)
+        for key in self._keys.values():
+            key.tidy(self._live_mask)
+        rows = self._numbers.allocate(len(hashes))
+        self._reserve(self._numbers.length)
+        self._hashes.write(rows, hashes)
+        self._groups.write(rows, groups)
+        self._live.write(rows, True)
+        for (name, _), array in zip(self._key_types, keys.columns, strict=True):
+            self._keys[name].put(rows, array)
+        for column in self._values.values():
+            column.reset(rows)
+        return rows
 
-    def _initialize(self, rows: Rows, hashes: Hashes, keys: Columns) -> None:
-        count = len(rows)
-        values: Columns = {
-            name: np.full(count, default, dtype=self._store[name].dtype)
-            for name, default in self._descriptor.defaults.items()
-        }
-        values |= keys
-        values[LIVE] = np.ones(count, dtype=np.bool_)
-        values[HASH] = hashes
-        values[KEY_GROUP_COLUMN] = self._groups_of(hashes, keys)
-        self._store.write(rows, values)
+    def _group_hashes(self, keys: pa.RecordBatch) -> Hashes:
+        return self._hash_keys(keys, self._descriptor.key_group_by)
 
-    def _groups_of(self, hashes: Hashes, keys: Columns) -> npt.NDArray[np.uint16]:
-        """The key group comes from the stream's key, which may be a part of the table's."""
-        by = self._descriptor.key_group_by
-        if tuple(self._key_names) == by:
-            return key_groups(hashes, self._max_parallelism)
-        schema = pa.schema([self._descriptor.key.field(name) for name in by])
-        arrays = [to_array(keys[field.name], field) for field in schema]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        return key_groups(key_hashes(batch, by), self._max_parallelism)
+    def _separate(self, keys: pa.RecordBatch, hashes: Hashes, rows: Rows) -> Rows:
+        """Give keys that only share the hash of the row they found rows of their own."""
+        same = np.ones(len(rows), np.bool_)
+        for (name, _), array in zip(self._key_types, keys.columns, strict=True):
+            same &= self._keys[name].matches(rows, array)
+        strangers = np.flatnonzero(~same)
+        for at, key in zip(strangers.tolist(), self._identities(keys, strangers), strict=True):
+            key_hash = int(hashes[at])
+            row = self._collisions.row_of(key_hash, key)
+            if row is None:
+                row = int(self._add(keys.slice(at, 1), hashes[at : at + 1])[0])
+                self._collisions.add(key_hash, key, row)
+            rows[at] = row
+        return rows
 
-    def _allocate(self, count: int) -> Rows:
-        reused = [self._free.pop() for _ in range(min(count, len(self._free)))]
-        fresh = range(self._length, self._length + count - len(reused))
-        self._length += len(fresh)
-        self._live_count += count
-        self._store.ensure(self._length)
-        return np.array([*reused, *fresh], dtype=np.int64)
+    def _identities(self, keys: pa.RecordBatch, at: Rows) -> list[tuple[Hashable, ...]]:
+        if not len(at):
+            return []
+        chosen = keys.take(pa.array(at))
+        named = zip(self._key_types, chosen.columns, strict=True)
+        return list(zip(*(self._keys[n].identities(a) for (n, _), a in named), strict=True))
 
-    def _resolve_collisions(self, rows: Rows, columns: Columns, keys: pa.RecordBatch) -> None:
-        """Correct in place the rows of keys that only share their hash with a row's key."""
-        differs = np.zeros(len(rows), dtype=np.bool_)
-        for name, column in columns.items():
-            differs |= self._store[name][rows] != column
-        if not differs.any():
-            return
-        for position in np.flatnonzero(differs).tolist():
-            key = tuple(column[position] for column in columns.values())
-            rows[position] = self._overflow_row(key, keys.slice(position, 1))
+    def _forget_hashes(self, rows: Rows) -> None:
+        """Take rows out of the index; a key that collided with one moves up into it."""
+        if len(self._collisions):
+            collided = self._collisions.holds(rows)
+            for row in rows[collided].tolist():
+                self._collisions.remove(row)
+            rows = rows[~collided]
+        hashes = self._hashes.read(rows).astype(np.uint64, copy=False)
+        successors = np.full(len(rows), ABSENT, np.int64)
+        if len(self._collisions):
+            successors[:] = [self._collisions.pop_successor(h) for h in hashes.tolist()]
+        has_successor = successors != ABSENT
+        self._index.replace(hashes[has_successor], successors[has_successor])
+        self._index.delete(hashes[~has_successor])
 
-    def _overflow_row(self, key: Key, single: pa.RecordBatch) -> int:
-        row = self._overflow.get(key)
-        if row is None:
-            rows = self._allocate(1)
-            columns = self._key_columns(single)
-            self._initialize(rows, key_hashes(single, self._key_names), columns)
-            row = self._overflow[key] = int(rows[0])
-            self._overflown_rows.add(row)
-        return row
+    def _reserve(self, length: int) -> None:
+        for key in self._keys.values():
+            key.reserve(length)
+        for column in (self._hashes, self._groups, self._live, *self._values.values()):
+            column.reserve(length)
 
-    def _promote(self, freed: Hashes) -> None:
-        """Give hashes that lost their row to a key of the overflow that shares them.
+    def _live_mask(self) -> npt.NDArray[np.bool_]:
+        return self._live.values[: self._numbers.length].astype(np.bool_, copy=False)
 
-        Otherwise the index would call that key unseen and give it a second row.
-        """
-        for key, row in list(self._overflow.items()):
-            shared = self._store[HASH][[row]]
-            if np.isin(shared, freed).all() and self._index.find(shared)[0] == NO_ROW:
-                self._index.insert(shared, np.array([row], dtype=np.int64))
-                del self._overflow[key]
-                self._overflown_rows.remove(row)
-
-    def _key_at(self, row: int) -> Key:
-        return tuple(self._store[name][row] for name in self._key_names)
-
-
-def snapshot_schema(descriptor: TableDescriptor) -> pa.Schema:
-    group = pa.field(KEY_GROUP_COLUMN, pa.uint16())
-    return pa.schema([*descriptor.key, *descriptor.value, group])
-
-
-def _snapshot_batches(cut: ColumnsCut, descriptor: TableDescriptor) -> Iterator[pa.RecordBatch]:
-    schema = snapshot_schema(descriptor)
-    for segment in cut.segments():
-        live = segment[LIVE]
-        if live.any():
-            arrays = [to_array(segment[field.name][live], field) for field in schema]
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+    def _check_own(self, groups: KeyGroups) -> None:
+        own = self._own_groups
+        holds = own.first <= int(groups.min()) and int(groups.max()) <= own.last
+        check(holds, "a key reaches the owner of its group", table=self._descriptor.name, own=own)

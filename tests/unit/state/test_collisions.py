@@ -1,4 +1,7 @@
-"""Different keys that share a hash stay different keys, whatever happens to their neighbours."""
+"""Different keys that share a hash stay different keys, whatever happens to their neighbours.
+
+Names have one of three hashes here: the number of their letters, one of which is zero.
+"""
 
 import random
 
@@ -7,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from pipelines.domain.key_groups import KeyGroupRange
-from pipelines.state import table as table_module
 from pipelines.state.backend import FrozenState, TableDescriptor
 from pipelines.state.hashing import Hashes
 from pipelines.state.hashmap import HashMapBackend
@@ -17,16 +19,10 @@ KEY = pa.schema([("name", pa.string())])
 TABLE = TableDescriptor("table", KEY, pa.schema([("count", pa.int64())]), {"count": 0}, ("name",))
 
 
-@pytest.fixture(autouse=True)
-def nearly_useless_hash(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names have one of three hashes: the number of their letters, one of which is zero."""
-    monkeypatch.setattr(table_module, "key_hashes", by_length)
-
-
 @pytest.mark.parametrize("seed", range(60))
 def test_a_table_is_a_dictionary_even_if_most_keys_collide(seed: int) -> None:
     rng = random.Random(seed)
-    backend = HashMapBackend(KeyGroupRange(0, 127), 128)
+    backend = HashMapBackend(KeyGroupRange(0, 127), 128, hash_keys=by_length)
     table = backend.table(TABLE)
     model: dict[str, int] = {}
     cuts: list[tuple[FrozenState, dict[str, int]]] = []
@@ -53,7 +49,7 @@ def test_a_table_is_a_dictionary_even_if_most_keys_collide(seed: int) -> None:
 
 
 def test_a_key_survives_the_deletion_of_the_one_whose_hash_it_shares() -> None:
-    table = HashMapBackend(KeyGroupRange(0, 127), 128).table(TABLE)
+    table = HashMapBackend(KeyGroupRange(0, 127), 128, hash_keys=by_length).table(TABLE)
     table.write("count", rows_of(table, ["a", "b", "c"]), np.array([1, 2, 3]))
 
     table.delete(rows_of(table, ["a"]))
@@ -63,7 +59,7 @@ def test_a_key_survives_the_deletion_of_the_one_whose_hash_it_shares() -> None:
 
 
 def test_colliding_keys_of_one_batch_get_rows_of_their_own() -> None:
-    table = HashMapBackend(KeyGroupRange(0, 127), 128).table(TABLE)
+    table = HashMapBackend(KeyGroupRange(0, 127), 128, hash_keys=by_length).table(TABLE)
 
     rows = rows_of(table, ["a", "b", "a", "b"])
 
@@ -72,7 +68,9 @@ def test_colliding_keys_of_one_batch_get_rows_of_their_own() -> None:
 
 
 def test_colliding_keys_are_restored_apart() -> None:
-    backend, restored = (HashMapBackend(KeyGroupRange(0, 127), 128) for _ in range(2))
+    backend, restored = (
+        HashMapBackend(KeyGroupRange(0, 127), 128, hash_keys=by_length) for _ in range(2)
+    )
     table = backend.table(TABLE)
     table.write("count", rows_of(table, ["a", "b", "", "cc", "dd"]), np.arange(5))
     again = restored.table(TABLE)

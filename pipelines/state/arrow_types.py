@@ -1,0 +1,69 @@
+"""Which numpy array stands for which Arrow type, and the way back.
+
+Times are the integers behind them, in the unit of their type: that is what tables read and write.
+"""
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipelines.domain.errors import Rejected
+from pipelines.state.hashing import is_bytes_like, is_integer_like
+
+
+def storage_dtype(column_type: pa.DataType) -> np.dtype[np.generic]:
+    types = pa.types
+    if types.is_boolean(column_type):
+        return np.dtype(np.bool_)
+    if types.is_integer(column_type) or types.is_floating(column_type):
+        dtype: np.dtype[np.generic] = np.dtype(column_type.to_pandas_dtype())
+        return dtype
+    return np.dtype(np.int64 if column_type.bit_width == 64 else np.int32)
+
+
+def decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with plain columns in place of dictionary-encoded ones."""
+    if not any(pa.types.is_dictionary(column_type) for column_type in batch.schema.types):
+        return batch
+    arrays = [
+        column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+
+
+def as_integers(array: pa.Array) -> npt.NDArray[np.int64]:
+    """The 64-bit integers behind a key column; what stands for a null is 0."""
+    if array.null_count:
+        array = array.fill_null(False if pa.types.is_boolean(array.type) else 0)
+    if pa.types.is_temporal(array.type):
+        array = array.view(pa.int64() if array.type.bit_width == 64 else pa.int32())
+    values: npt.NDArray[np.generic] = array.to_numpy(zero_copy_only=False)
+    return values.astype(np.int64, copy=False)
+
+
+def to_arrow(
+    values: npt.NDArray[np.generic],
+    column_type: pa.DataType,
+    valid: npt.NDArray[np.generic] | None = None,
+) -> pa.Array:
+    """`values` as `column_type`, without copying where numpy and Arrow agree."""
+    mask = None if valid is None else ~valid.astype(np.bool_)
+    array = pa.array(values, mask=mask)
+    return array if array.type == column_type else array.view(column_type)
+
+
+def check_key_type(state: str, field: pa.Field) -> None:
+    if not (is_integer_like(field.type) or is_bytes_like(field.type)):
+        raise Rejected(
+            f"State '{state}': the key column '{field.name}' has type {field.type}; "
+            "a key is an integer, timestamp, date, boolean, string or binary."
+        )
+
+
+def check_value_type(state: str, field: pa.Field) -> None:
+    if not (is_integer_like(field.type) or pa.types.is_floating(field.type)):
+        raise Rejected(
+            f"State '{state}': the value column '{field.name}' has type {field.type}; "
+            "a table holds fixed-width values: integers, floats, booleans and timestamps."
+        )

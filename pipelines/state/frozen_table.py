@@ -1,0 +1,39 @@
+"""A table as it was at the cut, handed out segment by segment as Arrow batches."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from pipelines.state.arrow_types import to_arrow
+from pipelines.state.backend import KEY_GROUP_COLUMN, TableDescriptor
+from pipelines.state.columns import FrozenColumn, segment_count
+from pipelines.state.key_columns import FrozenKeys
+
+
+def snapshot_schema(descriptor: TableDescriptor) -> pa.Schema:
+    return pa.schema([*descriptor.key, *descriptor.value, (KEY_GROUP_COLUMN, pa.uint16())])
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenTable:
+    schema: pa.Schema
+    length: int
+    live: FrozenColumn
+    keys: list[FrozenKeys]
+    values: list[FrozenColumn]
+    groups: FrozenColumn
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The live rows. Dropping the iterator ends the saving of pre-images for it."""
+        for segment in range(segment_count(self.length)):
+            live = self.live.take(segment)
+            picked = slice(None) if live.all() else np.flatnonzero(live)
+            arrays = [column.take(segment, picked) for column in self.keys]
+            numbers = [*self.values, self.groups]
+            types = self.schema.types[len(self.keys) :]
+            for column, column_type in zip(numbers, types, strict=True):
+                arrays.append(to_arrow(column.take(segment)[picked], column_type))
+            if len(arrays[0]):
+                yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)

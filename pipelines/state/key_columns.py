@@ -1,0 +1,193 @@
+"""How key columns are kept: numbers in an array by row, texts in a heap with positions by row.
+
+Both can be compared with a batch, handed back as Arrow, and frozen with the rest of a table.
+"""
+
+import threading
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipelines.state.arrow_types import as_integers, storage_dtype, to_arrow
+from pipelines.state.columns import Column, FrozenColumn, Rows
+from pipelines.state.hashing import is_bytes_like
+from pipelines.state.text_heap import NULL_POSITION, FrozenHeap, TextHeap, equal
+
+Mask = npt.NDArray[np.bool_]
+LiveMask = Callable[[], Mask]
+"""Which rows are live, by row number; asked for only when it is needed."""
+
+_GARBAGE_MIN = 65_536  # values: below this, tidying a heap is not worth its cost
+
+
+class FrozenKeys(Protocol):
+    def take(self, segment: int, picked: Rows | slice) -> pa.Array:
+        """The keys of the rows `picked` within one segment, as they were at the cut."""
+        ...
+
+
+class KeyColumn(Protocol):
+    def reserve(self, length: int) -> None: ...
+
+    def put(self, rows: Rows, array: pa.Array) -> None: ...
+
+    def get(self, rows: Rows) -> pa.Array: ...
+
+    def matches(self, rows: Rows, array: pa.Array) -> Mask:
+        """Whether the key at each row equals the one in `array`; null equals null."""
+        ...
+
+    def identities(self, array: pa.Array) -> list[Hashable]:
+        """Python values that are equal exactly where the keys are."""
+        ...
+
+    def tidy(self, live: LiveMask) -> None:
+        """Give back what keys that are no longer live hold, if it is worth the effort."""
+        ...
+
+    def freeze(self, length: int) -> FrozenKeys: ...
+
+    @property
+    def heap_bytes(self) -> int: ...
+
+
+def key_column(column_type: pa.DataType, lock: threading.Lock) -> KeyColumn:
+    return (TextKeys if is_bytes_like(column_type) else NumberKeys)(column_type, lock)
+
+
+class NumberKeys:
+    """Integers, booleans and times. Validity is kept only once a null has been seen."""
+
+    def __init__(self, column_type: pa.DataType, lock: threading.Lock) -> None:
+        self._type = column_type
+        self._lock = lock
+        self._numbers = Column(storage_dtype(column_type), 0, lock)
+        self._valid: Column | None = None
+        self._largest = int(np.iinfo(np.int64).max)
+        self._least = self._largest  # no live number is below it
+
+    @property
+    def heap_bytes(self) -> int:
+        return 0
+
+    def reserve(self, length: int) -> None:
+        self._numbers.reserve(length)
+        if self._valid is not None:
+            self._valid.reserve(length)
+
+    def put(self, rows: Rows, array: pa.Array) -> None:
+        numbers = as_integers(array)
+        self._numbers.write(rows, numbers)
+        self._least = min(self._least, int(numbers.min(initial=self._largest)))
+        if array.null_count and self._valid is None:
+            self._valid = Column(np.bool_, True, self._lock)
+            self._valid.reserve(len(self._numbers.values))
+        if self._valid is not None:
+            self._valid.write(rows, _validity(array))
+
+    def get(self, rows: Rows) -> pa.Array:
+        valid = None if self._valid is None else self._valid.read(rows)
+        return to_arrow(self._numbers.read(rows), self._type, valid)
+
+    def matches(self, rows: Rows, array: pa.Array) -> Mask:
+        same: Mask = self._numbers.read(rows).astype(np.int64) == as_integers(array)
+        if self._valid is None and not array.null_count:
+            return same
+        stored = True if self._valid is None else self._valid.read(rows)
+        given = _validity(array)
+        return np.asarray((stored == given) & (same | ~given))
+
+    def identities(self, array: pa.Array) -> list[Hashable]:
+        pairs = zip(as_integers(array).tolist(), _validity(array).tolist(), strict=True)
+        return [number if valid else None for number, valid in pairs]
+
+    def select_at_most(self, bound: int, live: LiveMask) -> Rows:
+        """Live rows that hold a number <= `bound`; a null is never among them."""
+        if bound < self._least:
+            return np.empty(0, np.int64)
+        candidates = live()
+        if self._valid is not None:
+            candidates = candidates & self._valid.values[: len(candidates)]
+        numbers = self._numbers.values[: len(candidates)]
+        # With the due rows, since the caller need not delete them.
+        self._least = int(numbers.min(where=candidates, initial=self._largest))
+        return np.flatnonzero(candidates & (numbers <= bound))
+
+    def tidy(self, live: LiveMask) -> None:
+        """Numbers leave nothing behind."""
+
+    def freeze(self, length: int) -> FrozenKeys:
+        valid = None if self._valid is None else self._valid.freeze(length)
+        return FrozenNumberKeys(self._type, self._numbers.freeze(length), valid)
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenNumberKeys:
+    type: pa.DataType
+    numbers: FrozenColumn
+    valid: FrozenColumn | None
+
+    def take(self, segment: int, picked: Rows | slice) -> pa.Array:
+        valid = None if self.valid is None else self.valid.take(segment)[picked]
+        return to_arrow(self.numbers.take(segment)[picked], self.type, valid)
+
+
+class TextKeys:
+    """Strings and binaries."""
+
+    def __init__(self, column_type: pa.DataType, lock: threading.Lock) -> None:
+        self._type = column_type
+        self._heap = TextHeap(column_type)
+        self._positions = Column(np.int64, NULL_POSITION, lock)
+        self._tidy_at = _GARBAGE_MIN
+
+    @property
+    def heap_bytes(self) -> int:
+        return self._heap.size_bytes
+
+    def reserve(self, length: int) -> None:
+        self._positions.reserve(length)
+
+    def put(self, rows: Rows, array: pa.Array) -> None:
+        self._positions.write(rows, self._heap.append(array))
+
+    def get(self, rows: Rows) -> pa.Array:
+        return self._heap.take(self._positions.read(rows).astype(np.int64, copy=False))
+
+    def matches(self, rows: Rows, array: pa.Array) -> Mask:
+        return equal(self.get(rows), array)
+
+    def identities(self, array: pa.Array) -> list[Hashable]:
+        return list(array.to_pylist())
+
+    def tidy(self, live: LiveMask) -> None:
+        """Move the live keys to a new heap once most of the old one is garbage."""
+        if len(self._heap) < self._tidy_at:
+            return
+        rows = np.flatnonzero(live())
+        texts = self.get(rows)
+        # A frozen table keeps the old heap, and the old positions as pre-images.
+        self._heap = TextHeap(self._type)
+        self.put(rows, texts)
+        self._tidy_at = _GARBAGE_MIN + 2 * len(self._heap)
+
+    def freeze(self, length: int) -> FrozenKeys:
+        return FrozenTextKeys(self._heap.freeze(), self._positions.freeze(length))
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenTextKeys:
+    heap: FrozenHeap
+    positions: FrozenColumn
+
+    def take(self, segment: int, picked: Rows | slice) -> pa.Array:
+        positions = self.positions.take(segment)[picked].astype(np.int64, copy=False)
+        return self.heap.take(positions)
+
+
+def _validity(array: pa.Array) -> Mask:
+    return np.asarray(array.is_valid().to_numpy(zero_copy_only=False))
