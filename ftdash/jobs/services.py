@@ -34,7 +34,7 @@ from ftdash.jobs.validation import (
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
-from pipelines.domain.settings import Settings
+from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.status import KillMoment
 
 log = logging.getLogger("ftdash.services")
@@ -217,7 +217,7 @@ def _store(
 
 def _deadline_s(run: Run | None) -> float:
     """A savepoint may take as long as the run's checkpoints may."""
-    longest_ms = Settings.parse(run.settings).checkpoint_timeout_ms if run else 0
+    longest_ms = parse_settings(run.settings).checkpoint_timeout_ms if run else 0
     return max(configuration.REQUEST_DEADLINE_S, longest_ms / 1000)
 
 

@@ -8,7 +8,8 @@ from django.conf import settings as configuration
 from ftdash.checkpoints.points import PointHead
 from ftdash.jobs.models import Pipeline
 from pipelines.domain.errors import Rejected
-from pipelines.domain.settings import Settings, check_parallelism
+from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.settings import check_parallelism
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
 
@@ -40,7 +41,7 @@ def check_startable(
     from pipelines.flows.registry import flow as registered_flow
 
     check_parallelism(parallelism, max_parallelism)
-    Settings.parse(settings)
+    parse_settings(settings)
     registered_flow(flow).build(parameters)
 
 

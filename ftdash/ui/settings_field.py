@@ -8,7 +8,7 @@ from typing import Any
 
 from django import forms
 
-from pipelines.domain.settings import DEFINITIONS
+from pipelines.domain.setting_table import DEFINITIONS
 
 EXAMPLE = "execution.checkpointing.interval: 500 ms"
 

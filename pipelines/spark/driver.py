@@ -21,7 +21,8 @@ from pipelines.domain.errors import Rejected
 from pipelines.domain.events import FailureOccurred, JobStatusChanged, RunEnded
 from pipelines.domain.ids import Attempt
 from pipelines.domain.run import RunDirectory, RunSpec
-from pipelines.domain.settings import Settings, check_parallelism
+from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.settings import check_parallelism
 from pipelines.domain.status import JobStatus
 from pipelines.flows.registry import flow
 from pipelines.runtime.clocks import SystemClock
@@ -68,7 +69,7 @@ def _host(
     directory: RunDirectory, lease: Lease, journal: JournalWriter, clock: SystemClock
 ) -> JobStatus:
     spec = msgspec.json.decode(directory.spec_file.read_bytes(), type=RunSpec)
-    settings = Settings.parse(spec.settings)
+    settings = parse_settings(spec.settings)
     check_parallelism(spec.parallelism, spec.max_parallelism)
     pipeline = flow(spec.pipeline).build(spec.parameters)
     # What a restored or resumed run has read already need not be there any more.

@@ -5,11 +5,13 @@ from dataclasses import fields
 import pytest
 
 from pipelines.domain.errors import Rejected
-from pipelines.domain.settings import DEFINITIONS, Settings, check_parallelism
+from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.setting_table import DEFINITIONS
+from pipelines.domain.settings import Settings, check_parallelism
 
 
 def test_without_any_setting_the_defaults_of_the_table_hold() -> None:
-    settings = Settings.parse({})
+    settings = parse_settings({})
 
     assert settings.checkpoint_interval_ms == 1_000
     assert settings.checkpoint_timeout_ms == 600_000
@@ -27,7 +29,7 @@ def test_the_table_fills_every_field_once() -> None:
     [("500 ms", 500), ("2s", 2_000), ("10 min", 600_000), ("1 h", 3_600_000), ("1 d", 86_400_000)],
 )
 def test_a_duration_is_a_whole_number_with_a_unit(text: str, expected_ms: int) -> None:
-    settings = Settings.parse({"execution.checkpointing.interval": text})
+    settings = parse_settings({"execution.checkpointing.interval": text})
 
     assert settings.checkpoint_interval_ms == expected_ms
 
@@ -52,7 +54,7 @@ def test_a_duration_is_a_whole_number_with_a_unit(text: str, expected_ms: int) -
 )
 def test_a_bad_value_is_refused_by_key_and_value(key: str, value: str) -> None:
     with pytest.raises(Rejected) as refusal:
-        Settings.parse({key: value})
+        parse_settings({key: value})
 
     assert key in str(refusal.value)
     assert repr(value) in str(refusal.value)
@@ -60,7 +62,7 @@ def test_a_bad_value_is_refused_by_key_and_value(key: str, value: str) -> None:
 
 def test_an_unknown_key_is_refused_with_the_closest_known_one() -> None:
     with pytest.raises(Rejected) as refusal:
-        Settings.parse({"execution.checkpointing.intervall": "1 s"})
+        parse_settings({"execution.checkpointing.intervall": "1 s"})
 
     assert "'execution.checkpointing.intervall'" in str(refusal.value)
     assert "did you mean execution.checkpointing.interval?" in str(refusal.value)
@@ -68,7 +70,7 @@ def test_an_unknown_key_is_refused_with_the_closest_known_one() -> None:
 
 def test_an_unknown_key_like_no_other_is_refused_without_a_guess() -> None:
     with pytest.raises(Rejected, match="'zzz'; no known setting"):
-        Settings.parse({"zzz": "1"})
+        parse_settings({"zzz": "1"})
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 128])

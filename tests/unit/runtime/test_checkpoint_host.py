@@ -17,7 +17,7 @@ from pipelines.domain.events import (
 from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, Uid
 from pipelines.domain.phases import SubtaskPhases
-from pipelines.domain.settings import Settings
+from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.snapshots import SubtaskSnapshot
 from pipelines.domain.status import CheckpointKind
 from pipelines.protocol.fencing import AttemptFence
@@ -343,7 +343,7 @@ class Master:
         self._directory = directory_in(root)
         self._store = store_in(root)
         self._parallelism = parallelism
-        parsed = Settings.parse({"execution.checkpointing.timeout": "5 s", **(settings or {})})
+        parsed = parse_settings({"execution.checkpointing.timeout": "5 s", **(settings or {})})
         surroundings = CheckpointSurroundings(
             spec=spec_of(parallelism=parallelism),
             directory=self._directory,

@@ -1,0 +1,38 @@
+"""From the keys and texts that a person wrote to validated `Settings`: the one way in.
+
+Strict: an unknown key, a bad value and a contradiction are refused by name before anything starts.
+"""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+import msgspec
+
+from pipelines.domain.errors import Rejected
+from pipelines.domain.setting_rules import check_settings
+from pipelines.domain.setting_table import DEFINITIONS
+from pipelines.domain.settings import Settings
+
+
+def parse_settings(given: Mapping[str, str]) -> Settings:
+    """What is not given has the default of the table.
+
+    Raises:
+        Rejected: an unknown key, with its closest neighbour; a bad value; settings that
+            contradict each other.
+    """
+    for key in given:
+        _check_known(key)
+    values = {d.field: d.parse(given.get(d.key, d.default)) for d in DEFINITIONS}
+    settings = msgspec.convert(values, Settings)
+    check_settings(settings)
+    return settings
+
+
+def _check_known(key: str) -> None:
+    known = [definition.key for definition in DEFINITIONS]
+    if key in known:
+        return
+    closest = get_close_matches(key, known, n=1, cutoff=0.5)
+    hint = f"; did you mean {closest[0]}?" if closest else "; no known setting is similar to it."
+    raise Rejected(f"There is no setting {key!r}{hint}")

@@ -1,0 +1,86 @@
+"""How the text of a setting is read: durations, counts, choices; a ValueError says what fits.
+
+A reader sees one value alone; what two settings together must not say is `setting_rules`.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pipelines.domain.errors import Rejected
+
+_UNIT_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION = re.compile(r"(\d{1,12})\s*(ms|s|min|h|d)")
+
+SettingValue = int | str
+Reader = Callable[[str], SettingValue]
+"""Reads a value; raises ValueError saying what it expects ("expected ...")."""
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One row of the table; `field` is the attribute of Settings that it fills."""
+
+    key: str
+    field: str
+    default: str
+    read: Reader
+    help: str
+
+    def parse(self, text: str) -> SettingValue:
+        """Raises Rejected naming key, value and what was expected."""
+        try:
+            return self.read(text.strip())
+        except ValueError as error:
+            raise Rejected(f"The setting {self.key} cannot be {text!r}: {error}.") from error
+
+
+def duration_ms(text: str) -> int:
+    """Read `500 ms`, `1 s`, `10 min`, `2 h` or `1 d`; a bare 0 needs no unit."""
+    if text == "0":
+        return 0
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError("expected a whole number with a unit, such as '500 ms', '1 s' or '10 min'")
+    return int(match[1]) * _UNIT_MS[match[2]]
+
+
+def duration_of_at_least(least_ms: int) -> Reader:
+    def read(text: str) -> int:
+        value_ms = duration_ms(text)
+        if value_ms < least_ms:
+            raise ValueError(f"expected at least {least_ms} ms")
+        return value_ms
+
+    return read
+
+
+def count_of_at_least(least: int) -> Reader:
+    def read(text: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < least:
+            raise ValueError(f"expected a whole number of at least {least}")
+        return int(text)
+
+    return read
+
+
+def one_of(choices: type[StrEnum]) -> Reader:
+    """One value of an enumeration, in any case; a dash and an underscore are the same."""
+    by_text = {_folded(choice): choice for choice in choices}
+
+    def read(text: str) -> str:
+        choice = by_text.get(_folded(text))
+        if choice is None:
+            raise ValueError(f"expected {_listed([str(choice) for choice in choices])}")
+        return choice
+
+    return read
+
+
+def _folded(text: str) -> str:
+    return text.upper().replace("_", "-")
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"

@@ -1,0 +1,24 @@
+"""What two settings together must not say: one rule per contradiction, each with its sentence.
+
+A rule names the keys as a person writes them and says what to change. Values that are wrong by
+themselves are refused by `setting_readers`.
+"""
+
+from collections.abc import Callable
+
+from pipelines.domain.errors import Rejected
+from pipelines.domain.settings import Settings
+
+Rule = Callable[[Settings], str | None]
+"""None: no objection. Otherwise the sentence for the person who set both."""
+
+
+def check_settings(settings: Settings) -> None:
+    """Raises Rejected with the sentence of the first rule that objects."""
+    for rule in RULES:
+        objection = rule(settings)
+        if objection is not None:
+            raise Rejected(objection)
+
+
+RULES: tuple[Rule, ...] = ()
