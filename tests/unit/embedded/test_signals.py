@@ -48,9 +48,12 @@ def test_nohup_is_respected() -> None:
 
 
 def start(ignored: signal.Signals) -> "subprocess.Popen[str]":
-    """Python restores the default of no signal that was ignored when it started."""
-    before = signal.signal(ignored, signal.SIG_IGN)
+    """However these tests were started: Python leaves alone what was ignored when it started."""
+    asking = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in asking}
     try:
+        for number in asking:
+            signal.signal(number, signal.SIG_IGN if number is ignored else signal.SIG_DFL)
         return subprocess.Popen(
             [sys.executable, "-c", PROGRAM],
             stdin=subprocess.PIPE,
@@ -58,4 +61,5 @@ def start(ignored: signal.Signals) -> "subprocess.Popen[str]":
             text=True,
         )
     finally:
-        signal.signal(ignored, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
