@@ -15,7 +15,8 @@ from ftdash.jobs.models import Run
 from ftdash.metrics.models import Heartbeat, HeartbeatName
 from pipelines.domain.status import JobStatus
 
-RECONCILE_LATE_AFTER_S = 10.0
+RECONCILE_LATE_AFTER_S = 2 * settings.RECONCILE_PERIOD_S
+"""One beat missed: with the refresh of the page, who looks at it knows within 5 s."""
 
 _SILENT = {
     HeartbeatName.PROJECTOR: (

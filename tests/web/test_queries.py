@@ -86,6 +86,20 @@ def test_without_a_projector_nothing_is_known(age_s: int | None) -> None:
     assert "manage.py projector" in fleet.projector.note
 
 
+@pytest.mark.parametrize(("age_s", "is_alive"), [(3.0, True), (4.5, False)])
+def test_a_worker_that_is_gone_is_told_within_five_seconds(age_s: float, is_alive: bool) -> None:
+    Story(new_run()).started()
+    fold()
+    Heartbeat.objects.filter(name=HeartbeatName.RECONCILE).update(
+        at=timezone.now() - timedelta(seconds=age_s)
+    )
+
+    reconcile = queries.fleet().reconcile
+
+    assert reconcile.is_alive is is_alive
+    assert is_alive or "requests are kept and wait" in reconcile.note
+
+
 def test_an_ended_run_needs_nobody_alive_to_be_known() -> None:
     Story(new_run()).started().ended(JobStatus.FAILED, "Slot 1 failed 11 times.")
     fold()
