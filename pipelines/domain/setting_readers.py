@@ -3,6 +3,7 @@
 A reader sees one value alone; what two settings together must not say is `setting_rules`.
 """
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from pipelines.domain.errors import Rejected
 _UNIT_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"(\d{1,12})\s*(ms|s|min|h|d)")
 
-SettingValue = int | str
+SettingValue = int | float | str
 Reader = Callable[[str], SettingValue]
 """Reads a value; raises ValueError saying what it expects ("expected ...")."""
 
@@ -58,9 +59,21 @@ def duration_of_at_least(least_ms: int) -> Reader:
 
 def count_of_at_least(least: int) -> Reader:
     def read(text: str) -> int:
-        if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < least:
+        if not re.fullmatch(r"[0-9]{1,10}", text) or int(text) < least:
             raise ValueError(f"expected a whole number of at least {least}")
         return int(text)
+
+    return read
+
+
+def number_within(least: float, most: float, *, above_least: bool = False) -> Reader:
+    bound = f"a number above {least:g}" if above_least else f"a number from {least:g}"
+
+    def read(text: str) -> float:
+        value = float(text) if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) else math.nan
+        if not least <= value <= most or (above_least and value == least):
+            raise ValueError(f"expected {bound} to {most:g}")
+        return value
 
     return read
 

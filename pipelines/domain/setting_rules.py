@@ -21,4 +21,14 @@ def check_settings(settings: Settings) -> None:
             raise Rejected(objection)
 
 
-RULES: tuple[Rule, ...] = ()
+def _backoff_grows(settings: Settings) -> str | None:
+    if settings.initial_backoff_ms <= settings.max_backoff_ms:
+        return None
+    return (
+        "restart-strategy.exponential-delay.initial-backoff"
+        f" ({settings.initial_backoff_ms} ms) is longer than max-backoff"
+        f" ({settings.max_backoff_ms} ms); make it at most as long."
+    )
+
+
+RULES: tuple[Rule, ...] = (_backoff_grows,)

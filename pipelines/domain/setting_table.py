@@ -5,16 +5,16 @@ help says why. A new setting is a row here, a field of `settings.Settings`, and,
 contradicts another one, a rule in `setting_rules`.
 """
 
+from pipelines.domain.recovery_settings import RECOVERY_DEFINITIONS
 from pipelines.domain.setting_readers import (
     Definition,
     count_of_at_least,
     duration_of_at_least,
     one_of,
 )
-from pipelines.domain.settings import CheckpointingMode, RestartStrategy
+from pipelines.domain.settings import CheckpointingMode
 
 _CHECKPOINTING = "execution.checkpointing."
-_FIXED_DELAY = "restart-strategy.fixed-delay."
 
 
 def _only_one_at_a_time(text: str) -> int:
@@ -75,36 +75,5 @@ DEFINITIONS = (
         one_of(CheckpointingMode),
         "Whether an operator waits for the barriers of all inputs. Only EXACTLY_ONCE is supported.",
     ),
-    Definition(
-        "restart-strategy.type",
-        "restart_strategy",
-        "fixed-delay",
-        one_of(RestartStrategy),
-        "What follows a failure: fixed-delay restarts, none lets the run fail. Flink's default,"
-        " exponential-delay, is not supported.",
-    ),
-    Definition(
-        _FIXED_DELAY + "attempts",
-        "restart_attempts",
-        "10",
-        count_of_at_least(0),
-        "Restarts before the run fails. Flink allows 1, so a second machine lost in the same week"
-        " ends the run; 10 lets a long run live and still ends one that cannot.",
-    ),
-    Definition(
-        _FIXED_DELAY + "delay",
-        "restart_delay_ms",
-        "100 ms",
-        duration_of_at_least(0),
-        "Time to wait before a restart. Flink waits 1 s; here a restart itself takes less than"
-        " that, so the wait would be most of the outage.",
-    ),
-    Definition(
-        "heartbeat.timeout",
-        "heartbeat_timeout_ms",
-        "10 s",
-        duration_of_at_least(100),
-        "A slot that is silent for this long is taken for dead. Flink waits 50 s. A killed process"
-        " is noticed at once by its closed connection; this is for one that hangs.",
-    ),
+    *RECOVERY_DEFINITIONS,
 )

@@ -19,6 +19,8 @@ class CheckpointingMode(StrEnum):
 class RestartStrategy(StrEnum):
     NONE = "none"
     FIXED_DELAY = "fixed-delay"
+    FAILURE_RATE = "failure-rate"
+    EXPONENTIAL_DELAY = "exponential-delay"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,17 @@ class Settings:
     retained_checkpoints: int
     checkpointing_mode: CheckpointingMode
     restart_strategy: RestartStrategy
-    restart_attempts: int
-    restart_delay_ms: int
+    fixed_delay_attempts: int
+    fixed_delay_ms: int
+    failure_rate_max_failures: int
+    failure_rate_interval_ms: int
+    failure_rate_delay_ms: int
+    initial_backoff_ms: int
+    max_backoff_ms: int
+    backoff_multiplier: float
+    reset_backoff_threshold_ms: int
+    backoff_jitter_factor: float
+    attempts_before_reset_backoff: int
     heartbeat_timeout_ms: int
 
 

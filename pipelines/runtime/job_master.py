@@ -8,6 +8,7 @@ Source: Flink, `JobMaster` and `DefaultScheduler` (one pipelined region: the who
 
 import os
 import queue
+import random
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
@@ -36,7 +37,7 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.run import RunDirectory, RunSpec
-from pipelines.domain.settings import RestartStrategy, Settings
+from pipelines.domain.settings import Settings
 from pipelines.domain.status import (
     CheckpointKind,
     JobStatus,
@@ -45,7 +46,7 @@ from pipelines.domain.status import (
 )
 from pipelines.protocol.fencing import AttemptFence
 from pipelines.protocol.job import JobState
-from pipelines.protocol.restart import FixedDelayRestart, GiveUp, RestartAfter
+from pipelines.protocol.restart import GiveUp, RestartAfter
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 from pipelines.protocol.triggering import FINAL, TriggerRequest
 from pipelines.runtime.attempt_host import AttemptHost, Readiness
@@ -83,6 +84,7 @@ from pipelines.runtime.job_events import (
 from pipelines.runtime.metrics_board import MetricsBoard
 from pipelines.runtime.recovery_watch import RecoveryWatch
 from pipelines.runtime.request_desk import RequestDesk
+from pipelines.runtime.restart_choice import restart_backoff
 from pipelines.runtime.restore_points import next_checkpoint_id, own_points
 from pipelines.runtime.slot import SlotAddress
 from pipelines.runtime.starting_point import StartingPoint, StartingPointChooser
@@ -135,9 +137,8 @@ class JobMaster(CheckpointListener):
         self._chooser = StartingPointChooser(spec, pipeline, store, self._emit)
         self._fence = AttemptFence()
         self._state = JobState()
-        self._restart = FixedDelayRestart(
-            attempts=_restart_attempts(settings), delay_ms=settings.restart_delay_ms
-        )
+        self._restart = restart_backoff(settings)
+        self._draws = random.Random(spec.run_id)  # for jitter
         self._board = MetricsBoard(clock)
         self._recovery = RecoveryWatch(clock, self._emit)
         self._executor = ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix="storage")
@@ -389,7 +390,7 @@ class JobMaster(CheckpointListener):
             self._move_to(JobStatus.FAILING, event.cause)
             self._end(JobStatus.FAILED, event.cause)
             return
-        match self._restart.on_failure():
+        match self._restart.on_failure(self._clock.monotonic_ms(), self._draws.uniform(-1, 1)):
             case RestartAfter(delay_ms):
                 self._restart_after(delay_ms, event.cause)
             case GiveUp(reason):
@@ -571,7 +572,3 @@ class JobMaster(CheckpointListener):
             next_checkpoint_id(self._directory, self._spec),
             self,
         )
-
-
-def _restart_attempts(settings: Settings) -> int:
-    return 0 if settings.restart_strategy is RestartStrategy.NONE else settings.restart_attempts

@@ -17,7 +17,7 @@ def test_without_any_setting_the_defaults_of_the_table_hold() -> None:
     assert settings.checkpoint_timeout_ms == 600_000
     assert settings.min_pause_ms == 0
     assert settings.tolerable_failed_checkpoints == 0
-    assert (settings.restart_strategy, settings.restart_delay_ms) == ("fixed-delay", 100)
+    assert (settings.restart_strategy, settings.initial_backoff_ms) == ("exponential-delay", 100)
 
 
 def test_the_table_fills_every_field_once() -> None:
@@ -47,7 +47,13 @@ def test_a_duration_is_a_whole_number_with_a_unit(text: str, expected_ms: int) -
         ("execution.checkpointing.tolerable-failed-checkpoints", "-1"),
         ("execution.checkpointing.max-concurrent-checkpoints", "2"),
         ("execution.checkpointing.mode", "AT_LEAST_ONCE"),
-        ("restart-strategy.type", "exponential-delay"),
+        ("restart-strategy.type", "sometimes"),
+        ("restart-strategy.exponential-delay.backoff-multiplier", "1"),
+        ("restart-strategy.exponential-delay.backoff-multiplier", "nan"),
+        ("restart-strategy.exponential-delay.jitter-factor", "1.1"),
+        ("restart-strategy.exponential-delay.jitter-factor", "-0.1"),
+        ("restart-strategy.exponential-delay.initial-backoff", "0"),
+        ("restart-strategy.failure-rate.max-failures-per-interval", "0"),
         ("restart-strategy.fixed-delay.attempts", "many"),
         ("heartbeat.timeout", "1 ms"),
     ],
@@ -87,3 +93,15 @@ def test_an_impossible_parallelism_is_refused_by_number(
 ) -> None:
     with pytest.raises(Rejected, match=f"parallelism cannot be {named};"):
         check_parallelism(parallelism, max_parallelism)
+
+
+def test_a_first_backoff_beyond_the_longest_is_refused_with_both_values() -> None:
+    exponential = "restart-strategy.exponential-delay."
+
+    with pytest.raises(Rejected, match=r"initial-backoff \(2000 ms\).*max-backoff \(1000 ms\)"):
+        parse_settings({exponential + "initial-backoff": "2 s", exponential + "max-backoff": "1 s"})
+
+
+@pytest.mark.parametrize("text", ["none", "off", "disable", "NONE"])
+def test_restarts_are_turned_off_by_any_of_flinks_words(text: str) -> None:
+    assert parse_settings({"restart-strategy.type": text}).restart_strategy == "none"

@@ -1,0 +1,129 @@
+"""The rows of the settings table about failures: how they are noticed and what follows them.
+
+Part of `setting_table.DEFINITIONS`. What the strategies do is `protocol.restart`.
+"""
+
+from pipelines.domain.setting_readers import (
+    Definition,
+    count_of_at_least,
+    duration_of_at_least,
+    number_within,
+    one_of,
+)
+from pipelines.domain.settings import RestartStrategy
+
+_FIXED_DELAY = "restart-strategy.fixed-delay."
+_FAILURE_RATE = "restart-strategy.failure-rate."
+_EXPONENTIAL = "restart-strategy.exponential-delay."
+_OFF = ("off", "disable")
+_strategy = one_of(RestartStrategy)
+
+
+def _read_strategy(text: str) -> str | int | float:
+    return RestartStrategy.NONE if text.lower() in _OFF else _strategy(text)
+
+
+RECOVERY_DEFINITIONS = (
+    Definition(
+        "restart-strategy.type",
+        "restart_strategy",
+        RestartStrategy.EXPONENTIAL_DELAY,
+        _read_strategy,
+        "What follows a failure: exponential-delay (as in Flink), fixed-delay, failure-rate, or"
+        " none, which lets the run fail. A failure that comes back at the same records ends the"
+        " run under every strategy.",
+    ),
+    Definition(
+        _FIXED_DELAY + "attempts",
+        "fixed_delay_attempts",
+        "10",
+        count_of_at_least(0),
+        "fixed-delay: restarts without a completed checkpoint in between before the run fails."
+        " Flink allows 1 over the whole life of a job.",
+    ),
+    Definition(
+        _FIXED_DELAY + "delay",
+        "fixed_delay_ms",
+        "100 ms",
+        duration_of_at_least(0),
+        "fixed-delay: time to wait before a restart. Flink waits 1 s; here a restart itself takes"
+        " less than that, so the wait would be most of the outage.",
+    ),
+    Definition(
+        _FAILURE_RATE + "max-failures-per-interval",
+        "failure_rate_max_failures",
+        "1",
+        count_of_at_least(1),
+        "failure-rate: failures within the interval that are followed by a restart; one more and"
+        " the run fails.",
+    ),
+    Definition(
+        _FAILURE_RATE + "failure-rate-interval",
+        "failure_rate_interval_ms",
+        "1 min",
+        duration_of_at_least(1),
+        "failure-rate: over how long failures are counted.",
+    ),
+    Definition(
+        _FAILURE_RATE + "delay",
+        "failure_rate_delay_ms",
+        "1 s",
+        duration_of_at_least(0),
+        "failure-rate: time to wait before a restart.",
+    ),
+    Definition(
+        _EXPONENTIAL + "initial-backoff",
+        "initial_backoff_ms",
+        "100 ms",
+        duration_of_at_least(1),
+        "exponential-delay: time to wait before the first restart. Flink waits 1 s; here a restart"
+        " itself takes less than that, so the wait would be most of the outage.",
+    ),
+    Definition(
+        _EXPONENTIAL + "max-backoff",
+        "max_backoff_ms",
+        "1 min",
+        duration_of_at_least(1),
+        "exponential-delay: the longest time to wait before a restart.",
+    ),
+    Definition(
+        _EXPONENTIAL + "backoff-multiplier",
+        "backoff_multiplier",
+        "1.5",
+        number_within(1, 1_000, above_least=True),
+        "exponential-delay: how many times longer each wait is than the one before it.",
+    ),
+    Definition(
+        _EXPONENTIAL + "reset-backoff-threshold",
+        "reset_backoff_threshold_ms",
+        "5 min",
+        duration_of_at_least(1),
+        "exponential-delay: after this long without a failure the wait starts over. Flink takes"
+        " 1 h; five times the longest wait already shows that a trouble is over, and machines that"
+        " are lost one after the other within an hour should not slow each other's recovery.",
+    ),
+    Definition(
+        _EXPONENTIAL + "jitter-factor",
+        "backoff_jitter_factor",
+        "0.1",
+        number_within(0, 1),
+        "exponential-delay: part of the wait that is added or taken away at random, so that runs"
+        " that failed together do not restart together.",
+    ),
+    Definition(
+        _EXPONENTIAL + "attempts-before-reset-backoff",
+        "attempts_before_reset_backoff",
+        "2147483647",
+        count_of_at_least(0),
+        "exponential-delay: restarts before the run fails, counted until the wait starts over."
+        " The default is no bound, as in Flink.",
+    ),
+    Definition(
+        "heartbeat.timeout",
+        "heartbeat_timeout_ms",
+        "10 s",
+        duration_of_at_least(100),
+        "A slot that is silent for this long is taken for dead. Flink waits 50 s. A killed process"
+        " is noticed at once by its closed connection; this is for one that hangs.",
+    ),
+)
