@@ -5,34 +5,29 @@ durable and renamed. The manifest is linked into place, which is atomic and refu
 Source: the publication order of Flink's `FsCheckpointMetadataOutputStream`; digests are ours.
 """
 
-import base64
 import contextlib
-import hashlib
 import os
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
-import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
-from pipelines.domain.snapshots import FORMAT_VERSION, FileHandle, Manifest
+from pipelines.domain.snapshots import FileHandle, Manifest
+from pipelines.storage.integrity import (
+    RunningDigest,
+    handle_of,
+    problem_of_content,
+    problem_of_length,
+    problem_of_name,
+)
+from pipelines.storage.manifest_file import MANIFEST, files_of, missing, seal, unseal
+from pipelines.storage.state_file import decoded, encoded, file_name
 from pipelines.storage.store import Damage, Publication
 
-MANIFEST = "manifest.json"
-DIGEST_BYTES = 32
 READ_BLOCK_BYTES = 1 << 20
-
-
-class _Sealed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The content of manifest.json: the manifest and the digest of its canonical JSON."""
-
-    digest: str
-    manifest: msgspec.Raw
 
 
 class FileSystemCheckpointStore:
@@ -51,11 +46,12 @@ class FileSystemCheckpointStore:
         open_format: bool,
     ) -> FileHandle:
         directory = self._checked(location)
-        name = f"{stem}.{'parquet' if open_format else 'arrow'}"
+        name = file_name(stem, open_format=open_format)
         temporary = directory / f".{name}.{uuid.uuid4().hex}"
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            length, digest = _write_durably(temporary, schema, batches, open_format)
+            pieces = encoded(schema, batches, open_format=open_format)
+            handle = _write_durably(temporary, name, pieces)
             os.rename(temporary, directory / name)
             _make_durable(directory)
         except OSError as error:
@@ -63,26 +59,21 @@ class FileSystemCheckpointStore:
         finally:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
-        return FileHandle(name=name, length=length, digest=digest)
+        return handle
 
     def read_batches(self, location: str, file: FileHandle) -> Iterator[pa.RecordBatch]:
         directory = self._checked(location)
         problem = _problem_of(directory, file)
         if problem is not None:
             raise CorruptSnapshot(problem)
-        path = directory / file.name
-        if path.suffix == ".parquet":
-            yield from _parquet_batches(path)
-            return
-        reader = pa.ipc.open_file(pa.memory_map(str(path)))
-        for index in range(reader.num_record_batches):
-            yield reader.get_batch(index)
+        content = pa.memory_map(str(directory / file.name)).read_buffer()
+        yield from decoded(file.name, content)
 
     def publish(self, location: str, manifest: Manifest) -> Publication:
         """Raises Retryable when the storage fails; whether it was published is then unknown, so the
         caller tries again or discards it."""
         directory = self._checked(location)
-        content = _seal(manifest)
+        content = seal(manifest)
         temporary = directory / f".{MANIFEST}.{uuid.uuid4().hex}"
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -106,16 +97,12 @@ class FileSystemCheckpointStore:
     def manifest(self, location: str) -> Manifest:
         path = self._checked(location) / MANIFEST
         try:
-            sealed = msgspec.json.decode(path.read_bytes(), type=_Sealed)
+            content = path.read_bytes()
         except FileNotFoundError as error:
-            raise CorruptSnapshot(f"{path} is missing: this point was never completed.") from error
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise CorruptSnapshot(f"{path} is truncated or altered: {error}.") from error
+            raise missing(str(path)) from error
         except OSError as error:
             raise CorruptSnapshot(f"{path} cannot be read: {error}.") from error
-        if _digest_of(bytes(sealed.manifest)) != sealed.digest:
-            raise CorruptSnapshot(f"{path} was altered: its digest does not match.")
-        return _decode(path, bytes(sealed.manifest))
+        return unseal(str(path), content)
 
     def verify(self, location: str) -> list[Damage]:
         try:
@@ -123,7 +110,7 @@ class FileSystemCheckpointStore:
         except CorruptSnapshot as error:
             return [Damage(MANIFEST, str(error))]
         directory = self._checked(location)
-        problems = ((file, _problem_of(directory, file)) for file in _files(manifest))
+        problems = ((file, _problem_of(directory, file)) for file in files_of(manifest))
         return [Damage(file.name, problem) for file, problem in problems if problem is not None]
 
     def published(self, root: str) -> list[str]:
@@ -149,58 +136,15 @@ class FileSystemCheckpointStore:
         return path
 
 
-class _Digesting:
-    """A file-like object that digests what passes through it, in one pass."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._hash = hashlib.blake2b(digest_size=DIGEST_BYTES)
-        self.length = 0
-        self.closed = False
-
-    def write(self, data: bytes) -> int:
-        self._hash.update(data)
-        self.length += len(data)
-        return self._file.write(data)
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def close(self) -> None:
-        self.closed = True
-
-    @property
-    def digest(self) -> str:
-        return self._hash.hexdigest()
-
-
-def _write_durably(
-    path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch], open_format: bool
-) -> tuple[int, str]:
+def _write_durably(path: Path, name: str, pieces: Iterable[bytes]) -> FileHandle:
+    digest = RunningDigest()
     with open(path, "xb") as file:
-        digesting = _Digesting(file)
-        sink = pa.PythonFile(digesting, mode="w")
-        if open_format:
-            with pq.ParquetWriter(sink, schema) as writer:
-                for batch in batches:
-                    writer.write_batch(batch)
-        else:
-            with pa.ipc.new_file(sink, schema) as writer:
-                for batch in batches:
-                    writer.write_batch(batch)
-        sink.flush()
+        for piece in pieces:
+            digest.update(piece)
+            file.write(piece)
         file.flush()
         os.fsync(file.fileno())
-    return digesting.length, digesting.digest
-
-
-def _parquet_batches(path: Path) -> Iterator[pa.RecordBatch]:
-    """Rows in the types they were written in: Parquet itself has no seconds, for one."""
-    file = pq.ParquetFile(path)
-    encoded = file.metadata.metadata[b"ARROW:schema"]
-    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded)))
-    for batch in file.iter_batches(use_threads=False):
-        yield batch.cast(schema)
+    return digest.handle(name)
 
 
 def _link_if_absent(temporary: Path, final: Path) -> bool:
@@ -221,59 +165,21 @@ def _make_durable(directory: Path) -> None:
 
 def _problem_of(directory: Path, file: FileHandle) -> str | None:
     """Why a file is not what its handle says, as a sentence; None when it is."""
-    if os.path.basename(file.name) != file.name or file.name in ("", os.curdir, os.pardir):
-        return f"{file.name!r} is no file name; the manifest in {directory} was not written here."
+    problem = problem_of_name(str(directory), file.name)
+    if problem is not None:
+        return problem
     path = directory / file.name
     try:
-        length = path.stat().st_size
-        if length != file.length:
-            change = "truncated" if length < file.length else "extended"
-            return f"{path} has {length} bytes instead of {file.length}: it was {change}."
-        if _digest_of_file(path) != file.digest:
-            return f"{path} was altered: its digest does not match."
+        return problem_of_length(str(path), path.stat().st_size, file) or problem_of_content(
+            str(path), handle_of(file.name, _blocks(path)), file
+        )
     except FileNotFoundError:
         return f"{path} is missing."
     except OSError as error:
         return f"{path} cannot be read: {error}."
-    return None
 
 
-def _digest_of_file(path: Path) -> str:
-    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+def _blocks(path: Path) -> Iterator[bytes]:
     with open(path, "rb") as file:
         while block := file.read(READ_BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _digest_of(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=DIGEST_BYTES).hexdigest()
-
-
-def _seal(manifest: Manifest) -> bytes:
-    content = msgspec.json.encode(manifest)
-    return msgspec.json.encode(_Sealed(digest=_digest_of(content), manifest=msgspec.Raw(content)))
-
-
-def _decode(path: Path, content: bytes) -> Manifest:
-    try:
-        version = msgspec.json.decode(content, type=_Versioned).format_version
-        if version > FORMAT_VERSION:
-            raise CorruptSnapshot(
-                f"{path} was written by a newer release (format {version}); this one reads "
-                f"formats up to {FORMAT_VERSION}."
-            )
-        return msgspec.json.decode(content, type=Manifest)
-    except msgspec.DecodeError as error:
-        raise CorruptSnapshot(f"{path} is not a manifest: {error}.") from error
-
-
-class _Versioned(msgspec.Struct):
-    format_version: int
-
-
-def _files(manifest: Manifest) -> Iterator[FileHandle]:
-    for subtask in manifest.subtasks:
-        for operator in subtask.operators:
-            for state in operator.states:
-                yield state.file
+            yield block

@@ -1,0 +1,65 @@
+"""The file that makes a directory a checkpoint: the manifest and a digest of itself, as JSON.
+
+Decides whether what was read is a manifest at all; says in a sentence why not.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from pipelines.domain.errors import CorruptSnapshot
+from pipelines.domain.snapshots import FORMAT_VERSION, FileHandle, Manifest
+from pipelines.storage.integrity import digest_of
+
+MANIFEST = "manifest.json"
+
+
+class _Sealed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of manifest.json: the manifest and the digest of its canonical JSON."""
+
+    digest: str
+    manifest: msgspec.Raw
+
+
+class _Versioned(msgspec.Struct):
+    format_version: int
+
+
+def seal(manifest: Manifest) -> bytes:
+    content = msgspec.json.encode(manifest)
+    return msgspec.json.encode(_Sealed(digest=digest_of(content), manifest=msgspec.Raw(content)))
+
+
+def unseal(where: str, content: bytes) -> Manifest:
+    """Raises CorruptSnapshot (truncated, altered, newer format) naming `where`."""
+    try:
+        sealed = msgspec.json.decode(content, type=_Sealed)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptSnapshot(f"{where} is truncated or altered: {error}.") from error
+    if digest_of(bytes(sealed.manifest)) != sealed.digest:
+        raise CorruptSnapshot(f"{where} was altered: its digest does not match.")
+    return _decode(where, bytes(sealed.manifest))
+
+
+def missing(where: str) -> CorruptSnapshot:
+    return CorruptSnapshot(f"{where} is missing: this point was never completed.")
+
+
+def files_of(manifest: Manifest) -> Iterator[FileHandle]:
+    for subtask in manifest.subtasks:
+        for operator in subtask.operators:
+            for state in operator.states:
+                yield state.file
+
+
+def _decode(where: str, content: bytes) -> Manifest:
+    try:
+        version = msgspec.json.decode(content, type=_Versioned).format_version
+        if version > FORMAT_VERSION:
+            raise CorruptSnapshot(
+                f"{where} was written by a newer release (format {version}); this one reads "
+                f"formats up to {FORMAT_VERSION}."
+            )
+        return msgspec.json.decode(content, type=Manifest)
+    except msgspec.DecodeError as error:
+        raise CorruptSnapshot(f"{where} is not a manifest: {error}.") from error

@@ -1,0 +1,73 @@
+"""The formats of a state file: Arrow IPC for checkpoints, Parquet for savepoints.
+
+Turns batches into bytes piece by piece, so that no file is ever held whole, and bytes into
+batches. Knows nothing of where the bytes are.
+"""
+
+import base64
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+ARROW = ".arrow"
+PARQUET = ".parquet"
+
+
+def file_name(stem: str, *, open_format: bool) -> str:
+    return stem + (PARQUET if open_format else ARROW)
+
+
+def encoded(
+    schema: pa.Schema, batches: Iterable[pa.RecordBatch], *, open_format: bool
+) -> Iterator[bytes]:
+    """The bytes of one file, in order; at most one batch of them exists at a time."""
+    sink = _Drain()
+    file = pa.PythonFile(sink, mode="w")
+    writer = pq.ParquetWriter(file, schema) if open_format else pa.ipc.new_file(file, schema)
+    with writer:
+        for batch in batches:
+            writer.write_batch(batch)
+            yield from sink.drained()
+    yield from sink.drained()
+
+
+def decoded(name: str, content: pa.Buffer) -> Iterator[pa.RecordBatch]:
+    """Batches that refer to `content` where the format allows it. The bytes are verified."""
+    if name.endswith(PARQUET):
+        yield from _parquet_batches(content)
+        return
+    reader = pa.ipc.open_file(content)
+    for index in range(reader.num_record_batches):
+        yield reader.get_batch(index)
+
+
+class _Drain:
+    """The file-like end of an Arrow writer: keeps what was written until it is taken."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self.closed = False
+
+    def write(self, piece: bytes) -> int:
+        self._pieces.append(piece)
+        return len(piece)
+
+    def flush(self) -> None:
+        """Nothing is held back here."""
+
+    def close(self) -> None:
+        self.closed = True
+
+    def drained(self) -> list[bytes]:
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+
+def _parquet_batches(content: pa.Buffer) -> Iterator[pa.RecordBatch]:
+    """Rows in the types they were written in: Parquet itself has no seconds, for one."""
+    file = pq.ParquetFile(pa.BufferReader(content))
+    encoded_schema = file.metadata.metadata[b"ARROW:schema"]
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded_schema)))
+    for batch in file.iter_batches(use_threads=False):
+        yield batch.cast(schema)
