@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
+from pipelines.domain.errors import check
 from pipelines.domain.ids import RunId
 
 STREAM = "ftdash:news"
@@ -93,14 +96,21 @@ class RedisAnnouncer:
 class NewsWaiter:
     """The reader's side: returns on news or after the timeout, with or without a Redis."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, longest_wait_ms: int) -> None:
+        # A Redis that hangs is given up soon and not tried again: the waiter's owner has work of
+        # its own, and looks by itself.
         self._redis = redis.Redis.from_url(
-            url, socket_connect_timeout=TIMEOUT_S, socket_timeout=10 * TIMEOUT_S
+            url,
+            socket_connect_timeout=TIMEOUT_S,
+            socket_timeout=longest_wait_ms / 1000 + TIMEOUT_S,
+            retry=Retry(NoBackoff(), 0),
         )
+        self._longest_wait_ms = longest_wait_ms
         self._seen: bytes | None = None  # id of the last entry read; None: begin with the next
 
     def wait_for_news(self, timeout_ms: int) -> bool:
         """True when something was announced; False after `timeout_ms` without news."""
+        check(timeout_ms <= self._longest_wait_ms, "a wait ends before its socket does")
         deadline = time.monotonic() + timeout_ms / 1000
         try:
             self._seen = self._seen or self._newest_id()

@@ -35,7 +35,7 @@ def server(tmp_path: Path) -> Iterator["RealRedis"]:
 
 @pytest.mark.slow
 def test_an_announcement_wakes_the_waiter(server: "RealRedis") -> None:
-    waiter, announcer = NewsWaiter(server.url), RedisAnnouncer(server.url)
+    waiter, announcer = NewsWaiter(server.url, longest_wait_ms=4_000), RedisAnnouncer(server.url)
     assert not waiter.wait_for_news(1)  # from now on it knows where it stands
 
     with ThreadPoolExecutor(1) as pool:
@@ -50,7 +50,7 @@ def test_an_announcement_wakes_the_waiter(server: "RealRedis") -> None:
 
 @pytest.mark.slow
 def test_news_between_two_waits_is_not_lost(server: "RealRedis") -> None:
-    waiter, announcer = NewsWaiter(server.url), RedisAnnouncer(server.url)
+    waiter, announcer = NewsWaiter(server.url, longest_wait_ms=4_000), RedisAnnouncer(server.url)
     assert not waiter.wait_for_news(1)
 
     announcer(RUN, 1)
@@ -90,7 +90,7 @@ def test_a_hanging_redis_does_not_hold_up_the_sender(server: "RealRedis") -> Non
 
 @pytest.mark.slow
 def test_after_a_restart_of_redis_announcements_arrive_again(server: "RealRedis") -> None:
-    announcer, waiter = RedisAnnouncer(server.url), NewsWaiter(server.url)
+    announcer, waiter = RedisAnnouncer(server.url), NewsWaiter(server.url, longest_wait_ms=4_000)
     announcer(RUN, 1)
     assert wait_until(lambda: announcer.statistics().announced_count == 1)
     server.kill()
@@ -109,12 +109,23 @@ def test_after_a_restart_of_redis_announcements_arrive_again(server: "RealRedis"
 @pytest.mark.slow
 def test_a_waiter_without_redis_returns_after_its_timeout(server: "RealRedis") -> None:
     server.kill()
-    waiter = NewsWaiter(server.url)
+    waiter = NewsWaiter(server.url, longest_wait_ms=4_000)
 
     started = time.monotonic()
 
     assert not waiter.wait_for_news(300)
     assert 0.25 < time.monotonic() - started < 2.0
+
+
+@pytest.mark.slow
+def test_a_waiter_gives_a_hanging_redis_up_soon(server: "RealRedis") -> None:
+    waiter = NewsWaiter(server.url, longest_wait_ms=300)
+    server.pause()
+
+    started = time.monotonic()
+
+    assert not waiter.wait_for_news(300)
+    assert time.monotonic() - started < 2.0
 
 
 @pytest.mark.slow

@@ -35,7 +35,8 @@ class Command(BaseCommand):
 
 
 def _run_until(is_ending: threading.Event) -> None:
-    projector, waiter = Projector(), NewsWaiter(settings.REDIS_URL)
+    projector = Projector()
+    waiter = NewsWaiter(settings.REDIS_URL, longest_wait_ms=settings.PROJECTOR_POLL_MS)
     while not is_ending.is_set():
         if projector.run_once():
             is_ending.wait(PAUSE_AFTER_NEWS_S)
