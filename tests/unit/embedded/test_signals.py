@@ -3,6 +3,8 @@
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -22,7 +24,7 @@ except KeyboardInterrupt as asked:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_every_way_of_asking_ends_in_order_and_asking_again_does_not_disturb(number) -> None:
+def test_every_way_of_asking_ends_in_order_and_asking_again_does_not_disturb(start, number) -> None:
     process = start(ignored=signal.SIGINT)  # as in the background of a script
     assert process.stdout.readline() == "ready\n"
 
@@ -36,7 +38,7 @@ def test_every_way_of_asking_ends_in_order_and_asking_again_does_not_disturb(num
 
 
 @pytest.mark.slow
-def test_nohup_is_respected() -> None:
+def test_nohup_is_respected(start) -> None:
     process = start(ignored=signal.SIGHUP)
     assert process.stdout.readline() == "ready\n"
 
@@ -47,7 +49,20 @@ def test_nohup_is_respected() -> None:
     assert said == "asked by SIGTERM\nended in order\n"
 
 
-def start(ignored: signal.Signals) -> "subprocess.Popen[str]":
+@pytest.fixture
+def start() -> "Iterator[Callable[[signal.Signals], subprocess.Popen[str]]]":
+    """Starts the program, and ends it whatever it did with what it was asked."""
+    with ExitStack() as started:
+
+        def start_one(ignored: signal.Signals) -> "subprocess.Popen[str]":
+            process = started.enter_context(start_ignoring(ignored))
+            started.callback(process.kill)
+            return process
+
+        yield start_one
+
+
+def start_ignoring(ignored: signal.Signals) -> "subprocess.Popen[str]":
     """However these tests were started: Python leaves alone what was ignored when it started."""
     asking = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.getsignal(number) for number in asking}
