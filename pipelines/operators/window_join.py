@@ -105,7 +105,13 @@ class WindowJoin(Operator):
     def _open_side(self, side: str, schema: pa.Schema, time_column: str) -> _Side:
         context = self.context
         entry = WindowEntry(self._windows, time_column, context, context.restored_watermark_ms)
-        descriptor = BatchListDescriptor(name=side, schema=schema, key_group_by=self._on)
+        descriptor = BatchListDescriptor(
+            name=side,
+            schema=schema,
+            key_group_by=self._on,
+            # A column that the input gained is null in rows that were buffered before.
+            defaults={n: None for n in schema.names if n not in (*self._on, time_column)},
+        )
         return _Side(schema, entry, context.state.batch_list(descriptor))
 
     def _pairs(

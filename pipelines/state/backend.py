@@ -8,7 +8,7 @@ Source: Flink's `KeyedStateBackend` and `AsyncSnapshotStrategy`; the vectorised 
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -44,11 +44,16 @@ class TableDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class BatchListDescriptor:
-    """An append-only list of rows per namespace (such as a window), in order of arrival."""
+    """An append-only list of rows per namespace (such as a window), in order of arrival.
+
+    `defaults` holds what a column gets in rows that were stored before it was declared; a column
+    without one must be in the snapshot.
+    """
 
     name: str
     schema: pa.Schema
     key_group_by: tuple[str, ...]
+    defaults: dict[str, int | float | bool | str | None] = field(default_factory=dict)
 
 
 class Table(Protocol):
@@ -133,9 +138,11 @@ class StateBackend(Protocol):
     def restore(self, state: str, batches: Iterable[pa.RecordBatch]) -> None:
         """Load rows of a snapshot into a declared state, keeping only own key groups.
 
+        An added column gets its default and a wider type is cast to (`state.evolution`).
+
         Raises:
-            Rejected: `state` is not declared, or a column is missing or has another type; the
-                message names state and column.
+            Rejected: `state` is not declared, or a column is missing, gone or has another type;
+                the message names state and column.
         """
         ...
 

@@ -24,6 +24,7 @@ from pipelines.state.backend import (
     TableDescriptor,
 )
 from pipelines.state.batch_list import HashMapBatchList
+from pipelines.state.evolution import evolved
 from pipelines.state.hashing import key_hashes
 from pipelines.state.restoring import check_no_nulls, own_rows
 from pipelines.state.table import HashKeys, HashMapTable
@@ -60,6 +61,11 @@ class HashMapBackend:
         self._states[descriptor.name] = batches
         return batches
 
+    @property
+    def descriptors(self) -> dict[str, TableDescriptor | BatchListDescriptor]:
+        """What has been declared, by the name of the state."""
+        return {name: state.descriptor for name, state in self._states.items()}
+
     def cut(self) -> list[FrozenState]:
         return [state.freeze() for state in self._states.values()]
 
@@ -71,10 +77,11 @@ class HashMapBackend:
                 f"it has {sorted(self._states)}."
             )
         for batch in batches:
+            rows = evolved(target.descriptor, batch)
             if isinstance(target, HashMapTable):
-                self._restore_table(target, batch)
+                self._restore_table(target, rows)
             else:
-                self._restore_batches(target, batch)
+                self._restore_batches(target, rows)
 
     def statistics(self) -> BackendStatistics:
         states = self._states.values()

@@ -1,0 +1,71 @@
+"""Rows of an older snapshot, turned into rows of the state as it is declared now.
+
+Carries out what `domain.schema_evolution` accepts: fills in added columns and casts widened ones,
+a whole batch at a time. A batch that already fits passes as it is.
+"""
+
+import pyarrow as pa
+
+from pipelines.domain.schema_evolution import DeclaredColumns, changes_of
+from pipelines.state import batch_list, frozen_table
+from pipelines.state.backend import (
+    KEY_GROUP_COLUMN,
+    NAMESPACE_COLUMN,
+    BatchListDescriptor,
+    TableDescriptor,
+)
+
+Descriptor = TableDescriptor | BatchListDescriptor
+
+
+def evolved(descriptor: Descriptor, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """`batch` with exactly the columns of the state's snapshots.
+
+    Raises:
+        Rejected: a column is missing, has another type or does not exist any more; the message
+            names it, the state and both types.
+    """
+    schema = snapshot_schema(descriptor)
+    if batch.schema.equals(schema):
+        return batch
+    changes_of(declared_columns(descriptor), type_names(batch.schema))
+    columns = [_column(descriptor, field, batch) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def declared_columns(descriptor: Descriptor) -> DeclaredColumns:
+    """What a manifest is held against. Keys and the columns that the engine adds are fixed."""
+    keys = descriptor.key.names if isinstance(descriptor, TableDescriptor) else ()
+    engine = (KEY_GROUP_COLUMN, NAMESPACE_COLUMN)
+    return DeclaredColumns(
+        descriptor.name,
+        type_names(snapshot_schema(descriptor)),
+        frozenset(descriptor.defaults),
+        frozenset((*keys, *descriptor.key_group_by, *engine)),
+    )
+
+
+def snapshot_schema(descriptor: Descriptor) -> pa.Schema:
+    """The columns of a state's rows in any snapshot, in order."""
+    if isinstance(descriptor, TableDescriptor):
+        return frozen_table.snapshot_schema(descriptor)
+    return batch_list.snapshot_schema(descriptor)
+
+
+def type_names(schema: pa.Schema) -> dict[str, str]:
+    return {field.name: str(field.type) for field in schema}
+
+
+def _column(descriptor: Descriptor, field: pa.Field, batch: pa.RecordBatch) -> pa.Array:
+    if field.name in batch.schema.names:
+        return batch.column(field.name).cast(field.type)
+    return _filled(descriptor.defaults[field.name], field, batch.num_rows)
+
+
+def _filled(default: object, field: pa.Field, rows: int) -> pa.Array:
+    """Times are declared by the integers behind them, as tables read and write them."""
+    is_raw_time = pa.types.is_temporal(field.type) and isinstance(default, int)
+    if not is_raw_time:
+        return pa.repeat(pa.scalar(default, field.type), rows)
+    raw = pa.int64() if field.type.bit_width == 64 else pa.int32()
+    return pa.repeat(pa.scalar(default, raw), rows).view(field.type)
