@@ -1,0 +1,159 @@
+"""Hosts a run without Spark: a driver process whose slots are plain processes.
+
+All are forked from one server that has everything imported, so each is up in milliseconds. What a
+driver and a slot do is the real thing; only Spark's placing and killing of slots is missing.
+"""
+
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing import connection, forkserver
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import msgspec
+
+from pipelines.bus.lease import Lease, LeaseHeld
+from pipelines.domain.ids import CheckpointId, RunId
+from pipelines.domain.run import RunDirectory, RunSpec
+from pipelines.domain.status import JobStatus
+from pipelines.flows.registry import FLOWS
+from pipelines.runtime.driving import drive
+from pipelines.runtime.job_events import JobEvent, StageEnded
+from pipelines.runtime.slot import SlotAddress, run_slot
+from tests.driven_run import StartedRun
+
+FLOWS["numbers"] = "tests.processes.numbers"
+PRELOADED = ["pytest", "tests.processes.host", "tests.processes.numbers", "pandas"]
+EXIT_FAILED, EXIT_LEASE_HELD = 1, 3
+
+forks = multiprocessing.get_context("forkserver")
+forks.set_forkserver_preload(PRELOADED)
+
+
+@dataclass(slots=True)
+class ProcessStageHost:
+    """Implements `StageHost`. A stage ends with its first lost slot, or when it is cancelled.
+
+    Unlike Spark it never kills what is left of a stage: a slot has to end by itself.
+    """
+
+    post: Callable[[JobEvent], None]
+    _cancelled: dict[int, threading.Event] = field(default_factory=dict)
+
+    def start(self, address: SlotAddress, parallelism: int) -> None:
+        slots = [
+            forks.Process(target=_slot_main, args=(address, slot), daemon=True)
+            for slot in range(parallelism)
+        ]
+        self._cancelled[address.attempt] = threading.Event()
+        threading.Thread(target=self._watch, args=(address, slots), daemon=True).start()
+
+    def cancel(self, address: SlotAddress) -> None:
+        self._cancelled[address.attempt].set()
+
+    def _watch(self, address: SlotAddress, slots: list[BaseProcess]) -> None:
+        for slot in slots:
+            slot.start()
+        alive = {slot.sentinel: slot for slot in slots}
+        problem = ""
+        while alive and not problem and not self._cancelled[address.attempt].is_set():
+            for sentinel in connection.wait(list(alive), 0.01):
+                slot = alive.pop(int(sentinel))  # type: ignore[call-overload]
+                slot.join()
+                problem = problem or (f"slot ended with {slot.exitcode}" if slot.exitcode else "")
+        self.post(StageEnded(address.attempt, problem))
+
+
+@contextmanager
+def plain_stages(spec: RunSpec, post: Callable[[JobEvent], None]) -> Iterator[ProcessStageHost]:
+    del spec
+    yield ProcessStageHost(post)
+
+
+class DriverProcess:
+    """What `StartedRun` asks of its driver, for a forked one."""
+
+    def __init__(self, process: BaseProcess) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid or 0
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        self._process.join(timeout)
+        return self._process.exitcode
+
+
+@contextmanager
+def hosted_run(
+    root: Path,
+    parameters: dict[str, str] | None = None,
+    *,
+    settings: dict[str, str] | None = None,
+    parallelism: int = 2,
+    run_id: RunId | None = None,
+    restore_from: str | None = None,
+    environment: dict[str, str] | None = None,
+) -> Iterator[StartedRun]:
+    """The flow `numbers` in a run of its own, or another driver for the run `run_id`."""
+    directory = RunDirectory.of(root, "numbers", run_id or RunId(f"run-{uuid.uuid4().hex[:12]}"))
+    if not directory.spec_file.exists():
+        directory.path.mkdir(parents=True)
+        spec = RunSpec(
+            run_id=directory.run_id,
+            pipeline="numbers",
+            parallelism=parallelism,
+            master="processes",
+            parameters={"output": str(root / "output"), **(parameters or {})},
+            settings=settings or {},
+            restore_from=restore_from,
+            first_checkpoint_id=CheckpointId(1),
+        )
+        directory.spec_file.write_bytes(msgspec.json.encode(spec))
+    process = forks.Process(target=_driver_main, args=(str(directory.path), environment or {}))
+    process.start()
+    run = StartedRun(directory, DriverProcess(process))  # type: ignore[arg-type]
+    try:
+        yield run
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid or 0, signal.SIGKILL)
+        process.join()
+
+
+def _driver_main(path: str, environment: dict[str, str]) -> None:
+    directory = RunDirectory(Path(path))
+    _log_to(directory)
+    # Slots come from the server that this process was forked from; by itself it would start one.
+    forkserver._forkserver.ensure_running = lambda: None  # type: ignore[attr-defined]
+    os.environ.update(environment)
+    try:
+        with Lease.acquire(directory) as lease:
+            status = drive(directory, lease, plain_stages)
+    except LeaseHeld as held:
+        logging.error("Not started: %s", held)
+        os._exit(EXIT_LEASE_HELD)
+    os._exit(EXIT_FAILED if status is JobStatus.FAILED else 0)
+
+
+def _slot_main(address: SlotAddress, slot: int) -> None:
+    run_slot(address, slot)
+    os._exit(0)
+
+
+def _log_to(directory: RunDirectory) -> None:
+    log = os.open(directory.driver_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")

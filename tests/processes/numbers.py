@@ -1,0 +1,121 @@
+"""The flow that process tests run: numbers with event time, counted per key and window.
+
+The right output follows from the parameters alone, so every test has its oracle.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipelines.connectors.files import ExactlyOnceFiles
+from pipelines.flows.registry import Flow, Parameter
+from pipelines.stream import Environment, Pipeline, count, sum, tumbling
+
+KEYS = 7
+STEP_MS = 1_000  # of event time from one number to the next
+WINDOW_MS = 60_000
+SPLIT_RECORDS = 1_000
+BATCH_RECORDS = 100
+SCHEMA = pa.schema(
+    [("number", pa.int64()), ("key", pa.int64()), ("at", pa.timestamp("ms", tz="UTC"))]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """0, 1, 2, ...: a thousand to a split. Implements `Source`."""
+
+    total: int
+
+    @property
+    def schema(self) -> pa.Schema:
+        return SCHEMA
+
+    @property
+    def timestamp_column(self) -> str:
+        return "at"
+
+    @property
+    def out_of_orderness_ms(self) -> int:
+        return 0
+
+    def validate(self) -> None:
+        pass
+
+    def split_id(self, index: int) -> str | None:
+        return f"numbers-{index}" if index * SPLIT_RECORDS < self.total else None
+
+    def read(self, index: int, offset: int) -> Iterator[pa.RecordBatch]:
+        end = min((index + 1) * SPLIT_RECORDS, self.total)
+        for start in range(index * SPLIT_RECORDS + offset, end, BATCH_RECORDS):
+            yield _batch(np.arange(start, min(start + BATCH_RECORDS, end)))
+
+    def event_time_ms(self, index: int, offset: int) -> int | None:
+        number = index * SPLIT_RECORDS + offset
+        return number * STEP_MS if number < self.total else None
+
+
+def assemble(parameters: Mapping[str, str]) -> Pipeline:
+    pace = parameters["hours_per_s"]
+    env = Environment(pace=float(pace) if pace else None)
+    poison = int(parameters["poison"])
+
+    def digest(batch: pa.RecordBatch) -> pa.RecordBatch:
+        bad = pc.equal(batch.column("number"), poison)
+        if pc.any(bad).as_py():
+            raise ValueError(f"{poison} cannot be digested")
+        return batch
+
+    numbers = env.source(Numbers(int(parameters["total"])), uid="numbers")
+    digested = numbers.map_batches(digest, SCHEMA, uid="digest")
+    totals = (
+        digested.key_by("key")
+        .window(tumbling(minutes=1))
+        .aggregate(count=count(), total=sum("number"), uid="totals")
+    )
+    totals.sink(ExactlyOnceFiles(Path(parameters["output"]), pipeline="numbers"), uid="files")
+    return env.build()
+
+
+def expected(total: int) -> pd.DataFrame:
+    numbers = pd.DataFrame({"number": np.arange(total)})
+    numbers["key"] = numbers["number"] % KEYS
+    numbers["window"] = numbers["number"] * STEP_MS // WINDOW_MS
+    grouped = numbers.groupby(["window", "key"], as_index=False)
+    return grouped.agg(count=("number", "size"), total=("number", "sum"))
+
+
+def committed(output: Path) -> pd.DataFrame:
+    """What a reader sees: every row of every visible file, in the order of `expected`."""
+    files = sorted(path for path in output.glob("*.parquet") if path.name[0] not in "._")
+    if not files:
+        return expected(0)
+    frame = pd.concat([pq.read_table(path).to_pandas() for path in files])
+    milliseconds = frame["window_start"].astype("datetime64[ms, UTC]").astype("int64")
+    frame["window"] = milliseconds // WINDOW_MS
+    columns = ["window", "key", "count", "total"]
+    return frame[columns].sort_values(["window", "key"]).reset_index(drop=True)
+
+
+def _batch(numbers: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> pa.RecordBatch:
+    at = pa.array(numbers * STEP_MS).cast(SCHEMA.field("at").type)
+    return pa.record_batch([pa.array(numbers), pa.array(numbers % KEYS), at], schema=SCHEMA)
+
+
+FLOW = Flow(
+    name="numbers",
+    summary="Numbers counted per key and minute, for tests.",
+    parameters=(
+        Parameter("output", None, "directory of the output"),
+        Parameter("total", "7200", "how many numbers there are"),
+        Parameter("hours_per_s", "", "event-hours per second; empty: as fast as possible"),
+        Parameter("poison", "-1", "the number that the user's function fails on"),
+    ),
+    assemble=assemble,
+)

@@ -1,0 +1,50 @@
+"""Processes of a run are killed; the output stays that of an undisturbed run."""
+
+import os
+import signal
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pipelines.domain.events import FailureOccurred, SlotConnected
+from pipelines.domain.status import JobStatus
+from tests.driven_run import StartedRun
+from tests.processes.host import hosted_run
+from tests.processes.numbers import committed, expected
+
+pytestmark = pytest.mark.slow
+
+STEP_S = 20.0
+TOTAL = 7_200
+PACED = {"hours_per_s": "2", "total": str(TOTAL)}  # a second
+SOONER = {"execution.checkpointing.interval": "50 ms"}
+
+
+def test_an_undisturbed_run_gives_the_expected_output(tmp_path: Path) -> None:
+    with hosted_run(tmp_path, settings=SOONER) as run:
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FINISHED
+    assert_exact(tmp_path)
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_a_killed_slot_changes_nothing(tmp_path: Path, slot: int) -> None:
+    with hosted_run(tmp_path, PACED, settings=SOONER) as run:
+        run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
+        os.kill(pid_of(run, slot), signal.SIGKILL)
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FINISHED
+    assert [e.event.slot for e in run.of(FailureOccurred)] == [slot]  # type: ignore[attr-defined]
+    assert_exact(tmp_path)
+
+
+def pid_of(run: StartedRun, slot: int) -> int:
+    connected = [e.event for e in run.of(SlotConnected)]
+    return [e.pid for e in connected if isinstance(e, SlotConnected) and e.slot == slot][-1]
+
+
+def assert_exact(root: Path, total: int = TOTAL) -> None:
+    pd.testing.assert_frame_equal(committed(root / "output"), expected(total), check_dtype=False)
