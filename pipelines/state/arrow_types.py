@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipelines.domain.errors import Rejected
+from pipelines.state.backend import Default
 from pipelines.state.hashing import is_bytes_like, is_integer_like
 
 
@@ -42,6 +43,19 @@ def as_integers(array: pa.Array) -> npt.NDArray[np.int64]:
     return values.astype(np.int64, copy=False)
 
 
+def as_numbers(array: pa.Array) -> npt.NDArray[np.generic]:
+    """The numbers behind a fixed-width column; what stands for a null is 0."""
+    if not pa.types.is_floating(array.type):
+        return as_integers(array)
+    filled = array.fill_null(0.0) if array.null_count else array
+    return np.asarray(filled.to_numpy())
+
+
+def validity(array: pa.Array) -> npt.NDArray[np.bool_]:
+    """True where the array holds a value."""
+    return np.asarray(array.is_valid().to_numpy(zero_copy_only=False))
+
+
 def to_arrow(
     values: npt.NDArray[np.generic],
     column_type: pa.DataType,
@@ -62,8 +76,18 @@ def check_key_type(state: str, field: pa.Field) -> None:
 
 
 def check_value_type(state: str, field: pa.Field) -> None:
-    if not (is_integer_like(field.type) or pa.types.is_floating(field.type)):
+    is_known = is_integer_like(field.type) or is_bytes_like(field.type)
+    if not (is_known or pa.types.is_floating(field.type)):
         raise Rejected(
-            f"State '{state}': the value column '{field.name}' has type {field.type}; "
-            "a table holds fixed-width values: integers, floats, booleans and timestamps."
+            f"State '{state}': the value column '{field.name}' has type {field.type}; a value is "
+            "an integer, float, boolean, timestamp, date, string or binary."
         )
+
+
+def check_default(state: str, field: pa.Field, default: Default) -> None:
+    try:
+        pa.scalar(default, field.type)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise Rejected(
+            f"State '{state}': {default!r} cannot be the default of '{field.name}' ({field.type})."
+        ) from error

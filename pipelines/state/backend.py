@@ -7,7 +7,7 @@ the frozen rows while the operator goes on writing. Nothing is ever unpickled.
 Source: Flink's `KeyedStateBackend` and `AsyncSnapshotStrategy`; the vectorised shape is ours.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -26,19 +26,29 @@ NAMESPACE_COLUMN = "__namespace"
 Rows = npt.NDArray[np.int64]
 """Row numbers of a table, one per key of the batch that was looked up."""
 
+NO_ROW = -1
+"""In the place of a row number: the table does not hold this key."""
+
+Default = int | float | bool | str | bytes | None
+
+ScanPosition = int | bytes
+"""Where a scan goes on; only the table that gave it can read it."""
+
 
 @dataclass(frozen=True, slots=True)
 class TableDescriptor:
-    """One row per key. Values are fixed-width Arrow types (ints, floats, bool, timestamps).
+    """One row per key. Values are ints, floats, booleans, timestamps, dates, strings or binary.
 
-    `defaults` gives what a fresh row holds, per value column. `key_group_by` names the key
-    columns that decide the key group (the stream's key); the others, such as a window, do not.
+    `defaults` gives what a fresh row holds, per value column; a column whose default is None may
+    hold nulls, the others may not. A table may have no value column at all. `key_group_by` names
+    the key columns that decide the key group (the stream's key); the others, such as a window or
+    the position in a list, do not.
     """
 
     name: str
     key: pa.Schema
     value: pa.Schema
-    defaults: dict[str, int | float | bool]
+    defaults: Mapping[str, Default]
     key_group_by: tuple[str, ...]
 
 
@@ -63,8 +73,20 @@ class Table(Protocol):
         """Row of each key, in order; unseen keys get a fresh row. Repeats allowed."""
         ...
 
+    def find(self, keys: pa.RecordBatch) -> Rows:
+        """Row of each key, NO_ROW where there is none; unlike `rows_for` it adds nothing."""
+        ...
+
     def read(self, column: str, rows: Rows) -> npt.NDArray[np.generic]:
-        """A copy of one value column at `rows`."""
+        """A copy of one value column at `rows`; only fixed-width columns without nulls."""
+        ...
+
+    def read_arrow(self, column: str, rows: Rows) -> pa.Array:
+        """Any value column at `rows`, in its declared type."""
+        ...
+
+    def write_arrow(self, column: str, rows: Rows, values: pa.Array) -> None:
+        """`write` for any value column; `values` have its type."""
         ...
 
     def write(self, column: str, rows: Rows, values: npt.NDArray[np.generic]) -> None:
@@ -77,6 +99,14 @@ class Table(Protocol):
 
     def select_at_most(self, key_column: str, bound: int) -> Rows:
         """Rows whose integer or timestamp key column is <= `bound` (for windows that are due)."""
+        ...
+
+    def scan(self, after: ScanPosition | None, limit: int) -> tuple[Rows, ScanPosition | None]:
+        """At most `limit` rows behind `after`, and where to go on; None begins, None has ended.
+
+        Round after round, every row that stays is met, however the table changes meanwhile; the
+        work of one call is bounded by `limit`.
+        """
         ...
 
     def keys(self, rows: Rows) -> pa.RecordBatch:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pipelines.state.arrow_types import to_arrow
 from pipelines.state.backend import KEY_GROUP_COLUMN, TableDescriptor
 from pipelines.state.columns import FrozenColumn, segment_count
-from pipelines.state.key_columns import FrozenKeys
+from pipelines.state.key_columns import FrozenArrays
 
 
 def snapshot_schema(descriptor: TableDescriptor) -> pa.Schema:
@@ -21,8 +21,8 @@ class FrozenTable:
     schema: pa.Schema
     length: int
     live: FrozenColumn
-    keys: list[FrozenKeys]
-    values: list[FrozenColumn]
+    keys: list[FrozenArrays]
+    values: list[FrozenArrays]
     groups: FrozenColumn
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -30,10 +30,7 @@ class FrozenTable:
         for segment in range(segment_count(self.length)):
             live = self.live.take(segment)
             picked = slice(None) if live.all() else np.flatnonzero(live)
-            arrays = [column.take(segment, picked) for column in self.keys]
-            numbers = [*self.values, self.groups]
-            types = self.schema.types[len(self.keys) :]
-            for column, column_type in zip(numbers, types, strict=True):
-                arrays.append(to_arrow(column.take(segment)[picked], column_type))
+            arrays = [column.take(segment, picked) for column in (*self.keys, *self.values)]
+            arrays.append(to_arrow(self.groups.take(segment)[picked], pa.uint16()))
             if len(arrays[0]):
                 yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pipelines.domain.errors import Rejected
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.state import batch_list, frozen_table
-from pipelines.state.arrow_types import check_key_type, check_value_type
+from pipelines.state.arrow_types import check_default, check_key_type, check_value_type
 from pipelines.state.backend import (
     KEY_GROUP_COLUMN,
     NAMESPACE_COLUMN,
@@ -102,7 +102,8 @@ class HashMapBackend:
         descriptor = table.descriptor
         schema = frozen_table.snapshot_schema(descriptor)
         rows = own_rows(descriptor.name, schema, batch, self._key_groups, table.key_groups_of)
-        check_no_nulls(descriptor.name, rows, descriptor.value.names)
+        never_null = [n for n in descriptor.value.names if descriptor.defaults[n] is not None]
+        check_no_nulls(descriptor.name, rows, never_null)
         if not rows.num_rows:
             return
         numbers = table.rows_for(rows.select(descriptor.key.names))
@@ -131,6 +132,7 @@ def _check_table(descriptor: TableDescriptor) -> None:
         check_value_type(descriptor.name, field)
         if field.name not in descriptor.defaults:
             raise Rejected(f"State '{descriptor.name}': '{field.name}' has no default.")
+        check_default(descriptor.name, field, descriptor.defaults[field.name])
     if not len(descriptor.key):
         raise Rejected(f"State '{descriptor.name}' declares no key column.")
     _check_columns(descriptor.name, [*descriptor.key, *descriptor.value])

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipelines.state.arrow_types import as_integers, storage_dtype, to_arrow
+from pipelines.state.arrow_types import as_integers, storage_dtype, to_arrow, validity
 from pipelines.state.columns import Column, FrozenColumn, Rows
 from pipelines.state.hashing import is_bytes_like
 from pipelines.state.text_heap import NULL_POSITION, FrozenHeap, TextHeap, equal
@@ -21,10 +21,12 @@ Mask = npt.NDArray[np.bool_]
 LiveMask = Callable[[], Mask]
 """Which rows are live, by row number; asked for only when it is needed."""
 
-_GARBAGE_MIN = 65_536  # values: below this, tidying a heap is not worth its cost
+# Below this, tidying a heap is not worth its cost.
+_GARBAGE_MIN = 65_536  # values
+_GARBAGE_MIN_BYTES = 16 << 20
 
 
-class FrozenKeys(Protocol):
+class FrozenArrays(Protocol):
     def take(self, segment: int, picked: Rows | slice) -> pa.Array:
         """The keys of the rows `picked` within one segment, as they were at the cut."""
         ...
@@ -49,7 +51,7 @@ class KeyColumn(Protocol):
         """Give back what keys that are no longer live hold, if it is worth the effort."""
         ...
 
-    def freeze(self, length: int) -> FrozenKeys: ...
+    def freeze(self, length: int) -> FrozenArrays: ...
 
     @property
     def heap_bytes(self) -> int: ...
@@ -87,7 +89,7 @@ class NumberKeys:
             self._valid = Column(np.bool_, True, self._lock)
             self._valid.reserve(len(self._numbers.values))
         if self._valid is not None:
-            self._valid.write(rows, _validity(array))
+            self._valid.write(rows, validity(array))
 
     def get(self, rows: Rows) -> pa.Array:
         valid = None if self._valid is None else self._valid.read(rows)
@@ -98,11 +100,11 @@ class NumberKeys:
         if self._valid is None and not array.null_count:
             return same
         stored = True if self._valid is None else self._valid.read(rows)
-        given = _validity(array)
+        given = validity(array)
         return np.asarray((stored == given) & (same | ~given))
 
     def identities(self, array: pa.Array) -> list[Hashable]:
-        pairs = zip(as_integers(array).tolist(), _validity(array).tolist(), strict=True)
+        pairs = zip(as_integers(array).tolist(), validity(array).tolist(), strict=True)
         return [number if valid else None for number, valid in pairs]
 
     def select_at_most(self, bound: int, live: LiveMask) -> Rows:
@@ -120,7 +122,7 @@ class NumberKeys:
     def tidy(self, live: LiveMask) -> None:
         """Numbers leave nothing behind."""
 
-    def freeze(self, length: int) -> FrozenKeys:
+    def freeze(self, length: int) -> FrozenArrays:
         valid = None if self._valid is None else self._valid.freeze(length)
         return FrozenNumberKeys(self._type, self._numbers.freeze(length), valid)
 
@@ -144,10 +146,16 @@ class TextKeys:
         self._heap = TextHeap(column_type)
         self._positions = Column(np.int64, NULL_POSITION, lock)
         self._tidy_at = _GARBAGE_MIN
+        self._tidy_at_bytes = _GARBAGE_MIN_BYTES
 
     @property
     def heap_bytes(self) -> int:
         return self._heap.size_bytes
+
+    @property
+    def reader_count(self) -> int:
+        """Cuts that still share rows with this column."""
+        return self._positions.reader_count
 
     def reserve(self, length: int) -> None:
         self._positions.reserve(length)
@@ -166,7 +174,7 @@ class TextKeys:
 
     def tidy(self, live: LiveMask) -> None:
         """Move the live keys to a new heap once most of the old one is garbage."""
-        if len(self._heap) < self._tidy_at:
+        if len(self._heap) < self._tidy_at and self._heap.size_bytes < self._tidy_at_bytes:
             return
         rows = np.flatnonzero(live())
         texts = self.get(rows)
@@ -174,8 +182,9 @@ class TextKeys:
         self._heap = TextHeap(self._type)
         self.put(rows, texts)
         self._tidy_at = _GARBAGE_MIN + 2 * len(self._heap)
+        self._tidy_at_bytes = _GARBAGE_MIN_BYTES + 2 * self._heap.size_bytes
 
-    def freeze(self, length: int) -> FrozenKeys:
+    def freeze(self, length: int) -> FrozenArrays:
         return FrozenTextKeys(self._heap.freeze(), self._positions.freeze(length))
 
 
@@ -187,7 +196,3 @@ class FrozenTextKeys:
     def take(self, segment: int, picked: Rows | slice) -> pa.Array:
         positions = self.positions.take(segment)[picked].astype(np.int64, copy=False)
         return self.heap.take(positions)
-
-
-def _validity(array: pa.Array) -> Mask:
-    return np.asarray(array.is_valid().to_numpy(zero_copy_only=False))

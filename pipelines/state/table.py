@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from pipelines.domain.errors import check
 from pipelines.domain.key_groups import KeyGroupRange
-from pipelines.state.arrow_types import as_integers, decoded, storage_dtype
-from pipelines.state.backend import FrozenState, Rows, TableDescriptor
+from pipelines.state.arrow_types import decoded
+from pipelines.state.backend import FrozenState, Rows, ScanPosition, TableDescriptor
 from pipelines.state.collisions import Collisions
 from pipelines.state.columns import Column
 from pipelines.state.frozen_table import FrozenTable, snapshot_schema
@@ -31,6 +31,7 @@ from pipelines.state.hashing import (
 from pipelines.state.key_columns import NumberKeys, key_column
 from pipelines.state.key_index import ABSENT, Distinct, KeyIndex
 from pipelines.state.row_numbers import RowNumbers
+from pipelines.state.value_columns import ValueColumn, value_column
 
 HashKeys = Callable[[pa.RecordBatch, Sequence[str]], Hashes]
 
@@ -63,8 +64,7 @@ class HashMapTable:
         self._live = Column(np.bool_, False, lock)
         self._keys = {f.name: key_column(f.type, lock) for f in descriptor.key}
         self._values = {
-            f.name: Column(storage_dtype(f.type), descriptor.defaults[f.name], lock)
-            for f in descriptor.value
+            f.name: value_column(f, descriptor.defaults[f.name], lock) for f in descriptor.value
         }
 
     def __len__(self) -> int:
@@ -75,25 +75,23 @@ class HashMapTable:
         return self._descriptor
 
     @property
-    def value_columns(self) -> dict[str, Column]:
+    def value_columns(self) -> dict[str, ValueColumn]:
         return self._values
 
     @property
     def state_bytes(self) -> int:
-        fixed = [self._hashes, self._groups, self._live, *self._values.values()]
-        width = sum(column.dtype.itemsize for column in fixed) + 8 * len(self._keys)
-        return len(self) * width + sum(column.heap_bytes for column in self._keys.values())
+        own = [self._hashes, self._groups, self._live]
+        width = sum(column.dtype.itemsize for column in own) + 8 * len(self._keys)
+        width += sum(column.row_bytes for column in self._values.values())
+        texts = sum(column.heap_bytes for column in self._keys.values())
+        texts += sum(column.heap_bytes for column in self._values.values())
+        return len(self) * width + texts
 
     def rows_for(self, keys: pa.RecordBatch) -> Rows:
-        keys = decoded(keys)
-        given = [(f.name, f.type) for f in keys.schema]
-        check(given == self._key_types, "keys have the declared columns", keys=given)
-        if len(given) > 1 or not is_bytes_like(given[0][1]):
-            return self._rows_for(keys)
-        encoded = keys.column(0).dictionary_encode(null_encoding="encode")
-        distinct = pa.RecordBatch.from_arrays([encoded.dictionary], schema=self._descriptor.key)
-        rows: Rows = self._rows_for(distinct)[encoded.indices.to_numpy()]
-        return rows
+        return self._look_up(keys, self._rows_for)
+
+    def find(self, keys: pa.RecordBatch) -> Rows:
+        return self._look_up(keys, self._find)
 
     def read(self, column: str, rows: Rows) -> npt.NDArray[np.generic]:
         return self._values[column].read(rows)
@@ -101,10 +99,13 @@ class HashMapTable:
     def write(self, column: str, rows: Rows, values: npt.NDArray[np.generic]) -> None:
         self._values[column].write(rows, values)
 
+    def read_arrow(self, column: str, rows: Rows) -> pa.Array:
+        return self._values[column].read_arrow(rows)
+
     def write_arrow(self, column: str, rows: Rows, values: pa.Array) -> None:
-        """`write`, from an array without nulls."""
-        is_float = pa.types.is_floating(values.type)
-        self.write(column, rows, values.to_numpy() if is_float else as_integers(values))
+        written = self._values[column]
+        written.tidy(self._live_mask)
+        written.write_arrow(rows, values)
 
     def delete(self, rows: Rows) -> None:
         if not len(rows):
@@ -118,6 +119,12 @@ class HashMapTable:
         column = self._keys[key_column]
         check(isinstance(column, NumberKeys), "only numbers have a bound", column=key_column)
         return cast(NumberKeys, column).select_at_most(bound, self._live_mask)
+
+    def scan(self, after: ScanPosition | None, limit: int) -> tuple[Rows, ScanPosition | None]:
+        first = after if isinstance(after, int) else 0
+        end = first + limit
+        rows = first + np.flatnonzero(self._live_mask()[first:end])
+        return rows, end if end < self._numbers.length else None
 
     def keys(self, rows: Rows) -> pa.RecordBatch:
         arrays = [column.get(rows) for column in self._keys.values()]
@@ -139,6 +146,31 @@ class HashMapTable:
             groups=self._groups.freeze(length),
         )
         return FrozenState(self._descriptor.name, "table", schema, len(self), frozen.batches())
+
+    def _look_up(self, keys: pa.RecordBatch, of: Callable[[pa.RecordBatch], Rows]) -> Rows:
+        """Each distinct text is looked up once."""
+        keys = decoded(keys)
+        given = [(f.name, f.type) for f in keys.schema]
+        check(given == self._key_types, "keys have the declared columns", keys=given)
+        if len(given) > 1 or not is_bytes_like(given[0][1]):
+            return of(keys)
+        encoded = keys.column(0).dictionary_encode(null_encoding="encode")
+        distinct = pa.RecordBatch.from_arrays([encoded.dictionary], schema=self._descriptor.key)
+        rows: Rows = of(distinct)[encoded.indices.to_numpy()]
+        return rows
+
+    def _find(self, keys: pa.RecordBatch) -> Rows:
+        hashes = self._hash_keys(keys, self._descriptor.key.names)
+        rows = self._index.find(hashes)
+        if self._is_exact and not keys.column(0).null_count:
+            return rows
+        found = np.flatnonzero(rows != ABSENT)
+        picked = keys.take(pa.array(found))
+        strangers = found[~self._same(picked, rows[found])]
+        for at, key in zip(strangers.tolist(), self._identities(keys, strangers), strict=True):
+            row = self._collisions.row_of(int(hashes[at]), key)
+            rows[at] = ABSENT if row is None else row
+        return rows
 
     def _rows_for(self, keys: pa.RecordBatch) -> Rows:
         hashes = self._hash_keys(keys, self._descriptor.key.names)
@@ -181,10 +213,7 @@ class HashMapTable:
 
     def _separate(self, keys: pa.RecordBatch, hashes: Hashes, rows: Rows) -> Rows:
         """Give keys that only share the hash of the row they found rows of their own."""
-        same = np.ones(len(rows), np.bool_)
-        for (name, _), array in zip(self._key_types, keys.columns, strict=True):
-            same &= self._keys[name].matches(rows, array)
-        strangers = np.flatnonzero(~same)
+        strangers = np.flatnonzero(~self._same(keys, rows))
         for at, key in zip(strangers.tolist(), self._identities(keys, strangers), strict=True):
             key_hash = int(hashes[at])
             row = self._collisions.row_of(key_hash, key)
@@ -193,6 +222,13 @@ class HashMapTable:
                 self._collisions.add(key_hash, key, row)
             rows[at] = row
         return rows
+
+    def _same(self, keys: pa.RecordBatch, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Whether each row holds the key, and not another one of the same hash."""
+        same = np.ones(len(rows), np.bool_)
+        for (name, _), array in zip(self._key_types, keys.columns, strict=True):
+            same &= self._keys[name].matches(rows, array)
+        return same
 
     def _identities(self, keys: pa.RecordBatch, at: Rows) -> list[tuple[Hashable, ...]]:
         if not len(at):
@@ -219,8 +255,10 @@ class HashMapTable:
     def _reserve(self, length: int) -> None:
         for key in self._keys.values():
             key.reserve(length)
-        for column in (self._hashes, self._groups, self._live, *self._values.values()):
+        for column in (self._hashes, self._groups, self._live):
             column.reserve(length)
+        for value in self._values.values():
+            value.reserve(length)
 
     def _live_mask(self) -> npt.NDArray[np.bool_]:
         return self._live.values[: self._numbers.length].astype(np.bool_, copy=False)

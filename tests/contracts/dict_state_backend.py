@@ -11,10 +11,12 @@ from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.state.backend import (
     KEY_GROUP_COLUMN,
     NAMESPACE_COLUMN,
+    NO_ROW,
     BackendStatistics,
     BatchListDescriptor,
     FrozenState,
     Rows,
+    ScanPosition,
     TableDescriptor,
 )
 from pipelines.state.hashing import key_groups, key_hashes
@@ -42,9 +44,19 @@ class DictTable:
     def rows_for(self, keys: pa.RecordBatch) -> Rows:
         return np.array([self._row(key) for key in tuples(keys)], np.int64)
 
-    def read(self, column: str, rows: Rows) -> npt.NDArray[np.generic]:
+    def find(self, keys: pa.RecordBatch) -> Rows:
+        return np.array([self._rows.get(key, NO_ROW) for key in tuples(keys)], np.int64)
+
+    def read_arrow(self, column: str, rows: Rows) -> pa.Array:
         values = [self._values[row][column] for row in rows.tolist()]
-        array = pa.array(values, self.descriptor.value.field(column).type)
+        return pa.array(values, self.descriptor.value.field(column).type)
+
+    def write_arrow(self, column: str, rows: Rows, values: pa.Array) -> None:
+        for row, value in zip(rows.tolist(), values.to_pylist(), strict=True):
+            self._values[row][column] = value
+
+    def read(self, column: str, rows: Rows) -> npt.NDArray[np.generic]:
+        array = self.read_arrow(column, rows)
         if pa.types.is_temporal(array.type):
             array = array.view(pa.int64())
         return np.asarray(array.to_numpy(zero_copy_only=False))
@@ -66,27 +78,27 @@ class DictTable:
         due = [value is not None and value <= bound for value in column.to_pylist()]
         return rows[np.array(due, np.bool_)]
 
+    def scan(self, after: ScanPosition | None, limit: int) -> tuple[Rows, ScanPosition | None]:
+        first = after if isinstance(after, int) else 0
+        rows = sorted(row for row in self._keys if row >= first)
+        found, rest = rows[:limit], rows[limit:]
+        return np.array(found, np.int64), rest[0] if rest else None
+
     def keys(self, rows: Rows) -> pa.RecordBatch:
         return batch_of([self._keys[row] for row in rows.tolist()], self.descriptor.key)
 
     def freeze(self) -> FrozenState:
         rows = np.array(list(self._keys), np.int64)
         keys = self.keys(rows)
-        values = [
-            pa.array(self.read(field.name, rows)).cast(field.type)
-            for field in self.descriptor.value
-        ]
+        values = [self.read_arrow(field.name, rows) for field in self.descriptor.value]
         groups = groups_of(keys, self.descriptor.key_group_by, self._max_parallelism)
         batch = pa.RecordBatch.from_arrays([*keys.columns, *values, groups], schema=self.schema)
         return FrozenState(self.descriptor.name, "table", self.schema, len(self), iter([batch]))
 
     def load(self, batch: pa.RecordBatch) -> None:
         rows = self.rows_for(batch.select(self.descriptor.key.names))
-        for field in self.descriptor.value:
-            column = batch.column(field.name)
-            if pa.types.is_temporal(field.type):
-                column = column.view(pa.int64())
-            self.write(field.name, rows, column.to_numpy(zero_copy_only=False))
+        for name in self.descriptor.value.names:
+            self.write_arrow(name, rows, batch.column(name))
 
     def _row(self, key: Key) -> int:
         if key not in self._rows:

@@ -16,8 +16,10 @@ from pipelines.domain.errors import Rejected
 from pipelines.domain.key_groups import KeyGroupRange, range_of
 from pipelines.state.backend import (
     KEY_GROUP_COLUMN,
+    NO_ROW,
     BatchListDescriptor,
     FrozenState,
+    Rows,
     StateBackend,
     Table,
     TableDescriptor,
@@ -45,6 +47,31 @@ BUFFER = BatchListDescriptor(
     name="buffer",
     schema=pa.schema([("origin", pa.string()), ("delay", pa.int32())]),
     key_group_by=("origin",),
+)
+PROFILES = TableDescriptor(
+    name="profiles",
+    key=pa.schema([("user", pa.int64()), ("field", pa.string())]),
+    value=pa.schema(
+        [
+            ("text", pa.string()),
+            ("bytes", pa.binary()),
+            ("number", pa.int32()),
+            ("ratio", pa.float64()),
+            ("flag", pa.bool_()),
+            ("at", pa.timestamp("ms", "UTC")),
+            ("title", pa.large_string()),
+        ]
+    ),
+    defaults={
+        "text": None,
+        "bytes": None,
+        "number": None,
+        "ratio": None,
+        "flag": None,
+        "at": None,
+        "title": "none",
+    },
+    key_group_by=("user",),
 )
 KEYS_BY_TYPE = [
     (pa.int8(), [-128, 0, 127]),
@@ -326,6 +353,115 @@ def test_statistics_count_the_live_rows(backend: StateBackend) -> None:
     assert backend.statistics().state_bytes > 0
 
 
+def test_a_key_that_was_never_seen_is_not_found_and_not_added(backend: StateBackend) -> None:
+    table = backend.table(WINDOWS)
+    start = datetime(2013, 1, 1, tzinfo=UTC)
+    assert table.find(batch_of([("UA", start)], WINDOWS.key)).tolist() == [NO_ROW]
+    known = table.rows_for(batch_of([("UA", start), (None, start)], WINDOWS.key))
+
+    asked: list[Key] = [("AA", start), (None, start), ("UA", None), ("UA", start), ("UA", start)]
+    found = table.find(batch_of(asked, WINDOWS.key))
+
+    assert found.tolist() == [NO_ROW, known[1], NO_ROW, known[0], known[0]]
+    assert len(table) == 2
+
+
+@pytest.mark.parametrize("null_first", [False, True])
+def test_null_is_found_only_where_it_was_added(backend: StateBackend, null_first: bool) -> None:
+    table = backend.table(COUNTS)
+    null = batch_of([(None,)], COUNTS.key)
+
+    table.rows_for(null if null_first else users(0))
+
+    assert (table.find(null).tolist() == [NO_ROW]) is not null_first
+    assert (table.find(users(0)).tolist() == [NO_ROW]) is null_first
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_values_may_be_null_or_of_any_length(create: Create, seed: int) -> None:
+    rng = random.Random(seed)
+    backend = create(ALL_GROUPS, MAX_PARALLELISM)
+    table = backend.table(PROFILES)
+    model: dict[Key, Key] = {}
+    cuts: list[tuple[FrozenState, dict[Key, Key]]] = []
+
+    for _ in range(25):
+        keys = [(rng.randrange(9), rng.choice(["a", "ä", "a\u0308", None])) for _ in range(8)]
+        fresh = [model.get(key, (*[None] * 6, "none")) for key in keys]
+        rows = table.rows_for(batch_of(keys, PROFILES.key))
+        assert values_at(table, rows) == fresh
+        profiles = [random_profile(rng) for _ in keys]
+        for field, column in zip(PROFILES.value, zip(*profiles, strict=True), strict=True):
+            table.write_arrow(field.name, rows, pa.array(column, field.type))
+        model.update(zip(keys, profiles, strict=True))
+        if rng.random() < 0.3:
+            gone = rng.sample(sorted(model, key=str), rng.randint(1, len(model)))
+            table.delete(table.find(batch_of(gone, PROFILES.key)))
+            for key in gone:
+                del model[key]
+        if rng.random() < 0.2:
+            cuts.append((backend.cut()[0], dict(model)))
+
+    for frozen, expected in [*cuts, (backend.cut()[0], model)]:
+        restored = create(ALL_GROUPS, MAX_PARALLELISM)
+        table = restored.table(PROFILES)
+        restored.restore("profiles", frozen.batches)
+        keys = list(expected)
+        assert len(table) == len(keys)
+        rows = table.find(batch_of(keys, PROFILES.key))
+        assert values_at(table, rows) == list(expected.values())
+
+
+def test_not_a_number_is_a_value_and_not_null(backend: StateBackend) -> None:
+    table = backend.table(PROFILES)
+    rows = table.rows_for(batch_of([(1, "a"), (2, "a")], PROFILES.key))
+
+    table.write_arrow("ratio", rows, pa.array([float("nan"), None]))
+
+    read = table.read_arrow("ratio", rows)
+    assert read.is_null().to_pylist() == [False, True]
+    [frozen] = backend.cut()
+    assert [c for b in frozen.batches for c in b["ratio"].is_null().to_pylist()] == [False, True]
+
+
+def test_a_table_may_hold_keys_alone(create: Create) -> None:
+    keys_alone = TableDescriptor("timers", WINDOWS.key, pa.schema([]), {}, ("carrier",))
+    backend = create(ALL_GROUPS, MAX_PARALLELISM)
+    start = datetime(2013, 1, 1, tzinfo=UTC)
+    key = batch_of([("UA", start)], WINDOWS.key)
+    backend.table(keys_alone).rows_for(key)
+
+    restored = create(ALL_GROUPS, MAX_PARALLELISM)
+    table = restored.table(keys_alone)
+    restored.restore("timers", backend.cut()[0].batches)
+
+    assert tuples(table.keys(table.find(key))) == tuples(key)
+
+
+@pytest.mark.parametrize("limit", [1, 7, 1000])
+def test_a_scan_meets_every_row_that_stays_while_others_come_and_go(
+    backend: StateBackend, limit: int
+) -> None:
+    table = backend.table(COUNTS)
+    rows = table.rows_for(users(*range(100)))
+    table.delete(rows[10:30])
+    met: list[int] = []
+
+    position = None
+    for number in range(1000):
+        found, position = table.scan(position, limit)
+        assert len(found) <= limit
+        met += table.keys(found).column("user").to_pylist()
+        if position is None:
+            break
+        table.rows_for(users(1000 + number))
+        table.delete(table.find(users(1000 + number)))
+
+    assert position is None
+    assert set(met) >= {*range(10), *range(30, 100)}
+    assert not set(met) & set(range(10, 30))
+
+
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("descriptor", [COUNTS, WINDOWS], ids=["one number", "text and time"])
 def test_cuts_equal_the_model_while_the_owner_goes_on_writing(
@@ -408,6 +544,23 @@ def contents(backend: StateBackend, descriptor: TableDescriptor) -> dict[Key, ob
 def counts_in(cut: list[FrozenState]) -> dict[int, int]:
     users_and_counts = [batch.select(["user", "count"]) for batch in cut[0].batches]
     return {key: count for batch in users_and_counts for key, count in tuples(batch)}
+
+
+def values_at(table: Table, rows: Rows) -> list[Key]:
+    columns = [table.read_arrow(name, rows).to_pylist() for name in PROFILES.value.names]
+    return list(zip(*columns, strict=True))
+
+
+def random_profile(rng: random.Random) -> Key:
+    return (
+        rng.choice([None, "", "x" * rng.randint(0, 300), "zürich"]),
+        rng.choice([None, b"", b"\x00\xff"]),
+        rng.choice([None, 0, -(2**31)]),
+        rng.choice([None, 0.0, -1.5, float("inf")]),
+        rng.choice([None, True, False]),
+        rng.choice([None, datetime(2013, 1, 1, rng.randrange(24), tzinfo=UTC)]),
+        rng.choice(["Dr.", ""]),
+    )
 
 
 def users(*numbers: int) -> pa.RecordBatch:

@@ -11,7 +11,7 @@ import pytest
 
 from pipelines.domain.errors import InvariantViolated, Rejected
 from pipelines.domain.key_groups import KeyGroupRange
-from pipelines.state.backend import BatchListDescriptor, TableDescriptor
+from pipelines.state.backend import NO_ROW, BatchListDescriptor, TableDescriptor
 from pipelines.state.columns import INITIAL_ROWS, SEGMENT_ROWS, Column
 from pipelines.state.hashing import Hashes, key_hashes
 from pipelines.state.hashmap import HashMapBackend
@@ -50,7 +50,8 @@ def test_keys_that_share_a_hash_are_never_merged(seed: int, hash_count: int) -> 
         table.write("count", table.rows_for(routes(keys)), np.array(counts))
         model.update(zip(keys, counts, strict=True))
         gone = rng.sample(sorted(model, key=str), rng.randint(0, len(model)))
-        table.delete(table.rows_for(routes(gone)))
+        table.delete(table.find(routes(gone)))
+        assert table.find(routes(gone)).tolist() == [NO_ROW] * len(gone)
         model = {key: count for key, count in model.items() if key not in gone}
         assert len(table) == len(model)
 
@@ -63,6 +64,8 @@ def test_the_number_that_has_the_hash_of_null_is_not_null() -> None:
     twin = unmixed(0x9AE16A3B2F90404F)
     table = HashMapBackend(ALL, 128).table(USERS)
     first = table.rows_for(users(twin))
+    null = pa.record_batch({"user": pa.array([None], pa.int64())})
+    assert table.find(null).tolist() == [NO_ROW]
 
     rows = table.rows_for(pa.record_batch({"user": pa.array([None, twin], pa.int64())}))
 
@@ -96,6 +99,25 @@ def test_texts_of_deleted_keys_are_given_back() -> None:
     rows_at_cut = {row["name"]: row["count"] for b in frozen.batches for row in b.to_pylist()}
     expected = {f"name {n}": 0 for n in range(200_000, 220_000)} | {"kept": 7, None: 8}
     assert rows_at_cut == expected
+
+
+def test_texts_that_were_overwritten_are_given_back() -> None:
+    backend = HashMapBackend(ALL, 128)
+    table = backend.table(
+        TableDescriptor("t", USERS.key, pa.schema([("s", pa.string())]), {"s": None}, ("user",))
+    )
+    rows = table.rows_for(users(*range(1000)))
+    sizes = []
+
+    for number in range(200):
+        table.write_arrow("s", rows, pa.array([f"text {number}"] * 1000))
+        if number == 150:
+            [frozen] = backend.cut()
+        sizes.append(backend.statistics().state_bytes)
+
+    assert max(sizes) < 2_000_000  # all texts ever written are 3,000,000 bytes
+    assert table.read_arrow("s", rows).to_pylist() == ["text 199"] * 1000
+    assert {row["s"] for batch in frozen.batches for row in batch.to_pylist()} == {"text 150"}
 
 
 def test_a_cut_looks_at_no_row() -> None:
@@ -180,8 +202,12 @@ def test_nulls_among_restored_values_are_refused_by_name() -> None:
     [
         (TableDescriptor("t", pa.schema([("k", pa.float64())]), ROUTES.value, {"count": 0}, ("k",)),
          "'k' has type double"),
+        (TableDescriptor("t", USERS.key, pa.schema([("l", pa.list_(pa.int8()))]), {"l": None},
+                         ("user",)), "'l' has type list"),
         (TableDescriptor("t", USERS.key, pa.schema([("s", pa.string())]), {"s": 0}, ("user",)),
-         "'s' has type string"),
+         "0 cannot be the default of 's'"),
+        (TableDescriptor("t", USERS.key, ROUTES.value, {"count": "x"}, ("user",)),
+         "'x' cannot be the default of 'count'"),
         (TableDescriptor("t", USERS.key, ROUTES.value, {}, ("user",)), "'count' has no default"),
         (TableDescriptor("t", USERS.key, ROUTES.value, {"count": 0}, ("carrier",)), "'carrier'"),
         (TableDescriptor("t", USERS.key, ROUTES.value, {"count": 0}, ()), "no column that decides"),
