@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from pipelines.domain.errors import Rejected
-from pipelines.operators.operator import Operator
+from pipelines.operators.operator import Operator, OperatorContext
 
 BatchMapping = Callable[[pa.RecordBatch], pa.RecordBatch]
 """Arrow in, Arrow out. Pure: after a recovery it sees records again."""
@@ -31,6 +31,25 @@ class BatchFunction(Operator):
             )
         if mapped.num_rows:
             self.context.collect(mapped)
+
+
+class ConnectedFunctions(Operator):
+    """One function per input, both with the same schema. Source: Flink's `CoMapFunction`."""
+
+    def __init__(self, first: BatchMapping, second: BatchMapping, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._by_port = (BatchFunction(first, schema), BatchFunction(second, schema))
+
+    def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
+        return self._schema
+
+    def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
+        super().open(context, inputs)
+        for function in self._by_port:
+            function.open(context, inputs)
+
+    def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
+        self._by_port[port].on_batch(port, batch)
 
 
 def _columns(schema: pa.Schema) -> str:

@@ -11,10 +11,14 @@ import pyarrow as pa
 
 from pipelines.domain.elements import MIN_WATERMARK_MS
 from pipelines.domain.ids import Uid
+from pipelines.operators.side_output import SideOutput
 from pipelines.state.backend import StateBackend
 
 Collector = Callable[[pa.RecordBatch], None]
 """Passes a batch to whatever follows in the graph."""
+
+SideCollector = Callable[[str, pa.RecordBatch], None]
+"""Passes a batch to whatever reads the side output of that name; lost if nobody does."""
 
 
 @dataclass(slots=True)
@@ -27,6 +31,7 @@ class OperatorContext:
     state: StateBackend
     collect: Collector
     counters: dict[str, int] = field(default_factory=dict)
+    collect_side: SideCollector = lambda name, batch: None
     # Event time at the restored cut: what was late before a failure is late after it.
     restored_watermark_ms: int = MIN_WATERMARK_MS
 
@@ -44,6 +49,10 @@ class Operator:
     def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
         """Raises Rejected naming the column that is missing or has the wrong type."""
         raise NotImplementedError
+
+    def side_outputs(self, inputs: list[pa.Schema]) -> dict[str, SideOutput]:
+        """What `context.collect_side` may be given, by name."""
+        return {}
 
     def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
         """Declare states; restored rows are loaded after this and before the first element."""

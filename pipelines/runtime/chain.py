@@ -4,7 +4,6 @@ Owns the wiring, the operators' state backends and the sinks' commit logs; decid
 checkpoints. Used by the subtask's thread only.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -20,7 +19,7 @@ from pipelines.domain.elements import (
 from pipelines.domain.graph import NodeKind, Vertex
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import range_of
-from pipelines.operators.operator import Collector, Operator, OperatorContext
+from pipelines.operators.operator import Collector, Operator, OperatorContext, SideCollector
 from pipelines.protocol.commit import CommitLog, Prepared
 from pipelines.runtime.exchange import Exchange
 from pipelines.runtime.restoring import RestoredOperator
@@ -109,6 +108,8 @@ class OperatorChain:
         head = self._ordered[0]
         if head.operator is not None:
             head.operator.on_batch(port, batch)
+        elif head.sink is not None:
+            head.sink.writer.write(batch)
 
     def emit_from_source(self, batch: pa.RecordBatch) -> None:
         self.records_in += batch.num_rows
@@ -163,7 +164,8 @@ class OperatorChain:
             subtask=place.subtask,
             parallelism=place.parallelism,
             state=state,
-            collect=self._collector(uid, exchanges),
+            collect=self._collector(self._successors(uid), exchanges),
+            collect_side=self._side_collector(uid),
             counters=dict(restored.counters),
             restored_watermark_ms=self._restored_watermark_ms,
         )
@@ -177,11 +179,23 @@ class OperatorChain:
                 pass
         return node
 
-    def _collector(self, uid: Uid, exchanges: list[Exchange]) -> Collector:
-        successors = [
-            self._receiver(self._nodes[successor])
-            for successor in self._pipeline.graph.successors_in_chain(uid)
-        ]
+    def _successors(self, uid: Uid, side: str | None = None) -> list[Collector]:
+        successors = self._pipeline.graph.successors_in_chain(uid, side)
+        return [self._receiver(self._nodes[successor]) for successor in successors]
+
+    def _side_collector(self, uid: Uid) -> SideCollector:
+        read = {
+            side: self._collector(self._successors(uid, side), [])
+            for side in self._pipeline.graph.side_outputs_of(uid)
+        }
+
+        def collect_side(side: str, batch: pa.RecordBatch) -> None:
+            if side in read:
+                read[side](batch)
+
+        return collect_side
+
+    def _collector(self, successors: list[Collector], exchanges: list[Exchange]) -> Collector:
         targets = [*successors, *(exchange.send for exchange in exchanges)]
 
         def collect(batch: pa.RecordBatch) -> None:
@@ -193,7 +207,7 @@ class OperatorChain:
 
         return collect
 
-    def _receiver(self, node: _Node) -> Callable[[pa.RecordBatch], None]:
+    def _receiver(self, node: _Node) -> Collector:
         if node.sink is not None:
             return node.sink.writer.write
         operator = node.operator
@@ -202,10 +216,8 @@ class OperatorChain:
     def _open_operator(
         self, uid: Uid, context: OperatorContext, state: StateBackend, restored: RestoredOperator
     ) -> Operator:
-        graph = self._pipeline.graph
         operator = self._pipeline.operators[uid]()
-        inputs = [self._pipeline.schemas[c.upstream] for c in graph.node(uid).inputs]
-        operator.open(context, inputs)
+        operator.open(context, self._pipeline.input_schemas(uid))
         for name, batches in restored.states:
             state.restore(name, batches)
         return operator
@@ -213,8 +225,8 @@ class OperatorChain:
     def _open_sink(self, uid: Uid, restored: RestoredOperator) -> _Sink:
         place = self._place
         context = SinkContext(place.run_id, place.attempt, uid, place.subtask)
-        upstream = self._pipeline.graph.node(uid).inputs[0].upstream
-        writer = self._pipeline.sinks[uid].open(context, self._pipeline.schemas[upstream])
+        (schema,) = self._pipeline.input_schemas(uid)
+        writer = self._pipeline.sinks[uid].open(context, schema)
         log = CommitLog(restored.prepared)
         _commit(writer, log.take_restored())
         return _Sink(writer, log)

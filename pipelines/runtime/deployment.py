@@ -140,9 +140,10 @@ class _Builder:
                         ),
                         target,
                     )
-                    for target in range(self.message.parallelism)
+                    for target in edge.kind.peers(self.subtask, self.message.parallelism)
                 ],
                 self.message.max_parallelism,
+                edge.kind,
             )
             for edge in self.pipeline.graph.outputs_of(uid)
         ]
@@ -158,7 +159,7 @@ class _Builder:
 
     def _ports(self, vertex: Vertex) -> Iterator[tuple[ChannelId, int]]:
         for edge in vertex.inputs:
-            for source in range(self.message.parallelism):
+            for source in edge.kind.peers(self.subtask, self.message.parallelism):
                 channel = channel_id(
                     edge.upstream_vertex, source, vertex.uid, edge.port, self.subtask
                 )

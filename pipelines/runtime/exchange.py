@@ -1,33 +1,56 @@
-"""One outgoing exchange of a node: every record goes to the subtask that owns its key."""
+"""One outgoing exchange of a node: which subtask of the reader gets which record.
+
+Owns no channel's state. Where order matters only the hash keeps it: the records of one key take one
+channel. Source: Flink's `KeyGroupStreamPartitioner`, `RebalancePartitioner` and
+`BroadcastPartitioner`; a batch is cut into runs of rows instead of dealing row by row.
+"""
+
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 
 from pipelines.channels.channel import Output
 from pipelines.domain.elements import Element, Records
+from pipelines.domain.errors import check
+from pipelines.domain.graph import EdgeKind
 from pipelines.state.hashing import key_groups, key_hashes
+
+Part = tuple[int, pa.RecordBatch]
+"""A target subtask and its rows."""
 
 
 class Exchange:
-    """`outputs` are indexed by target subtask. Marks go to all of them."""
+    """`outputs` are indexed by target subtask (a FORWARD edge has one). Marks go to all of them."""
 
     def __init__(
-        self, hash_by: tuple[str, ...], outputs: list[Output], max_parallelism: int
+        self,
+        hash_by: tuple[str, ...],
+        outputs: list[Output],
+        max_parallelism: int,
+        kind: EdgeKind = EdgeKind.HASH,
     ) -> None:
         self._hash_by = hash_by
         self._outputs = outputs
         self._max_parallelism = max_parallelism
+        self._next_target = 0  # of a rebalance
+        self._parts = self._by_key
+        match kind:
+            case EdgeKind.FORWARD:
+                check(len(outputs) == 1, "a forward edge leads to one subtask")
+            case EdgeKind.REBALANCE:
+                self._parts = self._in_turn
+            case EdgeKind.BROADCAST:
+                self._parts = self._to_all
+            case EdgeKind.HASH:
+                check(bool(hash_by), "a key has columns")
 
     def send(self, batch: pa.RecordBatch) -> None:
         if len(self._outputs) == 1:
             self._outputs[0].send(Records(batch))
             return
-        groups = key_groups(key_hashes(batch, self._hash_by), self._max_parallelism)
-        owners = (groups.astype(np.uint32) * len(self._outputs)) // self._max_parallelism
-        for target, output in enumerate(self._outputs):
-            part = batch.filter(pa.array(owners == target))
-            if part.num_rows:
-                output.send(Records(part))
+        for target, part in self._parts(batch):
+            self._outputs[target].send(Records(part))
 
     def broadcast(self, mark: Element) -> None:
         for output in self._outputs:
@@ -35,3 +58,22 @@ class Exchange:
 
     def blocked_ms(self) -> float:
         return sum(output.blocked_ms() for output in self._outputs)
+
+    def _by_key(self, batch: pa.RecordBatch) -> Iterator[Part]:
+        groups = key_groups(key_hashes(batch, self._hash_by), self._max_parallelism)
+        owners = (groups.astype(np.uint32) * len(self._outputs)) // self._max_parallelism
+        for target in range(len(self._outputs)):
+            part = batch.filter(pa.array(owners == target))
+            if part.num_rows:
+                yield target, part
+
+    def _in_turn(self, batch: pa.RecordBatch) -> Iterator[Part]:
+        """Equal runs of rows; the next batch begins where this one ended."""
+        run_rows = -(-batch.num_rows // len(self._outputs))
+        for start in range(0, batch.num_rows, run_rows):
+            yield self._next_target, batch.slice(start, run_rows)
+            self._next_target = (self._next_target + 1) % len(self._outputs)
+
+    def _to_all(self, batch: pa.RecordBatch) -> Iterator[Part]:
+        for target in range(len(self._outputs)):
+            yield target, batch

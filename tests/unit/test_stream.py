@@ -1,7 +1,7 @@
 """Building a pipeline: what becomes of the declarations, and what is refused before it starts."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,11 +10,13 @@ import pytest
 from pipelines.connectors.blackhole import BlackHole
 from pipelines.connectors.sink import SinkContext, SinkWriter, Superseded
 from pipelines.domain.errors import Rejected
+from pipelines.domain.graph import EdgeKind
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.stream import Environment, Pipeline, Stream, count, mean, tumbling
 
 TIME = pa.timestamp("ms", "UTC")
 SCHEMA = pa.schema([("key", pa.string()), ("time", TIME), ("x", pa.float64())])
+OTHER = pa.schema([("x", pa.int8())])
 HOURLY = tumbling(hours=1)
 
 
@@ -70,6 +72,53 @@ def test_filters_and_functions_are_chained_and_functions_may_lose_event_time() -
 
     assert vertices(env.build()) == {"events": ("events", "kept", "bare", "out")}
     assert (kept.time_column, mapped.time_column) == ("time", None)
+
+
+def test_streams_of_one_schema_unite_without_a_key_and_keep_their_event_time() -> None:
+    env = Environment()
+    left, right = events(env), env.source(Events(), uid="more")
+
+    both = left.union(right, uid="both")
+    both.sink(BlackHole(), uid="out")
+
+    inputs = env.build().graph.vertex(Uid("both")).inputs
+    assert [(edge.upstream_node, edge.kind) for edge in inputs] == [
+        ("events", EdgeKind.FORWARD),
+        ("more", EdgeKind.FORWARD),
+    ]
+    assert (both.schema, both.time_column) == (SCHEMA, "time")
+
+
+@pytest.mark.parametrize(
+    ("spread", "kind"),
+    [(Stream.rebalance, EdgeKind.REBALANCE), (Stream.broadcast, EdgeKind.BROADCAST)],
+)
+def test_a_stream_can_be_dealt_to_the_next_operator_or_sink_without_a_key(
+    spread: Callable[[Stream], Stream], kind: EdgeKind
+) -> None:
+    env = Environment()
+    kept = spread(events(env)).filter(pc.field("x") > 0, uid="kept")
+    spread(kept).sink(BlackHole(), uid="out")
+
+    graph = env.build().graph
+
+    assert [v.uid for v in graph.vertices] == ["events", "kept", "out"]
+    assert [e.kind for v in graph.vertices for e in v.inputs] == [kind, kind]
+
+
+def test_connected_streams_meet_in_one_operator_by_key_or_as_they_are() -> None:
+    env = Environment()
+    narrow = pa.schema([("id", pa.string())])
+    ids = env.source(Events(narrow, None), uid="ids")
+    connected = events(env).connect(ids)
+
+    for uid, streams in {"plain": connected, "keyed": connected.key_by(["key"], ["id"])}.items():
+        mapped = streams.map_batches(lambda b: b, lambda b: b, narrow, uid=uid)
+        mapped.sink(BlackHole(), uid=f"{uid}-out")
+
+    graph = env.build().graph
+    assert [e.kind for e in graph.vertex(Uid("plain")).inputs] == [EdgeKind.FORWARD] * 2
+    assert [e.hash_by for e in graph.vertex(Uid("keyed")).inputs] == [("key",), ("id",)]
 
 
 def test_each_subtask_gets_an_operator_of_its_own() -> None:
@@ -128,6 +177,19 @@ def test_a_pipeline_guarantees_no_more_than_its_weakest_sink(
             lambda s: s.join(events(Environment()), on=["key"], window=HOURLY, uid="joined"),
             "'joined' joins streams of two environments",
         ),
+        (
+            lambda s: s.union(s.map_batches(lambda b: b, OTHER, uid="other"), uid="both"),
+            r"'both' cannot .* \(key string, .* input 2 \(x int8\)",
+        ),
+        (
+            lambda s: s.union(replace(s, time_column=None), uid="both"),
+            "'both' unites streams with different event times",
+        ),
+        (
+            lambda s: s.connect(s.map_batches(lambda b: b, OTHER, uid="o")).key_by(["key"], ["x"]),
+            r"'events' and 'o' cannot be connected by \['key'\] and \['x'\]",
+        ),
+        (lambda s: s.side_output("late", uid="late"), "'events' has no side output 'late'"),
         (
             lambda s: s.sink(Guaranteeing("exactly-once", refuses="x"), uid="out"),
             "'out' cannot .* column x",

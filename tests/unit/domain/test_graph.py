@@ -5,7 +5,15 @@ import random
 import pytest
 
 from pipelines.domain.errors import Rejected
-from pipelines.domain.graph import Connection, JobGraph, Node, NodeKind, OutEdge, VertexInput
+from pipelines.domain.graph import (
+    Connection,
+    EdgeKind,
+    JobGraph,
+    Node,
+    NodeKind,
+    OutEdge,
+    VertexInput,
+)
 from pipelines.domain.ids import Uid
 
 
@@ -62,6 +70,43 @@ def test_a_vertex_may_feed_another_on_two_ports() -> None:
     assert len(set(graph.channels(3))) == 18
 
 
+def test_forward_inputs_of_a_node_with_several_are_exchanges_between_equal_indices() -> None:
+    graph = JobGraph.of([source("a"), source("b"), operator("both", "a", "b"), sink("out", "both")])
+
+    assert [v.uid for v in graph.vertices] == ["a", "b", "both"]
+    assert graph.channels(2) == [
+        "a[0]>both.0[0]",
+        "a[1]>both.0[1]",
+        "b[0]>both.1[0]",
+        "b[1]>both.1[1]",
+    ]
+
+
+@pytest.mark.parametrize("kind", [EdgeKind.REBALANCE, EdgeKind.BROADCAST])
+def test_an_unkeyed_input_that_is_dealt_starts_a_vertex_and_reaches_every_subtask(
+    kind: EdgeKind,
+) -> None:
+    spread = Node(Uid("o"), NodeKind.OPERATOR, (Connection(Uid("s"), unkeyed=kind),))
+
+    graph = JobGraph.of([source("s"), spread, sink("x", "o")])
+
+    assert graph.vertex(Uid("o")).inputs == (VertexInput(0, Uid("s"), Uid("s"), (), kind),)
+    assert graph.outputs_of(Uid("s")) == (OutEdge(Uid("o"), 0, (), kind),)
+    assert len(graph.channels(3)) == 9
+
+
+def test_a_side_output_has_successors_of_its_own() -> None:
+    late = Node(Uid("late"), NodeKind.OPERATOR, (Connection(Uid("o"), side="late"),))
+    graph = JobGraph.of(
+        [source("s"), operator("o", ("s", "k")), late, sink("x", "o"), sink("y", "late")]
+    )
+
+    assert graph.vertex(Uid("o")).nodes == ("o", "late", "x", "y")
+    assert graph.successors_in_chain(Uid("o")) == ("x",)
+    assert graph.successors_in_chain(Uid("o"), "late") == ("late",)
+    assert graph.side_outputs_of(Uid("o")) == {"late"}
+
+
 def test_the_shape_tells_sources_and_sinks() -> None:
     shape = {vertex.uid: vertex for vertex in two_inputs().shape()}
 
@@ -105,7 +150,6 @@ def test_whatever_the_order_of_declaration_upstream_comes_first(seed: int) -> No
             [("operator", "o", "p"), ("operator", "p", "o"), ("sink", "x", "p")],
             "reads from itself",
         ),
-        ([("source", "s"), ("operator", "o", "s", "s"), ("sink", "x", "o")], "'o' has several"),
         ([("source", "a b"), ("sink", "x", "a b")], "uid 'a b' cannot be used"),
         ([("source", "../s"), ("sink", "x", "../s")], "uid '../s' cannot be used"),
     ],

@@ -1,0 +1,28 @@
+"""What the author of a pipeline imports: sources, transformations, sinks, one uid each.
+
+Building a pipeline only describes it. `Environment.build` checks the graph and every schema, so
+that a wrong column or a missing uid is refused before anything starts. Source: Flink's DataStream
+API; batches and column expressions in the place of functions on records.
+"""
+
+from pipelines.operators.aggregates import count, max, mean, min, sum
+from pipelines.operators.windows import tumbling
+from pipelines.stream.environment import Environment
+from pipelines.stream.pipeline import Pipeline
+from pipelines.stream.streams import ConnectedStreams, KeyedStream, Stream
+from pipelines.stream.windowed import WindowedStream
+
+__all__ = [
+    "ConnectedStreams",
+    "Environment",
+    "KeyedStream",
+    "Pipeline",
+    "Stream",
+    "WindowedStream",
+    "count",
+    "max",
+    "mean",
+    "min",
+    "sum",
+    "tumbling",
+]

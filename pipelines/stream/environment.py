@@ -1,0 +1,96 @@
+"""Collects what an author declares, and checks it as a whole."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from pipelines.connectors.sink import Sink
+from pipelines.connectors.source import Source
+from pipelines.domain.errors import Rejected
+from pipelines.domain.graph import Connection, JobGraph, Node, NodeKind
+from pipelines.domain.ids import Uid
+from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
+from pipelines.domain.settings import check_parallelism
+from pipelines.operators.operator import Operator
+from pipelines.operators.side_output import SideOutput
+from pipelines.stream.pipeline import Pipeline, weakest
+from pipelines.stream.refusals import naming
+from pipelines.stream.streams import Stream
+
+
+@dataclass(slots=True)
+class Environment:
+    """Collects what is declared. `pace` replays sources with event time at that speed."""
+
+    max_parallelism: int = DEFAULT_MAX_PARALLELISM
+    pace: float | None = None
+    _nodes: list[Node] = field(default_factory=list)
+    _sources: dict[Uid, Source] = field(default_factory=dict)
+    _operators: dict[Uid, Callable[[], Operator]] = field(default_factory=dict)
+    _sinks: dict[Uid, Sink] = field(default_factory=dict)
+    _schemas: dict[Uid, pa.Schema] = field(default_factory=dict)
+    _side_outputs: dict[tuple[Uid, str], SideOutput] = field(default_factory=dict)
+
+    def source(self, source: Source, *, uid: str) -> Stream:
+        node = Uid(uid)
+        self._nodes.append(Node(node, NodeKind.SOURCE))
+        self._sources[node] = source
+        self._schemas[node] = source.schema
+        return Stream(self, node, source.timestamp_column)
+
+    def build(self) -> Pipeline:
+        """Raises Rejected with one sentence that names the uid, column or target at fault."""
+        check_parallelism(1, self.max_parallelism)
+        graph = JobGraph.of(self._nodes, self.max_parallelism)
+        return Pipeline(
+            graph,
+            dict(self._sources),
+            dict(self._operators),
+            dict(self._sinks),
+            dict(self._schemas),
+            dict(self._side_outputs),
+            weakest([sink.guarantee for sink in self._sinks.values()]),
+            self.pace,
+        )
+
+    def add_operator(
+        self, uid: str, create: Callable[[], Operator], inputs: tuple[Connection, ...]
+    ) -> Uid:
+        """Raises Rejected when the operator cannot work on the schemas of its inputs."""
+        node = Uid(uid)
+        schemas = [self._schema_into(connection) for connection in inputs]
+        with naming(uid):
+            operator = create()
+            self._schemas[node] = operator.output_schema(schemas)
+            for name, side in operator.side_outputs(schemas).items():
+                self._side_outputs[node, name] = side
+        self._nodes.append(Node(node, NodeKind.OPERATOR, inputs))
+        self._operators[node] = create
+        return node
+
+    def add_sink(self, uid: str, sink: Sink, upstream: Connection) -> None:
+        """Raises Rejected when the target cannot take what `upstream` emits."""
+        node = Uid(uid)
+        schema = self._schema_into(upstream)
+        with naming(uid):
+            sink.validate(schema)
+        self._nodes.append(Node(node, NodeKind.SINK, (upstream,)))
+        self._sinks[node] = sink
+        self._schemas[node] = schema
+
+    def schema_of(self, uid: Uid) -> pa.Schema:
+        return self._schemas[uid]
+
+    def side_output_of(self, uid: Uid, name: str) -> SideOutput:
+        """Raises Rejected naming the side outputs that there are."""
+        known = [side for node, side in self._side_outputs if node == uid]
+        if name not in known:
+            there_are = f"it has {', '.join(map(repr, known))}" if known else "it has none"
+            raise Rejected(f"{uid!r} has no side output {name!r}; {there_are}.")
+        return self._side_outputs[uid, name]
+
+    def _schema_into(self, connection: Connection) -> pa.Schema:
+        if connection.side is None:
+            return self._schemas[connection.upstream]
+        return self.side_output_of(connection.upstream, connection.side).schema

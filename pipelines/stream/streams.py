@@ -1,0 +1,202 @@
+"""Streams, and streams with a key: each method adds one operator and returns what it emits."""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from pipelines.connectors.sink import Sink
+from pipelines.domain.errors import Rejected
+from pipelines.domain.graph import Connection, EdgeKind
+from pipelines.domain.ids import Uid
+from pipelines.operators.aggregates import Aggregate
+from pipelines.operators.aggregation import Aggregation
+from pipelines.operators.batch_function import BatchFunction, BatchMapping, ConnectedFunctions
+from pipelines.operators.columns import field_of
+from pipelines.operators.filter import Filter, Predicate
+from pipelines.operators.keyed_aggregate import KeyedAggregate
+from pipelines.operators.local_aggregate import LocalAggregate
+from pipelines.operators.pass_on import PassOn
+from pipelines.operators.window_join import WindowJoin
+from pipelines.operators.windows import TumblingWindows
+from pipelines.stream.refusals import naming
+from pipelines.stream.windowed import WindowedStream, event_time_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pipelines.operators.operator import Operator
+    from pipelines.stream.environment import Environment
+
+LOCAL_SUFFIX = ".local"
+"""Completes the uid of an aggregation to that of its half before the exchange."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What one node emits. `time_column` is its event time, where it has one."""
+
+    environment: "Environment"
+    node: Uid
+    time_column: str | None
+    unkeyed: EdgeKind = EdgeKind.FORWARD  # how it reaches a reader that wants no key
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.environment.schema_of(self.node)
+
+    def connection(self, hash_by: tuple[str, ...] | None = None) -> Connection:
+        return Connection(self.node, hash_by, self.unkeyed)
+
+    def derived(self, node: Uid, time_column: str | None) -> "Stream":
+        """What another node makes of this stream."""
+        return Stream(self.environment, node, time_column)
+
+    def filter(self, predicate: Predicate, *, uid: str) -> "Stream":
+        """Keep the rows where a pyarrow expression, or a function of the batch, is true."""
+        return self._chained(uid, lambda: Filter(predicate), self.time_column)
+
+    def map_batches(self, function: BatchMapping, schema: pa.Schema, *, uid: str) -> "Stream":
+        """Arrow batch in, Arrow batch of `schema` out. Event time stays if its column does."""
+        time = self.time_column if self.time_column in schema.names else None
+        return self._chained(uid, lambda: BatchFunction(function, schema), time)
+
+    def key_by(self, *columns: str) -> "KeyedStream":
+        return KeyedStream(self, columns)
+
+    def rebalance(self) -> "Stream":
+        """The next operator's subtasks get equal shares, whichever subtask a record comes from."""
+        return replace(self, unkeyed=EdgeKind.REBALANCE)
+
+    def broadcast(self) -> "Stream":
+        """Every subtask of the next operator gets every record."""
+        return replace(self, unkeyed=EdgeKind.BROADCAST)
+
+    def union(self, *others: "Stream", uid: str) -> "Stream":
+        """The records of all these streams, in no order; their event time is the slowest one's."""
+        streams = (self, *others)
+        _check_together(uid, *streams)
+        inputs = tuple(stream.connection() for stream in streams)
+        node = self.environment.add_operator(uid, PassOn, inputs)
+        times = [stream.time_column for stream in streams]
+        if len(set(times)) > 1:
+            raise Rejected(f"{uid!r} unites streams with different event times: {times}.")
+        return self.derived(node, times[0])
+
+    def connect(self, other: "Stream") -> "ConnectedStreams":
+        """Two streams of any schemas into one operator, which tells them apart."""
+        return ConnectedStreams(self, other, self.connection(), other.connection())
+
+    def join(
+        self, other: "Stream", *, on: list[str], window: TumblingWindows, uid: str
+    ) -> "Stream":
+        """Inner join on equal columns within one window of event time; every pair counts."""
+        _check_together(uid, self, other)
+        times = (event_time_of(self), event_time_of(other))
+        keys = tuple(on)
+        node = self.environment.add_operator(
+            uid,
+            lambda: WindowJoin(keys, times, window),
+            (self.connection(keys), other.connection(keys)),
+        )
+        return self.derived(node, times[0])
+
+    def side_output(self, name: str, *, uid: str) -> "Stream":
+        """What the operator behind this stream gives out beside it. Raises Rejected if nothing."""
+        environment = self.environment
+        time_column = environment.side_output_of(self.node, name).time_column
+        node = environment.add_operator(uid, PassOn, (Connection(self.node, side=name),))
+        return self.derived(node, time_column)
+
+    def sink(self, sink: Sink, *, uid: str) -> "Stream":
+        """Returns this stream, so that it can go into another sink as well."""
+        self.environment.add_sink(uid, sink, self.connection())
+        return self
+
+    def _chained(
+        self, uid: str, create: "Callable[[], Operator]", time_column: str | None
+    ) -> "Stream":
+        return self.derived(
+            self.environment.add_operator(uid, create, (self.connection(),)), time_column
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectedStreams:
+    """Two streams on their way into one operator. Source: Flink's `ConnectedStreams`."""
+
+    first: Stream
+    second: Stream
+    first_input: Connection
+    second_input: Connection
+
+    def key_by(self, first: list[str], second: list[str]) -> "ConnectedStreams":
+        """Equal keys of both streams meet in one subtask; the columns are paired in order.
+
+        Raises Rejected when they cannot be equal: another number of columns, or other types.
+        """
+        types = [
+            [field_of(stream.schema, column).type for column in columns]
+            for stream, columns in ((self.first, first), (self.second, second))
+        ]
+        if types[0] != types[1]:
+            raise Rejected(
+                f"{self.first.node!r} and {self.second.node!r} cannot be connected by {first} and"
+                f" {second}: the columns must be as many and have the same types."
+            )
+        return replace(
+            self,
+            first_input=self.first.connection(tuple(first)),
+            second_input=self.second.connection(tuple(second)),
+        )
+
+    def map_batches(
+        self, first: BatchMapping, second: BatchMapping, schema: pa.Schema, *, uid: str
+    ) -> Stream:
+        """One function per stream; both return batches of `schema`.
+
+        Event time stays if both streams call it alike and `schema` has that column.
+        """
+        _check_together(uid, self.first, self.second)
+        times = {self.first.time_column, self.second.time_column}
+        time = self.first.time_column if len(times) == 1 else None
+        node = self.first.environment.add_operator(
+            uid,
+            lambda: ConnectedFunctions(first, second, schema),
+            (self.first_input, self.second_input),
+        )
+        return self.first.derived(node, time if time in schema.names else None)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedStream:
+    stream: Stream
+    keys: tuple[str, ...]
+
+    def window(self, windows: TumblingWindows) -> "WindowedStream":
+        return WindowedStream(self.stream, self.keys, windows)
+
+    def aggregate(self, *, uid: str, **aggregates: Aggregate) -> Stream:
+        """Running totals: each batch emits the new results of the keys that it touched.
+
+        Records are combined before the exchange wherever that makes them fewer.
+        """
+        environment = self.stream.environment
+        with naming(uid):
+            aggregation = Aggregation.of(self.keys, aggregates, self.stream.schema)
+        local = environment.add_operator(
+            uid + LOCAL_SUFFIX,
+            lambda: LocalAggregate(aggregation),
+            (self.stream.connection(),),
+        )
+        node = environment.add_operator(
+            uid,
+            lambda: KeyedAggregate(aggregation, merges_partials=True),
+            (Connection(local, self.keys),),
+        )
+        return self.stream.derived(node, None)
+
+
+def _check_together(uid: str, *streams: Stream) -> None:
+    if any(stream.environment is not streams[0].environment for stream in streams):
+        raise Rejected(f"{uid!r} joins streams of two environments; all must be of one.")
