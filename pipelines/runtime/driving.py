@@ -25,7 +25,8 @@ from pipelines.domain.status import JobStatus
 from pipelines.flows.registry import flow
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.job_events import JobEvent
-from pipelines.runtime.job_master import JobMaster, StageHost
+from pipelines.runtime.job_master import JobMaster
+from pipelines.runtime.run_parts import RunParts, StageHost
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 
 OpenStages = Callable[[RunSpec, Callable[[JobEvent], None]], AbstractContextManager[StageHost]]
@@ -64,7 +65,8 @@ def _host(
             source.validate()
     store = FileSystemCheckpointStore([str(directory.path.parent.parent)])
     inbox = Inbox(directory)
-    master = JobMaster(spec, directory, pipeline, settings, store, lease, journal, inbox, clock)
+    parts = RunParts(spec, directory, pipeline, settings, store, lease, clock)
+    master = JobMaster(parts, journal, inbox)
     with open_stages(spec, master.post) as stages:
         return master.run(stages)
 

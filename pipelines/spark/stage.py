@@ -15,7 +15,7 @@ from pipelines.runtime.slot import SlotAddress, run_slot
 
 
 class SparkStageHost:
-    """Implements `pipelines.runtime.job_master.StageHost`."""
+    """Implements `pipelines.runtime.run_parts.StageHost`."""
 
     def __init__(self, context: SparkContext, post: Callable[[JobEvent], None]) -> None:
         self._context = context

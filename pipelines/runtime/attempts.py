@@ -1,0 +1,202 @@
+"""The life of a run's attempts, one after the other: begin, deploy, run, end.
+
+Decides neither why an attempt ends (`failures`) nor where the next one starts
+(`starting_point`); it brings up what it is given and fences what it ends.
+"""
+
+from pipelines.domain.errors import InvariantViolated
+from pipelines.domain.events import SlotConnected, ZombieRefused
+from pipelines.domain.failures import CheckpointFailureReason
+from pipelines.domain.ids import Attempt, Uid
+from pipelines.domain.status import JobStatus, RecoveryPhase
+from pipelines.protocol.fencing import AttemptFence
+from pipelines.runtime.attempt_host import AttemptHost, Readiness
+from pipelines.runtime.control import Deploy
+from pipelines.runtime.control_server import ControlServer
+from pipelines.runtime.job_events import SlotArrived
+from pipelines.runtime.run_parts import RunParts, RunWatchers, StageHost
+from pipelines.runtime.run_record import RunRecord
+from pipelines.runtime.slot import SlotAddress
+from pipelines.runtime.starting_point import StartingPoint, StartingPointChooser
+
+STAGE_END_TIMEOUT_MS = 10_000.0
+
+
+class Attempts:
+    """Guarantee: at most one attempt lives, and its number was never used before."""
+
+    def __init__(
+        self,
+        parts: RunParts,
+        record: RunRecord,
+        fence: AttemptFence,
+        control: ControlServer,
+        watchers: RunWatchers,
+    ) -> None:
+        self._parts = parts
+        self._record = record
+        self._fence = fence
+        self._control = control
+        self._watchers = watchers
+        self._chooser = StartingPointChooser(parts.spec, parts.pipeline, parts.store, record.emit)
+        self._stages: StageHost | None = None
+        self._host: AttemptHost | None = None
+        self._address: SlotAddress | None = None
+        self._stage_is_over = True
+        self._began_ms = 0.0
+        self._restart_due_ms: float | None = None
+        self._start: StartingPoint | None = None  # of this attempt, or of the next one
+        self._sources_left: set[tuple[Uid, int]] = set()
+
+    @property
+    def host(self) -> AttemptHost | None:
+        """None between two attempts."""
+        return self._host
+
+    @property
+    def began_ms(self) -> float:
+        """Monotonic, of the newest attempt."""
+        return self._began_ms
+
+    @property
+    def restart_due_ms(self) -> float | None:
+        """Monotonic; None: none is waited for, or it waits for the end of a stage."""
+        return self._restart_due_ms if self._stage_is_over else None
+
+    def is_current(self, attempt: Attempt) -> bool:
+        return self._host is not None and self._host.attempt == attempt
+
+    def current(self) -> AttemptHost:
+        if self._host is None:
+            raise InvariantViolated("an attempt is running")
+        return self._host
+
+    # Begin.
+
+    def begin_first(self, stages: StageHost) -> None:
+        """A driver that replaces a dead one recovers; a new run starts where it was told to.
+
+        Raises Rejected when it cannot start as asked.
+        """
+        self._stages = stages
+        resumes = self._parts.lease.attempts_so_far() > 0
+        start = self._chooser.choose(self._watchers.checkpoints.points)
+        if resumes:
+            now_ms = self._parts.clock.monotonic_ms()
+            self._watchers.recovery.on_failure(now_ms, start.source_records)
+        self._decided(start)
+        self._begin(start)
+
+    def restart_after(self, delay_ms: float) -> None:
+        """Raises Rejected when there is no point to start from."""
+        self._decided(self._chooser.choose(self._watchers.checkpoints.points))
+        self._restart_due_ms = self._parts.clock.monotonic_ms() + delay_ms
+
+    def begin_when_due(self, now_ms: float) -> None:
+        due_ms, start = self._restart_due_ms, self._start
+        if due_ms is None or now_ms < due_ms or start is None:
+            return
+        if not self._stage_is_over and now_ms < due_ms + STAGE_END_TIMEOUT_MS:
+            return  # two attempts would want the same Spark slots
+        self._restart_due_ms = None
+        self._watchers.recovery.reached(RecoveryPhase.STOP)
+        self._begin(start)
+
+    def _decided(self, start: StartingPoint) -> None:
+        self._start = start
+        self._watchers.board.on_attempt_ended(start.source_records)
+        self._watchers.recovery.on_decided(
+            start.checkpoint_id, start.location, start.source_records
+        )
+
+    def _begin(self, start: StartingPoint) -> None:
+        spec = self._parts.spec
+        attempt = self._parts.lease.next_attempt()
+        self._fence.on_attempt(attempt)
+        self._record.move_to(JobStatus.INITIALIZING)
+        self._watchers.checkpoints.ancestors = start.ancestors_of(spec.run_id)
+        self._chooser.rewind_sinks(start)
+        self._began_ms = self._parts.clock.monotonic_ms()
+        self._host = AttemptHost(attempt, spec.parallelism)
+        self._sources_left = {
+            (uid, index)
+            for uid in self._parts.pipeline.sources
+            for index in range(spec.parallelism)
+        }
+        self._address = self._control.open_for(attempt)
+        self._stage_is_over = False
+        if self._stages is not None:
+            self._stages.start(self._address, spec.parallelism)
+
+    # Progress.
+
+    def on_slot_arrived(self, event: SlotArrived) -> None:
+        if not self.is_current(event.attempt):
+            refused = ZombieRefused(zombie_attempt=event.attempt, what="a slot that connected")
+            self._record.emit(refused)
+            event.link.close()
+            return
+        host, hello = self.current(), event.hello
+        host.on_arrived(hello, event.link, self._parts.clock.monotonic_ms())
+        self._record.emit(SlotConnected(slot=hello.slot, pid=hello.pid, host=hello.host))
+        if host.readiness is Readiness.DEPLOYING:
+            self._watchers.recovery.reached(RecoveryPhase.STOP)
+            self._watchers.recovery.reached(RecoveryPhase.START)
+            host.deploy(self._deployment(host))
+
+    def on_deployed(self, slot: int) -> None:
+        host = self.current()
+        host.on_deployed(slot)
+        if host.readiness is Readiness.BEGINNING:
+            host.begin()
+
+    def on_running(self, slot: int) -> None:
+        host = self.current()
+        host.on_running(slot)
+        if host.readiness is Readiness.RUNNING:
+            self._record.move_to(JobStatus.RUNNING)
+            self._watchers.recovery.reached(RecoveryPhase.RESTORE)
+            self._watchers.checkpoints.on_running(host)
+
+    def on_sources_ended(self, vertex: Uid, subtask: int) -> None:
+        self._sources_left.discard((vertex, subtask))
+        if not self._sources_left:
+            self._watchers.checkpoints.on_sources_ended()
+
+    def on_stage_ended(self, attempt: Attempt) -> None:
+        if attempt == self._fence.current:
+            self._stage_is_over = True
+
+    # End.
+
+    def on_slot_ended(self, slot: int) -> bool:
+        """True: it was the last one, the attempt has ended by itself."""
+        host = self.current()
+        host.on_ended(slot)
+        if host.have_all_ended:
+            host.end()
+            self._host = None
+        return self._host is None
+
+    def end(self, reason: CheckpointFailureReason, why: str) -> None:
+        """Fence the attempt: its connections close, which ends every slot of it."""
+        host, self._host = self._host, None
+        if host is None:
+            return
+        host.end()
+        if self._stages is not None and self._address is not None:
+            self._stages.cancel(self._address)
+        self._watchers.checkpoints.on_stopped(reason, why)
+
+    def _deployment(self, host: AttemptHost) -> Deploy:
+        spec = self._parts.spec
+        return Deploy(
+            run_id=spec.run_id,
+            pipeline=spec.pipeline,
+            parameters=spec.parameters,
+            parallelism=spec.parallelism,
+            max_parallelism=spec.max_parallelism,
+            peers=host.peers(),
+            storage_roots=[str(self._parts.directory.path.parent.parent)],
+            restore_location=self._start.location if self._start else None,
+        )

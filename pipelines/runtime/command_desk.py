@@ -1,0 +1,87 @@
+"""What people ask of a running run: checkpoints, savepoints, stop, cancel, kill.
+
+Each command is answered once (`request_desk`). Decides nothing about when a checkpoint starts.
+"""
+
+from pipelines.domain.commands import (
+    Cancel,
+    DriverCommand,
+    KillSlot,
+    StopWithSavepoint,
+    TakeSavepoint,
+    TriggerCheckpoint,
+)
+from pipelines.domain.failures import CheckpointFailureReason
+from pipelines.domain.status import CheckpointKind, JobStatus, KillMoment, RequestOutcome
+from pipelines.protocol.triggering import TriggerRequest
+from pipelines.runtime.attempts import Attempts
+from pipelines.runtime.checkpoint_host import CheckpointHost
+from pipelines.runtime.request_desk import RequestDesk
+from pipelines.runtime.run_record import RunRecord
+
+
+class CommandDesk:
+    def __init__(
+        self,
+        desk: RequestDesk,
+        record: RunRecord,
+        attempts: Attempts,
+        checkpoints: CheckpointHost,
+        parallelism: int,
+    ) -> None:
+        self._desk = desk
+        self._record = record
+        self._attempts = attempts
+        self._checkpoints = checkpoints
+        self._parallelism = parallelism
+
+    def on_command(self, command: DriverCommand) -> None:
+        self._desk.accept(command)
+        match command:
+            case TriggerCheckpoint():
+                self._request_checkpoint(command, CheckpointKind.CHECKPOINT, stops_run=False)
+            case TakeSavepoint():
+                self._request_checkpoint(command, CheckpointKind.SAVEPOINT, stops_run=False)
+            case StopWithSavepoint():
+                self._request_checkpoint(command, CheckpointKind.SAVEPOINT, stops_run=True)
+            case Cancel():
+                self._cancel(command)
+            case KillSlot(slot=slot):
+                self._kill(command, slot)
+
+    def on_completed(self, request: TriggerRequest, path: str) -> None:
+        outcome, message = RequestOutcome.SUCCEEDED, f"Completed: {path}"
+        self._desk.answer(request.request_id, outcome, message, path)
+
+    def on_aborted(self, request: TriggerRequest, message: str) -> None:
+        self._desk.answer(request.request_id, RequestOutcome.FAILED, message)
+
+    def _request_checkpoint(
+        self, command: DriverCommand, kind: CheckpointKind, *, stops_run: bool
+    ) -> None:
+        request = TriggerRequest(kind, command.request_id, stops_run)
+        if not self._checkpoints.on_request(request):
+            reason = CheckpointFailureReason.TOO_MANY_CHECKPOINT_REQUESTS
+            self._desk.answer(command.request_id, RequestOutcome.REJECTED, reason)
+
+    def _cancel(self, command: Cancel) -> None:
+        self._record.move_to(JobStatus.CANCELLING, f"{command.requested_by}: {command.reason}")
+        self._attempts.end(
+            CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN, "The run is cancelled."
+        )
+        self._desk.answer(command.request_id, RequestOutcome.SUCCEEDED, "The run is cancelled.")
+        self._record.end(
+            JobStatus.CANCELED, f"cancelled by {command.requested_by}: {command.reason}"
+        )
+
+    def _kill(self, command: KillSlot, slot: int) -> None:
+        host = self._attempts.host
+        pid = None if host is None else host.pid_of(slot)
+        if host is None or pid is None:
+            message = f"There is no running slot {slot}; slots are 0 to {self._parallelism - 1}."
+            self._desk.answer(command.request_id, RequestOutcome.REJECTED, message)
+            return
+        host.kill(slot, command.moment)
+        when = "now" if command.moment is KillMoment.NOW else "the next time it aligns"
+        message = f"Slot {slot} (pid {pid}) is killed {when}."
+        self._desk.answer(command.request_id, RequestOutcome.SUCCEEDED, message)

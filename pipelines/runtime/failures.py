@@ -1,0 +1,150 @@
+"""What counts as a failure of the attempt, and what follows it.
+
+Hears of lost slots, failed subtasks, silence and stages that end or never start; records the
+failure, has the attempt ended, and does what the restart strategy grants.
+
+Source: Flink, `DefaultScheduler.handleGlobalFailure` and `ExecutionFailureHandler`.
+"""
+
+import random
+
+from pipelines.domain.clock import Clock
+from pipelines.domain.errors import Rejected
+from pipelines.domain.events import FailureOccurred, SlotLost
+from pipelines.domain.failures import CheckpointFailureReason
+from pipelines.domain.ids import Attempt
+from pipelines.domain.status import JobStatus
+from pipelines.protocol.restart import GiveUp, RestartAfter
+from pipelines.runtime.attempts import Attempts
+from pipelines.runtime.control import Failed
+from pipelines.runtime.metrics_board import MetricsBoard
+from pipelines.runtime.recovery_watch import RecoveryWatch
+from pipelines.runtime.restart_choice import restart_backoff
+from pipelines.runtime.run_parts import RunParts
+from pipelines.runtime.run_record import RunRecord
+
+PEER_LOST_GRACE_MS = 250.0
+"""How long a lost data connection waits for the news that its slot died, which says more."""
+SLOT_START_TIMEOUT_MS = 120_000.0
+"""From asking for a stage to all subtasks running; a cluster that is full may take its time."""
+
+
+class Failures:
+    def __init__(
+        self,
+        parts: RunParts,
+        record: RunRecord,
+        attempts: Attempts,
+        board: MetricsBoard,
+        recovery: RecoveryWatch,
+    ) -> None:
+        self._parts = parts
+        self._clock: Clock = parts.clock
+        self._record = record
+        self._attempts = attempts
+        self._board = board
+        self._recovery = recovery
+        self._restart = restart_backoff(parts.settings)
+        self._draws = random.Random(parts.spec.run_id)  # for jitter
+        self._suspicion: tuple[float, FailureOccurred] | None = None  # due, and what it would be
+
+    @property
+    def due_ms(self) -> float | None:
+        """When `on_time` has to look again at the latest, monotonic."""
+        return self._suspicion[0] if self._suspicion is not None else None
+
+    def on_progress(self) -> None:
+        """A checkpoint completed."""
+        self._restart.on_progress()
+
+    # What is heard.
+
+    def on_slot_lost(self, slot: int, problem: str) -> None:
+        attempt = self._attempts.current()
+        pid = attempt.pid_of(slot) or 0
+        self._record.emit(SlotLost(slot=slot, pid=pid, reason=problem))
+        heard_ms = attempt.heard_ms(slot) or self._clock.monotonic_ms()
+        event = FailureOccurred(cause=f"Slot {slot} (pid {pid}) is gone: {problem}.", slot=slot)
+        self.fail(event, heard_ms)
+
+    def on_subtask_failed(self, slot: int, message: Failed) -> None:
+        where = "" if message.vertex is None else f"{message.vertex}[{message.subtask}]: "
+        event = FailureOccurred(
+            cause=f"{where}{message.cause}",
+            vertex=message.vertex,
+            subtask=message.subtask,
+            slot=slot,
+            detail=message.detail,
+        )
+        self.fail(event, self._clock.monotonic_ms(), is_fatal=message.is_fatal)
+
+    def on_peer_lost(self, slot: int, problem: str) -> None:
+        if self._suspicion is None:
+            due_ms = self._clock.monotonic_ms() + PEER_LOST_GRACE_MS
+            cause = f"Slot {slot} lost a data connection: {problem}"
+            self._suspicion = (due_ms, FailureOccurred(cause=cause, slot=slot))
+
+    def on_stage_ended(self, attempt: Attempt, problem: str) -> None:
+        self._attempts.on_stage_ended(attempt)
+        if self._attempts.is_current(attempt):
+            cause = f"The Spark stage of attempt {attempt} ended: {problem or 'without an error'}"
+            self.fail(FailureOccurred(cause=cause), self._clock.monotonic_ms())
+
+    def on_time(self, now_ms: float) -> None:
+        self._act_on_suspicion(now_ms)
+        self._look_for_silence(now_ms)
+        self._look_for_a_late_start(now_ms)
+
+    def _act_on_suspicion(self, now_ms: float) -> None:
+        if self._suspicion is not None and now_ms >= self._suspicion[0]:
+            self.fail(self._suspicion[1], self._suspicion[0] - PEER_LOST_GRACE_MS)
+
+    def _look_for_silence(self, now_ms: float) -> None:
+        host = self._attempts.host
+        if host is None or self._record.status is not JobStatus.RUNNING:
+            return
+        for slot in host.silent_since(now_ms - self._parts.settings.heartbeat_timeout_ms):
+            self.on_slot_lost(slot, "it has been silent for longer than heartbeat.timeout")
+            return
+
+    def _look_for_a_late_start(self, now_ms: float) -> None:
+        began_ms = self._attempts.began_ms
+        waiting = self._attempts.host and self._record.status is JobStatus.INITIALIZING
+        if waiting and now_ms > began_ms + SLOT_START_TIMEOUT_MS:
+            cause = (
+                f"Spark did not bring up {self._parts.spec.parallelism} slots on"
+                f" {self._parts.spec.master} within {SLOT_START_TIMEOUT_MS / 1000:.0f} s."
+            )
+            self.fail(FailureOccurred(cause=cause), began_ms)
+
+    # What follows.
+
+    def fail(
+        self, event: FailureOccurred, last_sign_of_life_ms: float, *, is_fatal: bool = False
+    ) -> None:
+        """1. Record. 2. Fence the attempt. 3. Ask the restart strategy."""
+        if self._attempts.host is None:
+            return
+        self._record.emit(event)
+        self._recovery.on_failure(last_sign_of_life_ms, self._board.source_records)
+        self._suspicion = None
+        self._attempts.end(CheckpointFailureReason.TASK_FAILURE, event.cause)
+        if is_fatal:
+            self._give_up(event.cause, event.cause)
+            return
+        match self._restart.on_failure(self._clock.monotonic_ms(), self._draws.uniform(-1, 1)):
+            case RestartAfter(delay_ms):
+                self._restart_after(delay_ms, event.cause)
+            case GiveUp(reason):
+                self._give_up(reason, f"{event.cause} {reason}")
+
+    def _restart_after(self, delay_ms: float, cause: str) -> None:
+        self._record.move_to(JobStatus.RESTARTING, cause)
+        try:
+            self._attempts.restart_after(delay_ms)
+        except Rejected as error:
+            self._give_up(str(error), str(error))
+
+    def _give_up(self, reason: str, why_it_ended: str) -> None:
+        self._record.move_to(JobStatus.FAILING, reason)
+        self._record.end(JobStatus.FAILED, why_it_ended)

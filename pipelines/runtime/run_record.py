@@ -1,0 +1,40 @@
+"""Where a run stands and what it says about itself: status, outcome, journal.
+
+Everything that belongs to a run and no attempt writes through here, so every event carries the
+number of the attempt that was current when it happened.
+"""
+
+from pipelines.bus.journal import JournalWriter
+from pipelines.domain.events import Event, JobStatusChanged
+from pipelines.domain.status import JobStatus
+from pipelines.protocol.fencing import AttemptFence
+from pipelines.protocol.job import JobState
+
+
+class RunRecord:
+    def __init__(self, journal: JournalWriter, fence: AttemptFence) -> None:
+        self._journal = journal
+        self._fence = fence
+        self._state = JobState()
+        self._outcome: tuple[JobStatus, str] | None = None
+
+    @property
+    def status(self) -> JobStatus:
+        return self._state.status
+
+    @property
+    def outcome(self) -> tuple[JobStatus, str] | None:
+        """How the run ends and why; None while it goes on."""
+        return self._outcome
+
+    def emit(self, event: Event) -> None:
+        self._journal.append(event, self._fence.current)
+
+    def move_to(self, status: JobStatus, reason: str = "") -> None:
+        """Raises InvariantViolated for a move that no run makes."""
+        self._state.move_to(status)
+        self.emit(JobStatusChanged(status=status, reason=reason))
+
+    def end(self, status: JobStatus, reason: str) -> None:
+        """The job master's loop ends after what it is doing; `status` is reached by then."""
+        self._outcome = (status, reason)
