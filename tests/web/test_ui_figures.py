@@ -157,9 +157,19 @@ def test_memory_is_called_flat_only_when_it_is(growth: float, word: str) -> None
     assert word in sentences.memory(points)
 
 
+def test_no_line_is_drawn_through_the_time_in_which_nobody_reported() -> None:
+    samples = [sample(second, 200_000_000) for second in (0, 1, 2, 30, 31)]
+
+    (rates,) = traces(throughput(samples))
+    slots = traces(memory(samples))
+
+    assert rates["y"] == [1000.0, 1000.0, 1000.0, None, 1000.0, 1000.0]
+    assert all(slot["y"] == [200.0, 200.0, 200.0, None, 200.0, 200.0] for slot in slots)
+
+
 def every_figure() -> list[Any]:
     shown = timeline([source("flights", 0), source("weather", 1), joined(0)])
-    samples = [sample(index, 200_000_000) for index in range(3 * POINTS_MAX)]
+    samples = [sample(10 * index, 200_000_000) for index in range(3 * POINTS_MAX)]
     return [
         alignment(shown),
         recovery_axis(axis()),

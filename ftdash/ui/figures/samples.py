@@ -1,5 +1,7 @@
 """The small charts of what a run reports once a second: throughput and memory."""
 
+from datetime import timedelta
+
 from ftdash.metrics.answers import SamplePoint
 from ftdash.ui.figures.style import POINTS_MAX, Figure, Json, axis, layout, moment
 from ftdash.ui.formats import rate, size
@@ -8,12 +10,16 @@ LINE_POINTS_MIN = 2
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 SERIES = ("@series-1", "@series-2", "@series-3", "@series-4", "@series-5")
 """Repeated beyond five slots; hovering then still tells neighbours apart."""
+SILENCE = timedelta(seconds=3)
+"""A run reports once a second: after longer than this nobody knows what was in between."""
+SAMPLES_MAX = POINTS_MAX // 2
+"""Every sample may be followed by a gap, which is a point, too."""
 
 
 def throughput(samples: list[SamplePoint]) -> Figure | None:
     if len(samples) < LINE_POINTS_MIN:
         return None
-    kept = samples[-POINTS_MAX:]
+    kept = samples[-SAMPLES_MAX:]
     rates = [sample.records_per_s for sample in kept]
     trace = line("records/s", "@series-1", "solid", kept, rates, [rate(r) for r in rates])
     filled = {**trace, "fill": "tozeroy", "fillcolor": "@series-1-soft"}
@@ -21,7 +27,7 @@ def throughput(samples: list[SamplePoint]) -> Figure | None:
 
 
 def memory(samples: list[SamplePoint]) -> Figure | None:
-    kept = [sample for sample in samples[-POINTS_MAX:] if sample.resident_bytes]
+    kept = [sample for sample in samples[-SAMPLES_MAX:] if sample.resident_bytes]
     if len(kept) < LINE_POINTS_MIN:
         return None
     slots = sorted({slot for sample in kept for slot in sample.resident_bytes})
@@ -50,13 +56,21 @@ def line(
     values: list[float],
     hovers: list[str],
 ) -> Json:
+    """Broken wherever the run was silent: a line through it would claim what nobody measured."""
+    points: list[tuple[str | None, float | None, str]] = [
+        (moment(s.at), v, h) for s, v, h in zip(samples, values, hovers, strict=True)
+    ]
+    for index in reversed(range(1, len(samples))):
+        before, after = samples[index - 1].at, samples[index].at
+        if after - before > SILENCE:
+            points.insert(index, (moment(before + SILENCE), None, ""))
     return {
         "type": "scatter",
         "mode": "lines",
         "name": name,
-        "x": [moment(sample.at) for sample in samples],
-        "y": values,
-        "customdata": hovers,
+        "x": [x for x, _, _ in points],
+        "y": [y for _, y, _ in points],
+        "customdata": [hover for _, _, hover in points],
         "hovertemplate": f"{name}: %{{customdata}}<br>%{{x|%H:%M:%S}} UTC<extra></extra>",
         "line": {"color": color, "dash": dash, "width": 2},
     }
