@@ -73,7 +73,9 @@ DEFINITIONS = (
         "checkpointing_mode",
         "EXACTLY_ONCE",
         one_of(CheckpointingMode),
-        "Whether an operator waits for the barriers of all inputs. Only EXACTLY_ONCE is supported.",
+        "EXACTLY_ONCE: an operator with several inputs holds each back behind its barrier until all"
+        " have come, so every record counts once. AT_LEAST_ONCE: barriers are only counted, nobody"
+        " waits; after a failure some records count twice.",
     ),
     *RECOVERY_DEFINITIONS,
 )

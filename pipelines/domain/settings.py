@@ -6,6 +6,8 @@ Keys, defaults and help texts are `setting_table`. Decides nothing about when a 
 from dataclasses import dataclass
 from enum import StrEnum
 
+import msgspec
+
 from pipelines.domain.errors import Rejected
 
 MAX_PARALLELISM_LIMIT = 1 << 15
@@ -14,6 +16,13 @@ MAX_PARALLELISM_LIMIT = 1 << 15
 
 class CheckpointingMode(StrEnum):
     EXACTLY_ONCE = "EXACTLY_ONCE"
+    AT_LEAST_ONCE = "AT_LEAST_ONCE"
+
+
+class BarrierOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How the subtasks of a run treat barriers; every slot is told."""
+
+    mode: CheckpointingMode
 
 
 class RestartStrategy(StrEnum):
@@ -47,6 +56,10 @@ class Settings:
     backoff_jitter_factor: float
     attempts_before_reset_backoff: int
     heartbeat_timeout_ms: int
+
+    @property
+    def barriers(self) -> BarrierOptions:
+        return BarrierOptions(mode=self.checkpointing_mode)
 
 
 def check_parallelism(parallelism: int, max_parallelism: int) -> None:

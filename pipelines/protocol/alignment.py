@@ -11,7 +11,14 @@ from collections.abc import Iterable
 
 from pipelines.domain.errors import check
 from pipelines.domain.ids import NO_CHECKPOINT, ChannelId, CheckpointId
-from pipelines.protocol.effects import Abort, AlignmentEffect, Block, Resume, Snapshot
+from pipelines.protocol.effects import (
+    Abort,
+    AlignmentEffect,
+    Block,
+    CancelDownstream,
+    Resume,
+    Snapshot,
+)
 
 
 class BarrierAligner:
@@ -57,6 +64,31 @@ class BarrierAligner:
         if checkpoint_id < self._current or not self._arrived:
             return []
         return self._decide(Abort(self._current))
+
+    def on_cancelled(
+        self, channel: ChannelId, checkpoint_id: CheckpointId
+    ) -> list[AlignmentEffect]:
+        """A marker in the place of the barrier: upstream will never cut `checkpoint_id`.
+
+        An older alignment is over, too: the channel has passed by its barrier.
+        """
+        self._check_may_deliver(channel)
+        is_settled = checkpoint_id <= self._current and not self._arrived
+        if is_settled or checkpoint_id < self._current or checkpoint_id <= self._abandoned:
+            return []
+        self._abandoned = checkpoint_id
+        given_up = self._decide(Abort(self._current)) if self._arrived else []
+        return [*given_up, CancelDownstream(checkpoint_id)]
+
+    def leave(self, checkpoint_id: CheckpointId) -> frozenset[ChannelId]:
+        """`checkpoint_id` is cut without waiting; its late barriers are ignored from now on.
+
+        Returns the inputs that were held back for it, which the caller resumes.
+        """
+        arrived = frozenset(self._arrived) if self._current == checkpoint_id else frozenset()
+        self._arrived -= arrived
+        self._abandoned = max(self._abandoned, checkpoint_id)
+        return arrived
 
     def on_end(self, channel: ChannelId) -> list[AlignmentEffect]:
         """The input is exhausted: stop waiting for its barriers."""

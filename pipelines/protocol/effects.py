@@ -1,4 +1,4 @@
-"""What the alignment machine may ask of its host."""
+"""What the machines that follow barriers may ask of their host."""
 
 from dataclasses import dataclass
 
@@ -26,9 +26,35 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """A newer checkpoint has overtaken this one; it will never be cut here."""
+    """This one will never be complete here: overtaken by a newer one, given up or cancelled."""
 
     checkpoint_id: CheckpointId
 
 
-AlignmentEffect = Block | Resume | Snapshot | Abort
+@dataclass(frozen=True, slots=True)
+class CancelDownstream:
+    """Send a cancellation marker in the place of the barrier that will never be passed on."""
+
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class Overtake:
+    """Pass the barrier on ahead of everything queued, cut, and keep what the barrier has overtaken.
+
+    For each channel of `unread`: what is queued before its barrier belongs to the snapshot, and
+    what arrives before its barrier does too, until `AllArrived`.
+    """
+
+    checkpoint_id: CheckpointId
+    unread: frozenset[ChannelId]
+
+
+@dataclass(frozen=True, slots=True)
+class AllArrived:
+    """No barrier of this checkpoint is awaited any more: its channel state is complete."""
+
+    checkpoint_id: CheckpointId
+
+
+AlignmentEffect = Block | Resume | Snapshot | Abort | CancelDownstream | Overtake | AllArrived

@@ -1,52 +1,70 @@
-"""Measures one subtask's part in a checkpoint: arrivals, holding back, cut and upload."""
+"""Measures a subtask's part in its checkpoints: arrivals of barriers and holding back."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pipelines.channels.channel import ChannelStatistics
 from pipelines.domain.clock import Clock
 from pipelines.domain.elements import Barrier
-from pipelines.domain.ids import ChannelId
+from pipelines.domain.ids import NO_CHECKPOINT, ChannelId, CheckpointId
 from pipelines.domain.phases import ChannelAlignment
 
 
 @dataclass(slots=True)
-class AlignmentTiming:
-    """Of the checkpoint whose first barrier came last. Offsets are after the trigger."""
+class Alignment:
+    """One checkpoint, from its first barrier here to its last. Offsets are after the trigger."""
 
-    clock: Clock
-    _trigger_wall_ms: int = 0
-    _first_ms: float = 0.0
-    _last_ms: float = 0.0
-    _first_offset_ms: float = 0.0
+    barrier: Barrier
+    first_ms: float  # monotonic
+    start_delay_ms: float
     _arrivals: dict[ChannelId, float] = field(default_factory=dict)
 
-    def on_barrier(self, channel: ChannelId, barrier: Barrier, *, is_first: bool) -> None:
-        now_ms = self.clock.monotonic_ms()
-        if is_first:
-            self._first_ms = now_ms
-            self._first_offset_ms = max(0.0, float(self.clock.wall_ms() - barrier.trigger_ms))
-            self._arrivals = {}
-        self._last_ms = now_ms
-        self._arrivals[channel] = now_ms
-
-    @property
-    def start_delay_ms(self) -> float:
-        return self._first_offset_ms
+    def on_barrier(self, channel: ChannelId, now_ms: float) -> None:
+        self._arrivals.setdefault(channel, now_ms)
 
     @property
     def alignment_ms(self) -> float:
-        return self._last_ms - self._first_ms
+        return max(self._arrivals.values(), default=self.first_ms) - self.first_ms
 
-    def channels(self, statistics: list[ChannelStatistics]) -> list[ChannelAlignment]:
+    def channels(self, statistics: Iterable[ChannelStatistics]) -> list[ChannelAlignment]:
         """Called when the last barrier is in, before anything is resumed."""
         queued = {s.channel: s for s in statistics if s.held_back}
+        last_ms = self.first_ms + self.alignment_ms
         return [
             ChannelAlignment(
                 channel=channel,
-                arrived_ms=self._first_offset_ms + arrived_ms - self._first_ms,
-                blocked_ms=self._last_ms - arrived_ms,
+                arrived_ms=self.start_delay_ms + arrived_ms - self.first_ms,
+                blocked_ms=last_ms - arrived_ms if channel in queued else 0.0,
                 buffered_records=queued[channel].queued_records if channel in queued else 0,
                 buffered_bytes=queued[channel].queued_bytes if channel in queued else 0,
             )
             for channel, arrived_ms in self._arrivals.items()
         ]
+
+
+class AlignmentTiming:
+    """Every checkpoint that barriers have come of, until it is taken out with the cut."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._under_way: dict[CheckpointId, Alignment] = {}
+        self._newest_taken: CheckpointId = NO_CHECKPOINT
+
+    def on_barrier(self, channel: ChannelId, barrier: Barrier) -> None:
+        """A barrier that comes again or late changes nothing."""
+        if barrier.checkpoint_id <= self._newest_taken:
+            return
+        now_ms = self._clock.monotonic_ms()
+        alignment = self._under_way.get(barrier.checkpoint_id)
+        if alignment is None:
+            delay_ms = max(0.0, float(self._clock.wall_ms() - barrier.trigger_ms))
+            alignment = Alignment(barrier, now_ms, delay_ms)
+            self._under_way[barrier.checkpoint_id] = alignment
+        alignment.on_barrier(channel, now_ms)
+
+    def take(self, checkpoint_id: CheckpointId) -> Alignment:
+        """For the cut; what is older is forgotten, too, whether it was cut or given up."""
+        alignment = self._under_way[checkpoint_id]
+        self._newest_taken = checkpoint_id
+        self._under_way = {n: a for n, a in self._under_way.items() if n > checkpoint_id}
+        return alignment

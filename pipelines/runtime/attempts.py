@@ -199,4 +199,5 @@ class Attempts:
             peers=host.peers(),
             storage_roots=[str(self._parts.directory.path.parent.parent)],
             restore_location=self._start.location if self._start else None,
+            barriers=self._parts.settings.barriers,
         )

@@ -10,6 +10,7 @@ from pipelines.domain.events import SubtaskSample
 from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.phases import SubtaskPhases
+from pipelines.domain.settings import BarrierOptions
 from pipelines.domain.snapshots import SubtaskSnapshot
 from pipelines.domain.status import KillMoment
 
@@ -113,6 +114,7 @@ class Deploy(Message, frozen=True, kw_only=True):
     peers: list[Peer]
     storage_roots: list[str]
     restore_location: str | None
+    barriers: BarrierOptions
 
 
 class Begin(Message, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from pipelines.domain.ids import Attempt, ChannelId, Uid, channel_id
 from pipelines.domain.key_groups import range_of
 from pipelines.flows.registry import flow
 from pipelines.runtime.alignment_timing import AlignmentTiming
+from pipelines.runtime.barrier_modes import handler_for
 from pipelines.runtime.chain import ChainPlace, OperatorChain
 from pipelines.runtime.control import Deploy
 from pipelines.runtime.exchange import Exchange
@@ -168,7 +169,9 @@ class _Builder:
     def _feed(self, vertex: Vertex, gate: Gate | None, restored: RestoredOperator) -> Feed:
         if gate is not None:
             timing = AlignmentTiming(self.clock)
-            return GateFeed(gate, dict(self._ports(vertex)), timing, restored.watermark_ms)
+            ports = dict(self._ports(vertex))
+            handler = handler_for(self.message.barriers, ports)
+            return GateFeed(gate, ports, handler, timing, restored.watermark_ms)
         reader = SourceReader(
             self.pipeline.sources[vertex.uid],
             restored.positions,

@@ -1,4 +1,4 @@
-"""Feeds a subtask from its input gate and carries out what the aligner decides."""
+"""Feeds a subtask from its input gate and carries out what the machine of its mode decides."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from pipelines.domain.elements import MIN_WATERMARK_MS, Barrier, EndOfInput, Rec
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import ChannelId, CheckpointId
 from pipelines.domain.snapshots import Json
-from pipelines.protocol.alignment import BarrierAligner
+from pipelines.protocol.barrier_handling import BarrierHandler
 from pipelines.protocol.effects import Abort, AlignmentEffect, Block, Resume, Snapshot
 from pipelines.protocol.watermarks import WatermarkMerger
 from pipelines.runtime.alignment_timing import AlignmentTiming
@@ -22,20 +22,20 @@ class GateFeed:
         self,
         gate: InputGate,
         ports: dict[ChannelId, int],
+        handler: BarrierHandler,
         timing: AlignmentTiming,
         restored_watermark_ms: int | None,
     ) -> None:
         self._gate = gate
         self._ports = ports
         self._timing = timing
-        self._aligner = BarrierAligner(ports)
+        self._handler = handler
         self._watermarks = WatermarkMerger(ports, restored_watermark_ms)
-        self._newest_barrier: Barrier | None = None
         self._dies_aligning = False
 
     @property
     def has_ended(self) -> bool:
-        return not self._aligner.has_open_inputs
+        return not self._handler.has_open_inputs
 
     @property
     def wait_ms(self) -> float:
@@ -68,7 +68,7 @@ class GateFeed:
         pass
 
     def on_aborted(self, checkpoint_id: CheckpointId, subtask: Subtask) -> None:
-        self._carry_out(self._aligner.on_aborted(checkpoint_id), subtask)
+        self._carry_out(self._handler.on_aborted(checkpoint_id), subtask)
 
     def positions(self) -> Json:
         return None
@@ -81,15 +81,9 @@ class GateFeed:
         return self._gate.statistics()
 
     def _on_barrier(self, channel: ChannelId, barrier: Barrier, subtask: Subtask) -> None:
-        was_aligning = self._aligner.aligning_id
-        effects = self._aligner.on_barrier(channel, barrier.checkpoint_id)
-        if not effects:
-            return
-        self._newest_barrier = barrier
-        is_first = was_aligning != barrier.checkpoint_id
-        self._timing.on_barrier(channel, barrier, is_first=is_first)
-        self._carry_out(effects, subtask)
-        if self._dies_aligning and self._aligner.aligning_id is not None:
+        self._timing.on_barrier(channel, barrier)
+        self._carry_out(self._handler.on_barrier(channel, barrier.checkpoint_id), subtask)
+        if self._dies_aligning and self._handler.aligning_id is not None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _carry_out(self, effects: list[AlignmentEffect], subtask: Subtask) -> None:
@@ -100,25 +94,22 @@ class GateFeed:
                 case Resume(channels):
                     for channel in channels:
                         self._gate.resume(channel)
-                case Snapshot():
-                    self._snapshot(subtask)
+                case Snapshot(checkpoint_id):
+                    self._snapshot(checkpoint_id, subtask)
                 case Abort():
                     pass  # its barrier was never passed on; the newer one takes its place
 
-    def _snapshot(self, subtask: Subtask) -> None:
-        barrier = self._newest_barrier
-        if barrier is None:
-            raise InvariantViolated("a snapshot is taken for a barrier that arrived")
-        timing = self._timing
+    def _snapshot(self, checkpoint_id: CheckpointId, subtask: Subtask) -> None:
+        alignment = self._timing.take(checkpoint_id)
         subtask.snapshot(
-            barrier,
-            timing.start_delay_ms,
-            timing.alignment_ms,
-            timing.channels(self._gate.statistics()),
+            alignment.barrier,
+            alignment.start_delay_ms,
+            alignment.alignment_ms,
+            alignment.channels(self._gate.statistics()),
         )
 
     def _on_end(self, channel: ChannelId, subtask: Subtask) -> None:
-        self._carry_out(self._aligner.on_end(channel), subtask)
+        self._carry_out(self._handler.on_end(channel), subtask)
         self._on_event_time(self._watermarks.on_end(channel), subtask)
         if self.has_ended:
             end_of_stream(subtask)

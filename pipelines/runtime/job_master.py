@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pipelines.bus.inbox import Inbox
 from pipelines.bus.journal import JournalWriter
 from pipelines.domain.events import FailureOccurred, RunEnded, RunStarted, ZombieRefused
+from pipelines.domain.guarantees import end_to_end
 from pipelines.domain.status import JobStatus, RecoveryPhase
 from pipelines.protocol.fencing import AttemptFence
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
@@ -230,7 +231,7 @@ class JobMaster(CheckpointListener):
             parallelism=spec.parallelism,
             max_parallelism=spec.max_parallelism,
             master=spec.master,
-            guarantee=pipeline.guarantee,
+            guarantee=end_to_end(self._parts.settings.checkpointing_mode, pipeline.guarantee),
             settings=spec.settings,
             restored_from=spec.restore_from,
             driver_pid=os.getpid(),

@@ -12,9 +12,6 @@ from pipelines.domain.ids import Uid
 from pipelines.operators.operator import Operator
 from pipelines.operators.side_output import SideOutput
 
-GUARANTEES = ("exactly-once", "exactly-once (idempotent)", "at-least-once")
-"""From the strongest to the weakest; a pipeline has that of its weakest sink."""
-
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
@@ -26,7 +23,7 @@ class Pipeline:
     sinks: Mapping[Uid, Sink]
     schemas: Mapping[Uid, pa.Schema]
     side_outputs: Mapping[tuple[Uid, str], SideOutput]
-    guarantee: str
+    guarantee: str  # of the weakest sink; the mode of a run may weaken it further
     pace: float | None  # event-hours per second; None: as fast as possible
 
     def input_schemas(self, uid: Uid) -> list[pa.Schema]:
@@ -37,14 +34,3 @@ class Pipeline:
         if connection.side is None:
             return self.schemas[connection.upstream]
         return self.side_outputs[connection.upstream, connection.side].schema
-
-
-def weakest(guarantees: list[str]) -> str:
-    """An unknown guarantee is weaker than any known one, and is shown as it is."""
-    ranked = {guarantee: rank for rank, guarantee in enumerate(GUARANTEES)}
-    found, worst = GUARANTEES[0], -1
-    for guarantee in guarantees:
-        rank = ranked.get(guarantee, len(GUARANTEES))
-        if rank > worst:
-            found, worst = guarantee, rank
-    return found

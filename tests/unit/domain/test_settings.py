@@ -46,7 +46,7 @@ def test_a_duration_is_a_whole_number_with_a_unit(text: str, expected_ms: int) -
         ("execution.checkpointing.num-retained", "²"),
         ("execution.checkpointing.tolerable-failed-checkpoints", "-1"),
         ("execution.checkpointing.max-concurrent-checkpoints", "2"),
-        ("execution.checkpointing.mode", "AT_LEAST_ONCE"),
+        ("execution.checkpointing.mode", "ALMOST_ONCE"),
         ("restart-strategy.type", "sometimes"),
         ("restart-strategy.exponential-delay.backoff-multiplier", "1"),
         ("restart-strategy.exponential-delay.backoff-multiplier", "nan"),

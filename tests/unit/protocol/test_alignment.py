@@ -9,7 +9,14 @@ import pytest
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import ChannelId, CheckpointId
 from pipelines.protocol.alignment import BarrierAligner
-from pipelines.protocol.effects import Abort, AlignmentEffect, Block, Resume, Snapshot
+from pipelines.protocol.effects import (
+    Abort,
+    AlignmentEffect,
+    Block,
+    CancelDownstream,
+    Resume,
+    Snapshot,
+)
 
 Streams = dict[str, list[str | int]]  # a str is a record, an int is a barrier
 A, B, C = ChannelId("a"), ChannelId("b"), ChannelId("c")
@@ -113,6 +120,58 @@ def test_giving_up_a_newer_checkpoint_gives_up_the_older_one_that_still_aligns()
     barrier(aligner, A, 1)
 
     assert aligner.on_aborted(CheckpointId(2)) == [Abort(CheckpointId(1)), Resume(frozenset({A}))]
+
+
+def test_a_cancellation_frees_the_inputs_and_goes_on_downstream_once() -> None:
+    aligner = aligner_of(A, B, C)
+    barrier(aligner, A, 1)
+
+    assert aligner.on_cancelled(B, CheckpointId(1)) == [
+        Abort(CheckpointId(1)),
+        Resume(frozenset({A})),
+        CancelDownstream(CheckpointId(1)),
+    ]
+    assert aligner.on_cancelled(C, CheckpointId(1)) == []
+    assert barrier(aligner, A, 1) == []
+
+
+def test_a_cancellation_before_any_barrier_is_remembered() -> None:
+    aligner = aligner_of(A, B)
+
+    assert aligner.on_cancelled(A, CheckpointId(1)) == [CancelDownstream(CheckpointId(1))]
+    assert barrier(aligner, B, 1) == []
+    assert barrier(aligner, B, 2) == [Block(B)]
+
+
+def test_a_newer_cancellation_ends_the_older_alignment() -> None:
+    aligner = aligner_of(A, B)
+    barrier(aligner, A, 1)
+
+    assert aligner.on_cancelled(B, CheckpointId(2)) == [
+        Abort(CheckpointId(1)),
+        Resume(frozenset({A})),
+        CancelDownstream(CheckpointId(2)),
+    ]
+
+
+def test_a_late_cancellation_changes_nothing() -> None:
+    aligner = aligner_of(A, B)
+    barrier(aligner, A, 1)
+    barrier(aligner, B, 1)
+    barrier(aligner, A, 2)
+
+    assert aligner.on_cancelled(B, CheckpointId(1)) == []
+    assert aligner.aligning_id == CheckpointId(2)
+
+
+def test_who_leaves_an_alignment_learns_whom_it_held_back() -> None:
+    aligner = aligner_of(A, B)
+    barrier(aligner, A, 1)
+
+    assert aligner.leave(CheckpointId(1)) == frozenset({A})
+    assert barrier(aligner, B, 1) == []
+    assert aligner.leave(CheckpointId(2)) == frozenset()
+    assert barrier(aligner, A, 2) == []
 
 
 def test_giving_up_out_of_order_forgets_none_of_them() -> None:

@@ -19,9 +19,11 @@ from pipelines.domain.elements import Element
 from pipelines.domain.graph import Connection
 from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, RunId, Uid, channel_id
 from pipelines.domain.phases import SubtaskPhases
+from pipelines.domain.settings import BarrierOptions, CheckpointingMode
 from pipelines.domain.snapshots import Json, SubtaskSnapshot
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.runtime.alignment_timing import AlignmentTiming
+from pipelines.runtime.barrier_modes import handler_for
 from pipelines.runtime.chain import ChainPlace, OperatorChain
 from pipelines.runtime.exchange import Exchange
 from pipelines.runtime.gate_feed import GateFeed
@@ -195,6 +197,7 @@ class JoiningSubtask:
     gate: Gate = field(init=False)
     feed: GateFeed = field(init=False)
     mailbox: ScriptedMailbox = field(default_factory=ScriptedMailbox)
+    mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
     subtask: Subtask = field(init=False)
     reporter: RecordingReporter = field(init=False)
 
@@ -208,7 +211,8 @@ class JoiningSubtask:
         self.gate = Gate(list(ports))
         for output in self.inputs.values():
             output.on_gate(self.gate)
-        self.feed = GateFeed(self.gate, ports, AlignmentTiming(self.clock), None)
+        handler = handler_for(BarrierOptions(mode=self.mode), ports)
+        self.feed = GateFeed(self.gate, ports, handler, AlignmentTiming(self.clock), None)
         self.reporter = RecordingReporter(self.root)
         pipeline = joining_pipeline(ListSource([]), self.sink)
         self.subtask = subtask_of(

@@ -8,6 +8,7 @@ import pytest
 from pipelines.domain.elements import Barrier, Element, EndOfInput, Records
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import CheckpointId
+from pipelines.domain.settings import CheckpointingMode
 from pipelines.runtime.mailbox import CheckpointAborted, CheckpointCompleted
 from tests.unit.runtime.fakes import batch_of, keys_of
 from tests.unit.runtime.hosted import LEFT, RIGHT, JoiningSubtask, WaitsForEver
@@ -37,6 +38,46 @@ def test_a_snapshot_holds_exactly_the_records_before_its_barrier_on_each_channel
         assert sorted(host.seen_at(checkpoint_id)) == sorted(before)
     everything = [key for s in streams.values() for key in keys_before(s, None)]
     assert sorted(host.sink.written) == sorted(everything)
+
+
+def test_at_least_once_nobody_waits_and_a_snapshot_holds_more_than_it_should(
+    tmp_path: Path,
+) -> None:
+    host = JoiningSubtask(tmp_path, mode=CheckpointingMode.AT_LEAST_ONCE)
+
+    host.inputs[LEFT].send(barrier(1))
+    host.inputs[LEFT].send(records(1, 2))
+    host.consume()
+    passed_on = list(host.sink.written)
+    host.inputs[RIGHT].send(records(3))
+    host.inputs[RIGHT].send(barrier(1))
+    host.consume()
+
+    assert passed_on == [1, 2], "what stands behind the barrier goes on"
+    assert sorted(host.seen_at(1)) == [1, 2, 3], "and is in the cut, so a replay doubles it"
+    assert [channel.blocked_ms for channel in host.reporter.phases[1].channels] == [0, 0]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_at_least_once_a_snapshot_holds_everything_before_its_barriers(
+    seed: int, tmp_path: Path
+) -> None:
+    chance = random.Random(seed)
+    host = JoiningSubtask(tmp_path, mode=CheckpointingMode.AT_LEAST_ONCE)
+    streams = {LEFT: random_stream(chance, 0), RIGHT: random_stream(chance, 1000)}
+
+    unsent = {side: list(stream) for side, stream in streams.items()}
+    while unsent[LEFT] or unsent[RIGHT]:
+        side = chance.choice([side for side in SIDES if unsent[side]])
+        host.inputs[side].send(unsent[side].pop(0))
+        for _ in range(chance.randint(0, 2)):
+            host.feed.advance(host.subtask)
+    host.consume()
+
+    assert sorted(host.reporter.snapshots) == [1, 2, 3]
+    for checkpoint_id in (1, 2, 3):
+        before = {key for s in streams.values() for key in keys_before(s, checkpoint_id)}
+        assert before <= set(host.seen_at(checkpoint_id))
 
 
 def test_records_reach_the_port_of_their_channel(tmp_path: Path) -> None:
