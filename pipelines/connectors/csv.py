@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from pipelines.connectors.input_files import FilePaths, gone, input_files, reading
+from pipelines.connectors.input_files import FilePaths, file_version, gone, input_files, reading
 
 BLOCK_BYTES = 4 * 1024 * 1024
 
@@ -66,6 +66,9 @@ class CsvFiles:
 
     def event_time_ms(self, index: int, offset: int) -> int | None:
         return None
+
+    def split_version(self, index: int) -> str:
+        return file_version(self.files[index % len(self.files)], self._name(index))
 
     def _name(self, index: int) -> str:
         turn, position = divmod(index, len(self.files))

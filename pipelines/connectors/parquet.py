@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from pipelines.connectors.input_files import (
     FilePaths,
     check_columns,
+    file_version,
     gone,
     input_files,
     reading,
@@ -88,6 +89,9 @@ class ParquetFiles:
             times = _timestamps_ms(file, column, group)
         start = bounds[group] - len(times)
         return int(times[offset - start]) + cycle * self.cycle_shift_ms
+
+    def split_version(self, index: int) -> str:
+        return file_version(self._place(index)[1], self._name(index))
 
     def _has(self, index: int) -> bool:
         return self.forever or index < len(self.files)

@@ -13,16 +13,26 @@ from pipelines.domain.errors import check
 from pipelines.domain.snapshots import Json
 
 
-class SplitPositions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SeenSplit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A split that was read, as it was then; `version` None: the source cannot tell."""
+
+    index: int
+    name: str
+    version: str | None = None
+
+
+class SplitPositions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What one subtask has still to read: `backlog`, then frontier, frontier + stride, and so on.
 
     Indices ascend in the order of reading, so that event time does. Everything in the backlog
-    lies before the frontier.
+    lies before the frontier. `seen` is stored beside it and is no part of the arithmetic: it is
+    held against the source before a run goes back there (`connectors.reachability`).
     """
 
     backlog: tuple[tuple[int, int], ...]  # (split, offset next to read)
     frontier: int
     stride: int
+    seen: tuple[SeenSplit, ...] = ()
 
     def __post_init__(self) -> None:
         splits = [split for split, _ in self.backlog]

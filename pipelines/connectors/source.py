@@ -6,7 +6,7 @@ does not know. Source: Flink's FLIP-27 (`SplitReader`), with a static enumeratio
 """
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -53,4 +53,17 @@ class Source(Protocol):
 
     def event_time_ms(self, index: int, offset: int) -> int | None:
         """Event time of one record, to pace a replay; None past the end of the split."""
+        ...
+
+
+@runtime_checkable
+class VersionedSplits(Protocol):
+    """A source that can tell whether a split still holds the records that were read from it.
+
+    What it says is stored with the position and compared when a run goes back there, so that a
+    split that was replaced is refused by name instead of being read from the middle of other data.
+    """
+
+    def split_version(self, index: int) -> str:
+        """Short text, equal as long as the records are. Raises Rejected when the split is gone."""
         ...

@@ -199,5 +199,6 @@ class Attempts:
             peers=host.peers(),
             storage_roots=[str(self._parts.directory.path.parent.parent)],
             restore_location=self._start.location if self._start else None,
+            dropped_states=list(self._start.dropped_states) if self._start else [],
             barriers=self._parts.settings.barriers,
         )

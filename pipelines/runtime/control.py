@@ -115,6 +115,7 @@ class Deploy(Message, frozen=True, kw_only=True):
     storage_roots: list[str]
     restore_location: str | None
     barriers: BarrierOptions
+    dropped_states: list[tuple[Uid, str]] = []  # in the point, and not to be restored
 
 
 class Begin(Message, frozen=True, kw_only=True):

@@ -52,7 +52,7 @@ def deploy(
     """Raises Rejected (the flow or the restore point cannot be used) or CorruptSnapshot."""
     pipeline = flow(message.pipeline).build(message.parameters)
     store = FileSystemCheckpointStore(message.storage_roots)
-    point = _restore_point(store, message.restore_location)
+    point = _restore_point(store, message)
     builder = _Builder(message, pipeline, store, point, attempt, subtask, network, reporter, clock)
     built = [builder.build(vertex, uploads) for vertex in pipeline.graph.vertices]
     return Deployment(
@@ -63,10 +63,11 @@ def deploy(
     )
 
 
-def _restore_point(store: FileSystemCheckpointStore, location: str | None) -> RestorePoint | None:
+def _restore_point(store: FileSystemCheckpointStore, message: Deploy) -> RestorePoint | None:
+    location = message.restore_location
     if location is None:
         return None
-    return RestorePoint(store, location, store.manifest(location))
+    return RestorePoint(store, location, store.manifest(location), message.dropped_states)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,17 +3,23 @@
 Reads storage, verifies, and refuses by name; the choice itself is `protocol.recovery`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+from pipelines.connectors.positions import SplitPositions
+from pipelines.connectors.reachability import problems_of
+from pipelines.connectors.source import Source
 from pipelines.domain.errors import Rejected
-from pipelines.domain.graph import JobGraph
-from pipelines.domain.ids import CheckpointId
+from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import CheckpointKind
+from pipelines.protocol.compatibility import Compatibility, Target, compare
 from pipelines.protocol.retention import RetainedPoint
+from pipelines.runtime.declared_states import declared_states
 from pipelines.storage.store import CheckpointStore
+from pipelines.stream import Pipeline
 
 
 def own_points(directory: RunDirectory, store: CheckpointStore) -> list[RetainedPoint]:
@@ -51,9 +57,49 @@ def next_checkpoint_id(directory: RunDirectory, spec: RunSpec) -> CheckpointId:
     return CheckpointId(max([spec.first_checkpoint_id - 1, *used]) + 1)
 
 
-def verifier(
-    store: CheckpointStore, spec: RunSpec, graph: JobGraph
-) -> Callable[[RetainedPoint], str | None]:
+@dataclass(frozen=True, slots=True)
+class PointFit:
+    """Whether a point fits the run: its operators, its columns, and what its sources can give."""
+
+    target: Target
+    sources: Mapping[Uid, Source]
+
+    @classmethod
+    def of(cls, spec: RunSpec, pipeline: Pipeline) -> "PointFit":
+        target = Target(
+            pipeline=spec.pipeline,
+            graph=pipeline.graph,
+            declared=declared_states(pipeline),
+            parallelism=spec.parallelism,
+            max_parallelism=spec.max_parallelism,
+            allows_non_restored_state=spec.allow_non_restored_state,
+        )
+        return cls(target, pipeline.sources)
+
+    def check(self, manifest: Manifest, location: str) -> Compatibility:
+        """Raises Rejected with the first thing that speaks against it, in a sentence."""
+        found = compare(manifest, self.target)
+        problems = [*found.problems, *unreachable(manifest, self.sources, ahead=False)]
+        if problems:
+            raise Rejected(f"{location} cannot be restored: {problems[0]}")
+        return found
+
+
+def unreachable(manifest: Manifest, sources: Mapping[Uid, Source], *, ahead: bool) -> list[str]:
+    """What the sources cannot give any more, one sentence each."""
+    problems: list[str] = []
+    for uid, source in sources.items():
+        stored = [
+            SplitPositions.from_json(operator.positions)
+            for subtask in manifest.subtasks
+            for operator in subtask.operators
+            if operator.uid == uid and operator.positions is not None
+        ]
+        problems += problems_of(uid, source, stored, ahead=ahead)
+    return problems
+
+
+def verifier(store: CheckpointStore, fit: PointFit) -> Callable[[RetainedPoint], str | None]:
     """Answers why a point cannot be used, or None. Reads every byte of it."""
 
     def problem_of(point: RetainedPoint) -> str | None:
@@ -61,42 +107,12 @@ def verifier(
         if damages:
             return damages[0].problem
         try:
-            check_fits(store.manifest(point.location), point.location, spec, graph)
+            fit.check(store.manifest(point.location), point.location)
         except Rejected as error:
             return str(error)
         return None
 
     return problem_of
-
-
-def check_fits(manifest: Manifest, location: str, spec: RunSpec, graph: JobGraph) -> None:
-    """Raises Rejected in a sentence: another pipeline's point, other key groups, unknown uids."""
-    if manifest.pipeline != spec.pipeline:
-        raise Rejected(
-            f"{location} is a point of the pipeline {manifest.pipeline!r} and cannot be restored "
-            f"into {spec.pipeline!r}."
-        )
-    if manifest.max_parallelism != spec.max_parallelism:
-        raise Rejected(
-            f"{location} was written with a maximum parallelism of {manifest.max_parallelism}; "
-            f"this run has {spec.max_parallelism}, and key groups cannot be remapped."
-        )
-    known = {node.uid for node in graph.nodes}
-    unknown = sorted(_stateful_uids(manifest) - known)
-    if unknown:
-        raise Rejected(
-            f"{location} holds state of the operator {unknown[0]!r}, which the pipeline "
-            f"{spec.pipeline!r} does not have any more."
-        )
-
-
-def _stateful_uids(manifest: Manifest) -> set[str]:
-    return {
-        operator.uid
-        for subtask in manifest.subtasks
-        for operator in subtask.operators
-        if operator.states or operator.committables or operator.positions is not None
-    }
 
 
 def requested_point(spec: RunSpec, store: CheckpointStore) -> RetainedPoint | None:

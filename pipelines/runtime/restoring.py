@@ -5,7 +5,7 @@ by the old subtask's index modulo the new parallelism, except positions: a sourc
 them and deals the splits itself. Source: Flink, `StateAssignmentOperation`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -40,12 +40,22 @@ NOTHING = RestoredOperator()
 
 
 class RestorePoint:
-    """One verified checkpoint, asked by each subtask for its share."""
+    """One verified checkpoint, asked by each subtask for its share.
 
-    def __init__(self, store: CheckpointStore, location: str, manifest: Manifest) -> None:
+    `dropped_states` are left behind: the operator does not have them any more.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        location: str,
+        manifest: Manifest,
+        dropped_states: Collection[tuple[Uid, str]] = (),
+    ) -> None:
         self._store = store
         self._location = location
         self._manifest = manifest
+        self._dropped = frozenset(dropped_states)
 
     def share_of(
         self, uid: Uid, subtask: int, parallelism: int, key_groups: KeyGroupRange
@@ -55,7 +65,7 @@ class RestorePoint:
         watermarks = [snapshot.watermark_ms for _, snapshot in old]
         known = [watermark for watermark in watermarks if watermark is not None]
         return RestoredOperator(
-            states=tuple(self._rows(old, key_groups)),
+            states=tuple(self._rows(uid, old, key_groups)),
             positions=tuple(s.positions for _, s in old if s.positions is not None),
             prepared=tuple(sorted(_prepared(mine), key=lambda p: p.checkpoint_id)),
             counters=tuple(_sum_counters(mine).items()),
@@ -71,11 +81,12 @@ class RestorePoint:
         ]
 
     def _rows(
-        self, old: list[tuple[int, OperatorSnapshot]], key_groups: KeyGroupRange
+        self, uid: Uid, old: list[tuple[int, OperatorSnapshot]], key_groups: KeyGroupRange
     ) -> Iterator[tuple[str, Iterable[pa.RecordBatch]]]:
         for _, snapshot in old:
             for state in snapshot.states:
-                if state.key_group_range.overlaps(key_groups):
+                is_wanted = (uid, state.state) not in self._dropped
+                if is_wanted and state.key_group_range.overlaps(key_groups):
                     yield state.state, self._store.read_batches(self._location, state.file)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.connectors.positions import SplitPositions, initial, redistribute
+from pipelines.connectors.reachability import SplitMemory
 from pipelines.connectors.source import Source
 from pipelines.domain.clock import Clock
 from pipelines.domain.elements import MAX_WATERMARK_MS
@@ -48,6 +49,7 @@ class SourceReader:
         self._source = source
         self._clock = clock
         self._positions = _deal(restored, subtask, parallelism)
+        self._memory = SplitMemory(source, [SplitPositions.from_json(one) for one in restored])
         self._pace = _pace(source, restored, parallelism, clock, event_hours_per_s)
         self._batches: Iterator[pa.RecordBatch] | None = None
         self._held: pa.RecordBatch | None = None  # read, but not yet due
@@ -58,7 +60,7 @@ class SourceReader:
         return self._current_split() is None
 
     def positions(self) -> Json:
-        return self._positions.to_json()
+        return self._memory.beside(self._positions).to_json()
 
     def next(self) -> pa.RecordBatch | None:
         """The next batch, or None when nothing is due or nothing is left."""
@@ -97,6 +99,7 @@ class SourceReader:
 
     def _read_on(self, index: int, offset: int) -> pa.RecordBatch | None:
         if self._batches is None:
+            self._memory.on_opened(index, offset)
             self._batches = iter(self._source.read(index, offset))
         return next(self._batches, None)
 

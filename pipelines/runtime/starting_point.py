@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 from pipelines.domain.errors import CorruptSnapshot
 from pipelines.domain.events import Event, OutputSuperseded, RestorePointRefused
-from pipelines.domain.ids import CheckpointId, RunId
+from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.run import RunSpec
+from pipelines.protocol.compatibility import compare
 from pipelines.protocol.recovery import NoUsablePoint, choose_point
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 from pipelines.runtime.checkpoint_host import source_records_of
-from pipelines.runtime.restore_points import check_fits, requested_point, verifier
+from pipelines.runtime.restore_points import PointFit, requested_point, verifier
 from pipelines.storage.store import CheckpointStore
 from pipelines.stream import Pipeline
 
@@ -22,6 +23,7 @@ class StartingPoint:
     point: RetainedPoint | None
     lineage: tuple[tuple[RunId, CheckpointId], ...]
     source_records: int  # what the sources had read at the point
+    dropped_states: tuple[tuple[Uid, str], ...] = ()  # left behind, because that was allowed
 
     @property
     def location(self) -> str | None:
@@ -52,10 +54,10 @@ class StartingPointChooser:
                 output, so it is not done.
         """
         own = points.newest_first()
-        requested = None if own else self._requested()
+        fit = PointFit.of(self.spec, self.pipeline)
+        requested = None if own else self._requested(fit)
         candidates = own or ([requested] if requested else [])
-        graph = self.pipeline.graph
-        found = choose_point(candidates, verifier(self.store, self.spec, graph))
+        found = choose_point(candidates, verifier(self.store, fit))
         for refused in found.refused:
             location = refused.point.location
             self.emit(RestorePointRefused(path=location, message=refused.problem))
@@ -65,7 +67,7 @@ class StartingPointChooser:
             raise CorruptSnapshot(
                 f"No recovery point of this run can be used: {found.refused[0].problem}"
             )
-        return self._described(found.point)
+        return self._described(found.point, fit)
 
     def rewind_sinks(self, start: StartingPoint) -> None:
         """Output that the starting point does not know of is set aside, so nothing doubles."""
@@ -77,16 +79,16 @@ class StartingPointChooser:
                 )
                 self.emit(event)
 
-    def _requested(self) -> RetainedPoint | None:
+    def _requested(self, fit: PointFit) -> RetainedPoint | None:
         requested = requested_point(self.spec, self.store)
         if requested is not None:
-            manifest = self.store.manifest(requested.location)
-            check_fits(manifest, requested.location, self.spec, self.pipeline.graph)
+            fit.check(self.store.manifest(requested.location), requested.location)
         return requested
 
-    def _described(self, point: RetainedPoint | None) -> StartingPoint:
+    def _described(self, point: RetainedPoint | None, fit: PointFit) -> StartingPoint:
         if point is None:
             return StartingPoint(None, (), 0)
         manifest = self.store.manifest(point.location)
         lineage = (*manifest.ancestors, (manifest.run_id, manifest.checkpoint_id))
-        return StartingPoint(point, lineage, source_records_of(manifest))
+        dropped = compare(manifest, fit.target).dropped_states
+        return StartingPoint(point, lineage, source_records_of(manifest), dropped)

@@ -35,10 +35,13 @@ def evolved(descriptor: Descriptor, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def declared_columns(descriptor: Descriptor) -> DeclaredColumns:
     """What a manifest is held against. Keys and the columns that the engine adds are fixed."""
-    keys = descriptor.key.names if isinstance(descriptor, TableDescriptor) else ()
+    kind, keys = "batches", list[str]()
+    if isinstance(descriptor, TableDescriptor):
+        kind, keys = "table", descriptor.key.names
     engine = (KEY_GROUP_COLUMN, NAMESPACE_COLUMN)
     return DeclaredColumns(
         descriptor.name,
+        kind,
         type_names(snapshot_schema(descriptor)),
         frozenset(descriptor.defaults),
         frozenset((*keys, *descriptor.key_group_by, *engine)),

@@ -3,22 +3,23 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pipelines.domain.errors import CorruptSnapshot, Rejected
 from pipelines.domain.events import Event, OutputSuperseded, RestorePointRefused
 from pipelines.domain.ids import CheckpointId, RunId, Uid
-from pipelines.domain.snapshots import Manifest
+from pipelines.domain.snapshots import FileHandle, Manifest, StateHandle
 from pipelines.domain.status import CheckpointKind
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 from pipelines.runtime.restore_points import (
-    check_fits,
+    PointFit,
     next_checkpoint_id,
     own_points,
     requested_point,
 )
 from pipelines.runtime.starting_point import StartingPoint, StartingPointChooser
-from tests.unit.runtime.fakes import ListSource
+from tests.unit.runtime.fakes import SCHEMA, ListSource
 from tests.unit.runtime.hosted import MemorySink, joining_pipeline
 from tests.unit.runtime.points import (
     directory_in,
@@ -29,13 +30,31 @@ from tests.unit.runtime.points import (
     stored_keys,
 )
 
-GRAPH = joining_pipeline(ListSource([]), MemorySink()).graph
+JOINING = joining_pipeline(ListSource([]), MemorySink())
 GONE = Uid("gone")
 
+HELD = [
+    StateHandle(
+        state="seen",
+        kind="batches",
+        file=FileHandle(name="seen.arrow", length=1, digest=""),
+        key_groups=(0, 127),
+        rows=1,
+        schema={name: str(SCHEMA.field(name).type) for name in SCHEMA.names}
+        | {"__namespace": "int64", "__key_group": "uint16"},
+    )
+]
+
 MISFITS: list[tuple[Callable[[], Manifest], list[str]]] = [
-    (lambda: manifest_of([[]], pipeline="other"), ["chk-1", "'other'", "'joining'"]),
+    (
+        lambda: manifest_of([[operator_of(uid=GONE, positions=[0])]], pipeline="other"),
+        ["chk-1", "'other'", "'joining'", "'gone'"],
+    ),
     (lambda: manifest_of([[]], max_parallelism=64), ["chk-1", "64", "128"]),
-    (lambda: manifest_of([[operator_of(uid=GONE, positions=[0])]]), ["chk-1", "'gone'"]),
+    (
+        lambda: manifest_of([[operator_of(states=HELD), operator_of(uid=GONE, positions=[0])]]),
+        ["chk-1", "'gone'", "allow"],
+    ),
     (lambda: manifest_of([[operator_of(uid=GONE, committables=[{}])]]), ["chk-1", "'gone'"]),
 ]
 
@@ -45,7 +64,7 @@ def test_a_point_that_does_not_fit_is_refused_in_one_sentence_that_names_why(
     misfit: Callable[[], Manifest], named: list[str]
 ) -> None:
     with pytest.raises(Rejected) as refusal:
-        check_fits(misfit(), "/points/chk-1", spec_of(), GRAPH)
+        PointFit.of(spec_of(), JOINING).check(misfit(), "/points/chk-1")
 
     sentence = str(refusal.value)
     assert all(name in sentence for name in named)
@@ -56,7 +75,7 @@ def test_a_point_that_does_not_fit_is_refused_in_one_sentence_that_names_why(
 def test_an_operator_without_state_may_disappear() -> None:
     stateless = manifest_of([[operator_of(uid=GONE, counters={"read": 1}, watermark_ms=5)]])
 
-    check_fits(stateless, "/points/chk-1", spec_of(), GRAPH)
+    PointFit.of(spec_of(), JOINING).check(stateless, "/points/chk-1")
 
 
 def test_an_id_is_above_every_directory_of_the_run_complete_or_not(tmp_path: Path) -> None:
@@ -136,12 +155,34 @@ def test_an_own_point_goes_before_the_one_that_was_asked_for(tmp_path: Path) -> 
     assert start.ancestors_of(RunId("run-1")) == [("run-0", 6)]
 
 
-def test_a_point_of_another_pipeline_is_refused_when_asked_for(tmp_path: Path) -> None:
+def test_a_point_of_another_pipeline_with_the_same_uids_is_taken(tmp_path: Path) -> None:
     asked = tmp_path / "savepoint-run-0-6"
-    publish(tmp_path, asked, pipeline="other")
+    publish(tmp_path, asked, pipeline="other", checkpoint_id=CheckpointId(6))
+
+    assert Chooser(tmp_path, restore_from=str(asked)).choose().checkpoint_id == 6
+
+
+def test_a_point_of_a_pipeline_with_other_uids_is_refused_when_asked_for(tmp_path: Path) -> None:
+    asked = tmp_path / "savepoint-run-0-6"
+    foreign = manifest_of([[operator_of(uid=GONE, positions=[0])]], pipeline="other")
+    store_in(tmp_path).publish(str(asked), foreign)
 
     with pytest.raises(Rejected, match="'other'"):
+        Chooser(tmp_path, restore_from=str(asked), allow_non_restored_state=True).choose()
+
+
+def test_what_may_be_left_behind_is_named_to_the_slots(tmp_path: Path) -> None:
+    asked = tmp_path / "savepoint-run-0-6"
+    store = store_in(tmp_path)
+    states = stored_keys(store, str(asked), 0, 1, [1, 2])
+    renamed = [msgspec.structs.replace(state, state="former") for state in states]
+    store.publish(str(asked), manifest_of([[operator_of(states=[*states, *renamed])]]))
+
+    with pytest.raises(Rejected, match="'former'"):
         Chooser(tmp_path, restore_from=str(asked)).choose()
+    start = Chooser(tmp_path, restore_from=str(asked), allow_non_restored_state=True).choose()
+
+    assert start.dropped_states == ((Uid("both"), "former"),)
 
 
 def test_a_damaged_point_is_passed_over_loudly_and_never_offered_again(tmp_path: Path) -> None:
@@ -183,13 +224,13 @@ def test_sinks_are_rewound_to_the_lineage_and_what_they_set_aside_is_said(tmp_pa
 class Chooser:
     """A chooser over the run's own points as they lie on disk, and what it has reported."""
 
-    def __init__(self, root: Path, restore_from: str | None = None) -> None:
+    def __init__(self, root: Path, restore_from: str | None = None, **asked: bool) -> None:
         self.events: list[Event] = []
         self.sink = MemorySink()
         store, directory = store_in(root), directory_in(root)
         self.points = RetainedPoints(3, tuple(own_points(directory, store)))
         self.chooser = StartingPointChooser(
-            spec_of(restore_from=restore_from),
+            spec_of(restore_from=restore_from, **asked),
             joining_pipeline(ListSource([]), self.sink),
             store,
             self.events.append,

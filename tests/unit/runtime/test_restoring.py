@@ -122,6 +122,18 @@ def test_an_operator_that_the_point_does_not_know_starts_with_nothing(tmp_path: 
     assert share_of(point, 0, 1) == RestoredOperator()
 
 
+def test_a_state_that_is_left_behind_is_handed_to_nobody(tmp_path: Path) -> None:
+    states = stored_keys(store_in(tmp_path), str(tmp_path), 0, 1, KEYS)
+    manifest = manifest_of([[operator_of(states=states)]])
+    dropped = [(BOTH, states[0].state)]
+
+    whole = RestorePoint(store_in(tmp_path), str(tmp_path), manifest)
+    without = RestorePoint(store_in(tmp_path), str(tmp_path), manifest, dropped)
+
+    assert len(share_of(whole, 0, 1).states) == 1
+    assert share_of(without, 0, 1).states == ()
+
+
 def share_of(point: RestorePoint, subtask: int, parallelism: int) -> RestoredOperator:
     groups = range_of(subtask, parallelism, MAX_PARALLELISM)
     return point.share_of(BOTH, subtask, parallelism, groups)

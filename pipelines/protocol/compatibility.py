@@ -1,0 +1,172 @@
+"""Whether a pipeline can take over what a recovery point holds, operator by operator.
+
+Pure, and knows no rows: state belongs to a uid, so everything follows from the manifest and from
+what the pipeline declares. A pipeline of another name with the same uids may take a point over; one
+that shares no uid may not. Source: Flink, `StateAssignmentOperation.checkStateMappingCompleteness`
+and `Checkpoints.loadAndValidateCheckpoint`; columns are ours.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pipelines.domain.errors import Rejected
+from pipelines.domain.graph import JobGraph, NodeKind
+from pipelines.domain.ids import Uid
+from pipelines.domain.schema_evolution import DeclaredColumns, changes_of
+from pipelines.domain.settings import check_parallelism
+from pipelines.domain.snapshots import Manifest, OperatorSnapshot, StateHandle
+
+Declared = Mapping[Uid, Mapping[str, DeclaredColumns]]
+"""Per operator, its states by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The run that wants to start from a point."""
+
+    pipeline: str
+    graph: JobGraph
+    declared: Declared
+    parallelism: int
+    max_parallelism: int
+    allows_non_restored_state: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Compatibility:
+    """`problems` empty: it fits. `dropped_states` are left behind because that was allowed."""
+
+    problems: tuple[str, ...]
+    matched: tuple[Uid, ...]  # has state in the point and is in the pipeline
+    new: tuple[Uid, ...]  # in the pipeline only: begins empty, a source at its beginning
+    dropped: tuple[Uid, ...]  # has state in the point and is not in the pipeline any more
+    dropped_states: tuple[tuple[Uid, str], ...]
+    changes: tuple[str, ...]  # what happens to columns, one sentence each
+
+
+def compare(manifest: Manifest, target: Target) -> Compatibility:
+    """All that speaks against it, not only the first."""
+    held = _operators_with_state(manifest)
+    uids = [node.uid for node in target.graph.nodes]
+    dropped = tuple(uid for uid in held if uid not in uids)
+    undeclared = tuple(_undeclared(held, target))
+    states = [outcome for uid in held if uid in uids for outcome in _states(uid, held, target)]
+    problems = [
+        *_parallelism_problems(manifest, target),
+        *_roles(held, target),
+        *_left_behind(manifest, held, dropped, undeclared, target),
+        *(problem for problem, _ in states if problem),
+    ]
+    return Compatibility(
+        tuple(problems),
+        tuple(uid for uid in held if uid in uids),
+        tuple(uid for uid in uids if uid not in manifest.operator_ids and uid not in held),
+        dropped,
+        undeclared,
+        tuple(change for _, change in states if change),
+    )
+
+
+def _operators_with_state(manifest: Manifest) -> dict[Uid, list[OperatorSnapshot]]:
+    """By uid, every subtask's; operators that hold nothing may come and go."""
+    held: dict[Uid, list[OperatorSnapshot]] = {}
+    for subtask in manifest.subtasks:
+        for operator in subtask.operators:
+            if operator.states or operator.committables or operator.positions is not None:
+                held.setdefault(operator.uid, []).append(operator)
+    return held
+
+
+def _parallelism_problems(manifest: Manifest, target: Target) -> Iterator[str]:
+    try:
+        check_parallelism(target.parallelism, target.max_parallelism)
+    except Rejected as refusal:
+        yield str(refusal)
+    if manifest.max_parallelism != target.max_parallelism:
+        yield (
+            f"The point was written with a maximum parallelism of {manifest.max_parallelism} and"
+            f" this run has {target.max_parallelism}; key groups cannot be remapped."
+        )
+
+
+def _left_behind(
+    manifest: Manifest,
+    held: Mapping[Uid, object],
+    dropped: tuple[Uid, ...],
+    undeclared: tuple[tuple[Uid, str], ...],
+    target: Target,
+) -> Iterator[str]:
+    if held and len(dropped) == len(held):
+        yield (
+            f"It is a point of the pipeline {manifest.pipeline!r}, and no operator of"
+            f" {target.pipeline!r} has state in it; it holds that of {_names(list(held))}."
+        )
+        return
+    if target.allows_non_restored_state:
+        return
+    for uid in dropped:
+        yield (
+            f"It holds state of the operator {uid!r}, which the pipeline {target.pipeline!r} does"
+            " not have; allow non-restored state to leave it behind."
+        )
+    for uid, state in undeclared:
+        yield (
+            f"It holds a state {state!r} that the operator {uid!r} does not have any more; allow"
+            " non-restored state to leave it behind."
+        )
+
+
+def _roles(held: Mapping[Uid, list[OperatorSnapshot]], target: Target) -> Iterator[str]:
+    """Positions are a source's and committables a sink's; nobody else could take them."""
+    kinds = {node.uid: node.kind for node in target.graph.nodes}
+    for uid, snapshots in held.items():
+        kind = kinds.get(uid)
+        if kind is None:
+            continue
+        if kind is not NodeKind.SOURCE and any(s.positions is not None for s in snapshots):
+            yield f"{uid!r} was a source when the point was taken and is a {kind} now."
+        if kind is not NodeKind.SINK and any(s.committables for s in snapshots):
+            yield f"{uid!r} was a sink when the point was taken and is a {kind} now."
+
+
+def _undeclared(
+    held: Mapping[Uid, list[OperatorSnapshot]], target: Target
+) -> Iterator[tuple[Uid, str]]:
+    known = {node.uid for node in target.graph.nodes}
+    for uid, snapshots in held.items():
+        declared = target.declared.get(uid, {})
+        names = sorted({handle.state for s in snapshots for handle in s.states})
+        yield from ((uid, name) for name in names if uid in known and name not in declared)
+
+
+def _states(
+    uid: Uid, held: Mapping[Uid, list[OperatorSnapshot]], target: Target
+) -> Iterator[tuple[str, str]]:
+    """For each declared state that the point holds: a problem or changes, both may be empty."""
+    handles: dict[str, StateHandle] = {}
+    for snapshot in held[uid]:
+        for handle in snapshot.states:
+            handles.setdefault(handle.state, handle)
+    for name, columns in target.declared.get(uid, {}).items():
+        if name in handles:
+            yield _fit(uid, handles[name], columns)
+
+
+def _fit(uid: Uid, handle: StateHandle, columns: DeclaredColumns) -> tuple[str, str]:
+    if handle.kind != columns.kind:
+        problem = (
+            f"The state {handle.state!r} of {uid!r} was one of {handle.kind!r} when the point was"
+            f" taken and is one of {columns.kind!r} now."
+        )
+        return problem, ""
+    try:
+        changes = changes_of(columns, handle.schema)
+    except Rejected as refusal:
+        return f"{uid!r}: {refusal}", ""
+    if not changes:
+        return "", ""
+    return "", f"In the state {handle.state!r} of {uid!r}, {'; '.join(changes)}."
+
+
+def _names(uids: list[Uid]) -> str:
+    return ", ".join(repr(uid) for uid in uids)

@@ -1,0 +1,35 @@
+"""Which states the operators of a pipeline declare, found by opening each of them on nothing.
+
+An operator says what it keeps when it is opened, and nowhere else; so it is opened over an empty
+backend that is thrown away. No record is processed and nothing is written.
+"""
+
+import pyarrow as pa
+
+from pipelines.domain.ids import Uid
+from pipelines.domain.key_groups import range_of
+from pipelines.domain.schema_evolution import DeclaredColumns
+from pipelines.operators.operator import OperatorContext
+from pipelines.protocol.compatibility import Declared
+from pipelines.state.evolution import declared_columns
+from pipelines.state.hashmap import HashMapBackend
+from pipelines.stream import Pipeline
+
+
+def declared_states(pipeline: Pipeline) -> Declared:
+    return {uid: _declared_by(pipeline, uid) for uid in pipeline.operators}
+
+
+def _declared_by(pipeline: Pipeline, uid: Uid) -> dict[str, DeclaredColumns]:
+    maximum = pipeline.graph.max_parallelism
+    backend = HashMapBackend(range_of(0, 1, maximum), maximum)
+    context = OperatorContext(
+        uid=uid, subtask=0, parallelism=1, state=backend, collect=_emit_nowhere
+    )
+    inputs = [pipeline.schemas[c.upstream] for c in pipeline.graph.node(uid).inputs]
+    pipeline.operators[uid]().open(context, inputs)
+    return {name: declared_columns(each) for name, each in backend.descriptors.items()}
+
+
+def _emit_nowhere(batch: pa.RecordBatch) -> None:
+    """Nothing is emitted before the first record."""

@@ -1,0 +1,198 @@
+"""What a pipeline can take over from a point: uids, roles, states, columns and key groups."""
+
+import msgspec
+import pytest
+
+from pipelines.domain.graph import Connection, JobGraph, Node, NodeKind
+from pipelines.domain.ids import Uid
+from pipelines.domain.schema_evolution import DeclaredColumns
+from pipelines.domain.snapshots import FileHandle, Manifest, OperatorSnapshot, StateHandle
+from pipelines.protocol.compatibility import Target, compare
+from tests.unit.runtime.points import manifest_of
+
+READ, COUNT, OUT = Uid("read"), Uid("count"), Uid("out")
+COLUMNS = {"carrier": "string", "flights": "int32", "__key_group": "uint16"}
+GRAPH = JobGraph.of(
+    [
+        Node(READ, NodeKind.SOURCE),
+        Node(COUNT, NodeKind.OPERATOR, (Connection(READ, ("carrier",)),)),
+        Node(OUT, NodeKind.SINK, (Connection(COUNT),)),
+    ]
+)
+
+
+def test_the_same_pipeline_takes_over_everything() -> None:
+    found = compare(point(), target())
+
+    assert found.problems == ()
+    assert (found.matched, found.new, found.dropped) == ((READ, COUNT, OUT), (), ())
+    assert (found.dropped_states, found.changes) == ((), ())
+
+
+def test_a_pipeline_of_another_name_with_the_same_uids_takes_over_everything() -> None:
+    assert compare(point(pipeline="other"), target()).problems == ()
+
+
+def test_an_operator_that_only_changed_its_place_keeps_its_state() -> None:
+    """What runs under a uid may be called and chained differently: only the uid is looked at."""
+    moved = msgspec.structs.replace(point().subtasks[0], vertex=Uid("elsewhere"))
+
+    assert compare(point(subtasks=[moved]), target()).problems == ()
+
+
+def test_a_new_operator_begins_empty() -> None:
+    held = [source(), counted()]
+
+    assert compare(point(held), target()).new == (OUT,)
+
+
+def test_an_operator_that_is_gone_needs_the_permission_to_leave_its_state() -> None:
+    held = [source(), counted(uid="former"), counted()]
+
+    refused = compare(point(held), target())
+    allowed = compare(point(held), target(allows_non_restored_state=True))
+
+    [problem] = refused.problems
+    assert "'former'" in problem
+    assert "allow" in problem
+    assert allowed.problems == ()
+    assert allowed.dropped == refused.dropped == (Uid("former"),)
+
+
+def test_a_state_that_is_gone_needs_the_permission_too() -> None:
+    held = [source(), counted(states=[handle(), handle(state="late")])]
+
+    refused = compare(point(held), target())
+    allowed = compare(point(held), target(allows_non_restored_state=True))
+
+    [problem] = refused.problems
+    assert "'late'" in problem
+    assert "'count'" in problem
+    assert allowed.problems == ()
+    assert allowed.dropped_states == ((COUNT, "late"),)
+
+
+def test_an_operator_without_state_may_go_without_permission() -> None:
+    held = [source(), counted(), OperatorSnapshot(uid=Uid("former"), counters={"read": 1})]
+
+    assert compare(point(held), target()).problems == ()
+
+
+@pytest.mark.parametrize("allows", [False, True])
+def test_a_point_without_any_operator_of_the_pipeline_is_refused_even_with_permission(
+    allows: bool,
+) -> None:
+    foreign = point([counted(uid="former")], pipeline="other")
+
+    [problem] = compare(foreign, target(allows_non_restored_state=allows)).problems
+
+    assert "'other'" in problem
+    assert "'former'" in problem
+
+
+@pytest.mark.parametrize("allows", [False, True])
+@pytest.mark.parametrize(
+    ("held", "named"),
+    [
+        (lambda: [source(uid="count")], ["'count'", "source", "operator"]),
+        (lambda: [sink(uid="read")], ["'read'", "sink", "source"]),
+    ],
+)
+def test_an_operator_that_changed_its_role_is_refused(held, named, allows: bool) -> None:
+    [problem] = compare(point(held()), target(allows_non_restored_state=allows)).problems
+
+    assert all(name in problem for name in named)
+
+
+def test_a_changed_kind_of_state_is_refused_by_name() -> None:
+    held = [source(), counted(states=[handle(kind="batches")])]
+
+    [problem] = compare(point(held), target()).problems
+
+    assert "'totals'" in problem
+    assert "'batches'" in problem
+    assert "'table'" in problem
+
+
+def test_a_column_that_does_not_fit_is_refused_with_operator_state_and_types() -> None:
+    held = [source(), counted(states=[handle(schema={**COLUMNS, "flights": "int64"})])]
+
+    [problem] = compare(point(held), target()).problems
+
+    assert problem == (
+        "'count': The column 'flights' of the state 'totals' is int64 in the snapshot and int32 in"
+        " the operator."
+    )
+
+
+def test_an_accepted_change_of_columns_is_said() -> None:
+    held = [source(), counted(states=[handle(schema={**COLUMNS, "flights": "int16"})])]
+
+    found = compare(point(held), target())
+
+    assert found.problems == ()
+    assert found.changes == (
+        "In the state 'totals' of 'count', column 'flights' is widened from int16 to int32.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "maximum", "named"),
+    [(129, 128, "129"), (0, 128, "0"), (1, 64, "64")],
+)
+def test_key_groups_that_cannot_be_dealt_are_refused(
+    parallelism: int, maximum: int, named: str
+) -> None:
+    changed = target(parallelism=parallelism, max_parallelism=maximum)
+
+    [problem] = compare(point(), changed).problems
+
+    assert named in problem
+
+
+def test_everything_that_speaks_against_a_point_is_said_at_once() -> None:
+    held = [counted(uid="former"), counted(states=[handle(kind="batches")])]
+
+    assert len(compare(point(held, max_parallelism=64), target()).problems) == 3
+
+
+def target(**changes: object) -> Target:
+    declared = DeclaredColumns(
+        "totals", "table", COLUMNS, frozenset({"flights"}), frozenset({"carrier", "__key_group"})
+    )
+    values: dict[str, object] = {
+        "pipeline": "joining",
+        "graph": GRAPH,
+        "declared": {COUNT: {"totals": declared}},
+        "parallelism": 2,
+        "max_parallelism": 128,
+    }
+    return Target(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def point(held: list[OperatorSnapshot] | None = None, **changes: object) -> Manifest:
+    return manifest_of([[source(), counted(), sink()] if held is None else held], **changes)
+
+
+def source(uid: str = "read") -> OperatorSnapshot:
+    return OperatorSnapshot(uid=Uid(uid), positions={"backlog": [], "frontier": 0, "stride": 1})
+
+
+def sink(uid: str = "out") -> OperatorSnapshot:
+    return OperatorSnapshot(uid=Uid(uid), committables=[{"checkpoint_id": 1, "items": ["file"]}])
+
+
+def counted(uid: str = "count", states: list[StateHandle] | None = None) -> OperatorSnapshot:
+    return OperatorSnapshot(uid=Uid(uid), states=[handle()] if states is None else states)
+
+
+def handle(**changes: object) -> StateHandle:
+    values: dict[str, object] = {
+        "state": "totals",
+        "kind": "table",
+        "file": FileHandle(name="totals.arrow", length=1, digest=""),
+        "key_groups": (0, 127),
+        "rows": 1,
+        "schema": COLUMNS,
+    }
+    return StateHandle(**{**values, **changes})  # type: ignore[arg-type]
