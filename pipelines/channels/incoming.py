@@ -13,11 +13,13 @@ from typing import Protocol
 from pipelines.channels.channel import ChannelClosed
 from pipelines.channels.gate import Gate, Inlet, Writer
 from pipelines.channels.limits import NetworkLimits
+from pipelines.channels.origins import origin_of
 from pipelines.channels.serialization import RecordsDecoder
 from pipelines.channels.wire import FORWARD, Frame, FrameReader, Kind, bytes_frame, frame, mark_of
 from pipelines.domain.elements import EndOfInput, Records
 from pipelines.domain.errors import ProtocolError
 from pipelines.domain.ids import ChannelId
+from pipelines.domain.origin import RecordOrigin
 
 
 class GateDirectory(Protocol):
@@ -45,6 +47,7 @@ class _Channel:
     channel: ChannelId
     decoder: RecordsDecoder = field(default_factory=RecordsDecoder)
     inlet: Inlet | None = None
+    origin: RecordOrigin | None = None  # of the batch that comes next
     is_over: bool = False  # it has ended, or its reader is gone
 
 
@@ -141,7 +144,10 @@ class IncomingConnection:
             channel.decoder.on_schema(received)
         elif received.kind in (Kind.RECORDS, Kind.DICTIONARIES):
             batch = channel.decoder.decode(received)
-            channel.inlet.offer(Records(batch), received.body.size)
+            origin, channel.origin = channel.origin, None
+            channel.inlet.offer(Records(batch, origin), received.body.size)
+        elif received.kind is Kind.ORIGIN:
+            channel.origin = origin_of(received)
         else:
             self._on_mark(channel, channel.inlet, received)
 

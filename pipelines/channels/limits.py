@@ -12,6 +12,7 @@ class NetworkLimits:
     max_frame_bytes: int = 512 << 20  # one serialized batch
     max_schema_bytes: int = 4 << 20
     max_channel_name_bytes: int = 4 << 10
+    max_origin_bytes: int = 16 << 10  # names of a source and a split
     max_channels_per_connection: int = 1 << 16
     max_pending_handshakes: int = 64
     connect_timeout_ms: int = 10_000

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pipelines.channels.channel import ChannelClosed
 from pipelines.channels.credit import Credit
 from pipelines.channels.limits import NetworkLimits
+from pipelines.channels.origins import origin_frame
 from pipelines.channels.serialization import Parts, RecordsEncoder
 from pipelines.channels.wire import (
     BACKWARD,
@@ -45,6 +46,7 @@ class RemoteOutput:
         self.credit = Credit()
         self._number = number
         self._connection = connection
+        self._limits = limits
         self._encoder = RecordsEncoder(channel, number, limits)
 
     def send(self, element: Element) -> None:
@@ -61,7 +63,9 @@ class RemoteOutput:
 
     def _serialize(self, element: Element) -> tuple[Parts, int]:
         if isinstance(element, Records):
-            return self._encoder.encode(element.batch)
+            origin = origin_frame(self._number, element.origin, self._limits)
+            parts, cost_bytes = self._encoder.encode(element.batch)
+            return [origin, *parts] if origin else parts, cost_bytes
         return [mark_frame(self._number, element)], 0
 
 

@@ -2,9 +2,9 @@
 
 Forward (writer to reader): OPEN names a channel and gives it a number; SCHEMA and RECORDS carry
 Arrow IPC; DICTIONARIES is a whole Arrow stream of one batch, for schemas with dictionaries;
-BARRIER, WATERMARK and END are marks. Backward: GRANT opens a channel with its capacity, CREDIT
-gives bytes back, CLOSED says that nobody reads the channel any more. Decides what a legal frame
-is, not what it means.
+ORIGIN says where the next batch of its channel came from; BARRIER, WATERMARK and END are marks.
+Backward: GRANT opens a channel with its capacity, CREDIT gives bytes back, CLOSED says that nobody
+reads the channel any more. Decides what a legal frame is, not what it means.
 """
 
 import socket
@@ -38,6 +38,7 @@ class Kind(IntEnum):
     GRANT = 8
     CREDIT = 9
     CLOSED = 10
+    ORIGIN = 11
 
 
 FIXED_LENGTHS = {
@@ -127,6 +128,7 @@ class FrameReader:
             Kind.SCHEMA: limits.max_schema_bytes,
             Kind.RECORDS: limits.max_frame_bytes,
             Kind.DICTIONARIES: limits.max_frame_bytes,
+            Kind.ORIGIN: limits.max_origin_bytes,
         }
         self._ahead = memoryview(bytearray(READ_AHEAD_BYTES))
         self._start = self._end = 0  # what of it is read but not yet used

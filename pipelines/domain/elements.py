@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pipelines.domain.ids import CheckpointId
+from pipelines.domain.origin import RecordOrigin
 
 MAX_WATERMARK_MS = 2**62
 """Event time has ended: every window may fire."""
@@ -20,6 +21,7 @@ MIN_WATERMARK_MS = -(2**62)
 @dataclass(frozen=True, slots=True)
 class Records:
     batch: pa.RecordBatch
+    origin: RecordOrigin | None = None  # None: not known
 
 
 @dataclass(frozen=True, slots=True)

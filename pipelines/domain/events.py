@@ -10,6 +10,7 @@ import msgspec
 
 from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, RunId, Uid
+from pipelines.domain.origin import RecordOrigin
 from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.status import CheckpointKind, JobStatus, RecoveryPhase, RequestOutcome
 
@@ -119,6 +120,8 @@ class FailureOccurred(Event, frozen=True, kw_only=True):
     subtask: int | None = None
     slot: int | None = None
     detail: str = ""  # stack or log, may be empty
+    operator: Uid | None = None  # whose function raised; its vertex is the head of its chain
+    origin: RecordOrigin | None = None  # the records it was working on, as far as it is known
 
 
 class RecoveryPhaseReached(Event, frozen=True, kw_only=True):

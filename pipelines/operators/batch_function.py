@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from pipelines.domain.errors import Rejected
+from pipelines.operators.failing_row import first_failing_row
 from pipelines.operators.operator import Operator, OperatorContext
 
 BatchMapping = Callable[[pa.RecordBatch], pa.RecordBatch]
@@ -31,6 +32,9 @@ class BatchFunction(Operator):
             )
         if mapped.num_rows:
             self.context.collect(mapped)
+
+    def failing_row(self, batch: pa.RecordBatch) -> int:
+        return first_failing_row(self._function, batch)
 
 
 class ConnectedFunctions(Operator):

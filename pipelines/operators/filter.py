@@ -10,6 +10,7 @@ from pyarrow import acero
 
 from pipelines.domain.errors import Rejected
 from pipelines.operators.columns import field_of
+from pipelines.operators.failing_row import first_failing_row
 from pipelines.operators.operator import Operator
 
 MaskFunction = Callable[[pa.RecordBatch], pa.BooleanArray]
@@ -39,6 +40,9 @@ class Filter(Operator):
         kept = batch.filter(self._mask(batch))
         if kept.num_rows:
             self.context.collect(kept)
+
+    def failing_row(self, batch: pa.RecordBatch) -> int:
+        return first_failing_row(self._mask, batch)
 
 
 def _evaluator(expression: pc.Expression) -> MaskFunction:

@@ -62,6 +62,10 @@ class Operator:
         """`port` tells the inputs of a join apart; 0 elsewhere."""
         raise NotImplementedError
 
+    def failing_row(self, batch: pa.RecordBatch) -> int:
+        """Asked once, after `on_batch` has raised: the row at fault; -1 when it is not known."""
+        return -1
+
     def on_watermark(self, timestamp_ms: int) -> None:
         """Event time has reached `timestamp_ms`; it never goes back. The runtime forwards it."""
 

@@ -19,9 +19,11 @@ from pipelines.domain.elements import (
 from pipelines.domain.graph import NodeKind, Vertex
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import range_of
+from pipelines.domain.origin import RecordOrigin
 from pipelines.operators.operator import Collector, Operator, OperatorContext, SideCollector
 from pipelines.protocol.commit import CommitLog, Prepared
 from pipelines.runtime.exchange import Exchange
+from pipelines.runtime.operator_failure import is_located, located
 from pipelines.runtime.restoring import RestoredOperator
 from pipelines.state.backend import BackendFactory, FrozenState, StateBackend
 from pipelines.stream import Pipeline
@@ -85,6 +87,7 @@ class OperatorChain:
         self._ordered = [self._nodes[uid] for uid in place.vertex.nodes]
         self.records_in = 0
         self.records_out = 0
+        self.origin: RecordOrigin | None = None  # of the batch in work, or of the newest one
 
     @property
     def has_sinks(self) -> bool:
@@ -102,27 +105,35 @@ class OperatorChain:
     def head_context(self) -> OperatorContext:
         return self._ordered[0].context
 
-    def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
-        """A batch from an exchange into the head."""
+    def on_batch(
+        self, port: int, batch: pa.RecordBatch, origin: RecordOrigin | None = None
+    ) -> None:
+        """A batch from an exchange into the head. Raises OperatorFailed."""
         self.records_in += batch.num_rows
-        head = self._ordered[0]
-        if head.operator is not None:
-            head.operator.on_batch(port, batch)
-        elif head.sink is not None:
-            head.sink.writer.write(batch)
+        self.origin = origin
+        self._deliver(self._ordered[0], port, batch)
 
-    def emit_from_source(self, batch: pa.RecordBatch) -> None:
+    def emit_from_source(self, batch: pa.RecordBatch, origin: RecordOrigin | None = None) -> None:
+        """Raises OperatorFailed."""
         self.records_in += batch.num_rows
+        self.origin = origin
         self._ordered[0].context.collect(batch)
 
     def on_watermark(self, timestamp_ms: int) -> None:
         """Operators fire in topological order, then the mark leaves behind what they emitted."""
         for node in self._ordered:
             if node.operator is not None:
-                node.operator.on_watermark(timestamp_ms)
-                if timestamp_ms >= MAX_WATERMARK_MS:
-                    node.operator.on_end()
+                self._advance(node.uid, node.operator, timestamp_ms)
         self.broadcast(Watermark(timestamp_ms))
+
+    def _advance(self, uid: Uid, operator: Operator, timestamp_ms: int) -> None:
+        """What fires now is laid to the newest batch: its records moved event time on."""
+        try:
+            operator.on_watermark(timestamp_ms)
+            if timestamp_ms >= MAX_WATERMARK_MS:
+                operator.on_end()
+        except Exception as error:
+            raise located(uid, self.origin, error) from error
 
     def broadcast(self, mark: Watermark | Barrier | EndOfInput) -> None:
         for node in self._ordered:
@@ -196,7 +207,7 @@ class OperatorChain:
         return collect_side
 
     def _collector(self, successors: list[Collector], exchanges: list[Exchange]) -> Collector:
-        targets = [*successors, *(exchange.send for exchange in exchanges)]
+        targets = [*successors, *(self._sender(exchange) for exchange in exchanges)]
 
         def collect(batch: pa.RecordBatch) -> None:
             if batch.num_rows == 0:
@@ -207,11 +218,36 @@ class OperatorChain:
 
         return collect
 
+    def _sender(self, exchange: Exchange) -> Collector:
+        return lambda batch: exchange.send(batch, self.origin)
+
     def _receiver(self, node: _Node) -> Collector:
-        if node.sink is not None:
-            return node.sink.writer.write
-        operator = node.operator
-        return lambda batch: operator.on_batch(0, batch) if operator else None
+        return lambda batch: self._deliver(node, 0, batch)
+
+    def _deliver(self, node: _Node, port: int, batch: pa.RecordBatch) -> None:
+        try:
+            if node.sink is not None:
+                node.sink.writer.write(batch)
+            elif node.operator is not None:
+                node.operator.on_batch(port, batch)
+        except Exception as error:
+            raise located(node.uid, self._origin_at(node, batch, error), error) from error
+
+    def _origin_at(
+        self, node: _Node, batch: pa.RecordBatch, error: Exception
+    ) -> RecordOrigin | None:
+        """One record, if the operator knows the row and sees the rows as the source gave them."""
+        origin = self.origin
+        if origin is None or node.operator is None or is_located(error):
+            return origin
+        graph = self._pipeline.graph
+        upstreams = [graph.node(c.upstream) for c in graph.node(node.uid).inputs]
+        if any(upstream.kind is not NodeKind.SOURCE for upstream in upstreams):
+            return origin
+        if batch.num_rows != origin.records:
+            return origin  # a part of it, behind an exchange
+        row = node.operator.failing_row(batch)
+        return origin if row < 0 else origin.at_row(row)
 
     def _open_operator(
         self, uid: Uid, context: OperatorContext, state: StateBackend, restored: RestoredOperator

@@ -13,6 +13,7 @@ from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.settings import BarrierOptions
 from pipelines.domain.snapshots import SubtaskSnapshot
 from pipelines.domain.status import KillMoment
+from pipelines.protocol.repeated_failures import OperatorError
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -71,6 +72,7 @@ class Failed(Message, frozen=True, kw_only=True):
     cause: str
     detail: str
     is_fatal: bool  # trying again cannot help: bad input or a setting, not the world
+    error: OperatorError | None = None  # None: no operator raised it
 
 
 class PeerLost(Message, frozen=True, kw_only=True):

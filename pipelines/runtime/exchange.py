@@ -14,6 +14,7 @@ from pipelines.channels.channel import Output
 from pipelines.domain.elements import Element, Records
 from pipelines.domain.errors import check
 from pipelines.domain.graph import EdgeKind
+from pipelines.domain.origin import RecordOrigin
 from pipelines.state.hashing import key_groups, key_hashes
 
 Part = tuple[int, pa.RecordBatch]
@@ -45,12 +46,12 @@ class Exchange:
             case EdgeKind.HASH:
                 check(bool(hash_by), "a key has columns")
 
-    def send(self, batch: pa.RecordBatch) -> None:
+    def send(self, batch: pa.RecordBatch, origin: RecordOrigin | None = None) -> None:
         if len(self._outputs) == 1:
-            self._outputs[0].send(Records(batch))
+            self._outputs[0].send(Records(batch, origin))
             return
         for target, part in self._parts(batch):
-            self._outputs[target].send(Records(part))
+            self._outputs[target].send(Records(part, origin))
 
     def broadcast(self, mark: Element) -> None:
         for output in self._outputs:

@@ -14,9 +14,11 @@ from pipelines.domain.events import FailureOccurred, SlotLost
 from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import Attempt
 from pipelines.domain.status import JobStatus
+from pipelines.protocol.repeated_failures import RepeatedFailures
 from pipelines.protocol.restart import GiveUp, RestartAfter
 from pipelines.runtime.attempts import Attempts
 from pipelines.runtime.control import Failed
+from pipelines.runtime.failure_report import failure_of, final_reason
 from pipelines.runtime.metrics_board import MetricsBoard
 from pipelines.runtime.recovery_watch import RecoveryWatch
 from pipelines.runtime.restart_choice import restart_backoff
@@ -45,6 +47,7 @@ class Failures:
         self._board = board
         self._recovery = recovery
         self._restart = restart_backoff(parts.settings)
+        self._repeated = RepeatedFailures()
         self._draws = random.Random(parts.spec.run_id)  # for jitter
         self._suspicion: tuple[float, FailureOccurred] | None = None  # due, and what it would be
 
@@ -68,15 +71,10 @@ class Failures:
         self.fail(event, heard_ms)
 
     def on_subtask_failed(self, slot: int, message: Failed) -> None:
-        where = "" if message.vertex is None else f"{message.vertex}[{message.subtask}]: "
-        event = FailureOccurred(
-            cause=f"{where}{message.cause}",
-            vertex=message.vertex,
-            subtask=message.subtask,
-            slot=slot,
-            detail=message.detail,
-        )
-        self.fail(event, self._clock.monotonic_ms(), is_fatal=message.is_fatal)
+        event = failure_of(message, slot)
+        repeated = None if message.error is None else self._repeated.on_error(message.error)
+        no_restart = final_reason(event, repeated, is_fatal=message.is_fatal)
+        self.fail(event, self._clock.monotonic_ms(), no_restart=no_restart)
 
     def on_peer_lost(self, slot: int, problem: str) -> None:
         if self._suspicion is None:
@@ -120,17 +118,21 @@ class Failures:
     # What follows.
 
     def fail(
-        self, event: FailureOccurred, last_sign_of_life_ms: float, *, is_fatal: bool = False
+        self,
+        event: FailureOccurred,
+        last_sign_of_life_ms: float,
+        *,
+        no_restart: str | None = None,
     ) -> None:
-        """1. Record. 2. Fence the attempt. 3. Ask the restart strategy."""
+        """1. Record. 2. Fence the attempt. 3. Ask the restart strategy, unless none can help."""
         if self._attempts.host is None:
             return
         self._record.emit(event)
         self._recovery.on_failure(last_sign_of_life_ms, self._board.source_records)
         self._suspicion = None
         self._attempts.end(CheckpointFailureReason.TASK_FAILURE, event.cause)
-        if is_fatal:
-            self._give_up(event.cause, event.cause)
+        if no_restart is not None:
+            self._give_up(no_restart, no_restart)
             return
         match self._restart.on_failure(self._clock.monotonic_ms(), self._draws.uniform(-1, 1)):
             case RestartAfter(delay_ms):

@@ -51,8 +51,8 @@ class GateFeed:
             return False
         channel, element = polled
         match element:
-            case Records(batch):
-                subtask.chain.on_batch(self._ports[channel], batch)
+            case Records(batch, origin):
+                subtask.chain.on_batch(self._ports[channel], batch, origin)
             case Watermark(timestamp_ms):
                 self._on_event_time(self._watermarks.on_watermark(channel, timestamp_ms), subtask)
             case Barrier():

@@ -21,7 +21,7 @@ from pipelines.channels.handshake import prove_token
 from pipelines.channels.network import SlotNetwork
 from pipelines.channels.server import RefusedConnection
 from pipelines.domain.elements import Barrier
-from pipelines.domain.errors import InvariantViolated, Rejected
+from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import Attempt, CheckpointId, Uid
 from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.snapshots import SubtaskSnapshot
@@ -53,6 +53,7 @@ from pipelines.runtime.control import (
 from pipelines.runtime.control_link import ControlLink
 from pipelines.runtime.deployment import Deployment, deploy
 from pipelines.runtime.mailbox import CheckpointAborted, CheckpointCompleted, InjectBarrier
+from pipelines.runtime.operator_failure import OperatorFailed, described, is_fatal
 from pipelines.runtime.sampling import Sampler
 from pipelines.runtime.subtask import failure_reason
 
@@ -238,7 +239,8 @@ class SlotHost:
                 subtask=subtask,
                 cause=str(error) or type(error).__name__,
                 detail="".join(traceback.format_exception(error)),
-                is_fatal=isinstance(error, Rejected),
+                is_fatal=is_fatal(error),
+                error=described(error) if isinstance(error, OperatorFailed) else None,
             )
         )
 

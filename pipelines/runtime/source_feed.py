@@ -4,9 +4,12 @@ A source that has read everything stays: it answers barriers until the final che
 so that the tail is committed like everything before it (Flink, FLIP-147).
 """
 
+import pyarrow as pa
+
 from pipelines.channels.channel import ChannelStatistics
 from pipelines.domain.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Barrier
 from pipelines.domain.ids import CheckpointId
+from pipelines.domain.origin import RecordOrigin
 from pipelines.domain.snapshots import Json
 from pipelines.runtime.source_reader import PACED_WAIT_MS, SourceReader
 from pipelines.runtime.subtask import IDLE_WAIT_MS, Subtask, end_of_stream
@@ -34,7 +37,7 @@ class SourceFeed:
         batch = self._reader.next()
         if batch is not None:
             subtask.chain.head_context().count("records_read", batch.num_rows)
-            subtask.chain.emit_from_source(batch)
+            subtask.chain.emit_from_source(batch, self._origin(batch, subtask))
         self._advance_watermark(subtask)
         if batch is None and self._reader.is_exhausted:
             self._exhaustion_reported = True
@@ -65,6 +68,18 @@ class SourceFeed:
 
     def queued(self) -> list[ChannelStatistics]:
         return []
+
+    def _origin(self, batch: pa.RecordBatch, subtask: Subtask) -> RecordOrigin | None:
+        split = self._reader.split
+        if split is None:
+            return None
+        return RecordOrigin(
+            source=subtask.place.vertex.uid,
+            subtask=subtask.place.subtask,
+            split=split.name,
+            first_offset=split.next_offset - batch.num_rows,
+            last_offset=split.next_offset - 1,
+        )
 
     def _advance_watermark(self, subtask: Subtask) -> None:
         known_ms = self._reader.watermark_ms()

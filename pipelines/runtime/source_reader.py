@@ -36,6 +36,14 @@ class Pace:
         return self.anchor_ms + int(seconds * self.event_hours_per_s * MS_PER_HOUR)
 
 
+@dataclass(frozen=True, slots=True)
+class SplitInWork:
+    """Where the newest batch came from: the records before `next_offset`."""
+
+    name: str
+    next_offset: int
+
+
 class SourceReader:
     def __init__(
         self,
@@ -54,6 +62,7 @@ class SourceReader:
         self._batches: Iterator[pa.RecordBatch] | None = None
         self._held: pa.RecordBatch | None = None  # read, but not yet due
         self._newest_ms: int | None = None
+        self.split: SplitInWork | None = None  # None: nothing was handed out yet
 
     @property
     def is_exhausted(self) -> bool:
@@ -122,7 +131,12 @@ class SourceReader:
         return self._hand_out(batch.slice(0, due))
 
     def _hand_out(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        split = self._current_split()
         self._positions = self._positions.advanced(batch.num_rows)
+        if split is not None:
+            index, offset = split
+            name = self._source.split_id(index) or str(index)
+            self.split = SplitInWork(name, offset + batch.num_rows)
         return batch
 
 

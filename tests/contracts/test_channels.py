@@ -16,7 +16,8 @@ from pipelines.channels.gate import Gate
 from pipelines.channels.network import SlotNetwork
 from pipelines.domain.elements import Barrier, Element, EndOfInput, Records, Watermark
 from pipelines.domain.errors import InvariantViolated
-from pipelines.domain.ids import Attempt, ChannelId, CheckpointId
+from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, Uid
+from pipelines.domain.origin import RecordOrigin
 
 DEADLINE_S = 5.0
 A, B = ChannelId("a[0]>c.0[0]"), ChannelId("b[0]>c.1[0]")
@@ -360,6 +361,16 @@ def numbers(*values: int) -> Records:
     return Records(pa.record_batch({"n": pa.array(values, pa.int64())}))
 
 
+def origin_at(first: int, count: int) -> RecordOrigin:
+    return RecordOrigin(
+        source=Uid("events"),
+        subtask=0,
+        split="part-1",
+        first_offset=first,
+        last_offset=first + count - 1,
+    )
+
+
 def rows(element: Element) -> list[int]:
     assert isinstance(element, Records)
     return element.batch.column("n").to_pylist()
@@ -370,7 +381,9 @@ def random_stream(rng: random.Random) -> list[Element]:
     for i in range(rng.randint(0, 60)):
         size = rng.choice([0, 1, 30, 700])
         marks: list[Element] = [Watermark(i), Barrier(CheckpointId(i + 1), i)]
-        elements.append(rng.choice([numbers(*range(i, i + size))] * 4 + marks))
+        batch = numbers(*range(i, i + size)).batch
+        records: list[Element] = [Records(batch), Records(batch, origin_at(i, size))]
+        elements.append(rng.choice(records * 2 + marks))
     return [*elements, EndOfInput()]
 
 

@@ -79,7 +79,15 @@ def assemble(parameters: Mapping[str, str]) -> Pipeline:
         .window(tumbling(minutes=1))
         .aggregate(count=count(), total=sum("number"), uid="totals")
     )
-    totals.sink(ExactlyOnceFiles(Path(parameters["output"]), pipeline="numbers"), uid="files")
+    poison_total = int(parameters["poison_total"])
+
+    def weigh(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if pc.any(pc.equal(batch.column("total"), poison_total)).as_py():
+            raise ValueError(f"{poison_total} is too heavy")
+        return batch
+
+    weighed = totals.map_batches(weigh, totals.schema, uid="weigh")
+    weighed.sink(ExactlyOnceFiles(Path(parameters["output"]), pipeline="numbers"), uid="files")
     return env.build()
 
 
@@ -116,6 +124,7 @@ FLOW = Flow(
         Parameter("total", "7200", "how many numbers there are"),
         Parameter("hours_per_s", "", "event-hours per second; empty: as fast as possible"),
         Parameter("poison", "-1", "the number that the user's function fails on"),
+        Parameter("poison_total", "-1", "the total that a function behind the exchange fails on"),
     ),
     assemble=assemble,
 )

@@ -1,0 +1,55 @@
+"""An exception that left an operator, with the place it happened at and the records in work.
+
+Wrapped once, at the operator that raised; the operators around it in the chain pass it on.
+"""
+
+from pipelines.channels.channel import ChannelClosed
+from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.ids import Uid
+from pipelines.domain.origin import RecordOrigin
+from pipelines.protocol.repeated_failures import OperatorError
+
+
+class OperatorFailed(Exception):
+    """`origin` None: no record was in work, or it is not known where it came from."""
+
+    def __init__(self, operator: Uid, origin: RecordOrigin | None, error: Exception) -> None:
+        super().__init__(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+        self.operator = operator
+        self.origin = origin
+        self.error = error
+
+
+def is_located(error: Exception) -> bool:
+    """Raised further down the chain, or no failure: the attempt is over."""
+    return isinstance(error, OperatorFailed | ChannelClosed)
+
+
+def located(operator: Uid, origin: RecordOrigin | None, error: Exception) -> Exception:
+    """What to raise instead of `error`: itself when it is located or is no failure."""
+    if is_located(error):
+        return error
+    return OperatorFailed(operator, origin, error)
+
+
+def described(failure: OperatorFailed) -> OperatorError:
+    """What the job master needs to tell a failure that only comes back."""
+    kind = type(failure.error)
+    return OperatorError(
+        operator=failure.operator,
+        error_type=f"{kind.__module__}.{kind.__qualname__}",
+        message=str(failure.error),
+        origin=failure.origin,
+        is_of_the_world=is_of_the_world(failure.error),
+    )
+
+
+def is_of_the_world(error: BaseException) -> bool:
+    """Disk, network, a locked database: may be better in a moment, whatever the records are."""
+    return isinstance(error, Retryable | OSError)
+
+
+def is_fatal(error: BaseException) -> bool:
+    """Trying again cannot help: bad input or a setting."""
+    cause = error.error if isinstance(error, OperatorFailed) else error
+    return isinstance(cause, Rejected)

@@ -1,0 +1,55 @@
+"""A record that a function always fails on ends the run at once, with the record's position."""
+
+from pathlib import Path
+
+import pytest
+
+from pipelines.domain.events import FailureOccurred
+from pipelines.domain.origin import RecordOrigin
+from pipelines.domain.status import JobStatus
+from tests.driven_run import StartedRun
+from tests.processes.host import hosted_run
+from tests.processes.numbers import KEYS, SPLIT_RECORDS
+
+pytestmark = pytest.mark.slow
+
+STEP_S = 20.0
+POISON = 3_456
+
+
+def test_a_poison_record_is_named_with_split_and_offset_and_is_not_retried(tmp_path: Path) -> None:
+    with hosted_run(tmp_path, {"poison": str(POISON)}) as run:
+        ended = run.wait_until_over(STEP_S)
+
+    split, offset = divmod(POISON, SPLIT_RECORDS)
+    assert ended.status is JobStatus.FAILED
+    assert f"numbers[1], split numbers-{split}, offset {offset}: ValueError" in ended.reason
+    assert (
+        "3456 cannot be digested. It is the same failure as before, at numbers[1]" in ended.reason
+    )
+    first, second = failures(run)
+    assert (first.operator, first.vertex, first.subtask) == ("digest", "numbers", 1)
+    assert first.origin == second.origin
+    assert isinstance(first.origin, RecordOrigin)
+    assert (first.origin.first_offset, first.origin.last_offset) == (offset, offset)
+
+
+def test_behind_an_exchange_and_a_window_the_batch_in_work_is_named(tmp_path: Path) -> None:
+    poison_total = sum(range(6 * KEYS, 60, KEYS)) + sum(range(0, 6 * KEYS, KEYS))  # key 0, 1st min
+    paced = {"poison_total": str(poison_total), "hours_per_s": "0.2"}
+
+    with hosted_run(tmp_path, paced) as run:
+        run.wait_for(lambda _: len(failures(run)) >= 1, STEP_S)
+        failure = failures(run)[0]
+
+    assert failure.operator == "weigh"
+    assert failure.origin is not None
+    assert failure.origin.source == "numbers"
+    assert failure.origin.split.startswith("numbers-")
+    assert "weigh[" in failure.cause
+    assert "too heavy" in failure.cause
+
+
+def failures(run: StartedRun) -> list[FailureOccurred]:
+    events = (envelope.event for envelope in run.of(FailureOccurred))
+    return [event for event in events if isinstance(event, FailureOccurred)]
