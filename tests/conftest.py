@@ -3,13 +3,17 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from django.conf import settings
 
 from ftdash.embedded import java
+
+if TYPE_CHECKING:
+    from tests.object_server import ObjectServer
 
 REQUIRE_ALL = os.environ.get("FTDASH_REQUIRE_ALL") == "1"
 
@@ -30,6 +34,15 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if any(item.get_closest_marker("spark") for item in items):
         os.environ.update(java.environment())
+
+
+@pytest.fixture(scope="session")
+def objects() -> Iterator["ObjectServer"]:
+    """A real object store; importing it takes long, so only who uses it does."""
+    from tests.object_server import object_server
+
+    with object_server() as server:
+        yield server
 
 
 @pytest.hookimpl(wrapper=True)

@@ -16,12 +16,13 @@ Json = object
 """Plain JSON values; each connector converts its own with `msgspec.convert`, strictly."""
 
 
-class FileHandle(msgspec.Struct, frozen=True, kw_only=True):
+class FileHandle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One immutable file of a snapshot, by its name in the checkpoint's directory."""
 
     name: str
     length: int  # bytes
     digest: str  # BLAKE2b-256 of the content, hexadecimal
+    content: bytes | None = None  # with storage in the coordinator's memory: the file itself
 
 
 class StateHandle(msgspec.Struct, frozen=True, kw_only=True):

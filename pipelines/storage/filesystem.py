@@ -24,6 +24,7 @@ from pipelines.storage.integrity import (
     problem_of_name,
 )
 from pipelines.storage.manifest_file import MANIFEST, files_of, missing, seal, unseal
+from pipelines.storage.roots import StorageRoots
 from pipelines.storage.state_file import decoded, encoded, file_name
 from pipelines.storage.store import Damage, Publication
 
@@ -34,7 +35,7 @@ class FileSystemCheckpointStore:
     """Implements `CheckpointStore`. Touches nothing outside `roots`."""
 
     def __init__(self, roots: Sequence[str]) -> None:
-        self._roots = [Path(root).resolve() for root in roots]
+        self._roots = StorageRoots(roots)
 
     def write_batches(
         self,
@@ -45,7 +46,7 @@ class FileSystemCheckpointStore:
         *,
         open_format: bool,
     ) -> FileHandle:
-        directory = self._checked(location)
+        directory = self._roots.directory(location)
         name = file_name(stem, open_format=open_format)
         temporary = directory / f".{name}.{uuid.uuid4().hex}"
         try:
@@ -62,7 +63,7 @@ class FileSystemCheckpointStore:
         return handle
 
     def read_batches(self, location: str, file: FileHandle) -> Iterator[pa.RecordBatch]:
-        directory = self._checked(location)
+        directory = self._roots.directory(location)
         problem = _problem_of(directory, file)
         if problem is not None:
             raise CorruptSnapshot(problem)
@@ -72,7 +73,7 @@ class FileSystemCheckpointStore:
     def publish(self, location: str, manifest: Manifest) -> Publication:
         """Raises Retryable when the storage fails; whether it was published is then unknown, so the
         caller tries again or discards it."""
-        directory = self._checked(location)
+        directory = self._roots.directory(location)
         content = seal(manifest)
         temporary = directory / f".{MANIFEST}.{uuid.uuid4().hex}"
         try:
@@ -95,7 +96,7 @@ class FileSystemCheckpointStore:
         return Publication.ALREADY_PUBLISHED if same else Publication.CONFLICT
 
     def manifest(self, location: str) -> Manifest:
-        path = self._checked(location) / MANIFEST
+        path = self._roots.directory(location) / MANIFEST
         try:
             content = path.read_bytes()
         except FileNotFoundError as error:
@@ -109,17 +110,21 @@ class FileSystemCheckpointStore:
             manifest = self.manifest(location)
         except CorruptSnapshot as error:
             return [Damage(MANIFEST, str(error))]
-        directory = self._checked(location)
+        directory = self._roots.directory(location)
         problems = ((file, _problem_of(directory, file)) for file in files_of(manifest))
         return [Damage(file.name, problem) for file, problem in problems if problem is not None]
 
     def published(self, root: str) -> list[str]:
-        return [str(path.parent) for path in self._checked(root).glob(f"*/{MANIFEST}")]
+        return [str(path.parent) for path in self._roots.directory(root).glob(f"*/{MANIFEST}")]
+
+    def names(self, root: str) -> list[str]:
+        directory = self._roots.directory(root)
+        return [path.name for path in directory.iterdir()] if directory.is_dir() else []
 
     def discard(self, location: str) -> None:
         """Raises Retryable when the manifest cannot be deleted; then the point is whole."""
-        directory = self._checked(location)
-        if directory in self._roots:
+        directory = self._roots.directory(location)
+        if self._roots.is_root(directory):
             raise Rejected(f"{location} is the storage itself and not a point in it; it is kept.")
         try:
             (directory / MANIFEST).unlink(missing_ok=True)
@@ -129,14 +134,8 @@ class FileSystemCheckpointStore:
             raise Retryable(f"{MANIFEST} cannot be deleted in {location}: {error}") from error
         shutil.rmtree(directory, ignore_errors=True)  # without a manifest the rest is garbage
 
-    def _checked(self, location: str) -> Path:
-        path = Path(location).resolve()
-        if not any(path.is_relative_to(root) for root in self._roots):
-            raise Rejected(f"{location} lies outside the configured storage and is not touched.")
-        return path
 
-
-def _write_durably(path: Path, name: str, pieces: Iterable[bytes]) -> FileHandle:
+def _write_durably(path: Path, name: str, pieces: Iterable[bytes | memoryview]) -> FileHandle:
     digest = RunningDigest()
     with open(path, "xb") as file:
         for piece in pieces:

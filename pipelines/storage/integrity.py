@@ -19,7 +19,7 @@ class RunningDigest:
         self._hash = hashlib.blake2b(digest_size=DIGEST_BYTES)
         self.length = 0
 
-    def update(self, piece: bytes) -> None:
+    def update(self, piece: bytes | memoryview) -> None:
         self._hash.update(piece)
         self.length += len(piece)
 
@@ -31,7 +31,7 @@ def digest_of(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=DIGEST_BYTES).hexdigest()
 
 
-def handle_of(name: str, pieces: Iterable[bytes]) -> FileHandle:
+def handle_of(name: str, pieces: Iterable[bytes | memoryview]) -> FileHandle:
     digest = RunningDigest()
     for piece in pieces:
         digest.update(piece)

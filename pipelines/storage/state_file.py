@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 ARROW = ".arrow"
 PARQUET = ".parquet"
 
+Piece = memoryview
+
 
 def file_name(stem: str, *, open_format: bool) -> str:
     return stem + (PARQUET if open_format else ARROW)
@@ -20,7 +22,7 @@ def file_name(stem: str, *, open_format: bool) -> str:
 
 def encoded(
     schema: pa.Schema, batches: Iterable[pa.RecordBatch], *, open_format: bool
-) -> Iterator[bytes]:
+) -> Iterator[Piece]:
     """The bytes of one file, in order; at most one batch of them exists at a time."""
     sink = _Drain()
     file = pa.PythonFile(sink, mode="w")
@@ -46,12 +48,13 @@ class _Drain:
     """The file-like end of an Arrow writer: keeps what was written until it is taken."""
 
     def __init__(self) -> None:
-        self._pieces: list[bytes] = []
+        self._pieces: list[Piece] = []
         self.closed = False
 
-    def write(self, piece: bytes) -> int:
-        self._pieces.append(piece)
-        return len(piece)
+    def write(self, piece: bytes | pa.Buffer) -> int:
+        view = memoryview(piece).cast("B")  # of an Arrow buffer, which it keeps alive, uncopied
+        self._pieces.append(view)
+        return len(view)
 
     def flush(self) -> None:
         """Nothing is held back here."""
@@ -59,7 +62,7 @@ class _Drain:
     def close(self) -> None:
         self.closed = True
 
-    def drained(self) -> list[bytes]:
+    def drained(self) -> list[Piece]:
         pieces, self._pieces = self._pieces, []
         return pieces
 

@@ -51,23 +51,37 @@ class CheckpointStore(Protocol):
 
         Raises:
             CorruptSnapshot: the file is missing, truncated or altered; the message names it.
+            Retryable: the storage does not answer.
         """
         ...
 
     def publish(self, location: str, manifest: Manifest) -> Publication:
-        """Make the checkpoint complete: durable, atomic, create-if-absent."""
+        """Make the checkpoint complete: durable, atomic, create-if-absent.
+
+        Raises:
+            Retryable: the storage failed; whether the point is complete is unknown.
+        """
         ...
 
     def manifest(self, location: str) -> Manifest:
-        """Raises CorruptSnapshot (missing, truncated, altered, newer format), naming the file."""
+        """Raises CorruptSnapshot (missing, truncated, altered, newer format), naming the file, and
+        Retryable when the storage does not answer: that says nothing about the point."""
         ...
 
     def verify(self, location: str) -> list[Damage]:
-        """Check the manifest and every file it names; empty means the point can be restored."""
+        """Check the manifest and every file it names; empty means the point can be restored.
+
+        Raises:
+            Retryable: the storage does not answer.
+        """
         ...
 
     def published(self, root: str) -> list[str]:
         """Locations of all points with a manifest file below `root`, in no particular order."""
+        ...
+
+    def names(self, root: str) -> list[str]:
+        """Of everything directly below `root`, complete or not; for a driver's start only."""
         ...
 
     def discard(self, location: str) -> None:

@@ -1,0 +1,39 @@
+"""Where the snapshots of a run go: checkpoints by run, savepoints by pipeline; a path or a URL.
+
+The run's own directory (journal, lease, requests) is `domain.run` and always a shared file system.
+Source: Flink's layout, `<execution.checkpointing.dir>/<job id>/chk-<id>`.
+"""
+
+import re
+from dataclasses import dataclass
+
+from pipelines.domain.ids import CheckpointId, RunId
+
+OBJECT_SCHEMES = ("s3",)
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):")
+
+
+def scheme_of(location: str) -> str:
+    """`s3` of `s3://bucket/key`; empty for a path."""
+    match = _SCHEME.match(location)
+    return match[1] if match else ""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPlaces:
+    """`checkpoints` belongs to the run alone; `savepoints` is shared by all runs."""
+
+    run_id: RunId
+    checkpoints: str
+    savepoints: str
+
+    def checkpoint(self, checkpoint_id: CheckpointId) -> str:
+        return f"{self.checkpoints}/chk-{checkpoint_id}"
+
+    def savepoint(self, checkpoint_id: CheckpointId) -> str:
+        return f"{self.savepoints}/savepoint-{self.run_id}-{checkpoint_id}"
+
+    def checkpoint_id_of(self, name: str) -> CheckpointId | None:
+        """The id in the name of a directory of this run; None for what is not a point of it."""
+        match = re.fullmatch(rf"(?:chk|savepoint-{re.escape(self.run_id)})-([0-9]{{1,18}})", name)
+        return CheckpointId(int(match[1])) if match else None

@@ -1,0 +1,128 @@
+"""Checkpoints in the coordinator's memory: small state travels in the acknowledgement.
+
+A file is the `content` of its handle, so that the manifest holds the whole point; the driver keeps
+manifests, and slots keep nothing. Lost with the driver: a restart of an attempt recovers from it, a
+new driver of the run does not.
+
+Source: Flink, `JobManagerCheckpointStorage` and `ByteStreamStateHandle`.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator
+
+import msgspec
+import pyarrow as pa
+
+from pipelines.domain.errors import CorruptSnapshot, Retryable
+from pipelines.domain.snapshots import FileHandle, Manifest
+from pipelines.storage.integrity import (
+    RunningDigest,
+    handle_of,
+    problem_of_content,
+    problem_of_length,
+    problem_of_name,
+)
+from pipelines.storage.manifest_file import MANIFEST, files_of, missing, seal, unseal
+from pipelines.storage.state_file import decoded, encoded, file_name
+from pipelines.storage.store import Damage, Publication
+
+MAX_POINT_BYTES = 32 << 20
+"""Of one point: every slot of an attempt is sent it in one control frame to restore from."""
+
+
+class MemoryCheckpointStore:
+    """Implements `CheckpointStore`. From any thread."""
+
+    def __init__(self, max_state_bytes: int) -> None:
+        self._max_state_bytes = max_state_bytes
+        self._lock = threading.Lock()
+        self._points: dict[str, bytes] = {}  # location -> the manifest's file
+
+    def write_batches(
+        self,
+        location: str,
+        stem: str,
+        schema: pa.Schema,
+        batches: Iterable[pa.RecordBatch],
+        *,
+        open_format: bool,
+    ) -> FileHandle:
+        name = file_name(stem, open_format=open_format)
+        digest, content = RunningDigest(), bytearray()
+        for piece in encoded(schema, batches, open_format=open_format):
+            digest.update(piece)
+            content += piece
+            if digest.length > self._max_state_bytes:
+                raise _too_large(name, f"{self._max_state_bytes} bytes")
+        return msgspec.structs.replace(digest.handle(name), content=bytes(content))
+
+    def read_batches(self, location: str, file: FileHandle) -> Iterator[pa.RecordBatch]:
+        problem = _problem_of(location, file)
+        if problem is not None or file.content is None:
+            raise CorruptSnapshot(problem or _missing(location, file))
+        yield from decoded(file.name, pa.py_buffer(file.content))
+
+    def publish(self, location: str, manifest: Manifest) -> Publication:
+        content = seal(manifest)
+        if len(content) > MAX_POINT_BYTES:
+            raise _too_large(f"The checkpoint at {location}", f"{MAX_POINT_BYTES} bytes")
+        with self._lock:
+            found = self._points.setdefault(location, content)
+        if found is content:
+            return Publication.PUBLISHED
+        return Publication.ALREADY_PUBLISHED if found == content else Publication.CONFLICT
+
+    def manifest(self, location: str) -> Manifest:
+        where = f"{location}/{MANIFEST}"
+        with self._lock:
+            content = self._points.get(location)
+        if content is None:
+            raise missing(where)
+        return unseal(where, content)
+
+    def verify(self, location: str) -> list[Damage]:
+        try:
+            manifest = self.manifest(location)
+        except CorruptSnapshot as error:
+            return [Damage(MANIFEST, str(error))]
+        problems = ((file, _problem_of(location, file)) for file in files_of(manifest))
+        return [Damage(file.name, problem) for file, problem in problems if problem is not None]
+
+    def published(self, root: str) -> list[str]:
+        with self._lock:
+            return [location for location in self._points if _parent(location) == root]
+
+    def names(self, root: str) -> list[str]:
+        return [location.rpartition("/")[2] for location in self.published(root)]
+
+    def discard(self, location: str) -> None:
+        with self._lock:
+            self._points.pop(location, None)
+
+
+def _problem_of(location: str, file: FileHandle) -> str | None:
+    problem = problem_of_name(location, file.name)
+    if problem is not None:
+        return problem
+    where, content = f"{location}/{file.name}", file.content
+    if content is None:
+        return _missing(location, file)
+    return problem_of_length(where, len(content), file) or problem_of_content(
+        where, handle_of(file.name, [content]), file
+    )
+
+
+def _missing(location: str, file: FileHandle) -> str:
+    return f"{location}/{file.name} is missing."
+
+
+def _too_large(what: str, most: str) -> Retryable:
+    return Retryable(
+        f"{what} is larger than {most}, the most that the coordinator's memory takes; set"
+        " execution.checkpointing.storage to filesystem, or raise"
+        " execution.checkpointing.jobmanager.max-state-size."
+    )
+
+
+def _parent(location: str) -> str:
+    return location.rpartition("/")[0]

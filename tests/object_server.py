@@ -1,0 +1,220 @@
+"""A real S3 server on a free port, and a door in front of it through which failures come.
+
+The door passes every request on and numbers it; a fault strikes the requests that the test names.
+Like S3, and unlike the server behind it, it compares a body with the checksum that came with it.
+"""
+
+import base64
+import hashlib
+import http.client
+import logging
+import socket
+import struct
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from moto.server import ThreadedMotoServer
+
+BUCKET = "snapshots"
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "key-of-a-test", "AWS_SECRET_ACCESS_KEY": "secret-of-a-test"}
+ANYBODY = "AWS4-HMAC-SHA256 Credential=anybody/20260101/us-east-1/s3/aws4_request"
+HOP_BY_HOP = ("transfer-encoding", "connection", "content-length")
+
+
+class Fault(Enum):
+    SERVER_ERROR = auto()
+    DENIED = auto()
+    CUT_UPLOAD = auto()  # the connection breaks before the body is read; nothing is stored
+    LOST_ANSWER = auto()  # the request is carried out, its answer never arrives
+    CUT_ANSWER = auto()  # half of the body of the answer arrives
+    SLOW = auto()  # carried out after the client has stopped waiting
+    ALTERED = auto()  # one bit of the body flips on its way
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    number: int  # from 1, since the plan was made
+    method: str
+    path: str
+    length: int  # bytes of the body
+
+
+Plan = Callable[[Request], Fault | None]
+
+
+def never(request: Request) -> Fault | None:
+    return None
+
+
+def on_number(number: int, fault: Fault) -> Plan:
+    return lambda request: fault if request.number == number else None
+
+
+def from_number(number: int, fault: Fault) -> Plan:
+    return lambda request: fault if request.number >= number else None
+
+
+def on_path(part: str, fault: Fault, *, method: str = "PUT") -> Plan:
+    return lambda r: fault if part in r.path and r.method == method else None
+
+
+def once(plan: Plan) -> Plan:
+    """Strikes at the first request that the plan names and never again."""
+    struck: list[Request] = []
+
+    def strike(request: Request) -> Fault | None:
+        fault = None if struck else plan(request)
+        if fault is not None:
+            struck.append(request)
+        return fault
+
+    return strike
+
+
+@dataclass(slots=True)
+class ObjectServer:
+    """`plan` may be changed at any time; `requests` are those since it was changed."""
+
+    server: tuple[str, int]
+    slow_s: float = 0.6
+    requests: list[Request] = field(default_factory=list)
+    _plan: Plan = never
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    port: int = 0
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            **CREDENTIALS,
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
+            "AWS_REGION": "us-east-1",
+        }
+
+    def new_root(self) -> str:
+        return f"s3://{BUCKET}/{uuid.uuid4().hex}"
+
+    def plan(self, plan: Plan) -> None:
+        with self._lock:
+            self._plan, self.requests = plan, []
+
+    def fault_for(self, method: str, path: str, length: int) -> Fault | None:
+        with self._lock:
+            request = Request(len(self.requests) + 1, method, path, length)
+            self.requests.append(request)
+            return self._plan(request)
+
+    def ask(
+        self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
+    ) -> tuple[http.client.HTTPResponse, bytes]:
+        """The server itself, behind the door."""
+        connection = http.client.HTTPConnection(*self.server, timeout=20)
+        try:
+            connection.request(method, path, body, headers or {"authorization": ANYBODY})
+            answer = connection.getresponse()
+            return answer, answer.read()
+        finally:
+            connection.close()
+
+
+@contextmanager
+def object_server() -> Iterator[ObjectServer]:
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    moto.start()
+    server = ObjectServer(moto.get_host_and_port())
+    door = _Door(("127.0.0.1", 0), _handler_of(server))
+    server.port = door.server_address[1]
+    threading.Thread(target=door.serve_forever, args=(0.02,), daemon=True).start()
+    server.ask("PUT", f"/{BUCKET}")
+    try:
+        yield server
+    finally:
+        door.shutdown()
+        door.server_close()
+        moto.stop()
+
+
+class _Door(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hung up is part of these tests."""
+
+
+def _handler_of(server: ObjectServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+
+        def handle_any(self) -> None:
+            length = int(self.headers.get("content-length") or 0)
+            fault = server.fault_for(self.command, self.path, length)
+            if fault is Fault.CUT_UPLOAD:
+                self.rfile.read(length // 2)
+                self.reset()
+                return
+            body = self.rfile.read(length)
+            if fault is Fault.ALTERED and body:
+                body = bytes([body[0] ^ 1]) + body[1:]
+            if fault is Fault.SERVER_ERROR:
+                self.answer(500, [], b"")
+            elif fault is Fault.DENIED:
+                self.answer(403, [], b"<Error><Code>AccessDenied</Code></Error>")
+            elif _is_altered(self.headers.get("x-amz-checksum-sha256"), body):
+                self.answer(400, [], b"<Error><Code>BadDigest</Code></Error>")
+            else:
+                self.pass_on(body, fault)
+
+        def pass_on(self, body: bytes, fault: Fault | None) -> None:
+            answer, content = server.ask(self.command, self.path, body, dict(self.headers))
+            if fault is Fault.SLOW:
+                time.sleep(server.slow_s)
+            if fault is Fault.LOST_ANSWER:
+                self.reset()
+                return
+            cut = fault is Fault.CUT_ANSWER
+            self.answer(answer.status, answer.getheaders(), content, cut=cut)
+
+        def answer(
+            self, status: int, headers: list[tuple[str, str]], content: bytes, cut: bool = False
+        ) -> None:
+            lengths = [v for name, v in headers if name.lower() == "content-length"]
+            self.send_response(status)
+            for name, value in headers:
+                if name.lower() not in HOP_BY_HOP:
+                    self.send_header(name, value)
+            is_head = self.command == "HEAD"
+            length = lengths[0] if is_head and lengths else str(len(content))
+            self.send_header("content-length", length)
+            self.end_headers()
+            if not is_head:
+                self.wfile.write(content[: len(content) // 2] if cut else content)
+            if cut:
+                self.reset()
+
+        def reset(self) -> None:
+            self.close_connection = True
+            linger = struct.pack("ii", 1, 0)
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            self.wfile.flush()
+            self.connection.close()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Tests speak for themselves."""
+
+        do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = handle_any  # noqa: N815
+
+    return Handler
+
+
+def _is_altered(checksum: str | None, body: bytes) -> bool:
+    if checksum is None:
+        return False
+    return base64.b64decode(checksum) != hashlib.sha256(body).digest()

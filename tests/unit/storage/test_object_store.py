@@ -1,0 +1,353 @@
+"""An object store that fails, hangs, lies about lengths and dies, at every single request."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+
+import pyarrow as pa
+import pytest
+
+from pipelines.domain.errors import CorruptSnapshot, Retryable
+from pipelines.domain.snapshots import FileHandle
+from pipelines.storage.object_clients import ObjectStoreLimits
+from pipelines.storage.object_store import PUBLISH_TRIES, ObjectCheckpointStore
+from pipelines.storage.store import Publication
+from tests.contracts.stored_points import named_environment
+from tests.object_server import (
+    BUCKET,
+    CREDENTIALS,
+    Fault,
+    ObjectServer,
+    Plan,
+    from_number,
+    never,
+    on_number,
+    on_path,
+    once,
+)
+from tests.unit.storage.points import SCHEMA, manifest_of, rows
+
+REQUESTS_MAX = 50
+RETRIES = 2
+PART_BYTES = 5 << 20  # S3's least
+PASSING = [Fault.SERVER_ERROR, Fault.CUT_UPLOAD, Fault.LOST_ANSWER, Fault.SLOW]
+LASTING = [Fault.SERVER_ERROR, Fault.CUT_UPLOAD, Fault.SLOW, Fault.DENIED, Fault.ALTERED]
+
+
+@pytest.fixture
+def server(objects: ObjectServer) -> Iterator[ObjectServer]:
+    objects.plan(never)
+    with named_environment(objects.environment):
+        yield objects
+    objects.plan(never)
+
+
+@pytest.fixture
+def root(server: ObjectServer) -> str:
+    return server.new_root()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("last", [Fault.CUT_UPLOAD, Fault.LOST_ANSWER])
+def test_a_death_at_any_request_leaves_the_point_whole_or_absent_and_a_second_try_possible(
+    server: ObjectServer, root: str, last: Fault
+) -> None:
+    """`last`: whether the last request of the dying process was still carried out."""
+    for number in range(1, REQUESTS_MAX):
+        location = f"{root}/chk-{number}"
+        server.plan(dying_at(number, last))
+
+        outcome = ending_of(partial(take_point, store_at(root, retries=0), location))
+
+        request_count = len(server.requests)
+        server.plan(never)
+        assert_whole_or_absent(root, location)
+        assert take_point(store_at(root), location) in (
+            Publication.PUBLISHED,
+            Publication.ALREADY_PUBLISHED,
+        )
+        assert store_at(root).verify(location) == []
+        if request_count < number:
+            assert outcome is Publication.PUBLISHED
+            assert number == 4  # two files and the manifest, one request each
+            return
+    pytest.fail("a point takes a bounded number of requests")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", PASSING)
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_fault_that_passes_is_not_noticed(
+    server: ObjectServer, root: str, fault: Fault, number: int
+) -> None:
+    location = f"{root}/chk-1"
+    server.plan(on_number(number, fault))
+
+    outcome = take_point(store_at(root), location)
+
+    is_own_met_again = number == 3 and fault in (Fault.LOST_ANSWER, Fault.SLOW)
+    assert outcome is (Publication.ALREADY_PUBLISHED if is_own_met_again else Publication.PUBLISHED)
+    assert store_at(root).verify(location) == []
+
+
+def test_a_manifest_whose_answer_was_lost_is_recognised_without_another_try(
+    server: ObjectServer, root: str
+) -> None:
+    store = store_at(root, retries=0)
+    server.plan(once(on_path("manifest.json", Fault.LOST_ANSWER)))
+
+    assert take_point(store, f"{root}/chk-1") is Publication.ALREADY_PUBLISHED
+
+
+def test_an_answer_that_was_lost_does_not_hide_somebody_else_s_manifest(
+    server: ObjectServer, root: str
+) -> None:
+    location = f"{root}/chk-1"
+    take_point(store_at(root), location, attempt=2)
+    server.plan(once(on_path("manifest.json", Fault.LOST_ANSWER)))
+
+    assert take_point(store_at(root), location, attempt=1) is Publication.CONFLICT
+    assert store_at(root).manifest(location).attempt == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", LASTING)
+@pytest.mark.parametrize("what", ["count-0", "manifest.json"])
+def test_a_fault_that_lasts_is_told_by_name_after_a_bounded_number_of_tries(
+    server: ObjectServer, root: str, fault: Fault, what: str
+) -> None:
+    location = f"{root}/chk-1"
+    server.plan(on_path(what, fault))
+
+    outcome = ending_of(partial(take_point, store_at(root), location))
+
+    tries = [r for r in server.requests if what in r.path and r.method == "PUT"]
+    assert 1 <= len(tries) <= (1 + RETRIES) * PUBLISH_TRIES
+    if fault is Fault.SLOW and what == "manifest.json":
+        assert outcome is Publication.ALREADY_PUBLISHED  # it was carried out, and is found
+        return
+    assert isinstance(outcome, Retryable)
+    assert what in str(outcome)
+    assert location in str(outcome)
+    assert len(str(outcome).splitlines()) == 1
+    assert not any(secret in str(outcome) for secret in CREDENTIALS.values())
+    server.plan(never)
+    assert_whole_or_absent(root, location)
+
+
+def test_what_was_altered_on_its_way_is_not_stored(server: ObjectServer, root: str) -> None:
+    location = f"{root}/chk-1"
+    server.plan(on_path("count-0", Fault.ALTERED))
+
+    with pytest.raises(Retryable, match="count-0"):
+        write(store_at(root), location, "count-0")
+
+    server.plan(never)
+    assert store_at(root).names(location) == []
+
+
+@pytest.mark.parametrize("fault", [Fault.SERVER_ERROR, Fault.CUT_ANSWER])
+def test_a_read_that_fails_once_is_repeated(server: ObjectServer, root: str, fault: Fault) -> None:
+    location = f"{root}/chk-1"
+    take_point(store_at(root), location)
+    server.plan(once(on_path("count-1", fault, method="GET")))
+
+    assert store_at(root).verify(location) == []
+
+
+@pytest.mark.parametrize("what", ["count-1", "manifest.json"])
+@pytest.mark.parametrize("fault", [Fault.SERVER_ERROR, Fault.CUT_ANSWER, Fault.DENIED])
+def test_a_storage_that_does_not_answer_damages_no_point(
+    server: ObjectServer, root: str, fault: Fault, what: str
+) -> None:
+    location = f"{root}/chk-1"
+    take_point(store_at(root), location)
+    server.plan(on_path(what, fault, method="GET"))
+
+    with pytest.raises(Retryable, match=f"{location}/{what}.* cannot be read"):
+        store_at(root).verify(location)
+
+
+def test_taking_and_restoring_a_point_lists_and_copies_nothing(
+    server: ObjectServer, root: str
+) -> None:
+    location, store = f"{root}/chk-1", store_at(root)
+
+    take_point(store, location)
+    for subtask in store.manifest(location).subtasks:
+        for state in subtask.operators[0].states:
+            list(store.read_batches(location, state.file))
+
+    asked = [(request.method, request.path.count("/")) for request in server.requests]
+    depth = location.count("/")  # every request names an object below the point
+    assert [method for method, _ in asked] == ["PUT"] * 3 + ["GET"] * 3
+    assert all(slashes == depth for _, slashes in asked)
+    assert not any("?" in request.path for request in server.requests)
+
+
+@pytest.mark.slow
+def test_a_large_file_goes_up_in_parts_and_comes_back(server: ObjectServer, root: str) -> None:
+    batches = [large_batch(n) for n in range(6)]
+
+    file = write(store_at(root), f"{root}/chk-1", "large", batches)
+
+    parts = [request for request in server.requests if "partNumber" in request.path]
+    assert len(parts) == -(-file.length // PART_BYTES)
+    assert all(part.length <= PART_BYTES for part in parts)
+    assert list(store_at(root).read_batches(f"{root}/chk-1", file)) == batches
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [Fault.SERVER_ERROR, Fault.CUT_UPLOAD])
+@pytest.mark.parametrize("where", ["partNumber=2", "uploadId"])
+def test_a_large_file_that_cannot_be_finished_leaves_nothing(
+    server: ObjectServer, root: str, fault: Fault, where: str
+) -> None:
+    method = "PUT" if "part" in where else "POST"
+    server.plan(on_path(where, fault, method=method))
+
+    outcome = ending_of(
+        partial(write, store_at(root), f"{root}/chk-1", "large", [large_batch(n) for n in range(3)])
+    )
+
+    server.plan(never)
+    assert isinstance(outcome, Retryable)
+    assert store_at(root).names(f"{root}/chk-1") == []
+    assert b"<UploadId>" not in server.ask("GET", f"/{BUCKET}?uploads")[1]
+
+
+@pytest.mark.slow
+def test_rows_that_fail_are_the_caller_s_failure_and_leave_nothing(
+    server: ObjectServer, root: str
+) -> None:
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield large_batch(0)
+        yield large_batch(1)
+        raise ZeroDivisionError("a bug in the state")
+
+    with pytest.raises(ZeroDivisionError):
+        write(store_at(root), f"{root}/chk-1", "large", broken())
+
+    assert store_at(root).names(f"{root}/chk-1") == []
+    assert b"<UploadId>" not in server.ask("GET", f"/{BUCKET}?uploads")[1]
+
+
+@pytest.mark.slow
+def test_an_upload_holds_a_few_parts_and_not_the_file(server: ObjectServer, root: str) -> None:
+    """128 MiB in a process of its own, whose memory is measured."""
+    program = [sys.executable, "-m", "tests.unit.storage.large_upload", root, "128"]
+
+    grown_mib = float(subprocess.run(program, check=True, capture_output=True).stdout)
+
+    assert grown_mib < 40  # three parts of 8 MiB, and what the allocator keeps
+
+
+def test_a_point_is_discarded_by_its_manifest_first(server: ObjectServer, root: str) -> None:
+    location = f"{root}/chk-1"
+    take_point(store_at(root), location)
+    server.plan(never)
+
+    store_at(root).discard(location)
+
+    first = server.requests[0]
+    assert first.path.endswith("manifest.json") or first.method == "POST"
+    assert store_at(root).names(location) == []
+
+
+def test_a_manifest_that_cannot_be_deleted_keeps_its_point_whole(
+    server: ObjectServer, root: str
+) -> None:
+    location = f"{root}/chk-1"
+    take_point(store_at(root), location)
+    server.plan(lambda request: Fault.SERVER_ERROR)
+
+    with pytest.raises(Retryable, match=r"manifest\.json cannot be deleted"):
+        store_at(root).discard(location)
+
+    server.plan(never)
+    assert store_at(root).verify(location) == []
+
+
+def test_a_death_while_discarding_leaves_the_point_whole_or_absent(
+    server: ObjectServer, root: str
+) -> None:
+    for number in range(1, REQUESTS_MAX):
+        location = f"{root}/chk-{number}"
+        take_point(store_at(root), location)
+        server.plan(from_number(number, Fault.CUT_UPLOAD))
+
+        ending_of(partial(store_at(root, retries=0).discard, location))
+
+        request_count = len(server.requests)
+        server.plan(never)
+        assert_whole_or_absent(root, location)
+        if request_count < number:
+            return
+    pytest.fail("discarding takes a bounded number of requests")
+
+
+@pytest.mark.parametrize("stem", ["räume-0", "a b%2F+c-0", "[x]~&=-0"])
+def test_an_awkward_uid_names_a_file_like_any_other(
+    server: ObjectServer, root: str, stem: str
+) -> None:
+    file = write(store_at(root), f"{root}/chk-1", stem)
+
+    assert list(store_at(root).read_batches(f"{root}/chk-1", file)) == [rows()]
+    assert store_at(root).names(f"{root}/chk-1") == [file.name]
+
+
+def store_at(root: str, retries: int = RETRIES) -> ObjectCheckpointStore:
+    limits = ObjectStoreLimits(
+        request_timeout_ms=300,
+        retries=retries,
+        first_backoff_ms=1,
+        max_backoff_ms=5,
+        part_bytes=PART_BYTES,
+    )
+    return ObjectCheckpointStore([root], limits)
+
+
+def dying_at(number: int, last: Fault) -> Plan:
+    """The request of this number is the last one; what follows reaches nobody."""
+    after = from_number(number + 1, Fault.CUT_UPLOAD)
+    return lambda request: last if request.number == number else after(request)
+
+
+def take_point(store: ObjectCheckpointStore, location: str, attempt: int = 1) -> Publication:
+    """What a checkpoint asks of the store: two files, then the manifest."""
+    files = [write(store, location, f"count-{n}") for n in range(2)]
+    return store.publish(location, manifest_of(files, attempt))
+
+
+def write(
+    store: ObjectCheckpointStore, location: str, stem: str, batches: object = None
+) -> FileHandle:
+    given = [rows()] if batches is None else batches
+    schema = SCHEMA if batches is None else LARGE
+    return store.write_batches(location, stem, schema, given, open_format=False)  # type: ignore[arg-type]
+
+
+def ending_of(act: object) -> object:
+    """What it returns, or the failure that it may end in."""
+    try:
+        return act()  # type: ignore[operator]
+    except Retryable as failure:
+        return failure
+
+
+def assert_whole_or_absent(root: str, location: str) -> None:
+    store = store_at(root)
+    if location in store.published(root):
+        assert store.verify(location) == []
+    else:
+        with pytest.raises(CorruptSnapshot, match=r"manifest\.json is missing"):
+            store.manifest(location)
+
+
+LARGE = pa.schema([("blob", pa.binary())])
+
+
+def large_batch(number: int) -> pa.RecordBatch:
+    """3 MiB, so that parts and batches do not end together."""
+    return pa.RecordBatch.from_arrays([pa.array([bytes([number]) * (3 << 20)])], schema=LARGE)
