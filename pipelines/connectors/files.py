@@ -72,10 +72,15 @@ class ExactlyOnceFiles:
 
 
 class Committable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A prepared file and the name under which it becomes visible; names within the directory."""
+    """A prepared file and the name under which it becomes visible; names within the directory.
+
+    `directory` is where it was prepared. A point may be restored into a pipeline that writes
+    elsewhere: then the file belongs to whoever restores the point there, and is left alone.
+    """
 
     temporary: str
     final: str
+    directory: str | None = None
     length: int  # bytes
     digest: str  # BLAKE2b-256 of the content, hexadecimal
 
@@ -114,7 +119,8 @@ class FilesWriter:
         files = msgspec.convert(committables, list[Committable])
         with writing(self._target.directory):
             for file in files:
-                self._make_visible(file)
+                if not self._belongs_elsewhere(file):
+                    self._make_visible(file)
             if files:
                 sync_directory(self._target.directory)
 
@@ -151,8 +157,19 @@ class FilesWriter:
         self._parquet = self._in_progress = None
         self._file_count += 1
         return Committable(
-            temporary=prepared.name, final=f"part-{run_id}-{place}", length=length, digest=digest
+            temporary=prepared.name,
+            final=f"part-{run_id}-{place}",
+            directory=str(self._target.directory),
+            length=length,
+            digest=digest,
         )
+
+    def _belongs_elsewhere(self, file: Committable) -> bool:
+        """Not so when the directory has only been moved: then the files are here."""
+        here = self._target.directory
+        if file.directory is None or Path(file.directory) == here:
+            return False
+        return not (here / file.temporary).exists() and not (here / file.final).exists()
 
     def _make_visible(self, file: Committable) -> None:
         """Idempotent: a final file of the same content is the proof of an earlier commit."""

@@ -7,7 +7,7 @@ makes that harmless. Each ends in exactly one `RequestEnded` event.
 import msgspec
 
 from pipelines.domain.ids import RequestId
-from pipelines.domain.status import KillMoment
+from pipelines.domain.status import KillMoment, SavepointFormat
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -21,11 +21,19 @@ class TriggerCheckpoint(Command, frozen=True, kw_only=True):
 
 
 class TakeSavepoint(Command, frozen=True, kw_only=True):
-    pass
+    format: SavepointFormat = SavepointFormat.CANONICAL
 
 
 class StopWithSavepoint(Command, frozen=True, kw_only=True):
-    pass
+    """End once the savepoint's output is committed. If it fails, the run goes on."""
+
+    format: SavepointFormat = SavepointFormat.CANONICAL
+
+
+class CancelWithSavepoint(Command, frozen=True, kw_only=True):
+    """As StopWithSavepoint, but the run ends as cancelled (Flink's `cancel -s`)."""
+
+    format: SavepointFormat = SavepointFormat.CANONICAL
 
 
 class Cancel(Command, frozen=True, kw_only=True):
@@ -39,4 +47,6 @@ class KillSlot(Command, frozen=True, kw_only=True):
     moment: KillMoment = KillMoment.NOW
 
 
-DriverCommand = TriggerCheckpoint | TakeSavepoint | StopWithSavepoint | Cancel | KillSlot
+DriverCommand = (
+    TriggerCheckpoint | TakeSavepoint | StopWithSavepoint | CancelWithSavepoint | Cancel | KillSlot
+)

@@ -31,6 +31,7 @@ class Barrier:
     checkpoint_id: CheckpointId
     trigger_ms: int  # wall clock of the coordinator, for display only
     is_savepoint: bool = False
+    is_native: bool = False  # a savepoint in the backend's own files
     is_final: bool = False  # the pipeline stops once this one is complete
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import KeyGroupRange
-from pipelines.domain.status import CheckpointKind
+from pipelines.domain.status import CheckpointKind, SavepointFormat
 
 FORMAT_VERSION = 1
 
@@ -66,6 +66,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     attempt: Attempt
     checkpoint_id: CheckpointId
     kind: CheckpointKind
+    savepoint_format: SavepointFormat | None = None  # None: no savepoint
     trigger_ms: int
     completed_ms: int
     parallelism: int

@@ -27,6 +27,13 @@ class CheckpointKind(StrEnum):
     FINAL = "FINAL"  # after the sources ended: commits the tail
 
 
+class SavepointFormat(StrEnum):
+    """Flink's `SavepointFormatType`; a savepoint of either is complete and shares no file."""
+
+    CANONICAL = "CANONICAL"  # Parquet, the same for every backend, readable by anything
+    NATIVE = "NATIVE"  # the files of the backend: faster to write and to restore
+
+
 class RecoveryPhase(StrEnum):
     """Five steps that follow each other, then three milestones.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from pipelines.domain.errors import check
 from pipelines.domain.ids import RequestId
-from pipelines.domain.status import CheckpointKind
+from pipelines.domain.status import CheckpointKind, SavepointFormat
 
 MAX_QUEUED_REQUESTS = 1000
 
@@ -22,6 +22,8 @@ class TriggerRequest:
     kind: CheckpointKind
     request_id: RequestId | None = None
     stops_run: bool = False
+    cancels_run: bool = False  # it stops, and ends as cancelled
+    savepoint_format: SavepointFormat = SavepointFormat.CANONICAL  # of no meaning elsewhere
 
 
 PERIODIC = TriggerRequest(CheckpointKind.CHECKPOINT)

@@ -14,6 +14,7 @@ from pipelines.runtime.attempt_host import AttemptHost, Readiness
 from pipelines.runtime.control import Deploy
 from pipelines.runtime.control_server import ControlServer
 from pipelines.runtime.job_events import SlotArrived
+from pipelines.runtime.restore_points import storage_roots
 from pipelines.runtime.run_parts import RunParts, RunWatchers, StageHost
 from pipelines.runtime.run_record import RunRecord
 from pipelines.runtime.slot import SlotAddress
@@ -197,7 +198,7 @@ class Attempts:
             parallelism=spec.parallelism,
             max_parallelism=spec.max_parallelism,
             peers=host.peers(),
-            storage_roots=[str(self._parts.directory.path.parent.parent)],
+            storage_roots=storage_roots(self._parts.directory, spec),
             restore_location=self._start.location if self._start else None,
             dropped_states=list(self._start.dropped_states) if self._start else [],
             barriers=self._parts.settings.barriers,

@@ -31,7 +31,7 @@ from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.settings import Settings
 from pipelines.domain.snapshots import FORMAT_VERSION, Manifest
-from pipelines.domain.status import CheckpointKind
+from pipelines.domain.status import CheckpointKind, SavepointFormat
 from pipelines.protocol.coordination import (
     AbortCheckpoint,
     CheckpointCoordinator,
@@ -267,7 +267,7 @@ class CheckpointHost:
                     checkpoint_id=effect.checkpoint_id,
                     trigger_ms=self._underway.trigger_wall_ms,
                     location=self._underway.location,
-                    is_savepoint=is_savepoint,
+                    savepoint_format=_format_of(request),
                     is_final=request.stops_run,
                 )
             )
@@ -380,6 +380,7 @@ class CheckpointHost:
             attempt=attempt,
             checkpoint_id=effect.checkpoint_id,
             kind=underway.kind,
+            savepoint_format=_format_of(effect.request),
             trigger_ms=underway.trigger_wall_ms,
             completed_ms=around.clock.wall_ms(),
             parallelism=around.spec.parallelism,
@@ -404,6 +405,10 @@ class CheckpointHost:
             watermark_ms=min(underway.watermarks_ms, default=None),
             counters=counters_of(manifest),
         )
+
+
+def _format_of(request: TriggerRequest) -> SavepointFormat | None:
+    return request.savepoint_format if request.kind is CheckpointKind.SAVEPOINT else None
 
 
 def counters_of(manifest: Manifest) -> dict[str, int]:

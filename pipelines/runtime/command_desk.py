@@ -3,8 +3,11 @@
 Each command is answered once (`request_desk`). Decides nothing about when a checkpoint starts.
 """
 
+from dataclasses import replace
+
 from pipelines.domain.commands import (
     Cancel,
+    CancelWithSavepoint,
     DriverCommand,
     KillSlot,
     StopWithSavepoint,
@@ -39,11 +42,13 @@ class CommandDesk:
         self._desk.accept(command)
         match command:
             case TriggerCheckpoint():
-                self._request_checkpoint(command, CheckpointKind.CHECKPOINT, stops_run=False)
+                self._request(TriggerRequest(CheckpointKind.CHECKPOINT, command.request_id))
             case TakeSavepoint():
-                self._request_checkpoint(command, CheckpointKind.SAVEPOINT, stops_run=False)
+                self._request(_savepoint(command))
             case StopWithSavepoint():
-                self._request_checkpoint(command, CheckpointKind.SAVEPOINT, stops_run=True)
+                self._request(replace(_savepoint(command), stops_run=True))
+            case CancelWithSavepoint():
+                self._request(replace(_savepoint(command), stops_run=True, cancels_run=True))
             case Cancel():
                 self._cancel(command)
             case KillSlot(slot=slot):
@@ -56,13 +61,10 @@ class CommandDesk:
     def on_aborted(self, request: TriggerRequest, message: str) -> None:
         self._desk.answer(request.request_id, RequestOutcome.FAILED, message)
 
-    def _request_checkpoint(
-        self, command: DriverCommand, kind: CheckpointKind, *, stops_run: bool
-    ) -> None:
-        request = TriggerRequest(kind, command.request_id, stops_run)
+    def _request(self, request: TriggerRequest) -> None:
         if not self._checkpoints.on_request(request):
             reason = CheckpointFailureReason.TOO_MANY_CHECKPOINT_REQUESTS
-            self._desk.answer(command.request_id, RequestOutcome.REJECTED, reason)
+            self._desk.answer(request.request_id, RequestOutcome.REJECTED, reason)
 
     def _cancel(self, command: Cancel) -> None:
         self._record.move_to(JobStatus.CANCELLING, f"{command.requested_by}: {command.reason}")
@@ -85,3 +87,9 @@ class CommandDesk:
         when = "now" if command.moment is KillMoment.NOW else "the next time it aligns"
         message = f"Slot {slot} (pid {pid}) is killed {when}."
         self._desk.answer(command.request_id, RequestOutcome.SUCCEEDED, message)
+
+
+def _savepoint(command: TakeSavepoint | StopWithSavepoint | CancelWithSavepoint) -> TriggerRequest:
+    return TriggerRequest(
+        CheckpointKind.SAVEPOINT, command.request_id, savepoint_format=command.format
+    )

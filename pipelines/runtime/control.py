@@ -12,7 +12,7 @@ from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.settings import BarrierOptions
 from pipelines.domain.snapshots import SubtaskSnapshot
-from pipelines.domain.status import KillMoment
+from pipelines.domain.status import KillMoment, SavepointFormat
 from pipelines.protocol.repeated_failures import OperatorError
 
 
@@ -128,7 +128,7 @@ class Inject(Message, frozen=True, kw_only=True):
     checkpoint_id: CheckpointId
     trigger_ms: int
     location: str
-    is_savepoint: bool
+    savepoint_format: SavepointFormat | None  # None: a checkpoint
     is_final: bool
 
 

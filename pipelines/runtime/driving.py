@@ -26,6 +26,7 @@ from pipelines.flows.registry import flow
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.job_events import JobEvent
 from pipelines.runtime.job_master import JobMaster
+from pipelines.runtime.restore_points import storage_roots
 from pipelines.runtime.run_parts import RunParts, StageHost
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 
@@ -63,7 +64,7 @@ def _host(
     if spec.restore_from is None and lease.attempts_so_far() == 0:
         for source in pipeline.sources.values():
             source.validate()
-    store = FileSystemCheckpointStore([str(directory.path.parent.parent)])
+    store = FileSystemCheckpointStore(storage_roots(directory, spec))
     inbox = Inbox(directory)
     parts = RunParts(spec, directory, pipeline, settings, store, lease, clock)
     master = JobMaster(parts, journal, inbox)

@@ -82,6 +82,7 @@ class JobMaster(CheckpointListener):
         )
         self._checkpoint_due_ms: float | None = None
         self._stop_path: str | None = None  # the point after which the run has to end
+        self._is_cancelled = False  # by whoever asked for that point
 
     def post(self, event: JobEvent) -> None:
         """From any thread."""
@@ -177,7 +178,15 @@ class JobMaster(CheckpointListener):
                 self._record.emit(ZombieRefused(zombie_attempt=attempt, what=what))
             case Ended():
                 if self._attempts.on_slot_ended(slot):
-                    self._record.end(JobStatus.FINISHED, self._finish_reason())
+                    self._on_all_ended()
+
+    def _on_all_ended(self) -> None:
+        if not self._is_cancelled:
+            self._record.end(JobStatus.FINISHED, self._finish_reason())
+            return
+        reason = f"Cancelled with the savepoint {self._stop_path}."
+        self._record.move_to(JobStatus.CANCELLING, reason)
+        self._record.end(JobStatus.CANCELED, reason)
 
     def _on_running(self, slot: int) -> None:
         self._attempts.on_running(slot)
@@ -193,6 +202,7 @@ class JobMaster(CheckpointListener):
         self._recovery.reached(RecoveryPhase.FIRST_CHECKPOINT)
         if request.stops_run and self._stop_path is None:
             self._stop_path = path
+            self._is_cancelled = request.cancels_run
         self._commands.on_completed(request, path)
 
     def checkpoint_aborted(self, request: TriggerRequest, message: str) -> None:

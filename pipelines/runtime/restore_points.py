@@ -22,6 +22,12 @@ from pipelines.storage.store import CheckpointStore
 from pipelines.stream import Pipeline
 
 
+def storage_roots(directory: RunDirectory, spec: RunSpec) -> list[str]:
+    """What the run may touch: its pipeline's snapshots, and the place it is restored from."""
+    home = str(directory.path.parent.parent)
+    return [home] if spec.restore_from is None else [home, str(Path(spec.restore_from).parent)]
+
+
 def own_points(directory: RunDirectory, store: CheckpointStore) -> list[RetainedPoint]:
     """Points that an earlier driver of this run published, and readable enough to name.
 

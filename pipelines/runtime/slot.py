@@ -25,7 +25,7 @@ from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import Attempt, CheckpointId, Uid
 from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.snapshots import SubtaskSnapshot
-from pipelines.domain.status import KillMoment
+from pipelines.domain.status import KillMoment, SavepointFormat
 from pipelines.runtime.chain import ChainPlace
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.control import (
@@ -163,7 +163,11 @@ class SlotHost:
     def _inject(self, message: Inject) -> None:
         self._locations[message.checkpoint_id] = message.location
         barrier = Barrier(
-            message.checkpoint_id, message.trigger_ms, message.is_savepoint, message.is_final
+            message.checkpoint_id,
+            message.trigger_ms,
+            is_savepoint=message.savepoint_format is not None,
+            is_native=message.savepoint_format is SavepointFormat.NATIVE,
+            is_final=message.is_final,
         )
         for subtask in self._deployed().sources:
             subtask.mailbox.post(InjectBarrier(barrier))

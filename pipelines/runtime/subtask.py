@@ -173,7 +173,8 @@ class Subtask(threading.Thread):
         checkpoint_id = barrier.checkpoint_id
         try:
             location = self.reporter.location_of(checkpoint_id)
-            snapshot = self._snapshots.write(cut, location, open_format=barrier.is_savepoint)
+            is_canonical = barrier.is_savepoint and not barrier.is_native
+            snapshot = self._snapshots.write(cut, location, open_format=is_canonical)
         except Exception as error:
             self.reporter.declined(self.place, checkpoint_id, error)
             return

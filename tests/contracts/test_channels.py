@@ -29,7 +29,7 @@ def test_a_channel_is_first_in_first_out(pair: "Pair") -> None:
         numbers(1),
         Watermark(-5),
         numbers(2, 3),
-        Barrier(CheckpointId(7), 1_700_000_000_000, is_savepoint=True),
+        Barrier(CheckpointId(7), 1_700_000_000_000, is_savepoint=True, is_native=True),
         Barrier(CheckpointId(8), 1_700_000_000_001, is_final=True),
         numbers(4),
         EndOfInput(),

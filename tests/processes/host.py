@@ -30,6 +30,7 @@ from pipelines.runtime.slot import SlotAddress, run_slot
 from tests.driven_run import StartedRun
 
 FLOWS["numbers"] = "tests.processes.numbers"
+FLOWS["numbers_again"] = "tests.processes.numbers"  # another pipeline of the same uids
 PRELOADED = ["pytest", "tests.processes.host", "tests.processes.numbers", "pandas"]
 EXIT_FAILED, EXIT_LEASE_HELD = 1, 3
 
@@ -104,22 +105,29 @@ def hosted_run(
     parallelism: int = 2,
     run_id: RunId | None = None,
     restore_from: str | None = None,
+    asked: dict[str, object] | None = None,
     environment: dict[str, str] | None = None,
 ) -> Iterator[StartedRun]:
-    """The flow `numbers` in a run of its own, or another driver for the run `run_id`."""
-    directory = RunDirectory.of(root, "numbers", run_id or RunId(f"run-{uuid.uuid4().hex[:12]}"))
+    """The flow `numbers` in a run of its own, or another driver for the run `run_id`.
+
+    `asked` holds further fields of the run's specification.
+    """
+    asked = asked or {}
+    pipeline = str(asked.get("pipeline", "numbers"))
+    directory = RunDirectory.of(root, pipeline, run_id or RunId(f"run-{uuid.uuid4().hex[:12]}"))
     if not directory.spec_file.exists():
         directory.path.mkdir(parents=True)
-        spec = RunSpec(
-            run_id=directory.run_id,
-            pipeline="numbers",
-            parallelism=parallelism,
-            master="processes",
-            parameters={"output": str(root / "output"), **(parameters or {})},
-            settings=settings or {},
-            restore_from=restore_from,
-            first_checkpoint_id=CheckpointId(1),
-        )
+        values: dict[str, object] = {
+            "run_id": directory.run_id,
+            "pipeline": pipeline,
+            "parallelism": parallelism,
+            "master": "processes",
+            "parameters": {"output": str(root / "output"), **(parameters or {})},
+            "settings": settings or {},
+            "restore_from": restore_from,
+            "first_checkpoint_id": CheckpointId(1),
+        }
+        spec = RunSpec(**{**values, **asked})  # type: ignore[arg-type]
         directory.spec_file.write_bytes(msgspec.json.encode(spec))
     process = forks.Process(target=_driver_main, args=(str(directory.path), environment or {}))
     process.start()

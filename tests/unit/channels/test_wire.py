@@ -57,6 +57,7 @@ def test_frames_are_cut_wherever_the_bytes_happen_to_break(seed: int) -> None:
     [
         Barrier(CheckpointId(2**40), 1_700_000_000_000),
         Barrier(CheckpointId(1), 0, is_savepoint=True),
+        Barrier(CheckpointId(1), 0, is_savepoint=True, is_native=True),
         Barrier(CheckpointId(1), 0, is_final=True),
         Barrier(CheckpointId(1), 0, is_savepoint=True, is_final=True),
         Watermark(MIN_WATERMARK_MS),
@@ -114,7 +115,7 @@ def test_a_torn_frame_is_not_an_end(kept: int) -> None:
 
 
 def test_unknown_flags_of_a_barrier_are_refused() -> None:
-    received = Frame(Kind.BARRIER, 0, pa.py_buffer(bytes(16) + b"\x04"))
+    received = Frame(Kind.BARRIER, 0, pa.py_buffer(bytes(16) + b"\x80"))
 
     with pytest.raises(ProtocolError, match="unknown flags"):
         mark_of(received)

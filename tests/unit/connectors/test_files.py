@@ -135,6 +135,28 @@ def test_a_prepared_file_that_is_lost_is_reported_by_name(tmp_path: Path) -> Non
         writer.commit(FIRST, committables)
 
 
+def test_a_file_that_was_prepared_for_another_directory_is_left_to_whoever_writes_there(
+    tmp_path: Path,
+) -> None:
+    """A point restored into another pipeline carries what its own sinks had prepared."""
+    _, committables = prepared(tmp_path / "original")
+    fork = opened(tmp_path / "fork", run_id=OTHER)
+
+    fork.commit(FIRST, committables)
+
+    assert shown(tmp_path / "fork") == []
+    assert hidden(tmp_path / "original", "prepared") != []
+
+
+def test_a_directory_that_was_moved_keeps_what_was_prepared_in_it(tmp_path: Path) -> None:
+    _, committables = prepared(tmp_path / "original")
+    (tmp_path / "original").rename(tmp_path / "moved")
+
+    opened(tmp_path / "moved", attempt=2).commit(FIRST, committables)
+
+    assert shown(tmp_path / "moved") == ["part-run-1-00000001-0-0.parquet"]
+
+
 @pytest.mark.parametrize("damage", [b"", b"another content"])
 def test_a_prepared_file_that_was_altered_does_not_become_visible(
     tmp_path: Path, damage: bytes

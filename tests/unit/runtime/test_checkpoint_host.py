@@ -19,7 +19,7 @@ from pipelines.domain.ids import Attempt, CheckpointId, RequestId, Uid
 from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.snapshots import SubtaskSnapshot
-from pipelines.domain.status import CheckpointKind
+from pipelines.domain.status import CheckpointKind, SavepointFormat
 from pipelines.protocol.fencing import AttemptFence
 from pipelines.protocol.retention import RetainedPoints
 from pipelines.protocol.triggering import TriggerRequest
@@ -217,7 +217,7 @@ def test_after_a_stop_has_completed_no_further_checkpoint_starts(tmp_path: Path)
     next_ms = master.host.on_time()
 
     (inject,) = master.attempt.of(Inject)
-    assert (inject.is_final, inject.is_savepoint) == (True, True)
+    assert (inject.is_final, inject.savepoint_format) == (True, SavepointFormat.CANONICAL)
     assert next_ms is None
     assert [request for request, _ in master.listener.completed] == [STOP]
 

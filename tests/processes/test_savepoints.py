@@ -1,0 +1,177 @@
+"""Savepoints of real processes: taken in either format, moved, restored elsewhere; output exact."""
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pipelines.bus.inbox import submit
+from pipelines.domain.commands import (
+    CancelWithSavepoint,
+    Command,
+    DriverCommand,
+    StopWithSavepoint,
+    TakeSavepoint,
+)
+from pipelines.domain.events import RecoveryPhaseReached, RequestEnded, SlotConnected
+from pipelines.domain.ids import RequestId
+from pipelines.domain.snapshots import Manifest
+from pipelines.domain.status import JobStatus, RecoveryPhase, RequestOutcome, SavepointFormat
+from pipelines.storage.filesystem import FileSystemCheckpointStore
+from tests.driven_run import StartedRun
+from tests.processes.host import hosted_run
+from tests.processes.numbers import committed, expected
+
+pytestmark = pytest.mark.slow
+
+STEP_S = 20.0
+TOTAL = 7_200
+PACED = {"hours_per_s": "2", "total": str(TOTAL)}  # a second
+OFTEN = {"execution.checkpointing.interval": "50 ms"}
+NEVER = {"execution.checkpointing.interval": "10 min"}
+CANONICAL, NATIVE = SavepointFormat.CANONICAL, SavepointFormat.NATIVE
+
+
+@pytest.mark.parametrize(
+    ("taken_as", "parallelism", "suffix"), [(CANONICAL, 3, ".parquet"), (NATIVE, 1, ".arrow")]
+)
+def test_a_stopped_run_goes_on_at_any_parallelism_from_either_format(
+    tmp_path: Path, taken_as: SavepointFormat, parallelism: int, suffix: str
+) -> None:
+    with running(tmp_path) as run:
+        savepoint = asked(run, StopWithSavepoint(**WHO, format=taken_as))
+        assert run.wait_until_over(STEP_S).status is JobStatus.FINISHED
+
+    assert {file.suffix for file in savepoint.iterdir()} == {".json", suffix}
+    assert manifest_of(savepoint).savepoint_format is taken_as
+    go_on(tmp_path, savepoint, parallelism=parallelism)
+    assert_exact(tmp_path / "output")
+
+
+def test_a_savepoint_is_complete_in_itself_and_may_be_moved(tmp_path: Path) -> None:
+    with running(tmp_path) as run:
+        savepoint = asked(run, StopWithSavepoint(**WHO))
+        run.wait_until_over(STEP_S)
+    moved = tmp_path / "numbers" / "archive" / "before-the-upgrade"
+    moved.parent.mkdir()
+    shutil.copytree(savepoint, moved)
+    shutil.rmtree(savepoint)
+    shutil.rmtree(run.directory.path)
+
+    go_on(tmp_path, moved)
+
+    assert_exact(tmp_path / "output")
+
+
+def test_a_run_that_is_cancelled_with_a_savepoint_ends_as_cancelled_and_goes_on_from_it(
+    tmp_path: Path,
+) -> None:
+    with running(tmp_path) as run:
+        savepoint = asked(run, CancelWithSavepoint(**WHO))
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.CANCELED
+    assert str(savepoint) in ended.reason
+    go_on(tmp_path, savepoint)
+    assert_exact(tmp_path / "output")
+
+
+def test_after_a_savepoint_a_crash_goes_back_to_it_and_repeats_nothing(tmp_path: Path) -> None:
+    with running(tmp_path, NEVER) as run:
+        savepoint = asked(run, TakeSavepoint(**WHO))
+        os.kill(pid_of(run, slot=1), signal.SIGKILL)
+        ended = run.wait_until_over(STEP_S)
+
+    decided = [e.event for e in run.of(RecoveryPhaseReached)]
+    restored = [e.restored_path for e in decided if e.phase is RecoveryPhase.DECIDE]  # type: ignore[attr-defined]
+    assert ended.status is JobStatus.FINISHED
+    assert restored == [str(savepoint)]
+    assert_exact(tmp_path / "output")
+
+
+def test_another_pipeline_of_the_same_uids_goes_on_into_an_output_of_its_own(
+    tmp_path: Path,
+) -> None:
+    """The fork writes what comes after the point; the original's output is not its business."""
+    with running(tmp_path) as run:
+        savepoint = asked(run, StopWithSavepoint(**WHO))
+        run.wait_until_over(STEP_S)
+    before = committed(tmp_path / "output")
+
+    go_on(tmp_path, savepoint, {"output": str(tmp_path / "fork")}, pipeline="numbers_again")
+
+    after = committed(tmp_path / "fork")
+    both = pd.concat([before, after]).sort_values(["window", "key"]).reset_index(drop=True)
+    pd.testing.assert_frame_equal(both, expected(TOTAL), check_dtype=False)
+    assert 0 < len(after) < len(both)
+    pd.testing.assert_frame_equal(committed(tmp_path / "output"), before)
+
+
+WHO = {"request_id": RequestId("asked-1"), "requested_by": "ada", "reason": "test"}
+
+
+@contextmanager
+def running(root: Path, settings: dict[str, str] = OFTEN) -> Iterator[StartedRun]:
+    """A run that has written some of its output, and has more to write."""
+    with hosted_run(root, PACED, settings=settings) as run:
+        if settings is OFTEN:
+            run.wait_for(lambda _: len(committed(root / "output")) > 0, STEP_S)
+        else:
+            run.wait_for(lambda _: len(run.of(SlotConnected)) == 2, STEP_S)
+        yield run
+
+
+def asked(run: StartedRun, command: DriverCommand) -> Path:
+    """Deliver and wait for the one answer; the savepoint."""
+    answer = answered(run, command)
+    assert answer.outcome is RequestOutcome.SUCCEEDED, answer.message
+    return Path(answer.path or "")
+
+
+def answered(run: StartedRun, command: Command) -> RequestEnded:
+    submit(run.directory, command)  # type: ignore[arg-type]
+    run.wait_for(lambda _: len(run.of(RequestEnded)) > 0, STEP_S)
+    [ended] = [envelope.event for envelope in run.of(RequestEnded)]
+    assert isinstance(ended, RequestEnded)
+    return ended
+
+
+def go_on(
+    root: Path,
+    savepoint: Path,
+    parameters: dict[str, str] | None = None,
+    *,
+    parallelism: int = 2,
+    **spec: object,
+) -> StartedRun:
+    """Restore, and run to the end."""
+    first = manifest_of(savepoint).checkpoint_id + 1
+    with hosted_run(
+        root,
+        {"total": str(TOTAL), **(parameters or {})},
+        settings=OFTEN,
+        parallelism=parallelism,
+        restore_from=str(savepoint),
+        asked={"first_checkpoint_id": first, **spec},
+    ) as run:
+        ended = run.wait_until_over(STEP_S)
+    assert ended.status is JobStatus.FINISHED, ended.reason
+    return run
+
+
+def manifest_of(point: Path) -> Manifest:
+    return FileSystemCheckpointStore([str(point)]).manifest(str(point))
+
+
+def pid_of(run: StartedRun, slot: int) -> int:
+    connected = [e.event for e in run.of(SlotConnected)]
+    return [e.pid for e in connected if isinstance(e, SlotConnected) and e.slot == slot][-1]
+
+
+def assert_exact(output: Path) -> None:
+    pd.testing.assert_frame_equal(committed(output), expected(TOTAL), check_dtype=False)
