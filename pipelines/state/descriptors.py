@@ -1,0 +1,107 @@
+"""What an author declares of a keyed state: its name, Arrow types, functions and time-to-live.
+
+A type that is a struct is kept as one column per field; every other type as one column, named
+like the state. Nothing of Python is stored. Source: Flink's `StateDescriptor` family.
+"""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from pipelines.domain.errors import Rejected
+from pipelines.state.ttl import StateTtlConfig
+
+# Part of file names; the dot is left to the tables that the engine adds beside a state's own.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
+
+Reduce = Callable[[Any, Any], Any]
+"""Associative. A batch function's gets two arrays of equal length and combines them element by
+element (`pyarrow.compute.add`); a row function's gets two Python values."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateDescriptor:
+    name: str
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise Rejected(
+                f"The state name {self.name!r} cannot be used: a name is 1 to 60 letters, digits,"
+                " '_' or '-' and starts with a letter or digit."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ValueStateDescriptor(StateDescriptor):
+    """One value per key; null where there is none."""
+
+    type: pa.DataType
+    ttl: StateTtlConfig | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ListStateDescriptor(StateDescriptor):
+    """Elements per key, in order of arrival."""
+
+    type: pa.DataType
+    ttl: StateTtlConfig | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class MapStateDescriptor(StateDescriptor):
+    """A map per key. A map key has a type that can be a key; null is one."""
+
+    key_type: pa.DataType
+    value_type: pa.DataType
+    ttl: StateTtlConfig | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ReducingStateDescriptor(StateDescriptor):
+    """One value per key, into which each added one is reduced."""
+
+    reduce: Reduce
+    type: pa.DataType
+    ttl: StateTtlConfig | None = field(default=None, kw_only=True)
+
+
+class AggregateFunction(ABC):
+    """Of a row function's aggregating state; accumulators and values are Python values."""
+
+    @abstractmethod
+    def create_accumulator(self) -> Any: ...
+
+    @abstractmethod
+    def add(self, accumulator: Any, value: Any) -> Any:
+        """The new accumulator."""
+
+    @abstractmethod
+    def get_result(self, accumulator: Any) -> Any: ...
+
+
+class BatchAggregateFunction(ABC):
+    """Of a batch function's aggregating state; one array element per record or key."""
+
+    @abstractmethod
+    def lift(self, values: pa.Array) -> pa.Array:
+        """The accumulator of each value alone."""
+
+    @abstractmethod
+    def merge(self, left: pa.Array, right: pa.Array) -> pa.Array:
+        """Element by element, associative; `left` came first."""
+
+    @abstractmethod
+    def get_result(self, accumulators: pa.Array) -> pa.Array: ...
+
+
+@dataclass(frozen=True, slots=True)
+class AggregatingStateDescriptor(StateDescriptor):
+    """One accumulator per key; what is added and what is read may have other types."""
+
+    aggregate: AggregateFunction | BatchAggregateFunction
+    accumulator_type: pa.DataType
+    ttl: StateTtlConfig | None = field(default=None, kw_only=True)

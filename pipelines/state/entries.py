@@ -1,0 +1,167 @@
+"""One table of a keyed state as its time-to-live lets it be seen.
+
+Owns the rule of expiry for whatever is kept one row per key: values, accumulators, the elements
+of lists and the entries of maps. Which of them belong together is their own affair.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipelines.state.backend import (
+    NO_ROW,
+    Default,
+    Rows,
+    ScanPosition,
+    StateBackend,
+    Table,
+    TableDescriptor,
+)
+from pipelines.state.ttl import NOT_YET_UPDATED_MS, UPDATED_COLUMN, StateTtlConfig
+from pipelines.state.value_layout import ValueLayout
+
+NowMs = Callable[[], int]
+"""Processing time, milliseconds since the epoch; never goes back."""
+
+Mask = npt.NDArray[np.bool_]
+
+_NO_COLUMNS = pa.schema([])
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedStateContext:
+    """Where the states of one operator live: its stream key, its backend and its clock."""
+
+    backend: StateBackend
+    key: pa.Schema
+    now_ms: NowMs
+
+    def table(self, name: str, key: pa.Schema, value: pa.Schema, defaults: "Defaults") -> Table:
+        """Keys begin with those of the stream, which alone decide the key group."""
+        whole = pa.schema([*self.key, *key])
+        by = tuple(self.key.names)
+        return self.backend.table(TableDescriptor(name, whole, value, defaults, by))
+
+
+Defaults = dict[str, Default]
+
+
+class Entries:
+    """Values by key, where `key` are the columns behind those of the stream.
+
+    `extra` are further columns of the same rows that the state itself keeps; they never expire
+    alone.
+    """
+
+    def __init__(
+        self,
+        context: KeyedStateContext,
+        layout: ValueLayout,
+        ttl: StateTtlConfig | None,
+        *,
+        key: pa.Schema = _NO_COLUMNS,
+        extra: Defaults | None = None,
+    ) -> None:
+        defaults: Defaults = dict.fromkeys(layout.schema.names)
+        added = dict(extra or {})
+        if ttl is not None:
+            added[UPDATED_COLUMN] = NOT_YET_UPDATED_MS
+        value = pa.schema([*layout.schema, *((name, pa.int64()) for name in added)])
+        self.table = context.table(layout.state, key, value, defaults | added)
+        self._layout = layout
+        self._ttl = ttl
+        self._now_ms = context.now_ms
+        self._scanned: ScanPosition | None = None
+
+    @property
+    def type(self) -> pa.DataType:
+        return self._layout.type
+
+    @property
+    def ttl(self) -> StateTtlConfig | None:
+        return self._ttl
+
+    def read(self, rows: Rows) -> pa.Array:
+        """The values at `rows`, null where a row is NO_ROW."""
+        found = rows != NO_ROW
+        if found.all():
+            return self._layout.read(self.table, rows)
+        present = self._layout.read(self.table, rows[found])
+        index = np.cumsum(found) - 1
+        return present.take(pa.array(index, mask=~found))
+
+    def write(self, rows: Rows, values: pa.Array) -> None:
+        self._layout.write(self.table, rows, values)
+        self.renew(rows)
+
+    def renew(self, rows: Rows) -> None:
+        """The entries at `rows` have been updated now."""
+        if self._ttl is not None:
+            now_ms = np.full(len(rows), self._now_ms(), np.int64)
+            self.table.write(UPDATED_COLUMN, rows, now_ms)
+
+    def expired(self, rows: Rows) -> Mask:
+        """Which of `rows`, among which may be NO_ROW, have outlived their time."""
+        mask = np.zeros(len(rows), np.bool_)
+        if self._ttl is not None:
+            found = rows != NO_ROW
+            updated_ms = self.table.read(UPDATED_COLUMN, rows[found]).astype(np.int64, copy=False)
+            mask[found] = self._ttl.has_expired(updated_ms, self._now_ms())
+        return mask
+
+    def visible(self, rows: Rows) -> Mask:
+        """Which of `rows` hold what may be read."""
+        found: Mask = rows != NO_ROW
+        if self._ttl is not None and self._ttl.hides_expired:
+            found &= ~self.expired(rows)
+        return found
+
+    def renew_read(self, rows: Rows) -> None:
+        """The entries at `rows` have been read; that keeps those alive that have not expired."""
+        if self._ttl is not None and self._ttl.renews_on_read:
+            found = distinct_rows(rows)
+            self.renew(found[~self.expired(found)])
+
+    def scan_expired(self, limit: int) -> Rows:
+        """Expired rows among the next `limit` ones; call after call goes round the table."""
+        if self._ttl is None:
+            return np.empty(0, np.int64)
+        rows, self._scanned = self.table.scan(self._scanned, limit)
+        return rows[self.expired(rows)]
+
+
+def distinct_rows(rows: Rows) -> Rows:
+    """Each row once, and no NO_ROW."""
+    return np.unique(rows[rows != NO_ROW])
+
+
+def last_of_each(rows: Rows) -> Rows:
+    """Where each distinct row stands last."""
+    _, first = np.unique(rows[::-1], return_index=True)
+    return np.asarray(len(rows) - 1 - first)
+
+
+def ranks(groups: Rows) -> Rows:
+    """How many earlier elements are of the same group, for each element."""
+    order = np.argsort(groups, kind="stable")
+    sorted_groups = groups[order]
+    starts = np.flatnonzero(np.diff(sorted_groups, prepend=-1))
+    lengths = np.diff(starts, append=len(groups))
+    result = np.empty(len(groups), np.int64)
+    result[order] = np.arange(len(groups)) - np.repeat(starts, lengths)
+    return result
+
+
+def ranges(starts: Rows, lengths: Rows) -> tuple[Rows, Rows]:
+    """All numbers of some ranges, one range behind the other, and which range each is of."""
+    owner = np.repeat(np.arange(len(lengths)), lengths)
+    before = np.cumsum(lengths) - lengths
+    return np.arange(len(owner)) - before[owner] + starts[owner], owner
+
+
+def with_column(keys: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
+    schema = keys.schema.append(pa.field(name, column.type))
+    return pa.RecordBatch.from_arrays([*keys.columns, column], schema=schema)

@@ -1,0 +1,139 @@
+"""Reducing and aggregating state: what is added is folded into one accumulator per key.
+
+The values of a batch are folded among themselves first, pair by pair, so that a key that comes
+n times takes about log2(n) calls of the function, each for all keys at once; then once into the
+state. Order is kept. Source: Flink's `ReducingState` and `AggregatingState`.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+from pipelines.domain.errors import Rejected
+from pipelines.state.backend import NO_ROW, Rows
+from pipelines.state.descriptors import (
+    AggregatingStateDescriptor,
+    BatchAggregateFunction,
+    ReducingStateDescriptor,
+)
+from pipelines.state.entries import (
+    Entries,
+    KeyedStateContext,
+    Mask,
+    distinct_rows,
+    last_of_each,
+    ranks,
+)
+from pipelines.state.value_layout import ValueLayout
+
+Merge = Callable[[pa.Array, pa.Array], pa.Array]
+Convert = Callable[[pa.Array], pa.Array]
+
+
+class FoldingState:
+    """Guarantee: the accumulator of a key is that of its values in order of arrival."""
+
+    def __init__(self, entries: Entries, lift: Convert, merge: Merge, result: Convert) -> None:
+        self._entries = entries
+        self._lift = lift
+        self._merge = merge
+        self._result = result
+
+    @property
+    def type(self) -> pa.DataType:
+        """Of an accumulator."""
+        return self._entries.type
+
+    def add(self, keys: pa.RecordBatch, values: pa.Array) -> None:
+        """One value for each key; keys may repeat."""
+        if not keys.num_rows:
+            return
+        former = self._entries.table.find(keys)
+        former[~self._entries.visible(former)] = NO_ROW
+        rows = self._entries.table.rows_for(keys)
+        folded, last = self._fold(rows, self._lift(values))
+        rows, former = rows[last], former[last]
+        has_former = former != NO_ROW
+        if has_former.any():
+            merged = self._merge(self._entries.read(former[has_former]), _at(folded, has_former))
+            self._entries.write(rows[has_former], merged)
+        self._entries.write(rows[~has_former], _at(folded, ~has_former))
+
+    def get(self, keys: pa.RecordBatch) -> pa.Array:
+        """The result for each key, null where nothing was added."""
+        rows = self._rows_of(keys)
+        self._entries.renew_read(rows)
+        found = rows != NO_ROW
+        results = self._result(self._entries.read(rows[found]))
+        return results.take(pa.array(np.cumsum(found) - 1, mask=~found))
+
+    def clear(self, keys: pa.RecordBatch) -> None:
+        table = self._entries.table
+        table.delete(distinct_rows(table.find(keys)))
+
+    def peek(self, keys: pa.RecordBatch) -> pa.Array:
+        """The accumulators, null where there is none; does not count as a read."""
+        return self._entries.read(self._rows_of(keys))
+
+    def put(self, keys: pa.RecordBatch, accumulators: pa.Array) -> None:
+        """Overwrite the accumulators of distinct keys."""
+        self._entries.write(self._entries.table.rows_for(keys), accumulators)
+
+    def renew_read(self, keys: pa.RecordBatch) -> None:
+        """What `peek` gave has been read after all."""
+        self._entries.renew_read(self._entries.table.find(keys))
+
+    def remove_expired(self, limit: int) -> None:
+        """Look at the next `limit` entries; call after call goes round all of them."""
+        self._entries.table.delete(self._entries.scan_expired(limit))
+
+    def _rows_of(self, keys: pa.RecordBatch) -> Rows:
+        rows = self._entries.table.find(keys)
+        rows[~self._entries.visible(rows)] = NO_ROW
+        return rows
+
+    def _fold(self, groups: Rows, values: pa.Array) -> tuple[pa.Array, Rows]:
+        """One value per group, and where in `groups` each group stands last; sorted by group."""
+        order = np.argsort(groups, kind="stable")
+        remaining, values = groups[order], values.take(pa.array(order))
+        while True:
+            rank = ranks(remaining)
+            is_right = rank % 2 == 1
+            if not is_right.any():
+                return values, last_of_each(groups)
+            right = np.flatnonzero(is_right)
+            merged = self._merge(values.take(pa.array(right - 1)), values.take(pa.array(right)))
+            # Each left one is replaced by the pair; one that has no partner stays as it is.
+            left = np.flatnonzero(~is_right)
+            source = left.copy()
+            paired = np.isin(left, right - 1)
+            source[paired] = len(values) + np.arange(len(right))
+            values = pa.concat_arrays([values, merged]).take(pa.array(source))
+            remaining = remaining[left]
+
+
+def reducing(context: KeyedStateContext, descriptor: ReducingStateDescriptor) -> FoldingState:
+    entries = Entries(context, ValueLayout.of(descriptor.name, descriptor.type), descriptor.ttl)
+    return FoldingState(entries, _same, descriptor.reduce, _same)
+
+
+def aggregating(context: KeyedStateContext, descriptor: AggregatingStateDescriptor) -> FoldingState:
+    """Raises Rejected for a function that works on single values."""
+    aggregate = descriptor.aggregate
+    if not isinstance(aggregate, BatchAggregateFunction):
+        raise Rejected(
+            f"The state {descriptor.name!r} has an AggregateFunction, which works on single"
+            " values; a batch function needs a BatchAggregateFunction."
+        )
+    layout = ValueLayout.of(descriptor.name, descriptor.accumulator_type)
+    entries = Entries(context, layout, descriptor.ttl)
+    return FoldingState(entries, aggregate.lift, aggregate.merge, aggregate.get_result)
+
+
+def _same(values: pa.Array) -> pa.Array:
+    return values
+
+
+def _at(values: pa.Array, mask: Mask) -> pa.Array:
+    return values.filter(pa.array(mask))
