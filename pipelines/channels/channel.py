@@ -1,8 +1,9 @@
 """The contract of channels: FIFO, loss-free, bounded in bytes, each with its own credit.
 
 A subtask writes to `Output`s and reads from one `InputGate`. Within a slot a channel is a queue of
-the same objects; between slots elements cross a socket as Arrow IPC. A full channel blocks only
-its writer. A held-back channel keeps what arrived in its queue, up to its capacity.
+the same objects; between slots elements cross a socket as Arrow IPC. What a full channel does not
+take waits at its writer, who is told and goes on living. A held-back channel keeps what arrived in
+its queue, up to its capacity.
 
 Source: Flink's credit-based flow control (FLIP-2/`RemoteInputChannel`) and `InputGate`.
 """
@@ -11,8 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from pipelines.domain.elements import Element
-from pipelines.domain.ids import ChannelId
+import pyarrow as pa
+
+from pipelines.domain.elements import Barrier, Element
+from pipelines.domain.ids import ChannelId, CheckpointId
 
 DEFAULT_CAPACITY_BYTES = 8 << 20
 
@@ -22,21 +25,39 @@ class ChannelClosed(Exception):
 
 
 class Output(Protocol):
-    """The writing end of one channel."""
+    """The writing end of one channel; used by one thread."""
 
     channel: ChannelId
 
     def send(self, element: Element) -> None:
-        """Blocks while the channel is at its capacity. Raises ChannelClosed.
+        """Never blocks: what the channel cannot take waits here. Raises ChannelClosed.
 
         An element passes whole while any credit is left, so one larger than the capacity passes
         too, and in flight is at most the capacity and one element. Marks (barrier, watermark, end)
-        count nothing and wait only until the channel has its reader.
+        count nothing and wait only behind records, and until the channel has its reader.
         """
         ...
 
-    def blocked_ms(self) -> float:
-        """Total time `send` has waited for credit: the measure of backpressure."""
+    def flush(self) -> bool:
+        """Pass on what waits, as far as there is credit. Raises ChannelClosed.
+
+        True: nothing waits, and the next element would pass at once. A writer takes no new input
+        before that, so what waits here is bounded by the output of one input.
+        """
+        ...
+
+    def overtake(self, barrier: Barrier) -> list[pa.RecordBatch]:
+        """Send `barrier` ahead of all that waits here; one of its checkpoint that waits is
+        replaced by it. Returns the batches that it has overtaken, in order."""
+        ...
+
+    def holds_barrier(self, checkpoint_id: CheckpointId) -> bool:
+        """The barrier of this checkpoint still waits here, behind records."""
+        ...
+
+    def on_available(self, wake: Callable[[], None]) -> None:
+        """`wake` is called from any thread whenever `flush` may answer True again, and when the
+        channel is closed; and once at once. It must not block."""
         ...
 
 

@@ -8,7 +8,7 @@ import contextlib
 import itertools
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
@@ -16,6 +16,7 @@ from pipelines.channels.channel import ChannelClosed
 from pipelines.channels.credit import Credit
 from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.origins import origin_frame
+from pipelines.channels.outbox import Outbox
 from pipelines.channels.serialization import Parts, RecordsEncoder
 from pipelines.channels.wire import (
     BACKWARD,
@@ -26,9 +27,9 @@ from pipelines.channels.wire import (
     frame,
     mark_frame,
 )
-from pipelines.domain.elements import Element, EndOfInput, Records
-from pipelines.domain.errors import InvariantViolated, ProtocolError, Rejected, check
-from pipelines.domain.ids import ChannelId
+from pipelines.domain.elements import Barrier, Element, EndOfInput, Records
+from pipelines.domain.errors import InvariantViolated, ProtocolError, Rejected
+from pipelines.domain.ids import ChannelId, CheckpointId
 
 
 class RemoteOutput:
@@ -48,18 +49,30 @@ class RemoteOutput:
         self._connection = connection
         self._limits = limits
         self._encoder = RecordsEncoder(channel, number, limits)
+        self._outbox = Outbox(channel, self.credit, self._pass_on)
 
     def send(self, element: Element) -> None:
-        """Waits, besides, until the peer is there and has the gate of the channel."""
-        check(not self.has_ended, "nothing follows the end of input", channel=self.channel)
+        """Elements wait, besides, until the peer is there and has the gate of the channel."""
+        self._outbox.send(element)
+
+    def flush(self) -> bool:
+        return self._outbox.flush()
+
+    def overtake(self, barrier: Barrier) -> list[pa.RecordBatch]:
+        return self._outbox.overtake(barrier)
+
+    def holds_barrier(self, checkpoint_id: CheckpointId) -> bool:
+        return self._outbox.holds_barrier(checkpoint_id)
+
+    def on_available(self, wake: Callable[[], None]) -> None:
+        self.credit.on_available(wake)
+
+    def _pass_on(self, element: Element) -> None:
         parts, cost_bytes = self._serialize(element)
         self.credit.take(cost_bytes)
         # Before the peer can know it, who may end the connection at once.
         self.has_ended = isinstance(element, EndOfInput)
         self._connection.write(parts)
-
-    def blocked_ms(self) -> float:
-        return self.credit.blocked_ms()
 
     def _serialize(self, element: Element) -> tuple[Parts, int]:
         if isinstance(element, Records):

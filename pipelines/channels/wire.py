@@ -23,7 +23,7 @@ HEADER = struct.Struct("<BxxxII")  # kind, channel number, length of the body
 BARRIER = struct.Struct("<qqB")  # checkpoint, trigger time, flags
 WATERMARK = struct.Struct("<q")
 BYTES = struct.Struct("<Q")
-IS_SAVEPOINT, IS_FINAL, IS_NATIVE = 1, 2, 4
+IS_SAVEPOINT, IS_FINAL, IS_NATIVE, OVERTAKES = 1, 2, 4, 8
 READ_AHEAD_BYTES = 128 << 10  # many small frames in one system call
 
 
@@ -75,6 +75,7 @@ def mark_frame(number: int, mark: Barrier | Watermark | EndOfInput) -> bytes:
         case Barrier():
             flags = IS_SAVEPOINT * mark.is_savepoint | IS_FINAL * mark.is_final
             flags |= IS_NATIVE * mark.is_native
+            flags |= OVERTAKES * mark.overtakes
             body = BARRIER.pack(mark.checkpoint_id, mark.trigger_ms, flags)
             return frame(Kind.BARRIER, number, body)
         case Watermark():
@@ -102,7 +103,7 @@ def bytes_of(received: Frame) -> int:
 
 def _barrier_of(received: Frame) -> Barrier:
     checkpoint_id, trigger_ms, flags = BARRIER.unpack(received.body)
-    if flags & ~(IS_SAVEPOINT | IS_FINAL | IS_NATIVE):
+    if flags & ~(IS_SAVEPOINT | IS_FINAL | IS_NATIVE | OVERTAKES):
         raise ProtocolError(f"a barrier carries unknown flags {flags:#x}")
     return Barrier(
         CheckpointId(checkpoint_id),
@@ -110,6 +111,7 @@ def _barrier_of(received: Frame) -> Barrier:
         is_savepoint=bool(flags & IS_SAVEPOINT),
         is_final=bool(flags & IS_FINAL),
         is_native=bool(flags & IS_NATIVE),
+        overtakes=bool(flags & OVERTAKES),
     )
 
 

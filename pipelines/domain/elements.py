@@ -33,6 +33,7 @@ class Barrier:
     is_savepoint: bool = False
     is_native: bool = False  # a savepoint in the backend's own files
     is_final: bool = False  # the pipeline stops once this one is complete
+    overtakes: bool = False  # records before it may arrive after it, and are kept with the cut
 
 
 @dataclass(frozen=True, slots=True)

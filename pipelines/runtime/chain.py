@@ -85,6 +85,7 @@ class OperatorChain:
         for uid in reversed(place.vertex.nodes):  # successors first, so that calls can be wired
             self._nodes[uid] = self._build(uid, backends, exchanges.get(uid, []), restored[uid])
         self._ordered = [self._nodes[uid] for uid in place.vertex.nodes]
+        self._outputs = [o for node in self._ordered for e in node.exchanges for o in e.outputs]
         self.records_in = 0
         self.records_out = 0
         self.origin: RecordOrigin | None = None  # of the batch in work, or of the newest one
@@ -157,8 +158,13 @@ class OperatorChain:
     def state_bytes(self) -> int:
         return sum(node.context.state.statistics().state_bytes for node in self._ordered)
 
-    def blocked_ms(self) -> float:
-        return sum(exchange.blocked_ms() for node in self._ordered for exchange in node.exchanges)
+    def flush(self) -> bool:
+        """Whether all channels downstream would take an element; what waited for them goes first.
+
+        Raises ChannelClosed.
+        """
+        full = [output for output in self._outputs if not output.flush()]
+        return not full
 
     def _build(
         self,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
+from pipelines.channels.channel import Output
 from pipelines.channels.gate import Gate
 from pipelines.channels.network import SlotNetwork
 from pipelines.domain.clock import Clock
@@ -91,14 +92,14 @@ class _Builder:
 
     def build(self, vertex: Vertex, uploads: Executor) -> _Built:
         restored = {uid: self._restored(uid) for uid in vertex.nodes}
+        mailbox = Mailbox()
         chain = OperatorChain(
             self.pipeline,
             self._place(vertex),
             HashMapBackend,
-            {uid: self._exchanges(vertex, uid) for uid in vertex.nodes},
+            {uid: self._exchanges(vertex, uid, mailbox) for uid in vertex.nodes},
             restored,
         )
-        mailbox = Mailbox()
         gate = self._gate(vertex, mailbox)
         feed = self._feed(vertex, gate, restored[vertex.uid])
         subtask = Subtask(
@@ -131,16 +132,17 @@ class _Builder:
         groups = range_of(self.subtask, parallelism, maximum)
         return self.point.share_of(uid, self.subtask, parallelism, groups)
 
-    def _exchanges(self, vertex: Vertex, uid: Uid) -> list[Exchange]:
+    def _exchanges(self, vertex: Vertex, uid: Uid, mailbox: Mailbox) -> list[Exchange]:
         return [
             Exchange(
                 edge.hash_by,
                 [
-                    self.network.output(
+                    self._output(
                         channel_id(
                             vertex.uid, self.subtask, edge.downstream_vertex, edge.port, target
                         ),
                         target,
+                        mailbox,
                     )
                     for target in edge.kind.peers(self.subtask, self.message.parallelism)
                 ],
@@ -149,6 +151,11 @@ class _Builder:
             )
             for edge in self.pipeline.graph.outputs_of(uid)
         ]
+
+    def _output(self, channel: ChannelId, target: int, mailbox: Mailbox) -> Output:
+        output = self.network.output(channel, target)
+        output.on_available(mailbox.wake)
+        return output
 
     def _gate(self, vertex: Vertex, mailbox: Mailbox) -> Gate | None:
         ports = dict(self._ports(vertex))

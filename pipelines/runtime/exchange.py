@@ -32,7 +32,7 @@ class Exchange:
         kind: EdgeKind = EdgeKind.HASH,
     ) -> None:
         self._hash_by = hash_by
-        self._outputs = outputs
+        self.outputs = outputs
         self._max_parallelism = max_parallelism
         self._next_target = 0  # of a rebalance
         self._parts = self._by_key
@@ -47,34 +47,31 @@ class Exchange:
                 check(bool(hash_by), "a key has columns")
 
     def send(self, batch: pa.RecordBatch, origin: RecordOrigin | None = None) -> None:
-        if len(self._outputs) == 1:
-            self._outputs[0].send(Records(batch, origin))
+        if len(self.outputs) == 1:
+            self.outputs[0].send(Records(batch, origin))
             return
         for target, part in self._parts(batch):
-            self._outputs[target].send(Records(part, origin))
+            self.outputs[target].send(Records(part, origin))
 
     def broadcast(self, mark: Element) -> None:
-        for output in self._outputs:
+        for output in self.outputs:
             output.send(mark)
-
-    def blocked_ms(self) -> float:
-        return sum(output.blocked_ms() for output in self._outputs)
 
     def _by_key(self, batch: pa.RecordBatch) -> Iterator[Part]:
         groups = key_groups(key_hashes(batch, self._hash_by), self._max_parallelism)
-        owners = (groups.astype(np.uint32) * len(self._outputs)) // self._max_parallelism
-        for target in range(len(self._outputs)):
+        owners = (groups.astype(np.uint32) * len(self.outputs)) // self._max_parallelism
+        for target in range(len(self.outputs)):
             part = batch.filter(pa.array(owners == target))
             if part.num_rows:
                 yield target, part
 
     def _in_turn(self, batch: pa.RecordBatch) -> Iterator[Part]:
         """Equal runs of rows; the next batch begins where this one ended."""
-        run_rows = -(-batch.num_rows // len(self._outputs))
+        run_rows = -(-batch.num_rows // len(self.outputs))
         for start in range(0, batch.num_rows, run_rows):
             yield self._next_target, batch.slice(start, run_rows)
-            self._next_target = (self._next_target + 1) % len(self._outputs)
+            self._next_target = (self._next_target + 1) % len(self.outputs)
 
     def _to_all(self, batch: pa.RecordBatch) -> Iterator[Part]:
-        for target in range(len(self._outputs)):
+        for target in range(len(self.outputs)):
             yield target, batch

@@ -56,7 +56,7 @@ class Sampler(threading.Thread):
 
     def _subtask(self, subtask: Subtask) -> SubtaskSample:
         before = self._before[subtask.name]
-        now = _Before(self._clock.monotonic_ms(), subtask.load.idle_ms, subtask.chain.blocked_ms())
+        now = _Before(self._clock.monotonic_ms(), subtask.load.idle_ms, subtask.load.blocked_ms)
         self._before[subtask.name] = now
         elapsed_ms = max(now.at_ms - before.at_ms, 1.0)
         idle = min(1.0, (now.idle_ms - before.idle_ms) / elapsed_ms)

@@ -88,6 +88,7 @@ class Load:
 
     began_ms: float
     idle_ms: float = 0.0
+    blocked_ms: float = 0.0  # downstream took nothing: backpressure
 
 
 class Subtask(threading.Thread):
@@ -132,6 +133,8 @@ class Subtask(threading.Thread):
             mail = self.mailbox.try_take()
             if mail is not None:
                 self._on_mail(mail)
+            elif not self.chain.flush():
+                self._wait_for_credit()
             elif self._feed.has_ended or not self._feed.advance(self):
                 self._wait()
 
@@ -210,8 +213,8 @@ class Subtask(threading.Thread):
                 self._feed.on_aborted(checkpoint_id, self)
 
     def _is_done(self) -> bool:
-        """The input has ended and the output of the final checkpoint is committed."""
-        if not self._feed.has_ended:
+        """The input has ended, all is on its way and the final checkpoint is committed."""
+        if not self._feed.has_ended or not self.chain.flush():
             return False
         return self._final_id is not None and self._completed_id >= self._final_id
 
@@ -219,6 +222,12 @@ class Subtask(threading.Thread):
         began_ms = self.clock.monotonic_ms()
         self.mailbox.wait(self._feed.wait_ms)
         self.load.idle_ms += self.clock.monotonic_ms() - began_ms
+
+    def _wait_for_credit(self) -> None:
+        """Downstream takes nothing more: take no input either, but answer mail."""
+        began_ms = self.clock.monotonic_ms()
+        self.mailbox.wait(IDLE_WAIT_MS)
+        self.load.blocked_ms += self.clock.monotonic_ms() - began_ms
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from pipelines.channels.channel import PeerAddress
+from pipelines.channels.channel import Output, PeerAddress
 from pipelines.channels.gate import Gate
 from pipelines.channels.network import SlotNetwork
 from pipelines.domain.elements import Element, EndOfInput, Records, Watermark
@@ -30,6 +30,20 @@ from pipelines.domain.ids import Attempt, ChannelId
 OUT, BACK = ChannelId("there"), ChannelId("back")
 ROUNDS = 5
 COLUMNS = 3
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Waits for credit before each element, as a subtask does."""
+
+    output: Output
+    woken: threading.Event
+
+    def send(self, element: Element) -> None:
+        while not self.output.flush():
+            self.woken.wait()
+            self.woken.clear()
+        self.output.send(element)
 
 
 @dataclass(frozen=True)
@@ -57,7 +71,7 @@ def main() -> None:
         peer.stdin.flush()
         host, port = json.loads(peer.stdout.readline())
         network.connect([PeerAddress(1, host, port)])
-        output = network.output(OUT, 1)
+        output = writer(network, OUT, 1)
 
         result = {
             "gigabytes_per_s_of_1.5_MB_batches": spread(
@@ -102,7 +116,7 @@ def round_trips(output, reader: Reader, records: Records, count: int) -> list[fl
 
 def within_a_slot(records: Records, count: int) -> float:
     network, reader = start(0, secrets.token_hex(16), OUT)
-    output = network.output(OUT, 0)
+    output = writer(network, OUT, 0)
     started = time.perf_counter()
     for _ in range(count):
         output.send(records)
@@ -118,7 +132,7 @@ def echo(token: str) -> None:
     print(json.dumps(network.address), flush=True)
     host, port = json.loads(sys.stdin.readline())
     network.connect([PeerAddress(0, host, port)])
-    output = network.output(BACK, 0)
+    output = writer(network, BACK, 0)
     while not isinstance(element := reader.take(), EndOfInput):
         if isinstance(element, Watermark):
             output.send(element)
@@ -132,6 +146,12 @@ def start(slot: int, token: str, channel: ChannelId) -> tuple[SlotNetwork, Reade
     gate.on_available(woken.set)
     network.register_gate(gate)
     return network, Reader(gate, woken)
+
+
+def writer(network: SlotNetwork, channel: ChannelId, slot: int) -> Writer:
+    output, woken = network.output(channel, slot), threading.Event()
+    output.on_available(woken.set)
+    return Writer(output, woken)
 
 
 def batch(rows: int) -> Records:

@@ -50,7 +50,7 @@ def test_nothing_is_lost_or_reordered_in_any_interleaving(pair: "Pair", seed: in
     outputs = pair.outputs(gate)
 
     writers = [
-        in_thread(lambda output=outputs[c], stream=streams[c]: [output.send(e) for e in stream])
+        in_thread(lambda output=outputs[c], stream=streams[c]: write(output, *stream))
         for c in channels
     ]
     received = read_to_the_end(gate, rng)
@@ -69,8 +69,8 @@ def test_in_flight_is_never_more_than_the_capacity_and_one_element(
     element = numbers(*range(50))
     allowed = capacity_bytes + cost_of(element)
 
-    in_thread(lambda: [output.send(element) for _ in range(100)])
-    wait_until(lambda: output.blocked_ms() > 1)
+    in_thread(lambda: write(output, *[element] * 100))
+    wait_until(lambda: not output.flush() and queued(gate, A).queued_bytes > 0)
     seen = [queued(gate, A).queued_bytes]
     for _ in range(100):
         take(gate, 1)
@@ -79,17 +79,67 @@ def test_in_flight_is_never_more_than_the_capacity_and_one_element(
     assert 0 < max(seen) <= allowed
 
 
-def test_a_full_channel_makes_its_writer_wait_and_says_for_how_long(pair: "Pair") -> None:
+def test_what_a_full_channel_does_not_take_waits_at_its_writer_in_order(pair: "Pair") -> None:
+    gate, output = pair.channel(A, capacity_bytes=1)
+    sent = [numbers(1), numbers(2), Watermark(3), numbers(4)]
+
+    for element in sent:
+        output.send(element)
+    wait_until(lambda: queued(gate, A).queued_records == 1)
+
+    assert not output.flush()
+    received = []
+    for _ in sent:
+        received.append(take(gate, 1)[0][1])
+        wait_until(lambda: output.flush() or queued(gate, A).queued_bytes > 0)
+    assert received == sent
+    assert queued(gate, A).queued_bytes == 0
+
+
+def test_a_writer_is_woken_when_the_channel_takes_something_again(pair: "Pair") -> None:
     gate, output = pair.channel(A, capacity_bytes=1)
     output.send(numbers(1))
+    woken = threading.Event()
+    output.on_available(woken.set)
+    assert woken.is_set(), "it may have missed the news"
+    woken.clear()
 
-    writer = in_thread(lambda: output.send(numbers(2)))
-    wait_until(lambda: output.blocked_ms() > 5)
+    assert not output.flush()
+    take(gate, 1)
 
-    assert writer.is_alive(), "there is no credit left"
-    assert [rows(e) for _, e in take(gate, 2)] == [[1], [2]]
-    writer.join(DEADLINE_S)
-    assert output.blocked_ms() > 5
+    assert woken.wait(DEADLINE_S)
+    flush_all(output)
+
+
+def test_an_overtaking_barrier_passes_what_waits_at_its_writer(pair: "Pair") -> None:
+    gate, output = pair.channel(A, capacity_bytes=1)
+    for element in (numbers(1), numbers(2), Watermark(9), numbers(3)):
+        output.send(element)
+    barrier = Barrier(CheckpointId(1), 0, overtakes=True)
+
+    overtaken = output.overtake(barrier)
+
+    assert [batch.column("n").to_pylist() for batch in overtaken] == [[2], [3]]
+    assert not output.holds_barrier(CheckpointId(1))
+    received = [element for _, element in take(gate, 2)]
+    flush_all_of(gate, output, received, 5)
+    assert received == [numbers(1), barrier, numbers(2), Watermark(9), numbers(3)]
+
+
+def test_a_barrier_that_waits_is_taken_to_the_front(pair: "Pair") -> None:
+    gate, output = pair.channel(A, capacity_bytes=1)
+    for element in (numbers(1), numbers(2), Barrier(CheckpointId(1), 0), numbers(3)):
+        output.send(element)
+    assert output.holds_barrier(CheckpointId(1))
+    barrier = Barrier(CheckpointId(1), 0, overtakes=True)
+
+    overtaken = output.overtake(barrier)
+
+    assert [batch.column("n").to_pylist() for batch in overtaken] == [[2]]
+    assert not output.holds_barrier(CheckpointId(1))
+    received = [element for _, element in take(gate, 2)]
+    flush_all_of(gate, output, received, 4)
+    assert received == [numbers(1), barrier, numbers(2), numbers(3)]
 
 
 def test_a_held_back_channel_gives_nothing_and_keeps_count_of_what_arrives(pair: "Pair") -> None:
@@ -110,9 +160,9 @@ def test_a_held_back_channel_does_not_stop_its_neighbour(pair: "Pair") -> None:
     outputs = pair.outputs(gate)
     gate.hold_back(A)
 
-    stuck = in_thread(lambda: [outputs[A].send(numbers(i)) for i in range(100)])
+    stuck = in_thread(lambda: write(outputs[A], *map(numbers, range(100))))
     wait_until(lambda: queued(gate, A).queued_bytes >= 1_000)
-    neighbour = in_thread(lambda: [outputs[B].send(numbers(i)) for i in range(100)])
+    neighbour = in_thread(lambda: write(outputs[B], *map(numbers, range(100))))
     received = take(gate, 100)
 
     assert [(channel, rows(e)) for channel, e in received] == [(B, [i]) for i in range(100)]
@@ -154,7 +204,7 @@ def test_closing_the_gate_ends_a_blocked_writer_and_drops_the_queue(pair: "Pair"
     output.send(numbers(1))
     ends: list[Exception] = []
     writer = in_thread(lambda: send_until_closed(output, ends))
-    wait_until(lambda: output.blocked_ms() > 0)
+    wait_until(lambda: not output.flush())
 
     gate.close()
     writer.join(1.0)
@@ -170,7 +220,7 @@ def test_closing_the_network_ends_a_blocked_writer(pair: "Pair") -> None:
     output.send(numbers(1))
     ends: list[Exception] = []
     writer = in_thread(lambda: send_until_closed(output, ends))
-    wait_until(lambda: output.blocked_ms() > 0)
+    wait_until(lambda: not output.flush())
 
     pair.writing.close()
     writer.join(1.0)
@@ -194,7 +244,7 @@ def test_an_element_above_the_capacity_passes_an_empty_channel(pair: "Pair") -> 
     large = numbers(*range(100_000))
 
     for _ in range(3):
-        output.send(large)
+        write(output, large)
         received = take(gate, 1)
 
     assert [element for _, element in received] == [large]
@@ -204,7 +254,7 @@ def test_elements_of_every_size_pass_however_small_the_capacity(pair: "Pair") ->
     sizes = [*range(0, 2_000, 97), 40_000]
     gate, output = pair.channel(A, capacity_bytes=3_000)
 
-    in_thread(lambda: [output.send(numbers(*range(size))) for size in sizes])
+    in_thread(lambda: write(output, *(numbers(*range(size)) for size in sizes)))
 
     assert [len(rows(e)) for _, e in take(gate, len(sizes))] == sizes
 
@@ -237,8 +287,8 @@ def test_the_schema_of_a_channel_may_change(pair: "Pair") -> None:
 def test_empty_batches_are_bounded_too(pair: "Pair") -> None:
     gate, output = pair.channel(A, capacity_bytes=5_000)
 
-    in_thread(lambda: [output.send(numbers()) for _ in range(1_000)])
-    wait_until(lambda: output.blocked_ms() > 0)
+    in_thread(lambda: write(output, *[numbers()] * 1_000))
+    wait_until(lambda: not output.flush())
 
     assert [rows(e) for _, e in take(gate, 1_000)] == [[]] * 1_000
 
@@ -283,8 +333,9 @@ def test_a_writer_waits_for_a_gate_that_is_registered_later(pair: "Pair") -> Non
     output = pair.writing.output(A, pair.reading_slot)
     gate = Gate([A])
 
-    writer = in_thread(lambda: [output.send(Watermark(1)), output.send(EndOfInput())])
-    wait_until(lambda: output.blocked_ms() > 1)
+    output.send(Watermark(1))
+    writer = in_thread(lambda: write(output, EndOfInput()))
+    assert not output.flush()
     pair.reading.register_gate(gate)
 
     assert take(gate, 2) == [(A, Watermark(1)), (A, EndOfInput())]
@@ -295,7 +346,7 @@ def test_a_writer_that_waits_for_a_gate_ends_with_the_network(pair: "Pair") -> N
     output = pair.writing.output(A, pair.reading_slot)
     ends: list[Exception] = []
     writer = in_thread(lambda: send_until_closed(output, ends))
-    wait_until(lambda: output.blocked_ms() > 1)
+    assert not output.flush()
 
     pair.writing.close()
     writer.join(1.0)
@@ -313,7 +364,10 @@ class Pair:
 
     def outputs(self, gate: Gate) -> dict[ChannelId, Output]:
         self.reading.register_gate(gate)
-        return {c: self.writing.output(c, self.reading_slot) for c in gate.channels}
+        outputs = {c: self.writing.output(c, self.reading_slot) for c in gate.channels}
+        for output in outputs.values():
+            flush_all(output)  # the reader is there
+        return outputs
 
     def channel(self, channel: ChannelId, capacity_bytes: int = 1 << 20) -> tuple[Gate, Output]:
         gate = Gate([channel], capacity_bytes)
@@ -433,10 +487,31 @@ def queued(gate: Gate, channel: ChannelId) -> ChannelStatistics:
     return next(s for s in gate.statistics() if s.channel == channel)
 
 
+def write(output: Output, *elements: Element) -> None:
+    """As a subtask does: no new element before the channel would take it at once."""
+    woken = threading.Event()
+    output.on_available(woken.set)
+    for element in elements:
+        while not output.flush():
+            assert woken.wait(DEADLINE_S), "no credit came"
+            woken.clear()
+        output.send(element)
+
+
+def flush_all_of(gate: Gate, output: Output, received: list[Element], count: int) -> None:
+    while len(received) < count:
+        wait_until(lambda: output.flush() or queued(gate, A).queued_bytes > 0)
+        received.append(take(gate, 1)[0][1])
+
+
+def flush_all(output: Output) -> None:
+    wait_until(output.flush)
+
+
 def send_until_closed(output: Output, ends: list[Exception]) -> None:
     try:
         while True:
-            output.send(numbers(1))
+            write(output, numbers(1))
     except ChannelClosed as end:
         ends.append(end)
 

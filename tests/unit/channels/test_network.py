@@ -189,6 +189,7 @@ def test_a_writer_blocked_in_the_kernel_ends_when_the_network_closes(slots: "Slo
     output = network.output(A, 1)
     reader = slots.listen_as_peer(network)
     reader.sendall(bytes_frame(Kind.GRANT, 0, 1 << 40))
+    wait_until(output.flush)
     large = Records(pa.record_batch({"n": range(1 << 20)}))
     ended = threading.Event()
 
@@ -213,6 +214,7 @@ def test_what_was_sent_arrives_although_the_writer_closes_at_once(slots: "Slots"
     writing.connect([slots.address(0)])
     output = writing.output(A, 0)
     batch = Records(pa.record_batch({"n": range(1 << 16)}))
+    wait_until(output.flush)
 
     for _ in range(40):
         output.send(batch)
@@ -229,6 +231,7 @@ def test_credit_that_crosses_the_close_does_not_cost_the_last_bytes(slots: "Slot
     output = network.output(A, 1)
     reader = slots.listen_as_peer(network)
     reader.sendall(bytes_frame(Kind.GRANT, 0, 1 << 40))
+    wait_until(output.flush)
     output.send(Records(pa.record_batch({"n": range(1 << 17)})))
     output.send(EndOfInput())
 
@@ -265,6 +268,7 @@ def test_a_slot_can_be_deployed_before_anyone_is_connected(slots: "Slots") -> No
         network.connect([slots.address(0), slots.address(1)])
     networks[0].register_gate(gate)
     for output in outputs:
+        wait_until(output.flush)
         output.send(EndOfInput())
 
     assert {poll_one(gate) for _ in outputs} == {(A, EndOfInput()), ("b", EndOfInput())}

@@ -59,6 +59,7 @@ def test_frames_are_cut_wherever_the_bytes_happen_to_break(seed: int) -> None:
         Barrier(CheckpointId(1), 0, is_savepoint=True),
         Barrier(CheckpointId(1), 0, is_savepoint=True, is_native=True),
         Barrier(CheckpointId(1), 0, is_final=True),
+        Barrier(CheckpointId(1), 0, overtakes=True),
         Barrier(CheckpointId(1), 0, is_savepoint=True, is_final=True),
         Watermark(MIN_WATERMARK_MS),
         Watermark(MAX_WATERMARK_MS),

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pipelines.channels.gate import Gate
 from pipelines.channels.local import LocalOutput
 from pipelines.connectors.sink import SinkContext, Superseded
-from pipelines.domain.elements import Element
+from pipelines.domain.elements import Barrier, Element
 from pipelines.domain.graph import Connection
 from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, RunId, Uid, channel_id
 from pipelines.domain.phases import SubtaskPhases
@@ -169,12 +169,23 @@ class MemorySink:
 class RecordingOutput:
     channel: ChannelId
     sent: list[Element] = field(default_factory=list)
+    is_full: bool = False
 
     def send(self, element: Element) -> None:
         self.sent.append(element)
 
-    def blocked_ms(self) -> float:
-        return 0.0
+    def flush(self) -> bool:
+        return not self.is_full
+
+    def overtake(self, barrier: Barrier) -> list[pa.RecordBatch]:
+        self.sent.append(barrier)
+        return []
+
+    def holds_barrier(self, checkpoint_id: CheckpointId) -> bool:
+        return False
+
+    def on_available(self, wake: Callable[[], None]) -> None:
+        wake()
 
 
 def joining_pipeline(source: ListSource, sink: MemorySink) -> Pipeline:
@@ -250,6 +261,7 @@ class ReadingSubtask:
     source: ListSource
     clock: ManualClock = field(default_factory=ManualClock)
     output: RecordingOutput = field(default_factory=lambda: RecordingOutput(ChannelId("out")))
+    mailbox: Mailbox = field(default_factory=Mailbox)
     feed: SourceFeed = field(init=False)
     subtask: Subtask = field(init=False)
     reporter: RecordingReporter = field(init=False)
@@ -260,7 +272,7 @@ class ReadingSubtask:
         exchanges = {Uid(LEFT): [Exchange(("key",), [self.output], MAX_PARALLELISM)]}
         pipeline = joining_pipeline(self.source, MemorySink())
         self.subtask = subtask_of(
-            pipeline, Uid(LEFT), self.feed, self.reporter, self.clock, exchanges, Mailbox()
+            pipeline, Uid(LEFT), self.feed, self.reporter, self.clock, exchanges, self.mailbox
         )
 
 

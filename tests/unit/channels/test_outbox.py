@@ -1,0 +1,55 @@
+"""What waits at the writer; the rest of the outbox's rules are the contract suite's."""
+
+import pyarrow as pa
+import pytest
+
+from pipelines.channels.channel import ChannelClosed
+from pipelines.channels.credit import Credit
+from pipelines.channels.outbox import Outbox
+from pipelines.domain.elements import Element, EndOfInput, Records, Watermark
+from pipelines.domain.ids import ChannelId
+
+RECORDS = Records(pa.record_batch({"n": [1]}))
+
+
+def test_nothing_is_taken_while_anything_waits_even_if_it_would_pass() -> None:
+    credit, passed = Credit(), list[Element]()
+    outbox = Outbox(ChannelId("a"), credit, passed.append)
+    outbox.send(Watermark(1))
+
+    assert not outbox.flush()
+    credit.open(10)
+
+    assert outbox.flush()
+    assert passed == [Watermark(1)]
+
+
+def test_records_that_wait_for_credit_say_so_although_a_mark_would_pass() -> None:
+    credit, passed = Credit(), list[Element]()
+    outbox = Outbox(ChannelId("a"), credit, passed.append)
+    credit.open(1)
+    credit.take(1)
+    outbox.send(RECORDS)
+    outbox.send(EndOfInput())
+
+    assert not outbox.flush()
+    assert passed == []
+
+
+def test_a_reader_that_has_the_end_may_go() -> None:
+    credit, passed = Credit(), list[Element]()
+    outbox = Outbox(ChannelId("a"), credit, passed.append)
+    credit.open(10)
+    outbox.send(EndOfInput())
+    credit.close("the reader is gone")
+
+    assert outbox.flush()
+
+
+def test_a_reader_that_goes_before_the_end_is_an_error() -> None:
+    credit = Credit()
+    outbox = Outbox(ChannelId("a"), credit, list[Element]().append)
+    credit.close("the reader is gone")
+
+    with pytest.raises(ChannelClosed):
+        outbox.flush()
