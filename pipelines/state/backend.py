@@ -67,7 +67,8 @@ class BatchListDescriptor:
 
 
 class Table(Protocol):
-    """Keyed rows, vectorised. Row numbers stay valid until the row is deleted."""
+    """Keyed rows, vectorised. Row numbers stay valid until the row is deleted or the backend
+    settles, which it does between two calls of the operator."""
 
     def rows_for(self, keys: pa.RecordBatch) -> Rows:
         """Row of each key, in order; unseen keys get a fresh row. Repeats allowed."""
@@ -174,6 +175,14 @@ class StateBackend(Protocol):
             Rejected: `state` is not declared, or a column is missing, gone or has another type;
                 the message names state and column.
         """
+        ...
+
+    def settle(self) -> None:
+        """Between two calls of the operator: rows may be moved, so row numbers are void."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files; the states are not used any more. May be called twice."""
         ...
 
     def statistics(self) -> "BackendStatistics": ...

@@ -61,6 +61,9 @@ class HashMapBatchList:
     def namespaces_at_most(self, bound: int) -> list[int]:
         return sorted(namespace for namespace in self._batches if namespace <= bound)
 
+    def namespaces(self) -> list[int]:
+        return sorted(self._batches)
+
     def pop(self, namespace: int) -> list[pa.RecordBatch]:
         batches = self._batches.pop(namespace, [])
         self._rows -= sum(batch.num_rows for batch in batches)
@@ -94,6 +97,13 @@ def snapshot_schema(descriptor: BatchListDescriptor) -> pa.Schema:
     return pa.schema([*descriptor.schema, *added])
 
 
+def with_namespace(batch: pa.RecordBatch, namespace: int, groups: KeyGroups) -> pa.RecordBatch:
+    """Rows of one namespace as the rows of a snapshot."""
+    added = [pa.array(np.full(batch.num_rows, namespace, np.int64)), pa.array(groups)]
+    names = [*batch.schema.names, NAMESPACE_COLUMN, KEY_GROUP_COLUMN]
+    return pa.RecordBatch.from_arrays([*batch.columns, *added], names=names)
+
+
 @dataclass(frozen=True, slots=True)
 class FrozenBatchList:
     """The batches at the cut; they are immutable, so nothing is copied and nothing is locked."""
@@ -117,9 +127,7 @@ class FrozenBatchList:
             yield pa.concat_batches(waiting)
 
     def _complete(self, namespace: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-        namespaces = pa.array(np.full(batch.num_rows, namespace, np.int64))
-        groups = pa.array(self.origin.key_groups_of(batch))
-        return pa.RecordBatch.from_arrays([*batch.columns, namespaces, groups], schema=self.schema)
+        return with_namespace(batch, namespace, self.origin.key_groups_of(batch))
 
 
 def _is_worth_merging(batches: list[pa.RecordBatch]) -> bool:

@@ -142,3 +142,12 @@ class Column:
 
 def segment_count(length: int) -> int:
     return -(-length // SEGMENT_ROWS)
+
+
+def segment_of(flags: npt.NDArray[np.bool_], segment: int, length: int) -> npt.NDArray[np.bool_]:
+    """The flags of one segment's rows below `length`; what `flags` does not reach is False."""
+    first = segment << SEGMENT_BITS
+    part = flags[first : min(first + SEGMENT_ROWS, length)]
+    padded = np.zeros(min(SEGMENT_ROWS, length - first), np.bool_)
+    padded[: len(part)] = part
+    return padded

@@ -4,12 +4,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from pipelines.state.arrow_types import to_arrow
 from pipelines.state.backend import KEY_GROUP_COLUMN, TableDescriptor
-from pipelines.state.columns import FrozenColumn, segment_count
+from pipelines.state.columns import FrozenColumn, segment_count, segment_of
 from pipelines.state.key_columns import FrozenArrays
+
+Mask = npt.NDArray[np.bool_]
 
 
 def snapshot_schema(descriptor: TableDescriptor) -> pa.Schema:
@@ -25,10 +28,18 @@ class FrozenTable:
     values: list[FrozenArrays]
     groups: FrozenColumn
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """The live rows. Dropping the iterator ends the saving of pre-images for it."""
+    def batches(self, only: Mask | None = None) -> Iterator[pa.RecordBatch]:
+        """The live rows, or those of them that `only` flags by row number.
+
+        Dropping the iterator ends the saving of pre-images for it.
+        """
         for segment in range(segment_count(self.length)):
+            wanted = None if only is None else segment_of(only, segment, self.length)
+            if wanted is not None and not wanted.any():
+                continue
             live = self.live.take(segment)
+            if wanted is not None:
+                live = live & wanted
             picked = slice(None) if live.all() else np.flatnonzero(live)
             arrays = [column.take(segment, picked) for column in (*self.keys, *self.values)]
             arrays.append(to_arrow(self.groups.take(segment)[picked], pa.uint16()))

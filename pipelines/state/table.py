@@ -135,17 +135,35 @@ class HashMapTable:
         return key_groups(self._group_hashes(keys), self._max_parallelism)
 
     def freeze(self) -> FrozenState:
+        frozen = self.freeze_rows()
+        return FrozenState(
+            self._descriptor.name, "table", frozen.schema, len(self), frozen.batches()
+        )
+
+    def freeze_rows(self) -> FrozenTable:
+        """The table as it is now, to be read once; takes a time independent of its length."""
         length = self._numbers.length
-        schema = snapshot_schema(self._descriptor)
-        frozen = FrozenTable(
-            schema=schema,
+        return FrozenTable(
+            schema=snapshot_schema(self._descriptor),
             length=length,
             live=self._live.freeze(length),
             keys=[column.freeze(length) for column in self._keys.values()],
             values=[column.freeze(length) for column in self._values.values()],
             groups=self._groups.freeze(length),
         )
-        return FrozenState(self._descriptor.name, "table", schema, len(self), frozen.batches())
+
+    @property
+    def length(self) -> int:
+        """All row numbers are below it."""
+        return self._numbers.length
+
+    def reset(self, rows: Rows) -> None:
+        """Give rows the defaults of their values again."""
+        for column in self._values.values():
+            column.reset(rows)
+
+    def live_rows(self) -> Rows:
+        return np.flatnonzero(self._live_mask())
 
     def _look_up(self, keys: pa.RecordBatch, of: Callable[[pa.RecordBatch], Rows]) -> Rows:
         """Each distinct text is looked up once."""

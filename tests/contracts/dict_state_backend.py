@@ -186,6 +186,12 @@ class DictBackend:
         for batch in batches:
             self._restore(self._states[state], batch)
 
+    def settle(self) -> None:
+        """Row numbers stay as they are."""
+
+    def close(self) -> None:
+        """Nothing is held but memory."""
+
     def statistics(self) -> BackendStatistics:
         rows = sum(len(state) for state in self._states.values())
         return BackendStatistics(rows, rows * 8)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,7 @@ from pipelines.state.backend import (
 )
 from pipelines.state.hashing import key_groups, key_hashes
 from pipelines.state.hashmap import HashMapBackend
+from tests.contracts.rocksdb_slots import AMPLE_BYTES, TINY_BYTES, rocksdb_backends, seeded
 
 MAX_PARALLELISM = 128
 ALL_GROUPS = KeyGroupRange(0, MAX_PARALLELISM - 1)
@@ -54,19 +56,29 @@ Model = dict[Key, tuple[int, float, bool, int]]  # the values in the order of VA
 Build = Callable[[KeyGroupRange], StateBackend]
 
 
-@pytest.fixture(params=["hashmap", "hashmap in tiny segments"])
-def build(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Build:
+BACKENDS = ["hashmap", "hashmap in tiny segments", "rocksdb", "rocksdb in tiny memory"]
+
+
+@pytest.fixture(params=BACKENDS)
+def build(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[Build]:
     """Tiny segments and indexes: what otherwise takes 100,000 keys happens with a dozen."""
+    if request.param.startswith("rocksdb"):
+        memory_bytes = TINY_BYTES if "tiny" in request.param else AMPLE_BYTES
+        with rocksdb_backends(tmp_path, memory_bytes) as backends:
+            yield lambda groups: backends(groups, MAX_PARALLELISM)
+        return
     if request.param == "hashmap in tiny segments":
         monkeypatch.setattr(columns, "SEGMENT_BITS", 2)
         monkeypatch.setattr(columns, "SEGMENT_ROWS", 4)
         monkeypatch.setattr(columns, "INITIAL_ROWS", 4)
         monkeypatch.setattr(key_index, "INITIAL_CAPACITY", 4)
-    return lambda groups: HashMapBackend(groups, MAX_PARALLELISM)
+    yield lambda groups: HashMapBackend(groups, MAX_PARALLELISM)
 
 
 @KEY_SCHEMAS
-@pytest.mark.parametrize("seed", range(20))
+@seeded("build", BACKENDS, 20)
 def test_it_is_a_dictionary_and_every_cut_stays_as_it_was(
     build: Build, key: pa.Schema, seed: int
 ) -> None:
@@ -94,7 +106,7 @@ def test_it_is_a_dictionary_and_every_cut_stays_as_it_was(
 
 @pytest.mark.slow
 @KEY_SCHEMAS
-@pytest.mark.parametrize("seed", range(4))
+@seeded("build", BACKENDS, 4)
 def test_cuts_may_be_read_on_another_thread_while_the_owner_writes(
     build: Build, key: pa.Schema, seed: int, frequent_switches: None
 ) -> None:
@@ -401,7 +413,7 @@ def test_keys_that_come_and_go_do_not_make_the_state_grow(build: Build) -> None:
     assert sizes[-1] == sizes[0]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@seeded("build", BACKENDS, 40)
 def test_a_batch_list_keeps_order_and_every_cut_stays_as_it_was(build: Build, seed: int) -> None:
     rng = random.Random(seed)
     backend = build(ALL_GROUPS)
@@ -564,6 +576,7 @@ class Owner:
         for name, column in zip(VALUES.names, zip(*values, strict=True), strict=True):
             self.table.write(name, rows, np.array(column))
         self.model.update(zip(keys, values, strict=True))
+        self.backend.settle()
 
     def delete(self) -> None:
         gone = self.rng.sample(list(self.model), self.rng.randint(0, len(self.model)) // 2)
@@ -571,6 +584,7 @@ class Owner:
             self.table.delete(self.table.rows_for(batch_of(self.key, gone)))
         for key in gone:
             del self.model[key]
+        self.backend.settle()
 
     def cut(self) -> PendingCut:
         return PendingCut(self.key, self.backend.cut()[0], dict(self.model))

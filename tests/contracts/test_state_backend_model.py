@@ -5,8 +5,9 @@ The dictionaries are the model; a backend that differs from them is wrong.
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,7 @@ from pipelines.state.backend import (
 )
 from pipelines.state.hashmap import HashMapBackend
 from tests.contracts.dict_state_backend import DictBackend, Key, batch_of, tuples
+from tests.contracts.rocksdb_slots import AMPLE_BYTES, TINY_BYTES, rocksdb_backends, seeded
 
 MAX_PARALLELISM = 16
 ALL_GROUPS = KeyGroupRange(0, MAX_PARALLELISM - 1)
@@ -87,9 +89,20 @@ KEYS_BY_TYPE = [
 Create = Callable[[KeyGroupRange, int], StateBackend]
 
 
-@pytest.fixture(params=[HashMapBackend, DictBackend], ids=["hashmap", "dict"])
-def create(request: pytest.FixtureRequest) -> Create:
-    return request.param
+BACKENDS = ["hashmap", "dict", "rocksdb", "rocksdb in tiny memory"]
+
+
+@pytest.fixture(params=BACKENDS)
+def create(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Create]:
+    match request.param:
+        case "hashmap":
+            yield HashMapBackend
+        case "dict":
+            yield DictBackend
+        case name:
+            memory_bytes = TINY_BYTES if "tiny" in name else AMPLE_BYTES
+            with rocksdb_backends(tmp_path, memory_bytes) as backends:
+                yield backends
 
 
 @pytest.fixture
@@ -286,11 +299,11 @@ def test_a_restore_names_the_state_and_the_column_that_does_not_fit(
     backend.batch_list(BUFFER).append(0, buffered(("JFK", 1)))
     table_rows, list_rows = (next(frozen.batches) for frozen in backend.cut())
 
-    for state, column, rows in [("counts", "count", table_rows), ("buffer", "delay", list_rows)]:
+    for state, column, rows in [("counts", "user", table_rows), ("buffer", "delay", list_rows)]:
         with pytest.raises(Rejected, match=f"(?s)(?=.*{state})(?=.*{column})"):
             backend.restore(state, iter([rows.drop_columns([column])]))
         index = rows.schema.get_field_index(column)
-        retyped = rows.set_column(index, column, rows.column(column).cast(pa.int16()))
+        retyped = rows.set_column(index, column, rows.column(column).cast(pa.string()))
         with pytest.raises(Rejected, match=f"(?s)(?=.*{state})(?=.*{column})"):
             backend.restore(state, iter([retyped]))
 
@@ -377,7 +390,7 @@ def test_null_is_found_only_where_it_was_added(backend: StateBackend, null_first
     assert (table.find(users(0)).tolist() == [NO_ROW]) is null_first
 
 
-@pytest.mark.parametrize("seed", range(10))
+@seeded("create", BACKENDS, 10)
 def test_values_may_be_null_or_of_any_length(create: Create, seed: int) -> None:
     rng = random.Random(seed)
     backend = create(ALL_GROUPS, MAX_PARALLELISM)
@@ -401,6 +414,7 @@ def test_values_may_be_null_or_of_any_length(create: Create, seed: int) -> None:
                 del model[key]
         if rng.random() < 0.2:
             cuts.append((backend.cut()[0], dict(model)))
+        backend.settle()
 
     for frozen, expected in [*cuts, (backend.cut()[0], model)]:
         restored = create(ALL_GROUPS, MAX_PARALLELISM)
@@ -456,13 +470,14 @@ def test_a_scan_meets_every_row_that_stays_while_others_come_and_go(
             break
         table.rows_for(users(1000 + number))
         table.delete(table.find(users(1000 + number)))
+        backend.settle()
 
     assert position is None
     assert set(met) >= {*range(10), *range(30, 100)}
     assert not set(met) & set(range(10, 30))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@seeded("create", BACKENDS, 20)
 @pytest.mark.parametrize("descriptor", [COUNTS, WINDOWS], ids=["one number", "text and time"])
 def test_cuts_equal_the_model_while_the_owner_goes_on_writing(
     create: Create, descriptor: TableDescriptor, seed: int
@@ -478,6 +493,7 @@ def test_cuts_equal_the_model_while_the_owner_goes_on_writing(
         if rng.random() < 0.3:
             readers.append(Reader(backend.cut(), descriptor, dict(model)))
             rng.choice([readers[-1].start, lambda: None])()
+        backend.settle()
 
     assert [reader.finish() for reader in readers] == [reader.expected for reader in readers]
     assert contents(backend, descriptor) == model

@@ -1,0 +1,165 @@
+"""The states of one operator of one subtask: what every backend does alike.
+
+Owns the set of states and checks what is declared and what is restored. How a state keeps its
+rows is the business of the backends, `hashmap` and `rocksdb`.
+"""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from pipelines.domain.errors import Rejected
+from pipelines.domain.key_groups import KeyGroupRange
+from pipelines.state import batch_list, frozen_table
+from pipelines.state.backend import (
+    NAMESPACE_COLUMN,
+    BackendStatistics,
+    BatchList,
+    BatchListDescriptor,
+    FrozenState,
+    Table,
+    TableDescriptor,
+)
+from pipelines.state.declaring import check_batch_list, check_table
+from pipelines.state.evolution import evolved
+from pipelines.state.hashing import KeyGroups, key_hashes
+from pipelines.state.restoring import check_no_nulls, own_rows
+from pipelines.state.table import HashKeys
+
+
+class KeptTable(Table, Protocol):
+    """A table as its backend sees it."""
+
+    @property
+    def descriptor(self) -> TableDescriptor: ...
+
+    @property
+    def state_bytes(self) -> int: ...
+
+    def key_groups_of(self, keys: pa.RecordBatch) -> KeyGroups: ...
+
+    def freeze(self) -> FrozenState: ...
+
+
+class KeptBatchList(BatchList, Protocol):
+    """A batch list as its backend sees it."""
+
+    @property
+    def descriptor(self) -> BatchListDescriptor: ...
+
+    @property
+    def state_bytes(self) -> int: ...
+
+    def key_groups_of(self, rows: pa.RecordBatch) -> KeyGroups: ...
+
+    def freeze(self) -> FrozenState: ...
+
+
+class KeyedBackend:
+    """Implements `StateBackend`; a backend says how a table and a batch list are made."""
+
+    def __init__(
+        self,
+        key_groups: KeyGroupRange,
+        max_parallelism: int,
+        *,
+        hash_keys: HashKeys = key_hashes,
+    ) -> None:
+        self._key_groups = key_groups
+        self._max_parallelism = max_parallelism
+        self._hash_keys = hash_keys
+        self._tables: dict[str, KeptTable] = {}
+        self._lists: dict[str, KeptBatchList] = {}
+
+    def _new_table(self, descriptor: TableDescriptor) -> KeptTable:
+        raise NotImplementedError
+
+    def _new_batch_list(self, descriptor: BatchListDescriptor) -> KeptBatchList:
+        raise NotImplementedError
+
+    def table(self, descriptor: TableDescriptor) -> Table:
+        self._check_declared_alike(descriptor)
+        if descriptor.name not in self._tables:
+            check_table(descriptor)
+            self._tables[descriptor.name] = self._new_table(descriptor)
+        return self._tables[descriptor.name]
+
+    def batch_list(self, descriptor: BatchListDescriptor) -> BatchList:
+        self._check_declared_alike(descriptor)
+        if descriptor.name not in self._lists:
+            check_batch_list(descriptor)
+            self._lists[descriptor.name] = self._new_batch_list(descriptor)
+        return self._lists[descriptor.name]
+
+    @property
+    def descriptors(self) -> dict[str, TableDescriptor | BatchListDescriptor]:
+        """What has been declared, by the name of the state."""
+        return {name: state.descriptor for name, state in self._states.items()}
+
+    def cut(self) -> list[FrozenState]:
+        return [state.freeze() for state in self._states.values()]
+
+    def restore(self, state: str, batches: Iterable[pa.RecordBatch]) -> None:
+        target = self._states.get(state)
+        if target is None:
+            raise Rejected(
+                f"The snapshot holds a state {state!r} that the operator does not have; "
+                f"it has {sorted(self._states)}."
+            )
+        for batch in batches:
+            rows = evolved(target.descriptor, batch)
+            if state in self._tables:
+                self._restore_table(self._tables[state], rows)
+            else:
+                self._restore_batches(self._lists[state], rows)
+            self.settle()
+
+    def settle(self) -> None:
+        """All rows stay in memory."""
+
+    def close(self) -> None:
+        """Nothing is held but memory."""
+
+    def statistics(self) -> BackendStatistics:
+        states = self._states.values()
+        return BackendStatistics(
+            rows=sum(len(state) for state in states),
+            state_bytes=sum(state.state_bytes for state in states),
+        )
+
+    @property
+    def _states(self) -> dict[str, KeptTable | KeptBatchList]:
+        return {**self._tables, **self._lists}
+
+    def _check_declared_alike(self, descriptor: TableDescriptor | BatchListDescriptor) -> None:
+        declared = self._states.get(descriptor.name)
+        if declared is not None and declared.descriptor != descriptor:
+            raise Rejected(f"The state {descriptor.name!r} is declared twice, and differently.")
+
+    def _restore_table(self, table: KeptTable, batch: pa.RecordBatch) -> None:
+        descriptor = table.descriptor
+        schema = frozen_table.snapshot_schema(descriptor)
+        rows = own_rows(descriptor.name, schema, batch, self._key_groups, table.key_groups_of)
+        never_null = [n for n in descriptor.value.names if descriptor.defaults[n] is not None]
+        check_no_nulls(descriptor.name, rows, never_null)
+        if not rows.num_rows:
+            return
+        numbers = table.rows_for(rows.select(descriptor.key.names))
+        for name in descriptor.value.names:
+            table.write_arrow(name, numbers, rows.column(name))
+
+    def _restore_batches(self, target: KeptBatchList, batch: pa.RecordBatch) -> None:
+        descriptor = target.descriptor
+        schema = batch_list.snapshot_schema(descriptor)
+        rows = own_rows(descriptor.name, schema, batch, self._key_groups, target.key_groups_of)
+        check_no_nulls(descriptor.name, rows, [NAMESPACE_COLUMN])
+        namespaces = rows.column(NAMESPACE_COLUMN).to_numpy()
+        content = pa.RecordBatch.from_arrays(
+            rows.columns[: len(descriptor.schema)], schema=descriptor.schema
+        )
+        order = np.argsort(namespaces, kind="stable")  # keeps the order of arrival within each
+        distinct, starts = np.unique(namespaces[order], return_index=True)
+        for namespace, own in zip(distinct.tolist(), np.split(order, starts[1:]), strict=False):
+            target.append(namespace, content.take(pa.array(own)))

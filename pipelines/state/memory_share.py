@@ -1,0 +1,25 @@
+"""How much memory the RocksDB states of one slot may use, and what part of it each one gets.
+
+Half goes to RocksDB's block cache, which all databases of the slot share; the other half is
+divided among the states for the rows that they hold in memory.
+"""
+
+from rocksdict import Cache
+
+BLOCK_CACHE_SHARE = 0.5
+
+
+class SlotMemory:
+    def __init__(self, total_bytes: int) -> None:
+        cache_bytes = int(total_bytes * BLOCK_CACHE_SHARE)
+        self.cache = Cache(cache_bytes)
+        self._rows_bytes = total_bytes - cache_bytes
+        self._states = 0
+
+    def join(self) -> None:
+        """One more state shares the memory from now on."""
+        self._states += 1
+
+    @property
+    def bytes_per_state(self) -> int:
+        return self._rows_bytes // max(1, self._states)

@@ -1,0 +1,56 @@
+"""The directory of a process goes with it, however the process ended."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from pipelines.state.working_directory import WorkingDirectory
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from pipelines.state.working_directory import WorkingDirectory
+directory = WorkingDirectory(Path(sys.argv[1]), "victim")
+(directory.path / "rows.sst").write_bytes(b"rows")
+print(directory.path, flush=True)
+time.sleep(60)
+"""
+
+
+def test_it_is_removed_when_it_is_closed(tmp_path: Path) -> None:
+    directory = WorkingDirectory(tmp_path, "run-a1")
+    directory.fresh("db").mkdir()
+
+    directory.close()
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_paths_inside_are_never_given_twice(tmp_path: Path) -> None:
+    directory = WorkingDirectory(tmp_path, "run-a1")
+
+    assert directory.fresh("db") != directory.fresh("db")
+    directory.close()
+
+
+def test_a_killed_owner_is_cleaned_up_after_by_the_next_and_a_living_one_is_left_alone(
+    tmp_path: Path,
+) -> None:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert owner.stdout is not None
+    victim = Path(owner.stdout.readline().strip())
+    mine = WorkingDirectory(tmp_path, "mine")
+    assert victim.is_dir()
+
+    os.kill(owner.pid, signal.SIGKILL)
+    owner.wait()
+    next_one = WorkingDirectory(tmp_path, "next")
+
+    assert not victim.exists()
+    assert mine.path.is_dir()
+    for directory in (mine, next_one):
+        directory.close()
