@@ -41,8 +41,8 @@ class Aggregation:
         key_schema = pa.schema([field_of(schema, key) for key in keys])
         outputs = tuple(_bind(name, each, schema) for name, each in aggregates.items())
         aggregation = cls(key_schema, outputs)
-        _check_distinct([*keys, *aggregates])
-        _check_distinct(aggregation.partial_schema.names)
+        check_distinct([*keys, *aggregates])
+        check_distinct(aggregation.partial_schema.names)
         return aggregation
 
     @property
@@ -81,8 +81,7 @@ class Aggregation:
         return [partials.column(a.name).to_numpy(zero_copy_only=False) for a in self.accumulators]
 
     def reduce(self, lifted: list[Values], groups: Groups) -> list[Values]:
-        pairs = zip(self.accumulators, lifted, strict=True)
-        return [accumulator.reduce(values, groups) for accumulator, values in pairs]
+        return reduce(self.accumulators, lifted, groups)
 
     def partials(self, keys: pa.RecordBatch, accumulated: list[Values]) -> pa.RecordBatch:
         pairs = zip(self.accumulators, accumulated, strict=True)
@@ -91,13 +90,7 @@ class Aggregation:
 
     def fold(self, table: Table, keys: pa.RecordBatch, reduced: list[Values]) -> list[Values]:
         """Merge into the rows of distinct `keys`; returns their new accumulators."""
-        rows = table.rows_for(keys)
-        merged = []
-        for accumulator, values in zip(self.accumulators, reduced, strict=True):
-            total = accumulator.merge(table.read(accumulator.name, rows), values)
-            table.write(accumulator.name, rows, total)
-            merged.append(total)
-        return merged
+        return fold(table, self.accumulators, keys, reduced)
 
     def results(self, keys: pa.RecordBatch, accumulated: list[Values]) -> pa.RecordBatch:
         columns = list(keys.columns)
@@ -108,13 +101,32 @@ class Aggregation:
         return pa.RecordBatch.from_arrays(columns, schema=self.output_schema)
 
 
+def fold(
+    table: Table, accumulators: list[Accumulator], keys: pa.RecordBatch, reduced: list[Values]
+) -> list[Values]:
+    """Merge into the rows of distinct `keys`; returns their new accumulators."""
+    rows = table.rows_for(keys)
+    merged = []
+    for accumulator, values in zip(accumulators, reduced, strict=True):
+        total = accumulator.merge(table.read(accumulator.name, rows), values)
+        table.write(accumulator.name, rows, total)
+        merged.append(total)
+    return merged
+
+
+def reduce(accumulators: list[Accumulator], lifted: list[Values], groups: Groups) -> list[Values]:
+    """Combine the accumulators of all members of each group."""
+    pairs = zip(accumulators, lifted, strict=True)
+    return [accumulator.reduce(values, groups) for accumulator, values in pairs]
+
+
 def _bind(name: str, aggregate: Aggregate, schema: pa.Schema) -> _Output:
     bound = aggregate.bind(schema)
     named = tuple(replace(each, name=f"{name}__{each.name}") for each in bound.accumulators)
     return _Output(name, bound, named)
 
 
-def _check_distinct(names: list[str]) -> None:
+def check_distinct(names: list[str]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise Rejected(f"The column {name!r} would be produced twice; choose another name.")

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from pipelines.domain.errors import Rejected
+from pipelines.domain.ids import Uid
 from pipelines.operators.failing_row import first_failing_row
 from pipelines.operators.operator import Operator, OperatorContext
 
@@ -25,11 +26,7 @@ class BatchFunction(Operator):
 
     def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
         mapped = self._function(batch)
-        if not mapped.schema.equals(self._schema):
-            raise Rejected(
-                f"The function of {self.context.uid!r} returned columns ({_columns(mapped.schema)})"
-                f" where it declared ({_columns(self._schema)})."
-            )
+        check_declared(self.context.uid, mapped.schema, self._schema)
         if mapped.num_rows:
             self.context.collect(mapped)
 
@@ -54,6 +51,15 @@ class ConnectedFunctions(Operator):
 
     def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
         self._by_port[port].on_batch(port, batch)
+
+
+def check_declared(uid: Uid, returned: pa.Schema, declared: pa.Schema) -> None:
+    """Raises Rejected when an author's function did not keep its promise."""
+    if not returned.equals(declared):
+        raise Rejected(
+            f"The function of {uid!r} returned columns ({_columns(returned)})"
+            f" where it declared ({_columns(declared)})."
+        )
 
 
 def _columns(schema: pa.Schema) -> str:

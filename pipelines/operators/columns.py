@@ -53,3 +53,19 @@ def in_slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The batch in pieces of at most MAX_OUTPUT_ROWS, without copying."""
     for start in range(0, batch.num_rows, MAX_OUTPUT_ROWS):
         yield batch.slice(start, MAX_OUTPUT_ROWS)
+
+
+def by_value(rows: pa.RecordBatch, values: Longs) -> list[tuple[int, pa.RecordBatch]]:
+    """One batch per distinct value, ascending, each in order of arrival."""
+    if len(values) == 0:
+        return []
+    if (values == values[0]).all():
+        return [(int(values[0]), rows)]
+    order = np.argsort(values, kind="stable")
+    ordered = rows.take(pa.array(order))
+    distinct, first = np.unique(values[order], return_index=True)
+    ends = [*first[1:].tolist(), len(values)]
+    return [
+        (value, ordered.slice(begin, end - begin))
+        for value, begin, end in zip(distinct.tolist(), first.tolist(), ends, strict=True)
+    ]

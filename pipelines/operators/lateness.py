@@ -1,45 +1,92 @@
-"""Decides which rows still have a window to enter, and counts the others.
+"""Decides which rows still have a window to enter; counts the others and gives them out aside.
 
-A row is late when its window has been emitted: letting it in would emit the window twice. Event
-time at a restored cut is part of the decision, or a recovery would change which rows are late.
+A row is late when every window that it belongs to is closed: letting it in would begin them anew.
+A window stays open for the allowed lateness beyond its end. Event time at a restored cut is part
+of the decision, or a recovery would change which rows are late.
+
+Source: Flink's `WindowOperator.isWindowLate` and `sideOutputLateData`.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.operators.columns import Longs
+from pipelines.operators.columns import Longs, longs
 from pipelines.operators.operator import OperatorContext
-from pipelines.operators.windows import TumblingWindows
+from pipelines.operators.windows import AlignedWindows
+
+LATE = "late"
+"""The side output of late rows."""
 
 LATE_RECORDS = "late_records"
 RECORDS_WITHOUT_TIME = "records_without_time"
+RECORDS_OUTSIDE_WINDOWS = "records_outside_windows"
+"""In the gap between two windows, where they start less often than they are long."""
 
 
 @dataclass(slots=True)
 class WindowEntry:
     """`watermark_ms` is the newest that the operator has seen."""
 
-    windows: TumblingWindows
+    windows: AlignedWindows
     time_column: str
     context: OperatorContext
     watermark_ms: int
+    lateness_ms: int = 0
+
+    @property
+    def newest_closed(self) -> int:
+        """Windows that start at or before this take no more rows."""
+        return self.windows.newest_due(self.watermark_ms - self.lateness_ms)
 
     def admit(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Longs]:
-        """The rows that are in time, with the start of the window of each."""
-        timed = self._with_time(batch)
-        starts = self.windows.starts(timed.column(self.time_column))
-        is_in_time = starts > self.windows.newest_due(self.watermark_ms)
-        if is_in_time.all():
-            return timed, starts
-        self.context.count(LATE_RECORDS, int(np.count_nonzero(~is_in_time)))
-        return timed.filter(pa.array(is_in_time)), starts[is_in_time]
+        """The rows that are in time, and the event time of each."""
+        rows, times = with_time(self.context, batch, self.time_column)
+        newest = self.windows.newest_starts(times)
+        rows, times, newest = self._within_windows(rows, times, newest)
+        is_late = newest <= self.newest_closed
+        return without_late(self.context, rows, times, is_late)
 
-    def _with_time(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        event_time = batch.column(self.time_column)
-        if event_time.null_count == 0:
-            return batch
-        self.context.count(RECORDS_WITHOUT_TIME, event_time.null_count)
-        return batch.filter(pc.is_valid(event_time))
+    def admit_to_windows(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Longs]:
+        """One row for each window that takes it, and the start of that window."""
+        rows, times = self.admit(batch)
+        if self.windows.is_tumbling:
+            return rows, self.windows.newest_starts(times)
+        positions, starts = self.windows.assign(times)
+        is_open = starts > self.newest_closed
+        return rows.take(pa.array(positions[is_open])), starts[is_open]
+
+    def _within_windows(
+        self, rows: pa.RecordBatch, times: Longs, newest: Longs
+    ) -> tuple[pa.RecordBatch, Longs, Longs]:
+        if self.windows.slide_ms <= self.windows.size_ms:
+            return rows, times, newest
+        is_within = times < newest + self.windows.size_ms
+        self.context.count(RECORDS_OUTSIDE_WINDOWS, int(np.count_nonzero(~is_within)))
+        return rows.filter(pa.array(is_within)), times[is_within], newest[is_within]
+
+
+def with_time(
+    context: OperatorContext, batch: pa.RecordBatch, time_column: str
+) -> tuple[pa.RecordBatch, Longs]:
+    """The rows that have event time, and it in milliseconds; the others are counted."""
+    event_time = batch.column(time_column)
+    if event_time.null_count:
+        context.count(RECORDS_WITHOUT_TIME, event_time.null_count)
+        batch = batch.filter(pc.is_valid(event_time))
+    return batch, longs(batch.column(time_column))
+
+
+def without_late(
+    context: OperatorContext, rows: pa.RecordBatch, times: Longs, is_late: npt.NDArray[np.bool_]
+) -> tuple[pa.RecordBatch, Longs]:
+    """Count the late rows, give them to the side output, and return the others."""
+    if not is_late.any():
+        return rows, times
+    late = rows.filter(pa.array(is_late))
+    context.count(LATE_RECORDS, late.num_rows)
+    context.collect_side(LATE, late)
+    return rows.filter(pa.array(~is_late)), times[~is_late]

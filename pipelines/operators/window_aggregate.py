@@ -1,100 +1,183 @@
-"""Aggregates per key and tumbling window of event time; a window is emitted once, when it is due.
+"""Aggregates per key and tumbling or sliding window of event time; emitted when the window is due.
 
-State: one row per key and open window. All windows that a watermark makes due are read, emitted
-and deleted together. Rows that come after their window are dropped and counted.
+State: one row per key and open window. Each batch is first reduced by key and pane (rows that
+share all their windows), so that overlapping windows cost per key and not per record. All windows
+that a watermark makes due are read and emitted together.
 
-Source: Flink's `WindowOperator` with `EventTimeTrigger` and no allowed lateness.
+With an allowed lateness a window stays for that long after it was due; rows that come meanwhile
+emit its result again, complete, so that an upsert by key and window is right. Rows that come after
+that are counted, and given out as the side output `late`.
+
+Source: Flink's `WindowOperator` with `EventTimeTrigger`; panes as in its window table functions.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from pipelines.operators.accumulators import Values
 from pipelines.operators.aggregates import Aggregate
-from pipelines.operators.aggregation import Aggregation
+from pipelines.operators.aggregation import Aggregation, check_distinct
 from pipelines.operators.columns import (
-    EVENT_TIME,
     Longs,
     check_event_time,
     in_slices,
+    longs,
     timestamps,
 )
 from pipelines.operators.grouping import group
-from pipelines.operators.lateness import WindowEntry
+from pipelines.operators.lateness import LATE, WindowEntry
 from pipelines.operators.operator import Operator, OperatorContext
-from pipelines.operators.windows import TumblingWindows
+from pipelines.operators.side_output import SideOutput
+from pipelines.operators.window_columns import (
+    BOUNDS,
+    WINDOW_START,
+    bounded_schema,
+    in_order,
+    with_bounds,
+    with_window,
+)
+from pipelines.operators.windows import AlignedWindows
+from pipelines.state.backend import Rows, TableDescriptor
 
-WINDOW_START = "window_start"
+_EMITTED = "__emitted"
 
 
 class WindowAggregate(Operator):
-    """Emits keys, `window_start`, aggregates; by window, then by key."""
+    """Emits keys, `window_start`, aggregates; by window, then by key.
+
+    Windows that are no tumbling ones may overlap: then `window_end` and `window_time` follow.
+    """
 
     def __init__(
         self,
         keys: tuple[str, ...],
         time_column: str,
-        windows: TumblingWindows,
+        windows: AlignedWindows,
         aggregates: Mapping[str, Aggregate],
+        lateness_ms: int = 0,
     ) -> None:
         self._keys = keys
         self._time_column = time_column
         self._windows = windows
         self._aggregates = dict(aggregates)
+        self._lateness_ms = lateness_ms
 
     def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
-        return self._bind(inputs[0]).output_schema
+        schema = self._bind(inputs[0]).output_schema
+        if self._windows.is_tumbling:
+            return schema
+        check_distinct([*self._keys, *BOUNDS, *self._aggregates])
+        without_start = schema.remove(schema.get_field_index(WINDOW_START))
+        return bounded_schema(without_start, len(self._keys))
+
+    def side_outputs(self, inputs: list[pa.Schema]) -> dict[str, SideOutput]:
+        return {LATE: SideOutput(inputs[0], self._time_column)}
 
     def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
         super().open(context, inputs)
         self._aggregation = self._bind(inputs[0])
-        self._open_windows = context.state.table(
-            self._aggregation.descriptor("windows", self._keys)
-        )
+        self._open_windows = context.state.table(self._descriptor())
         self._entry = WindowEntry(
-            self._windows, self._time_column, context, context.restored_watermark_ms
+            self._windows,
+            self._time_column,
+            context,
+            context.restored_watermark_ms,
+            self._lateness_ms,
         )
 
     def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
-        in_time, starts = self._entry.admit(batch)
+        in_time, times = self._entry.admit(batch)
         if in_time.num_rows == 0:
             return
-        windowed = _with_window(in_time, starts)
-        groups = group(windowed, self._aggregation.key_names)
-        reduced = self._aggregation.reduce(self._aggregation.lift(windowed), groups)
-        self._aggregation.fold(self._open_windows, groups.keys, reduced)
+        panes = with_window(in_time, self._windows.panes(times))
+        groups = group(panes, self._aggregation.key_names)
+        reduced = self._aggregation.reduce(self._aggregation.lift(panes), groups)
+        keys, reduced = self._by_window(groups.keys, reduced)
+        self._aggregation.fold(self._open_windows, keys, reduced)
+        if self._lateness_ms:
+            self._emit_again(keys)
 
     def on_watermark(self, timestamp_ms: int) -> None:
         self._entry.watermark_ms = timestamp_ms
-        due = self._open_windows.select_at_most(
-            WINDOW_START, self._windows.newest_due(timestamp_ms)
-        )
+        due = self._at_most(self._windows.newest_due(timestamp_ms))
         if len(due) == 0:
             return
-        keys = self._open_windows.keys(due)
+        self._emit(due[~self._is_emitted(due)])
+        closed = self._at_most(self._entry.newest_closed) if self._lateness_ms else due
+        self._open_windows.delete(closed)
+
+    def _by_window(
+        self, panes: pa.RecordBatch, reduced: list[Values]
+    ) -> tuple[pa.RecordBatch, list[Values]]:
+        """What each pane holds, merged into each window that is open and covers the pane."""
+        if self._windows.is_tumbling:
+            return panes, reduced
+        positions, starts = self._windows.assign(longs(panes.column(WINDOW_START)))
+        is_open = starts > self._entry.newest_closed
+        positions, starts = positions[is_open], starts[is_open]
+        keys = panes.take(pa.array(positions)).set_column(
+            panes.schema.get_field_index(WINDOW_START),
+            panes.schema.field(WINDOW_START),
+            timestamps(starts),
+        )
+        groups = group(keys, self._aggregation.key_names)
+        spread = [values[positions] for values in reduced]
+        return groups.keys, self._aggregation.reduce(spread, groups)
+
+    def _emit_again(self, keys: pa.RecordBatch) -> None:
+        starts = longs(keys.column(WINDOW_START))
+        is_due = starts <= self._windows.newest_due(self._entry.watermark_ms)
+        if is_due.any():
+            self._emit(self._open_windows.rows_for(keys.filter(pa.array(is_due))))
+
+    def _emit(self, rows: Rows) -> None:
+        if len(rows) == 0:
+            return
         names = [accumulator.name for accumulator in self._aggregation.accumulators]
-        accumulated = [self._open_windows.read(name, due) for name in names]
-        self._open_windows.delete(due)
-        for piece in in_slices(self._in_order(self._aggregation.results(keys, accumulated))):
+        accumulated = [self._open_windows.read(name, rows) for name in names]
+        results = self._aggregation.results(self._open_windows.keys(rows), accumulated)
+        if not self._windows.is_tumbling:
+            results = self._with_bounds(results)
+        if self._lateness_ms:
+            self._open_windows.write(_EMITTED, rows, np.ones(len(rows), np.bool_))
+        for piece in in_slices(in_order(results, (WINDOW_START, *self._keys))):
             self.context.collect(piece)
 
-    def _in_order(self, results: pa.RecordBatch) -> pa.RecordBatch:
-        """The same state is emitted in the same order, whatever order it came in."""
-        order = [(WINDOW_START, "ascending"), *((key, "ascending") for key in self._keys)]
-        return results.take(pc.sort_indices(results, sort_keys=order))
+    def _with_bounds(self, results: pa.RecordBatch) -> pa.RecordBatch:
+        starts = longs(results.column(WINDOW_START))
+        others = results.drop_columns([WINDOW_START])
+        return with_bounds(others, len(self._keys), starts, starts + self._windows.size_ms)
+
+    def _at_most(self, newest_start: int) -> Rows:
+        return self._open_windows.select_at_most(WINDOW_START, newest_start)
+
+    def _is_emitted(self, rows: Rows) -> Values:
+        if not self._lateness_ms:
+            return np.zeros(len(rows), np.bool_)
+        return self._open_windows.read(_EMITTED, rows)
+
+    def _descriptor(self) -> TableDescriptor:
+        descriptor = self._aggregation.descriptor("windows", self._keys)
+        if not self._lateness_ms:
+            return descriptor
+        return with_flag(descriptor, _EMITTED)
 
     def _bind(self, schema: pa.Schema) -> Aggregation:
         check_event_time(schema, self._time_column)
-        windowed = _with_window(pa.RecordBatch.from_pylist([], schema=schema), _NO_STARTS).schema
+        windowed = with_window(pa.RecordBatch.from_pylist([], schema=schema), _NO_STARTS).schema
         return Aggregation.of((*self._keys, WINDOW_START), self._aggregates, windowed)
 
 
 _NO_STARTS: Longs = np.empty(0, np.int64)
 
 
-def _with_window(batch: pa.RecordBatch, starts: Longs) -> pa.RecordBatch:
-    """A column of that name in the input, from windows before these, gives way."""
-    others = batch.select([name for name in batch.schema.names if name != WINDOW_START])
-    return others.append_column(pa.field(WINDOW_START, EVENT_TIME), timestamps(starts))
+def with_flag(descriptor: TableDescriptor, flag: str) -> TableDescriptor:
+    """The table with one more column, which is false until it is written."""
+    return replace(
+        descriptor,
+        value=descriptor.value.append(pa.field(flag, pa.bool_())),
+        defaults={**descriptor.defaults, flag: False},
+    )

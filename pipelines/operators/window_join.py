@@ -1,4 +1,4 @@
-"""Inner equi-join of two streams within tumbling windows of event time.
+"""Inner equi-join of two streams within tumbling or sliding windows of event time.
 
 Both sides are buffered by window until the watermark, the smaller one of the two inputs, makes the
 window due; then all due windows are joined in one go, with the window as one more column of the
@@ -16,6 +16,7 @@ import pyarrow as pa
 from pipelines.domain.errors import Rejected
 from pipelines.operators.columns import (
     Longs,
+    by_value,
     check_event_time,
     field_of,
     in_slices,
@@ -24,7 +25,7 @@ from pipelines.operators.columns import (
 )
 from pipelines.operators.lateness import WindowEntry
 from pipelines.operators.operator import Operator, OperatorContext
-from pipelines.operators.windows import TumblingWindows
+from pipelines.operators.windows import AlignedWindows
 from pipelines.state.backend import BatchList, BatchListDescriptor
 
 UNMATCHED_LEFT = "unmatched_left"
@@ -40,8 +41,8 @@ class _Side:
     buffered: BatchList
 
     def add(self, batch: pa.RecordBatch) -> None:
-        in_time, starts = self.entry.admit(batch)
-        for start, rows in _by_window(in_time, starts):
+        in_time, starts = self.entry.admit_to_windows(batch)
+        for start, rows in by_value(in_time, starts):
             self.buffered.append(start, rows)
 
     def take_due(self, newest_due: int) -> tuple[pa.RecordBatch, Longs]:
@@ -60,7 +61,7 @@ class WindowJoin(Operator):
     """Port 0 is left, port 1 right. Emits left columns, then right ones that are no key."""
 
     def __init__(
-        self, on: tuple[str, ...], time_columns: tuple[str, str], windows: TumblingWindows
+        self, on: tuple[str, ...], time_columns: tuple[str, str], windows: AlignedWindows
     ) -> None:
         self._on = on
         self._time_columns = time_columns
@@ -150,20 +151,6 @@ class WindowJoin(Operator):
 
 
 _NO_ROWS: Longs = np.empty(0, np.int64)
-
-
-def _by_window(batch: pa.RecordBatch, starts: Longs) -> list[tuple[int, pa.RecordBatch]]:
-    """One batch per window, each in order of arrival; usually the rows come nearly sorted."""
-    if len(starts) == 0:
-        return []
-    order = np.argsort(starts, kind="stable")
-    ordered = batch.take(pa.array(order))
-    windows, first = np.unique(starts[order], return_index=True)
-    ends = [*first[1:], len(starts)]
-    return [
-        (int(window), ordered.slice(begin, end - begin))
-        for window, begin, end in zip(windows, first, ends, strict=True)
-    ]
 
 
 def _check_comparable(column: str, left: pa.Schema, right: pa.Schema) -> None:

@@ -1,37 +1,140 @@
-"""Tumbling windows of event time: which window a row belongs to, and when a window is due.
+"""Windows of event time: which windows a row belongs to, and when a window is due.
 
 A window is named by its start, in milliseconds since the epoch, and covers [start, start + size).
-Source: Flink's `TumblingEventTimeWindows` and `EventTimeTrigger`, without offset and lateness.
+Tumbling and sliding windows lie where arithmetic says; a session lies where its rows do, so what
+it covers is decided by whoever holds them (`session_state`).
+
+Source: Flink's `TumblingEventTimeWindows`, `SlidingEventTimeWindows`, `EventTimeSessionWindows` and
+`EventTimeTrigger`.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TypeAlias
 
-import pyarrow as pa
+import numpy as np
 
 from pipelines.domain.errors import Rejected
-from pipelines.operators.columns import Longs, longs
+from pipelines.operators.columns import Longs
 
 
 @dataclass(frozen=True, slots=True)
 class TumblingWindows:
-    size_ms: int
+    """Every row has one window. `offset_ms` moves them all, such as to a time zone's midnight."""
 
-    def starts(self, event_time: pa.Array) -> Longs:
-        """The window of each row; the column has no nulls."""
-        times_ms = longs(event_time)
-        return times_ms - times_ms % self.size_ms  # floors below the epoch, too
+    size_ms: int
+    offset_ms: int = 0
+
+    @property
+    def slide_ms(self) -> int:
+        return self.size_ms
+
+    @property
+    def pane_ms(self) -> int:
+        """Rows within one pane share all their windows."""
+        return math.gcd(self.size_ms, self.slide_ms)
+
+    @property
+    def is_tumbling(self) -> bool:
+        """Then a window's start is enough of a name, and event time enough for its result."""
+        return True
+
+    def panes(self, times_ms: Longs) -> Longs:
+        return _floor(times_ms, self.pane_ms, self.offset_ms)
+
+    def newest_starts(self, times_ms: Longs) -> Longs:
+        """The last window that each row may belong to."""
+        return _floor(times_ms, self.slide_ms, self.offset_ms)
+
+    def assign(self, times_ms: Longs) -> tuple[Longs, Longs]:
+        """All pairs of a row (by its position) and one of its windows; a row's newest first."""
+        newest = self.newest_starts(times_ms)
+        count = -(-self.size_ms // self.slide_ms)
+        rows = np.repeat(np.arange(len(times_ms)), count)
+        back = np.tile(np.arange(count) * self.slide_ms, len(times_ms))
+        starts = newest[rows] - back
+        is_covered = times_ms[rows] < starts + self.size_ms
+        return rows[is_covered], starts[is_covered]
 
     def newest_due(self, watermark_ms: int) -> int:
         """Windows that start at or before this have ended: nothing more can enter them."""
         return watermark_ms + 1 - self.size_ms
 
 
+@dataclass(frozen=True, slots=True)
+class SlidingWindows(TumblingWindows):
+    """A window starts every `every_ms`; where that is less than the size, windows overlap."""
+
+    every_ms: int = field(kw_only=True)
+
+    @property
+    def slide_ms(self) -> int:
+        return self.every_ms
+
+    @property
+    def is_tumbling(self) -> bool:
+        return False
+
+
+AlignedWindows: TypeAlias = TumblingWindows | SlidingWindows
+
+
+@dataclass(frozen=True, slots=True)
+class SessionWindows:
+    """Rows of one key that follow each other within the gap, which ends a session, too."""
+
+    gap_ms: int
+
+
+Windows: TypeAlias = AlignedWindows | SessionWindows
+
+_NO_OFFSET = timedelta()
+
+
 def tumbling(
-    *, days: int = 0, hours: int = 0, minutes: int = 0, seconds: int = 0, milliseconds: int = 0
+    *,
+    days: int = 0,
+    hours: int = 0,
+    minutes: int = 0,
+    seconds: int = 0,
+    milliseconds: int = 0,
+    offset: timedelta = _NO_OFFSET,
 ) -> TumblingWindows:
     """Raises Rejected unless the windows have a positive size."""
-    total_minutes = (days * 24 + hours) * 60 + minutes
-    size_ms = (total_minutes * 60 + seconds) * 1_000 + milliseconds
-    if size_ms <= 0:
-        raise Rejected(f"A window of {size_ms} ms cannot be; its size must be positive.")
-    return TumblingWindows(size_ms)
+    size = timedelta(
+        days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds
+    )
+    return TumblingWindows(_positive_ms(size, "A window", "size"), _ms(offset))
+
+
+def sliding(size: timedelta, *, every: timedelta, offset: timedelta = _NO_OFFSET) -> SlidingWindows:
+    """Windows of `size` that start `every` so often. Raises Rejected unless both are positive."""
+    size_ms = _positive_ms(size, "A window", "size")
+    return SlidingWindows(size_ms, _ms(offset), every_ms=_positive_ms(every, "A slide", "length"))
+
+
+def session(
+    *, days: int = 0, hours: int = 0, minutes: int = 0, seconds: int = 0, milliseconds: int = 0
+) -> SessionWindows:
+    """Sessions that this much silence ends. Raises Rejected unless the gap is positive."""
+    gap = timedelta(
+        days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds
+    )
+    return SessionWindows(_positive_ms(gap, "A session's gap", "length"))
+
+
+def _floor(times_ms: Longs, width_ms: int, offset_ms: int) -> Longs:
+    """The multiple of the width, moved by the offset, at or before each time; also below zero."""
+    return times_ms - (times_ms - offset_ms) % width_ms
+
+
+def _ms(duration: timedelta) -> int:
+    return duration // timedelta(milliseconds=1)
+
+
+def _positive_ms(duration: timedelta, what: str, measure: str) -> int:
+    length_ms = _ms(duration)
+    if length_ms <= 0:
+        raise Rejected(f"{what} of {length_ms} ms cannot be; its {measure} must be positive.")
+    return length_ms

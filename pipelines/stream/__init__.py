@@ -6,13 +6,15 @@ API; batches and column expressions in the place of functions on records.
 """
 
 from pipelines.operators.aggregates import count, max, mean, min, sum
-from pipelines.operators.windows import tumbling
+from pipelines.operators.lateness import LATE
+from pipelines.operators.windows import session, sliding, tumbling
 from pipelines.stream.environment import Environment
 from pipelines.stream.pipeline import Pipeline
 from pipelines.stream.streams import ConnectedStreams, KeyedStream, Stream
 from pipelines.stream.windowed import WindowedStream
 
 __all__ = [
+    "LATE",
     "ConnectedStreams",
     "Environment",
     "KeyedStream",
@@ -23,6 +25,8 @@ __all__ = [
     "max",
     "mean",
     "min",
+    "session",
+    "sliding",
     "sum",
     "tumbling",
 ]

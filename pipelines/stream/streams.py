@@ -18,7 +18,7 @@ from pipelines.operators.keyed_aggregate import KeyedAggregate
 from pipelines.operators.local_aggregate import LocalAggregate
 from pipelines.operators.pass_on import PassOn
 from pipelines.operators.window_join import WindowJoin
-from pipelines.operators.windows import TumblingWindows
+from pipelines.operators.windows import AlignedWindows, Windows
 from pipelines.stream.refusals import naming
 from pipelines.stream.windowed import WindowedStream, event_time_of
 
@@ -87,9 +87,7 @@ class Stream:
         """Two streams of any schemas into one operator, which tells them apart."""
         return ConnectedStreams(self, other, self.connection(), other.connection())
 
-    def join(
-        self, other: "Stream", *, on: list[str], window: TumblingWindows, uid: str
-    ) -> "Stream":
+    def join(self, other: "Stream", *, on: list[str], window: AlignedWindows, uid: str) -> "Stream":
         """Inner join on equal columns within one window of event time; every pair counts."""
         _check_together(uid, self, other)
         times = (event_time_of(self), event_time_of(other))
@@ -173,7 +171,7 @@ class KeyedStream:
     stream: Stream
     keys: tuple[str, ...]
 
-    def window(self, windows: TumblingWindows) -> "WindowedStream":
+    def window(self, windows: Windows) -> "WindowedStream":
         return WindowedStream(self.stream, self.keys, windows)
 
     def aggregate(self, *, uid: str, **aggregates: Aggregate) -> Stream:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,7 +13,17 @@ from pipelines.connectors.sink import SinkContext, SinkWriter, Superseded
 from pipelines.domain.errors import Rejected
 from pipelines.domain.graph import EdgeKind
 from pipelines.domain.ids import CheckpointId, RunId, Uid
-from pipelines.stream import Environment, Pipeline, Stream, count, mean, tumbling
+from pipelines.stream import (
+    LATE,
+    Environment,
+    Pipeline,
+    Stream,
+    count,
+    mean,
+    session,
+    sliding,
+    tumbling,
+)
 
 TIME = pa.timestamp("ms", "UTC")
 SCHEMA = pa.schema([("key", pa.string()), ("time", TIME), ("x", pa.float64())])
@@ -72,6 +83,38 @@ def test_filters_and_functions_are_chained_and_functions_may_lose_event_time() -
 
     assert vertices(env.build()) == {"events": ("events", "kept", "bare", "out")}
     assert (kept.time_column, mapped.time_column) == ("time", None)
+
+
+def test_windows_that_overlap_name_both_bounds_and_their_event_time_is_the_last_millisecond() -> (
+    None
+):
+    env = Environment()
+    keyed = events(env).key_by("key")
+    every = sliding(timedelta(hours=1), every=timedelta(minutes=5))
+
+    slid = keyed.window(every).aggregate(n=count(), uid="slid")
+    sessions = keyed.window(session(minutes=5)).aggregate(n=count(), uid="sessions")
+    whole = keyed.window(session(minutes=5)).apply(lambda w, rows: rows, SCHEMA, uid="whole")
+
+    bounds = ["key", "window_start", "window_end", "window_time", "n"]
+    assert slid.schema.names == sessions.schema.names == bounds
+    assert [s.time_column for s in (slid, sessions, whole)] == ["window_time"] * 2 + [None]
+
+
+def test_late_rows_are_a_stream_of_their_own_with_the_schema_and_time_of_the_input() -> None:
+    env = Environment()
+    windowed = events(env).key_by("key").window(HOURLY).allowed_lateness(timedelta(minutes=5))
+    hourly = windowed.aggregate(n=count(), uid="hourly").sink(BlackHole(), uid="out")
+
+    late = hourly.side_output(LATE, uid="late")
+    late.key_by("key").window(HOURLY).aggregate(n=count(), uid="rest").sink(BlackHole(), uid="r")
+
+    assert vertices(env.build()) == {
+        "events": ("events",),
+        "hourly": ("hourly", "out", "late"),
+        "rest": ("rest", "r"),
+    }
+    assert (late.schema, late.time_column) == (SCHEMA, "time")
 
 
 def test_streams_of_one_schema_unite_without_a_key_and_keep_their_event_time() -> None:
@@ -188,6 +231,10 @@ def test_a_pipeline_guarantees_no_more_than_its_weakest_sink(
         (
             lambda s: s.connect(s.map_batches(lambda b: b, OTHER, uid="o")).key_by(["key"], ["x"]),
             r"'events' and 'o' cannot be connected by \['key'\] and \['x'\]",
+        ),
+        (
+            lambda s: s.key_by("key").window(HOURLY).allowed_lateness(timedelta(hours=-1)),
+            "lateness of -3600000 ms cannot be allowed",
         ),
         (lambda s: s.side_output("late", uid="late"), "'events' has no side output 'late'"),
         (

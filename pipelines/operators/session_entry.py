@@ -1,0 +1,35 @@
+"""Decides which rows are too late for any session; see `lateness` for the other windows."""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pipelines.operators.columns import Longs
+from pipelines.operators.lateness import with_time, without_late
+from pipelines.operators.operator import OperatorContext
+from pipelines.operators.session_state import SessionState
+
+
+@dataclass(slots=True)
+class SessionEntry:
+    """`watermark_ms` is the newest that the operator has seen."""
+
+    sessions: SessionState
+    time_column: str
+    gap_ms: int
+    context: OperatorContext
+    watermark_ms: int
+    lateness_ms: int = 0
+
+    def admit(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Longs]:
+        """The rows that are in time, and the event time of each.
+
+        A row that alone would be a closed session may still grow one that is open: Flink merges
+        first and asks then whether the outcome is late.
+        """
+        rows, times = with_time(self.context, batch, self.time_column)
+        is_late = times + self.gap_ms - 1 + self.lateness_ms <= self.watermark_ms
+        if is_late.any():
+            suspects = rows.filter(pa.array(is_late))
+            is_late[is_late] = ~self.sessions.touches_open(suspects, times[is_late])
+        return without_late(self.context, rows, times, is_late)

@@ -1,0 +1,187 @@
+"""What is known of the open sessions: per key and pane, the extent of its rows and accumulators.
+
+A pane is as wide as the gap, so that the rows of one key in one pane are always of one session, and
+a batch can be folded into panes without looking for sessions. Only when event time advances, panes
+that follow each other within the gap are joined to sessions: those that are due are given out, and
+what remains is folded into the earliest pane of each, so that an open session costs one row.
+
+Source: what sessions are and when they merge, Flink's `EventTimeSessionWindows`; panes are ours.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipelines.domain.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
+from pipelines.operators.accumulators import Accumulator, Combine, Values
+from pipelines.operators.aggregation import Aggregation, fold, reduce
+from pipelines.operators.columns import Longs
+from pipelines.operators.grouping import Groups, group
+from pipelines.operators.session_runs import NO_RUN, Runs, run_at, runs_of
+from pipelines.state.backend import Rows, StateBackend, Table, TableDescriptor
+
+PANE = "__pane"
+FIRST = Accumulator("__first", pa.int64(), Combine.MIN)
+LAST = Accumulator("__last", pa.int64(), Combine.MAX)
+_EMITTED = "__emitted"
+
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """One row each: they are due, and have changed since they were given out or are closed."""
+
+    keys: pa.RecordBatch
+    first_ms: Longs
+    last_ms: Longs
+    accumulated: list[Values]
+    is_changed: Flags
+    is_closed: Flags  # nothing can enter it any more, and it is forgotten
+
+    def __len__(self) -> int:
+        return len(self.first_ms)
+
+    def changed(self) -> "Sessions":
+        return self if self.is_changed.all() else self.where(self.is_changed)
+
+    def where(self, chosen: Flags) -> "Sessions":
+        return Sessions(
+            self.keys.filter(pa.array(chosen)),
+            self.first_ms[chosen],
+            self.last_ms[chosen],
+            [values[chosen] for values in self.accumulated],
+            self.is_changed[chosen],
+            self.is_closed[chosen],
+        )
+
+
+class SessionState:
+    """Guarantee: each session is given out when due, again when it has grown since, then forgotten.
+
+    `aggregation` is over the stream's key only and may be without aggregates.
+    """
+
+    def __init__(
+        self, aggregation: Aggregation, state: StateBackend, gap_ms: int, lateness_ms: int
+    ) -> None:
+        self._aggregation = aggregation
+        self._gap_ms = gap_ms
+        self._lateness_ms = lateness_ms
+        self._accumulators = [FIRST, LAST, *aggregation.accumulators]
+        self._panes: Table = state.table(self._descriptor())
+        self._idle_until_ms = MIN_WATERMARK_MS  # before this watermark nothing is due or closed
+
+    def add(self, rows: pa.RecordBatch, times_ms: Longs, lifted: list[Values]) -> None:
+        """Rows that are in time, with their accumulators."""
+        panes = times_ms - times_ms % self._gap_ms
+        keyed = rows.select(self._aggregation.key_names).append_column(PANE, pa.array(panes))
+        groups = group(keyed, [*self._aggregation.key_names, PANE])
+        reduced = reduce(self._accumulators, [times_ms, times_ms, *lifted], groups)
+        fold(self._panes, self._accumulators, groups.keys, reduced)
+        if self._lateness_ms:
+            touched = self._panes.rows_for(groups.keys)
+            self._panes.write(_EMITTED, touched, np.zeros(len(touched), np.bool_))
+        self._idle_until_ms = min(self._idle_until_ms, int(times_ms.min()) + self._gap_ms - 1)
+
+    def touches_open(self, rows: pa.RecordBatch, times_ms: Longs) -> Flags:
+        """Whether each row would grow a session that is not closed yet."""
+        panes = self._panes.select_at_most(PANE, MAX_WATERMARK_MS)
+        names = self._aggregation.key_names
+        both = pa.concat_batches([self._panes.keys(panes).select(names), rows.select(names)])
+        codes = group(both, names).index
+        runs = self._runs(panes, codes[: len(panes)])
+        touched = run_at(runs, codes[len(panes) :], times_ms, self._gap_ms)
+        return np.asarray(touched != NO_RUN)
+
+    def take_due(self, watermark_ms: int) -> Sessions | None:
+        """Sessions whose end the watermark has passed and that have changed since the last time.
+
+        1. Take the panes that can be part of such a session and join them to sessions. 2. Give out
+        those that are due. 3. Forget those that are closed. 4. Fold each other one into a pane.
+        """
+        if watermark_ms < self._idle_until_ms:
+            return None
+        panes = self._panes.select_at_most(PANE, watermark_ms + 1)
+        keyed = group(self._panes.keys(panes), self._aggregation.key_names)
+        runs = self._runs(panes, keyed.index)
+        end_ms = runs.last + self._gap_ms - 1
+        is_due, is_closed = end_ms <= watermark_ms, end_ms + self._lateness_ms <= watermark_ms
+        accumulated = self._accumulated(panes, runs)
+        is_changed = is_due & self._has_changed(panes, runs)
+        sessions = Sessions(
+            keyed.keys.take(pa.array(runs.key)),
+            runs.first,
+            runs.last,
+            accumulated[2:],
+            is_changed,
+            is_closed,
+        ).where(is_changed | is_closed)
+        self._panes.delete(panes[is_closed[runs.of]])
+        self._compact(panes, runs, accumulated, ~is_closed)
+        self._mark_emitted(panes[runs.head[is_due & ~is_closed]])
+        next_ms = np.where(is_due, end_ms + self._lateness_ms, end_ms)[~is_closed]
+        self._idle_until_ms = int(next_ms.min(initial=watermark_ms + 1 + self._gap_ms))
+        return sessions
+
+    def _runs(self, panes: Rows, codes: Longs) -> Runs:
+        first, last = (self._panes.read(each.name, panes) for each in (FIRST, LAST))
+        return runs_of(codes, first.astype(np.int64), last.astype(np.int64), self._gap_ms)
+
+    def _accumulated(self, panes: Rows, runs: Runs) -> list[Values]:
+        by_pane = [self._panes.read(each.name, panes) for each in self._accumulators]
+        return reduce(self._accumulators, by_pane, _as_groups(runs))
+
+    def _has_changed(self, panes: Rows, runs: Runs) -> Flags:
+        changed = np.ones(runs.count, np.bool_)
+        if self._lateness_ms:
+            is_new = ~self._panes.read(_EMITTED, panes).astype(np.bool_)
+            changed = np.bincount(runs.of, is_new, minlength=runs.count) > 0
+        return changed
+
+    def _compact(
+        self,
+        panes: Rows,
+        runs: Runs,
+        accumulated: list[Values],
+        stays: Flags,
+    ) -> None:
+        """Fold sessions of several panes into the earliest, which is always looked at."""
+        several = stays & (np.bincount(runs.of, minlength=runs.count) > 1)
+        if not several.any():
+            return
+        heads = panes[runs.head[several]]
+        for accumulator, values in zip(self._accumulators, accumulated, strict=True):
+            self._panes.write(accumulator.name, heads, values[several])
+        is_head = np.zeros(len(panes), np.bool_)
+        is_head[runs.head] = True
+        if self._lateness_ms:
+            changed = self._has_changed(panes, runs)[several]
+            self._panes.write(_EMITTED, heads, ~changed)
+        self._panes.delete(panes[several[runs.of] & ~is_head])
+
+    def _mark_emitted(self, heads: Rows) -> None:
+        if len(heads):
+            self._panes.write(_EMITTED, heads, np.ones(len(heads), np.bool_))
+
+    def _descriptor(self) -> TableDescriptor:
+        keys = self._aggregation.key_names
+        values = [(each.name, each.type) for each in self._accumulators]
+        defaults: dict[str, int | float | bool] = {e.name: e.identity for e in self._accumulators}
+        if self._lateness_ms:
+            values.append((_EMITTED, pa.bool_()))
+            defaults[_EMITTED] = False
+        return replace(
+            self._aggregation.descriptor("sessions", tuple(keys)),
+            key=self._aggregation.keys.append(pa.field(PANE, pa.int64())),
+            value=pa.schema(values),
+            defaults=defaults,
+        )
+
+
+def _as_groups(runs: Runs) -> Groups:
+    """Only the index and the number of groups count here."""
+    numbered = pa.RecordBatch.from_arrays([pa.array(np.arange(runs.count))], names=["run"])
+    return Groups(numbered, runs.of)

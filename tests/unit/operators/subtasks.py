@@ -1,0 +1,128 @@
+"""Hosts all subtasks of one operator; any cut can be restored at any parallelism.
+
+Rows go to the owner of their key, watermarks to all, as behind an exchange by hash.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from pipelines.domain.elements import MIN_WATERMARK_MS
+from pipelines.domain.ids import Uid
+from pipelines.domain.key_groups import owner_of, range_of
+from pipelines.operators.operator import Operator, OperatorContext
+from pipelines.state.hashing import key_groups, key_hashes
+from pipelines.state.hashmap import HashMapBackend
+from tests.unit.operators.harness import MAX_PARALLELISM, Row
+
+
+@dataclass(slots=True)
+class Emitted:
+    """Everything since the last `take`, of all subtasks."""
+
+    rows: list[Row] = field(default_factory=list)
+    late: list[Row] = field(default_factory=list)
+
+    def take(self) -> tuple[list[Row], list[Row]]:
+        rows, late = self.rows, self.late
+        self.rows, self.late = [], []
+        return rows, late
+
+
+class Subtasks:
+    """`keys` are the key columns of each port."""
+
+    def __init__(
+        self,
+        create: Callable[[], Operator],
+        inputs: list[pa.Schema],
+        keys: list[tuple[str, ...]],
+        parallelism: int = 1,
+        watermark_ms: int = MIN_WATERMARK_MS,
+    ) -> None:
+        self._create = create
+        self._inputs = inputs
+        self._keys = keys
+        self.emitted = Emitted()
+        self.contexts: list[OperatorContext] = []
+        self._operators: list[Operator] = []
+        self._start(parallelism, watermark_ms, [], {})
+
+    @property
+    def counters(self) -> dict[str, int]:
+        return total(context.counters for context in self.contexts)
+
+    @property
+    def state_rows(self) -> int:
+        return sum(context.state.statistics().rows for context in self.contexts)
+
+    def send(self, rows: list[Row], port: int = 0) -> None:
+        batch = pa.RecordBatch.from_pylist(rows, schema=self._inputs[port])
+        groups = key_groups(key_hashes(batch, self._keys[port]), MAX_PARALLELISM)
+        owners = [owner_of(int(g), len(self._operators), MAX_PARALLELISM) for g in groups]
+        for subtask, operator in enumerate(self._operators):
+            part = batch.filter(pa.array([owner == subtask for owner in owners], pa.bool_()))
+            if part.num_rows:
+                operator.on_batch(port, part)
+
+    def advance(self, watermark_ms: int) -> None:
+        self._watermark_ms = watermark_ms
+        for operator in self._operators:
+            operator.on_watermark(watermark_ms)
+
+    def restore(self, parallelism: int) -> None:
+        """Cut everything, forget the operators, and begin anew from the cut."""
+        states = [
+            (state.name, list(state.batches))
+            for context in self.contexts
+            for state in context.state.cut()
+        ]
+        self._start(parallelism, self._watermark_ms, states, self.counters)
+
+    def _start(
+        self,
+        parallelism: int,
+        watermark_ms: int,
+        states: list[tuple[str, list[pa.RecordBatch]]],
+        counters: dict[str, int],
+    ) -> None:
+        self._watermark_ms = watermark_ms
+        self.contexts, self._operators = [], []
+        for subtask in range(parallelism):
+            operator = self._create()
+            schema = operator.output_schema(self._inputs)
+            state = HashMapBackend(range_of(subtask, parallelism, MAX_PARALLELISM), MAX_PARALLELISM)
+            context = OperatorContext(
+                uid=Uid("under-test"),
+                subtask=subtask,
+                parallelism=parallelism,
+                state=state,
+                collect=lambda batch, schema=schema: self._collect(batch, schema),
+                collect_side=self._collect_side,
+                counters=dict(counters) if subtask == 0 else {},
+                restored_watermark_ms=watermark_ms,
+            )
+            operator.open(context, self._inputs)
+            for name, batches in states:
+                state.restore(name, batches)
+            self.contexts.append(context)
+            self._operators.append(operator)
+
+    def _collect(self, batch: pa.RecordBatch, schema: pa.Schema) -> None:
+        batch.validate(full=True)
+        assert batch.schema.equals(schema), "output has the schema it declared"
+        self.emitted.rows += batch.to_pylist()
+
+    def _collect_side(self, name: str, batch: pa.RecordBatch) -> None:
+        assert name == "late"
+        assert batch.schema in self._inputs
+        self.emitted.late += batch.to_pylist()
+
+
+def total(each: Iterable[dict[str, int]]) -> dict[str, int]:
+    totals: dict[str, int] = {}
+    for counters in each:
+        for name, count in counters.items():
+            totals[name] = totals.get(name, 0) + count
+    return totals

@@ -1,0 +1,294 @@
+"""All windows against plain Python: random rows, watermarks, cuts, parallelism of each restore."""
+
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+
+from pipelines.domain.elements import MAX_WATERMARK_MS
+from pipelines.domain.errors import Rejected
+from pipelines.operators.aggregates import count, max, sum
+from pipelines.operators.operator import Operator
+from pipelines.operators.session_aggregate import SessionAggregate
+from pipelines.operators.session_rows import SessionRows
+from pipelines.operators.window_aggregate import WindowAggregate
+from pipelines.operators.window_function import TimeWindow
+from pipelines.operators.window_rows import WindowRows
+from pipelines.operators.windows import (
+    SessionWindows,
+    SlidingWindows,
+    TumblingWindows,
+    session,
+    sliding,
+)
+from tests.unit.operators.harness import Row
+from tests.unit.operators.subtasks import Subtasks
+from tests.unit.operators.window_oracle import AlignedOracle, Result, SessionOracle
+
+TIME = pa.timestamp("ms", "UTC")
+SCHEMA = pa.schema([("key", pa.string()), ("time", TIME), ("x", pa.int64())])
+LISTED = pa.schema(
+    [("key", pa.string()), ("start", pa.int64()), ("end", pa.int64()), ("xs", pa.list_(pa.int64()))]
+)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+AGGREGATES = {"n": count(), "total": sum("x"), "largest": max("x")}
+Oracle = AlignedOracle | SessionOracle
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_sliding_aggregates_are_what_plain_python_makes_of_the_same_rows(seed: int) -> None:
+    rng = random.Random(seed)
+    size, every, lateness = random_sliding(rng)
+    windows = SlidingWindows(size, every_ms=every)
+
+    compare(
+        rng,
+        lambda: WindowAggregate(("key",), "time", windows, AGGREGATES, lateness),
+        AlignedOracle(size, every, lateness, -100),
+        as_summary,
+        summarized,
+    )
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_tumbling_aggregates_with_lateness_are_what_plain_python_makes_of_them(seed: int) -> None:
+    rng = random.Random(seed)
+    size, lateness = rng.randint(1, 20), rng.randint(0, 30)
+
+    compare(
+        rng,
+        lambda: WindowAggregate(("key",), "time", TumblingWindows(size), AGGREGATES, lateness),
+        AlignedOracle(size, size, lateness, -100),
+        lambda row: as_summary({**row, "window_end": row["window_start"] + ms(size)}),
+        summarized,
+    )
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_session_aggregates_are_what_plain_python_makes_of_the_same_rows(seed: int) -> None:
+    rng = random.Random(seed)
+    gap, lateness = rng.randint(1, 25), rng.choice([0, 0, rng.randint(1, 40)])
+
+    compare(
+        rng,
+        lambda: SessionAggregate(("key",), "time", SessionWindows(gap), AGGREGATES, lateness),
+        SessionOracle(gap, lateness, -100),
+        as_summary,
+        summarized,
+    )
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_function_gets_exactly_the_rows_of_each_sliding_window(seed: int) -> None:
+    rng = random.Random(seed)
+    size, every, lateness = random_sliding(rng)
+    windows = SlidingWindows(size, every_ms=every)
+
+    compare(
+        rng,
+        lambda: WindowRows(("key",), "time", windows, listed, LISTED, lateness),
+        AlignedOracle(size, every, lateness, -100),
+        as_result,
+        lambda result: result,
+    )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_function_gets_exactly_the_rows_of_each_session(seed: int) -> None:
+    rng = random.Random(seed)
+    gap, lateness = rng.randint(1, 25), rng.choice([0, 0, rng.randint(1, 40)])
+
+    compare(
+        rng,
+        lambda: SessionRows(("key",), "time", SessionWindows(gap), listed, LISTED, lateness),
+        SessionOracle(gap, lateness, -100),
+        as_result,
+        lambda result: result,
+    )
+
+
+def test_a_session_ends_only_when_the_gap_behind_its_last_row_has_passed() -> None:
+    subtasks = sessions_of(gap=10)
+    subtasks.send([row("a", 0), row("a", 10), row("b", 11)])
+
+    subtasks.advance(18)
+    assert subtasks.emitted.rows == []
+
+    subtasks.advance(19)
+    assert [as_summary(r)[:4] for r in subtasks.emitted.rows] == [("a", 0, 20, 2)]
+    assert [r["window_time"] for r in subtasks.emitted.rows] == [EPOCH + ms(19)]
+
+
+def test_a_row_between_two_sessions_joins_them_whatever_came_first() -> None:
+    subtasks = sessions_of(gap=10)
+    subtasks.send([row("a", 30)])
+    subtasks.send([row("a", 10)])
+    subtasks.advance(15)
+
+    subtasks.send([row("a", 20)])
+    subtasks.advance(MAX_WATERMARK_MS)
+
+    assert [as_summary(r)[:4] for r in subtasks.emitted.rows] == [("a", 10, 40, 3)]
+
+
+def test_an_open_session_of_any_length_is_one_row_of_state_and_takes_back_old_rows() -> None:
+    subtasks = sessions_of(gap=10)
+    for time in range(0, 1_000, 7):
+        subtasks.send([row("a", time)])
+        subtasks.advance(time - 1)
+    assert subtasks.state_rows <= 3
+
+    subtasks.send([row("a", 500), row("b", 500)])  # older than the gap: alone it would be late
+    subtasks.advance(MAX_WATERMARK_MS)
+
+    assert [as_summary(r)[:4] for r in subtasks.emitted.rows] == [("a", 0, 1_004, 144)]
+    assert subtasks.counters == {"late_records": 1}
+
+
+def test_rows_in_the_gap_between_windows_are_counted() -> None:
+    windows = SlidingWindows(5, every_ms=10)
+    subtasks = Subtasks(
+        lambda: WindowAggregate(("key",), "time", windows, AGGREGATES), [SCHEMA], [("key",)]
+    )
+
+    subtasks.send([row("a", 4), row("a", 5), row("a", 9)])
+    subtasks.advance(MAX_WATERMARK_MS)
+
+    assert [as_summary(r)[:4] for r in subtasks.emitted.rows] == [("a", 0, 5, 1)]
+    assert subtasks.counters == {"records_outside_windows": 2}
+
+
+def test_an_offset_moves_the_windows() -> None:
+    windows = sliding(
+        timedelta(milliseconds=10),
+        every=timedelta(milliseconds=5),
+        offset=timedelta(milliseconds=2),
+    )
+    subtasks = Subtasks(
+        lambda: WindowAggregate(("key",), "time", windows, AGGREGATES), [SCHEMA], [("key",)]
+    )
+
+    subtasks.send([row("a", 1)])
+    subtasks.advance(MAX_WATERMARK_MS)
+
+    assert [as_summary(r)[1:3] for r in subtasks.emitted.rows] == [(-8, 2), (-3, 7)]
+
+
+def test_windows_without_length_are_refused() -> None:
+    with pytest.raises(Rejected, match="A session's gap of 0 ms"):
+        session()
+    with pytest.raises(Rejected, match="A slide of 0 ms"):
+        sliding(timedelta(hours=1), every=timedelta())
+
+
+@pytest.mark.parametrize("taken", ["window_end", "window_time"])
+def test_an_aggregate_may_not_take_the_name_of_a_bound(taken: str) -> None:
+    for operator in (
+        SessionAggregate(("key",), "time", SessionWindows(1), {taken: count()}),
+        WindowAggregate(("key",), "time", SlidingWindows(2, every_ms=1), {taken: count()}),
+    ):
+        with pytest.raises(Rejected, match=f"'{taken}' would be produced twice"):
+            operator.output_schema([SCHEMA])
+
+
+def compare(
+    rng: random.Random,
+    create: Callable[[], Operator],
+    oracle: Oracle,
+    read: Callable[[Row], tuple[object, ...]],
+    expected: Callable[[Result], tuple[object, ...]],
+) -> None:
+    """Step by step the same output, the same late rows, and nothing left in the state."""
+    subtasks = Subtasks(create, [SCHEMA], [("key",)], rng.randint(1, 3), oracle.watermark)
+    subtasks.advance(oracle.watermark)
+    for watermark in [*random_watermarks(rng), MAX_WATERMARK_MS]:
+        rows = random_rows(rng, oracle.watermark)
+        subtasks.send([row(*each) for each in rows])
+        if rng.random() < 0.3:
+            subtasks.restore(rng.randint(1, 4))
+        results = oracle.add(rows)
+        assert sorted(map(read, subtasks.emitted.rows)) == sorted(map(expected, results))
+        late = sorted((r["key"], time_of(r["time"]), r["x"]) for r in subtasks.emitted.late)
+        assert late == sorted(oracle.late)
+        oracle.late = []
+        subtasks.emitted.take()
+
+        subtasks.advance(watermark)
+        results = oracle.advance(watermark)
+        assert sorted(map(read, subtasks.emitted.rows)) == sorted(map(expected, results))
+        subtasks.emitted.take()
+        if rng.random() < 0.3:
+            subtasks.restore(rng.randint(1, 4))
+    assert subtasks.state_rows == 0
+
+
+def sessions_of(gap: int) -> Subtasks:
+    return Subtasks(
+        lambda: SessionAggregate(("key",), "time", SessionWindows(gap), AGGREGATES),
+        [SCHEMA],
+        [("key",)],
+    )
+
+
+def random_sliding(rng: random.Random) -> tuple[int, int, int]:
+    """Also sizes that are no multiple of the slide, and slides longer than the size."""
+    return rng.randint(1, 24), rng.randint(1, 12), rng.choice([0, 0, rng.randint(1, 30)])
+
+
+def random_watermarks(rng: random.Random) -> list[int]:
+    """Steps of any length, also none."""
+    watermarks, now = [], -80
+    for _ in range(rng.randint(2, 10)):
+        now += rng.choice([0, rng.randint(0, 8), rng.randint(0, 40)])
+        watermarks.append(now)
+    return watermarks
+
+
+def random_rows(rng: random.Random, watermark: int) -> list[tuple[str, int, int]]:
+    """Mostly new, some old, some far ahead."""
+    return [
+        (rng.choice("abc"), watermark + rng.randint(-60, 60), rng.randint(-9, 9))
+        for _ in range(rng.choice([0, 1, rng.randint(1, 20)]))
+    ]
+
+
+def listed(window: TimeWindow, rows: pa.RecordBatch) -> pa.RecordBatch:
+    xs = sorted(rows.column("x").to_pylist())
+    (key,) = set(rows.column("key").to_pylist())
+    return pa.RecordBatch.from_pylist(
+        [{"key": key, "start": window.start_ms, "end": window.end_ms, "xs": xs}], schema=LISTED
+    )
+
+
+def row(key: str, time: int, x: int = 1) -> Row:
+    return {"key": key, "time": EPOCH + ms(time), "x": x}
+
+
+def ms(count: int) -> timedelta:
+    return timedelta(milliseconds=count)
+
+
+def time_of(time: object) -> int:
+    assert isinstance(time, datetime)
+    return (time - EPOCH) // ms(1)
+
+
+def as_summary(row: Row) -> tuple[object, ...]:
+    start, end = time_of(row["window_start"]), time_of(row["window_end"])
+    return row["key"], start, end, row["n"], row["total"], row["largest"]
+
+
+def summarized(result: Result) -> tuple[object, ...]:
+    key, start, end, values = result
+    total = 0
+    for value in values:
+        total += value
+    return key, start, end, len(values), total, values[-1]
+
+
+def as_result(row: Row) -> tuple[object, ...]:
+    xs = row["xs"]
+    assert isinstance(xs, list)
+    return row["key"], row["start"], row["end"], tuple(xs)
