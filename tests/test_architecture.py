@@ -21,10 +21,12 @@ MAY_IMPORT = {  # package -> the packages of ours it may import, itself aside
     "pipelines.runtime": DOMAIN
     | {f"pipelines.{p}" for p in ("protocol", "state", "storage", "channels", "operators")}
     | {f"pipelines.{p}" for p in ("connectors", "bus", "stream", "flows")},
+    "pipelines.points": DOMAIN
+    | {f"pipelines.{p}" for p in ("runtime", "protocol", "storage", "flows", "stream")},
     "pipelines.spark": DOMAIN
     | {f"pipelines.{p}" for p in ("runtime", "bus", "flows", "storage", "stream")},
 }
-FROM_FTDASH = {"pipelines.domain", "pipelines.bus", "pipelines.flows"}
+FROM_FTDASH = {"pipelines.domain", "pipelines.bus", "pipelines.flows", "pipelines.points"}
 PURE = ("pipelines.domain", "pipelines.protocol")
 NOT_IN_PURE = {"time", "random", "threading", "asyncio", "os", "uuid", "redis", "pyspark"}
 NOT_IN_ENGINE = {"django", "celery", "ftdash"}

@@ -16,6 +16,7 @@ from pipelines.domain.events import (
     CheckpointDiscarded,
     CheckpointFailed,
     CheckpointTriggered,
+    ClaimedPointDiscarded,
     Envelope,
     RunStarted,
     SubtaskAcknowledged,
@@ -50,6 +51,9 @@ class CheckpointFold:
                 self._row(checkpoint_id).committed_at = moment(envelope.at_ms)
             case CheckpointDiscarded(checkpoint_id=checkpoint_id):
                 self._row(checkpoint_id).status = CheckpointStatus.DISCARDED
+            case ClaimedPointDiscarded(path=path):
+                # A row of the run that wrote it; only what is left of the point is said there.
+                Checkpoint.objects.filter(path=path).update(status=CheckpointStatus.DISCARDED)
             case RunStarted():
                 self._fail_unfinished(envelope)
 

@@ -112,6 +112,12 @@ class CheckpointDiscarded(Event, frozen=True, kw_only=True):
     checkpoint_id: CheckpointId
 
 
+class ClaimedPointDiscarded(Event, frozen=True, kw_only=True):
+    """Retention deleted the point that this run was restored from and had claimed."""
+
+    path: str
+
+
 class FailureOccurred(Event, frozen=True, kw_only=True):
     """Something died. `vertex` and `subtask` are known when an operator failed."""
 
@@ -220,6 +226,7 @@ EngineEvent = (
     | CheckpointFailed
     | CheckpointCommitted
     | CheckpointDiscarded
+    | ClaimedPointDiscarded
     | FailureOccurred
     | RecoveryPhaseReached
     | RestorePointRefused

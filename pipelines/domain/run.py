@@ -10,6 +10,7 @@ import msgspec
 
 from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
+from pipelines.domain.status import ClaimMode
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -21,6 +22,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     settings: dict[str, str]  # Flink's keys, validated by domain.settings
     max_parallelism: int = DEFAULT_MAX_PARALLELISM
     restore_from: str | None = None  # directory of a checkpoint or savepoint
+    claim_mode: ClaimMode = ClaimMode.NO_CLAIM
     allow_non_restored_state: bool = False  # leave behind what no operator takes
     first_checkpoint_id: CheckpointId = CheckpointId(1)
 

@@ -34,6 +34,13 @@ class SavepointFormat(StrEnum):
     NATIVE = "NATIVE"  # the files of the backend: faster to write and to restore
 
 
+class ClaimMode(StrEnum):
+    """Who owns the point a run is restored from. Source: Flink, `RecoveryClaimMode`."""
+
+    NO_CLAIM = "NO_CLAIM"  # it stays as it is; the run needs nothing of it after its first point
+    CLAIM = "CLAIM"  # the run deletes it once newer points replace it
+
+
 class RecoveryPhase(StrEnum):
     """Five steps that follow each other, then three milestones.
 

@@ -1,7 +1,8 @@
 """Which completed points are kept for recovery, and which may be deleted.
 
 Pure. Source: Flink, `execution.checkpointing.num-retained` and its retention flags. Savepoints
-belong to the person who took them and are never deleted here.
+belong to the person who took them and are never deleted here, unless the run has claimed the one
+it was restored from.
 """
 
 from dataclasses import dataclass
@@ -15,6 +16,11 @@ class RetainedPoint:
     checkpoint_id: CheckpointId
     location: str
     is_savepoint: bool = False
+    is_claimed: bool = False  # of another run, taken over: ours to delete, older than all our own
+
+    def order(self) -> tuple[bool, CheckpointId]:
+        """Ids count within one run; what was claimed lies before them, whatever its id."""
+        return not self.is_claimed, self.checkpoint_id
 
 
 class RetainedPoints:
@@ -23,7 +29,7 @@ class RetainedPoints:
     def __init__(self, count: int, points: tuple[RetainedPoint, ...] = ()) -> None:
         check(count >= 1, "at least one point is kept", count=count)
         self._count = count
-        self._points = sorted(points, key=lambda p: p.checkpoint_id)
+        self._points = sorted(points, key=RetainedPoint.order)
 
     def newest_first(self) -> list[RetainedPoint]:
         return list(reversed(self._points))

@@ -19,6 +19,7 @@ from pipelines.domain.events import (
     CheckpointDiscarded,
     CheckpointFailed,
     CheckpointTriggered,
+    ClaimedPointDiscarded,
     Event,
     SubtaskAcknowledged,
     ZombieRefused,
@@ -369,7 +370,7 @@ class CheckpointHost:
         )
         for superfluous in self.points.on_completed(point):
             self._around.executor.submit(self._discard, superfluous.location)
-            self._around.emit(CheckpointDiscarded(checkpoint_id=superfluous.checkpoint_id))
+            self._around.emit(_discarded_event(superfluous))
 
     def _manifest(self, effect: Finalize, underway: _Underway, attempt: Attempt) -> Manifest:
         around = self._around
@@ -405,6 +406,12 @@ class CheckpointHost:
             watermark_ms=min(underway.watermarks_ms, default=None),
             counters=counters_of(manifest),
         )
+
+
+def _discarded_event(point: RetainedPoint) -> Event:
+    if point.is_claimed:
+        return ClaimedPointDiscarded(path=point.location)
+    return CheckpointDiscarded(checkpoint_id=point.checkpoint_id)
 
 
 def _format_of(request: TriggerRequest) -> SavepointFormat | None:

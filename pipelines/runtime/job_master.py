@@ -54,7 +54,7 @@ from pipelines.runtime.job_events import (
 from pipelines.runtime.metrics_board import MetricsBoard
 from pipelines.runtime.recovery_watch import RecoveryWatch
 from pipelines.runtime.request_desk import RequestDesk
-from pipelines.runtime.restore_points import next_checkpoint_id, own_points
+from pipelines.runtime.restore_points import claimed_point, next_checkpoint_id, own_points
 from pipelines.runtime.run_parts import RunParts, RunWatchers, StageHost
 from pipelines.runtime.run_record import RunRecord
 
@@ -263,10 +263,13 @@ class JobMaster(CheckpointListener):
             self._record.emit,
             self.post,
         )
-        points: tuple[RetainedPoint, ...] = tuple(own_points(parts.directory, parts.store))
+        points: list[RetainedPoint] = [
+            *claimed_point(parts.spec, parts.store),
+            *own_points(parts.directory, parts.store),
+        ]
         return CheckpointHost(
             surroundings,
-            RetainedPoints(parts.settings.retained_checkpoints, points),
+            RetainedPoints(parts.settings.retained_checkpoints, tuple(points)),
             next_checkpoint_id(parts.directory, parts.spec),
             self,
         )

@@ -7,14 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from pipelines.connectors.positions import SplitPositions
 from pipelines.connectors.reachability import problems_of
 from pipelines.connectors.source import Source
-from pipelines.domain.errors import Rejected
+from pipelines.domain.errors import CorruptSnapshot, InvariantViolated, Rejected
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.snapshots import Manifest
-from pipelines.domain.status import CheckpointKind
+from pipelines.domain.status import CheckpointKind, ClaimMode
 from pipelines.protocol.compatibility import Compatibility, Target, compare
 from pipelines.protocol.retention import RetainedPoint
 from pipelines.runtime.declared_states import declared_states
@@ -43,6 +45,17 @@ def own_points(directory: RunDirectory, store: CheckpointStore) -> list[Retained
         ),
     ]
     return [_named_point(location) for location in found]
+
+
+def claimed_point(spec: RunSpec, store: CheckpointStore) -> list[RetainedPoint]:
+    """The point that the run was restored from, if it is the run's to delete and still there."""
+    if spec.restore_from is None or spec.claim_mode is not ClaimMode.CLAIM:
+        return []
+    try:
+        manifest = store.manifest(spec.restore_from)
+    except CorruptSnapshot:
+        return []  # deleted long ago; or damaged, which the choice of a point says if it matters
+    return [RetainedPoint(manifest.checkpoint_id, spec.restore_from, is_claimed=True)]
 
 
 def _named_point(location: str) -> RetainedPoint:
@@ -96,12 +109,17 @@ def unreachable(manifest: Manifest, sources: Mapping[Uid, Source], *, ahead: boo
     problems: list[str] = []
     for uid, source in sources.items():
         stored = [
-            SplitPositions.from_json(operator.positions)
+            operator.positions
             for subtask in manifest.subtasks
             for operator in subtask.operators
             if operator.uid == uid and operator.positions is not None
         ]
-        problems += problems_of(uid, source, stored, ahead=ahead)
+        try:
+            positions = [SplitPositions.from_json(each) for each in stored]
+        except (msgspec.ValidationError, InvariantViolated) as error:
+            problems.append(f"The positions of the source {uid!r} make no sense: {error}.")
+            continue
+        problems += problems_of(uid, source, positions, ahead=ahead)
     return problems
 
 

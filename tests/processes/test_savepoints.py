@@ -18,10 +18,21 @@ from pipelines.domain.commands import (
     StopWithSavepoint,
     TakeSavepoint,
 )
-from pipelines.domain.events import RecoveryPhaseReached, RequestEnded, SlotConnected
+from pipelines.domain.events import (
+    ClaimedPointDiscarded,
+    RecoveryPhaseReached,
+    RequestEnded,
+    SlotConnected,
+)
 from pipelines.domain.ids import RequestId
 from pipelines.domain.snapshots import Manifest
-from pipelines.domain.status import JobStatus, RecoveryPhase, RequestOutcome, SavepointFormat
+from pipelines.domain.status import (
+    ClaimMode,
+    JobStatus,
+    RecoveryPhase,
+    RequestOutcome,
+    SavepointFormat,
+)
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run
@@ -112,6 +123,58 @@ def test_another_pipeline_of_the_same_uids_goes_on_into_an_output_of_its_own(
     pd.testing.assert_frame_equal(committed(tmp_path / "output"), before)
 
 
+def test_a_claimed_savepoint_is_deleted_once_newer_points_replace_it(tmp_path: Path) -> None:
+    savepoint = stopped(tmp_path)
+
+    run = go_on(tmp_path, savepoint, PACED, claim_mode=ClaimMode.CLAIM)
+
+    assert len(run.completed()) > 3  # as many as are retained, and one more
+    assert not savepoint.exists()
+    assert run.of(ClaimedPointDiscarded)[0].event == ClaimedPointDiscarded(path=str(savepoint))
+    assert_exact(tmp_path / "output")
+
+
+def test_a_claimed_savepoint_stays_until_newer_points_replace_it(tmp_path: Path) -> None:
+    savepoint = stopped(tmp_path)
+
+    run = go_on(tmp_path, savepoint, claim_mode=ClaimMode.CLAIM, settings=NEVER)
+
+    assert len(run.completed()) == 1  # the final one
+    assert savepoint.exists()
+
+
+def test_without_a_claim_the_original_may_go_after_the_first_own_checkpoint(
+    tmp_path: Path,
+) -> None:
+    savepoint = stopped(tmp_path)
+
+    with restored(tmp_path, savepoint, PACED) as run:
+        run.wait_for(lambda _: len(run.completed()) >= 1, STEP_S)
+        assert savepoint.exists()
+        shutil.rmtree(savepoint)
+        os.kill(pid_of(run, slot=0), signal.SIGKILL)
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FINISHED, ended.reason
+    assert len(run.of(SlotConnected)) == 4
+    assert_exact(tmp_path / "output")
+
+
+def test_a_damaged_savepoint_ends_the_run_before_anything_starts(tmp_path: Path) -> None:
+    savepoint = stopped(tmp_path)
+    damaged = max(savepoint.glob("*.parquet"), key=lambda file: file.stat().st_size)
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+
+    with restored(tmp_path, savepoint) as run:
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FAILED
+    assert damaged.name in ended.reason
+    assert run.of(SlotConnected) == []
+
+
 WHO = {"request_id": RequestId("asked-1"), "requested_by": "ada", "reason": "test"}
 
 
@@ -141,27 +204,44 @@ def answered(run: StartedRun, command: Command) -> RequestEnded:
     return ended
 
 
+def stopped(root: Path) -> Path:
+    """The savepoint that a run was stopped with halfway."""
+    with running(root) as run:
+        savepoint = asked(run, StopWithSavepoint(**WHO))
+        run.wait_until_over(STEP_S)
+    return savepoint
+
+
 def go_on(
+    root: Path, savepoint: Path, parameters: dict[str, str] | None = None, **asked: object
+) -> StartedRun:
+    """Restore, and run to the end."""
+    with restored(root, savepoint, parameters, **asked) as run:
+        ended = run.wait_until_over(STEP_S)
+    assert ended.status is JobStatus.FINISHED, ended.reason
+    return run
+
+
+@contextmanager
+def restored(
     root: Path,
     savepoint: Path,
     parameters: dict[str, str] | None = None,
     *,
     parallelism: int = 2,
+    settings: dict[str, str] = OFTEN,
     **spec: object,
-) -> StartedRun:
-    """Restore, and run to the end."""
+) -> Iterator[StartedRun]:
     first = manifest_of(savepoint).checkpoint_id + 1
     with hosted_run(
         root,
         {"total": str(TOTAL), **(parameters or {})},
-        settings=OFTEN,
+        settings=settings,
         parallelism=parallelism,
         restore_from=str(savepoint),
         asked={"first_checkpoint_id": first, **spec},
     ) as run:
-        ended = run.wait_until_over(STEP_S)
-    assert ended.status is JobStatus.FINISHED, ended.reason
-    return run
+        yield run
 
 
 def manifest_of(point: Path) -> Manifest:

@@ -39,6 +39,15 @@ def test_restored_points_count_and_are_deleted_oldest_first() -> None:
     assert retained.on_completed(point(4)) == [point(1), point(2)]
 
 
+def test_a_claimed_point_is_the_oldest_whatever_its_id_and_goes_first() -> None:
+    claimed = RetainedPoint(CheckpointId(99), "/other/99", is_claimed=True)
+    retained = RetainedPoints(2, (point(1), claimed))
+
+    assert retained.newest_first() == [point(1), claimed]
+    assert retained.on_completed(point(2)) == [claimed]
+    assert retained.newest_first() == [point(2), point(1)]
+
+
 def test_a_refused_point_is_not_offered_again_and_takes_nobodys_place() -> None:
     retained = RetainedPoints(2, (point(1), point(2)))
 

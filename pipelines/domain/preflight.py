@@ -1,0 +1,68 @@
+"""What is said about a restore before anything starts: findings, and whether it may go ahead."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pipelines.domain.ids import CheckpointId, RunId, Uid
+
+
+class Check(StrEnum):
+    """What was looked at, in this order."""
+
+    MANIFEST = "manifest"
+    PIPELINE = "pipeline"  # the flow can be built with these parameters
+    COMPATIBILITY = "compatibility"  # uids, states, columns, parallelism
+    FILES = "files"  # every one of them, byte for byte
+    SOURCES = "sources"  # still hold what the positions ask for
+    PENDING_COMMITS = "pending commits"
+    REPLAY = "replay"
+    TIME = "time"
+
+
+class Outcome(StrEnum):
+    FINE = "fine"
+    NOTE = "note"  # possible, and a person should know
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    check: Check
+    outcome: Outcome
+    text: str  # one sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`findings` are in the order of `Check`. What could not be looked at has no finding."""
+
+    path: str
+    findings: tuple[Finding, ...]
+    run_id: RunId | None = None  # the run that wrote the point; None: its manifest is unreadable
+    checkpoint_id: CheckpointId | None = None
+    kind: str = ""
+    matched: tuple[Uid, ...] = ()
+    new: tuple[Uid, ...] = ()
+    dropped: tuple[Uid, ...] = ()
+    file_count: int = 0
+    file_bytes: int = 0
+    pending_commits: dict[Uid, int] = field(default_factory=dict)  # per sink
+    records_to_replay: int | None = None
+    estimated_ms: float | None = None  # until all that was read once is read again
+
+    @property
+    def is_possible(self) -> bool:
+        return not self.refusals
+
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        return tuple(f.text for f in self.findings if f.outcome is Outcome.REFUSED)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What is known from before: how far the sources had come, and what recoveries took."""
+
+    source_records: int | None = None  # read by the newest run of the pipeline
+    recoveries_ms: tuple[float, ...] = ()  # failure to all subtasks running
+    records_per_s: float | None = None

@@ -1,0 +1,211 @@
+"""The preflight of a restore: everything that speaks for or against it, without touching anything.
+
+Builds the pipeline, reads the manifest and every file, asks the sources, and starts nothing. The
+verdict is for a person and for the service that restores; the driver holds the point against the
+same rules again when it starts, because time passes in between.
+"""
+
+import statistics
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+
+import msgspec
+
+from pipelines.domain.errors import CorruptSnapshot, Rejected
+from pipelines.domain.ids import Uid
+from pipelines.domain.preflight import Check, Finding, Measured, Outcome, Verdict
+from pipelines.domain.snapshots import Manifest
+from pipelines.flows.registry import flow
+from pipelines.protocol.compatibility import Compatibility, Target, compare
+from pipelines.runtime.checkpoint_host import source_records_of
+from pipelines.runtime.declared_states import declared_states
+from pipelines.runtime.restore_points import unreachable
+from pipelines.runtime.restoring import StoredCommittables
+from pipelines.storage.manifest_file import files_of
+from pipelines.storage.store import CheckpointStore
+from pipelines.stream import Pipeline
+
+DAMAGES_NAMED_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreQuestion:
+    """May `flow` start from the point at `path`? `parameters` are those of the new run."""
+
+    path: str
+    flow: str
+    parameters: Mapping[str, str]
+    parallelism: int
+    max_parallelism: int
+    allow_non_restored_state: bool = False
+    measured: Measured = field(default_factory=Measured)
+
+
+def preflight(question: RestoreQuestion, store: CheckpointStore) -> Verdict:
+    """Raises Rejected when `path` lies outside the storage; all else is in the verdict."""
+    try:
+        manifest = store.manifest(question.path)
+    except CorruptSnapshot as error:
+        refused = Finding(Check.MANIFEST, Outcome.REFUSED, str(error))
+        return Verdict(question.path, (refused,))
+    try:
+        pipeline = flow(question.flow).build(question.parameters)
+    except Rejected as refusal:
+        built = Finding(Check.PIPELINE, Outcome.REFUSED, str(refusal))
+        return _verdict(question, manifest, (_manifest_finding(manifest), built))
+    found = compare(manifest, _target(question, pipeline))
+    findings = chain(
+        (_manifest_finding(manifest),),
+        _compatibility(found),
+        _files(question, manifest, store),
+        _sources(manifest, pipeline),
+        _pending(manifest, pipeline),
+        _replay(question, manifest),
+        _time(question, manifest),
+    )
+    return _verdict(question, manifest, tuple(findings), found)
+
+
+def _verdict(
+    question: RestoreQuestion,
+    manifest: Manifest,
+    findings: tuple[Finding, ...],
+    found: Compatibility | None = None,
+) -> Verdict:
+    files = list(files_of(manifest))
+    return Verdict(
+        path=question.path,
+        findings=findings,
+        run_id=manifest.run_id,
+        checkpoint_id=manifest.checkpoint_id,
+        kind=manifest.kind.value,
+        matched=found.matched if found else (),
+        new=found.new if found else (),
+        dropped=found.dropped if found else (),
+        file_count=len(files),
+        file_bytes=sum(file.length for file in files),
+        pending_commits=_pending_commits(manifest),
+        records_to_replay=_records_to_replay(question, manifest),
+        estimated_ms=_estimated_ms(question, manifest),
+    )
+
+
+def _target(question: RestoreQuestion, pipeline: Pipeline) -> Target:
+    return Target(
+        pipeline=question.flow,
+        graph=pipeline.graph,
+        declared=declared_states(pipeline),
+        parallelism=question.parallelism,
+        max_parallelism=question.max_parallelism,
+        allows_non_restored_state=question.allow_non_restored_state,
+    )
+
+
+def _manifest_finding(manifest: Manifest) -> Finding:
+    text = (
+        f"{manifest.kind.value.capitalize()} {manifest.checkpoint_id} of run {manifest.run_id} of"
+        f" {manifest.pipeline!r}, written at parallelism {manifest.parallelism}."
+    )
+    return Finding(Check.MANIFEST, Outcome.FINE, text)
+
+
+def _compatibility(found: Compatibility) -> Iterator[Finding]:
+    check = Check.COMPATIBILITY
+    yield from (Finding(check, Outcome.REFUSED, problem) for problem in found.problems)
+    if found.problems:
+        return
+    yield Finding(check, Outcome.FINE, f"State is restored to {_names(found.matched)}.")
+    if found.new:
+        yield Finding(check, Outcome.NOTE, f"New, beginning empty: {_names(found.new)}.")
+    left = [*found.dropped, *(Uid(f"{uid}/{state}") for uid, state in found.dropped_states)]
+    if left:
+        yield Finding(check, Outcome.NOTE, f"Left behind, as allowed: {_names(left)}.")
+    yield from (Finding(check, Outcome.NOTE, change) for change in found.changes)
+
+
+def _files(
+    question: RestoreQuestion, manifest: Manifest, store: CheckpointStore
+) -> Iterator[Finding]:
+    damages = store.verify(question.path)
+    for damage in damages[:DAMAGES_NAMED_MAX]:
+        yield Finding(Check.FILES, Outcome.REFUSED, damage.problem)
+    if len(damages) > DAMAGES_NAMED_MAX:
+        text = f"{len(damages) - DAMAGES_NAMED_MAX} more files are damaged."
+        yield Finding(Check.FILES, Outcome.REFUSED, text)
+    if not damages:
+        files = list(files_of(manifest))
+        text = f"{len(files)} files of {sum(f.length for f in files):,} bytes are as written."
+        yield Finding(Check.FILES, Outcome.FINE, text)
+
+
+def _sources(manifest: Manifest, pipeline: Pipeline) -> Iterator[Finding]:
+    problems = unreachable(manifest, pipeline.sources, ahead=True)
+    yield from (Finding(Check.SOURCES, Outcome.REFUSED, problem) for problem in problems)
+    if not problems:
+        text = "The sources still hold everything from the positions of the point on."
+        yield Finding(Check.SOURCES, Outcome.FINE, text)
+
+
+def _pending(manifest: Manifest, pipeline: Pipeline) -> Iterator[Finding]:
+    for uid, count in _pending_commits(manifest).items():
+        if uid in pipeline.sinks:
+            text = (
+                f"The sink {uid!r} had prepared {count} outputs at the point; they are committed"
+                " before anything is written, unless they are already."
+            )
+        else:
+            text = f"{count} outputs that the sink {uid!r} had prepared will not be committed."
+        yield Finding(Check.PENDING_COMMITS, Outcome.NOTE, text)
+
+
+def _replay(question: RestoreQuestion, manifest: Manifest) -> Iterator[Finding]:
+    records = _records_to_replay(question, manifest)
+    if records is not None:
+        text = f"{records:,} records that were read after the point are read again."
+        yield Finding(Check.REPLAY, Outcome.NOTE if records else Outcome.FINE, text)
+
+
+def _time(question: RestoreQuestion, manifest: Manifest) -> Iterator[Finding]:
+    estimated_ms = _estimated_ms(question, manifest)
+    if estimated_ms is not None:
+        count = len(question.measured.recoveries_ms)
+        text = (
+            f"About {estimated_ms / 1000:.1f} s until that is caught up, judging by {count}"
+            " measured recoveries."
+        )
+        yield Finding(Check.TIME, Outcome.FINE, text)
+
+
+def _pending_commits(manifest: Manifest) -> dict[Uid, int]:
+    counts: dict[Uid, int] = {}
+    for subtask in manifest.subtasks:
+        for operator in subtask.operators:
+            stored = msgspec.convert(operator.committables, list[StoredCommittables])
+            count = sum(len(each.items) for each in stored)
+            if count:
+                counts[operator.uid] = counts.get(operator.uid, 0) + count
+    return counts
+
+
+def _records_to_replay(question: RestoreQuestion, manifest: Manifest) -> int | None:
+    read = question.measured.source_records
+    return None if read is None else max(0, read - source_records_of(manifest))
+
+
+def _estimated_ms(question: RestoreQuestion, manifest: Manifest) -> float | None:
+    """Starting takes what recoveries took; then the replay, at the speed that was measured."""
+    measured = question.measured
+    records = _records_to_replay(question, manifest)
+    if not measured.recoveries_ms or records is None:
+        return None
+    if records and not measured.records_per_s:
+        return None
+    starting_ms = statistics.median(measured.recoveries_ms)
+    return starting_ms + (
+        1000.0 * records / measured.records_per_s if measured.records_per_s else 0
+    )
+
+
+def _names(uids: Iterable[Uid]) -> str:
+    return ", ".join(repr(uid) for uid in uids) or "nothing"

@@ -1,0 +1,286 @@
+"""The preflight: what it says about a point that is whole, and about each thing that is not."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from pipelines.domain.errors import Rejected
+from pipelines.domain.ids import Uid
+from pipelines.domain.preflight import Check, Measured, Outcome, Verdict
+from pipelines.domain.snapshots import FORMAT_VERSION, Manifest, OperatorSnapshot
+from pipelines.points.disposal import dispose
+from pipelines.points.preflight import RestoreQuestion, preflight
+from pipelines.runtime.restoring import StoredCommittables
+from pipelines.storage.filesystem import FileSystemCheckpointStore
+from tests.unit.points.stored_views import (
+    EVENTS,
+    FLOW,
+    MAX_PARALLELISM,
+    RECORDS_READ,
+    VIEWS,
+    savepoint_of_views,
+    write_events,
+)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return write_events(tmp_path / "data")
+
+
+def test_a_whole_point_of_the_same_pipeline_is_possible(tmp_path: Path, data: Path) -> None:
+    verdict = asked(savepoint_of_views(tmp_path, data), data)
+
+    assert verdict.is_possible
+    assert set(outcomes(verdict).values()) == {Outcome.FINE}
+    assert (verdict.matched, verdict.new, verdict.dropped) == ((EVENTS, VIEWS), (), ())
+    assert (verdict.run_id, verdict.checkpoint_id, verdict.kind) == ("run-1", 7, "SAVEPOINT")
+    assert verdict.file_count == 2
+    assert verdict.file_bytes > 0
+
+
+def test_it_touches_nothing(tmp_path: Path, data: Path) -> None:
+    point = savepoint_of_views(tmp_path, data)
+    before = contents(tmp_path)
+
+    asked(point, data)
+
+    assert contents(tmp_path) == before
+
+
+def test_an_operator_that_is_gone_is_named_and_may_be_left_behind(
+    tmp_path: Path, data: Path
+) -> None:
+    point = with_operator(tmp_path, data, OperatorSnapshot(uid=Uid("former"), positions=[]))
+
+    refused = asked(point, data)
+    allowed = asked(point, data, allow_non_restored_state=True)
+
+    assert not refused.is_possible
+    assert "'former'" in refused.refusals[0]
+    assert allowed.is_possible
+    assert allowed.dropped == ("former",)
+    assert "Left behind, as allowed: 'former'." in texts(allowed)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [({"max_parallelism": 64}, "64"), ({"parallelism": 200}, "200"), ({"parallelism": 0}, "0")],
+)
+def test_key_groups_that_cannot_be_dealt_are_refused(
+    tmp_path: Path, data: Path, changes: dict[str, int], named: str
+) -> None:
+    verdict = asked(savepoint_of_views(tmp_path, data), data, **changes)
+
+    assert outcomes(verdict)[Check.COMPATIBILITY] is Outcome.REFUSED
+    assert named in verdict.refusals[0]
+
+
+def test_a_state_keyed_by_another_column_is_refused_by_name(tmp_path: Path, data: Path) -> None:
+    point = savepoint_of_views(tmp_path, data)
+
+    verdict = asked(point, data, parameters={"data": str(data), "key": "user_id"})
+
+    assert "'app_id'" in verdict.refusals[0]
+    assert "'totals'" in verdict.refusals[0]
+
+
+@pytest.mark.parametrize("damage", ["missing", "torn", "one bit"])
+def test_every_file_is_read_and_a_damaged_one_is_named(
+    tmp_path: Path, data: Path, damage: str
+) -> None:
+    point = savepoint_of_views(tmp_path, data)
+    file = sorted(point.glob("*.parquet"))[1]
+    harm(file, damage)
+
+    verdict = asked(point, data)
+
+    assert outcomes(verdict)[Check.FILES] is Outcome.REFUSED
+    assert file.name in verdict.refusals[0]
+
+
+@pytest.mark.parametrize("damage", ["missing", "torn", "one bit"])
+def test_a_damaged_manifest_is_all_that_is_said(tmp_path: Path, data: Path, damage: str) -> None:
+    point = savepoint_of_views(tmp_path, data)
+    harm(point / "manifest.json", damage)
+
+    verdict = asked(point, data)
+
+    [finding] = verdict.findings
+    assert finding.check is Check.MANIFEST
+    assert "manifest.json" in finding.text
+
+
+def test_a_newer_format_is_refused_by_its_number(tmp_path: Path, data: Path) -> None:
+    point = savepoint_of_views(tmp_path, data, format_version=FORMAT_VERSION + 1)
+
+    [refusal] = asked(point, data).refusals
+
+    assert f"format {FORMAT_VERSION + 1}" in refusal
+
+
+def test_a_source_that_lost_a_file_is_refused_by_its_name(tmp_path: Path, data: Path) -> None:
+    point = savepoint_of_views(tmp_path, data)
+    (data / "0.csv").unlink()
+
+    verdict = asked(point, data)
+
+    assert outcomes(verdict)[Check.SOURCES] is Outcome.REFUSED
+    assert "'0.csv'" in verdict.refusals[0]
+
+
+@pytest.mark.parametrize("positions", ["soon", {"backlog": [[1, -1]], "frontier": 2, "stride": 1}])
+def test_positions_that_make_no_sense_are_refused(
+    tmp_path: Path, data: Path, positions: object
+) -> None:
+    odd = OperatorSnapshot(uid=EVENTS, positions=positions)
+
+    verdict = asked(with_operator(tmp_path, data, odd), data)
+
+    assert "'events' make no sense" in verdict.refusals[0]
+
+
+def test_what_the_pipeline_itself_lacks_is_said(tmp_path: Path, data: Path) -> None:
+    point = savepoint_of_views(tmp_path, data)
+
+    verdict = asked(point, data, parameters={"data": str(tmp_path / "nowhere")})
+
+    assert outcomes(verdict)[Check.PIPELINE] is Outcome.REFUSED
+    assert "nowhere" in verdict.refusals[0]
+
+
+def test_pending_commits_are_counted_per_sink(tmp_path: Path, data: Path) -> None:
+    stored = [StoredCommittables(checkpoint_id=7, items=["a", "b"])]  # type: ignore[arg-type]
+    held = OperatorSnapshot(uid=Uid("nowhere"), committables=msgspec.to_builtins(stored))
+
+    verdict = asked(with_operator(tmp_path, data, held), data)
+
+    assert verdict.pending_commits == {"nowhere": 2}
+    assert outcomes(verdict)[Check.PENDING_COMMITS] is Outcome.NOTE
+
+
+def test_the_replay_and_its_time_follow_from_what_was_measured(tmp_path: Path, data: Path) -> None:
+    point = savepoint_of_views(tmp_path, data)
+    measured = Measured(RECORDS_READ + 500, (900.0, 1_000.0, 5_000.0), records_per_s=1_000.0)
+
+    verdict = asked(point, data, measured=measured)
+
+    assert verdict.records_to_replay == 500
+    assert verdict.estimated_ms == 1_000.0 + 500.0
+    assert "About 1.5 s until that is caught up, judging by 3 measured recoveries." in texts(
+        verdict
+    )
+
+
+@pytest.mark.parametrize(
+    "measured",
+    [Measured(), Measured(source_records=500), Measured(500, (900.0,), records_per_s=0.0)],
+)
+def test_nothing_is_estimated_that_was_not_measured(
+    tmp_path: Path, data: Path, measured: Measured
+) -> None:
+    verdict = asked(savepoint_of_views(tmp_path, data), data, measured=measured)
+
+    assert verdict.estimated_ms is None
+    assert Check.TIME not in outcomes(verdict)
+
+
+@pytest.mark.parametrize("way_out", ["..", "link", "absolute"])
+def test_a_path_that_leads_out_of_the_storage_is_not_looked_at(
+    tmp_path: Path, data: Path, way_out: str
+) -> None:
+    outside = savepoint_of_views(tmp_path / "outside", data)
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "link").symlink_to(outside)
+    paths = {
+        "..": inside / ".." / "outside" / outside.name,
+        "link": inside / "link",
+        "absolute": outside,
+    }
+
+    with pytest.raises(Rejected, match="outside the configured storage"):
+        preflight(question(paths[way_out], data), FileSystemCheckpointStore([str(inside)]))
+
+
+def test_a_disposed_savepoint_is_gone_and_nothing_else(tmp_path: Path, data: Path) -> None:
+    point = savepoint_of_views(tmp_path, data)
+    other = point.with_name("savepoint-run-1-8")
+    shutil.copytree(point, other)
+
+    dispose(str(point), FileSystemCheckpointStore([str(tmp_path)]))
+
+    assert not point.exists()
+    assert asked(other, data).is_possible
+
+
+@pytest.mark.parametrize("kind", ["CHECKPOINT", "FINAL"])
+def test_only_savepoints_are_disposed(tmp_path: Path, data: Path, kind: str) -> None:
+    point = savepoint_of_views(tmp_path, data, kind=kind)
+
+    with pytest.raises(Rejected, match="no savepoint"):
+        dispose(str(point), FileSystemCheckpointStore([str(tmp_path)]))
+    assert point.exists()
+
+
+def asked(point: Path, data: Path, **changes: Any) -> Verdict:
+    roots = [str(point.parent)]
+    return preflight(question(point, data, **changes), FileSystemCheckpointStore(roots))
+
+
+def question(point: Path, data: Path, **changes: Any) -> RestoreQuestion:
+    values: dict[str, Any] = {
+        "path": str(point),
+        "flow": FLOW,
+        "parameters": {"data": str(data)},
+        "parallelism": 3,
+        "max_parallelism": MAX_PARALLELISM,
+    }
+    return RestoreQuestion(**{**values, **changes})
+
+
+def with_operator(root: Path, data: Path, added: OperatorSnapshot) -> Path:
+    """A point whose first subtask holds one more operator."""
+    point = savepoint_of_views(root, data)
+    store = FileSystemCheckpointStore([str(root)])
+    manifest: Manifest = store.manifest(str(point))
+    first = manifest.subtasks[0]
+    grown = msgspec.structs.replace(first, operators=[*first.operators, added])
+    changed = msgspec.structs.replace(manifest, subtasks=[grown, *manifest.subtasks[1:]])
+    (point / "manifest.json").unlink()
+    store.publish(str(point), changed)
+    return point
+
+
+def harm(file: Path, damage: str) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    match damage:
+        case "missing":
+            file.unlink()
+        case "torn":
+            file.write_bytes(file.read_bytes()[:-7])
+        case _:
+            file.write_bytes(content)
+
+
+def outcomes(verdict: Verdict) -> dict[Check, Outcome]:
+    """The gravest of each check."""
+    gravity = list(Outcome)
+    found: dict[Check, Outcome] = {}
+    for finding in verdict.findings:
+        known = found.get(finding.check, finding.outcome)
+        found[finding.check] = max(known, finding.outcome, key=gravity.index)
+    return found
+
+
+def texts(verdict: Verdict) -> list[str]:
+    return [finding.text for finding in verdict.findings]
+
+
+def contents(directory: Path) -> dict[Path, tuple[int, bytes]]:
+    files = (path for path in directory.rglob("*") if path.is_file())
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
