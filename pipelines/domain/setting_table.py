@@ -13,6 +13,7 @@ from pipelines.domain.setting_readers import (
     one_of,
 )
 from pipelines.domain.settings import CheckpointingMode
+from pipelines.domain.state_settings import STATE_DEFINITIONS
 
 _CHECKPOINTING = "execution.checkpointing."
 
@@ -78,4 +79,5 @@ DEFINITIONS = (
         " waits; after a failure some records count twice.",
     ),
     *RECOVERY_DEFINITIONS,
+    *STATE_DEFINITIONS,
 )

@@ -25,6 +25,19 @@ class BarrierOptions(msgspec.Struct, frozen=True, kw_only=True):
     mode: CheckpointingMode
 
 
+class StateBackendType(StrEnum):
+    HASHMAP = "hashmap"
+    ROCKSDB = "rocksdb"
+
+
+class StateOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How the subtasks of a run keep their state; every slot is told."""
+
+    backend: StateBackendType
+    rocksdb_memory_bytes: int  # of one slot
+    rocksdb_directory: str  # empty: the directory for temporary files
+
+
 class RestartStrategy(StrEnum):
     NONE = "none"
     FIXED_DELAY = "fixed-delay"
@@ -56,10 +69,21 @@ class Settings:
     backoff_jitter_factor: float
     attempts_before_reset_backoff: int
     heartbeat_timeout_ms: int
+    state_backend: StateBackendType
+    rocksdb_memory_bytes: int
+    rocksdb_directory: str
 
     @property
     def barriers(self) -> BarrierOptions:
         return BarrierOptions(mode=self.checkpointing_mode)
+
+    @property
+    def state(self) -> StateOptions:
+        return StateOptions(
+            backend=self.state_backend,
+            rocksdb_memory_bytes=self.rocksdb_memory_bytes,
+            rocksdb_directory=self.rocksdb_directory,
+        )
 
 
 def check_parallelism(parallelism: int, max_parallelism: int) -> None:

@@ -202,4 +202,5 @@ class Attempts:
             restore_location=self._start.location if self._start else None,
             dropped_states=list(self._start.dropped_states) if self._start else [],
             barriers=self._parts.settings.barriers,
+            state=self._parts.settings.state,
         )

@@ -113,18 +113,21 @@ class OperatorChain:
         self.records_in += batch.num_rows
         self.origin = origin
         self._deliver(self._ordered[0], port, batch)
+        self._settle()
 
     def emit_from_source(self, batch: pa.RecordBatch, origin: RecordOrigin | None = None) -> None:
         """Raises OperatorFailed."""
         self.records_in += batch.num_rows
         self.origin = origin
         self._ordered[0].context.collect(batch)
+        self._settle()
 
     def on_watermark(self, timestamp_ms: int) -> None:
         """Operators fire in topological order, then the mark leaves behind what they emitted."""
         for node in self._ordered:
             if node.operator is not None:
                 self._advance(node.uid, node.operator, timestamp_ms)
+        self._settle()
         self.broadcast(Watermark(timestamp_ms))
 
     def _advance(self, uid: Uid, operator: Operator, timestamp_ms: int) -> None:
@@ -154,6 +157,7 @@ class OperatorChain:
         for node in self._ordered:
             if node.sink is not None:
                 node.sink.writer.close()
+            node.context.state.close()
 
     def state_bytes(self) -> int:
         return sum(node.context.state.statistics().state_bytes for node in self._ordered)
@@ -165,6 +169,11 @@ class OperatorChain:
         """
         full = [output for output in self._outputs if not output.flush()]
         return not full
+
+    def _settle(self) -> None:
+        """No operator is at work: what backends hold in memory may move."""
+        for node in self._ordered:
+            node.context.state.settle()
 
     def _build(
         self,

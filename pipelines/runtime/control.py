@@ -10,7 +10,7 @@ from pipelines.domain.events import SubtaskSample
 from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.phases import SubtaskPhases
-from pipelines.domain.settings import BarrierOptions
+from pipelines.domain.settings import BarrierOptions, StateOptions
 from pipelines.domain.snapshots import SubtaskSnapshot
 from pipelines.domain.status import KillMoment, SavepointFormat
 from pipelines.protocol.repeated_failures import OperatorError
@@ -117,6 +117,7 @@ class Deploy(Message, frozen=True, kw_only=True):
     storage_roots: list[str]
     restore_location: str | None
     barriers: BarrierOptions
+    state: StateOptions
     dropped_states: list[tuple[Uid, str]] = []  # in the point, and not to be restored
 
 

@@ -3,7 +3,7 @@
 Every slot builds the pipeline from the flow's name and parameters, so no code object travels.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
@@ -26,8 +26,9 @@ from pipelines.runtime.restoring import NOTHING, RestoredOperator, RestorePoint
 from pipelines.runtime.snapshotting import SnapshotWriter
 from pipelines.runtime.source_feed import SourceFeed
 from pipelines.runtime.source_reader import SourceReader
+from pipelines.runtime.state_backends import state_backends
 from pipelines.runtime.subtask import Feed, Subtask, SubtaskReporter
-from pipelines.state.hashmap import HashMapBackend
+from pipelines.state.backend import BackendFactory
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.stream import Pipeline
 
@@ -38,6 +39,7 @@ class Deployment:
     sources: list[Subtask]
     gate_feeds: list[GateFeed]
     gates: list[Gate]
+    close: Callable[[], None]  # once no subtask runs any more
 
 
 def deploy(
@@ -54,13 +56,26 @@ def deploy(
     pipeline = flow(message.pipeline).build(message.parameters)
     store = FileSystemCheckpointStore(message.storage_roots)
     point = _restore_point(store, message)
-    builder = _Builder(message, pipeline, store, point, attempt, subtask, network, reporter, clock)
+    backends = state_backends(message.state, f"{message.run_id}-a{attempt}-{subtask}")
+    builder = _Builder(
+        message,
+        pipeline,
+        store,
+        point,
+        attempt,
+        subtask,
+        network,
+        reporter,
+        clock,
+        backends.create,
+    )
     built = [builder.build(vertex, uploads) for vertex in pipeline.graph.vertices]
     return Deployment(
         subtasks=[one.subtask for one in built],
         sources=[one.subtask for one in built if one.gate is None],
         gate_feeds=[one.feed for one in built if isinstance(one.feed, GateFeed)],
         gates=[one.gate for one in built if one.gate is not None],
+        close=backends.close,
     )
 
 
@@ -89,6 +104,7 @@ class _Builder:
     network: SlotNetwork
     reporter: SubtaskReporter
     clock: Clock
+    backends: BackendFactory
 
     def build(self, vertex: Vertex, uploads: Executor) -> _Built:
         restored = {uid: self._restored(uid) for uid in vertex.nodes}
@@ -96,7 +112,7 @@ class _Builder:
         chain = OperatorChain(
             self.pipeline,
             self._place(vertex),
-            HashMapBackend,
+            self.backends,
             {uid: self._exchanges(vertex, uid, mailbox) for uid in vertex.nodes},
             restored,
         )

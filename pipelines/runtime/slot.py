@@ -116,6 +116,7 @@ class SlotHost:
             os._exit(EXIT_CONTROL_LOST)
         self._network.close()
         self._uploads.shutdown()
+        self._deployed().close()
 
     def _on_message(self, message: FromMaster) -> None:
         match message:

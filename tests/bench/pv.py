@@ -22,10 +22,12 @@ ROUNDS = {"app_id": 30, "user_id": 12}
 """Times 10 million records: at least ten seconds and ten checkpoints on the reference machine."""
 
 
-def run_once(directory: Path, key: str, rounds: int, interval: str) -> tuple[float, int]:
+def run_once(
+    directory: Path, key: str, rounds: int, interval: str, backend: str = "hashmap"
+) -> tuple[float, int]:
     """Records per second from all subtasks running to everything committed; and checkpoints."""
     parameters = {"data": str(directory), "key": key, "repeat": str(rounds)}
-    settings = {"execution.checkpointing.interval": interval}
+    settings = {"execution.checkpointing.interval": interval, "state.backend.type": backend}
     with (
         tempfile.TemporaryDirectory(prefix="ftdash-bench-") as root,
         started_run(Path(root), "page_view_count", parameters, settings=settings) as run,
@@ -40,12 +42,12 @@ def run_once(directory: Path, key: str, rounds: int, interval: str) -> tuple[flo
         return rounds * EVENTS / took_s, len(run.completed())
 
 
-def measure(key: str, rounds: int, pairs: int) -> dict[str, object]:
+def measure(key: str, rounds: int, pairs: int, backend: str) -> dict[str, object]:
     directory = event_files()
     ours, limits, checkpoints = [], [], []
     for pair in range(pairs):
         limits.append(limit_records_per_s(directory, key, rounds))
-        rate, count = run_once(directory, key, rounds, "1 s")
+        rate, count = run_once(directory, key, rounds, "1 s", backend)
         ours.append(rate)
         checkpoints.append(count)
         print(f"pair {pair}: {rate:,.0f} of {limits[-1]:,.0f} records/s", file=sys.stderr)
@@ -53,6 +55,7 @@ def measure(key: str, rounds: int, pairs: int) -> dict[str, object]:
     return {
         "benchmark": "pv",
         "key": key,
+        "backend": backend,
         "ratio": round(statistics.median(ratios), 3),
         "ratios": [round(ratio, 3) for ratio in ratios],
         "records_per_s": round(statistics.median(ours)),
@@ -66,9 +69,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--key", choices=("app_id", "user_id"), default="app_id")
     parser.add_argument("--rounds", type=int, help="times 10 million records")
+    parser.add_argument("--backend", choices=("hashmap", "rocksdb"), default="hashmap")
     parser.add_argument("--pairs", type=int, default=3)
     options = parser.parse_args()
-    print(json.dumps(measure(options.key, options.rounds or ROUNDS[options.key], options.pairs)))
+    rounds = options.rounds or ROUNDS[options.key]
+    print(json.dumps(measure(options.key, rounds, options.pairs, options.backend)))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,46 @@
+"""Which state backend the operators of a slot get, and what it needs on this machine.
+
+Follows the settings; the backends themselves are the package `state`.
+"""
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipelines.domain.errors import Rejected
+from pipelines.domain.settings import StateBackendType, StateOptions
+from pipelines.state.backend import BackendFactory
+from pipelines.state.hashmap import HashMapBackend
+from pipelines.state.memory_share import SlotMemory
+from pipelines.state.rocksdb import RocksDbSlot
+from pipelines.state.working_directory import WorkingDirectory
+
+
+@dataclass(frozen=True, slots=True)
+class StateBackends:
+    """`close` once no operator runs any more."""
+
+    create: BackendFactory
+    close: Callable[[], None]
+
+
+def state_backends(options: StateOptions, label: str) -> StateBackends:
+    """`label` names the slot in its directory. Raises Rejected when that cannot be made."""
+    match options.backend:
+        case StateBackendType.HASHMAP:
+            return StateBackends(HashMapBackend, lambda: None)
+        case StateBackendType.ROCKSDB:
+            directory = _directory(options.rocksdb_directory, label)
+            slot = RocksDbSlot(directory, SlotMemory(options.rocksdb_memory_bytes))
+            return StateBackends(slot, directory.close)
+
+
+def _directory(root: str, label: str) -> WorkingDirectory:
+    try:
+        return WorkingDirectory(Path(root or tempfile.gettempdir()), label)
+    except OSError as error:
+        raise Rejected(
+            f"No database can be kept in {root or tempfile.gettempdir()}: {error.strerror}. Set "
+            "state.backend.rocksdb.localdir to a directory that every slot can write to."
+        ) from error
