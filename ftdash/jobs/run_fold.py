@@ -80,6 +80,7 @@ PROJECTED = (
     "projection_error",
 )
 """The columns of a run that are the projector's."""
+_OF_FAILURE = ("cause", "vertex", "subtask", "slot", "detail")
 
 
 class RunFold:
@@ -203,7 +204,8 @@ class RunFold:
     def _on_incident(self, envelope: Envelope) -> None:
         match envelope.event:
             case FailureOccurred() as event:
-                self._add(Failure(**msgspec.structs.asdict(event)), envelope)
+                failure = {name: getattr(event, name) for name in _OF_FAILURE}
+                self._add(Failure(**failure), envelope)
             case RecoveryPhaseReached() as event:
                 self._on_recovery_phase(envelope, event)
             case RestorePointRefused(path=path, message=message):
