@@ -26,7 +26,9 @@ MAY_IMPORT = {  # package -> the packages of ours it may import, itself aside
     "pipelines.spark": DOMAIN
     | {f"pipelines.{p}" for p in ("runtime", "bus", "flows", "storage", "stream")},
 }
-FROM_FTDASH = {"pipelines.domain", "pipelines.bus", "pipelines.flows", "pipelines.points"}
+FROM_FTDASH = {
+    f"pipelines.{package}" for package in ("domain", "bus", "flows", "points", "storage")
+}
 PURE = ("pipelines.domain", "pipelines.protocol")
 NOT_IN_PURE = {"time", "random", "threading", "asyncio", "os", "uuid", "redis", "pyspark"}
 NOT_IN_ENGINE = {"django", "celery", "ftdash"}

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from pipelines.domain.errors import Rejected
+from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, RunId
+from pipelines.domain.places import OBJECT_SCHEMES, scheme_of
 from pipelines.domain.status import CheckpointKind
 
 MANIFEST_NAME = "manifest.json"
@@ -30,8 +31,29 @@ class _Sealed(msgspec.Struct, frozen=True):
     manifest: PointHead
 
 
+def may_be_read(path: str) -> bool:
+    """Whether its manifest is there; of an object store that is not asked, a page cannot wait."""
+    scheme = scheme_of(path)
+    return (Path(path) / MANIFEST_NAME).is_file() if not scheme else scheme in OBJECT_SCHEMES
+
+
 def read_head(path: str) -> PointHead:
     """Raises Rejected when there is no recovery point at `path`."""
+    return _head_of_objects(path) if scheme_of(path) else _head_of_files(path)
+
+
+def _head_of_objects(path: str) -> PointHead:
+    # The stores load Arrow, which takes longer than a page should; most points are files.
+    from pipelines.storage.stores import CheckpointStores
+
+    try:
+        manifest = CheckpointStores([path], max_memory_state_bytes=0).manifest(path)
+    except (CorruptSnapshot, Retryable) as error:
+        raise Rejected(f"{path} cannot be used: {error}") from error
+    return msgspec.convert(manifest, PointHead, from_attributes=True)
+
+
+def _head_of_files(path: str) -> PointHead:
     manifest = Path(path) / MANIFEST_NAME
     try:
         return msgspec.json.decode(manifest.read_bytes(), type=_Sealed).manifest

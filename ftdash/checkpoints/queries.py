@@ -1,7 +1,6 @@
 """The only readers of the rows of checkpoints."""
 
 import statistics
-from pathlib import Path
 
 from django.core.paginator import Paginator
 from django.db.models import Count, Q
@@ -16,7 +15,7 @@ from ftdash.checkpoints.answers import (
     SubtaskTimeline,
 )
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus, SubtaskPhase
-from ftdash.checkpoints.points import MANIFEST_NAME
+from ftdash.checkpoints.points import may_be_read
 from ftdash.jobs.models import Request, Run
 from ftdash.times import watermark_moment
 from pipelines.domain.failures import CheckpointFailureReason
@@ -150,9 +149,8 @@ def _subtasks(checkpoint: Checkpoint) -> list[SubtaskTimeline]:
 def _point(
     row: Checkpoint, pipeline: str, request: Request | None, *, is_newest: bool
 ) -> RecoveryPoint:
-    path = Path(row.path or "")
     return RecoveryPoint(
-        path=str(path),
+        path=row.path or "",
         pipeline=pipeline,
         run_id=row.run.run_id,
         run_number=row.run.number,
@@ -166,5 +164,5 @@ def _point(
         requester=request.requester if request else None,
         reason=request.reason if request else "",
         is_newest=is_newest,
-        is_present=(path / MANIFEST_NAME).is_file(),
+        is_present=may_be_read(row.path or ""),
     )

@@ -34,6 +34,7 @@ from ftdash.jobs.validation import (
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
+from pipelines.domain.places import scheme_of
 from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.status import KillMoment
 
@@ -103,7 +104,7 @@ def restore(
     reason = check_reason(reason)
     row = _pipeline(pipeline)
     _check_possible(RequestKind.RESTORE, row)
-    path = os.path.abspath(path)
+    path = path if scheme_of(path) else os.path.abspath(path)
     check_place(path, row)
     head = read_head(path)
     check_point(head, path, row)

@@ -8,8 +8,11 @@ from django.conf import settings as configuration
 from ftdash.checkpoints.points import PointHead
 from ftdash.jobs.models import Pipeline
 from pipelines.domain.errors import Rejected
+from pipelines.domain.places import scheme_of
 from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.settings import check_parallelism
+from pipelines.storage.placement import check_placement, configured_roots
+from pipelines.storage.roots import StorageRoots
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
 
@@ -41,7 +44,7 @@ def check_startable(
     from pipelines.flows.registry import flow as registered_flow
 
     check_parallelism(parallelism, max_parallelism)
-    parse_settings(settings)
+    check_placement(parse_settings(settings), _roots())
     registered_flow(flow).build(parameters)
 
 
@@ -54,12 +57,19 @@ def check_sources(flow: str, parameters: dict[str, str]) -> None:
 
 
 def check_place(path: str, pipeline: Pipeline) -> None:
-    """Raises Rejected when `path`, normalized, is not below the pipeline's own directory."""
-    home = Path(configuration.JOBS_ROOT) / pipeline.name
-    if not Path(path).is_relative_to(home):
+    """Raises Rejected when `path`, normalized, is neither below the pipeline's own directory nor
+    in another root of the installation's storage."""
+    jobs_root, *others = _roots()
+    home = Path(jobs_root) / pipeline.name
+    if scheme_of(path) == "" and Path(path).is_relative_to(home):
+        return
+    try:
+        StorageRoots(others).check(path)
+    except Rejected as refusal:
         raise Rejected(
-            f"{path} is not a recovery point of {pipeline.name!r}; those lie below {home}."
-        )
+            f"{path} is not a recovery point of {pipeline.name!r}; those lie below {home}"
+            f"{' or '.join(['', *others])}."
+        ) from refusal
 
 
 def check_point(head: PointHead, path: str, pipeline: Pipeline) -> None:
@@ -74,6 +84,10 @@ def check_point(head: PointHead, path: str, pipeline: Pipeline) -> None:
             f"{path} was written with the maximum parallelism {head.max_parallelism}, and"
             f" {pipeline.name!r} has {pipeline.max_parallelism}; they must be equal."
         )
+
+
+def _roots() -> list[str]:
+    return configured_roots(Path(configuration.JOBS_ROOT))
 
 
 def check_slot(slot: int, parallelism: int) -> None:

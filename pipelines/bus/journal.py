@@ -7,9 +7,10 @@ writer. A line survives the death of the driver; it is not synced against the lo
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 import msgspec
 
@@ -19,6 +20,7 @@ from pipelines.domain.events import EngineEvent, Envelope, Event
 from pipelines.domain.ids import Attempt, RunId
 from pipelines.domain.run import RunDirectory
 
+E = TypeVar("E", bound=EngineEvent)
 Announce = Callable[[RunId, int], None]
 
 READ_BYTES_MAX = 8 << 20
@@ -45,7 +47,7 @@ class JournalWriter:
         self._clock = clock
         self._announce = announce
         self._lock = threading.Lock()
-        path = run_directory.journal_file
+        self._path = path = run_directory.journal_file
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self._size, last = _end_of(path)
@@ -67,6 +69,20 @@ class JournalWriter:
             self._sequence += 1
         self._announce(self._run_id, envelope.sequence)
         return envelope
+
+    def newest(self, kind: type[E]) -> E | None:
+        """The last event of this kind, of any driver; reads from the end. None: there is none.
+
+        Raises UndecodableEvent when a line that may hold it cannot be read.
+        """
+        name = kind.__name__.encode()
+        for line in _lines_from_the_end(self._path):
+            if name not in line:
+                continue
+            event = _decode_line(self._path, line).event
+            if isinstance(event, kind):
+                return event
+        return None
 
     def close(self) -> None:
         os.close(self._file)
@@ -135,6 +151,27 @@ def _decode_lines(path: Path, start: int, block: bytes) -> tuple[list[Envelope],
             ) from error
         offset += len(line)
     return envelopes, offset
+
+
+def _decode_line(path: Path, line: bytes) -> Envelope:
+    try:
+        return _decoder.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise UndecodableEvent(f"A line of {path} cannot be read: {error}.") from error
+
+
+def _lines_from_the_end(path: Path) -> Iterator[bytes]:
+    carried = b""
+    with path.open("rb") as file:
+        start = file.seek(0, os.SEEK_END)
+        while start > 0:
+            length = min(_TAIL_BYTES, start)
+            start -= length
+            file.seek(start)
+            first, *lines = (file.read(length) + carried).split(b"\n")
+            carried = first  # its beginning may lie in the block before
+            yield from reversed(lines)
+    yield carried
 
 
 def _line_number(path: Path, offset: int) -> int:

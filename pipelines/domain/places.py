@@ -8,8 +8,11 @@ import re
 from dataclasses import dataclass
 
 from pipelines.domain.ids import CheckpointId, RunId
+from pipelines.domain.run import RunDirectory
+from pipelines.domain.settings import CheckpointStorage, Settings
 
 OBJECT_SCHEMES = ("s3",)
+MEMORY = "memory"
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):")
 
 
@@ -26,6 +29,17 @@ class SnapshotPlaces:
     run_id: RunId
     checkpoints: str
     savepoints: str
+
+    @classmethod
+    def of(cls, directory: RunDirectory, settings: Settings) -> "SnapshotPlaces":
+        run_id, home = directory.run_id, directory.path.parent.parent
+        if settings.checkpoint_storage is CheckpointStorage.JOBMANAGER:
+            checkpoints = f"{MEMORY}://{run_id}"
+        elif settings.checkpoint_dir:
+            checkpoints = f"{settings.checkpoint_dir}/{run_id}"
+        else:
+            checkpoints = str(directory.path / "checkpoints")
+        return cls(run_id, checkpoints, settings.savepoint_dir or str(home / "savepoints"))
 
     def checkpoint(self, checkpoint_id: CheckpointId) -> str:
         return f"{self.checkpoints}/chk-{checkpoint_id}"

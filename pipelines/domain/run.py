@@ -28,10 +28,14 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class RunDirectory:
-    """Every path of one run, named in one place. Layout below `<root>/<pipeline>/`:
+    """The run's own files, named in one place; always on a file system that control plane and
+    driver share. Layout below `<root>/<pipeline>/`:
 
     runs/<run id>/{run.json, journal.jsonl, lease.lock, lease.json, driver.log}
     runs/<run id>/{requests/<request id>.json, attempts/<n>}
+
+    Snapshots lie beside them unless a setting says otherwise, see `domain.places`:
+
     runs/<run id>/checkpoints/chk-<id>/{manifest.json, *.arrow}
     savepoints/savepoint-<run id>-<id>/{manifest.json, *.parquet}
     """
@@ -46,6 +50,11 @@ class RunDirectory:
     @property
     def run_id(self) -> RunId:
         return RunId(self.path.name)
+
+    @property
+    def jobs_root(self) -> Path:
+        """The directory of all pipelines of the installation."""
+        return self.path.parents[2]
 
     @property
     def spec_file(self) -> Path:
@@ -74,17 +83,3 @@ class RunDirectory:
     @property
     def driver_log(self) -> Path:
         return self.path / "driver.log"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def savepoints(self) -> Path:
-        return self.path.parent.parent / "savepoints"
-
-    def checkpoint(self, checkpoint_id: CheckpointId) -> Path:
-        return self.checkpoints / f"chk-{checkpoint_id}"
-
-    def savepoint(self, checkpoint_id: CheckpointId) -> Path:
-        return self.savepoints / f"savepoint-{self.run_id}-{checkpoint_id}"

@@ -12,9 +12,9 @@ from enum import StrEnum
 from pipelines.domain.errors import Rejected
 
 _UNIT_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_UNIT_BYTES = {"b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
 _DURATION = re.compile(r"(\d{1,12})\s*(ms|s|min|h|d)")
-_UNIT_BYTES = {"kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
-_MEMORY = re.compile(r"([0-9]{1,9})\s*(kb|mb|gb)")
+_SIZE = re.compile(r"([0-9]{1,12})\s*(b|kb|mb|gb)")
 
 SettingValue = int | float | str
 Reader = Callable[[str], SettingValue]
@@ -72,12 +72,27 @@ def memory_of_at_least(least_bytes: int) -> Reader:
     """`64 mb`, `1 gb`; units are powers of 1024, as in Flink."""
 
     def read(text: str) -> int:
-        match = _MEMORY.fullmatch(text.lower())
+        match = _SIZE.fullmatch(text.lower())
         if match is None or int(match[1]) * _UNIT_BYTES[match[2]] < least_bytes:
             raise ValueError(
                 f"expected a size of at least {least_bytes >> 10} kb, such as '64 mb' or '1 gb'"
             )
         return int(match[1]) * _UNIT_BYTES[match[2]]
+
+    return read
+
+
+def bytes_within(least: int, most: int) -> Reader:
+    """A size as Flink writes it; 1 kb is 1,024 bytes."""
+
+    def read(text: str) -> int:
+        match = _SIZE.fullmatch(text.lower())
+        if match is None:
+            raise ValueError("expected a whole number with a unit, such as '512 kb' or '5 mb'")
+        size = int(match[1]) * _UNIT_BYTES[match[2]]
+        if not least <= size <= most:
+            raise ValueError(f"expected {least} to {most} bytes")
+        return size
 
     return read
 

@@ -7,7 +7,7 @@ themselves are refused by `setting_readers`.
 from collections.abc import Callable
 
 from pipelines.domain.errors import Rejected
-from pipelines.domain.settings import Settings
+from pipelines.domain.settings import CheckpointStorage, Settings
 
 Rule = Callable[[Settings], str | None]
 """None: no objection. Otherwise the sentence for the person who set both."""
@@ -31,4 +31,18 @@ def _backoff_grows(settings: Settings) -> str | None:
     )
 
 
-RULES: tuple[Rule, ...] = (_backoff_grows,)
+def _memory_has_no_directory(settings: Settings) -> str | None:
+    if settings.checkpoint_storage is not CheckpointStorage.JOBMANAGER:
+        return None
+    if not settings.checkpoint_dir:
+        return None
+    return (
+        "execution.checkpointing.dir is set, but execution.checkpointing.storage is jobmanager,"
+        " which keeps nothing in a directory; leave one of them out."
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    _memory_has_no_directory,
+    _backoff_grows,
+)

@@ -14,6 +14,7 @@ from pipelines.domain.setting_readers import (
 )
 from pipelines.domain.settings import CheckpointingMode
 from pipelines.domain.state_settings import STATE_DEFINITIONS
+from pipelines.domain.storage_settings import STORAGE_DEFINITIONS
 
 _CHECKPOINTING = "execution.checkpointing."
 
@@ -80,4 +81,5 @@ DEFINITIONS = (
     ),
     *RECOVERY_DEFINITIONS,
     *STATE_DEFINITIONS,
+    *STORAGE_DEFINITIONS,
 )

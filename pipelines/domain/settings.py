@@ -38,6 +38,11 @@ class StateOptions(msgspec.Struct, frozen=True, kw_only=True):
     rocksdb_directory: str  # empty: the directory for temporary files
 
 
+class CheckpointStorage(StrEnum):
+    FILESYSTEM = "filesystem"
+    JOBMANAGER = "jobmanager"
+
+
 class RestartStrategy(StrEnum):
     NONE = "none"
     FIXED_DELAY = "fixed-delay"
@@ -72,6 +77,10 @@ class Settings:
     state_backend: StateBackendType
     rocksdb_memory_bytes: int
     rocksdb_directory: str
+    checkpoint_storage: CheckpointStorage
+    checkpoint_dir: str  # empty: the run's own directory
+    savepoint_dir: str  # empty: the pipeline's own directory
+    max_memory_state_bytes: int
 
     @property
     def barriers(self) -> BarrierOptions:

@@ -5,16 +5,17 @@ Decides neither why an attempt ends (`failures`) nor where the next one starts
 """
 
 from pipelines.domain.errors import InvariantViolated
-from pipelines.domain.events import SlotConnected, ZombieRefused
+from pipelines.domain.events import RestorePointRefused, SlotConnected, ZombieRefused
 from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import Attempt, Uid
+from pipelines.domain.places import MEMORY, scheme_of
+from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import JobStatus, RecoveryPhase
 from pipelines.protocol.fencing import AttemptFence
 from pipelines.runtime.attempt_host import AttemptHost, Readiness
 from pipelines.runtime.control import Deploy
 from pipelines.runtime.control_server import ControlServer
 from pipelines.runtime.job_events import SlotArrived
-from pipelines.runtime.restore_points import storage_roots
 from pipelines.runtime.run_parts import RunParts, RunWatchers, StageHost
 from pipelines.runtime.run_record import RunRecord
 from pipelines.runtime.slot import SlotAddress
@@ -85,8 +86,20 @@ class Attempts:
         if resumes:
             now_ms = self._parts.clock.monotonic_ms()
             self._watchers.recovery.on_failure(now_ms, start.source_records)
+            self._say_what_memory_lost(start)
         self._decided(start)
         self._begin(start)
+
+    def _say_what_memory_lost(self, start: StartingPoint) -> None:
+        place = self._parts.places.checkpoints
+        if scheme_of(place) != MEMORY:
+            return
+        message = (
+            "The checkpoints of this run were in the memory of the driver that ended and are lost"
+            f" with it; the run starts from {start.location or 'the beginning'}, and output that"
+            " came after that is set aside."
+        )
+        self._record.emit(RestorePointRefused(path=place, message=message))
 
     def restart_after(self, delay_ms: float) -> None:
         """Raises Rejected when there is no point to start from."""
@@ -198,9 +211,18 @@ class Attempts:
             parallelism=spec.parallelism,
             max_parallelism=spec.max_parallelism,
             peers=host.peers(),
-            storage_roots=storage_roots(self._parts.directory, spec),
+            storage_roots=self._parts.storage_roots,
+            max_memory_state_bytes=self._parts.settings.max_memory_state_bytes,
             restore_location=self._start.location if self._start else None,
+            restore_manifest=self._manifest_in_memory(),
             dropped_states=list(self._start.dropped_states) if self._start else [],
             barriers=self._parts.settings.barriers,
             state=self._parts.settings.state,
         )
+
+    def _manifest_in_memory(self) -> Manifest | None:
+        """A point that only this process has travels with the deployment."""
+        location = self._start.location if self._start else None
+        if location is None or scheme_of(location) != MEMORY:
+            return None
+        return self._parts.store.manifest(location)

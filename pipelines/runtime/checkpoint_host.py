@@ -29,7 +29,8 @@ from pipelines.domain.graph import JobGraph
 from pipelines.domain.ids import Attempt, CheckpointId, RunId
 from pipelines.domain.operator_ids import operator_id
 from pipelines.domain.phases import SubtaskPhases
-from pipelines.domain.run import RunDirectory, RunSpec
+from pipelines.domain.places import SnapshotPlaces
+from pipelines.domain.run import RunSpec
 from pipelines.domain.settings import Settings
 from pipelines.domain.snapshots import FORMAT_VERSION, Manifest
 from pipelines.domain.status import CheckpointKind, SavepointFormat
@@ -77,7 +78,7 @@ class CheckpointSurroundings:
     """What a checkpoint host works with; all of it outlives every attempt."""
 
     spec: RunSpec
-    directory: RunDirectory
+    places: SnapshotPlaces
     settings: Settings
     graph: JobGraph
     store: CheckpointStore
@@ -245,11 +246,11 @@ class CheckpointHost:
     def _inject(self, effect: Inject) -> None:
         around, request = self._around, effect.request
         is_savepoint = request.kind is CheckpointKind.SAVEPOINT
-        where = around.directory.savepoint if is_savepoint else around.directory.checkpoint
+        where = around.places.savepoint if is_savepoint else around.places.checkpoint
         self._underway = _Underway(
             effect.checkpoint_id,
             request.kind,
-            str(where(effect.checkpoint_id)),
+            where(effect.checkpoint_id),
             around.clock.monotonic_ms(),
             around.clock.wall_ms(),
         )
@@ -302,7 +303,7 @@ class CheckpointHost:
         attempt = self._around.fence.current
         try:
             found = self._around.store.manifest(underway.location)
-        except CorruptSnapshot as error:
+        except (CorruptSnapshot, Retryable) as error:
             return ManifestWritten(attempt, underway.checkpoint_id, str(error))
         same = found == underway.manifest
         outcome = Publication.PUBLISHED if same else Publication.CONFLICT

@@ -11,7 +11,7 @@ from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.settings import BarrierOptions, StateOptions
-from pipelines.domain.snapshots import SubtaskSnapshot
+from pipelines.domain.snapshots import Manifest, SubtaskSnapshot
 from pipelines.domain.status import KillMoment, SavepointFormat
 from pipelines.protocol.repeated_failures import OperatorError
 
@@ -115,7 +115,9 @@ class Deploy(Message, frozen=True, kw_only=True):
     max_parallelism: int
     peers: list[Peer]
     storage_roots: list[str]
+    max_memory_state_bytes: int
     restore_location: str | None
+    restore_manifest: Manifest | None  # of a point in the master's memory; otherwise it is read
     barriers: BarrierOptions
     state: StateOptions
     dropped_states: list[tuple[Uid, str]] = []  # in the point, and not to be restored

@@ -29,7 +29,8 @@ from pipelines.runtime.source_reader import SourceReader
 from pipelines.runtime.state_backends import state_backends
 from pipelines.runtime.subtask import Feed, Subtask, SubtaskReporter
 from pipelines.state.backend import BackendFactory
-from pipelines.storage.filesystem import FileSystemCheckpointStore
+from pipelines.storage.store import CheckpointStore
+from pipelines.storage.stores import CheckpointStores
 from pipelines.stream import Pipeline
 
 
@@ -54,7 +55,7 @@ def deploy(
 ) -> Deployment:
     """Raises Rejected (the flow or the restore point cannot be used) or CorruptSnapshot."""
     pipeline = flow(message.pipeline).build(message.parameters)
-    store = FileSystemCheckpointStore(message.storage_roots)
+    store = CheckpointStores(message.storage_roots, message.max_memory_state_bytes)
     point = _restore_point(store, message)
     backends = state_backends(message.state, f"{message.run_id}-a{attempt}-{subtask}")
     builder = _Builder(
@@ -79,11 +80,12 @@ def deploy(
     )
 
 
-def _restore_point(store: FileSystemCheckpointStore, message: Deploy) -> RestorePoint | None:
+def _restore_point(store: CheckpointStore, message: Deploy) -> RestorePoint | None:
     location = message.restore_location
     if location is None:
         return None
-    return RestorePoint(store, location, store.manifest(location), message.dropped_states)
+    manifest = message.restore_manifest or store.manifest(location)
+    return RestorePoint(store, location, manifest, message.dropped_states)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ class _Built:
 class _Builder:
     message: Deploy
     pipeline: Pipeline
-    store: FileSystemCheckpointStore
+    store: CheckpointStore
     point: RestorePoint | None
     attempt: Attempt
     subtask: int

@@ -18,6 +18,7 @@ from pipelines.domain.clock import Clock
 from pipelines.domain.errors import Rejected
 from pipelines.domain.events import FailureOccurred, JobStatusChanged, RunEnded
 from pipelines.domain.ids import Attempt
+from pipelines.domain.places import SnapshotPlaces
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.settings import check_parallelism
@@ -26,9 +27,9 @@ from pipelines.flows.registry import flow
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.job_events import JobEvent
 from pipelines.runtime.job_master import JobMaster
-from pipelines.runtime.restore_points import storage_roots
 from pipelines.runtime.run_parts import RunParts, StageHost
-from pipelines.storage.filesystem import FileSystemCheckpointStore
+from pipelines.storage.placement import check_placement, configured_roots
+from pipelines.storage.stores import CheckpointStores
 
 OpenStages = Callable[[RunSpec, Callable[[JobEvent], None]], AbstractContextManager[StageHost]]
 """Brings up what slots run on; left when the run is over."""
@@ -64,9 +65,12 @@ def _host(
     if spec.restore_from is None and lease.attempts_so_far() == 0:
         for source in pipeline.sources.values():
             source.validate()
-    store = FileSystemCheckpointStore(storage_roots(directory, spec))
+    roots = configured_roots(directory.jobs_root)
+    check_placement(settings, roots)
+    places = SnapshotPlaces.of(directory, settings)
+    store = CheckpointStores(roots, settings.max_memory_state_bytes)
     inbox = Inbox(directory)
-    parts = RunParts(spec, directory, pipeline, settings, store, lease, clock)
+    parts = RunParts(spec, places, roots, pipeline, settings, store, lease, clock)
     master = JobMaster(parts, journal, inbox)
     with open_stages(spec, master.post) as stages:
         return master.run(stages)

@@ -9,7 +9,7 @@ Source: Flink, `DefaultScheduler.handleGlobalFailure` and `ExecutionFailureHandl
 import random
 
 from pipelines.domain.clock import Clock
-from pipelines.domain.errors import Rejected
+from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.events import FailureOccurred, SlotLost
 from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import Attempt
@@ -50,11 +50,13 @@ class Failures:
         self._repeated = RepeatedFailures()
         self._draws = random.Random(parts.spec.run_id)  # for jitter
         self._suspicion: tuple[float, FailureOccurred] | None = None  # due, and what it would be
+        self._choice_due_ms: float | None = None  # when to ask the storage again for a start
 
     @property
     def due_ms(self) -> float | None:
         """When `on_time` has to look again at the latest, monotonic."""
-        return self._suspicion[0] if self._suspicion is not None else None
+        dues = [self._choice_due_ms, self._suspicion[0] if self._suspicion else None]
+        return min((due_ms for due_ms in dues if due_ms is not None), default=None)
 
     def on_progress(self) -> None:
         """A checkpoint completed."""
@@ -89,6 +91,8 @@ class Failures:
             self.fail(FailureOccurred(cause=cause), self._clock.monotonic_ms())
 
     def on_time(self, now_ms: float) -> None:
+        if self._choice_due_ms is not None and now_ms >= self._choice_due_ms:
+            self._choose_start(delay_ms=0.0)
         self._act_on_suspicion(now_ms)
         self._look_for_silence(now_ms)
         self._look_for_a_late_start(now_ms)
@@ -142,10 +146,26 @@ class Failures:
 
     def _restart_after(self, delay_ms: float, cause: str) -> None:
         self._record.move_to(JobStatus.RESTARTING, cause)
+        self._choose_start(delay_ms)
+
+    def _choose_start(self, delay_ms: float) -> None:
+        self._choice_due_ms = None
         try:
             self._attempts.restart_after(delay_ms)
         except Rejected as error:
             self._give_up(str(error), str(error))
+        except Retryable as error:
+            self._on_storage_silent(f"Where to restart from cannot be told: {error}")
+
+    def _on_storage_silent(self, cause: str) -> None:
+        """It counts as a failure, so that the restart strategy bounds how often it is asked."""
+        self._record.emit(FailureOccurred(cause=cause))
+        now_ms = self._clock.monotonic_ms()
+        match self._restart.on_failure(now_ms, self._draws.uniform(-1, 1)):
+            case RestartAfter(delay_ms):
+                self._choice_due_ms = now_ms + delay_ms
+            case GiveUp(reason):
+                self._give_up(reason, f"{cause} {reason}")
 
     def _give_up(self, reason: str, why_it_ended: str) -> None:
         self._record.move_to(JobStatus.FAILING, reason)

@@ -12,11 +12,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 from pipelines.bus.inbox import Inbox
 from pipelines.bus.journal import JournalWriter
-from pipelines.domain.events import FailureOccurred, RunEnded, RunStarted, ZombieRefused
+from pipelines.domain.events import (
+    CheckpointTriggered,
+    FailureOccurred,
+    RunEnded,
+    RunStarted,
+    ZombieRefused,
+)
 from pipelines.domain.guarantees import end_to_end
+from pipelines.domain.ids import NO_CHECKPOINT
 from pipelines.domain.status import JobStatus, RecoveryPhase
 from pipelines.protocol.fencing import AttemptFence
-from pipelines.protocol.retention import RetainedPoint, RetainedPoints
+from pipelines.protocol.retention import RetainedPoints
 from pipelines.protocol.triggering import FINAL, TriggerRequest
 from pipelines.runtime.attempts import Attempts
 from pipelines.runtime.checkpoint_host import (
@@ -72,7 +79,7 @@ class JobMaster(CheckpointListener):
         self._record = RunRecord(journal, self._fence)
         self._board = MetricsBoard(parts.clock)
         self._recovery = RecoveryWatch(parts.clock, self._record.emit)
-        self._checkpoints = self._checkpoint_host()
+        self._checkpoints = self._checkpoint_host(journal)
         watchers = RunWatchers(self._checkpoints, self._board, self._recovery)
         self._attempts = Attempts(parts, self._record, self._fence, self._control, watchers)
         self._failures = Failures(parts, self._record, self._attempts, self._board, self._recovery)
@@ -248,11 +255,13 @@ class JobMaster(CheckpointListener):
             vertices=pipeline.graph.shape(),
         )
 
-    def _checkpoint_host(self) -> CheckpointHost:
+    def _checkpoint_host(self, journal: JournalWriter) -> CheckpointHost:
         parts = self._parts
+        triggered = journal.newest(CheckpointTriggered)
+        newest = triggered.checkpoint_id if triggered else NO_CHECKPOINT
         surroundings = CheckpointSurroundings(
             parts.spec,
-            parts.directory,
+            parts.places,
             parts.settings,
             parts.pipeline.graph,
             parts.store,
@@ -263,13 +272,13 @@ class JobMaster(CheckpointListener):
             self._record.emit,
             self.post,
         )
-        points: list[RetainedPoint] = [
+        points = (
             *claimed_point(parts.spec, parts.store),
-            *own_points(parts.directory, parts.store),
-        ]
+            *own_points(parts.places, parts.store),
+        )
         return CheckpointHost(
             surroundings,
-            RetainedPoints(parts.settings.retained_checkpoints, tuple(points)),
-            next_checkpoint_id(parts.directory, parts.spec),
+            RetainedPoints(parts.settings.retained_checkpoints, points),
+            next_checkpoint_id(parts.places, parts.store, parts.spec, newest),
             self,
         )

@@ -5,7 +5,6 @@ Reads storage, verifies, and refuses by name; the choice itself is `protocol.rec
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
@@ -14,7 +13,8 @@ from pipelines.connectors.reachability import problems_of
 from pipelines.connectors.source import Source
 from pipelines.domain.errors import CorruptSnapshot, InvariantViolated, Rejected
 from pipelines.domain.ids import CheckpointId, Uid
-from pipelines.domain.run import RunDirectory, RunSpec
+from pipelines.domain.places import SnapshotPlaces
+from pipelines.domain.run import RunSpec
 from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import CheckpointKind, ClaimMode
 from pipelines.protocol.compatibility import Compatibility, Target, compare
@@ -24,27 +24,23 @@ from pipelines.storage.store import CheckpointStore
 from pipelines.stream import Pipeline
 
 
-def storage_roots(directory: RunDirectory, spec: RunSpec) -> list[str]:
-    """What the run may touch: its pipeline's snapshots, and the place it is restored from."""
-    home = str(directory.path.parent.parent)
-    return [home] if spec.restore_from is None else [home, str(Path(spec.restore_from).parent)]
-
-
-def own_points(directory: RunDirectory, store: CheckpointStore) -> list[RetainedPoint]:
+def own_points(places: SnapshotPlaces, store: CheckpointStore) -> list[RetainedPoint]:
     """Points that an earlier driver of this run published, and readable enough to name.
 
     A point whose manifest cannot be read is kept in the list by its directory's name, so that
     it is refused loudly when its turn comes, and not passed over.
+
+    Raises:
+        Retryable: the storage does not answer.
     """
-    found = [
-        *store.published(str(directory.checkpoints)),
-        *(
-            location
-            for location in store.published(str(directory.savepoints))
-            if Path(location).name.startswith(f"savepoint-{directory.run_id}-")
-        ),
+    found = [*store.published(places.checkpoints), *store.published(places.savepoints)]
+    return [
+        RetainedPoint(checkpoint_id, location, name.startswith("savepoint-"))
+        for location in found
+        for name in [location.rpartition("/")[2]]
+        for checkpoint_id in [places.checkpoint_id_of(name)]
+        if checkpoint_id is not None
     ]
-    return [_named_point(location) for location in found]
 
 
 def claimed_point(spec: RunSpec, store: CheckpointStore) -> list[RetainedPoint]:
@@ -58,22 +54,17 @@ def claimed_point(spec: RunSpec, store: CheckpointStore) -> list[RetainedPoint]:
     return [RetainedPoint(manifest.checkpoint_id, spec.restore_from, is_claimed=True)]
 
 
-def _named_point(location: str) -> RetainedPoint:
-    name = Path(location).name
-    checkpoint_id = CheckpointId(int(name.rpartition("-")[2]))
-    return RetainedPoint(checkpoint_id, location, name.startswith("savepoint-"))
+def next_checkpoint_id(
+    places: SnapshotPlaces, store: CheckpointStore, spec: RunSpec, newest_triggered: CheckpointId
+) -> CheckpointId:
+    """Above every id that any attempt of this run may have used, complete or not.
 
-
-def next_checkpoint_id(directory: RunDirectory, spec: RunSpec) -> CheckpointId:
-    """Above every id that any attempt of this run may have used, complete or not."""
-    used = [
-        int(path.name.rpartition("-")[2])
-        for root in (directory.checkpoints, directory.savepoints)
-        if root.is_dir()
-        for path in root.iterdir()
-        if path.name.startswith(("chk-", f"savepoint-{directory.run_id}-"))
-    ]
-    return CheckpointId(max([spec.first_checkpoint_id - 1, *used]) + 1)
+    `newest_triggered` is the journal's; what lies in the storage counts too, because a journal is
+    not synced against the loss of the machine.
+    """
+    names = [*store.names(places.checkpoints), *store.names(places.savepoints)]
+    used = [places.checkpoint_id_of(name) or 0 for name in names]
+    return CheckpointId(max([spec.first_checkpoint_id - 1, newest_triggered, *used]) + 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from typing import Protocol
 
 from pipelines.bus.lease import Lease
 from pipelines.domain.clock import Clock
-from pipelines.domain.run import RunDirectory, RunSpec
+from pipelines.domain.places import SnapshotPlaces
+from pipelines.domain.run import RunSpec
 from pipelines.domain.settings import Settings
 from pipelines.runtime.checkpoint_host import CheckpointHost
 from pipelines.runtime.metrics_board import MetricsBoard
@@ -32,7 +33,8 @@ class RunParts:
     """What a run is made of; all of it outlives every attempt."""
 
     spec: RunSpec
-    directory: RunDirectory
+    places: SnapshotPlaces
+    storage_roots: list[str]  # nothing outside is touched
     pipeline: Pipeline
     settings: Settings
     store: CheckpointStore

@@ -50,7 +50,7 @@ class ProcessStageHost:
 
     def start(self, address: SlotAddress, parallelism: int) -> None:
         slots = [
-            forks.Process(target=_slot_main, args=(address, slot), daemon=True)
+            forks.Process(target=_slot_main, args=(address, slot, dict(os.environ)), daemon=True)
             for slot in range(parallelism)
         ]
         self._cancelled[address.attempt] = threading.Event()
@@ -155,7 +155,8 @@ def _driver_main(path: str, environment: dict[str, str]) -> None:
     os._exit(EXIT_FAILED if status is JobStatus.FAILED else 0)
 
 
-def _slot_main(address: SlotAddress, slot: int) -> None:
+def _slot_main(address: SlotAddress, slot: int, environment: dict[str, str]) -> None:
+    os.environ.update(environment)  # a slot has its driver's, as under Spark
     run_slot(address, slot)
     os._exit(0)
 

@@ -23,6 +23,8 @@ from pipelines.domain.ids import CheckpointId, RequestId, RunId
 from pipelines.domain.snapshots import FORMAT_VERSION, Manifest
 from pipelines.domain.status import CheckpointKind, KillMoment
 from pipelines.storage.filesystem import FileSystemCheckpointStore
+from pipelines.storage.stores import CheckpointStores
+from tests.object_server import ObjectServer, never
 from tests.web.journals import Story, new_run
 
 pytestmark = pytest.mark.django_db
@@ -210,6 +212,43 @@ def test_a_restore_forks_a_run_from_the_point(tmp_path: Path) -> None:
     assert Request.objects.get(request_id=request_id).kind == RequestKind.RESTORE
 
 
+def test_a_restore_takes_a_point_in_an_object_store(
+    objects: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = running()
+    finish(old)
+    root = objects.new_root()
+    objects.plan(never)
+    for name, value in {**objects.environment, "FTDASH_STORAGE_ROOTS": root}.items():
+        monkeypatch.setenv(name, value)
+    path = f"{root}/savepoint-flights-1-7"
+    manifest = manifest_of(run_id=RunId(old.run_id))
+    CheckpointStores([root], max_memory_state_bytes=0).publish(path, manifest)
+
+    services.restore(pipeline="flights", path=path, **WHO)
+
+    run = Run.objects.get(number=2)
+    assert (run.parent, run.restored_from, run.first_checkpoint_id) == (old, path, 8)
+
+
+def test_a_restore_from_anywhere_else_in_an_object_store_is_refused_by_name(
+    objects: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish(running())
+    root = objects.new_root()
+    objects.plan(never)
+    for name, value in {**objects.environment, "FTDASH_STORAGE_ROOTS": root}.items():
+        monkeypatch.setenv(name, value)
+
+    for elsewhere, sentence in [
+        (f"{root}/nowhere", r"manifest\.json is missing"),
+        (f"{root}-of-others/x", "is not a recovery point of 'flights'"),
+        ("memory://flights-1/chk-7", "is not a recovery point of 'flights'"),
+    ]:
+        with pytest.raises(Rejected, match=sentence):
+            services.restore(pipeline="flights", path=elsewhere, **WHO)
+
+
 def test_a_restore_beside_a_living_run_is_refused(tmp_path: Path) -> None:
     running()
 
@@ -246,6 +285,8 @@ def test_a_restore_from_nothing_damage_or_another_pipeline_is_refused_by_name(
         ({"parallelism": 0}, "parallelism cannot be 0"),
         ({"parallelism": 129}, "parallelism cannot be 129"),
         ({"settings": {"execution.checkpointing.intervall": "1 s"}}, "did you mean"),
+        ({"settings": {"execution.checkpointing.dir": "s3://b/x"}}, "dir cannot be used: s3://b/x"),
+        ({"settings": {"execution.checkpointing.savepoint-dir": "/etc"}}, "can add a root to"),
         ({"flow": "flight_delay"}, "flight_delay"),
         ({"parameters": {"sped": "max"}}, "sped"),
     ],
@@ -308,8 +349,7 @@ def finish(run: Run) -> None:
     Projector().run_once()
 
 
-def point(root: Path, **changes: object) -> str:
-    """The directory of a recovery point, as the engine's own store writes it."""
+def manifest_of(**changes: object) -> Manifest:
     values: dict = {
         "format_version": FORMAT_VERSION,
         "pipeline": "flight_delays",
@@ -326,6 +366,11 @@ def point(root: Path, **changes: object) -> str:
         "subtasks": [],
         **changes,
     }
+    return Manifest(**values)
+
+
+def point(root: Path, **changes: object) -> str:
+    """The directory of a recovery point, as the engine's own store writes it."""
     path = str(root / "flights" / "savepoints" / "savepoint-flights-1-7")
-    FileSystemCheckpointStore([str(root)]).publish(path, Manifest(**values))
+    FileSystemCheckpointStore([str(root)]).publish(path, manifest_of(**changes))
     return path

@@ -8,10 +8,16 @@ import pytest
 
 from pipelines.bus.journal import JournalWriter, UndecodableEvent, last_event, read_journal
 from pipelines.domain.errors import Retryable
-from pipelines.domain.events import JobStatusChanged, RunEnded, SlotLost
-from pipelines.domain.ids import Attempt, RunId
+from pipelines.domain.events import (
+    CheckpointTriggered,
+    FailureOccurred,
+    JobStatusChanged,
+    RunEnded,
+    SlotLost,
+)
+from pipelines.domain.ids import Attempt, CheckpointId, RunId
 from pipelines.domain.run import RunDirectory
-from pipelines.domain.status import JobStatus
+from pipelines.domain.status import CheckpointKind, JobStatus
 
 FIRST = Attempt(1)
 
@@ -155,6 +161,26 @@ def test_every_append_is_announced_after_it_is_written(directory: RunDirectory) 
     assert seen == [("r1", 1, 1), ("r1", 2, 2)]
 
 
+def test_the_newest_event_of_a_kind_is_found_however_far_back_it_lies(
+    directory: RunDirectory,
+) -> None:
+    noise = FailureOccurred(cause="CheckpointTriggered? " + "x" * 3_000)
+    with writer(directory) as journal:
+        assert journal.newest(CheckpointTriggered) is None
+        for checkpoint_id in (1, 2):
+            journal.append(triggered(checkpoint_id), Attempt(1))
+        for _ in range(60):  # longer than what is read at once, and it names the kind
+            journal.append(noise, Attempt(1))
+    with writer(directory) as journal:
+        found = journal.newest(CheckpointTriggered)
+        journal.append(triggered(3), Attempt(2))
+
+        assert found is not None
+        assert found.checkpoint_id == 2
+        assert journal.newest(CheckpointTriggered) == triggered(3)
+        assert journal.newest(FailureOccurred) == noise
+
+
 def test_the_last_event_is_that_of_the_last_complete_line(directory: RunDirectory) -> None:
     assert last_event(directory.journal_file) is None
     with writer(directory) as journal:
@@ -194,3 +220,13 @@ def takes_half(descriptor: int, content: bytes) -> int:
     import posix
 
     return posix.write(descriptor, content[: len(content) // 2])
+
+
+def triggered(checkpoint_id: int) -> CheckpointTriggered:
+    return CheckpointTriggered(
+        checkpoint_id=CheckpointId(checkpoint_id),
+        kind=CheckpointKind.CHECKPOINT,
+        trigger_ms=1,
+        subtask_count=1,
+        request_id=None,
+    )

@@ -56,6 +56,15 @@ def test_a_duration_is_a_whole_number_with_a_unit(text: str, expected_ms: int) -
         ("restart-strategy.failure-rate.max-failures-per-interval", "0"),
         ("restart-strategy.fixed-delay.attempts", "many"),
         ("heartbeat.timeout", "1 ms"),
+        ("execution.checkpointing.storage", "disk"),
+        ("execution.checkpointing.dir", "relative/path"),
+        ("execution.checkpointing.dir", "s3:bucket"),
+        ("execution.checkpointing.dir", "gs://bucket/x"),
+        ("execution.checkpointing.dir", "file://host/x"),
+        ("execution.checkpointing.savepoint-dir", "memory://run"),
+        ("execution.checkpointing.jobmanager.max-state-size", "5"),
+        ("execution.checkpointing.jobmanager.max-state-size", "0 b"),
+        ("execution.checkpointing.jobmanager.max-state-size", "1 gb"),
     ],
 )
 def test_a_bad_value_is_refused_by_key_and_value(key: str, value: str) -> None:
@@ -105,3 +114,36 @@ def test_a_first_backoff_beyond_the_longest_is_refused_with_both_values() -> Non
 @pytest.mark.parametrize("text", ["none", "off", "disable", "NONE"])
 def test_restarts_are_turned_off_by_any_of_flinks_words(text: str) -> None:
     assert parse_settings({"restart-strategy.type": text}).restart_strategy == "none"
+
+
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [
+        ("/data/points/", "/data/points"),
+        ("file:///data/points", "/data/points"),
+        ("s3://bucket/prefix/", "s3://bucket/prefix"),
+        ("s3://bucket", "s3://bucket"),
+        ("/", "/"),
+        ("", ""),
+    ],
+)
+def test_a_place_is_a_path_or_a_prefix_in_a_bucket(given: str, place: str) -> None:
+    assert parse_settings({"execution.checkpointing.dir": given}).checkpoint_dir == place
+
+
+@pytest.mark.parametrize(("text", "size"), [("64 b", 64), ("512 KB", 512 << 10), ("5mb", 5 << 20)])
+def test_a_size_is_a_whole_number_with_a_unit(text: str, size: int) -> None:
+    settings = parse_settings({"execution.checkpointing.jobmanager.max-state-size": text})
+
+    assert settings.max_memory_state_bytes == size
+
+
+def test_a_directory_contradicts_storage_in_memory() -> None:
+    given = {
+        "execution.checkpointing.storage": "jobmanager",
+        "execution.checkpointing.savepoint-dir": "/savepoints",  # savepoints are always files
+    }
+    parse_settings(given)
+
+    with pytest.raises(Rejected, match=r"dir is set, but .*storage is jobmanager"):
+        parse_settings({**given, "execution.checkpointing.dir": "/checkpoints"})

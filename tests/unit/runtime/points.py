@@ -4,7 +4,9 @@ from pathlib import Path
 
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import range_of
+from pipelines.domain.places import SnapshotPlaces
 from pipelines.domain.run import RunDirectory, RunSpec
+from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.snapshots import (
     FORMAT_VERSION,
     Manifest,
@@ -35,10 +37,8 @@ def spec_of(**changes: object) -> RunSpec:
     return RunSpec(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def directory_in(root: Path) -> RunDirectory:
-    directory = RunDirectory.of(root, PIPELINE, RUN)
-    directory.path.mkdir(parents=True, exist_ok=True)
-    return directory
+def places_in(root: Path) -> SnapshotPlaces:
+    return SnapshotPlaces.of(RunDirectory.of(root, PIPELINE, RUN), parse_settings({}))
 
 
 def store_in(root: Path) -> FileSystemCheckpointStore:

@@ -41,7 +41,7 @@ from pipelines.runtime.control import (
 from pipelines.runtime.job_events import JobEvent, ManifestWritten
 from tests.unit.runtime.fakes import ListSource, ManualClock
 from tests.unit.runtime.hosted import InlineExecutor, MemorySink, joining_pipeline
-from tests.unit.runtime.points import directory_in, operator_of, spec_of, store_in
+from tests.unit.runtime.points import operator_of, places_in, spec_of, store_in
 
 M = TypeVar("M", bound=Message)
 E = TypeVar("E", bound=Event)
@@ -340,13 +340,13 @@ class Master:
         self.owns_run = True
         self.events: list[Event] = []
         self._posted: list[JobEvent] = []
-        self._directory = directory_in(root)
+        self._places = places_in(root)
         self._store = store_in(root)
         self._parallelism = parallelism
         parsed = parse_settings({"execution.checkpointing.timeout": "5 s", **(settings or {})})
         surroundings = CheckpointSurroundings(
             spec=spec_of(parallelism=parallelism),
-            directory=self._directory,
+            places=self._places,
             settings=parsed,
             graph=joining_pipeline(ListSource([]), MemorySink()).graph,
             store=self._store,
@@ -371,10 +371,8 @@ class Master:
 
     @property
     def published(self) -> list[str]:
-        roots = (self._directory.checkpoints, self._directory.savepoints)
-        return sorted(
-            Path(point).name for root in roots for point in self._store.published(str(root))
-        )
+        roots = (self._places.checkpoints, self._places.savepoints)
+        return sorted(Path(point).name for root in roots for point in self._store.published(root))
 
     def of(self, kind: type[E]) -> list[E]:
         return [event for event in self.events if isinstance(event, kind)]

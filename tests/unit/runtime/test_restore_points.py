@@ -9,6 +9,7 @@ import pytest
 from pipelines.domain.errors import CorruptSnapshot, Rejected
 from pipelines.domain.events import Event, OutputSuperseded, RestorePointRefused
 from pipelines.domain.ids import CheckpointId, RunId, Uid
+from pipelines.domain.run import RunSpec
 from pipelines.domain.snapshots import FileHandle, Manifest, StateHandle
 from pipelines.domain.status import CheckpointKind
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
@@ -22,9 +23,9 @@ from pipelines.runtime.starting_point import StartingPoint, StartingPointChooser
 from tests.unit.runtime.fakes import SCHEMA, ListSource
 from tests.unit.runtime.hosted import MemorySink, joining_pipeline
 from tests.unit.runtime.points import (
-    directory_in,
     manifest_of,
     operator_of,
+    places_in,
     spec_of,
     store_in,
     stored_keys,
@@ -79,37 +80,46 @@ def test_an_operator_without_state_may_disappear() -> None:
 
 
 def test_an_id_is_above_every_directory_of_the_run_complete_or_not(tmp_path: Path) -> None:
-    directory = directory_in(tmp_path)
-    publish(tmp_path, directory.checkpoint(CheckpointId(3)))
-    directory.checkpoint(CheckpointId(7)).mkdir(parents=True)
-    directory.savepoint(CheckpointId(5)).mkdir(parents=True)
+    places = places_in(tmp_path)
+    publish(tmp_path, places.checkpoint(CheckpointId(3)))
+    Path(places.checkpoint(CheckpointId(7))).mkdir(parents=True)
+    Path(places.savepoint(CheckpointId(5))).mkdir(parents=True)
 
-    assert next_checkpoint_id(directory, spec_of()) == 8
+    assert next_id(tmp_path) == 8
 
 
 def test_an_id_is_above_the_run_s_own_savepoints_too_and_no_other_run_s(tmp_path: Path) -> None:
-    directory = directory_in(tmp_path)
-    directory.savepoint(CheckpointId(12)).mkdir(parents=True)
-    (directory.savepoints / "savepoint-run-2-40").mkdir()
+    places = places_in(tmp_path)
+    Path(places.savepoint(CheckpointId(12))).mkdir(parents=True)
+    Path(places.savepoints, "savepoint-run-2-40").mkdir()
 
-    assert next_checkpoint_id(directory, spec_of()) == 13
+    assert next_id(tmp_path) == 13
+
+
+def test_an_id_that_was_given_up_without_a_trace_in_the_storage_is_not_used_again(
+    tmp_path: Path,
+) -> None:
+    publish(tmp_path, places_in(tmp_path).checkpoint(CheckpointId(3)))
+
+    assert next_id(tmp_path, triggered=5) == 6
+    assert next_id(tmp_path, triggered=2) == 4
 
 
 @pytest.mark.parametrize("first", [1, 42])
 def test_the_first_id_is_the_one_that_the_run_was_given(first: int, tmp_path: Path) -> None:
     spec = spec_of(first_checkpoint_id=CheckpointId(first))
 
-    assert next_checkpoint_id(directory_in(tmp_path), spec) == first
+    assert next_id(tmp_path, spec=spec) == first
 
 
 def test_own_points_are_complete_ones_of_this_run(tmp_path: Path) -> None:
-    directory = directory_in(tmp_path)
-    chk, save = directory.checkpoint(CheckpointId(2)), directory.savepoint(CheckpointId(3))
-    for location in (chk, save, directory.savepoints / "savepoint-run-2-9"):
+    places = places_in(tmp_path)
+    chk, save = places.checkpoint(CheckpointId(2)), places.savepoint(CheckpointId(3))
+    for location in (chk, save, f"{places.savepoints}/savepoint-run-2-9"):
         publish(tmp_path, location)
-    directory.checkpoint(CheckpointId(4)).mkdir()
+    Path(places.checkpoint(CheckpointId(4))).mkdir()
 
-    points = own_points(directory, store_in(tmp_path))
+    points = own_points(places, store_in(tmp_path))
 
     assert sorted(points, key=lambda p: p.checkpoint_id) == [
         RetainedPoint(CheckpointId(2), str(chk)),
@@ -145,7 +155,7 @@ def test_the_point_asked_for_is_taken_with_its_lineage(tmp_path: Path) -> None:
 
 
 def test_an_own_point_goes_before_the_one_that_was_asked_for(tmp_path: Path) -> None:
-    asked, own = tmp_path / "savepoint-run-0-6", directory_in(tmp_path).checkpoint(CheckpointId(7))
+    asked, own = tmp_path / "savepoint-run-0-6", places_in(tmp_path).checkpoint(CheckpointId(7))
     publish(tmp_path, asked, run_id=RunId("run-0"))
     publish(tmp_path, own, checkpoint_id=CheckpointId(7), ancestors=[("run-0", 6)])
 
@@ -186,26 +196,26 @@ def test_what_may_be_left_behind_is_named_to_the_slots(tmp_path: Path) -> None:
 
 
 def test_a_damaged_point_is_passed_over_loudly_and_never_offered_again(tmp_path: Path) -> None:
-    directory = directory_in(tmp_path)
+    places = places_in(tmp_path)
     for checkpoint_id in (1, 2):
-        location = directory.checkpoint(CheckpointId(checkpoint_id))
+        location = places.checkpoint(CheckpointId(checkpoint_id))
         publish(tmp_path, location, checkpoint_id=CheckpointId(checkpoint_id))
-    damaged = truncate_state(directory.checkpoint(CheckpointId(2)))
+    damaged = truncate_state(Path(places.checkpoint(CheckpointId(2))))
     chooser = Chooser(tmp_path)
 
     starts = [chooser.choose(), chooser.choose()]
 
     (refused,) = chooser.events
     assert isinstance(refused, RestorePointRefused)
-    assert refused.path == str(directory.checkpoint(CheckpointId(2)))
+    assert refused.path == str(places.checkpoint(CheckpointId(2)))
     assert damaged.name in refused.message
     assert [start.checkpoint_id for start in starts] == [1, 1]
 
 
 def test_when_no_own_point_can_be_used_the_run_does_not_start_afresh(tmp_path: Path) -> None:
-    location = directory_in(tmp_path).checkpoint(CheckpointId(1))
+    location = places_in(tmp_path).checkpoint(CheckpointId(1))
     publish(tmp_path, location)
-    damaged = truncate_state(location)
+    damaged = truncate_state(Path(location))
 
     with pytest.raises(CorruptSnapshot, match=damaged.name):
         Chooser(tmp_path).choose()
@@ -227,8 +237,8 @@ class Chooser:
     def __init__(self, root: Path, restore_from: str | None = None, **asked: bool) -> None:
         self.events: list[Event] = []
         self.sink = MemorySink()
-        store, directory = store_in(root), directory_in(root)
-        self.points = RetainedPoints(3, tuple(own_points(directory, store)))
+        store, places = store_in(root), places_in(root)
+        self.points = RetainedPoints(3, tuple(own_points(places, store)))
         self.chooser = StartingPointChooser(
             spec_of(restore_from=restore_from, **asked),
             joining_pipeline(ListSource([]), self.sink),
@@ -240,7 +250,12 @@ class Chooser:
         return self.chooser.choose(self.points)
 
 
-def publish(root: Path, location: Path, **changes: object) -> None:
+def next_id(root: Path, *, triggered: int = 0, spec: RunSpec | None = None) -> CheckpointId:
+    newest = CheckpointId(triggered)
+    return next_checkpoint_id(places_in(root), store_in(root), spec or spec_of(), newest)
+
+
+def publish(root: Path, location: str | Path, **changes: object) -> None:
     """A complete point with ten records of state."""
     store = store_in(root)
     states = stored_keys(store, str(location), 0, 1, list(range(10)))

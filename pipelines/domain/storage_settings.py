@@ -1,0 +1,61 @@
+"""The rows of the settings table about where snapshots are kept.
+
+Part of `setting_table.DEFINITIONS`. Which places an installation allows is `storage.placement`.
+"""
+
+from pipelines.domain.places import OBJECT_SCHEMES, scheme_of
+from pipelines.domain.setting_readers import Definition, bytes_within, one_of
+from pipelines.domain.settings import CheckpointStorage
+
+_CHECKPOINTING = "execution.checkpointing."
+CHECKPOINT_DIR = _CHECKPOINTING + "dir"
+SAVEPOINT_DIR = _CHECKPOINTING + "savepoint-dir"
+MAX_STATE_BYTES_LIMIT = 16 << 20
+
+
+def _place(text: str) -> str:
+    """An absolute path or a URL, without a slash at the end; empty when not set."""
+    place = text.removeprefix("file://") if text.startswith("file:///") else text
+    is_place = place.startswith("/") or (scheme_of(place) in OBJECT_SCHEMES and "://" in place)
+    if text and not is_place:
+        raise ValueError("expected an absolute path, file:///path or s3://bucket/prefix")
+    return place.rstrip("/") or place
+
+
+STORAGE_DEFINITIONS = (
+    Definition(
+        _CHECKPOINTING + "storage",
+        "checkpoint_storage",
+        CheckpointStorage.FILESYSTEM,
+        one_of(CheckpointStorage),
+        "Where checkpoints are kept: filesystem (files, or an object store, see dir) or jobmanager:"
+        " in the driver's memory, which takes small state only and is lost with the driver; a new"
+        " driver then starts from the beginning, or from the point the run was restored from."
+        " Savepoints are always files. In Flink, jobmanager is what one gets without a dir.",
+    ),
+    Definition(
+        CHECKPOINT_DIR,
+        "checkpoint_dir",
+        "",
+        _place,
+        "Directory, or s3://bucket/prefix, below which each run keeps its checkpoints in"
+        " <run id>/chk-<id>. Not set: in the run's own directory. It must lie in a root that the"
+        " installation allows (FTDASH_STORAGE_ROOTS). Credentials come from the environment.",
+    ),
+    Definition(
+        SAVEPOINT_DIR,
+        "savepoint_dir",
+        "",
+        _place,
+        "Directory, or s3://bucket/prefix, that savepoints are written to. Not set: the"
+        " directory savepoints of the pipeline. The same roots are allowed as for dir.",
+    ),
+    Definition(
+        _CHECKPOINTING + "jobmanager.max-state-size",
+        "max_memory_state_bytes",
+        "5 mb",
+        bytes_within(1, MAX_STATE_BYTES_LIMIT),
+        "With storage jobmanager: the most that one state of one subtask may take; a checkpoint"
+        " with a larger one fails by name. Flink has the same bound, 5 MB, in its code only.",
+    ),
+)

@@ -1,0 +1,69 @@
+"""The store of a run: sends each location to the kind of store that its scheme names.
+
+A run may keep checkpoints in one kind and savepoints in another, or be restored from a third.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+
+import pyarrow as pa
+
+from pipelines.domain.places import MEMORY, OBJECT_SCHEMES, scheme_of
+from pipelines.domain.snapshots import FileHandle, Manifest
+from pipelines.storage.filesystem import FileSystemCheckpointStore
+from pipelines.storage.memory import MemoryCheckpointStore
+from pipelines.storage.object_store import ObjectCheckpointStore
+from pipelines.storage.store import CheckpointStore, Damage, Publication
+
+
+class CheckpointStores:
+    """Implements `CheckpointStore` by handing on. What no kind takes is refused by the files'."""
+
+    def __init__(self, roots: Sequence[str], max_memory_state_bytes: int) -> None:
+        self._roots = roots
+        self._files = FileSystemCheckpointStore(roots)
+        self._memory = MemoryCheckpointStore(max_memory_state_bytes)
+
+    @cached_property
+    def _objects(self) -> ObjectCheckpointStore:
+        """Only for who uses one: its client starts threads."""
+        return ObjectCheckpointStore(self._roots)
+
+    def write_batches(
+        self,
+        location: str,
+        stem: str,
+        schema: pa.Schema,
+        batches: Iterable[pa.RecordBatch],
+        *,
+        open_format: bool,
+    ) -> FileHandle:
+        store = self._of(location)
+        return store.write_batches(location, stem, schema, batches, open_format=open_format)
+
+    def read_batches(self, location: str, file: FileHandle) -> Iterator[pa.RecordBatch]:
+        return self._of(location).read_batches(location, file)
+
+    def publish(self, location: str, manifest: Manifest) -> Publication:
+        return self._of(location).publish(location, manifest)
+
+    def manifest(self, location: str) -> Manifest:
+        return self._of(location).manifest(location)
+
+    def verify(self, location: str) -> list[Damage]:
+        return self._of(location).verify(location)
+
+    def published(self, root: str) -> list[str]:
+        return self._of(root).published(root)
+
+    def names(self, root: str) -> list[str]:
+        return self._of(root).names(root)
+
+    def discard(self, location: str) -> None:
+        self._of(location).discard(location)
+
+    def _of(self, location: str) -> CheckpointStore:
+        scheme = scheme_of(location)
+        if scheme in OBJECT_SCHEMES:
+            return self._objects
+        return self._memory if scheme == MEMORY else self._files
