@@ -18,6 +18,7 @@ from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Run
 from pipelines.bus.announce import REDIS_URL_VARIABLE
 from pipelines.bus.files import create_if_absent
+from pipelines.domain.faults import PERMISSION as FAULT_PERMISSION
 from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.run import RunDirectory, RunSpec
 
@@ -91,6 +92,7 @@ def _environment(run: Run) -> dict[str, str]:
         **java.environment(),
         REDIS_URL_VARIABLE: settings.REDIS_URL,
         RUN_ID_VARIABLE: run.run_id,
+        FAULT_PERMISSION: str(int(run.pipeline.allows_faults)),
         "PYTHONPATH": os.pathsep.join(
             [str(settings.BASE_DIR), *filter(None, [os.environ.get("PYTHONPATH")])]
         ),

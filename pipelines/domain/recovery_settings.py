@@ -3,6 +3,7 @@
 Part of `setting_table.DEFINITIONS`. What the strategies do is `protocol.restart`.
 """
 
+from pipelines.domain.faults import parse_faults
 from pipelines.domain.setting_readers import (
     Definition,
     count_of_at_least,
@@ -21,6 +22,11 @@ _strategy = one_of(RestartStrategy)
 
 def _read_strategy(text: str) -> str | int | float:
     return RestartStrategy.NONE if text.lower() in _OFF else _strategy(text)
+
+
+def _read_faults(text: str) -> str:
+    parse_faults(text)
+    return text
 
 
 RECOVERY_DEFINITIONS = (
@@ -125,5 +131,13 @@ RECOVERY_DEFINITIONS = (
         duration_of_at_least(100),
         "A slot that is silent for this long is taken for dead. Flink waits 50 s. A killed process"
         " is noticed at once by its closed connection; this is for one that hangs.",
+    ),
+    Definition(
+        "testing.faults",
+        "faults",
+        "",
+        _read_faults,
+        "Kills, stops or fails processes of the run on purpose at named points, for tests; only"
+        " where the pipeline allows faults. Example: kill uploading slot=1 nth=2; kill published.",
     ),
 )

@@ -7,6 +7,7 @@ Decides neither why an attempt ends (`failures`) nor where the next one starts
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.events import RestorePointRefused, SlotConnected, ZombieRefused
 from pipelines.domain.failures import CheckpointFailureReason
+from pipelines.domain.faults import FaultPoint, parse_faults
 from pipelines.domain.ids import Attempt, Uid
 from pipelines.domain.places import MEMORY, scheme_of
 from pipelines.domain.snapshots import Manifest
@@ -103,6 +104,7 @@ class Attempts:
 
     def restart_after(self, delay_ms: float) -> None:
         """Raises Rejected when there is no point to start from."""
+        self._parts.faults.reach(FaultPoint.RESTARTING, self._fence.current)
         self._decided(self._chooser.choose(self._watchers.checkpoints.points))
         self._restart_due_ms = self._parts.clock.monotonic_ms() + delay_ms
 
@@ -130,6 +132,7 @@ class Attempts:
         self._record.move_to(JobStatus.INITIALIZING)
         self._watchers.checkpoints.ancestors = start.ancestors_of(spec.run_id)
         self._chooser.rewind_sinks(start)
+        self._parts.faults.reach(FaultPoint.REWOUND, attempt)
         self._began_ms = self._parts.clock.monotonic_ms()
         self._host = AttemptHost(attempt, spec.parallelism)
         self._sources_left = {
@@ -218,6 +221,7 @@ class Attempts:
             dropped_states=list(self._start.dropped_states) if self._start else [],
             barriers=self._parts.settings.barriers,
             state=self._parts.settings.state,
+            faults=list(parse_faults(self._parts.settings.faults)),
         )
 
     def _manifest_in_memory(self) -> Manifest | None:

@@ -25,6 +25,7 @@ from pipelines.domain.events import (
     ZombieRefused,
 )
 from pipelines.domain.failures import CheckpointFailureReason
+from pipelines.domain.faults import FaultPoint
 from pipelines.domain.graph import JobGraph
 from pipelines.domain.ids import Attempt, CheckpointId, RunId
 from pipelines.domain.operator_ids import operator_id
@@ -50,6 +51,7 @@ from pipelines.protocol.triggering import Start, TriggerDecider, TriggerRequest,
 from pipelines.runtime.attempt_host import AttemptHost
 from pipelines.runtime.control import Aborted, Acknowledged, Committed, Declined
 from pipelines.runtime.control import Inject as InjectMessage
+from pipelines.runtime.faults import NO_FAULTS, Faults
 from pipelines.runtime.job_events import JobEvent, ManifestWritten
 from pipelines.storage.store import CheckpointStore, Publication
 
@@ -88,6 +90,7 @@ class CheckpointSurroundings:
     owns_run: Callable[[Attempt], bool]  # asks the lease, before anything becomes durable
     emit: Callable[[Event], None]
     post: Callable[[JobEvent], None]
+    faults: Faults = NO_FAULTS
 
 
 class CheckpointListener:
@@ -285,7 +288,9 @@ class CheckpointHost:
 
     def _publish(self, attempt: Attempt, location: str, manifest: Manifest) -> None:
         """On the executor: the lease is asked right before the point becomes durable."""
+        self._around.faults.reach(FaultPoint.ACKNOWLEDGED, attempt)
         outcome = self._try_publish(attempt, location, manifest)
+        self._around.faults.reach(FaultPoint.PUBLISHED, attempt)
         self._around.post(ManifestWritten(attempt, manifest.checkpoint_id, outcome))
 
     def _try_publish(

@@ -3,7 +3,8 @@
 Each command is answered once (`request_desk`). Decides nothing about when a checkpoint starts.
 """
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from pipelines.domain.commands import (
     Cancel,
@@ -15,12 +16,20 @@ from pipelines.domain.commands import (
     TriggerCheckpoint,
 )
 from pipelines.domain.failures import CheckpointFailureReason
+from pipelines.domain.ids import Attempt
 from pipelines.domain.status import CheckpointKind, JobStatus, KillMoment, RequestOutcome
 from pipelines.protocol.triggering import TriggerRequest
 from pipelines.runtime.attempts import Attempts
 from pipelines.runtime.checkpoint_host import CheckpointHost
 from pipelines.runtime.request_desk import RequestDesk
 from pipelines.runtime.run_record import RunRecord
+
+
+@dataclass(frozen=True, slots=True)
+class _Kill:
+    command: KillSlot
+    attempt: Attempt
+    pid: int
 
 
 class CommandDesk:
@@ -37,6 +46,7 @@ class CommandDesk:
         self._attempts = attempts
         self._checkpoints = checkpoints
         self._parallelism = parallelism
+        self._kills: list[_Kill] = []  # asked for, and the slot still lives
 
     def on_command(self, command: DriverCommand) -> None:
         self._desk.accept(command)
@@ -57,6 +67,29 @@ class CommandDesk:
     def on_completed(self, request: TriggerRequest, path: str) -> None:
         outcome, message = RequestOutcome.SUCCEEDED, f"Completed: {path}"
         self._desk.answer(request.request_id, outcome, message, path)
+
+    def on_slot_gone(self, attempt: Attempt, slot: int) -> None:
+        """Whoever asked for its end has got it."""
+        for kill in self._kills_where(lambda k: (k.attempt, k.command.slot) == (attempt, slot)):
+            message = f"Slot {slot} (pid {kill.pid}) is dead."
+            self._desk.answer(kill.command.request_id, RequestOutcome.SUCCEEDED, message)
+
+    def on_time(self) -> None:
+        """Answers kills whose attempt has ended by something else."""
+        host = self._attempts.host
+        for kill in self._kills_where(lambda k: host is None or k.attempt != host.attempt):
+            if kill.command.moment is KillMoment.NOW:
+                outcome, message = RequestOutcome.SUCCEEDED, f"Process {kill.pid} is dead."
+            else:
+                outcome = RequestOutcome.FAILED
+                message = f"Attempt {kill.attempt} ended before slot {kill.command.slot} aligned."
+            self._desk.answer(kill.command.request_id, outcome, message)
+
+    def _kills_where(self, holds: Callable[["_Kill"], bool]) -> list["_Kill"]:
+        """Taken out of those that wait."""
+        found = [kill for kill in self._kills if holds(kill)]
+        self._kills = [kill for kill in self._kills if kill not in found]
+        return found
 
     def on_aborted(self, request: TriggerRequest, message: str) -> None:
         self._desk.answer(request.request_id, RequestOutcome.FAILED, message)
@@ -83,10 +116,8 @@ class CommandDesk:
             message = f"There is no running slot {slot}; slots are 0 to {self._parallelism - 1}."
             self._desk.answer(command.request_id, RequestOutcome.REJECTED, message)
             return
+        self._kills.append(_Kill(command, host.attempt, pid))
         host.kill(slot, command.moment)
-        when = "now" if command.moment is KillMoment.NOW else "the next time it aligns"
-        message = f"Slot {slot} (pid {pid}) is killed {when}."
-        self._desk.answer(command.request_id, RequestOutcome.SUCCEEDED, message)
 
 
 def _savepoint(command: TakeSavepoint | StopWithSavepoint | CancelWithSavepoint) -> TriggerRequest:

@@ -8,6 +8,7 @@ import msgspec
 
 from pipelines.domain.events import SubtaskSample
 from pipelines.domain.failures import CheckpointFailureReason
+from pipelines.domain.faults import Fault
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.settings import BarrierOptions, StateOptions
@@ -118,6 +119,7 @@ class Deploy(Message, frozen=True, kw_only=True):
     max_memory_state_bytes: int
     restore_location: str | None
     restore_manifest: Manifest | None  # of a point in the master's memory; otherwise it is read
+    faults: list[Fault] = []  # on purpose
     barriers: BarrierOptions
     state: StateOptions
     dropped_states: list[tuple[Uid, str]] = []  # in the point, and not to be restored

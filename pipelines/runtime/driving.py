@@ -17,6 +17,7 @@ from pipelines.bus.lease import Lease
 from pipelines.domain.clock import Clock
 from pipelines.domain.errors import Rejected
 from pipelines.domain.events import FailureOccurred, JobStatusChanged, RunEnded
+from pipelines.domain.faults import parse_faults
 from pipelines.domain.ids import Attempt
 from pipelines.domain.places import SnapshotPlaces
 from pipelines.domain.run import RunDirectory, RunSpec
@@ -25,6 +26,7 @@ from pipelines.domain.settings import check_parallelism
 from pipelines.domain.status import JobStatus
 from pipelines.flows.registry import flow
 from pipelines.runtime.clocks import SystemClock
+from pipelines.runtime.faults import Faults, check_permission
 from pipelines.runtime.job_events import JobEvent
 from pipelines.runtime.job_master import JobMaster
 from pipelines.runtime.run_parts import RunParts, StageHost
@@ -59,6 +61,8 @@ def _host(
 ) -> JobStatus:
     spec = msgspec.json.decode(directory.spec_file.read_bytes(), type=RunSpec)
     settings = parse_settings(spec.settings)
+    plan = parse_faults(settings.faults)
+    check_permission(plan)
     check_parallelism(spec.parallelism, spec.max_parallelism)
     pipeline = flow(spec.pipeline).build(spec.parameters)
     # What a restored or resumed run has read already need not be there any more.
@@ -70,7 +74,7 @@ def _host(
     places = SnapshotPlaces.of(directory, settings)
     store = CheckpointStores(roots, settings.max_memory_state_bytes)
     inbox = Inbox(directory)
-    parts = RunParts(spec, places, roots, pipeline, settings, store, lease, clock)
+    parts = RunParts(spec, places, roots, pipeline, settings, store, lease, clock, Faults(plan))
     master = JobMaster(parts, journal, inbox)
     with open_stages(spec, master.post) as stages:
         return master.run(stages)

@@ -25,8 +25,8 @@ from pipelines.runtime.restart_choice import restart_backoff
 from pipelines.runtime.run_parts import RunParts
 from pipelines.runtime.run_record import RunRecord
 
-PEER_LOST_GRACE_MS = 250.0
-"""How long a lost data connection waits for the news that its slot died, which says more."""
+SLOT_LOST_GRACE_MS = 250.0
+"""How long a lost data connection or stage waits for the news that a slot died: it says more."""
 SLOT_START_TIMEOUT_MS = 120_000.0
 """From asking for a stage to all subtasks running; a cluster that is full may take its time."""
 
@@ -79,16 +79,14 @@ class Failures:
         self.fail(event, self._clock.monotonic_ms(), no_restart=no_restart)
 
     def on_peer_lost(self, slot: int, problem: str) -> None:
-        if self._suspicion is None:
-            due_ms = self._clock.monotonic_ms() + PEER_LOST_GRACE_MS
-            cause = f"Slot {slot} lost a data connection: {problem}"
-            self._suspicion = (due_ms, FailureOccurred(cause=cause, slot=slot))
+        cause = f"Slot {slot} lost a data connection: {problem}"
+        self._suspect(FailureOccurred(cause=cause, slot=slot))
 
     def on_stage_ended(self, attempt: Attempt, problem: str) -> None:
         self._attempts.on_stage_ended(attempt)
         if self._attempts.is_current(attempt):
             cause = f"The Spark stage of attempt {attempt} ended: {problem or 'without an error'}"
-            self.fail(FailureOccurred(cause=cause), self._clock.monotonic_ms())
+            self._suspect(FailureOccurred(cause=cause))
 
     def on_time(self, now_ms: float) -> None:
         if self._choice_due_ms is not None and now_ms >= self._choice_due_ms:
@@ -97,9 +95,15 @@ class Failures:
         self._look_for_silence(now_ms)
         self._look_for_a_late_start(now_ms)
 
+    def _suspect(self, event: FailureOccurred) -> None:
+        """A failure, unless the end of a slot's control connection says more in a moment."""
+        if self._suspicion is None:
+            due_ms = self._clock.monotonic_ms() + SLOT_LOST_GRACE_MS
+            self._suspicion = (due_ms, event)
+
     def _act_on_suspicion(self, now_ms: float) -> None:
         if self._suspicion is not None and now_ms >= self._suspicion[0]:
-            self.fail(self._suspicion[1], self._suspicion[0] - PEER_LOST_GRACE_MS)
+            self.fail(self._suspicion[1], self._suspicion[0] - SLOT_LOST_GRACE_MS)
 
     def _look_for_silence(self, now_ms: float) -> None:
         host = self._attempts.host

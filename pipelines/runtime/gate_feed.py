@@ -6,6 +6,7 @@ import signal
 from pipelines.channels.channel import ChannelStatistics, InputGate
 from pipelines.domain.elements import MIN_WATERMARK_MS, Barrier, EndOfInput, Records, Watermark
 from pipelines.domain.errors import InvariantViolated
+from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import ChannelId, CheckpointId
 from pipelines.domain.snapshots import Json
 from pipelines.protocol.barrier_handling import BarrierHandler
@@ -83,7 +84,10 @@ class GateFeed:
     def _on_barrier(self, channel: ChannelId, barrier: Barrier, subtask: Subtask) -> None:
         self._timing.on_barrier(channel, barrier)
         self._carry_out(self._handler.on_barrier(channel, barrier.checkpoint_id), subtask)
-        if self._dies_aligning and self._handler.aligning_id is not None:
+        if self._handler.aligning_id is None:
+            return
+        subtask.reporter.reach(FaultPoint.ALIGNING)
+        if self._dies_aligning:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _carry_out(self, effects: list[AlignmentEffect], subtask: Subtask) -> None:

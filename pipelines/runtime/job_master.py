@@ -124,6 +124,7 @@ class JobMaster(CheckpointListener):
             case SlotGone(attempt, slot, problem):
                 if self._attempts.is_current(attempt):
                     self._on_slot_gone(slot, problem)
+                    self._commands.on_slot_gone(attempt, slot)
             case StrangerRefused(attempt, what):
                 self._record.emit(ZombieRefused(zombie_attempt=attempt, what=what))
             case StageEnded(attempt, problem):
@@ -138,6 +139,7 @@ class JobMaster(CheckpointListener):
         if now_ms >= self._board.due_ms:
             self._report_metrics()
         self._failures.on_time(now_ms)
+        self._commands.on_time()
         self._attempts.begin_when_due(now_ms)
         self._checkpoint_due_ms = self._checkpoints.on_time()
 
@@ -271,6 +273,7 @@ class JobMaster(CheckpointListener):
             parts.lease.is_current,
             self._record.emit,
             self.post,
+            parts.faults,
         )
         points = (
             *claimed_point(parts.spec, parts.store),

@@ -9,6 +9,7 @@ from pipelines.domain.places import SnapshotPlaces
 from pipelines.domain.run import RunSpec
 from pipelines.domain.settings import Settings
 from pipelines.runtime.checkpoint_host import CheckpointHost
+from pipelines.runtime.faults import Faults
 from pipelines.runtime.metrics_board import MetricsBoard
 from pipelines.runtime.recovery_watch import RecoveryWatch
 from pipelines.runtime.slot import SlotAddress
@@ -40,6 +41,7 @@ class RunParts:
     store: CheckpointStore
     lease: Lease
     clock: Clock
+    faults: Faults
 
 
 @dataclass(frozen=True, slots=True)

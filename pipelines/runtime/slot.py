@@ -22,6 +22,7 @@ from pipelines.channels.network import SlotNetwork
 from pipelines.channels.server import RefusedConnection
 from pipelines.domain.elements import Barrier
 from pipelines.domain.errors import InvariantViolated
+from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import Attempt, CheckpointId, Uid
 from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.snapshots import SubtaskSnapshot
@@ -52,6 +53,7 @@ from pipelines.runtime.control import (
 )
 from pipelines.runtime.control_link import ControlLink
 from pipelines.runtime.deployment import Deployment, deploy
+from pipelines.runtime.faults import NO_FAULTS, Faults
 from pipelines.runtime.mailbox import CheckpointAborted, CheckpointCompleted, InjectBarrier
 from pipelines.runtime.operator_failure import OperatorFailed, described, is_fatal
 from pipelines.runtime.sampling import Sampler
@@ -103,6 +105,7 @@ class SlotHost:
         self._running_subtasks = 0
         self._counting = threading.Lock()
         self._has_ended = False
+        self._faults = NO_FAULTS
 
     def serve(self) -> None:
         host, port = self._network.address
@@ -141,6 +144,8 @@ class SlotHost:
 
     def _deploy(self, message: Deploy) -> None:
         self._peers = [PeerAddress(p.slot, p.host, p.port) for p in message.peers]
+        self._faults = Faults(message.faults, self._slot)
+        self.reach(FaultPoint.RESTORING)
         self._deployment = deploy(
             message,
             attempt=self._attempt,
@@ -151,6 +156,7 @@ class SlotHost:
             clock=self._clock,
         )
         self._running_subtasks = len(self._deployment.subtasks)
+        self.reach(FaultPoint.RESTORED)
         self._link.send(Deployed())
 
     def _begin(self) -> None:
@@ -179,6 +185,9 @@ class SlotHost:
         return self._deployment
 
     # What subtasks report (see SubtaskReporter).
+
+    def reach(self, point: FaultPoint) -> None:
+        self._faults.reach(point, self._attempt)
 
     def location_of(self, checkpoint_id: CheckpointId) -> str:
         return self._locations[checkpoint_id]

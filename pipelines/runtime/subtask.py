@@ -15,6 +15,7 @@ from pipelines.channels.channel import ChannelClosed, ChannelStatistics
 from pipelines.domain.clock import Clock
 from pipelines.domain.elements import Barrier, EndOfInput
 from pipelines.domain.failures import CheckpointFailureReason
+from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.phases import ChannelAlignment, SubtaskPhases
 from pipelines.domain.snapshots import Json, SubtaskSnapshot
@@ -50,6 +51,10 @@ class SubtaskReporter(Protocol):
     def failed(self, place: ChainPlace, error: BaseException) -> None: ...
 
     def ended(self, place: ChainPlace) -> None: ...
+
+    def reach(self, point: FaultPoint) -> None:
+        """A fault on purpose may hit here: raise, or end or stop the process."""
+        ...
 
     def location_of(self, checkpoint_id: CheckpointId) -> str:
         """Where this checkpoint's files go, as the master said when it triggered."""
@@ -158,6 +163,7 @@ class Subtask(threading.Thread):
         emitted in between.
         """
         self.chain.broadcast(barrier)
+        self.reporter.reach(FaultPoint.CUTTING)
         if barrier.is_final:
             self._final_id = barrier.checkpoint_id
         began_ms = self.clock.monotonic_ms()
@@ -173,14 +179,18 @@ class Subtask(threading.Thread):
 
     def _upload(self, barrier: Barrier, cut: SubtaskCut, measured: "_Measured") -> None:
         """Runs on an upload thread; a failure declines the checkpoint and hurts nobody else."""
-        checkpoint_id = barrier.checkpoint_id
         try:
-            location = self.reporter.location_of(checkpoint_id)
-            is_canonical = barrier.is_savepoint and not barrier.is_native
-            snapshot = self._snapshots.write(cut, location, open_format=is_canonical)
-        except Exception as error:
-            self.reporter.declined(self.place, checkpoint_id, error)
-            return
+            self._try_upload(barrier, cut, measured)
+        except Exception as error:  # nobody would ever see what an upload thread ends with
+            self.reporter.declined(self.place, barrier.checkpoint_id, error)
+
+    def _try_upload(self, barrier: Barrier, cut: SubtaskCut, measured: "_Measured") -> None:
+        checkpoint_id = barrier.checkpoint_id
+        self.reporter.reach(FaultPoint.UPLOADING)
+        location = self.reporter.location_of(checkpoint_id)
+        is_canonical = barrier.is_savepoint and not barrier.is_native
+        snapshot = self._snapshots.write(cut, location, open_format=is_canonical)
+        self.reporter.reach(FaultPoint.UPLOADED)
         now_ms = self.clock.monotonic_ms()
         size = snapshot_bytes(snapshot)
         phases = SubtaskPhases(
@@ -203,7 +213,7 @@ class Subtask(threading.Thread):
                 self._feed.on_injected(barrier, self)
             case CheckpointCompleted(checkpoint_id):
                 self._completed_id = checkpoint_id
-                self.chain.commit(checkpoint_id)
+                self._commit(checkpoint_id)
                 if self.chain.has_sinks:
                     self.reporter.committed(self.place, checkpoint_id)
                 self._feed.on_completed(checkpoint_id, self)
@@ -211,6 +221,12 @@ class Subtask(threading.Thread):
                 if self._final_id == checkpoint_id:
                     self._final_id = None
                 self._feed.on_aborted(checkpoint_id, self)
+
+    def _commit(self, checkpoint_id: CheckpointId) -> None:
+        if self.chain.has_sinks:
+            self.reporter.reach(FaultPoint.COMMITTING)
+            self.chain.commit(checkpoint_id)
+            self.reporter.reach(FaultPoint.COMMITTED)
 
     def _is_done(self) -> bool:
         """The input has ended, all is on its way and the final checkpoint is committed."""

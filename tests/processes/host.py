@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from pipelines.bus.lease import Lease, LeaseHeld
+from pipelines.domain.faults import PERMISSION
 from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.status import JobStatus
@@ -106,7 +107,7 @@ def hosted_run(
     run_id: RunId | None = None,
     restore_from: str | None = None,
     asked: dict[str, object] | None = None,
-    environment: dict[str, str] | None = None,
+    allows_faults: bool = True,
 ) -> Iterator[StartedRun]:
     """The flow `numbers` in a run of its own, or another driver for the run `run_id`.
 
@@ -129,7 +130,7 @@ def hosted_run(
         }
         spec = RunSpec(**{**values, **asked})  # type: ignore[arg-type]
         directory.spec_file.write_bytes(msgspec.json.encode(spec))
-    process = forks.Process(target=_driver_main, args=(str(directory.path), environment or {}))
+    process = forks.Process(target=_driver_main, args=(str(directory.path), allows_faults))
     process.start()
     run = StartedRun(directory, DriverProcess(process))  # type: ignore[arg-type]
     try:
@@ -140,12 +141,12 @@ def hosted_run(
         process.join()
 
 
-def _driver_main(path: str, environment: dict[str, str]) -> None:
+def _driver_main(path: str, allows_faults: bool) -> None:
     directory = RunDirectory(Path(path))
     _log_to(directory)
     # Slots come from the server that this process was forked from; by itself it would start one.
     forkserver._forkserver.ensure_running = lambda: None  # type: ignore[attr-defined]
-    os.environ.update(environment)
+    os.environ[PERMISSION] = str(int(allows_faults))
     try:
         with Lease.acquire(directory) as lease:
             status = drive(directory, lease, plain_stages)

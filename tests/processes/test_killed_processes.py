@@ -7,8 +7,17 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipelines.domain.events import FailureOccurred, SlotConnected
-from pipelines.domain.status import JobStatus
+from pipelines.bus.inbox import submit
+from pipelines.domain.commands import KillSlot
+from pipelines.domain.events import (
+    FailureOccurred,
+    RequestAccepted,
+    RequestEnded,
+    SlotConnected,
+    SlotLost,
+)
+from pipelines.domain.ids import RequestId
+from pipelines.domain.status import JobStatus, KillMoment, RequestOutcome
 from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run
 from tests.processes.numbers import committed, expected
@@ -39,6 +48,40 @@ def test_a_killed_slot_changes_nothing(tmp_path: Path, slot: int) -> None:
     assert ended.status is JobStatus.FINISHED
     assert [e.event.slot for e in run.of(FailureOccurred)] == [slot]  # type: ignore[attr-defined]
     assert_exact(tmp_path)
+
+
+@pytest.mark.parametrize("moment", list(KillMoment))
+def test_a_kill_is_answered_when_the_slot_has_died(tmp_path: Path, moment: KillMoment) -> None:
+    request_id = RequestId("kill")
+    kill = KillSlot(request_id=request_id, requested_by="t", reason="t", slot=1, moment=moment)
+    with hosted_run(tmp_path, PACED, settings=SOONER) as run:
+        run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
+        submit(run.directory, kill)
+        run.wait_for(lambda _: bool(run.of(RequestEnded)), STEP_S)
+
+    (answer,) = run.of(RequestEnded)
+    (lost,) = run.of(SlotLost)
+    assert answer.event.outcome is RequestOutcome.SUCCEEDED  # type: ignore[attr-defined]
+    assert answer.event.message == f"Slot 1 (pid {lost.event.pid}) is dead."  # type: ignore[attr-defined]
+    assert lost.sequence < answer.sequence
+
+
+def test_a_kill_whose_attempt_ends_otherwise_has_failed(tmp_path: Path) -> None:
+    request_id = RequestId("kill")
+    kill = KillSlot(
+        request_id=request_id, requested_by="t", reason="t", slot=1, moment=KillMoment.ALIGNING
+    )
+    rarely = {"execution.checkpointing.interval": "1 h"}
+    with hosted_run(tmp_path, PACED, settings=rarely) as run:
+        run.wait_for(lambda _: len(run.of(SlotConnected)) == 2, STEP_S)
+        submit(run.directory, kill)
+        run.wait_for(lambda _: bool(run.of(RequestAccepted)), STEP_S)
+        os.kill(pid_of(run, 0), signal.SIGKILL)
+        run.wait_for(lambda _: bool(run.of(RequestEnded)), STEP_S)
+
+    (answer,) = run.of(RequestEnded)
+    assert answer.event.outcome is RequestOutcome.FAILED  # type: ignore[attr-defined]
+    assert answer.event.message == "Attempt 1 ended before slot 1 aligned."  # type: ignore[attr-defined]
 
 
 def pid_of(run: StartedRun, slot: int) -> int:

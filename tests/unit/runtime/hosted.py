@@ -16,6 +16,7 @@ from pipelines.channels.gate import Gate
 from pipelines.channels.local import LocalOutput
 from pipelines.connectors.sink import SinkContext, Superseded
 from pipelines.domain.elements import Barrier, Element
+from pipelines.domain.faults import FaultPoint
 from pipelines.domain.graph import Connection
 from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, RunId, Uid, channel_id
 from pipelines.domain.phases import SubtaskPhases
@@ -106,6 +107,9 @@ class RecordingReporter:
 
     def ended(self, place: ChainPlace) -> None:
         self.has_ended = True
+
+    def reach(self, point: FaultPoint) -> None:
+        pass
 
     def location_of(self, checkpoint_id: CheckpointId) -> str:
         return str(self.root / f"chk-{checkpoint_id}")

@@ -1,0 +1,193 @@
+"""Each process is killed at each named point; the output stays that of an undisturbed run."""
+
+import random
+import signal
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pipelines.domain.events import (
+    CheckpointCompleted,
+    CheckpointTriggered,
+    FailureOccurred,
+    RecoveryPhaseReached,
+    RunEnded,
+    SlotConnected,
+)
+from pipelines.domain.faults import DRIVER_POINTS, FaultPoint
+from pipelines.domain.status import JobStatus, RecoveryPhase
+from pipelines.protocol.recovery import STEPS
+from tests.driven_run import StartedRun
+from tests.processes.host import hosted_run
+from tests.processes.numbers import committed, expected
+
+pytestmark = pytest.mark.slow
+
+STEP_S = 30.0
+TOTAL = 2_880
+PACED = {"hours_per_s": "1", "total": str(TOTAL)}  # 0.8 s
+SOONER = "50 ms"
+SLOT_POINTS = sorted(set(FaultPoint) - DRIVER_POINTS - {FaultPoint.RESTORING, FaultPoint.RESTORED})
+NTH = 2
+
+
+@pytest.mark.parametrize("point", SLOT_POINTS)
+def test_a_slot_killed_at_any_point_of_a_checkpoint_changes_nothing(
+    tmp_path: Path, point: FaultPoint
+) -> None:
+    with hosted_run(tmp_path, PACED, settings=plan(f"kill {point} slot=1 nth={NTH}")) as run:
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FINISHED
+    assert [e.event.slot for e in run.of(FailureOccurred)] == [1]  # type: ignore[attr-defined]
+    assert_exact(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("action", "point"), [("kill", FaultPoint.RESTORED), ("fail", FaultPoint.RESTORING)]
+)
+def test_a_restore_that_fails_twice_in_a_row_succeeds_in_the_end(
+    tmp_path: Path, action: str, point: FaultPoint
+) -> None:
+    faults = f"kill cutting slot=0 nth={NTH}; {action} {point} slot=1 attempt=2;"
+    faults += f"{action} {point} slot=0 attempt=3"
+
+    with hosted_run(tmp_path, PACED, settings=plan(faults)) as run:
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FINISHED
+    assert len(run.of(FailureOccurred)) == 3
+    assert steps_of(run) == [*[list(STEPS[:-1])] * 2, list(STEPS)]
+    assert_exact(tmp_path)
+
+
+@pytest.mark.parametrize("point", [FaultPoint.CUTTING, FaultPoint.UPLOADED])
+def test_an_exception_at_a_point_is_a_failure_like_any_other(
+    tmp_path: Path, point: FaultPoint
+) -> None:
+    with hosted_run(tmp_path, PACED, settings=plan(f"fail {point} slot=0 nth={NTH}")) as run:
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FINISHED
+    assert_exact(tmp_path)
+
+
+def test_a_driver_killed_before_the_manifest_goes_back_to_the_checkpoint_before(
+    tmp_path: Path,
+) -> None:
+    run, ended = killed_and_replaced(tmp_path, f"kill acknowledged nth={NTH}")
+
+    newest = max(e.event.checkpoint_id for e in run.of(CheckpointTriggered) if e.attempt == 1)  # type: ignore[attr-defined]
+    assert restored_ids(run) == [newest - 1]
+    assert ended.status is JobStatus.FINISHED
+    assert_exact(tmp_path)
+
+
+def test_a_driver_killed_after_the_manifest_goes_back_to_it_though_nobody_was_told(
+    tmp_path: Path,
+) -> None:
+    run, ended = killed_and_replaced(tmp_path, f"kill published nth={NTH}")
+
+    newest = max(e.event.checkpoint_id for e in run.of(CheckpointTriggered) if e.attempt == 1)  # type: ignore[attr-defined]
+    told = [e.event.checkpoint_id for e in run.of(CheckpointCompleted) if e.attempt == 1]  # type: ignore[attr-defined]
+    assert restored_ids(run) == [newest]
+    assert newest not in told
+    assert ended.status is JobStatus.FINISHED
+    assert_exact(tmp_path)
+
+
+@pytest.mark.parametrize("point", [FaultPoint.RESTARTING, FaultPoint.REWOUND])
+def test_a_driver_killed_in_the_middle_of_a_recovery_is_replaced(
+    tmp_path: Path, point: FaultPoint
+) -> None:
+    attempt = 1 if point is FaultPoint.RESTARTING else 2
+    faults = f"kill cutting slot=0 nth={NTH}; kill {point} attempt={attempt}"
+
+    run, ended = killed_and_replaced(tmp_path, faults)
+
+    attempts = [e.attempt for e in run.of(SlotConnected)]
+    assert attempts == sorted(attempts)
+    assert attempts[-1] == attempt + 1
+    assert ended.status is JobStatus.FINISHED
+    assert_exact(tmp_path)
+
+
+def test_before_the_first_checkpoint_everything_starts_over(tmp_path: Path) -> None:
+    with hosted_run(tmp_path, PACED, settings=plan("kill uploaded slot=0")) as run:
+        ended = run.wait_until_over(STEP_S)
+
+    assert restored_ids(run) == [None]
+    assert ended.status is JobStatus.FINISHED
+    assert_exact(tmp_path)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_five_kills_at_random_points_change_nothing(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    kills = [
+        f"kill {rng.choice(SLOT_POINTS)} slot={rng.randint(0, 1)} attempt={attempt}"
+        f" nth={rng.randint(1, 3)}"
+        for attempt in range(1, 6)
+    ]
+
+    with hosted_run(tmp_path, PACED, settings=plan("; ".join(kills))) as run:
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FINISHED
+    assert len(run.of(FailureOccurred)) == 5
+    assert_exact(tmp_path)
+
+
+def test_a_plan_is_refused_where_faults_are_not_allowed(tmp_path: Path) -> None:
+    with hosted_run(tmp_path, settings=plan("kill cutting"), allows_faults=False) as run:
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FAILED
+    assert "does not allow faults" in ended.reason
+
+
+def plan(faults: str) -> dict[str, str]:
+    return {
+        "execution.checkpointing.interval": SOONER,
+        "execution.checkpointing.num-retained": "100",
+        "restart-strategy.exponential-delay.initial-backoff": "10 ms",
+        "testing.faults": faults,
+    }
+
+
+def killed_and_replaced(root: Path, faults: str) -> tuple[StartedRun, RunEnded]:
+    with hosted_run(root, PACED, settings=plan(faults)) as run:
+        exit_code = run.process.wait(STEP_S)
+    assert exit_code == -signal.SIGKILL, "the fault was met"
+    with hosted_run(root, run_id=run.directory.run_id) as successor:
+        ended = successor.wait_until_over(STEP_S)
+    return successor, ended
+
+
+def restored_ids(run: StartedRun) -> list[int | None]:
+    reached = [e.event for e in run.of(RecoveryPhaseReached)]
+    return [
+        e.restored_checkpoint_id
+        for e in reached
+        if isinstance(e, RecoveryPhaseReached) and e.phase is RecoveryPhase.DECIDE
+    ]
+
+
+def steps_of(run: StartedRun) -> list[list[RecoveryPhase]]:
+    """The steps that each recovery reached, without its milestones."""
+    recoveries: list[list[RecoveryPhase]] = []
+    for envelope in run.of(RecoveryPhaseReached):
+        phase = envelope.event.phase  # type: ignore[attr-defined]
+        if phase is RecoveryPhase.DETECT:
+            recoveries.append([])
+        if phase in STEPS:
+            recoveries[-1].append(phase)
+    return recoveries
+
+
+def assert_exact(root: Path) -> None:
+    """Every window once, and nothing left over of what was never committed."""
+    left_over = [p.name for p in (root / "output").iterdir() if p.name.startswith((".p", ".i"))]
+    assert left_over == []
+    pd.testing.assert_frame_equal(committed(root / "output"), expected(TOTAL), check_dtype=False)

@@ -1,0 +1,84 @@
+"""Faults on purpose: read strictly, carried out once where planned, refused where not allowed."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from pipelines.domain.errors import Rejected
+from pipelines.domain.faults import PERMISSION, Fault, FaultAction, FaultPoint, parse_faults
+from pipelines.domain.ids import Attempt
+from pipelines.domain.setting_parsing import parse_settings
+from pipelines.runtime.faults import FaultOnPurpose, Faults, check_permission
+
+FIRST, SECOND = Attempt(1), Attempt(2)
+
+
+def test_a_plan_names_action_point_slot_attempt_and_time() -> None:
+    plan = parse_faults("kill uploading slot=1 nth=2; fail restoring attempt=3;")
+
+    assert plan == (
+        Fault(action=FaultAction.KILL, point=FaultPoint.UPLOADING, slot=1, nth=2),
+        Fault(action=FaultAction.FAIL, point=FaultPoint.RESTORING, attempt=Attempt(3)),
+    )
+    assert parse_faults("") == ()
+
+
+@pytest.mark.parametrize(
+    "text", ["kill", "kill nowhere", "hug uploading", "kill uploading slot", "kill uploading x=1"]
+)
+def test_what_is_no_plan_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(Rejected, match=r"testing\.faults cannot be .*expected faults such as"):
+        parse_settings({"testing.faults": text})
+
+
+def test_a_fault_hits_its_point_in_its_attempt_at_its_time_only() -> None:
+    faults = Faults(parse_faults("fail uploading nth=2 attempt=2"), slot=0)
+    for attempt, point in [
+        (FIRST, FaultPoint.UPLOADING),
+        (FIRST, FaultPoint.UPLOADING),
+        (SECOND, FaultPoint.CUTTING),
+        (SECOND, FaultPoint.UPLOADING),
+    ]:
+        faults.reach(point, attempt)
+
+    with pytest.raises(FaultOnPurpose, match="while uploading"):
+        faults.reach(FaultPoint.UPLOADING, SECOND)
+    faults.reach(FaultPoint.UPLOADING, SECOND)
+
+
+@pytest.mark.parametrize(("slot", "is_hit"), [(0, False), (1, True)])
+def test_a_fault_of_one_slot_spares_the_others(slot: int, is_hit: bool) -> None:
+    faults = Faults(parse_faults("fail cutting slot=1"), slot=slot)
+
+    if is_hit:
+        with pytest.raises(FaultOnPurpose):
+            faults.reach(FaultPoint.CUTTING, FIRST)
+    else:
+        faults.reach(FaultPoint.CUTTING, FIRST)
+
+
+@pytest.mark.slow
+def test_a_kill_is_a_sigkill_of_the_process_itself() -> None:
+    program = (
+        "from pipelines.runtime.faults import Faults;"
+        "from pipelines.domain.faults import FaultPoint, parse_faults;"
+        "Faults(parse_faults('kill cutting')).reach(FaultPoint.CUTTING, 1)"
+    )
+
+    assert subprocess.run([sys.executable, "-c", program]).returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("permission", [None, "0"])
+def test_without_permission_a_plan_is_refused(
+    monkeypatch: pytest.MonkeyPatch, permission: str | None
+) -> None:
+    monkeypatch.delenv(PERMISSION, raising=False)
+    if permission is not None:
+        monkeypatch.setitem(os.environ, PERMISSION, permission)
+
+    check_permission(())
+    with pytest.raises(Rejected, match=r"testing\.faults .* does not allow faults"):
+        check_permission(parse_faults("kill cutting"))
