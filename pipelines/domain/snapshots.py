@@ -4,28 +4,49 @@ Source: Flink's `_metadata` (master state, operator states, handles); here it is
 can be read without this program, and it is written last: a directory without one is garbage.
 """
 
+from collections.abc import Iterator
+from enum import StrEnum
+
 import msgspec
 
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.domain.status import CheckpointKind, SavepointFormat
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""2: a state may consist of several files, some of which other points refer to as well."""
 
 Json = object
 """Plain JSON values; each connector converts its own with `msgspec.convert`, strictly."""
 
 
 class FileHandle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One immutable file of a snapshot, by its name in the checkpoint's directory."""
+    """One immutable file of a snapshot, by its name in the checkpoint's directory, or, if it is
+    shared with other checkpoints, in the directory `shared` beside that one."""
 
     name: str
     length: int  # bytes
     digest: str  # BLAKE2b-256 of the content, hexadecimal
     content: bytes | None = None  # with storage in the coordinator's memory: the file itself
+    is_shared: bool = False
 
 
-class StateHandle(msgspec.Struct, frozen=True, kw_only=True):
+class StateFormat(StrEnum):
+    """How the files of a state are to be read."""
+
+    ROWS = "rows"  # one file with every row
+    DELTAS = "deltas"  # a file with every row, and files with what changed since, in order
+    ROCKSDB = "rocksdb"  # a database: `file` is its MANIFEST, the parts are its other files
+
+
+class StatePart(msgspec.Struct, frozen=True, kw_only=True):
+    """One more file of a state. `name` is that of a database's file in its directory."""
+
+    name: str
+    file: FileHandle
+
+
+class StateHandle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The rows of one keyed state of one subtask. `schema` maps column to Arrow type name."""
 
     state: str
@@ -34,6 +55,12 @@ class StateHandle(msgspec.Struct, frozen=True, kw_only=True):
     key_groups: tuple[int, int]  # first and last, included
     rows: int
     schema: dict[str, str]
+    format: StateFormat = StateFormat.ROWS
+    parts: list[StatePart] = []
+
+    @property
+    def files(self) -> list[FileHandle]:
+        return [self.file, *(part.file for part in self.parts)]
 
     @property
     def key_group_range(self) -> KeyGroupRange:
@@ -75,11 +102,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     operator_ids: dict[Uid, str]  # uid to Flink's operator id
     subtasks: list[SubtaskSnapshot]
 
+    def state_files(self) -> Iterator[FileHandle]:
+        """Files of keyed states; a shared one once for each state that refers to it."""
+        for subtask in self.subtasks:
+            for operator in subtask.operators:
+                for state in operator.states:
+                    yield from state.files
+
     @property
     def state_bytes(self) -> int:
-        return sum(
-            state.file.length
-            for subtask in self.subtasks
-            for operator in subtask.operators
-            for state in operator.states
-        )
+        return sum(file.length for file in self.state_files())

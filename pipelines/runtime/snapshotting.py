@@ -84,7 +84,8 @@ class SnapshotWriter:
 
 
 def snapshot_bytes(snapshot: SubtaskSnapshot) -> int:
-    return sum(s.file.length for operator in snapshot.operators for s in operator.states)
+    files = (f for operator in snapshot.operators for s in operator.states for f in s.files)
+    return sum(file.length for file in files)
 
 
 def _stem(uid: Uid, subtask: int, state: FrozenState, attempt: Attempt) -> str:

@@ -26,7 +26,7 @@ from pipelines.storage.integrity import (
 from pipelines.storage.manifest_file import MANIFEST, files_of, missing, seal, unseal
 from pipelines.storage.roots import StorageRoots
 from pipelines.storage.state_file import decoded, encoded, file_name
-from pipelines.storage.store import Damage, Publication
+from pipelines.storage.store import Damage, Publication, checked_names, location_of
 
 READ_BLOCK_BYTES = 1 << 20
 
@@ -46,12 +46,17 @@ class FileSystemCheckpointStore:
         *,
         open_format: bool,
     ) -> FileHandle:
-        directory = self._roots.directory(location)
         name = file_name(stem, open_format=open_format)
+        return self._write(location, name, encoded(schema, batches, open_format=open_format))
+
+    def write_file(self, location: str, name: str, pieces: Iterable[bytes]) -> FileHandle:
+        return self._write(location, name, pieces)
+
+    def _write(self, location: str, name: str, pieces: Iterable[bytes | memoryview]) -> FileHandle:
+        directory = self._roots.directory(location)
         temporary = directory / f".{name}.{uuid.uuid4().hex}"
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            pieces = encoded(schema, batches, open_format=open_format)
             handle = _write_durably(temporary, name, pieces)
             os.rename(temporary, directory / name)
             _make_durable(directory)
@@ -63,12 +68,18 @@ class FileSystemCheckpointStore:
         return handle
 
     def read_batches(self, location: str, file: FileHandle) -> Iterator[pa.RecordBatch]:
-        directory = self._roots.directory(location)
+        directory = self._directory_of(location, file)
         problem = _problem_of(directory, file)
         if problem is not None:
             raise CorruptSnapshot(problem)
         content = pa.memory_map(str(directory / file.name)).read_buffer()
         yield from decoded(file.name, content)
+
+    def fetch(self, location: str, file: FileHandle, target: Path) -> None:
+        directory = self._directory_of(location, file)
+        problem = _problem_of(directory, file, copy_to=target)
+        if problem is not None:
+            raise CorruptSnapshot(problem)
 
     def publish(self, location: str, manifest: Manifest) -> Publication:
         """Raises Retryable when the storage fails; whether it was published is then unknown, so the
@@ -110,8 +121,10 @@ class FileSystemCheckpointStore:
             manifest = self.manifest(location)
         except CorruptSnapshot as error:
             return [Damage(MANIFEST, str(error))]
-        directory = self._roots.directory(location)
-        problems = ((file, _problem_of(directory, file)) for file in files_of(manifest))
+        problems = (
+            (file, _problem_of(self._directory_of(location, file), file))
+            for file in files_of(manifest)
+        )
         return [Damage(file.name, problem) for file, problem in problems if problem is not None]
 
     def published(self, root: str) -> list[str]:
@@ -120,6 +133,17 @@ class FileSystemCheckpointStore:
     def names(self, root: str) -> list[str]:
         directory = self._roots.directory(root)
         return [path.name for path in directory.iterdir()] if directory.is_dir() else []
+
+    def delete(self, location: str, names: Iterable[str]) -> None:
+        directory = self._roots.directory(location)
+        try:
+            for name in checked_names(location, names):
+                (directory / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise Retryable(f"Files cannot be deleted in {location}: {error}") from error
+
+    def _directory_of(self, location: str, file: FileHandle) -> Path:
+        return self._roots.directory(location_of(location, file))
 
     def discard(self, location: str) -> None:
         """Raises Retryable when the manifest cannot be deleted; then the point is whole."""
@@ -162,20 +186,36 @@ def _make_durable(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _problem_of(directory: Path, file: FileHandle) -> str | None:
-    """Why a file is not what its handle says, as a sentence; None when it is."""
+def _problem_of(directory: Path, file: FileHandle, copy_to: Path | None = None) -> str | None:
+    """Why a file is not what its handle says, as a sentence; None when it is.
+
+    Raises Retryable when it cannot be copied.
+    """
     problem = problem_of_name(str(directory), file.name)
     if problem is not None:
         return problem
     path = directory / file.name
     try:
         return problem_of_length(str(path), path.stat().st_size, file) or problem_of_content(
-            str(path), handle_of(file.name, _blocks(path)), file
+            str(path), handle_of(file.name, _copied(_blocks(path), copy_to)), file
         )
     except FileNotFoundError:
         return f"{path} is missing."
     except OSError as error:
         return f"{path} cannot be read: {error}."
+
+
+def _copied(blocks: Iterator[bytes], target: Path | None) -> Iterator[bytes]:
+    if target is None:
+        yield from blocks
+        return
+    try:
+        with open(target, "xb") as copy:
+            for block in blocks:
+                copy.write(block)
+                yield block
+    except OSError as error:
+        raise Retryable(f"{target} cannot be written: {error}") from error
 
 
 def _blocks(path: Path) -> Iterator[bytes]:

@@ -49,7 +49,7 @@ def files_of(manifest: Manifest) -> Iterator[FileHandle]:
     for subtask in manifest.subtasks:
         for operator in subtask.operators:
             for state in operator.states:
-                yield state.file
+                yield from state.files
 
 
 def _decode(where: str, content: bytes) -> Manifest:

@@ -9,6 +9,7 @@ Source: Flink, `JobManagerCheckpointStorage` and `ByteStreamStateHandle`.
 
 import threading
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import msgspec
 import pyarrow as pa
@@ -48,8 +49,14 @@ class MemoryCheckpointStore:
         open_format: bool,
     ) -> FileHandle:
         name = file_name(stem, open_format=open_format)
+        return self._kept(name, encoded(schema, batches, open_format=open_format))
+
+    def write_file(self, location: str, name: str, pieces: Iterable[bytes]) -> FileHandle:
+        return self._kept(name, pieces)
+
+    def _kept(self, name: str, pieces: Iterable[bytes | memoryview]) -> FileHandle:
         digest, content = RunningDigest(), bytearray()
-        for piece in encoded(schema, batches, open_format=open_format):
+        for piece in pieces:
             digest.update(piece)
             content += piece
             if digest.length > self._max_state_bytes:
@@ -61,6 +68,15 @@ class MemoryCheckpointStore:
         if problem is not None or file.content is None:
             raise CorruptSnapshot(problem or _missing(location, file))
         yield from decoded(file.name, pa.py_buffer(file.content))
+
+    def fetch(self, location: str, file: FileHandle, target: Path) -> None:
+        problem = _problem_of(location, file)
+        if problem is not None or file.content is None:
+            raise CorruptSnapshot(problem or _missing(location, file))
+        try:
+            target.write_bytes(file.content)
+        except OSError as error:
+            raise Retryable(f"{target} cannot be written: {error}") from error
 
     def publish(self, location: str, manifest: Manifest) -> Publication:
         content = seal(manifest)
@@ -94,6 +110,9 @@ class MemoryCheckpointStore:
 
     def names(self, root: str) -> list[str]:
         return [location.rpartition("/")[2] for location in self.published(root)]
+
+    def delete(self, location: str, names: Iterable[str]) -> None:
+        """Files are parts of manifests; they go with the last of these."""
 
     def discard(self, location: str) -> None:
         with self._lock:

@@ -9,6 +9,7 @@ import contextlib
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
+from pathlib import Path
 
 import obstore
 import pyarrow as pa
@@ -27,7 +28,7 @@ from pipelines.storage.manifest_file import MANIFEST, files_of, missing, seal, u
 from pipelines.storage.object_clients import ObjectClients, ObjectStoreLimits, reason_of
 from pipelines.storage.roots import ObjectPrefix, StorageRoots
 from pipelines.storage.state_file import Piece, decoded, encoded, file_name
-from pipelines.storage.store import Damage, Publication
+from pipelines.storage.store import Damage, Publication, checked_names, location_of
 
 Keep = Callable[[bytes], object]
 STORE_ERRORS = (BaseError, OSError)
@@ -52,12 +53,17 @@ class ObjectCheckpointStore:
         *,
         open_format: bool,
     ) -> FileHandle:
-        prefix = self._roots.prefix(location)
         name = file_name(stem, open_format=open_format)
+        return self._write(location, name, encoded(schema, batches, open_format=open_format))
+
+    def write_file(self, location: str, name: str, pieces: Iterable[bytes]) -> FileHandle:
+        return self._write(location, name, map(memoryview, pieces))
+
+    def _write(self, location: str, name: str, pieces: Iterable[Piece]) -> FileHandle:
+        prefix = self._roots.prefix(location)
         digest = RunningDigest()
-        pieces = _digested(encoded(schema, batches, open_format=open_format), digest)
         try:
-            self._upload(prefix, name, pieces)
+            self._upload(prefix, name, _digested(pieces, digest))
         except STORE_ERRORS as error:
             raise Retryable(
                 f"{name} cannot be written to {location}: {reason_of(error)}"
@@ -66,7 +72,7 @@ class ObjectCheckpointStore:
 
     def read_batches(self, location: str, file: FileHandle) -> Iterator[pa.RecordBatch]:
         """The file is held in an unlinked temporary file, mapped, while its rows are in use."""
-        prefix = self._roots.prefix(location)
+        prefix = self._prefix_of(location, file)
         with tempfile.TemporaryFile(prefix="restore-") as spool:
             problem = self._problem_of(prefix, file, spool.write)
             if problem is not None:
@@ -74,6 +80,15 @@ class ObjectCheckpointStore:
             spool.flush()
             content = pa.memory_map(f"/proc/self/fd/{spool.fileno()}").read_buffer()
         yield from decoded(file.name, content)
+
+    def fetch(self, location: str, file: FileHandle, target: Path) -> None:
+        try:
+            with open(target, "xb") as copy:
+                problem = self._problem_of(self._prefix_of(location, file), file, copy.write)
+        except OSError as error:
+            raise Retryable(f"{target} cannot be written: {error}") from error
+        if problem is not None:
+            raise CorruptSnapshot(problem)
 
     def publish(self, location: str, manifest: Manifest) -> Publication:
         """Raises Retryable when the storage fails; whether it was published is then unknown, so the
@@ -101,8 +116,10 @@ class ObjectCheckpointStore:
             manifest = self.manifest(location)
         except CorruptSnapshot as error:
             return [Damage(MANIFEST, str(error))]
-        prefix = self._roots.prefix(location)
-        problems = ((file, self._problem_of(prefix, file, _forget)) for file in files_of(manifest))
+        problems = (
+            (file, self._problem_of(self._prefix_of(location, file), file, _forget))
+            for file in files_of(manifest)
+        )
         return [Damage(file.name, problem) for file, problem in problems if problem is not None]
 
     def published(self, root: str) -> list[str]:
@@ -121,6 +138,20 @@ class ObjectCheckpointStore:
             raise Retryable(f"{root} cannot be listed: {reason_of(error)}") from error
         paths = [*found["common_prefixes"], *(entry["path"] for entry in found["objects"])]
         return [path.rstrip("/").rpartition("/")[2] for path in paths]
+
+    def delete(self, location: str, names: Iterable[str]) -> None:
+        prefix = self._roots.prefix(location)
+        keys = [_key(prefix, name) for name in checked_names(location, names)]
+        try:
+            if keys:
+                obstore.delete(self._clients.of(prefix), keys)
+        except FileNotFoundError:
+            pass  # deleted before
+        except STORE_ERRORS as error:
+            raise Retryable(f"Files cannot be deleted in {location}: {reason_of(error)}") from error
+
+    def _prefix_of(self, location: str, file: FileHandle) -> ObjectPrefix:
+        return self._roots.prefix(location_of(location, file))
 
     def discard(self, location: str) -> None:
         """Raises Retryable when the manifest cannot be deleted; then the point is whole."""

@@ -2,17 +2,41 @@
 
 A checkpoint is a directory (`location`: an absolute path or URL prefix). Data files may appear in
 any order and under names that no other attempt uses; the manifest is created if absent, after
-every file it names is durable. A directory without a manifest is garbage.
+every file it names is durable. A directory without a manifest is garbage, except `shared`, which
+lies beside the checkpoints of a run and holds files that several of them refer to.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
+from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
 
+from pipelines.domain.errors import Rejected
 from pipelines.domain.snapshots import FileHandle, Manifest
+
+SHARED = "shared"
+
+
+def shared_location(location: str) -> str:
+    """Where the checkpoint at `location` finds the files that it shares with others."""
+    return f"{location.rstrip('/').rpartition('/')[0]}/{SHARED}"
+
+
+def location_of(location: str, file: FileHandle) -> str:
+    """Where a file of the checkpoint at `location` lies."""
+    return shared_location(location) if file.is_shared else location
+
+
+def checked_names(location: str, names: Iterable[str]) -> list[str]:
+    """Raises Rejected for what is no plain name: nothing outside of `location` is touched."""
+    checked = list(names)
+    for name in checked:
+        if "/" in name or name in ("", ".", ".."):
+            raise Rejected(f"{name!r} is no file name in {location}; nothing is deleted.")
+    return checked
 
 
 class Publication(Enum):
@@ -55,6 +79,19 @@ class CheckpointStore(Protocol):
         """
         ...
 
+    def write_file(self, location: str, name: str, pieces: Iterable[bytes]) -> FileHandle:
+        """Write one durable file as it comes. Raises Retryable like `write_batches`."""
+        ...
+
+    def fetch(self, location: str, file: FileHandle, target: Path) -> None:
+        """Copy a file to the local disk while length and digest are verified.
+
+        Raises:
+            CorruptSnapshot: the file is missing, truncated or altered; `target` is not to be used.
+            Retryable: the storage does not answer, or the local disk is full.
+        """
+        ...
+
     def publish(self, location: str, manifest: Manifest) -> Publication:
         """Make the checkpoint complete: durable, atomic, create-if-absent.
 
@@ -82,6 +119,14 @@ class CheckpointStore(Protocol):
 
     def names(self, root: str) -> list[str]:
         """Of everything directly below `root`, complete or not; for a driver's start only."""
+        ...
+
+    def delete(self, location: str, names: Iterable[str]) -> None:
+        """Delete files that no manifest names any more; those that are not there are passed over.
+
+        Raises:
+            Retryable: some could not be deleted.
+        """
         ...
 
     def discard(self, location: str) -> None:

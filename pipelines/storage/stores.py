@@ -5,6 +5,7 @@ A run may keep checkpoints in one kind and savepoints in another, or be restored
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -44,6 +45,12 @@ class CheckpointStores:
     def read_batches(self, location: str, file: FileHandle) -> Iterator[pa.RecordBatch]:
         return self._of(location).read_batches(location, file)
 
+    def write_file(self, location: str, name: str, pieces: Iterable[bytes]) -> FileHandle:
+        return self._of(location).write_file(location, name, pieces)
+
+    def fetch(self, location: str, file: FileHandle, target: Path) -> None:
+        self._of(location).fetch(location, file, target)
+
     def publish(self, location: str, manifest: Manifest) -> Publication:
         return self._of(location).publish(location, manifest)
 
@@ -58,6 +65,9 @@ class CheckpointStores:
 
     def names(self, root: str) -> list[str]:
         return self._of(root).names(root)
+
+    def delete(self, location: str, names: Iterable[str]) -> None:
+        self._of(location).delete(location, names)
 
     def discard(self, location: str) -> None:
         self._of(location).discard(location)

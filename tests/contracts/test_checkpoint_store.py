@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from pipelines.domain.errors import CorruptSnapshot
+from pipelines.domain.errors import CorruptSnapshot, Rejected
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.snapshots import (
     FORMAT_VERSION,
@@ -18,10 +18,11 @@ from pipelines.domain.snapshots import (
     Manifest,
     OperatorSnapshot,
     StateHandle,
+    StatePart,
     SubtaskSnapshot,
 )
 from pipelines.domain.status import CheckpointKind
-from pipelines.storage.store import CheckpointStore, Publication
+from pipelines.storage.store import CheckpointStore, Publication, shared_location
 from tests.contracts.stored_points import (
     FilePoints,
     MemoryPoints,
@@ -313,6 +314,84 @@ def test_a_discarded_point_is_gone_and_its_neighbours_are_not(
     assert store.published(location.rpartition("/")[0]) == [neighbour]
     assert points.is_empty(location)
     assert store.verify(neighbour) == []
+
+
+def test_a_file_comes_back_byte_for_byte(
+    points: StoredPoints, location: str, tmp_path: Path
+) -> None:
+    pieces = [b"", bytes(range(256)) * 3_000, b"end"]
+
+    file = points.store.write_file(location, "000012.sst", pieces)
+    points.store.fetch(location, file, tmp_path / "copy")
+
+    assert file.name == "000012.sst"
+    assert (tmp_path / "copy").read_bytes() == b"".join(pieces)
+
+
+@pytest.mark.parametrize("damaging", ["flip", "truncate", "remove"])
+def test_a_damaged_file_is_not_fetched(
+    points: StoredPoints, location: str, damaging: str, tmp_path: Path
+) -> None:
+    file = points.store.write_file(location, "000012.sst", [b"rows"])
+    damaged = points.damaged(location, file, DAMAGES[damaging](b"rows"))
+
+    with pytest.raises(CorruptSnapshot, match=r"000012\.sst"):
+        points.store.fetch(location, damaged, tmp_path / "copy")
+
+
+def test_points_may_share_a_file_that_lies_beside_them(
+    points: StoredPoints, tmp_path: Path
+) -> None:
+    store, root = points.store, f"{points.root}/checkpoints"
+    shared = shared_location(f"{root}/chk-1")
+    written = store.write_batches(shared, "base", SCHEMA, [rows(5)], open_format=False)
+    file = msgspec.structs.replace(written, is_shared=True)
+    for number in (1, 2):
+        store.publish(f"{root}/chk-{number}", manifest_of([file]))
+
+    store.discard(f"{root}/chk-1")
+
+    assert store.verify(f"{root}/chk-2") == []
+    assert sum(batch.num_rows for batch in store.read_batches(f"{root}/chk-2", file)) == 5
+    store.fetch(f"{root}/chk-2", file, tmp_path / "copy")
+    assert store.published(root) == [f"{root}/chk-2"]
+
+
+def test_damage_to_a_further_file_of_a_state_is_found(points: StoredPoints, location: str) -> None:
+    store = points.store
+    base = store.write_batches(location, "base", SCHEMA, [rows(5)], open_format=False)
+    delta = store.write_batches(location, "delta", SCHEMA, [rows(1)], open_format=False)
+    manifest = manifest_of([base])
+    [state] = manifest.subtasks[0].operators[0].states
+    missing = msgspec.structs.replace(delta, name="gone.arrow", content=None)
+    parts = [StatePart(name="", file=delta), StatePart(name="", file=missing)]
+    manifest.subtasks[0].operators[0].states[0] = msgspec.structs.replace(state, parts=parts)
+    store.publish(location, manifest)
+
+    assert [damage.file for damage in store.verify(location)] == ["gone.arrow"]
+
+
+def test_files_are_deleted_by_name_and_others_stay(
+    points: StoredPoints, location: str, tmp_path: Path
+) -> None:
+    store = points.store
+    files = [store.write_file(location, f"{n}.sst", [b"rows"]) for n in range(3)]
+
+    store.delete(location, ["0.sst", "2.sst", "never.sst"])
+    store.delete(location, ["0.sst"])  # a second time is harmless
+    store.delete(location, [])
+
+    store.fetch(location, files[1], tmp_path / "1")
+    if not isinstance(points, MemoryPoints):  # there a file is part of its handle
+        assert store.names(location) == ["1.sst"]
+
+
+@pytest.mark.parametrize("name", ["../chk-2/manifest.json", "/etc/hostname", "..", ""])
+def test_nothing_elsewhere_can_be_deleted(points: StoredPoints, location: str, name: str) -> None:
+    if isinstance(points, MemoryPoints):
+        return  # deletes nothing at all
+    with pytest.raises(Rejected, match="is no file name"):
+        points.store.delete(location, [name])
 
 
 def rows(count: int, first: int = 0) -> pa.RecordBatch:
