@@ -15,6 +15,7 @@ from pipelines.domain.snapshots import Json, OperatorSnapshot, StateHandle, Subt
 from pipelines.runtime.chain import ChainPlace, OperatorCut
 from pipelines.runtime.restoring import StoredCommittables
 from pipelines.state.backend import FrozenState
+from pipelines.storage.memory import check_travels
 from pipelines.storage.store import CheckpointStore
 
 
@@ -35,11 +36,13 @@ class SnapshotWriter:
     def write(self, cut: SubtaskCut, location: str, *, open_format: bool) -> SubtaskSnapshot:
         """Raises Retryable when the storage fails; the caller declines the checkpoint."""
         place = cut.place
-        return SubtaskSnapshot(
+        snapshot = SubtaskSnapshot(
             vertex=place.vertex.uid,
             subtask=place.subtask,
             operators=[self._operator(o, cut, location, open_format) for o in cut.operators],
         )
+        check_travels(state.file for operator in snapshot.operators for state in operator.states)
+        return snapshot
 
     def _operator(
         self, operator: OperatorCut, cut: SubtaskCut, location: str, open_format: bool

@@ -119,6 +119,13 @@ class MemoryCheckpointStore:
             self._points.pop(location, None)
 
 
+def check_travels(files: Iterable[FileHandle]) -> None:
+    """Raises Retryable when what one subtask keeps in memory is too much for a control frame."""
+    total = sum(len(file.content) for file in files if file.content is not None)
+    if total > MAX_POINT_BYTES:
+        raise _too_large("The state of one subtask", f"{MAX_POINT_BYTES} bytes")
+
+
 def _problem_of(location: str, file: FileHandle) -> str | None:
     problem = problem_of_name(location, file.name)
     if problem is not None:
@@ -138,7 +145,7 @@ def _missing(location: str, file: FileHandle) -> str:
 def _too_large(what: str, most: str) -> Retryable:
     return Retryable(
         f"{what} is larger than {most}, the most that the coordinator's memory takes; set"
-        " execution.checkpointing.storage to filesystem, or raise"
+        " execution.checkpointing.storage to filesystem, or, for a single state, raise"
         " execution.checkpointing.jobmanager.max-state-size."
     )
 

@@ -27,6 +27,7 @@ from pipelines.domain.ids import RequestId
 from pipelines.domain.status import JobStatus, KillMoment
 from pipelines.flows.flight_data import prepare
 from tests.driven_run import StartedRun, started_run
+from tests.object_server import ObjectServer, never
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
@@ -58,6 +59,28 @@ def test_a_killed_slot_changes_nothing_in_the_output(
     assert ended.status is JobStatus.FINISHED
     (failure,) = run.of(FailureOccurred)
     assert failure.event.slot == 1  # type: ignore[attr-defined]
+    assert_output_is_exact(flights, tmp_path)
+
+
+def test_a_killed_slot_recovers_from_an_object_store(
+    flights: Path, tmp_path: Path, objects: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = objects.new_root()
+    objects.plan(never)
+    for name, value in {**objects.environment, "FTDASH_STORAGE_ROOTS": root}.items():
+        monkeypatch.setenv(name, value)
+    settings = {**SOONER, "execution.checkpointing.dir": root}
+    parameters = parameters_for(flights, tmp_path, speed=PACED)
+
+    with started_run(tmp_path, "flight_delays", parameters, settings=settings) as run:
+        wait_for_checkpoints(run, 2)
+        os.kill(newest_pid(run, slot=1), signal.SIGKILL)
+        wait_for_checkpoints(run, 2)
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FINISHED
+    assert all(point.path.startswith(f"{root}/") for point in run.completed())
+    assert not list(tmp_path.rglob("manifest.json"))
     assert_output_is_exact(flights, tmp_path)
 
 
