@@ -102,7 +102,8 @@ def test_an_absurd_header_is_refused_before_its_body(kind: int, length: int, cla
     with pytest.raises(ProtocolError, match=claim):
         reader.read()
 
-    assert pa.total_allocated_bytes() == before
+    # What other tests left may be freed meanwhile, so it may be less.
+    assert pa.total_allocated_bytes() <= before
 
 
 @pytest.mark.parametrize("kept", [1, HEADER.size - 1, HEADER.size, HEADER.size + 99])
