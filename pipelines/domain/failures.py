@@ -1,4 +1,10 @@
-"""Why a checkpoint did not complete. Source: Flink, `CheckpointFailureReason` (names and texts)."""
+"""Why a checkpoint did not complete: every reason that Flink knows, with its text and its flags.
+
+Some never occur here, because what they name does not exist (Flink's blocking outputs, a channel
+state file shared by subtasks, ...); they stay in the list, so that a person finds every name.
+
+Source: Flink 2.3, `CheckpointFailureReason`, and `CheckpointFailureManager` for what counts.
+"""
 
 from enum import StrEnum
 
@@ -6,24 +12,66 @@ from enum import StrEnum
 class CheckpointFailureReason(StrEnum):
     """The value is the sentence that is shown; the name is Flink's."""
 
-    NOT_ALL_REQUIRED_TASKS_RUNNING = "Not all required tasks are currently running."
+    PERIODIC_SCHEDULER_SHUTDOWN = "Periodic checkpoint scheduler is shut down."
     TOO_MANY_CHECKPOINT_REQUESTS = "The maximum number of queued checkpoint requests exceeded."
+    MINIMUM_TIME_BETWEEN_CHECKPOINTS = "The minimum time between checkpoints is still pending."
+    NOT_ALL_REQUIRED_TASKS_RUNNING = "Not all required tasks are currently running."
     IO_EXCEPTION = "An exception occurred while triggering the checkpoint. I/O problem detected."
+    BLOCKING_OUTPUT_EXIST = "Blocking output edge exists in running tasks."
     CHECKPOINT_ASYNC_EXCEPTION = "Asynchronous task checkpoint failed."
+    CHANNEL_STATE_SHARED_STREAM_EXCEPTION = (
+        "The checkpoint was aborted due to exception of other subtasks sharing the channel state"
+        " file."
+    )
     CHECKPOINT_EXPIRED = "Checkpoint expired before completing."
     CHECKPOINT_SUBSUMED = "Checkpoint has been subsumed."
     CHECKPOINT_DECLINED = "Checkpoint was declined."
+    CHECKPOINT_DECLINED_TASK_NOT_READY = "Checkpoint was declined (tasks not ready)."
+    CHECKPOINT_DECLINED_TASK_CLOSING = "Checkpoint was declined (task is closing)."
+    CHECKPOINT_DECLINED_SUBSUMED = (
+        "Checkpoint was canceled because a barrier from newer checkpoint was received."
+    )
+    CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER = (
+        "Task received cancellation from one of its inputs."
+    )
+    CHECKPOINT_DECLINED_INPUT_END_OF_STREAM = (
+        "Checkpoint was declined because one input stream is finished."
+    )
     CHECKPOINT_COORDINATOR_SHUTDOWN = "Checkpoint coordinator shut down."
     CHECKPOINT_COORDINATOR_SUSPEND = "Checkpoint coordinator is suspending."
+    JOB_FAILOVER_REGION = "Failover region is restarting."
     TASK_FAILURE = "Task has failed."
+    TASK_CHECKPOINT_FAILURE = "Task local checkpoint failure."
+    UNKNOWN_TASK_CHECKPOINT_NOTIFICATION_FAILURE = "Unknown task for the checkpoint to notify."
     FINALIZE_CHECKPOINT_FAILURE = "Failure to finalize checkpoint."
+    TRIGGER_CHECKPOINT_FAILURE = "Trigger checkpoint failure."
+
+    @property
+    def is_preflight(self) -> bool:
+        """It fails before or while it is triggered; no subtask has heard of it."""
+        return self in _PREFLIGHT
 
     @property
     def counts_against_tolerance(self) -> bool:
-        return self in (
-            CheckpointFailureReason.IO_EXCEPTION,
-            CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION,
-            CheckpointFailureReason.CHECKPOINT_EXPIRED,
-            CheckpointFailureReason.CHECKPOINT_DECLINED,
-            CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE,
-        )
+        return self in _COUNTED
+
+
+_PREFLIGHT = frozenset(
+    {
+        CheckpointFailureReason.PERIODIC_SCHEDULER_SHUTDOWN,
+        CheckpointFailureReason.TOO_MANY_CHECKPOINT_REQUESTS,
+        CheckpointFailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS,
+        CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING,
+        CheckpointFailureReason.IO_EXCEPTION,
+        CheckpointFailureReason.BLOCKING_OUTPUT_EXIST,
+    }
+)
+_COUNTED = frozenset(
+    {
+        CheckpointFailureReason.IO_EXCEPTION,
+        CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION,
+        CheckpointFailureReason.CHECKPOINT_EXPIRED,
+        CheckpointFailureReason.CHECKPOINT_DECLINED,
+        CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE,
+    }
+)

@@ -42,7 +42,18 @@ def _memory_has_no_directory(settings: Settings) -> str | None:
     )
 
 
+def _pause_means_one_at_a_time(settings: Settings) -> str | None:
+    if settings.min_pause_ms == 0 or settings.max_concurrent_checkpoints == 1:
+        return None
+    return (
+        "execution.checkpointing.min-pause needs checkpoints one after the other, and"
+        " execution.checkpointing.max-concurrent-checkpoints is"
+        f" {settings.max_concurrent_checkpoints}; set one of them back to its default."
+    )
+
+
 RULES: tuple[Rule, ...] = (
     _memory_has_no_directory,
+    _pause_means_one_at_a_time,
     _backoff_grows,
 )

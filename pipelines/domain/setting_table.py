@@ -19,12 +19,6 @@ from pipelines.domain.storage_settings import STORAGE_DEFINITIONS
 _CHECKPOINTING = "execution.checkpointing."
 
 
-def _only_one_at_a_time(text: str) -> int:
-    if text != "1":
-        raise ValueError("only 1 is supported, checkpoints run one after the other")
-    return 1
-
-
 DEFINITIONS = (
     Definition(
         _CHECKPOINTING + "interval",
@@ -46,21 +40,24 @@ DEFINITIONS = (
         "min_pause_ms",
         "0",
         duration_of_at_least(0),
-        "Least time from the end of one checkpoint to the start of the next periodic one.",
+        "Least time from the end of one checkpoint to the start of the next periodic one. Needs"
+        " max-concurrent-checkpoints = 1.",
     ),
     Definition(
         _CHECKPOINTING + "max-concurrent-checkpoints",
         "max_concurrent_checkpoints",
         "1",
-        _only_one_at_a_time,
-        "How many checkpoints may be under way at once. Only 1 is supported.",
+        count_of_at_least(1),
+        "How many checkpoints may be under way at once. A savepoint does not wait for a place.",
     ),
     Definition(
         _CHECKPOINTING + "tolerable-failed-checkpoints",
         "tolerable_failed_checkpoints",
         "0",
         count_of_at_least(0),
-        "Failed checkpoints in a row that are tolerated; one more and the run restarts.",
+        "Failed checkpoints in a row that are tolerated; one more and the run restarts. As in Flink"
+        " a checkpoint counts that expired, that a subtask or the storage failed, or that could not"
+        " be started; a savepoint only when a subtask failed it.",
     ),
     Definition(
         _CHECKPOINTING + "num-retained",

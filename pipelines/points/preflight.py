@@ -18,10 +18,10 @@ from pipelines.domain.preflight import Check, Finding, Measured, Outcome, Verdic
 from pipelines.domain.snapshots import Manifest
 from pipelines.flows.registry import flow
 from pipelines.protocol.compatibility import Compatibility, Target, compare
-from pipelines.runtime.checkpoint_host import source_records_of
 from pipelines.runtime.declared_states import declared_states
 from pipelines.runtime.restore_points import unreachable
 from pipelines.runtime.restoring import StoredCommittables
+from pipelines.runtime.underway import source_records_of
 from pipelines.storage.manifest_file import files_of
 from pipelines.storage.store import CheckpointStore
 from pipelines.stream import Pipeline

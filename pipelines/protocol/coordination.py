@@ -1,191 +1,208 @@
-"""The life of a checkpoint between its trigger and its end, as the coordinator sees it.
+"""The life of checkpoints between their trigger and their end, as the coordinator sees it.
 
 Pure. A checkpoint collects one acknowledgement of every subtask, is then finalized (the host
 publishes the manifest), and only a published manifest makes it complete. Anything else aborts it,
-for a named reason. Acknowledgements of unknown, ended or foreign checkpoints change nothing.
+for a named reason. Several may be under way; a completed one subsumes those before it, except
+savepoints, which somebody waits for. Manifests are written one after the other, so what is durable
+and what is reported as complete never differ by more than one.
 
-Source: Flink, `CheckpointCoordinator`, `PendingCheckpoint`, `CheckpointFailureManager`.
+How many may be under way, and when the next one starts, is `triggering`; which failures count
+against the run is `tolerance`.
+
+Source: Flink, `CheckpointCoordinator`, `PendingCheckpoint`.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 from pipelines.domain.errors import InvariantViolated, check
 from pipelines.domain.failures import CheckpointFailureReason
-from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.domain.ids import CheckpointId
 from pipelines.domain.snapshots import SubtaskSnapshot
+from pipelines.domain.status import CheckpointKind
+from pipelines.protocol.checkpoint_effects import (
+    AbortCheckpoint,
+    Complete,
+    CoordinationEffect,
+    DiscardLate,
+    FailAttempt,
+    Finalize,
+    Inject,
+    SubtaskId,
+)
+from pipelines.protocol.tolerance import FailureTolerance
 from pipelines.protocol.triggering import TriggerRequest
 
-
-class SubtaskId(NamedTuple):
-    vertex: Uid
-    subtask: int
-
-
-@dataclass(frozen=True, slots=True)
-class Inject:
-    """Send the barrier into the stream at every source subtask."""
-
-    checkpoint_id: CheckpointId
-    request: TriggerRequest
-
-
-@dataclass(frozen=True, slots=True)
-class Finalize:
-    """All have acknowledged: write the manifest, then report `on_published` or `on_unpublished`."""
-
-    checkpoint_id: CheckpointId
-    request: TriggerRequest
-    snapshots: tuple[SubtaskSnapshot, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Complete:
-    """The manifest is durable: record the point and tell every subtask."""
-
-    checkpoint_id: CheckpointId
-    request: TriggerRequest
-
-
-@dataclass(frozen=True, slots=True)
-class AbortCheckpoint:
-    """Tell every subtask, delete what was written, answer who asked."""
-
-    checkpoint_id: CheckpointId
-    request: TriggerRequest
-    reason: CheckpointFailureReason
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class FailAttempt:
-    """More checkpoints in a row failed than are tolerated."""
-
-    message: str
-
-
-CoordinationEffect = Inject | Finalize | Complete | AbortCheckpoint | FailAttempt
+ABANDONED_REMEMBERED_MAX = 1_000
+"""Of so many aborted checkpoints late files are still recognised."""
 
 
 @dataclass(slots=True)
 class _Pending:
     checkpoint_id: CheckpointId
     request: TriggerRequest
-    snapshots: dict[SubtaskId, SubtaskSnapshot]
-    is_finalizing: bool = False
+    snapshots: dict[SubtaskId, SubtaskSnapshot] = field(default_factory=dict)
+
+    @property
+    def can_be_subsumed(self) -> bool:
+        is_savepoint = self.request.kind is CheckpointKind.SAVEPOINT
+        return not is_savepoint and not self.request.stops_run
 
 
 class CheckpointCoordinator:
     """Guarantee: `Complete(n)` only after every subtask of the attempt acknowledged n and its
     manifest was published; every `Inject` is followed by exactly one `Complete` or
-    `AbortCheckpoint`; ids are never used twice.
+    `AbortCheckpoint`; ids are never used twice; at most one `Finalize` awaits its outcome.
 
     Needs a host that passes in acknowledgements of the current attempt only (see `fencing`).
     """
 
     def __init__(self, *, first_id: CheckpointId, tolerable_failures: int) -> None:
         self._next_id = first_id
-        self._tolerable_failures = tolerable_failures
-        self._failures_in_a_row = 0
+        self._tolerance = FailureTolerance(tolerable_failures)
         self._subtasks: frozenset[SubtaskId] = frozenset()
-        self._pending: _Pending | None = None
+        self._pending: dict[CheckpointId, _Pending] = {}  # in order of their ids
+        self._writing: CheckpointId | None = None  # its manifest
+        self._abandoned: dict[CheckpointId, TriggerRequest] = {}  # by this attempt, oldest first
 
     @property
-    def pending_id(self) -> CheckpointId | None:
-        return self._pending.checkpoint_id if self._pending else None
+    def next_id(self) -> CheckpointId:
+        """Above every id that was used."""
+        return self._next_id
 
-    def acknowledged_count(self) -> int:
-        return len(self._pending.snapshots) if self._pending else 0
+    @property
+    def pending_ids(self) -> tuple[CheckpointId, ...]:
+        """Oldest first."""
+        return tuple(self._pending)
+
+    def acknowledged_count(self, checkpoint_id: CheckpointId) -> int:
+        pending = self._pending.get(checkpoint_id)
+        return len(pending.snapshots) if pending else 0
+
+    def tolerate(self, failures: int) -> None:
+        """From the next failure on, so many in a row are tolerated."""
+        self._tolerance.tolerable = failures
 
     def on_running(self, subtasks: Iterable[SubtaskId]) -> None:
-        check(self._pending is None, "an attempt starts without a pending checkpoint")
+        check(not self._pending, "an attempt starts without a pending checkpoint")
         self._subtasks = frozenset(subtasks)
-        self._failures_in_a_row = 0
+        self._abandoned = {}
 
     def on_stopped(self, reason: CheckpointFailureReason, why: str) -> list[CoordinationEffect]:
         """The attempt is over; a manifest that is being written may still become durable, so the
         host passes the outcome in first."""
+        check(self._writing is None, "the outcome of a manifest is passed in first")
         self._subtasks = frozenset()
-        return self._abort(reason, why, counts=False)
+        return [self._abort(pending, reason, why) for pending in list(self._pending.values())]
 
     def on_trigger(self, request: TriggerRequest) -> list[CoordinationEffect]:
         check(bool(self._subtasks), "a checkpoint is triggered while all subtasks run")
-        check(self._pending is None, "one checkpoint at a time")
         checkpoint_id = self._next_id
         self._next_id = CheckpointId(checkpoint_id + 1)
-        self._pending = _Pending(checkpoint_id, request, {})
+        self._pending[checkpoint_id] = _Pending(checkpoint_id, request)
         return [Inject(checkpoint_id, request)]
 
     def on_acknowledged(
         self, checkpoint_id: CheckpointId, snapshot: SubtaskSnapshot
     ) -> list[CoordinationEffect]:
-        """Late, repeated and unknown acknowledgements change nothing."""
-        pending = self._pending
+        """Repeated and unknown acknowledgements change nothing; late ones leave files behind."""
+        pending = self._pending.get(checkpoint_id)
         subtask = SubtaskId(snapshot.vertex, snapshot.subtask)
-        if pending is None or not self._is_collecting(checkpoint_id):
-            return []
+        if pending is None:
+            return self._discard_late(checkpoint_id)
         if subtask not in self._subtasks or subtask in pending.snapshots:
             return []
         pending.snapshots[subtask] = snapshot
-        if pending.snapshots.keys() != self._subtasks:
-            return []
-        pending.is_finalizing = True
-        ordered = tuple(pending.snapshots[key] for key in sorted(pending.snapshots))
-        return [Finalize(checkpoint_id, pending.request, ordered)]
+        return self._finalize_next()
 
     def on_declined(
         self, checkpoint_id: CheckpointId, reason: CheckpointFailureReason, why: str
     ) -> list[CoordinationEffect]:
-        """Too late once the manifest is being written: it may already be durable."""
-        return self._abort(reason, why) if self._is_collecting(checkpoint_id) else []
+        """Too late once all have acknowledged: nothing is missing any more."""
+        pending = self._pending.get(checkpoint_id)
+        if pending is None:
+            return self._discard_late(checkpoint_id)
+        if self._is_ready(pending):
+            return []
+        return self._fail(pending, reason, why, by_subtask=True)
 
     def on_expired(self, checkpoint_id: CheckpointId) -> list[CoordinationEffect]:
-        """Too late once the manifest is being written, likewise."""
-        pending = self._pending
-        if pending is None or not self._is_collecting(checkpoint_id):
+        """Too late while the manifest is being written: it may already be durable."""
+        pending = self._pending.get(checkpoint_id)
+        if pending is None or self._writing == checkpoint_id:
             return []
         missing = sorted(self._subtasks - pending.snapshots.keys())
         names = ", ".join(f"{vertex}[{subtask}]" for vertex, subtask in missing)
-        return self._abort(CheckpointFailureReason.CHECKPOINT_EXPIRED, f"still missing: {names}")
+        why = f"still missing: {names}" if missing else "an older manifest is being written"
+        return self._fail(pending, CheckpointFailureReason.CHECKPOINT_EXPIRED, why)
 
     def on_published(self, checkpoint_id: CheckpointId) -> list[CoordinationEffect]:
-        pending = self._finalizing(checkpoint_id)
-        self._pending = None
-        self._failures_in_a_row = 0
-        return [Complete(checkpoint_id, pending.request)]
+        """Complete it, subsume what is older, go on with the next manifest."""
+        published = self._take_written(checkpoint_id)
+        del self._pending[checkpoint_id]
+        self._tolerance.on_completed(checkpoint_id)
+        older = [p for p in self._pending.values() if p.checkpoint_id < checkpoint_id]
+        reason, why = CheckpointFailureReason.CHECKPOINT_SUBSUMED, f"by checkpoint {checkpoint_id}"
+        return [
+            Complete(checkpoint_id, published.request),
+            *(self._abort(pending, reason, why) for pending in older if pending.can_be_subsumed),
+            *self._finalize_next(),
+        ]
 
     def on_unpublished(self, checkpoint_id: CheckpointId, why: str) -> list[CoordinationEffect]:
-        self._finalizing(checkpoint_id)
-        return self._abort(CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE, why)
+        pending = self._take_written(checkpoint_id)
+        reason = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
+        aborted, *attempt_failed = self._fail(pending, reason, why)
+        return [aborted, *self._finalize_next(), *attempt_failed]
 
-    def _is_collecting(self, checkpoint_id: CheckpointId) -> bool:
-        pending = self._pending
-        if pending is None or pending.checkpoint_id != checkpoint_id:
-            return False
-        return not pending.is_finalizing
+    def _is_ready(self, pending: _Pending) -> bool:
+        return len(pending.snapshots) == len(self._subtasks)
 
-    def _finalizing(self, checkpoint_id: CheckpointId) -> _Pending:
-        pending = self._pending
-        if pending is None or not pending.is_finalizing or pending.checkpoint_id != checkpoint_id:
+    def _finalize_next(self) -> list[CoordinationEffect]:
+        """The oldest that all have acknowledged, unless a manifest is being written."""
+        if self._writing is not None:
+            return []
+        ready = next((p for p in self._pending.values() if self._is_ready(p)), None)
+        if ready is None:
+            return []
+        self._writing = ready.checkpoint_id
+        ordered = tuple(ready.snapshots[key] for key in sorted(ready.snapshots))
+        return [Finalize(ready.checkpoint_id, ready.request, ordered)]
+
+    def _take_written(self, checkpoint_id: CheckpointId) -> _Pending:
+        pending = self._pending.get(checkpoint_id)
+        if pending is None or self._writing != checkpoint_id:
             raise InvariantViolated(f"only a finalizing checkpoint is published: {checkpoint_id}")
+        self._writing = None
         return pending
 
-    def _abort(
-        self, reason: CheckpointFailureReason, why: str, *, counts: bool = True
+    def _discard_late(self, checkpoint_id: CheckpointId) -> list[CoordinationEffect]:
+        request = self._abandoned.get(checkpoint_id)
+        return [] if request is None else [DiscardLate(checkpoint_id, request)]
+
+    def _fail(
+        self,
+        pending: _Pending,
+        reason: CheckpointFailureReason,
+        why: str,
+        *,
+        by_subtask: bool = False,
     ) -> list[CoordinationEffect]:
-        pending, self._pending = self._pending, None
-        if pending is None:
-            return []
-        effects: list[CoordinationEffect] = [
-            AbortCheckpoint(pending.checkpoint_id, pending.request, reason, why)
-        ]
-        if counts and reason.counts_against_tolerance:
-            effects += self._count_failure()
+        effects: list[CoordinationEffect] = [self._abort(pending, reason, why)]
+        is_savepoint = pending.request.kind is CheckpointKind.SAVEPOINT
+        if self._tolerance.is_exceeded_by(
+            pending.checkpoint_id, reason, is_savepoint=is_savepoint, by_subtask=by_subtask
+        ):
+            message = "Exceeded checkpoint tolerable failure threshold."
+            effects.append(FailAttempt(f"{message} The latest one failed: {reason} {why}"))
         return effects
 
-    def _count_failure(self) -> list[CoordinationEffect]:
-        self._failures_in_a_row += 1
-        if self._failures_in_a_row <= self._tolerable_failures:
-            return []
-        return [FailAttempt("Exceeded checkpoint tolerable failure threshold.")]
+    def _abort(
+        self, pending: _Pending, reason: CheckpointFailureReason, why: str
+    ) -> AbortCheckpoint:
+        checkpoint_id, request = pending.checkpoint_id, pending.request
+        del self._pending[checkpoint_id]
+        self._abandoned[checkpoint_id] = request
+        if len(self._abandoned) > ABANDONED_REMEMBERED_MAX:
+            del self._abandoned[next(iter(self._abandoned))]
+        return AbortCheckpoint(checkpoint_id, request, reason, why)

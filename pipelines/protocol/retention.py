@@ -37,6 +37,7 @@ class RetainedPoints:
     def on_completed(self, point: RetainedPoint) -> list[RetainedPoint]:
         """Record the point; what it makes superfluous, oldest first."""
         self._points.append(point)
+        self._points.sort(key=RetainedPoint.order)  # a slow savepoint may complete late
         checkpoints = [p for p in self._points if not p.is_savepoint]
         superfluous = checkpoints[: max(0, len(checkpoints) - self._count)]
         self._points = [p for p in self._points if p not in superfluous]

@@ -1,7 +1,9 @@
 """When the next checkpoint starts, and on whose behalf.
 
 Pure: time is passed in. Order of requests: savepoints, then what a person asked for, then the
-periodic one; at most one checkpoint is under way; the minimum pause delays only periodic ones.
+periodic one. At most `max_concurrent` are under way; a forced request does not wait for a free
+place, as a savepoint under aligned checkpoints. The minimum pause delays only periodic ones, and
+needs a concurrency of one. After a request that stops the run nothing starts until it has ended.
 
 Source: Flink, `CheckpointRequestDecider`.
 """
@@ -9,6 +11,7 @@ Source: Flink, `CheckpointRequestDecider`.
 from dataclasses import dataclass, field
 
 from pipelines.domain.errors import check
+from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import CheckpointKind, SavepointFormat
 
@@ -31,8 +34,31 @@ FINAL = TriggerRequest(CheckpointKind.FINAL, stops_run=True)
 
 
 @dataclass(frozen=True, slots=True)
+class TriggerRules:
+    """The settings that decide; they may change while a run goes on.
+
+    `interval_ms` None: no periodic checkpoints. `forces_savepoints`: they do not wait for a free
+    place. `allows_finished_sources`: checkpoints go on when some source subtasks have read all.
+    """
+
+    interval_ms: float | None
+    min_pause_ms: float = 0.0
+    max_concurrent: int = 1
+    forces_savepoints: bool = True
+    allows_finished_sources: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Start:
     request: TriggerRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """It fails before it gets an id."""
+
+    request: TriggerRequest
+    reason: CheckpointFailureReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,27 +70,55 @@ class WaitUntil:
 
 @dataclass(slots=True)
 class TriggerDecider:
-    """Guarantee: no two checkpoints at once, and no request overtaken by a lesser one."""
+    """Guarantee: never more under way than the rules allow, savepoints that are forced aside, and
+    no request overtaken by a lesser one.
 
-    interval_ms: float
-    min_pause_ms: float
+    `first_delay_ms` of `on_running` is the phase of the periodic schedule: Flink draws it, so that
+    runs that start together do not checkpoint together.
+    """
+
+    rules: TriggerRules
     max_queued: int = MAX_QUEUED_REQUESTS
     _queue: list[TriggerRequest] = field(default_factory=list)
-    _due_ms: float | None = None  # of the next periodic one; None while no attempt runs
+    _is_running: bool = False
+    _due_ms: float | None = None  # of the next periodic one; None: there is none
     _last_end_ms: float | None = None
-    _under_way: bool = False
-    _sources_ended: bool = False
+    _under_way: int = 0
+    _is_stopping: bool = False  # what stops the run is under way
+    _sources_finished: bool = False  # some subtasks of them
+    _sources_ended: bool = False  # all of them
 
-    def on_running(self, now_ms: float) -> None:
+    def __post_init__(self) -> None:
+        _check_rules(self.rules)
+
+    @property
+    def has_free_place(self) -> bool:
+        return self._under_way < self.rules.max_concurrent
+
+    def on_running(self, now_ms: float, first_delay_ms: float | None = None) -> None:
         """All subtasks run: the periodic schedule starts."""
-        self._due_ms = now_ms + self.interval_ms
-        self._under_way = False
-        self._sources_ended = False
+        delay_ms = self.rules.interval_ms if first_delay_ms is None else first_delay_ms
+        self._is_running = True
+        self._due_ms = None if self.rules.interval_ms is None else now_ms + (delay_ms or 0.0)
+        self._under_way = 0
+        self._is_stopping = self._sources_finished = self._sources_ended = False
 
     def on_stopped(self) -> None:
         """The attempt is over; requests stay queued for the next one."""
-        self._due_ms = None
-        self._under_way = False
+        self._is_running = False
+        self._under_way = 0
+        self._is_stopping = False
+
+    def on_rules(self, rules: TriggerRules, now_ms: float) -> None:
+        """From now on these hold; another interval starts a beat of its own."""
+        _check_rules(rules)
+        if rules.interval_ms != self.rules.interval_ms:
+            self._due_ms = None if rules.interval_ms is None else now_ms + rules.interval_ms
+        self.rules = rules
+
+    def on_source_finished(self) -> None:
+        """A subtask of a source has read everything."""
+        self._sources_finished = True
 
     def on_sources_ended(self) -> None:
         """Nothing more will be read: the next checkpoint is the final one."""
@@ -78,36 +132,66 @@ class TriggerDecider:
         self._queue.sort(key=_rank)  # stable: equals stay in order of arrival
         return True
 
-    def drop_requests(self) -> list[TriggerRequest]:
-        """The run ends: nobody will serve these any more."""
-        dropped, self._queue = self._queue, []
-        return dropped
-
-    def next(self, now_ms: float) -> Start | WaitUntil:
-        if self._due_ms is None or self._under_way:
+    def next(self, now_ms: float) -> Start | Refuse | WaitUntil:
+        """What to do now; the host reports it back before it asks again."""
+        if not self._is_running or self._is_stopping:
             return WaitUntil(None)
-        if self._queue:
-            return Start(self._queue[0])
-        if self._sources_ended:
-            return Start(FINAL)
-        due_ms = self._due_ms
-        if self._last_end_ms is not None:
-            due_ms = max(due_ms, self._last_end_ms + self.min_pause_ms)
-        return Start(PERIODIC) if now_ms >= due_ms else WaitUntil(due_ms)
+        if not self.has_free_place:
+            return self._next_forced()
+        request = self._queue[0] if self._queue else FINAL if self._sources_ended else PERIODIC
+        due_ms = self._periodic_due_ms() if request is PERIODIC else now_ms
+        if due_ms is None or now_ms < due_ms:
+            return WaitUntil(due_ms)
+        return self._refusal(request) or Start(request)
 
     def on_started(self, request: TriggerRequest, now_ms: float) -> None:
         """The periodic schedule keeps its beat; beats that were missed are not made up for."""
-        check(self._due_ms is not None and not self._under_way, "one checkpoint at a time")
-        self._under_way = True
-        if self._queue and self._queue[0] is request:
-            self._queue.pop(0)
-        elif self._due_ms is not None:
-            self._due_ms = max(self._due_ms + self.interval_ms, now_ms)
+        check(self._is_running and not self._is_stopping, "checkpoints may start")
+        check(self.has_free_place or self._is_forced(request), "a place is free", request=request)
+        self._under_way += 1
+        self._is_stopping = request.stops_run
+        self._on_taken(request, now_ms)
 
-    def on_ended(self, now_ms: float) -> None:
+    def on_refused(self, request: TriggerRequest, now_ms: float) -> None:
+        self._on_taken(request, now_ms)
+
+    def on_ended(self, request: TriggerRequest, now_ms: float) -> None:
         """It completed or was aborted."""
-        self._under_way = False
+        self._under_way = max(0, self._under_way - 1)
         self._last_end_ms = now_ms
+        if request.stops_run:
+            self._is_stopping = False
+
+    def _next_forced(self) -> Start | WaitUntil:
+        if self._queue and self._is_forced(self._queue[0]):
+            return Start(self._queue[0])
+        return WaitUntil(None)
+
+    def _is_forced(self, request: TriggerRequest) -> bool:
+        return self.rules.forces_savepoints and request.kind is CheckpointKind.SAVEPOINT
+
+    def _periodic_due_ms(self) -> float | None:
+        if self._due_ms is None or self._last_end_ms is None:
+            return self._due_ms
+        return max(self._due_ms, self._last_end_ms + self.rules.min_pause_ms)
+
+    def _refusal(self, request: TriggerRequest) -> Refuse | None:
+        may_run = self.rules.allows_finished_sources or not self._sources_finished
+        if may_run or self._sources_ended:
+            return None
+        return Refuse(request, CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING)
+
+    def _on_taken(self, request: TriggerRequest, now_ms: float) -> None:
+        if self._queue and self._queue[0] == request:
+            self._queue.pop(0)
+        elif self._due_ms is not None and self.rules.interval_ms is not None:
+            self._due_ms = max(self._due_ms + self.rules.interval_ms, now_ms)
+
+
+def _check_rules(rules: TriggerRules) -> None:
+    check(rules.max_concurrent >= 1, "at least one checkpoint may be under way", rules=rules)
+    alone = rules.max_concurrent == 1 or rules.min_pause_ms == 0
+    check(alone, "a minimum pause needs a concurrency of one", rules=rules)
 
 
 def _rank(request: TriggerRequest) -> int:

@@ -1,21 +1,17 @@
 """Carries out what the coordinator machines decide: barriers, manifests, retention, answers.
 
-Runs on the job master's thread; manifests are written and old points deleted on an executor, and
-their outcome comes back as an event. Decides nothing itself.
+Runs on the job master's thread; files are written and deleted by `point_files` on an executor, and
+the outcome of a manifest comes back as an event. Decides nothing itself.
 """
 
-import logging
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
-
-import msgspec
+from concurrent.futures import Executor
+from dataclasses import dataclass
 
 from pipelines.domain.clock import Clock
-from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
+from pipelines.domain.errors import CorruptSnapshot, Retryable
 from pipelines.domain.events import (
     CheckpointCommitted,
-    CheckpointCompleted,
     CheckpointDiscarded,
     CheckpointFailed,
     CheckpointTriggered,
@@ -25,54 +21,44 @@ from pipelines.domain.events import (
     ZombieRefused,
 )
 from pipelines.domain.failures import CheckpointFailureReason
-from pipelines.domain.faults import FaultPoint
 from pipelines.domain.graph import JobGraph
 from pipelines.domain.ids import Attempt, CheckpointId, RunId
 from pipelines.domain.operator_ids import operator_id
-from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.places import SnapshotPlaces
 from pipelines.domain.run import RunSpec
 from pipelines.domain.settings import Settings
 from pipelines.domain.snapshots import FORMAT_VERSION, Manifest
 from pipelines.domain.status import CheckpointKind, SavepointFormat
-from pipelines.protocol.coordination import (
+from pipelines.protocol.checkpoint_effects import (
     AbortCheckpoint,
-    CheckpointCoordinator,
     Complete,
     CoordinationEffect,
+    DiscardLate,
     FailAttempt,
     Finalize,
     Inject,
     SubtaskId,
 )
+from pipelines.protocol.coordination import CheckpointCoordinator
 from pipelines.protocol.fencing import AttemptFence, Stale
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
-from pipelines.protocol.triggering import Start, TriggerDecider, TriggerRequest, WaitUntil
+from pipelines.protocol.triggering import (
+    PERIODIC,
+    Refuse,
+    Start,
+    TriggerDecider,
+    TriggerRequest,
+    TriggerRules,
+    WaitUntil,
+)
 from pipelines.runtime.attempt_host import AttemptHost
 from pipelines.runtime.control import Aborted, Acknowledged, Committed, Declined
 from pipelines.runtime.control import Inject as InjectMessage
 from pipelines.runtime.faults import NO_FAULTS, Faults
 from pipelines.runtime.job_events import JobEvent, ManifestWritten
+from pipelines.runtime.point_files import PointFiles
+from pipelines.runtime.underway import Underway
 from pipelines.storage.store import CheckpointStore, Publication
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Underway:
-    """What the host knows of the pending checkpoint, beside the machine's own view."""
-
-    checkpoint_id: CheckpointId
-    kind: CheckpointKind
-    location: str
-    triggered_ms: float  # monotonic
-    trigger_wall_ms: int
-    phases: list[SubtaskPhases] = field(default_factory=list)
-    source_records: int = 0
-    watermarks_ms: list[int] = field(default_factory=list)
-    manifest: Manifest | None = None
-    publication: Future[None] | None = None
-    is_ours: bool = True  # False: another driver has published under this id
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +76,7 @@ class CheckpointSurroundings:
     owns_run: Callable[[Attempt], bool]  # asks the lease, before anything becomes durable
     emit: Callable[[Event], None]
     post: Callable[[JobEvent], None]
+    draw: Callable[[float, float], float]  # a number between two, for the phase of the schedule
     faults: Faults = NO_FAULTS
 
 
@@ -116,25 +103,35 @@ class CheckpointHost:
     ) -> None:
         self._around = surroundings
         self._listener = listener
-        settings = surroundings.settings
+        self._settings = surroundings.settings
         self.points = points
         self.ancestors: list[tuple[RunId, CheckpointId]] = []
         self.last_completed_ms: int | None = None
         self.last_committed_ms: int | None = None
-        self._decider = TriggerDecider(settings.checkpoint_interval_ms, settings.min_pause_ms)
+        self._decider = TriggerDecider(_rules(self._settings))
         self._coordinator = CheckpointCoordinator(
-            first_id=first_id, tolerable_failures=settings.tolerable_failed_checkpoints
+            first_id=first_id, tolerable_failures=self._settings.tolerable_failed_checkpoints
+        )
+        self._files = PointFiles(
+            surroundings.places,
+            surroundings.store,
+            surroundings.executor,
+            surroundings.owns_run,
+            surroundings.post,
+            surroundings.faults,
         )
         self._attempt: AttemptHost | None = None
-        self._underway: _Underway | None = None
+        self._underway: dict[CheckpointId, Underway] = {}  # oldest first
         self._uncommitted: dict[CheckpointId, set[SubtaskId]] = {}
         self._sink_subtasks: set[SubtaskId] = set()
+        self._refusal_shown = False  # of a periodic one, in this attempt
 
     # What the job master passes on.
 
     def on_running(self, attempt: AttemptHost) -> None:
         """All slots run: checkpoints may be triggered."""
         self._attempt = attempt
+        self._refusal_shown = False
         graph, parallelism = self._around.graph, self._around.spec.parallelism
         shapes = graph.shape()
         self._sink_subtasks = {
@@ -147,56 +144,53 @@ class CheckpointHost:
         self._coordinator.on_running(
             SubtaskId(shape.uid, index) for shape in shapes for index in range(parallelism)
         )
-        self._decider.on_running(self._around.clock.monotonic_ms())
+        self._files.sweep(attempt.attempt, self._coordinator.next_id)
+        self._decider.on_running(self._around.clock.monotonic_ms(), self._first_delay_ms())
 
     def on_stopped(self, reason: CheckpointFailureReason, why: str) -> None:
         """The attempt is over. A manifest on its way is waited for: it may make a point."""
-        underway = self._underway
-        if underway is not None and underway.publication is not None:
-            underway.publication.result()  # posts ManifestWritten; its outcome is read below
-            self.on_manifest(self._outcome_of(underway))
+        while (writing := self._writing()) is not None:
+            if writing.publication is not None:
+                writing.publication.result()  # posts ManifestWritten; its outcome is read below
+            self.on_manifest(self._outcome_of(writing))
         self._attempt = None
         self._carry_out(self._coordinator.on_stopped(reason, why))
         self._decider.on_stopped()
 
     def on_request(self, request: TriggerRequest) -> bool:
-        return self._decider.on_request(request)
+        """False: too many are waiting."""
+        is_queued = self._decider.on_request(request)
+        if not is_queued:
+            self._emit_refusal(request, CheckpointFailureReason.TOO_MANY_CHECKPOINT_REQUESTS)
+        return is_queued
 
-    def drop_requests(self) -> list[TriggerRequest]:
-        return self._decider.drop_requests()
+    def on_settings(self, settings: Settings) -> None:
+        """Checkpoints that are under way keep the timeout that they started with."""
+        self._settings = settings
+        self._coordinator.tolerate(settings.tolerable_failed_checkpoints)
+        self._decider.on_rules(_rules(settings), self._around.clock.monotonic_ms())
+
+    def on_source_finished(self) -> None:
+        self._decider.on_source_finished()
 
     def on_sources_ended(self) -> None:
         self._decider.on_sources_ended()
 
     def on_time(self) -> float | None:
-        """Start what is due and expire what is late; when to be called again, monotonic."""
+        """Expire what is late and start what is due; when to be called again, monotonic."""
         now_ms = self._around.clock.monotonic_ms()
-        underway = self._underway
-        if underway is not None:
-            expires_ms = underway.triggered_ms + self._around.settings.checkpoint_timeout_ms
-            if now_ms < expires_ms:
-                return expires_ms
-            self._carry_out(self._coordinator.on_expired(underway.checkpoint_id))
-        match self._decider.next(now_ms):
-            case Start(request):
-                self._decider.on_started(request, now_ms)
-                self._carry_out(self._coordinator.on_trigger(request))
-                return self._around.settings.checkpoint_timeout_ms + now_ms
-            case WaitUntil(monotonic_ms):
-                return monotonic_ms
+        for late in [u for u in self._underway.values() if now_ms >= u.expires_ms]:
+            self._carry_out(self._coordinator.on_expired(late.checkpoint_id))
+        dues = [self._start_what_is_due(now_ms)]
+        dues += [u.expires_ms for u in self._underway.values() if u.publication is None]
+        return min((due for due in dues if due is not None), default=None)
 
     def on_acknowledged(self, message: Acknowledged) -> None:
-        underway = self._underway
-        if underway is None or underway.checkpoint_id != message.checkpoint_id:
-            return
-        elapsed_ms = self._around.clock.monotonic_ms() - underway.triggered_ms
-        phases = msgspec.structs.replace(message.phases, acknowledged_ms=elapsed_ms)
-        underway.phases.append(phases)
-        underway.source_records += message.source_records
-        if message.watermark_ms is not None:
-            underway.watermarks_ms.append(message.watermark_ms)
-        event = SubtaskAcknowledged(checkpoint_id=message.checkpoint_id, phases=phases)
-        self._around.emit(event)
+        underway = self._underway.get(message.checkpoint_id)
+        if underway is not None:
+            phases = underway.on_acknowledged(message, self._around.clock.monotonic_ms())
+            event = SubtaskAcknowledged(checkpoint_id=message.checkpoint_id, phases=phases)
+            self._around.emit(event)
         self._carry_out(self._coordinator.on_acknowledged(message.checkpoint_id, message.snapshot))
 
     def on_declined(self, message: Declined) -> None:
@@ -214,8 +208,8 @@ class CheckpointHost:
             self._around.emit(CheckpointCommitted(checkpoint_id=message.checkpoint_id))
 
     def on_manifest(self, written: ManifestWritten) -> None:
-        underway = self._underway
-        if underway is None or underway.checkpoint_id != written.checkpoint_id:
+        underway = self._underway.get(written.checkpoint_id)
+        if underway is None or underway.publication is None:
             return
         underway.publication = None
         match written.outcome:
@@ -232,6 +226,19 @@ class CheckpointHost:
 
     # What the machines decide.
 
+    def _start_what_is_due(self, now_ms: float) -> float | None:
+        """When something else may start (None: not before another event)."""
+        while True:
+            match self._decider.next(now_ms):
+                case Start(request):
+                    self._decider.on_started(request, now_ms)
+                    self._carry_out(self._coordinator.on_trigger(request))
+                case Refuse(request, reason):
+                    self._decider.on_refused(request, now_ms)
+                    self._refuse(request, reason)
+                case WaitUntil(monotonic_ms):
+                    return monotonic_ms
+
     def _carry_out(self, effects: list[CoordinationEffect]) -> None:
         for effect in effects:
             match effect:
@@ -243,67 +250,76 @@ class CheckpointHost:
                     self._complete(effect)
                 case AbortCheckpoint():
                     self._abort(effect)
+                case DiscardLate(checkpoint_id, request):
+                    location = self._files.location(request.kind, checkpoint_id)
+                    self._files.discard_unfinished(self._around.fence.current, location)
                 case FailAttempt(message):
                     self._listener.too_many_failures(message)
 
-    def _inject(self, effect: Inject) -> None:
-        around, request = self._around, effect.request
-        is_savepoint = request.kind is CheckpointKind.SAVEPOINT
-        where = around.places.savepoint if is_savepoint else around.places.checkpoint
-        self._underway = _Underway(
-            effect.checkpoint_id,
-            request.kind,
-            where(effect.checkpoint_id),
-            around.clock.monotonic_ms(),
-            around.clock.wall_ms(),
-        )
-        around.emit(
-            CheckpointTriggered(
-                checkpoint_id=effect.checkpoint_id,
-                kind=request.kind,
-                trigger_ms=self._underway.trigger_wall_ms,
-                subtask_count=len(around.graph.vertices) * around.spec.parallelism,
-                request_id=request.request_id,
+    def _refuse(self, request: TriggerRequest, reason: CheckpointFailureReason) -> None:
+        """A periodic one is refused at every beat; saying so once an attempt is enough."""
+        if request is not PERIODIC or not self._refusal_shown:
+            self._emit_refusal(request, reason)
+        self._refusal_shown = self._refusal_shown or request is PERIODIC
+        self._listener.checkpoint_aborted(request, reason)
+
+    def _emit_refusal(self, request: TriggerRequest, reason: CheckpointFailureReason) -> None:
+        self._around.emit(
+            CheckpointFailed(
+                checkpoint_id=None, reason=reason, message="", request_id=request.request_id
             )
         )
+
+    def _inject(self, effect: Inject) -> None:
+        underway = self._begun(effect)
         if self._attempt is not None:
             self._attempt.broadcast(
                 InjectMessage(
                     checkpoint_id=effect.checkpoint_id,
-                    trigger_ms=self._underway.trigger_wall_ms,
-                    location=self._underway.location,
-                    savepoint_format=_format_of(request),
-                    is_final=request.stops_run,
+                    trigger_ms=underway.trigger_wall_ms,
+                    location=underway.location,
+                    savepoint_format=_format_of(effect.request),
+                    is_final=effect.request.stops_run,
                 )
             )
 
+    def _begun(self, effect: Inject) -> Underway:
+        around, request = self._around, effect.request
+        now_ms = around.clock.monotonic_ms()
+        underway = Underway(
+            effect.checkpoint_id,
+            request.kind,
+            self._files.location(request.kind, effect.checkpoint_id),
+            triggered_ms=now_ms,
+            expires_ms=now_ms + self._settings.checkpoint_timeout_ms,
+            trigger_wall_ms=around.clock.wall_ms(),
+        )
+        self._underway[effect.checkpoint_id] = underway
+        around.emit(
+            CheckpointTriggered(
+                checkpoint_id=effect.checkpoint_id,
+                kind=request.kind,
+                trigger_ms=underway.trigger_wall_ms,
+                subtask_count=len(around.graph.vertices) * around.spec.parallelism,
+                request_id=request.request_id,
+            )
+        )
+        return underway
+
     def _finalize(self, effect: Finalize) -> None:
-        underway, attempt = self._underway, self._attempt
-        if underway is None or attempt is None:
+        underway, attempt = self._underway[effect.checkpoint_id], self._attempt
+        if attempt is None:
             return
         underway.manifest = self._manifest(effect, underway, attempt.attempt)
-        underway.publication = self._around.executor.submit(
-            self._publish, attempt.attempt, underway.location, underway.manifest
+        underway.publication = self._files.publish(
+            attempt.attempt, underway.location, underway.manifest
         )
 
-    def _publish(self, attempt: Attempt, location: str, manifest: Manifest) -> None:
-        """On the executor: the lease is asked right before the point becomes durable."""
-        self._around.faults.reach(FaultPoint.ACKNOWLEDGED, attempt)
-        outcome = self._try_publish(attempt, location, manifest)
-        self._around.faults.reach(FaultPoint.PUBLISHED, attempt)
-        self._around.post(ManifestWritten(attempt, manifest.checkpoint_id, outcome))
+    def _writing(self) -> Underway | None:
+        """The one whose manifest is on its way."""
+        return next((u for u in self._underway.values() if u.publication is not None), None)
 
-    def _try_publish(
-        self, attempt: Attempt, location: str, manifest: Manifest
-    ) -> Publication | str:
-        if not self._around.owns_run(attempt):
-            return "this driver no longer owns the run"
-        try:
-            return self._around.store.publish(location, manifest)
-        except (Retryable, Rejected, OSError) as error:
-            return str(error)
-
-    def _outcome_of(self, underway: _Underway) -> ManifestWritten:
+    def _outcome_of(self, underway: Underway) -> ManifestWritten:
         """Read back what a publication that was waited for has left."""
         attempt = self._around.fence.current
         try:
@@ -315,13 +331,14 @@ class CheckpointHost:
         return ManifestWritten(attempt, underway.checkpoint_id, outcome)
 
     def _complete(self, effect: Complete) -> None:
-        underway, around = self._underway, self._around
-        self._underway = None
-        self._decider.on_ended(around.clock.monotonic_ms())
-        if underway is None or underway.manifest is None:
+        around = self._around
+        underway = self._underway.pop(effect.checkpoint_id)
+        now_ms = around.clock.monotonic_ms()
+        self._decider.on_ended(effect.request, now_ms)
+        if underway.manifest is None:
             return
         self.last_completed_ms = around.clock.wall_ms()
-        around.emit(self._completed_event(underway, underway.manifest))
+        around.emit(underway.completed_event(underway.manifest, now_ms))
         self._retain(underway)
         self._uncommitted[effect.checkpoint_id] = set(self._sink_subtasks)
         self._announce(effect.checkpoint_id)
@@ -339,9 +356,8 @@ class CheckpointHost:
                 self._attempt.announce_completed(permit)
 
     def _abort(self, effect: AbortCheckpoint) -> None:
-        underway = self._underway
-        self._underway = None
-        self._decider.on_ended(self._around.clock.monotonic_ms())
+        underway = self._underway.pop(effect.checkpoint_id)
+        self._decider.on_ended(effect.request, self._around.clock.monotonic_ms())
         self._around.emit(
             CheckpointFailed(
                 checkpoint_id=effect.checkpoint_id,
@@ -352,33 +368,19 @@ class CheckpointHost:
         )
         if self._attempt is not None:
             self._attempt.broadcast(Aborted(checkpoint_id=effect.checkpoint_id))
-        if underway is not None and underway.is_ours:
-            attempt = self._around.fence.current
-            self._around.executor.submit(self._discard_unfinished, attempt, underway.location)
+        if underway.is_ours:
+            self._files.discard_unfinished(self._around.fence.current, underway.location)
         self._listener.checkpoint_aborted(effect.request, f"{effect.reason} {effect.message}")
 
-    def _discard_unfinished(self, attempt: Attempt, location: str) -> None:
-        """On the executor: a successor may use the same id, so files are its own once it owns
-        the run."""
-        if self._around.owns_run(attempt):
-            self._discard(location)
-
-    def _discard(self, location: str) -> None:
-        """On the executor. What cannot be deleted stays as garbage, which is worth a warning."""
-        try:
-            self._around.store.discard(location)
-        except Retryable as error:
-            log.warning("%s could not be deleted: %s", location, error)
-
-    def _retain(self, underway: _Underway) -> None:
+    def _retain(self, underway: Underway) -> None:
         point = RetainedPoint(
             underway.checkpoint_id, underway.location, underway.kind is CheckpointKind.SAVEPOINT
         )
         for superfluous in self.points.on_completed(point):
-            self._around.executor.submit(self._discard, superfluous.location)
+            self._files.discard(superfluous.location)
             self._around.emit(_discarded_event(superfluous))
 
-    def _manifest(self, effect: Finalize, underway: _Underway, attempt: Attempt) -> Manifest:
+    def _manifest(self, effect: Finalize, underway: Underway, attempt: Attempt) -> Manifest:
         around = self._around
         return Manifest(
             format_version=FORMAT_VERSION,
@@ -397,21 +399,10 @@ class CheckpointHost:
             subtasks=list(effect.snapshots),
         )
 
-    def _completed_event(self, underway: _Underway, manifest: Manifest) -> CheckpointCompleted:
-        channels = [channel for phases in underway.phases for channel in phases.channels]
-        return CheckpointCompleted(
-            checkpoint_id=underway.checkpoint_id,
-            kind=underway.kind,
-            path=underway.location,
-            end_to_end_ms=self._around.clock.monotonic_ms() - underway.triggered_ms,
-            state_bytes=manifest.state_bytes,
-            uploaded_bytes=sum(phases.uploaded_bytes for phases in underway.phases),
-            buffered_records=sum(channel.buffered_records for channel in channels),
-            buffered_bytes=sum(channel.buffered_bytes for channel in channels),
-            source_records=underway.source_records,
-            watermark_ms=min(underway.watermarks_ms, default=None),
-            counters=counters_of(manifest),
-        )
+    def _first_delay_ms(self) -> float | None:
+        interval_ms = self._settings.checkpoint_interval_ms
+        pause_ms = min(self._settings.min_pause_ms, interval_ms)
+        return self._around.draw(pause_ms, interval_ms)
 
 
 def _discarded_event(point: RetainedPoint) -> Event:
@@ -424,20 +415,9 @@ def _format_of(request: TriggerRequest) -> SavepointFormat | None:
     return request.savepoint_format if request.kind is CheckpointKind.SAVEPOINT else None
 
 
-def counters_of(manifest: Manifest) -> dict[str, int]:
-    """Operator counters at the cut, summed over subtasks."""
-    totals: dict[str, int] = {}
-    for subtask in manifest.subtasks:
-        for operator in subtask.operators:
-            for name, value in operator.counters.items():
-                key = f"{operator.uid}.{name}"
-                totals[key] = totals.get(key, 0) + value
-    return totals
-
-
-def source_records_of(manifest: Manifest) -> int:
-    return sum(
-        operator.counters.get("records_read", 0)
-        for subtask in manifest.subtasks
-        for operator in subtask.operators
+def _rules(settings: Settings) -> TriggerRules:
+    return TriggerRules(
+        interval_ms=settings.checkpoint_interval_ms,
+        min_pause_ms=settings.min_pause_ms,
+        max_concurrent=settings.max_concurrent_checkpoints,
     )

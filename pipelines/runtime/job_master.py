@@ -8,6 +8,7 @@ Source: Flink, `JobMaster` and `DefaultScheduler` (one pipelined region: the who
 
 import os
 import queue
+import random
 from concurrent.futures import ThreadPoolExecutor
 
 from pipelines.bus.inbox import Inbox
@@ -273,6 +274,7 @@ class JobMaster(CheckpointListener):
             parts.lease.is_current,
             self._record.emit,
             self.post,
+            random.Random(parts.spec.run_id).uniform,
             parts.faults,
         )
         points = (

@@ -134,6 +134,7 @@ class SlotHost:
                 for subtask in self._deployed().subtasks:
                     subtask.mailbox.post(CheckpointCompleted(checkpoint_id))
             case Aborted(checkpoint_id=checkpoint_id):
+                self._locations.pop(checkpoint_id, None)
                 for subtask in self._deployed().subtasks:
                     subtask.mailbox.post(CheckpointAborted(checkpoint_id))
             case Die(moment=KillMoment.NOW):
@@ -189,8 +190,8 @@ class SlotHost:
     def reach(self, point: FaultPoint) -> None:
         self._faults.reach(point, self._attempt)
 
-    def location_of(self, checkpoint_id: CheckpointId) -> str:
-        return self._locations[checkpoint_id]
+    def location_of(self, checkpoint_id: CheckpointId) -> str | None:
+        return self._locations.get(checkpoint_id)
 
     def acknowledged(
         self, checkpoint_id: CheckpointId, snapshot: SubtaskSnapshot, phases: SubtaskPhases

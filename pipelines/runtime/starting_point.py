@@ -10,8 +10,8 @@ from pipelines.domain.run import RunSpec
 from pipelines.protocol.compatibility import compare
 from pipelines.protocol.recovery import NoUsablePoint, choose_point
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
-from pipelines.runtime.checkpoint_host import source_records_of
 from pipelines.runtime.restore_points import PointFit, requested_point, verifier
+from pipelines.runtime.underway import source_records_of
 from pipelines.storage.store import CheckpointStore
 from pipelines.stream import Pipeline
 

@@ -56,8 +56,11 @@ class SubtaskReporter(Protocol):
         """A fault on purpose may hit here: raise, or end or stop the process."""
         ...
 
-    def location_of(self, checkpoint_id: CheckpointId) -> str:
-        """Where this checkpoint's files go, as the master said when it triggered."""
+    def location_of(self, checkpoint_id: CheckpointId) -> str | None:
+        """Where this checkpoint's files go, as the master said when it triggered.
+
+        None: it was given up meanwhile.
+        """
         ...
 
 
@@ -188,6 +191,8 @@ class Subtask(threading.Thread):
         checkpoint_id = barrier.checkpoint_id
         self.reporter.reach(FaultPoint.UPLOADING)
         location = self.reporter.location_of(checkpoint_id)
+        if location is None:
+            return  # nobody waits for it any more
         is_canonical = barrier.is_savepoint and not barrier.is_native
         snapshot = self._snapshots.write(cut, location, open_format=is_canonical)
         self.reporter.reach(FaultPoint.UPLOADED)
@@ -212,7 +217,7 @@ class Subtask(threading.Thread):
             case InjectBarrier(barrier):
                 self._feed.on_injected(barrier, self)
             case CheckpointCompleted(checkpoint_id):
-                self._completed_id = checkpoint_id
+                self._completed_id = max(self._completed_id, checkpoint_id)
                 self._commit(checkpoint_id)
                 if self.chain.has_sinks:
                     self.reporter.committed(self.place, checkpoint_id)

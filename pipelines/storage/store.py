@@ -118,7 +118,7 @@ class CheckpointStore(Protocol):
         ...
 
     def names(self, root: str) -> list[str]:
-        """Of everything directly below `root`, complete or not; for a driver's start only."""
+        """Of everything directly below `root`, complete or not; when a driver or attempt starts."""
         ...
 
     def delete(self, location: str, names: Iterable[str]) -> None:

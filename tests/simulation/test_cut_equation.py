@@ -12,26 +12,30 @@ from dataclasses import dataclass, field
 import pytest
 
 from pipelines.domain.failures import CheckpointFailureReason
-from pipelines.domain.ids import ChannelId, CheckpointId, Uid
+from pipelines.domain.ids import NO_CHECKPOINT, ChannelId, CheckpointId, Uid
 from pipelines.domain.snapshots import OperatorSnapshot, SubtaskSnapshot
+from pipelines.domain.status import CheckpointKind
 from pipelines.protocol.alignment import BarrierAligner
-from pipelines.protocol.commit import CommitLog, Prepared
-from pipelines.protocol.coordination import (
+from pipelines.protocol.checkpoint_effects import (
     AbortCheckpoint,
-    CheckpointCoordinator,
     Complete,
     CoordinationEffect,
+    DiscardLate,
     FailAttempt,
     Finalize,
     Inject,
     SubtaskId,
 )
+from pipelines.protocol.commit import CommitLog, Prepared
+from pipelines.protocol.coordination import CheckpointCoordinator
 from pipelines.protocol.effects import Abort, AlignmentEffect, Block, Resume, Snapshot
-from pipelines.protocol.triggering import PERIODIC
+from pipelines.protocol.triggering import PERIODIC, TriggerRequest
 
-FAULTY_STEPS = 800
+FAULTY_STEPS = 1_000
 STEPS_MAX = 20_000
 KEYS = 4
+SAVEPOINT = TriggerRequest(CheckpointKind.SAVEPOINT)
+REQUESTS = [PERIODIC, PERIODIC, SAVEPOINT]
 
 Logs = list[list[int]]  # the keys that each source reads, by offset
 Counts = Counter[tuple[int, int]]  # by (port, key)
@@ -104,8 +108,11 @@ def test_the_schedules_reach_what_they_are_meant_to_reach() -> None:
         "alignment given up",
         "released",
         "re-released",
+        "subsumed",
+        "late",
     ):
         assert seen[event] >= 10, seen
+    assert seen["slow savepoint"] >= 2, seen
 
 
 def assert_state_is_what_the_offsets_imply(logs: Logs, stored: Stored) -> None:
@@ -318,7 +325,9 @@ class Run:
 
     def __init__(self, rng: random.Random, logs: Logs) -> None:
         self.rng, self.logs = rng, logs
-        self.coordinator = CheckpointCoordinator(first_id=CheckpointId(1), tolerable_failures=1)
+        self.coordinator = CheckpointCoordinator(first_id=CheckpointId(1), tolerable_failures=3)
+        self.stored_id = NO_CHECKPOINT
+        self.concurrent_max = rng.randint(1, 4)
         self.stored: Stored | None = None  # of the newest completed checkpoint
         self.visible: list[Record] = []  # the outside world, which survives everything
         self.committed: set[int] = set()
@@ -366,15 +375,16 @@ class Run:
     def step(self, *, with_faults: bool) -> None:
         self.steps += 1
         chance = self.rng.random()
-        if with_faults and chance < 0.004:
+        if with_faults and chance < 0.002:
             return self.kill()
-        if with_faults and chance < 0.006 and self.coordinator.pending_id is not None:
+        pending = self.coordinator.pending_ids
+        if with_faults and chance < 0.003 and pending:
             reason = CheckpointFailureReason.CHECKPOINT_DECLINED
-            return self.obey(self.coordinator.on_declined(self.coordinator.pending_id, reason, ""))
-        if with_faults and chance < 0.008 and self.coordinator.pending_id is not None:
-            return self.obey(self.coordinator.on_expired(self.coordinator.pending_id))
-        if chance < 0.10 and self.coordinator.pending_id is None:
-            return self.obey(self.coordinator.on_trigger(PERIODIC))
+            return self.obey(self.coordinator.on_declined(self.rng.choice(pending), reason, ""))
+        if with_faults and chance < 0.004 and pending:
+            return self.obey(self.coordinator.on_expired(self.rng.choice(pending)))
+        if chance < 0.14 and len(pending) < self.concurrent_max:
+            return self.obey(self.coordinator.on_trigger(self.rng.choice(REQUESTS)))
         if chance < 0.30 and self.replies:
             return self.deliver_reply()
         if chance < 0.40 and self.finalizing is not None:
@@ -385,8 +395,12 @@ class Run:
         return None
 
     def deliver_reply(self) -> None:
-        """Replies come in any order, and now and then twice."""
-        reply = self.rng.choice(self.replies)
+        """Replies come in any order, those of every third checkpoint slowly, and some twice."""
+        fast = [reply for reply in self.replies if reply[0] % 3]
+        choices = self.replies if self.rng.random() < 0.05 else fast
+        if not choices:
+            return
+        reply = self.rng.choice(choices)
         if self.rng.random() < 0.9:
             self.replies.remove(reply)
         self.obey(self.coordinator.on_acknowledged(*reply))
@@ -396,15 +410,19 @@ class Run:
         assert finalize is not None
         if not published:
             return self.obey(self.coordinator.on_unpublished(finalize.checkpoint_id, "disk full"))
-        self.stored = stored_by(finalize)
-        assert_state_is_what_the_offsets_imply(self.logs, self.stored)
-        assert_output_is_what_the_offsets_imply(self.stored, self.visible)
+        found = stored_by(finalize)
+        assert_state_is_what_the_offsets_imply(self.logs, found)
+        if finalize.checkpoint_id > self.stored_id:
+            self.stored, self.stored_id = found, finalize.checkpoint_id
+            assert_output_is_what_the_offsets_imply(found, self.visible)
+        else:
+            self.seen["slow savepoint"] += 1
         return self.obey(self.coordinator.on_published(finalize.checkpoint_id))
 
     def kill(self) -> None:
         """A manifest on its way may still become durable; the coordinator hears that first."""
         self.seen["killed"] += 1
-        if self.finalizing is not None:
+        while self.finalizing is not None:
             self.report(published=self.rng.random() < 0.5)
         self.obey(self.coordinator.on_stopped(CheckpointFailureReason.TASK_FAILURE, "killed"))
         self.start()
@@ -418,9 +436,14 @@ class Run:
                     self.kill()
                 case Complete() | AbortCheckpoint():
                     self.seen["completed" if isinstance(effect, Complete) else "aborted"] += 1
+                    if isinstance(effect, AbortCheckpoint):
+                        subsumed = CheckpointFailureReason.CHECKPOINT_SUBSUMED
+                        self.seen["subsumed"] += effect.reason is subsumed
                     self.tell_all(effect)
                 case Inject():
                     self.tell_all(effect)
+                case DiscardLate():
+                    self.seen["late"] += 1
 
     def tell_all(self, mail: Inject | AbortCheckpoint | Complete) -> None:
         for subtask in self.subtasks:

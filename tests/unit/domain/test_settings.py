@@ -45,7 +45,7 @@ def test_a_duration_is_a_whole_number_with_a_unit(text: str, expected_ms: int) -
         ("execution.checkpointing.num-retained", "0"),
         ("execution.checkpointing.num-retained", "²"),
         ("execution.checkpointing.tolerable-failed-checkpoints", "-1"),
-        ("execution.checkpointing.max-concurrent-checkpoints", "2"),
+        ("execution.checkpointing.max-concurrent-checkpoints", "0"),
         ("execution.checkpointing.mode", "ALMOST_ONCE"),
         ("restart-strategy.type", "sometimes"),
         ("restart-strategy.exponential-delay.backoff-multiplier", "1"),
@@ -147,3 +147,24 @@ def test_a_directory_contradicts_storage_in_memory() -> None:
 
     with pytest.raises(Rejected, match=r"dir is set, but .*storage is jobmanager"):
         parse_settings({**given, "execution.checkpointing.dir": "/checkpoints"})
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (
+            {
+                "execution.checkpointing.min-pause": "1 s",
+                "execution.checkpointing.max-concurrent-checkpoints": "2",
+            },
+            ["execution.checkpointing.min-pause", "max-concurrent-checkpoints is 2"],
+        ),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused_by_their_names(
+    given: dict[str, str], named: list[str]
+) -> None:
+    with pytest.raises(Rejected) as refusal:
+        parse_settings(given)
+
+    assert all(name in str(refusal.value) for name in named), refusal.value

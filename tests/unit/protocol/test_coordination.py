@@ -9,21 +9,31 @@ from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.snapshots import OperatorSnapshot, SubtaskSnapshot
-from pipelines.protocol.coordination import (
+from pipelines.domain.status import CheckpointKind
+from pipelines.protocol.checkpoint_effects import (
     AbortCheckpoint,
-    CheckpointCoordinator,
     Complete,
     CoordinationEffect,
+    DiscardLate,
     FailAttempt,
     Finalize,
     Inject,
     SubtaskId,
 )
-from pipelines.protocol.triggering import PERIODIC, Start, TriggerDecider
+from pipelines.protocol.coordination import CheckpointCoordinator
+from pipelines.protocol.triggering import (
+    FINAL,
+    PERIODIC,
+    Start,
+    TriggerDecider,
+    TriggerRequest,
+    TriggerRules,
+)
 
 Reason = CheckpointFailureReason
 READ, COUNT = SubtaskId(Uid("read"), 0), SubtaskId(Uid("count"), 0)
-ONE, TWO = CheckpointId(1), CheckpointId(2)
+ONE, TWO, THREE = CheckpointId(1), CheckpointId(2), CheckpointId(3)
+SAVEPOINT = TriggerRequest(CheckpointKind.SAVEPOINT)
 
 
 @pytest.mark.parametrize("seed", range(300))
@@ -50,7 +60,7 @@ def test_a_checkpoint_completes_after_all_acknowledged_and_its_manifest_is_publi
     assert first == []
     assert second == [Finalize(ONE, PERIODIC, (snapshot_of(COUNT), snapshot_of(READ)))]
     assert published == [Complete(ONE, PERIODIC)]
-    assert coordinator.pending_id is None
+    assert coordinator.pending_ids == ()
 
 
 def test_late_repeated_and_foreign_acknowledgements_change_nothing() -> None:
@@ -66,7 +76,7 @@ def test_late_repeated_and_foreign_acknowledgements_change_nothing() -> None:
     ]
 
     assert strangers == [[], [], [], []]
-    assert coordinator.acknowledged_count() == 1
+    assert coordinator.acknowledged_count(ONE) == 1
 
 
 def test_the_first_of_repeated_acknowledgements_counts() -> None:
@@ -91,7 +101,7 @@ def test_the_first_decline_aborts_and_the_others_are_late() -> None:
     second = coordinator.on_declined(ONE, Reason.CHECKPOINT_DECLINED, "mine, too")
 
     assert first == [AbortCheckpoint(ONE, PERIODIC, Reason.CHECKPOINT_DECLINED, "the disk is full")]
-    assert second == []
+    assert second == [DiscardLate(ONE, PERIODIC)]
     assert coordinator.on_trigger(PERIODIC) == [Inject(TWO, PERIODIC)]
 
 
@@ -134,7 +144,10 @@ def test_one_failure_more_than_tolerated_fails_the_attempt() -> None:
     outcomes = [fail_one(coordinator, Reason.CHECKPOINT_EXPIRED) for _ in range(3)]
 
     assert [len(effects) for effects in outcomes] == [1, 1, 2]
-    assert outcomes[2][1] == FailAttempt("Exceeded checkpoint tolerable failure threshold.")
+    assert outcomes[2][1] == FailAttempt(
+        "Exceeded checkpoint tolerable failure threshold. The latest one failed:"
+        " Checkpoint expired before completing. it failed"
+    )
 
 
 def test_a_completed_checkpoint_forgives_the_failures_before_it() -> None:
@@ -145,13 +158,13 @@ def test_a_completed_checkpoint_forgives_the_failures_before_it() -> None:
     assert len(fail_one(coordinator, Reason.CHECKPOINT_DECLINED)) == 1
 
 
-def test_a_new_attempt_starts_counting_afresh() -> None:
+def test_a_new_attempt_does_not_forgive() -> None:
     coordinator = running_coordinator(tolerable_failures=1)
     fail_one(coordinator, Reason.CHECKPOINT_DECLINED)
     coordinator.on_stopped(Reason.TASK_FAILURE, "a slot died")
     coordinator.on_running([READ, COUNT])
 
-    assert len(fail_one(coordinator, Reason.CHECKPOINT_DECLINED)) == 1
+    assert len(fail_one(coordinator, Reason.CHECKPOINT_DECLINED)) == 2
 
 
 @pytest.mark.parametrize("reason", list(Reason))
@@ -184,18 +197,110 @@ def test_ids_continue_from_the_given_one_across_attempts() -> None:
     assert coordinator.on_trigger(PERIODIC) == [Inject(CheckpointId(42), PERIODIC)]
 
 
-def test_triggering_without_running_subtasks_or_twice_is_a_bug_and_uses_no_id() -> None:
+def test_triggering_without_running_subtasks_is_a_bug_and_uses_no_id() -> None:
     coordinator = CheckpointCoordinator(first_id=ONE, tolerable_failures=0)
     with pytest.raises(InvariantViolated):
         coordinator.on_trigger(PERIODIC)
     coordinator.on_running([READ])
-    coordinator.on_trigger(PERIODIC)
-    with pytest.raises(InvariantViolated):
+
+    assert coordinator.on_trigger(PERIODIC) == [Inject(ONE, PERIODIC)]
+
+
+def test_a_completed_checkpoint_subsumes_older_ones_but_no_savepoint_and_no_end() -> None:
+    coordinator = running_coordinator()
+    for request in (SAVEPOINT, FINAL, PERIODIC, PERIODIC):
+        coordinator.on_trigger(request)
+
+    effects = complete(coordinator, CheckpointId(4))
+
+    why = "by checkpoint 4"
+    assert effects == [
+        Complete(CheckpointId(4), PERIODIC),
+        AbortCheckpoint(THREE, PERIODIC, Reason.CHECKPOINT_SUBSUMED, why),
+    ]
+    assert coordinator.pending_ids == (ONE, TWO)
+    assert complete(coordinator, ONE) == [Complete(ONE, SAVEPOINT)]
+
+
+def test_manifests_are_written_one_after_the_other_the_oldest_first() -> None:
+    coordinator = running_coordinator()
+    for _ in range(3):
         coordinator.on_trigger(PERIODIC)
 
-    coordinator.on_declined(ONE, Reason.TASK_FAILURE, "over")
+    started = [acknowledge(coordinator, number) for number in (TWO, THREE, ONE)]
+    after_the_first = coordinator.on_published(TWO)
+    after_the_second = coordinator.on_published(THREE)
 
-    assert coordinator.on_trigger(PERIODIC) == [Inject(TWO, PERIODIC)]
+    assert [type(e) for effects in started for e in effects] == [Finalize]
+    assert [type(effect) for effect in after_the_first] == [Complete, AbortCheckpoint, Finalize]
+    assert after_the_first[2] == Finalize(THREE, PERIODIC, SNAPSHOTS)
+    assert after_the_second == [Complete(THREE, PERIODIC)]
+
+
+def test_after_a_manifest_that_failed_the_next_one_is_written() -> None:
+    coordinator = running_coordinator(tolerable_failures=0)
+    for number in (ONE, TWO):
+        coordinator.on_trigger(PERIODIC)
+        acknowledge(coordinator, number)
+
+    effects = coordinator.on_unpublished(ONE, "no space")
+
+    # The attempt fails last, so that a host that ends it there has heard of the manifest.
+    assert [type(effect) for effect in effects] == [AbortCheckpoint, Finalize, FailAttempt]
+
+
+def test_the_end_of_an_attempt_aborts_all_and_waits_for_a_manifest() -> None:
+    coordinator = running_coordinator()
+    coordinator.on_trigger(PERIODIC)
+    coordinator.on_trigger(PERIODIC)
+    acknowledge(coordinator, ONE)
+    with pytest.raises(InvariantViolated):
+        coordinator.on_stopped(Reason.TASK_FAILURE, "a slot died")
+    coordinator.on_unpublished(ONE, "no space")
+
+    effects = coordinator.on_stopped(Reason.TASK_FAILURE, "a slot died")
+
+    assert effects == [AbortCheckpoint(TWO, PERIODIC, Reason.TASK_FAILURE, "a slot died")]
+
+
+def test_what_is_written_for_an_aborted_checkpoint_is_deleted_however_late() -> None:
+    coordinator = running_coordinator(tolerable_failures=5)
+    coordinator.on_trigger(SAVEPOINT)
+    coordinator.on_expired(ONE)
+    coordinator.on_trigger(PERIODIC)
+    complete(coordinator, TWO)
+
+    late = [
+        coordinator.on_acknowledged(ONE, snapshot_of(READ)),
+        coordinator.on_declined(ONE, Reason.CHECKPOINT_ASYNC_EXCEPTION, "the disk is full"),
+        coordinator.on_acknowledged(TWO, snapshot_of(READ)),  # it is complete: nothing goes
+        coordinator.on_acknowledged(CheckpointId(9), snapshot_of(READ)),  # nobody knows it
+    ]
+
+    assert late == [[DiscardLate(ONE, SAVEPOINT)], [DiscardLate(ONE, SAVEPOINT)], [], []]
+
+
+def test_a_checkpoint_that_waits_for_an_older_manifest_may_expire() -> None:
+    coordinator = running_coordinator(tolerable_failures=5)
+    for number in (ONE, TWO):
+        coordinator.on_trigger(PERIODIC)
+        acknowledge(coordinator, number)
+
+    (aborted,) = coordinator.on_expired(TWO)
+
+    assert aborted == AbortCheckpoint(
+        TWO, PERIODIC, Reason.CHECKPOINT_EXPIRED, "an older manifest is being written"
+    )
+    assert coordinator.on_published(ONE) == [Complete(ONE, PERIODIC)]
+
+
+def test_another_tolerance_holds_from_the_next_failure_on() -> None:
+    coordinator = running_coordinator(tolerable_failures=0)
+    coordinator.tolerate(1)
+
+    outcomes = [fail_one(coordinator, Reason.CHECKPOINT_DECLINED) for _ in range(2)]
+
+    assert [len(effects) for effects in outcomes] == [1, 2]
 
 
 def test_an_attempt_cannot_start_over_a_pending_checkpoint() -> None:
@@ -237,22 +342,35 @@ def finalizing_coordinator(*, tolerable_failures: int = 0) -> CheckpointCoordina
 
 def fail_one(coordinator: CheckpointCoordinator, reason: Reason) -> list[CoordinationEffect]:
     coordinator.on_trigger(PERIODIC)
-    pending = coordinator.pending_id
-    assert pending is not None
-    return coordinator.on_declined(pending, reason, "it failed")
+    return coordinator.on_declined(coordinator.pending_ids[-1], reason, "it failed")
 
 
 def complete_one(coordinator: CheckpointCoordinator) -> None:
     coordinator.on_trigger(PERIODIC)
-    pending = coordinator.pending_id
-    assert pending is not None
-    for subtask in (READ, COUNT):
-        coordinator.on_acknowledged(pending, snapshot_of(subtask))
-    coordinator.on_published(pending)
+    complete(coordinator, coordinator.pending_ids[-1])
+
+
+def complete(
+    coordinator: CheckpointCoordinator, checkpoint_id: CheckpointId
+) -> list[CoordinationEffect]:
+    acknowledge(coordinator, checkpoint_id)
+    return coordinator.on_published(checkpoint_id)
+
+
+def acknowledge(
+    coordinator: CheckpointCoordinator, checkpoint_id: CheckpointId
+) -> list[CoordinationEffect]:
+    """All subtasks do; what follows the last one."""
+    coordinator.on_acknowledged(checkpoint_id, snapshot_of(READ))
+    return coordinator.on_acknowledged(checkpoint_id, snapshot_of(COUNT))
 
 
 def snapshot_of(subtask: SubtaskId) -> SubtaskSnapshot:
     return SubtaskSnapshot(vertex=subtask.vertex, subtask=subtask.subtask, operators=[])
+
+
+DECLINES = [reason for reason in Reason if reason is not Reason.CHECKPOINT_SUBSUMED]
+SNAPSHOTS = (snapshot_of(COUNT), snapshot_of(READ))
 
 
 class Host:
@@ -263,51 +381,54 @@ class Host:
         self.now_ms = 0.0
         self.subtasks = [SubtaskId(Uid(f"v{n}"), 0) for n in range(rng.randint(1, 4))]
         self.tolerable = rng.randint(0, 2)
-        self.decider = TriggerDecider(interval_ms=10, min_pause_ms=5)
+        self.concurrent_max = rng.randint(1, 4)
+        self.decider = TriggerDecider(TriggerRules(10, max_concurrent=self.concurrent_max))
         self.coordinator = CheckpointCoordinator(
             first_id=CheckpointId(rng.randint(1, 50)), tolerable_failures=self.tolerable
         )
         self.is_running = self.has_failed = False
         self.injected: list[CheckpointId] = []
         self.ended: list[CheckpointId] = []
-        self.acknowledged: set[SubtaskId] = set()  # of the newest injected
-        self.is_writing = False  # a manifest, asked for by Finalize
-        self.was_published = False
-        self.counted_failures = 0
+        self.acknowledged: dict[CheckpointId, set[SubtaskId]] = {}  # of what is pending
+        self.aborted: set[CheckpointId] = set()  # in this attempt
+        self.writing: CheckpointId | None = None  # a manifest, asked for by Finalize
+        self.published: set[CheckpointId] = set()
+        self.counted: set[CheckpointId] = set()
 
     def step(self) -> None:
         self.now_ms += self.rng.randint(0, 8)
         if not self.is_running:
             return self.run()
         self.act()
-        if self.has_failed:
-            return self.stop()
-        assert self.counted_failures <= self.tolerable
-        return None
+        return self.stop() if self.has_failed else None
 
     def act(self) -> None:
         match self.rng.random():
             case p if p < 0.55:
                 self.acknowledge()
-            case p if p < 0.62:
+            case p if p < 0.60:
                 self.obey(self.coordinator.on_expired(self.any_id()))
-            case p if p < 0.69:
-                reason = self.rng.choice(list(Reason))
+            case p if p < 0.65:
+                reason = self.rng.choice(DECLINES)
                 self.obey(self.coordinator.on_declined(self.any_id(), reason, "no"))
-            case p if p < 0.72:
+            case p if p < 0.67:
                 self.stop()
-            case p if p < 0.80 and self.is_writing:
+            case p if p < 0.70:
+                request = TriggerRequest(CheckpointKind.SAVEPOINT)
+                assert self.decider.on_request(request)
+            case p if p < 0.80 and self.writing is not None:
                 self.report(published=self.rng.random() < 0.7)
             case _:
                 self.trigger_if_due()
 
     def run(self) -> None:
-        self.is_running, self.has_failed, self.counted_failures = True, False, 0
+        self.is_running, self.has_failed = True, False
+        self.aborted = set()
         self.coordinator.on_running(self.subtasks)
         self.decider.on_running(self.now_ms)
 
     def stop(self) -> None:
-        if self.is_writing:
+        while self.writing is not None:
             self.report(published=self.rng.random() < 0.5)
         self.is_running = False
         self.obey(self.coordinator.on_stopped(Reason.TASK_FAILURE, "stopped"))
@@ -316,7 +437,8 @@ class Host:
     def trigger_if_due(self) -> None:
         decision = self.decider.next(self.now_ms)
         if isinstance(decision, Start):
-            assert self.coordinator.pending_id is None
+            is_savepoint = decision.request.kind is CheckpointKind.SAVEPOINT
+            assert is_savepoint or len(self.acknowledged) < self.concurrent_max
             self.decider.on_started(decision.request, self.now_ms)
             self.obey(self.coordinator.on_trigger(decision.request))
 
@@ -325,49 +447,61 @@ class Host:
         foreign = SubtaskId(Uid("foreign"), 9)
         subtask = self.rng.choice([*self.subtasks, foreign])
         checkpoint_id = self.any_id()
-        if checkpoint_id == self.coordinator.pending_id and subtask != foreign:
-            self.acknowledged.add(subtask)
+        if checkpoint_id in self.acknowledged and subtask != foreign:
+            self.acknowledged[checkpoint_id].add(subtask)
         self.obey(self.coordinator.on_acknowledged(checkpoint_id, snapshot_of(subtask)))
 
     def report(self, *, published: bool) -> None:
-        self.is_writing, self.was_published = False, published
-        newest = self.injected[-1]
+        written, self.writing = self.writing, None
+        assert written is not None
         if published:
-            return self.obey(self.coordinator.on_published(newest))
-        return self.obey(self.coordinator.on_unpublished(newest, "no space"))
+            self.published.add(written)
+            return self.obey(self.coordinator.on_published(written))
+        return self.obey(self.coordinator.on_unpublished(written, "no space"))
 
     def any_id(self) -> CheckpointId:
         newest = self.injected[-1] if self.injected else CheckpointId(1)
-        return CheckpointId(newest + self.rng.choice([0, 0, 0, 0, -1, 1]))
+        return CheckpointId(newest + self.rng.choice([0, 0, 0, 0, -1, -1, -2, -3, 1]))
 
     def obey(self, effects: list[CoordinationEffect]) -> None:
         for effect in effects:
             match effect:
                 case Inject(checkpoint_id):
-                    assert len(self.ended) == len(self.injected), "one at a time"
                     self.injected.append(checkpoint_id)
-                    self.acknowledged = set()
-                    self.was_published = False
+                    self.acknowledged[checkpoint_id] = set()
                 case Finalize(checkpoint_id, _, snapshots):
-                    assert checkpoint_id == self.injected[-1]
-                    assert self.acknowledged == set(self.subtasks)
+                    assert self.writing is None, "one manifest at a time"
+                    assert self.acknowledged[checkpoint_id] == set(self.subtasks)
                     assert [SubtaskId(s.vertex, s.subtask) for s in snapshots] == self.subtasks
-                    self.is_writing = True
-                case Complete(checkpoint_id):
-                    assert self.acknowledged == set(self.subtasks)
-                    assert self.was_published
-                    self.end(checkpoint_id)
-                    self.counted_failures = 0
-                case AbortCheckpoint(checkpoint_id, _, reason):
-                    assert not self.is_writing, "an outcome is awaited"
-                    assert not self.was_published
-                    self.end(checkpoint_id)
-                    self.counted_failures += reason.counts_against_tolerance
+                    self.writing = checkpoint_id
+                case Complete(checkpoint_id, request):
+                    assert self.acknowledged[checkpoint_id] == set(self.subtasks)
+                    assert checkpoint_id in self.published
+                    self.end(checkpoint_id, request)
+                    self.counted = set()
+                case AbortCheckpoint(checkpoint_id, request, reason):
+                    assert self.writing != checkpoint_id, "an outcome is awaited"
+                    assert checkpoint_id not in self.published
+                    self.check_subsumed(checkpoint_id, request, reason)
+                    self.end(checkpoint_id, request)
+                    self.aborted.add(checkpoint_id)
+                    if reason.counts_against_tolerance:
+                        self.counted.add(checkpoint_id)
+                case DiscardLate(checkpoint_id):
+                    assert checkpoint_id in self.aborted
                 case FailAttempt():
-                    assert self.counted_failures > self.tolerable
+                    assert len(self.counted) > self.tolerable
+                    self.counted = set()
                     self.has_failed = True
 
-    def end(self, checkpoint_id: CheckpointId) -> None:
-        assert checkpoint_id == self.injected[-1]
+    def check_subsumed(
+        self, checkpoint_id: CheckpointId, request: TriggerRequest, reason: Reason
+    ) -> None:
+        if reason is Reason.CHECKPOINT_SUBSUMED:
+            assert request.kind is not CheckpointKind.SAVEPOINT
+            assert checkpoint_id < max(self.published)
+
+    def end(self, checkpoint_id: CheckpointId, request: TriggerRequest) -> None:
+        del self.acknowledged[checkpoint_id]
         self.ended.append(checkpoint_id)
-        self.decider.on_ended(self.now_ms)
+        self.decider.on_ended(request, self.now_ms)

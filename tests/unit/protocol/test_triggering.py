@@ -5,14 +5,17 @@ import random
 import pytest
 
 from pipelines.domain.errors import InvariantViolated
+from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import CheckpointKind
 from pipelines.protocol.triggering import (
     FINAL,
     PERIODIC,
+    Refuse,
     Start,
     TriggerDecider,
     TriggerRequest,
+    TriggerRules,
     WaitUntil,
 )
 
@@ -59,24 +62,124 @@ def test_a_periodic_one_waits_for_the_pause_after_any_checkpoint() -> None:
     decider = running_decider()
     decider.on_request(savepoint("long"))
     start_next(decider, 0)
-    decider.on_ended(190)
+    decider.on_ended(PERIODIC, 190)
 
     assert decider.next(200) == WaitUntil(220)
     assert decider.next(220) == Start(PERIODIC)
 
 
-def test_nothing_starts_while_one_is_under_way() -> None:
+def test_nothing_but_a_forced_savepoint_starts_while_all_places_are_taken() -> None:
     decider = running_decider()
     start_next(decider, 100)
+    decider.on_request(asked("patient"))
+
+    without_savepoint = decider.next(10_000)
     decider.on_request(savepoint("urgent"))
 
+    assert without_savepoint == WaitUntil(None)
+    assert decider.next(10_000) == Start(savepoint("urgent"))
+
+
+def test_a_savepoint_that_is_not_forced_waits_for_a_place() -> None:
+    decider = running_decider(forces_savepoints=False)
+    start_next(decider, 100)
+    decider.on_request(savepoint("patient"))
+
     assert decider.next(10_000) == WaitUntil(None)
+    decider.on_ended(PERIODIC, 10_000)
+    assert decider.next(10_000) == Start(savepoint("patient"))
+
+
+def test_as_many_start_as_there_are_places() -> None:
+    decider = running_decider(min_pause_ms=0, max_concurrent=3)
+
+    for now_ms in (100, 200, 300):
+        assert decider.next(now_ms) == Start(PERIODIC)
+        decider.on_started(PERIODIC, now_ms)
+
+    assert decider.next(400) == WaitUntil(None)
+    decider.on_ended(PERIODIC, 410)
+    assert decider.next(410) == Start(PERIODIC)
+
+
+def test_nothing_not_even_a_savepoint_starts_while_the_run_is_being_stopped() -> None:
+    decider = running_decider(min_pause_ms=0, max_concurrent=3)
+    stop = TriggerRequest(CheckpointKind.SAVEPOINT, RequestId("stop"), stops_run=True)
+    decider.on_request(stop)
+    start_next(decider, 0)
+    decider.on_request(savepoint("too late"))
+
+    while_stopping = decider.next(1_000)
+    decider.on_ended(stop, 1_000)  # it failed: the run goes on
+
+    assert while_stopping == WaitUntil(None)
+    assert decider.next(1_000) == Start(savepoint("too late"))
+
+
+def test_the_first_periodic_one_comes_at_the_given_phase() -> None:
+    decider = TriggerDecider(TriggerRules(INTERVAL_MS))
+    decider.on_running(1_000, first_delay_ms=40)
+
+    assert decider.next(1_000) == WaitUntil(1_040)
+    decider.on_started(PERIODIC, 1_040)
+    decider.on_ended(PERIODIC, 1_041)
+    assert decider.next(1_041) == WaitUntil(1_140)
+
+
+def test_without_an_interval_only_what_is_asked_for_and_the_final_one_run() -> None:
+    decider = running_decider(interval_ms=None)
+    idle = decider.next(1_000_000)
+    decider.on_request(asked("once"))
+
+    assert idle == WaitUntil(None)
+    assert start_next(decider, 1_000_000) == asked("once")
+    decider.on_ended(asked("once"), 1_000_001)
+    decider.on_sources_ended()
+    assert decider.next(1_000_001) == Start(FINAL)
+
+
+def test_another_interval_begins_a_beat_of_its_own_and_another_pause_holds_at_once() -> None:
+    decider = running_decider()
+    finish_one(decider, now_ms=100)
+
+    decider.on_rules(TriggerRules(10.0, 30.0), 105)
+    shorter = decider.next(105)
+    decider.on_rules(TriggerRules(10.0), 105)
+    without_pause = decider.next(105)
+    decider.on_rules(TriggerRules(None), 106)
+
+    assert (shorter, without_pause) == (WaitUntil(130), WaitUntil(115))
+    assert decider.next(10_000) == WaitUntil(None)
+
+
+def test_when_finished_sources_are_not_allowed_nothing_starts_until_all_have_finished() -> None:
+    decider = running_decider(allows_finished_sources=False)
+    reason = CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING
+    decider.on_source_finished()
+    decider.on_request(savepoint("one"))
+
+    assert decider.next(0) == Refuse(savepoint("one"), reason)
+    decider.on_refused(savepoint("one"), 0)
+    assert decider.next(0) == WaitUntil(100)
+    assert decider.next(100) == Refuse(PERIODIC, reason)
+    decider.on_refused(PERIODIC, 100)
+    assert decider.next(101) == WaitUntil(200)
+    decider.on_sources_ended()
+    assert decider.next(101) == Start(FINAL)
+
+
+@pytest.mark.parametrize("rules", [TriggerRules(1.0, 1.0, 2), TriggerRules(1.0, 0.0, 0)])
+def test_a_pause_with_concurrency_and_a_concurrency_of_none_are_bugs(rules: TriggerRules) -> None:
+    with pytest.raises(InvariantViolated):
+        TriggerDecider(rules)
+    with pytest.raises(InvariantViolated):
+        running_decider().on_rules(rules, 0)
 
 
 def test_the_beat_is_kept_after_a_late_start() -> None:
     decider = running_decider()
     start_next(decider, 105)
-    decider.on_ended(110)
+    decider.on_ended(PERIODIC, 110)
 
     assert decider.next(110) == WaitUntil(200)
 
@@ -85,7 +188,7 @@ def test_missed_beats_are_not_made_up_for() -> None:
     decider = running_decider()
     finish_one(decider, now_ms=1000)  # ten beats late
     start_next(decider, 1030)
-    decider.on_ended(1031)
+    decider.on_ended(PERIODIC, 1031)
 
     assert decider.next(1031) == WaitUntil(1100)
 
@@ -96,7 +199,7 @@ def test_after_the_sources_ended_the_final_one_follows_what_was_asked_for() -> N
     decider.on_sources_ended()
 
     first = start_next(decider, 0)
-    decider.on_ended(1)
+    decider.on_ended(PERIODIC, 1)
 
     assert first == asked("last wish")
     assert decider.next(1) == Start(FINAL)
@@ -106,7 +209,7 @@ def test_a_final_one_that_failed_is_tried_again() -> None:
     decider = running_decider()
     decider.on_sources_ended()
     start_next(decider, 0)
-    decider.on_ended(5)
+    decider.on_ended(FINAL, 5)
 
     assert decider.next(5) == Start(FINAL)
 
@@ -121,7 +224,7 @@ def test_requests_outlive_an_attempt_and_the_end_of_the_sources_does_not() -> No
 
     assert while_stopped == WaitUntil(None)
     assert start_next(decider, 60) == savepoint("kept")
-    decider.on_ended(61)
+    decider.on_ended(PERIODIC, 61)
     assert decider.next(61) == WaitUntil(160)  # not the final one: the sources read again
 
 
@@ -140,8 +243,8 @@ def test_a_full_queue_refuses_and_stays_as_it_was() -> None:
     answers = [decider.on_request(asked(name)) for name in "abc"]
 
     assert answers == [True, True, False]
-    assert decider.drop_requests() == [asked("a"), asked("b")]
-    assert decider.drop_requests() == []
+    assert [start_next(decider, 0), start_next(decider, 0)] == [asked("a"), asked("b")]
+    assert isinstance(decider.next(0), WaitUntil)
 
 
 def test_starting_two_at_once_or_none_while_stopped_is_a_bug() -> None:
@@ -151,19 +254,30 @@ def test_starting_two_at_once_or_none_while_stopped_is_a_bug() -> None:
     with pytest.raises(InvariantViolated):
         decider.on_started(PERIODIC, 101)
     with pytest.raises(InvariantViolated):
-        TriggerDecider(INTERVAL_MS, PAUSE_MS).on_started(PERIODIC, 0)
+        TriggerDecider(TriggerRules(INTERVAL_MS)).on_started(PERIODIC, 0)
 
 
-def running_decider(*, max_queued: int = 1000) -> TriggerDecider:
-    decider = TriggerDecider(INTERVAL_MS, PAUSE_MS, max_queued)
+def running_decider(
+    *,
+    max_queued: int = 1000,
+    interval_ms: float | None = INTERVAL_MS,
+    min_pause_ms: float = PAUSE_MS,
+    max_concurrent: int = 1,
+    forces_savepoints: bool = True,
+    allows_finished_sources: bool = True,
+) -> TriggerDecider:
+    rules = TriggerRules(
+        interval_ms, min_pause_ms, max_concurrent, forces_savepoints, allows_finished_sources
+    )
+    decider = TriggerDecider(rules, max_queued)
     decider.on_running(0)
     return decider
 
 
 def start_next(decider: TriggerDecider, now_ms: float) -> TriggerRequest:
     """Start what is due; what was under way before is over."""
-    if decider.next(now_ms) == WaitUntil(None):
-        decider.on_ended(now_ms)
+    if not decider.has_free_place:
+        decider.on_ended(PERIODIC, now_ms)
     decision = decider.next(now_ms)
     assert isinstance(decision, Start)
     decider.on_started(decision.request, now_ms)
@@ -171,8 +285,7 @@ def start_next(decider: TriggerDecider, now_ms: float) -> TriggerRequest:
 
 
 def finish_one(decider: TriggerDecider, now_ms: float) -> None:
-    start_next(decider, now_ms)
-    decider.on_ended(now_ms)
+    decider.on_ended(start_next(decider, now_ms), now_ms)
 
 
 def asked(name: str) -> TriggerRequest:
@@ -189,11 +302,16 @@ class Host:
     def __init__(self, rng: random.Random, *, max_queued: int) -> None:
         self.rng = rng
         self.now_ms = 0.0
-        self.decider = TriggerDecider(INTERVAL_MS, PAUSE_MS, max_queued)
+        self.concurrent_max = rng.choice([1, 1, 2, 3])
+        self.pause_ms = PAUSE_MS if self.concurrent_max == 1 else 0.0
+        self.forces = rng.random() < 0.5
+        rules = TriggerRules(INTERVAL_MS, self.pause_ms, self.concurrent_max, self.forces)
+        self.decider = TriggerDecider(rules, max_queued)
         self.max_queued = max_queued
         self.savepoints: list[TriggerRequest] = []
         self.asked: list[TriggerRequest] = []
-        self.is_running = self.is_under_way = self.has_ended = False
+        self.is_running = self.has_ended = False
+        self.under_way: list[TriggerRequest] = []
         self.last_end_ms: float | None = None
         self.last_periodic_ms: float | None = None
         self.accepted: list[str] = []
@@ -211,7 +329,7 @@ class Host:
                 self.has_ended = True
             case p if p < 0.40:
                 self.request()
-            case p if p < 0.60 and self.is_under_way:
+            case p if p < 0.60 and self.under_way:
                 self.end()
             case _:
                 self.ask()
@@ -222,12 +340,14 @@ class Host:
         self.decider.on_running(self.now_ms)
 
     def stop(self) -> None:
-        self.is_running = self.is_under_way = False
+        self.is_running = False
+        self.under_way = []
         self.decider.on_stopped()
 
     def end(self) -> None:
-        self.is_under_way, self.last_end_ms = False, self.now_ms
-        self.decider.on_ended(self.now_ms)
+        ended = self.under_way.pop(self.rng.randrange(len(self.under_way)))
+        self.last_end_ms = self.now_ms
+        self.decider.on_ended(ended, self.now_ms)
 
     def request(self) -> None:
         name = f"request {self.rng.random()}"
@@ -240,10 +360,14 @@ class Host:
 
     def ask(self) -> None:
         decision = self.decider.next(self.now_ms)
-        if not self.is_running or self.is_under_way:
+        assert not isinstance(decision, Refuse)
+        is_full = len(self.under_way) >= self.concurrent_max
+        queue = self.savepoints or self.asked
+        if is_full:
+            queue = self.savepoints if self.forces else []
+        if not self.is_running or FINAL in self.under_way or (is_full and not queue):
             assert decision == WaitUntil(None)
             return
-        queue = self.savepoints or self.asked
         if isinstance(decision, WaitUntil):
             assert not queue
             assert not self.has_ended
@@ -257,13 +381,13 @@ class Host:
             assert decision.request is FINAL
         else:
             self.check_periodic(decision.request)
-        self.is_under_way = True
+        self.under_way.append(decision.request)
         self.decider.on_started(decision.request, self.now_ms)
 
     def check_periodic(self, request: TriggerRequest) -> None:
         assert request is PERIODIC
         if self.last_end_ms is not None:
-            assert self.now_ms >= self.last_end_ms + PAUSE_MS
+            assert self.now_ms >= self.last_end_ms + self.pause_ms
         self.last_periodic_ms = self.now_ms
 
     def serve_everything(self) -> None:

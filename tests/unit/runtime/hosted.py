@@ -86,6 +86,7 @@ class RecordingReporter:
     sources_over: int = 0
     failures: list[BaseException] = field(default_factory=list)
     has_ended: bool = False
+    given_up: set[int] = field(default_factory=set)
 
     def acknowledged(
         self, checkpoint_id: CheckpointId, snapshot: SubtaskSnapshot, phases: SubtaskPhases
@@ -111,7 +112,9 @@ class RecordingReporter:
     def reach(self, point: FaultPoint) -> None:
         pass
 
-    def location_of(self, checkpoint_id: CheckpointId) -> str:
+    def location_of(self, checkpoint_id: CheckpointId) -> str | None:
+        if checkpoint_id in self.given_up:
+            return None
         return str(self.root / f"chk-{checkpoint_id}")
 
 
@@ -246,7 +249,7 @@ class JoiningSubtask:
 
     def seen_at(self, checkpoint_id: int) -> list[int]:
         """The keys in the operator's state, read back from the files of a checkpoint."""
-        location = self.reporter.location_of(CheckpointId(checkpoint_id))
+        location = str(self.reporter.location_of(CheckpointId(checkpoint_id)))
         store = FileSystemCheckpointStore([str(self.root)])
         return [
             key

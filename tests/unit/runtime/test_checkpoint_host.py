@@ -46,6 +46,7 @@ from tests.unit.runtime.points import operator_of, places_in, spec_of, store_in
 M = TypeVar("M", bound=Message)
 E = TypeVar("E", bound=Event)
 
+CONCURRENT = {"execution.checkpointing.max-concurrent-checkpoints": "3"}
 VERTICES = ("left", "right", "both")
 INTERVAL_MS, TIMEOUT_MS = 1_000, 5_000
 SAVEPOINT = TriggerRequest(CheckpointKind.SAVEPOINT, RequestId("save"))
@@ -193,7 +194,9 @@ def test_a_declined_checkpoint_fails_with_the_name_of_the_subtask(tmp_path: Path
 
     (event,) = master.failed
     assert event.message == "both[0]: the disk is full"
-    assert master.listener.too_many == ["Exceeded checkpoint tolerable failure threshold."]
+    (message,) = master.listener.too_many
+    assert message.startswith("Exceeded checkpoint tolerable failure threshold.")
+    assert message.endswith("both[0]: the disk is full")
 
 
 def test_an_id_is_never_used_again_after_its_checkpoint_failed(tmp_path: Path) -> None:
@@ -296,6 +299,103 @@ def test_no_periodic_checkpoint_starts_before_its_time(passed_ms: int, tmp_path:
     assert master.attempt.messages == []
 
 
+def test_as_many_checkpoints_are_under_way_as_there_are_places(tmp_path: Path) -> None:
+    master = Master(tmp_path, CONCURRENT)
+    for _ in range(5):
+        master.trigger()
+
+    started = [inject.checkpoint_id for inject in master.attempt.of(Inject)]
+    master.acknowledge_all(2)
+
+    assert started == [1, 2, 3]
+    assert master.completed == [2]
+    assert [(e.checkpoint_id, e.reason) for e in master.failed] == [
+        (1, CheckpointFailureReason.CHECKPOINT_SUBSUMED)
+    ]
+    assert [abort.checkpoint_id for abort in master.attempt.of(Aborted)] == [1]
+
+
+def test_every_checkpoint_under_way_expires_by_its_own_clock(tmp_path: Path) -> None:
+    master = Master(
+        tmp_path, {**CONCURRENT, "execution.checkpointing.tolerable-failed-checkpoints": "9"}
+    )
+    master.trigger()
+    master.trigger()
+
+    master.clock.now_ms += TIMEOUT_MS - INTERVAL_MS
+    master.host.on_time()
+
+    assert [event.checkpoint_id for event in master.failed] == [1]
+    assert [i.checkpoint_id for i in master.attempt.of(Inject)] == [1, 2, 3, 4]
+
+
+def test_a_savepoint_overtaken_by_a_checkpoint_still_completes(tmp_path: Path) -> None:
+    master = Master(tmp_path, CONCURRENT)
+    master.host.on_request(SAVEPOINT)
+    master.trigger()
+    master.trigger()
+
+    master.acknowledge_all(2)
+    master.acknowledge_all(1)
+
+    assert master.completed == [2, 1]
+    assert [p.checkpoint_id for p in master.host.points.newest_first()] == [2, 1]
+
+
+def test_what_a_subtask_writes_after_the_abort_is_swept(tmp_path: Path) -> None:
+    master = Master(tmp_path, {"execution.checkpointing.tolerable-failed-checkpoints": "5"})
+    master.trigger()
+    location = Path(master.attempt.of(Inject)[0].location)
+    master.decline(1)
+    location.mkdir(parents=True)
+    (location / "late.arrow").write_bytes(b"state")
+
+    master.acknowledge(1, "left")
+
+    assert not location.exists()
+
+
+def test_a_new_attempt_sweeps_what_its_predecessors_left_unfinished(tmp_path: Path) -> None:
+    first = Master(tmp_path)
+    first.complete_one()
+    first.trigger()
+    unfinished = Path(first.attempt.of(Inject)[1].location)
+    unfinished.mkdir(parents=True)
+    foreign = unfinished.with_name("chk-2.tmp")
+    foreign.mkdir()
+
+    second = Master(tmp_path, first_id=3)
+
+    assert not unfinished.exists()
+    assert foreign.exists()
+    assert second.published == ["chk-1"]
+
+
+def test_a_request_beyond_the_bound_is_refused_and_shown(tmp_path: Path) -> None:
+    master = Master(tmp_path)
+
+    answers = [master.host.on_request(SAVEPOINT) for _ in range(1_001)]
+
+    (event,) = master.failed
+    assert answers.count(False) == 1
+    assert event.reason is CheckpointFailureReason.TOO_MANY_CHECKPOINT_REQUESTS
+    assert (event.checkpoint_id, event.request_id) == (None, "save")
+
+
+def test_two_manifests_at_the_end_of_an_attempt_are_both_waited_for(tmp_path: Path) -> None:
+    master = Master(tmp_path, CONCURRENT)
+    master.trigger()
+    master.trigger()
+    master.acknowledge_all(1, deliver=False)
+    master.acknowledge_all(2, deliver=False)
+
+    master.host.on_stopped(CheckpointFailureReason.TASK_FAILURE, "slot 1 was killed")
+    master.deliver()
+
+    assert master.completed == [1, 2]
+    assert master.failed == []
+
+
 class RecordingAttempt(AttemptHost):
     """The attempt's slots, of which only what they are sent is known."""
 
@@ -330,7 +430,11 @@ class Master:
     """A checkpoint host as the job master holds it, with the attempt's slots played by the test."""
 
     def __init__(
-        self, root: Path, settings: dict[str, str] | None = None, parallelism: int = 1
+        self,
+        root: Path,
+        settings: dict[str, str] | None = None,
+        parallelism: int = 1,
+        first_id: int = 1,
     ) -> None:
         self.clock = ManualClock()
         self.fence = AttemptFence()
@@ -356,9 +460,10 @@ class Master:
             owns_run=lambda attempt: self.owns_run,
             emit=self.events.append,
             post=self._posted.append,
+            draw=lambda low, high: high,
         )
         points = RetainedPoints(parsed.retained_checkpoints)
-        self.host = CheckpointHost(surroundings, points, CheckpointId(1), self.listener)
+        self.host = CheckpointHost(surroundings, points, CheckpointId(first_id), self.listener)
         self.host.on_running(self.attempt)
 
     @property

@@ -231,6 +231,38 @@ def test_a_subtask_outlives_a_completed_checkpoint_that_is_not_final(tmp_path: P
     assert host.seen_at(2) == [1, 1]
 
 
+def test_an_older_savepoint_that_completes_last_does_not_keep_a_subtask_from_ending(
+    tmp_path: Path,
+) -> None:
+    host = JoiningSubtask(tmp_path)
+
+    host.run(
+        lambda: send_to_both(host, barrier(1)),
+        lambda: send_to_both(host, barrier(2, is_final=True)),
+        lambda: host.mailbox.post(CheckpointCompleted(CheckpointId(2))),
+        lambda: host.mailbox.post(CheckpointCompleted(CheckpointId(1))),
+        lambda: send_to_both(host, EndOfInput()),
+    )
+
+    assert host.reporter.has_ended
+
+
+def test_what_was_given_up_before_its_upload_began_is_not_uploaded(tmp_path: Path) -> None:
+    host = JoiningSubtask(tmp_path)
+    host.reporter.given_up.add(1)
+
+    host.run(
+        lambda: send_to_both(host, records(1)),
+        lambda: send_to_both(host, barrier(1)),
+        lambda: send_to_both(host, barrier(2)),
+    )
+
+    assert waits_for_ever(host)
+    assert list(host.reporter.snapshots) == [2]
+    assert host.reporter.declines == []
+    assert not (tmp_path / "chk-1").exists()
+
+
 def test_a_final_checkpoint_that_was_aborted_ends_nothing(tmp_path: Path) -> None:
     host = JoiningSubtask(tmp_path)
 

@@ -1,0 +1,116 @@
+"""A run's points as files, off the job master's thread: published, deleted, swept.
+
+Whatever takes away files of an unfinished checkpoint asks the lease first: a successor may use the
+same place. Decides nothing about which points are kept (`protocol.retention`).
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+
+from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.faults import FaultPoint
+from pipelines.domain.ids import Attempt, CheckpointId
+from pipelines.domain.places import SnapshotPlaces
+from pipelines.domain.snapshots import Manifest
+from pipelines.domain.status import CheckpointKind
+from pipelines.runtime.faults import Faults
+from pipelines.runtime.job_events import JobEvent, ManifestWritten
+from pipelines.storage.store import CheckpointStore, Publication
+
+log = logging.getLogger(__name__)
+
+
+class PointFiles:
+    def __init__(
+        self,
+        places: SnapshotPlaces,
+        store: CheckpointStore,
+        executor: Executor,
+        owns_run: Callable[[Attempt], bool],
+        post: Callable[[JobEvent], None],
+        faults: Faults,
+    ) -> None:
+        self._places = places
+        self._store = store
+        self._executor = executor
+        self._owns_run = owns_run
+        self._post = post
+        self._faults = faults
+        self._lock = threading.Lock()
+        self._waiting: set[str] = set()  # locations whose sweep has not begun
+
+    def location(self, kind: CheckpointKind, checkpoint_id: CheckpointId) -> str:
+        is_savepoint = kind is CheckpointKind.SAVEPOINT
+        where = self._places.savepoint if is_savepoint else self._places.checkpoint
+        return where(checkpoint_id)
+
+    def publish(self, attempt: Attempt, location: str, manifest: Manifest) -> Future[None]:
+        """Its outcome is posted. The lease is asked right before the point becomes durable."""
+        return self._executor.submit(self._publish, attempt, location, manifest)
+
+    def discard(self, location: str) -> None:
+        """Delete a point that retention has given up."""
+        self._executor.submit(self._discard, location)
+
+    def discard_unfinished(self, attempt: Attempt, location: str) -> None:
+        """Many calls for one place that come before the first is served are one."""
+        with self._lock:
+            if location in self._waiting:
+                return
+            self._waiting.add(location)
+        self._executor.submit(self._discard_unfinished, attempt, location)
+
+    def sweep(self, attempt: Attempt, first_new_id: CheckpointId) -> None:
+        """Delete what earlier attempts wrote for checkpoints that never completed."""
+        self._executor.submit(self._sweep, attempt, first_new_id)
+
+    def _publish(self, attempt: Attempt, location: str, manifest: Manifest) -> None:
+        self._faults.reach(FaultPoint.ACKNOWLEDGED, attempt)
+        outcome = self._try_publish(attempt, location, manifest)
+        self._faults.reach(FaultPoint.PUBLISHED, attempt)
+        self._post(ManifestWritten(attempt, manifest.checkpoint_id, outcome))
+
+    def _try_publish(
+        self, attempt: Attempt, location: str, manifest: Manifest
+    ) -> Publication | str:
+        if not self._owns_run(attempt):
+            return "this driver no longer owns the run"
+        try:
+            return self._store.publish(location, manifest)
+        except (Retryable, Rejected, OSError) as error:
+            return str(error)
+
+    def _discard_unfinished(self, attempt: Attempt, location: str) -> None:
+        with self._lock:
+            self._waiting.discard(location)
+        if self._owns_run(attempt):
+            self._discard(location)
+
+    def _sweep(self, attempt: Attempt, first_new_id: CheckpointId) -> None:
+        for root in (self._places.checkpoints, self._places.savepoints):
+            try:
+                unfinished = self._unfinished(root, first_new_id)
+            except (Retryable, OSError) as error:
+                log.warning("%s could not be swept: %s", root, error)
+                continue
+            for location in unfinished:
+                self._discard_unfinished(attempt, location)
+
+    def _unfinished(self, root: str, first_new_id: CheckpointId) -> list[str]:
+        """What this run has used below `root` for points that are not complete."""
+        used = [name for name in self._store.names(root) if self._is_older(name, first_new_id)]
+        complete = set(self._store.published(root)) if used else set()
+        return [f"{root}/{name}" for name in used if f"{root}/{name}" not in complete]
+
+    def _is_older(self, name: str, first_new_id: CheckpointId) -> bool:
+        checkpoint_id = self._places.checkpoint_id_of(name)
+        return checkpoint_id is not None and checkpoint_id < first_new_id
+
+    def _discard(self, location: str) -> None:
+        """What cannot be deleted stays as garbage, which is worth a warning."""
+        try:
+            self._store.discard(location)
+        except (Retryable, OSError) as error:
+            log.warning("%s could not be deleted: %s", location, error)

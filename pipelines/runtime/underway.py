@@ -1,0 +1,79 @@
+"""What the host knows of a pending checkpoint, beside the machine's own view of it.
+
+Collects what subtasks report until the checkpoint ends, and sums it up for the journal.
+"""
+
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import msgspec
+
+from pipelines.domain.events import CheckpointCompleted
+from pipelines.domain.ids import CheckpointId
+from pipelines.domain.phases import SubtaskPhases
+from pipelines.domain.snapshots import Manifest
+from pipelines.domain.status import CheckpointKind
+from pipelines.runtime.control import Acknowledged
+
+
+@dataclass(slots=True)
+class Underway:
+    """Moments are monotonic, except `trigger_wall_ms`."""
+
+    checkpoint_id: CheckpointId
+    kind: CheckpointKind
+    location: str
+    triggered_ms: float
+    expires_ms: float
+    trigger_wall_ms: int
+    phases: list[SubtaskPhases] = field(default_factory=list)
+    source_records: int = 0
+    watermarks_ms: list[int] = field(default_factory=list)
+    manifest: Manifest | None = None
+    publication: Future[None] | None = None
+    is_ours: bool = True  # False: another driver has published under this id
+
+    def on_acknowledged(self, message: Acknowledged, now_ms: float) -> SubtaskPhases:
+        """The subtask's phases, with the time that the coordinator saw."""
+        elapsed_ms = now_ms - self.triggered_ms
+        phases = msgspec.structs.replace(message.phases, acknowledged_ms=elapsed_ms)
+        self.phases.append(phases)
+        self.source_records += message.source_records
+        if message.watermark_ms is not None:
+            self.watermarks_ms.append(message.watermark_ms)
+        return phases
+
+    def completed_event(self, manifest: Manifest, now_ms: float) -> CheckpointCompleted:
+        channels = [channel for phases in self.phases for channel in phases.channels]
+        return CheckpointCompleted(
+            checkpoint_id=self.checkpoint_id,
+            kind=self.kind,
+            path=self.location,
+            end_to_end_ms=now_ms - self.triggered_ms,
+            state_bytes=manifest.state_bytes,
+            uploaded_bytes=sum(phases.uploaded_bytes for phases in self.phases),
+            buffered_records=sum(channel.buffered_records for channel in channels),
+            buffered_bytes=sum(channel.buffered_bytes for channel in channels),
+            source_records=self.source_records,
+            watermark_ms=min(self.watermarks_ms, default=None),
+            counters=counters_of(manifest),
+        )
+
+
+def counters_of(manifest: Manifest) -> dict[str, int]:
+    """Operator counters at the cut, summed over subtasks."""
+    totals: dict[str, int] = {}
+    for subtask in manifest.subtasks:
+        for operator in subtask.operators:
+            for name, value in operator.counters.items():
+                key = f"{operator.uid}.{name}"
+                totals[key] = totals.get(key, 0) + value
+    return totals
+
+
+def source_records_of(manifest: Manifest) -> int:
+    return sum(
+        operator.counters.get("records_read", 0)
+        for subtask in manifest.subtasks
+        for operator in subtask.operators
+    )

@@ -1,0 +1,98 @@
+"""Tolerance: which failed checkpoints count, how often, and what forgives them."""
+
+import random
+
+import pytest
+
+from pipelines.domain.failures import CheckpointFailureReason
+from pipelines.domain.ids import CheckpointId
+from pipelines.protocol.tolerance import FailureTolerance
+
+Reason = CheckpointFailureReason
+COUNTED = Reason.CHECKPOINT_ASYNC_EXCEPTION
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_the_run_is_given_up_when_more_in_a_row_have_failed_than_are_tolerated(seed: int) -> None:
+    rng = random.Random(seed)
+    tolerance = FailureTolerance(tolerable := rng.randint(0, 3))
+    failed_in_a_row: set[int] = set()
+    newest_completed = 0
+
+    for number in range(1, 60):
+        if rng.random() < 0.2:
+            tolerance.on_completed(CheckpointId(number))
+            failed_in_a_row, newest_completed = set(), number
+            continue
+        late = rng.choice([number, number, rng.randint(1, number)])
+        reason = rng.choice([COUNTED, COUNTED, Reason.CHECKPOINT_SUBSUMED])
+        exceeded = fails(tolerance, late, reason)
+        if reason is COUNTED and late >= newest_completed:
+            failed_in_a_row.add(late)
+        assert exceeded == (len(failed_in_a_row) > tolerable), number
+        failed_in_a_row = set() if exceeded else failed_in_a_row
+
+
+def test_one_checkpoint_counts_once_however_many_subtasks_failed_it() -> None:
+    tolerance = FailureTolerance(1)
+
+    assert [fails(tolerance, 1, COUNTED) for _ in range(5)] == [False] * 5
+    assert fails(tolerance, 2, COUNTED)
+
+
+def test_a_failure_older_than_the_newest_completed_one_says_nothing() -> None:
+    tolerance = FailureTolerance(0)
+    tolerance.on_completed(CheckpointId(5))
+
+    assert not fails(tolerance, 4, COUNTED)
+    assert fails(tolerance, 6, COUNTED)
+
+
+def test_a_savepoint_counts_only_when_a_subtask_failed_it() -> None:
+    tolerance = FailureTolerance(0)
+
+    assert not fails(tolerance, 1, Reason.CHECKPOINT_EXPIRED, is_savepoint=True, by_subtask=False)
+    assert fails(tolerance, 2, COUNTED, is_savepoint=True)
+
+
+def test_after_giving_up_the_count_starts_over() -> None:
+    tolerance = FailureTolerance(1)
+
+    outcomes = [fails(tolerance, number, COUNTED) for number in range(1, 5)]
+
+    assert outcomes == [False, True, False, True]
+
+
+def test_flinks_reasons_are_all_there_with_flinks_flags() -> None:
+    counted = {reason.name for reason in Reason if reason.counts_against_tolerance}
+    preflight = {reason.name for reason in Reason if reason.is_preflight}
+
+    assert len(Reason) == 24
+    assert counted == {
+        "IO_EXCEPTION",
+        "CHECKPOINT_ASYNC_EXCEPTION",
+        "CHECKPOINT_EXPIRED",
+        "CHECKPOINT_DECLINED",
+        "FINALIZE_CHECKPOINT_FAILURE",
+    }
+    assert preflight == {
+        "PERIODIC_SCHEDULER_SHUTDOWN",
+        "TOO_MANY_CHECKPOINT_REQUESTS",
+        "MINIMUM_TIME_BETWEEN_CHECKPOINTS",
+        "NOT_ALL_REQUIRED_TASKS_RUNNING",
+        "IO_EXCEPTION",
+        "BLOCKING_OUTPUT_EXIST",
+    }
+
+
+def fails(
+    tolerance: FailureTolerance,
+    number: int,
+    reason: Reason,
+    *,
+    is_savepoint: bool = False,
+    by_subtask: bool = True,
+) -> bool:
+    return tolerance.is_exceeded_by(
+        CheckpointId(number), reason, is_savepoint=is_savepoint, by_subtask=by_subtask
+    )
