@@ -5,7 +5,6 @@ import pytest
 from pipelines.domain.errors import Rejected
 from pipelines.flows.registry import FLOWS, flow
 
-
 SHIPPED = [name for name, module in FLOWS.items() if module.startswith("pipelines.flows.")]
 """Tests of whole runs register flows of their own."""
 
