@@ -16,7 +16,7 @@ MAY_IMPORT = {  # package -> the packages of ours it may import, itself aside
     "pipelines.connectors": DOMAIN,
     "pipelines.bus": DOMAIN,
     "pipelines.operators": DOMAIN | {"pipelines.state"},
-    "pipelines.stream": DOMAIN | {"pipelines.operators", "pipelines.connectors"},
+    "pipelines.stream": DOMAIN | {"pipelines.state", "pipelines.operators", "pipelines.connectors"},
     "pipelines.flows": DOMAIN | {"pipelines.stream", "pipelines.operators", "pipelines.connectors"},
     "pipelines.runtime": DOMAIN
     | {f"pipelines.{p}" for p in ("protocol", "state", "storage", "channels", "operators")}

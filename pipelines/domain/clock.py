@@ -1,4 +1,7 @@
-"""Time as something passed in: durations from `monotonic_ms`, wall time for display only."""
+"""Time as something passed in: durations from `monotonic_ms`, wall time for two things only.
+
+It is displayed, and it is what authors of pipelines call processing time.
+"""
 
 from typing import Protocol
 
@@ -9,5 +12,5 @@ class Clock(Protocol):
         ...
 
     def wall_ms(self) -> int:
-        """Milliseconds since the epoch, UTC. For display, never for a decision."""
+        """Milliseconds since the epoch, UTC. For display and processing time, nothing else."""
         ...

@@ -32,6 +32,8 @@ class OperatorContext:
     collect: Collector
     counters: dict[str, int] = field(default_factory=dict)
     collect_side: SideCollector = lambda name, batch: None
+    # Processing time: milliseconds since the epoch, never going back. Stands still by default.
+    now_ms: Callable[[], int] = lambda: 0
     # Event time at the restored cut: what was late before a failure is late after it.
     restored_watermark_ms: int = MIN_WATERMARK_MS
 
@@ -68,6 +70,14 @@ class Operator:
 
     def on_watermark(self, timestamp_ms: int) -> None:
         """Event time has reached `timestamp_ms`; it never goes back. The runtime forwards it."""
+
+    @property
+    def awaits_processing_time(self) -> bool:
+        """Whether there is something to do once processing time has come."""
+        return False
+
+    def on_processing_time(self, now_ms: int) -> None:
+        """Called every few milliseconds while `awaits_processing_time`."""
 
     def on_end(self) -> None:
         """All inputs have ended; the watermark has already been set to its maximum."""

@@ -4,6 +4,7 @@ Owns the wiring, the operators' state backends and the sinks' commit logs; decid
 checkpoints. Used by the subtask's thread only.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -76,8 +77,10 @@ class OperatorChain:
         backends: BackendFactory,
         exchanges: dict[Uid, list[Exchange]],
         restored: dict[Uid, RestoredOperator],
+        now_ms: Callable[[], int],
     ) -> None:
         self._pipeline = pipeline
+        self._now_ms = now_ms
         self._place = place
         watermark_ms = restored[place.vertex.uid].watermark_ms
         self._restored_watermark_ms = MIN_WATERMARK_MS if watermark_ms is None else watermark_ms
@@ -139,6 +142,23 @@ class OperatorChain:
         except Exception as error:
             raise located(uid, self.origin, error) from error
 
+    @property
+    def awaits_processing_time(self) -> bool:
+        return any(node.operator and node.operator.awaits_processing_time for node in self._ordered)
+
+    def on_processing_time(self) -> None:
+        """Raises OperatorFailed."""
+        now_ms = self._now_ms()
+        for node in self._ordered:
+            if node.operator is not None and node.operator.awaits_processing_time:
+                self._fire(node.uid, node.operator, now_ms)
+
+    def _fire(self, uid: Uid, operator: Operator, now_ms: int) -> None:
+        try:
+            operator.on_processing_time(now_ms)
+        except Exception as error:
+            raise located(uid, None, error) from error
+
     def broadcast(self, mark: Watermark | Barrier | EndOfInput) -> None:
         for node in self._ordered:
             for exchange in node.exchanges:
@@ -193,6 +213,7 @@ class OperatorChain:
             collect=self._collector(self._successors(uid), exchanges),
             collect_side=self._side_collector(uid),
             counters=dict(restored.counters),
+            now_ms=self._now_ms,
             restored_watermark_ms=self._restored_watermark_ms,
         )
         node = _Node(uid, context, exchanges=exchanges)

@@ -1,6 +1,8 @@
-"""The real clock. Tests and the simulation pass in their own."""
+"""The real clock, and processing time made of any clock. Tests pass in their own."""
 
 import time
+
+from pipelines.domain.clock import Clock
 
 
 class SystemClock:
@@ -11,3 +13,18 @@ class SystemClock:
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+
+class ProcessingTime:
+    """Milliseconds since the epoch as operators see them: for timers and times-to-live.
+
+    Guarantee: it never goes back, so a clock that is set back makes timers wait, not fire twice.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._newest_ms = 0
+
+    def now_ms(self) -> int:
+        self._newest_ms = max(self._newest_ms, self._clock.wall_ms())
+        return self._newest_ms

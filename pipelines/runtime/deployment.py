@@ -18,6 +18,7 @@ from pipelines.flows.registry import flow
 from pipelines.runtime.alignment_timing import AlignmentTiming
 from pipelines.runtime.barrier_modes import handler_for
 from pipelines.runtime.chain import ChainPlace, OperatorChain
+from pipelines.runtime.clocks import ProcessingTime
 from pipelines.runtime.control import Deploy
 from pipelines.runtime.exchange import Exchange
 from pipelines.runtime.gate_feed import GateFeed
@@ -117,6 +118,7 @@ class _Builder:
             self.backends,
             {uid: self._exchanges(vertex, uid, mailbox) for uid in vertex.nodes},
             restored,
+            ProcessingTime(self.clock).now_ms,
         )
         gate = self._gate(vertex, mailbox)
         feed = self._feed(vertex, gate, restored[vertex.uid])

@@ -32,6 +32,9 @@ from pipelines.runtime.snapshotting import SnapshotWriter, SubtaskCut, snapshot_
 IDLE_WAIT_MS = 500.0
 """A bound only: arrivals and mail wake a subtask at once."""
 
+PROCESSING_TIME_STEP_MS = 10.0
+"""How late a processing-time timer may be because nothing was looked at meanwhile."""
+
 
 class SubtaskReporter(Protocol):
     """What a subtask tells the world; called from its thread and from upload threads."""
@@ -125,6 +128,7 @@ class Subtask(threading.Thread):
         self._uploads = uploads
         self._final_id: CheckpointId | None = None  # nothing follows this one
         self._completed_id = CheckpointId(0)
+        self._timers_due_ms = 0.0  # when processing time is looked at next
 
     def run(self) -> None:
         try:
@@ -143,8 +147,22 @@ class Subtask(threading.Thread):
                 self._on_mail(mail)
             elif not self.chain.flush():
                 self._wait_for_credit()
-            elif self._feed.has_ended or not self._feed.advance(self):
-                self._wait()
+            else:
+                self._advance()
+
+    def _advance(self) -> None:
+        self._on_processing_time()
+        if self._feed.has_ended or not self._feed.advance(self):
+            self._wait()
+
+    def _on_processing_time(self) -> None:
+        """Nothing more is emitted behind the final barrier: it would belong to no checkpoint."""
+        if self._final_id is not None or not self.chain.awaits_processing_time:
+            return
+        now_ms = self.clock.monotonic_ms()
+        if now_ms >= self._timers_due_ms:
+            self._timers_due_ms = now_ms + PROCESSING_TIME_STEP_MS
+            self.chain.on_processing_time()
 
     def watermark_ms(self) -> int | None:
         return self._feed.watermark_ms()
@@ -241,7 +259,10 @@ class Subtask(threading.Thread):
 
     def _wait(self) -> None:
         began_ms = self.clock.monotonic_ms()
-        self.mailbox.wait(self._feed.wait_ms)
+        wait_ms = self._feed.wait_ms
+        if self.chain.awaits_processing_time:
+            wait_ms = min(wait_ms, PROCESSING_TIME_STEP_MS)
+        self.mailbox.wait(wait_ms)
         self.load.idle_ms += self.clock.monotonic_ms() - began_ms
 
     def _wait_for_credit(self) -> None:

@@ -31,26 +31,56 @@ Merge = Callable[[pa.Array, pa.Array], pa.Array]
 Convert = Callable[[pa.Array], pa.Array]
 
 
-class FoldingState:
-    """Guarantee: the accumulator of a key is that of its values in order of arrival."""
+class Accumulators:
+    """One accumulator per key, written as a whole."""
 
-    def __init__(self, entries: Entries, lift: Convert, merge: Merge, result: Convert) -> None:
+    def __init__(self, entries: Entries) -> None:
         self._entries = entries
-        self._lift = lift
-        self._merge = merge
-        self._result = result
 
     @property
     def type(self) -> pa.DataType:
-        """Of an accumulator."""
         return self._entries.type
+
+    def peek(self, keys: pa.RecordBatch) -> pa.Array:
+        """Null where there is none; does not count as a read."""
+        return self._entries.read(self._visible_rows(keys))
+
+    def put(self, keys: pa.RecordBatch, accumulators: pa.Array) -> None:
+        """Overwrite those of distinct keys."""
+        self._entries.write(self._entries.table.rows_for(keys), accumulators)
+
+    def renew_read(self, keys: pa.RecordBatch) -> None:
+        """What `peek` gave has been read after all."""
+        self._entries.renew_read(self._entries.table.find(keys))
+
+    def clear(self, keys: pa.RecordBatch) -> None:
+        table = self._entries.table
+        table.delete(distinct_rows(table.find(keys)))
+
+    def remove_expired(self, limit: int) -> None:
+        """Look at the next `limit` entries; call after call goes round all of them."""
+        self._entries.table.delete(self._entries.scan_expired(limit))
+
+    def _visible_rows(self, keys: pa.RecordBatch) -> Rows:
+        rows = self._entries.table.find(keys)
+        rows[~self._entries.visible(rows)] = NO_ROW
+        return rows
+
+
+class FoldingState(Accumulators):
+    """Guarantee: the accumulator of a key is that of its values in order of arrival."""
+
+    def __init__(self, entries: Entries, lift: Convert, merge: Merge, result: Convert) -> None:
+        super().__init__(entries)
+        self._lift = lift
+        self._merge = merge
+        self._result = result
 
     def add(self, keys: pa.RecordBatch, values: pa.Array) -> None:
         """One value for each key; keys may repeat."""
         if not keys.num_rows:
             return
-        former = self._entries.table.find(keys)
-        former[~self._entries.visible(former)] = NO_ROW
+        former = self._visible_rows(keys)
         rows = self._entries.table.rows_for(keys)
         folded, last = self._fold(rows, self._lift(values))
         rows, former = rows[last], former[last]
@@ -62,36 +92,11 @@ class FoldingState:
 
     def get(self, keys: pa.RecordBatch) -> pa.Array:
         """The result for each key, null where nothing was added."""
-        rows = self._rows_of(keys)
+        rows = self._visible_rows(keys)
         self._entries.renew_read(rows)
         found = rows != NO_ROW
         results = self._result(self._entries.read(rows[found]))
         return results.take(pa.array(np.cumsum(found) - 1, mask=~found))
-
-    def clear(self, keys: pa.RecordBatch) -> None:
-        table = self._entries.table
-        table.delete(distinct_rows(table.find(keys)))
-
-    def peek(self, keys: pa.RecordBatch) -> pa.Array:
-        """The accumulators, null where there is none; does not count as a read."""
-        return self._entries.read(self._rows_of(keys))
-
-    def put(self, keys: pa.RecordBatch, accumulators: pa.Array) -> None:
-        """Overwrite the accumulators of distinct keys."""
-        self._entries.write(self._entries.table.rows_for(keys), accumulators)
-
-    def renew_read(self, keys: pa.RecordBatch) -> None:
-        """What `peek` gave has been read after all."""
-        self._entries.renew_read(self._entries.table.find(keys))
-
-    def remove_expired(self, limit: int) -> None:
-        """Look at the next `limit` entries; call after call goes round all of them."""
-        self._entries.table.delete(self._entries.scan_expired(limit))
-
-    def _rows_of(self, keys: pa.RecordBatch) -> Rows:
-        rows = self._entries.table.find(keys)
-        rows[~self._entries.visible(rows)] = NO_ROW
-        return rows
 
     def _fold(self, groups: Rows, values: pa.Array) -> tuple[pa.Array, Rows]:
         """One value per group, and where in `groups` each group stands last; sorted by group."""
@@ -113,9 +118,15 @@ class FoldingState:
             remaining = remaining[left]
 
 
+def accumulators(
+    context: KeyedStateContext, descriptor: ReducingStateDescriptor | AggregatingStateDescriptor
+) -> Accumulators:
+    """For whoever calls the descriptor's function on single values."""
+    return Accumulators(_entries(context, descriptor))
+
+
 def reducing(context: KeyedStateContext, descriptor: ReducingStateDescriptor) -> FoldingState:
-    entries = Entries(context, ValueLayout.of(descriptor.name, descriptor.type), descriptor.ttl)
-    return FoldingState(entries, _same, descriptor.reduce, _same)
+    return FoldingState(_entries(context, descriptor), _same, descriptor.reduce, _same)
 
 
 def aggregating(context: KeyedStateContext, descriptor: AggregatingStateDescriptor) -> FoldingState:
@@ -126,9 +137,18 @@ def aggregating(context: KeyedStateContext, descriptor: AggregatingStateDescript
             f"The state {descriptor.name!r} has an AggregateFunction, which works on single"
             " values; a batch function needs a BatchAggregateFunction."
         )
-    layout = ValueLayout.of(descriptor.name, descriptor.accumulator_type)
-    entries = Entries(context, layout, descriptor.ttl)
+    entries = _entries(context, descriptor)
     return FoldingState(entries, aggregate.lift, aggregate.merge, aggregate.get_result)
+
+
+def _entries(
+    context: KeyedStateContext, descriptor: ReducingStateDescriptor | AggregatingStateDescriptor
+) -> Entries:
+    if isinstance(descriptor, ReducingStateDescriptor):
+        layout = ValueLayout.of(descriptor.name, descriptor.type)
+    else:
+        layout = ValueLayout.of(descriptor.name, descriptor.accumulator_type)
+    return Entries(context, layout, descriptor.ttl)
 
 
 def _same(values: pa.Array) -> pa.Array:

@@ -7,7 +7,22 @@ API; batches and column expressions in the place of functions on records.
 
 from pipelines.operators.aggregates import count, max, mean, min, sum
 from pipelines.operators.lateness import LATE
+from pipelines.operators.process_context import ProcessContext
+from pipelines.operators.process_function import BatchProcessFunction, KeyedProcessFunction
+from pipelines.operators.row_context import RowContext, RuntimeContext
+from pipelines.operators.side_output import SideOutput
 from pipelines.operators.windows import session, sliding, tumbling
+from pipelines.state.descriptors import (
+    AggregateFunction,
+    AggregatingStateDescriptor,
+    BatchAggregateFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+)
+from pipelines.state.timers import FiredTimers, TimeDomain
+from pipelines.state.ttl import StateTtlConfig, TtlUpdate, TtlVisibility
 from pipelines.stream.environment import Environment
 from pipelines.stream.pipeline import Pipeline
 from pipelines.stream.streams import ConnectedStreams, KeyedStream, Stream
@@ -15,11 +30,29 @@ from pipelines.stream.windowed import WindowedStream
 
 __all__ = [
     "LATE",
+    "AggregateFunction",
+    "AggregatingStateDescriptor",
+    "BatchAggregateFunction",
+    "BatchProcessFunction",
     "ConnectedStreams",
     "Environment",
+    "FiredTimers",
+    "KeyedProcessFunction",
     "KeyedStream",
+    "ListStateDescriptor",
+    "MapStateDescriptor",
     "Pipeline",
+    "ProcessContext",
+    "ReducingStateDescriptor",
+    "RowContext",
+    "RuntimeContext",
+    "SideOutput",
+    "StateTtlConfig",
     "Stream",
+    "TimeDomain",
+    "TtlUpdate",
+    "TtlVisibility",
+    "ValueStateDescriptor",
     "WindowedStream",
     "count",
     "max",

@@ -35,8 +35,12 @@ class Host:
             parallelism=1,
             state=self.state,
             collect=self._collect,
+            collect_side=self._collect_side,
+            now_ms=lambda: self.now_ms,
             restored_watermark_ms=watermark_ms,
         )
+        self.now_ms = 0
+        self._sides: dict[str, list[Row]] = {}
         self._watermark_ms = watermark_ms
         self.operator.open(self.context, inputs)
 
@@ -48,12 +52,21 @@ class Host:
     def counters(self) -> dict[str, int]:
         return self.context.counters
 
+    def side_rows(self, name: str) -> list[Row]:
+        return self._sides.get(name, [])
+
     def send(self, rows: list[Row], port: int = 0) -> None:
         self.operator.on_batch(port, pa.RecordBatch.from_pylist(rows, schema=self._inputs[port]))
 
     def advance(self, watermark_ms: int) -> None:
         self._watermark_ms = watermark_ms
         self.operator.on_watermark(watermark_ms)
+
+    def pass_time(self, now_ms: int) -> None:
+        """Processing time has come to `now_ms`, and the runtime looks for timers."""
+        self.now_ms = now_ms
+        if self.operator.awaits_processing_time:
+            self.operator.on_processing_time(now_ms)
 
     def recovered(self) -> "Host":
         """A fresh operator on the state of a cut made now; it goes on in this host's output."""
@@ -62,6 +75,8 @@ class Host:
         for name, batches in frozen:
             successor.state.restore(name, batches)
         successor.emitted = self.emitted
+        successor._sides = self._sides
+        successor.now_ms = self.now_ms
         successor.context.counters = self.context.counters
         return successor
 
@@ -69,3 +84,10 @@ class Host:
         batch.validate(full=True)
         assert batch.schema.equals(self.output_schema), "output has the schema it declared"
         self.emitted.append(batch.to_pylist())
+
+    def _collect_side(self, name: str, batch: pa.RecordBatch) -> None:
+        declared = self.operator.side_outputs(self._inputs).get(name)
+        if declared is None:
+            return  # nobody can read it
+        assert batch.schema.equals(declared.schema), "a side output has the schema it declared"
+        self._sides.setdefault(name, []).extend(batch.to_pylist())

@@ -296,6 +296,6 @@ def subtask_of(
         RunId("run-1"), Attempt(1), pipeline.graph.vertex(vertex), 0, 1, MAX_PARALLELISM
     )
     restored = dict.fromkeys(place.vertex.nodes, NOTHING)
-    chain = OperatorChain(pipeline, place, HashMapBackend, exchanges, restored)
+    chain = OperatorChain(pipeline, place, HashMapBackend, exchanges, restored, clock.wall_ms)
     writer = SnapshotWriter(FileSystemCheckpointStore([str(reporter.root)]))
     return Subtask(place, chain, feed, writer, InlineExecutor(), reporter, clock, mailbox)

@@ -90,4 +90,4 @@ def chain_of(
     at = pipeline.graph.vertex(Uid(vertex))
     place = ChainPlace(RunId("run-1"), Attempt(1), at, 0, 1, MAX_PARALLELISM)
     restored = dict.fromkeys(at.nodes, NOTHING)
-    return OperatorChain(pipeline, place, HashMapBackend, exchanges or {}, restored)
+    return OperatorChain(pipeline, place, HashMapBackend, exchanges or {}, restored, lambda: 0)

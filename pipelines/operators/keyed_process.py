@@ -1,0 +1,97 @@
+"""Hosts a process function: its states, its timers, and when they fire.
+
+All timers that are due fire together; those that they register fire next, if they are due as
+well, and so on until none is. Event-time timers fire before the watermark is passed on.
+Processing-time timers fire until the input has ended; what is pending then stays in the final
+snapshot. Source: Flink's `KeyedProcessOperator`.
+"""
+
+import copy
+
+import pyarrow as pa
+
+from pipelines.domain.errors import Rejected
+from pipelines.operators.columns import field_of
+from pipelines.operators.operator import Operator, OperatorContext
+from pipelines.operators.process_context import ProcessContext
+from pipelines.operators.process_function import BatchProcessFunction, KeyedProcessFunction
+from pipelines.operators.row_process import RowProcess
+from pipelines.operators.side_output import SideOutput
+from pipelines.state.arrow_types import check_key_type
+from pipelines.state.timers import Timers
+
+MAX_ROUNDS = 100_000
+"""Of timers that register timers which are due at once: more never end."""
+
+
+class KeyedProcess(Operator):
+    """`function` is the author's; each subtask works with a copy of it."""
+
+    def __init__(
+        self,
+        function: BatchProcessFunction | KeyedProcessFunction,
+        keys: tuple[str, ...],
+        schema: pa.Schema,
+        uid: str,
+    ) -> None:
+        self._function = _as_batches(copy.deepcopy(function), uid, schema)
+        self._keys = keys
+        self._schema = schema
+        self._has_ended = False
+
+    def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
+        for field in self._key_schema(inputs):
+            check_key_type("timers", field)
+        return self._schema
+
+    def side_outputs(self, inputs: list[pa.Schema]) -> dict[str, SideOutput]:
+        return dict(self._function.side_outputs)
+
+    def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
+        super().open(context, inputs)
+        self._process = ProcessContext(context, self._key_schema(inputs), self._schema)
+        self._function.open(self._process)
+
+    def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
+        self._function.process_batch(batch, self._process)
+        self._process.states.remove_expired()
+
+    def failing_row(self, batch: pa.RecordBatch) -> int:
+        return self._function.row_in_work if isinstance(self._function, RowProcess) else -1
+
+    def on_watermark(self, timestamp_ms: int) -> None:
+        self._process.watermark_ms = timestamp_ms
+        self._fire(self._process.event_timers, timestamp_ms)
+
+    @property
+    def awaits_processing_time(self) -> bool:
+        return not self._has_ended and len(self._process.processing_timers) > 0
+
+    def on_processing_time(self, now_ms: int) -> None:
+        self._fire(self._process.processing_timers, now_ms)
+
+    def on_end(self) -> None:
+        self._has_ended = True
+
+    def _fire(self, timers: Timers, time_ms: int) -> None:
+        for _ in range(MAX_ROUNDS):
+            due = timers.take_due(time_ms)
+            if due is None:
+                return
+            self._function.on_timers(due, self._process)
+        raise Rejected(
+            f"The timers of {self.context.uid!r} register ever new ones that are due at once"
+            f" ({MAX_ROUNDS:,} rounds at {time_ms} ms); at the end of the input every event-time"
+            " timer is due, so stop registering when the watermark is at its maximum."
+        )
+
+    def _key_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
+        return pa.schema([field_of(inputs[0], key) for key in self._keys])
+
+
+def _as_batches(
+    function: BatchProcessFunction | KeyedProcessFunction, uid: str, schema: pa.Schema
+) -> BatchProcessFunction:
+    if isinstance(function, KeyedProcessFunction):
+        return RowProcess(function, uid, schema)
+    return function

@@ -1,0 +1,73 @@
+"""Runs a row function as a batch function: one pass over the rows, state read and written once."""
+
+import pyarrow as pa
+
+from pipelines.operators.operator import Collector
+from pipelines.operators.process_context import ProcessContext
+from pipelines.operators.process_function import BatchProcessFunction, KeyedProcessFunction
+from pipelines.operators.row_context import RowContext, RuntimeContext
+from pipelines.operators.row_states import CurrentKeys
+from pipelines.operators.rows import RowOutput
+from pipelines.state.timers import FiredTimers
+
+
+class RowProcess(BatchProcessFunction):
+    """Guarantee: what it does is what one row after the other would have done."""
+
+    def __init__(self, function: KeyedProcessFunction, uid: str, output: pa.Schema) -> None:
+        self.side_outputs = function.side_outputs
+        self._function = function
+        self._uid = uid
+        self._schema = output
+        self.row_in_work = -1
+
+    def open(self, context: ProcessContext) -> None:
+        current = CurrentKeys()
+        self._current = current
+        self._runtime = RuntimeContext(context, current)
+        self._function.open(self._runtime)
+        self._output = RowOutput(self._uid, self._schema, context.collect)
+        self._context = RowContext(context, current, self._side_outputs(context))
+
+    def process_batch(self, batch: pa.RecordBatch, context: ProcessContext) -> None:
+        groups = context.group(batch)
+        self._context.begin(groups.keys)
+        self._context.time_domain = None
+        process = self._function.process_element
+        rows = zip(groups.index.tolist(), batch.to_pylist(), strict=True)
+        for number, (index, row) in enumerate(rows):
+            self.row_in_work = number
+            self._current.index = index
+            emitted = process(row, self._context)
+            if emitted is not None:
+                self._output.add(emitted)
+        self.row_in_work = -1
+        self._flush()
+
+    def on_timers(self, timers: FiredTimers, context: ProcessContext) -> None:
+        groups = context.group(timers.keys)
+        self._context.begin(groups.keys)
+        self._context.time_domain = timers.domain
+        moments = zip(groups.index.tolist(), timers.timestamps_ms.tolist(), strict=True)
+        for index, timestamp_ms in moments:
+            self._current.index = index
+            emitted = self._function.on_timer(timestamp_ms, self._context)
+            if emitted is not None:
+                self._output.add(emitted)
+        self._flush()
+
+    def _flush(self) -> None:
+        for state in self._runtime.states:
+            state.flush()
+        self._context.flush()
+        self._output.flush()
+
+    def _side_outputs(self, context: ProcessContext) -> dict[str, RowOutput]:
+        return {
+            name: RowOutput(self._uid, side.schema, _into(context, name))
+            for name, side in self.side_outputs.items()
+        }
+
+
+def _into(context: ProcessContext, side: str) -> Collector:
+    return lambda batch: context.collect_side(side, batch)

@@ -1,0 +1,71 @@
+"""The keyed states of one operator, by descriptor, and the removal of what has expired in them.
+
+Source: Flink's `RuntimeContext.getState` and its siblings; the handles work on batches of keys.
+"""
+
+from typing import Protocol, TypeVar
+
+from pipelines.state.descriptors import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+)
+from pipelines.state.entries import KeyedStateContext
+from pipelines.state.folding_state import (
+    Accumulators,
+    FoldingState,
+    accumulators,
+    aggregating,
+    reducing,
+)
+from pipelines.state.list_state import ListState
+from pipelines.state.map_state import MapState
+from pipelines.state.ttl import CLEANED_PER_BATCH, StateTtlConfig
+from pipelines.state.value_state import ValueState
+
+
+class _State(Protocol):
+    def remove_expired(self, limit: int) -> None: ...
+
+
+_Kept = TypeVar("_Kept", bound=_State)
+
+
+class KeyedStates:
+    """Each method raises Rejected for a name that is taken or a type that cannot be kept."""
+
+    def __init__(self, context: KeyedStateContext) -> None:
+        self._context = context
+        self._expiring: list[_State] = []
+
+    def value(self, descriptor: ValueStateDescriptor) -> ValueState:
+        return self._kept(ValueState(self._context, descriptor), descriptor.ttl)
+
+    def list(self, descriptor: ListStateDescriptor) -> ListState:
+        return self._kept(ListState(self._context, descriptor), descriptor.ttl)
+
+    def map(self, descriptor: MapStateDescriptor) -> MapState:
+        return self._kept(MapState(self._context, descriptor), descriptor.ttl)
+
+    def reducing(self, descriptor: ReducingStateDescriptor) -> FoldingState:
+        return self._kept(reducing(self._context, descriptor), descriptor.ttl)
+
+    def aggregating(self, descriptor: AggregatingStateDescriptor) -> FoldingState:
+        return self._kept(aggregating(self._context, descriptor), descriptor.ttl)
+
+    def accumulators(
+        self, descriptor: ReducingStateDescriptor | AggregatingStateDescriptor
+    ) -> Accumulators:
+        return self._kept(accumulators(self._context, descriptor), descriptor.ttl)
+
+    def remove_expired(self) -> None:
+        """A bounded step, taken after each batch."""
+        for state in self._expiring:
+            state.remove_expired(CLEANED_PER_BATCH)
+
+    def _kept(self, state: _Kept, ttl: StateTtlConfig | None) -> _Kept:
+        if ttl is not None:
+            self._expiring.append(state)
+        return state

@@ -1,0 +1,84 @@
+"""Functions of single rows: what they emit is what was declared, and the row at fault is known."""
+
+import pyarrow as pa
+import pytest
+
+from pipelines.domain.errors import Rejected
+from pipelines.operators import rows
+from pipelines.operators.operator import Operator
+from pipelines.operators.row_function import FilterRows, FlatMapRows, MapRows
+from tests.unit.operators.harness import Host
+
+WORDS = pa.schema([("text", pa.string()), ("number", pa.int64())])
+LENGTHS = pa.schema([("length", pa.int32())])
+
+
+def test_each_row_becomes_one_row_in_order() -> None:
+    host = Host(lambda: MapRows(lambda row: {"length": len(row["text"])}, LENGTHS), [WORDS])
+
+    host.send([{"text": "a", "number": 1}, {"text": "", "number": None}])
+
+    assert host.emitted == [[{"length": 1}, {"length": 0}]]
+
+
+def test_a_row_becomes_any_number_of_rows() -> None:
+    host = Host(
+        lambda: FlatMapRows(
+            lambda row: ({"length": len(word)} for word in row["text"].split()), LENGTHS
+        ),
+        [WORDS],
+    )
+
+    host.send([{"text": "to be or", "number": 1}, {"text": "", "number": 2}])
+    host.send([{"text": "", "number": 1}])
+
+    assert host.emitted == [[{"length": 2}, {"length": 2}, {"length": 2}]]
+
+
+def test_a_row_that_becomes_very_many_leaves_in_bounded_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rows, "MAX_OUTPUT_ROWS", 10)
+    host = Host(
+        lambda: FlatMapRows(lambda row: ({"length": n} for n in range(25)), LENGTHS), [WORDS]
+    )
+
+    host.send([{"text": "", "number": 1}])
+
+    assert [len(batch) for batch in host.emitted] == [10, 10, 5]
+
+
+def test_rows_are_kept_for_which_the_function_is_true() -> None:
+    host = Host(lambda: FilterRows(lambda row: row["number"]), [WORDS])
+
+    host.send([{"text": "a", "number": 0}, {"text": "b", "number": 2}, {"text": "c"}])
+    host.send([{"text": "a", "number": 0}])
+
+    assert host.emitted == [[{"text": "b", "number": 2}]]
+
+
+@pytest.mark.parametrize(
+    "create",
+    [
+        lambda: MapRows(lambda row: {"length": 1 // row["number"]}, LENGTHS),
+        lambda: FlatMapRows(lambda row: [{"length": 1 // row["number"]}], LENGTHS),
+        lambda: FilterRows(lambda row: 1 // row["number"]),
+    ],
+    ids=["map", "flat map", "filter"],
+)
+def test_the_row_at_fault_is_known(create: "type[Operator]") -> None:
+    host = Host(create, [WORDS])
+    faulty = [{"text": "", "number": number} for number in (3, 2, 0, 1)]
+    host.send(faulty[:2])
+
+    with pytest.raises(ZeroDivisionError):
+        host.send(faulty)
+
+    assert host.operator.failing_row(pa.RecordBatch.from_pylist(faulty, schema=WORDS)) == 2
+
+
+def test_a_row_with_other_columns_is_refused_by_name() -> None:
+    host = Host(lambda: MapRows(lambda row: {"size": 1}, LENGTHS), [WORDS])
+
+    with pytest.raises(Rejected, match=r"columns \(size\) where it declared \(length\)"):
+        host.send([{"text": "", "number": 1}])
