@@ -13,6 +13,7 @@ NEED_RUNNING = (
     RequestKind.CHECKPOINT,
     RequestKind.SAVEPOINT,
     RequestKind.STOP_WITH_SAVEPOINT,
+    RequestKind.CANCEL_WITH_SAVEPOINT,
     RequestKind.KILL_SLOT,
 )
 
@@ -27,6 +28,8 @@ def offers(
 def problem_with(kind: RequestKind, pipeline: Pipeline, run: Run | None) -> str:
     """Why `kind` cannot be asked for now, in one sentence; empty when it can."""
     is_live = run is not None and not run.is_terminal
+    if kind is RequestKind.DISPOSE:
+        return ""  # which savepoint it is decides: `disposal.check_disposable`
     if kind in STARTS:
         return f"{pipeline.name} has a run under way; stop or cancel it first." if is_live else ""
     if run is None or not is_live:
@@ -66,6 +69,10 @@ def _consequence(kind: RequestKind, pipeline: Pipeline, view: RunView | None) ->
             return "A savepoint is written and kept until it is deleted; the pipeline goes on."
         case RequestKind.STOP_WITH_SAVEPOINT:
             return "A savepoint is taken, its output is committed, and the pipeline ends."
+        case RequestKind.CANCEL_WITH_SAVEPOINT:
+            return "A savepoint is taken, its output is committed, and the pipeline is cancelled."
+        case RequestKind.DISPOSE:
+            return "The files of the savepoint are deleted; nothing can be restored from it."
         case RequestKind.CANCEL:
             return f"The pipeline ends at once; {_replay(view)} are not kept."
         case RequestKind.KILL_SLOT:

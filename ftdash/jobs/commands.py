@@ -3,6 +3,7 @@
 from ftdash.jobs.models import Request, RequestKind
 from pipelines.domain.commands import (
     Cancel,
+    CancelWithSavepoint,
     DriverCommand,
     KillSlot,
     StopWithSavepoint,
@@ -11,13 +12,16 @@ from pipelines.domain.commands import (
 )
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import RequestId
-from pipelines.domain.status import KillMoment
+from pipelines.domain.status import KillMoment, SavepointFormat
 
-_PLAIN: dict[str, type[TriggerCheckpoint | TakeSavepoint | StopWithSavepoint | Cancel]] = {
+_PLAIN: dict[str, type[TriggerCheckpoint | Cancel]] = {
     RequestKind.CHECKPOINT: TriggerCheckpoint,
+    RequestKind.CANCEL: Cancel,
+}
+_WITH_SAVEPOINT: dict[str, type[TakeSavepoint | StopWithSavepoint | CancelWithSavepoint]] = {
     RequestKind.SAVEPOINT: TakeSavepoint,
     RequestKind.STOP_WITH_SAVEPOINT: StopWithSavepoint,
-    RequestKind.CANCEL: Cancel,
+    RequestKind.CANCEL_WITH_SAVEPOINT: CancelWithSavepoint,
 }
 
 
@@ -32,6 +36,13 @@ def command_of(request: Request) -> DriverCommand:
             reason=reason,
             slot=int(request.parameters["slot"]),
             moment=KillMoment(request.parameters["moment"]),
+        )
+    if request.kind in _WITH_SAVEPOINT:
+        return _WITH_SAVEPOINT[request.kind](
+            request_id=request_id,
+            requested_by=by,
+            reason=reason,
+            format=SavepointFormat(request.parameters.get("type", SavepointFormat.CANONICAL)),
         )
     if request.kind not in _PLAIN:
         raise InvariantViolated(f"a request of kind {request.kind} has no command")

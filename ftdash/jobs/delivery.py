@@ -3,15 +3,16 @@
 A request goes into its run's inbox under its id, so delivering it twice is harmless.
 """
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from django.conf import settings
-from django.db.models import F
 from django.utils import timezone
 
 from ftdash.jobs.commands import command_of
 from ftdash.jobs.directories import run_directory
-from ftdash.jobs.models import OPEN_PHASES, Pipeline, Request, RequestKind, RequestPhase
+from ftdash.jobs.disposal import dispose_of
+from ftdash.jobs.models import OPEN_PHASES, Request, RequestKind, RequestPhase
+from ftdash.jobs.request_phases import end_request, move_request
 from pipelines.bus.inbox import submit, withdraw
 from pipelines.domain.ids import RequestId
 
@@ -31,18 +32,20 @@ def deliver(request_key: int) -> None:
     if request is None or request.run is None or request.phase != RequestPhase.PENDING:
         return
     if request.run.is_terminal:
-        _end(request, f"The run ended first: {request.run.reason}", timezone.now())
+        why = f"The run ended first: {request.run.reason}"
+        end_request(request, RequestPhase.FAILED, why, timezone.now())
         return
     submit(run_directory(request.run), command_of(request))
-    _move(request, RequestPhase.DELIVERED, delivered_at=timezone.now())
+    move_request(request, RequestPhase.DELIVERED, delivered_at=timezone.now())
 
 
 def deliver_forgotten() -> None:
     """Requests whose message the broker lost, or never got."""
     forgotten = timezone.now() - timedelta(seconds=settings.DELIVERY_GRACE_S)
     pending = Request.objects.filter(phase=RequestPhase.PENDING, created_at__lt=forgotten)
-    for key in pending.exclude(kind__in=STARTS).values_list("pk", flat=True):
-        deliver(key)
+    for key, kind in pending.exclude(kind__in=STARTS).values_list("pk", "kind"):
+        carry_out = dispose_of if kind == RequestKind.DISPOSE else deliver
+        carry_out(key)
 
 
 def end_overdue() -> None:
@@ -55,15 +58,4 @@ def end_overdue() -> None:
             withdraw(run_directory(request.run), RequestId(request.request_id))
         sentence = _START_LATE if request.kind in STARTS else _LATE[RequestPhase(request.phase)]
         seconds = int((request.deadline_at - request.created_at).total_seconds())
-        _end(request, sentence.format(seconds=seconds), now)
-
-
-def _end(request: Request, message: str, at: datetime) -> None:
-    _move(request, RequestPhase.FAILED, message=message, ended_at=at)
-
-
-def _move(request: Request, phase: RequestPhase, **columns: object) -> None:
-    """Only from the phase that was read: the projector may have moved it on meanwhile."""
-    unchanged = Request.objects.filter(pk=request.pk, phase=request.phase)
-    if unchanged.update(phase=phase, **columns):
-        Pipeline.objects.filter(pk=request.pipeline_id).update(version=F("version") + 1)
+        end_request(request, RequestPhase.FAILED, sentence.format(seconds=seconds), now)

@@ -21,6 +21,7 @@ from pipelines.bus.files import create_if_absent
 from pipelines.domain.faults import PERMISSION as FAULT_PERMISSION
 from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.run import RunDirectory, RunSpec
+from pipelines.domain.status import ClaimMode
 
 RUN_ID_VARIABLE = "FTDASH_RUN_ID"
 LOG_TAIL_BYTES = 4096
@@ -82,6 +83,8 @@ def _spec(run: Run) -> RunSpec:
         settings=run.settings,
         max_parallelism=run.max_parallelism,
         restore_from=run.restored_from,
+        claim_mode=ClaimMode(run.claim_mode),
+        allow_non_restored_state=run.allow_non_restored_state,
         first_checkpoint_id=CheckpointId(run.first_checkpoint_id),
     )
 

@@ -7,7 +7,7 @@ write what people asked for and what the control plane did about it.
 from django.db import models
 
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
-from pipelines.domain.status import JobStatus
+from pipelines.domain.status import ClaimMode, JobStatus
 
 
 class DesiredState(models.TextChoices):
@@ -21,7 +21,9 @@ class RequestKind(models.TextChoices):
     CHECKPOINT = "CHECKPOINT", "trigger checkpoint"
     SAVEPOINT = "SAVEPOINT", "savepoint"
     STOP_WITH_SAVEPOINT = "STOP_WITH_SAVEPOINT", "stop with savepoint"
+    CANCEL_WITH_SAVEPOINT = "CANCEL_WITH_SAVEPOINT", "cancel with savepoint"
     CANCEL = "CANCEL", "cancel"
+    DISPOSE = "DISPOSE", "dispose of a savepoint"
     KILL_SLOT = "KILL_SLOT", "kill a slot"
 
 
@@ -75,6 +77,8 @@ class Run(models.Model):
     parameters = models.JSONField(default=dict)
     settings = models.JSONField(default=dict)
     restored_from = models.TextField(null=True)  # directory of the point
+    claim_mode = models.CharField(max_length=10, default=ClaimMode.NO_CLAIM.value)
+    allow_non_restored_state = models.BooleanField(default=False)
     first_checkpoint_id = models.PositiveBigIntegerField(default=1)
     parent = models.ForeignKey("self", null=True, on_delete=models.PROTECT, related_name="forks")
     created_at = models.DateTimeField()

@@ -2,7 +2,7 @@
 
 from celery import shared_task
 
-from ftdash.jobs import delivery, supervision
+from ftdash.jobs import delivery, disposal, supervision
 
 
 @shared_task(ignore_result=True)
@@ -15,6 +15,12 @@ def start_run(run_key: int) -> None:
 def deliver_request(request_key: int) -> None:
     """Hand a request to the run's driver."""
     delivery.deliver(request_key)
+
+
+@shared_task(ignore_result=True)
+def dispose_of_savepoint(request_key: int) -> None:
+    """Delete the files of a savepoint that nobody needs."""
+    disposal.dispose_of(request_key)
 
 
 @shared_task(ignore_result=True)

@@ -5,10 +5,7 @@ from pathlib import Path
 
 from django.conf import settings as configuration
 
-from ftdash.checkpoints.points import PointHead
-from ftdash.jobs.models import Pipeline
 from pipelines.domain.errors import Rejected
-from pipelines.domain.places import scheme_of
 from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.settings import check_parallelism
 from pipelines.storage.placement import check_placement, configured_roots
@@ -44,7 +41,7 @@ def check_startable(
     from pipelines.flows.registry import flow as registered_flow
 
     check_parallelism(parallelism, max_parallelism)
-    check_placement(parse_settings(settings), _roots())
+    check_placement(parse_settings(settings), roots())
     registered_flow(flow).build(parameters)
 
 
@@ -56,37 +53,13 @@ def check_sources(flow: str, parameters: dict[str, str]) -> None:
         source.validate()
 
 
-def check_place(path: str, pipeline: Pipeline) -> None:
-    """Raises Rejected when `path`, normalized, is neither below the pipeline's own directory nor
-    in another root of the installation's storage."""
-    jobs_root, *others = _roots()
-    home = Path(jobs_root) / pipeline.name
-    if scheme_of(path) == "" and Path(path).is_relative_to(home):
-        return
-    try:
-        StorageRoots(others).check(path)
-    except Rejected as refusal:
-        raise Rejected(
-            f"{path} is not a recovery point of {pipeline.name!r}; those lie below {home}"
-            f"{' or '.join(['', *others])}."
-        ) from refusal
+def check_place(path: str) -> None:
+    """Raises Rejected when `path` lies outside the storage of this installation."""
+    StorageRoots(roots()).check(path)
 
 
-def check_point(head: PointHead, path: str, pipeline: Pipeline) -> None:
-    """Raises Rejected when the point is another flow's or was cut into other key groups."""
-    if head.pipeline != pipeline.flow:
-        raise Rejected(
-            f"{path} is a point of the pipeline {head.pipeline!r}; it cannot be restored into"
-            f" {pipeline.name!r}, which runs {pipeline.flow!r}."
-        )
-    if head.max_parallelism != pipeline.max_parallelism:
-        raise Rejected(
-            f"{path} was written with the maximum parallelism {head.max_parallelism}, and"
-            f" {pipeline.name!r} has {pipeline.max_parallelism}; they must be equal."
-        )
-
-
-def _roots() -> list[str]:
+def roots() -> list[str]:
+    """Where snapshots may lie: nothing outside is read, written or deleted."""
     return configured_roots(Path(configuration.JOBS_ROOT))
 
 

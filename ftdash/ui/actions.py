@@ -18,13 +18,14 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 from django_htmx.http import trigger_client_event
 
-from ftdash.jobs import queries, services
+from ftdash.jobs import point_services, queries, services
 from ftdash.jobs.answers import PipelinePage
 from ftdash.jobs.models import RequestKind
+from ftdash.jobs.point_services import Restore
 from ftdash.ui.forms import ActionForm, ConfirmedForm, KillSlotForm, RestoreForm, StartForm
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
-from pipelines.domain.status import KillMoment
+from pipelines.domain.status import ClaimMode, KillMoment
 
 Values = dict[str, Any]
 Ask = Callable[[PipelinePage, Values, str], RequestId]
@@ -69,12 +70,17 @@ def ask_kill(page: PipelinePage, values: Values, who: str) -> RequestId:
 
 
 def ask_restore(page: PipelinePage, values: Values, who: str) -> RequestId:
-    return services.restore(
+    asked = Restore(
         pipeline=page.name,
         path=values["path"],
         parallelism=values["parallelism"],
+        allow_non_restored_state=values["allow_non_restored_state"],
+    )
+    return point_services.restore(
+        asked,
         requester=who,
         reason=values["reason"],
+        claim_mode=ClaimMode(values["claim_mode"] or ClaimMode.NO_CLAIM),
     )
 
 

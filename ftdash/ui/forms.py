@@ -12,12 +12,16 @@ from ftdash.checkpoints import queries as checkpoint_queries
 from ftdash.checkpoints.answers import RecoveryPoint
 from ftdash.jobs.answers import PipelinePage
 from ftdash.ui.formats import size, utc
-from pipelines.domain.status import KillMoment
+from pipelines.domain.status import ClaimMode, KillMoment
 
 REASON_LENGTH_MAX = 500
 MOMENTS = (
     (KillMoment.NOW.value, "now"),
     (KillMoment.ALIGNING.value, "the next time it holds an input back for a checkpoint"),
+)
+CLAIM_MODES = (
+    (ClaimMode.NO_CLAIM.value, "stays as it is"),
+    (ClaimMode.CLAIM.value, "belongs to the new run, which deletes it when newer ones replace it"),
 )
 PLAIN_TEXT = {"autocomplete": "off", "autocapitalize": "off", "spellcheck": "false"}
 
@@ -31,7 +35,16 @@ class ActionForm(forms.Form):
         help_text="Kept in the audit log, with your name and the time.",
         widget=forms.TextInput(attrs={"autocomplete": "off"}),
     )
-    field_order = ("path", "parallelism", "slot", "moment", "reason", "confirmation")
+    field_order = (
+        "path",
+        "parallelism",
+        "claim_mode",
+        "allow_non_restored_state",
+        "slot",
+        "moment",
+        "reason",
+        "confirmation",
+    )
 
     def __init__(self, *args: Any, page: PipelinePage, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -82,6 +95,16 @@ class StartForm(ParallelismForm, ActionForm):
 
 class RestoreForm(ParallelismForm, ConfirmedForm):
     path = forms.ChoiceField(label="Recovery point")
+    claim_mode = forms.ChoiceField(
+        label="Afterwards the point",
+        choices=CLAIM_MODES,
+        initial=ClaimMode.NO_CLAIM.value,
+        required=False,
+    )
+    allow_non_restored_state = forms.BooleanField(
+        label="Leave behind state of operators that the pipeline does not have any more",
+        required=False,
+    )
 
     def __init__(self, *args: Any, page: PipelinePage, **kwargs: Any) -> None:
         super().__init__(*args, page=page, **kwargs)

@@ -73,7 +73,7 @@ class CsvFiles:
     def _name(self, index: int) -> str:
         turn, position = divmod(index, len(self.files))
         name = self.files[position].name
-        return f"{name} (round {turn})" if self.repeat > 1 else name
+        return f"{name} (round {turn})" if turn else name
 
     def _open(self, file: Path, skip: int) -> pacsv.CSVStreamingReader:
         return pacsv.open_csv(

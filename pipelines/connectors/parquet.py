@@ -102,7 +102,7 @@ class ParquetFiles:
 
     def _name(self, index: int) -> str:
         cycle, file = self._place(index)
-        return f"{file.name} (cycle {cycle})" if self.forever else file.name
+        return f"{file.name} (cycle {cycle})" if cycle else file.name
 
     def _batches_from(self, parquet: pq.ParquetFile, offset: int) -> Iterator[pa.RecordBatch]:
         bounds = _bounds(parquet.metadata)

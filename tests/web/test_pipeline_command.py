@@ -8,10 +8,15 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
-from ftdash.jobs import services
+from ftdash.jobs import point_services, services
 from ftdash.jobs.management.commands import pipeline
 from ftdash.jobs.models import Request, RequestKind, RequestPhase, Run
+from ftdash.jobs.point_services import Restore
 from ftdash.jobs.projector import Projector
+from pipelines.domain.errors import Rejected
+from pipelines.domain.ids import RequestId
+from pipelines.domain.preflight import Check, Finding, Outcome, Verdict
+from pipelines.domain.status import ClaimMode
 from tests.web.journals import Story, new_run
 
 pytestmark = pytest.mark.django_db
@@ -93,6 +98,8 @@ def test_for_people_each_pipeline_is_one_line() -> None:
         (["status", "nothing"], "There is no pipeline 'nothing'"),
         (["cancel", "nothing"], "There is no pipeline 'nothing'; none was submitted yet."),
         (["restore", "nothing", "/x"], "There is no pipeline 'nothing'"),
+        (["lineage", "nothing"], "There is no pipeline 'nothing'"),
+        (["preflight", "nothing", "/x"], "There is no pipeline 'nothing'"),
         (["submit", "x", "--parameter", "speed"], "--parameter 'speed' has no '='"),
     ],
 )
@@ -126,6 +133,100 @@ def test_wait_ends_with_the_request_and_tells_failure_by_its_status(
         (request,) = answer("savepoint", "flights", "--wait", "--json")
         assert request["phase"] == "SUCCEEDED"
     assert len(rounds) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "given"),
+    [
+        (["savepoint", "--type", "native"], RequestKind.SAVEPOINT, "NATIVE"),
+        (["stop", "--type", "native"], RequestKind.STOP_WITH_SAVEPOINT, "NATIVE"),
+        (["cancel", "-s"], RequestKind.CANCEL_WITH_SAVEPOINT, "CANONICAL"),
+    ],
+)
+def test_savepoints_are_taken_as_asked(arguments: list[str], kind: RequestKind, given: str) -> None:
+    running()
+    action, *options = arguments
+
+    answer(action, "flights", *options, "--request-id", "mine", "--json")
+
+    request = Request.objects.get()
+    assert (request.request_id, request.kind, request.parameters) == ("mine", kind, {"type": given})
+
+
+def test_a_restore_is_asked_for_with_its_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict = {}
+
+    def restore(what: Restore, **options: object) -> RequestId:
+        asked.update(options, what=what)
+        raise Rejected("Not now.")
+
+    monkeypatch.setattr(point_services, "restore", restore)
+    arguments = ["restore", "flights", "/x", "--claim-mode", "claim", "--allow-non-restored-state"]
+
+    with pytest.raises(CommandError, match=r"Not now\."):
+        call_command("pipeline", *arguments)
+
+    assert asked["what"].allow_non_restored_state
+    assert asked["claim_mode"] is ClaimMode.CLAIM
+
+
+@pytest.mark.parametrize("refusal", ["", "The file a.parquet is missing."])
+def test_the_preflight_lists_its_findings_and_tells_refusal_by_its_status(
+    monkeypatch: pytest.MonkeyPatch, refusal: str
+) -> None:
+    findings = [Finding(Check.MANIFEST, Outcome.FINE, "Savepoint 7.")]
+    if refusal:
+        findings.append(Finding(Check.FILES, Outcome.REFUSED, refusal))
+    verdict = Verdict("/points/7", tuple(findings))
+    monkeypatch.setattr(point_services, "preflight", lambda _: verdict)
+    output = StringIO()
+
+    if refusal:
+        with pytest.raises(CommandError, match="/points/7 cannot be restored") as refused:
+            call_command("pipeline", "preflight", "flights", "/points/7", stdout=output)
+        assert refused.value.returncode == 1
+        assert refusal in output.getvalue()
+    else:
+        (answered,) = answer("preflight", "flights", "/points/7", "--json")
+        assert (answered["is_possible"], answered["path"]) == (True, "/points/7")
+
+
+@pytest.mark.parametrize("confirmation", [[], ["--confirm", "flights"]])
+def test_a_disposal_needs_the_savepoint_s_own_name(confirmation: list[str]) -> None:
+    running()
+
+    with pytest.raises(CommandError, match="--confirm savepoint-1-7"):
+        call_command("pipeline", "dispose", "flights", "/points/savepoint-1-7/", *confirmation)
+
+    assert not Request.objects.exists()
+
+
+def test_a_confirmed_disposal_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict = {}
+
+    def dispose(**options: object) -> RequestId:
+        asked.update(options)
+        raise Rejected("Not now.")
+
+    monkeypatch.setattr(point_services, "dispose", dispose)
+    path = "/points/savepoint-1-7"
+
+    with pytest.raises(CommandError, match=r"Not now\."):
+        call_command("pipeline", "dispose", "flights", path, "--confirm", "savepoint-1-7")
+
+    assert (asked["pipeline"], asked["path"]) == ("flights", path)
+
+
+def test_lineage_shows_every_run_with_its_points() -> None:
+    run = running()
+
+    (shown,) = answer("lineage", "flights", "--json")
+    output = StringIO()
+    call_command("pipeline", "lineage", "flights", stdout=output)
+
+    assert (shown["run_id"], shown["depth"]) == (run.run_id, 0)
+    assert [point["checkpoint_id"] for point in shown["points"]] == [1]
+    assert output.getvalue().splitlines()[0].startswith(f"flights/{run.run_id}")
 
 
 def answer(*arguments: str) -> list[dict]:

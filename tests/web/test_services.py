@@ -1,6 +1,5 @@
 """Services: what is refused is refused in one sentence, and what is asked for is kept."""
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import pytest
 from kombu.exceptions import OperationalError
 
 from ftdash.jobs import services, tasks
+from ftdash.jobs.commands import command_of
 from ftdash.jobs.models import (
     DesiredState,
     Pipeline,
@@ -19,12 +19,8 @@ from ftdash.jobs.models import (
 from ftdash.jobs.projector import Projector
 from ftdash.jobs.validation import check_sources, check_startable
 from pipelines.domain.errors import Rejected
-from pipelines.domain.ids import CheckpointId, RequestId, RunId
-from pipelines.domain.snapshots import FORMAT_VERSION, Manifest
-from pipelines.domain.status import CheckpointKind, KillMoment
-from pipelines.storage.filesystem import FileSystemCheckpointStore
-from pipelines.storage.stores import CheckpointStores
-from tests.object_server import ObjectServer, never
+from pipelines.domain.ids import RequestId
+from pipelines.domain.status import KillMoment, SavepointFormat
 from tests.web.journals import Story, new_run
 
 pytestmark = pytest.mark.django_db
@@ -195,88 +191,69 @@ def test_a_pipeline_may_forbid_faults_on_purpose() -> None:
         services.kill_slot(pipeline="flights", slot=0, **WHO)
 
 
-def test_a_restore_forks_a_run_from_the_point(tmp_path: Path) -> None:
-    old = running()
-    finish(old)
-    path = point(tmp_path, run_id=old.run_id)
-    Pipeline.objects.update(parameters={"speed": "24", "forever": "false"})
-
-    request_id = services.restore(
-        pipeline="flights", path=path, parallelism=3, parameters={"speed": "max"}, **WHO
-    )
-
-    run = Run.objects.get(number=2)
-    assert (run.parent, run.restored_from, run.first_checkpoint_id) == (old, path, 8)
-    assert (run.parallelism, run.master) == (3, "local[3]")
-    assert run.parameters == {"speed": "max", "forever": "false"}
-    assert Request.objects.get(request_id=request_id).kind == RequestKind.RESTORE
-
-
-def test_a_restore_takes_a_point_in_an_object_store(
-    objects: ObjectServer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("taken_as", SavepointFormat)
+@pytest.mark.parametrize(
+    ("ask", "kind"),
+    [
+        (services.request_savepoint, RequestKind.SAVEPOINT),
+        (services.stop_with_savepoint, RequestKind.STOP_WITH_SAVEPOINT),
+        (services.cancel_with_savepoint, RequestKind.CANCEL_WITH_SAVEPOINT),
+    ],
+)
+def test_a_savepoint_is_asked_for_in_a_format(
+    ask: Callable, kind: RequestKind, taken_as: SavepointFormat
 ) -> None:
-    old = running()
-    finish(old)
-    root = objects.new_root()
-    objects.plan(never)
-    for name, value in {**objects.environment, "FTDASH_STORAGE_ROOTS": root}.items():
-        monkeypatch.setenv(name, value)
-    path = f"{root}/savepoint-flights-1-7"
-    manifest = manifest_of(run_id=RunId(old.run_id))
-    CheckpointStores([root], max_memory_state_bytes=0).publish(path, manifest)
-
-    services.restore(pipeline="flights", path=path, **WHO)
-
-    run = Run.objects.get(number=2)
-    assert (run.parent, run.restored_from, run.first_checkpoint_id) == (old, path, 8)
-
-
-def test_a_restore_from_anywhere_else_in_an_object_store_is_refused_by_name(
-    objects: ObjectServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    finish(running())
-    root = objects.new_root()
-    objects.plan(never)
-    for name, value in {**objects.environment, "FTDASH_STORAGE_ROOTS": root}.items():
-        monkeypatch.setenv(name, value)
-
-    for elsewhere, sentence in [
-        (f"{root}/nowhere", r"manifest\.json is missing"),
-        (f"{root}-of-others/x", "is not a recovery point of 'flights'"),
-        ("memory://flights-1/chk-7", "is not a recovery point of 'flights'"),
-    ]:
-        with pytest.raises(Rejected, match=sentence):
-            services.restore(pipeline="flights", path=elsewhere, **WHO)
-
-
-def test_a_restore_beside_a_living_run_is_refused(tmp_path: Path) -> None:
     running()
 
-    with pytest.raises(Rejected, match="run under way"):
-        services.restore(pipeline="flights", path=point(tmp_path), **WHO)
+    request_id = ask(pipeline="flights", savepoint_format=taken_as, **WHO)
+
+    request = Request.objects.get(request_id=request_id)
+    assert (request.kind, request.parameters) == (kind, {"type": taken_as.value})
+    assert command_of(request).format is taken_as  # type: ignore[union-attr]
 
 
-def test_a_restore_from_nothing_damage_or_another_pipeline_is_refused_by_name(
-    tmp_path: Path,
+def test_asking_again_under_the_same_id_is_the_same_request(
+    published: list, django_capture_on_commit_callbacks: Callable
 ) -> None:
-    finish(running())
-    home = tmp_path / "flights"
-    damaged = Path(point(home / "damaged"))
-    (damaged / "manifest.json").write_text('{"pipeline": "fli')
-    foreign = point(home / "foreign", pipeline="page_view_count")
-    other_groups = point(home / "groups", max_parallelism=64)
+    run = running()
+    asked = {"pipeline": "flights", "request_id": "nightly-2026-11-21", **WHO}
 
-    for path, sentence in [
-        (str(home / "nowhere"), "There is no recovery point at .*nowhere"),
-        (str(damaged), "manifest.json is damaged"),
-        (point(tmp_path / "elsewhere"), "is not a recovery point of 'flights'"),
-        (str(home / ".." / ".." / "etc"), "is not a recovery point of 'flights'"),
-        (foreign, "a point of the pipeline 'page_view_count'"),
-        (other_groups, "maximum parallelism 64, and 'flights' has 128"),
-    ]:
-        with pytest.raises(Rejected, match=sentence):
-            services.restore(pipeline="flights", path=path, **WHO)
+    with django_capture_on_commit_callbacks(execute=True):
+        first = services.request_savepoint(**asked)
+        finish(run)
+        again = services.request_savepoint(**asked)
+
+    assert first == again == "nightly-2026-11-21"
+    assert Request.objects.count() == 1
+    assert len(published) == 1
+
+
+def test_submitting_again_under_the_same_id_starts_no_second_run() -> None:
+    first = submit(request_id="start-1")
+    finish(Run.objects.get())
+
+    assert submit(request_id="start-1") == first
     assert Run.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("request_id", "sentence"),
+    [
+        ("../x", "cannot be used"),
+        ("", "cannot be used"),
+        ("x" * 81, "cannot be used"),
+        ("used", "was used to ask 'flights' for 'savepoint'"),
+    ],
+)
+def test_an_id_that_cannot_be_one_or_means_something_else_is_refused(
+    request_id: str, sentence: str
+) -> None:
+    running()
+    services.request_savepoint(pipeline="flights", request_id="used", **WHO)
+
+    with pytest.raises(Rejected, match=sentence):
+        services.stop_with_savepoint(pipeline="flights", request_id=request_id, **WHO)
+    assert Request.objects.count() == 1
 
 
 @pytest.mark.parametrize(
@@ -347,30 +324,3 @@ def running() -> Run:
 def finish(run: Run) -> None:
     Story(run).ended()
     Projector().run_once()
-
-
-def manifest_of(**changes: object) -> Manifest:
-    values: dict = {
-        "format_version": FORMAT_VERSION,
-        "pipeline": "flight_delays",
-        "run_id": RunId("flights-1"),
-        "attempt": 1,
-        "checkpoint_id": CheckpointId(7),
-        "kind": CheckpointKind.SAVEPOINT,
-        "trigger_ms": 0,
-        "completed_ms": time.time_ns() // 1_000_000,
-        "parallelism": 2,
-        "max_parallelism": 128,
-        "ancestors": [],
-        "operator_ids": {},
-        "subtasks": [],
-        **changes,
-    }
-    return Manifest(**values)
-
-
-def point(root: Path, **changes: object) -> str:
-    """The directory of a recovery point, as the engine's own store writes it."""
-    path = str(root / "flights" / "savepoints" / "savepoint-flights-1-7")
-    FileSystemCheckpointStore([str(root)]).publish(path, manifest_of(**changes))
-    return path

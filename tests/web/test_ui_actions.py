@@ -113,11 +113,17 @@ def test_a_refusal_is_shown_in_the_form_with_all_that_was_typed(admin: Client) -
 def test_a_restore_takes_the_chosen_point_and_parallelism(admin: Client, site: Path) -> None:
     path = ended_with_a_point(site)
 
-    answer = admin.post(address("restore"), {**CONFIRMED, "path": path, "parallelism": "3"})
+    fields = {"path": path, "parallelism": "3", "claim_mode": "CLAIM"}
+    answer = admin.post(address("restore"), {**CONFIRMED, **fields})
 
     stored = Request.objects.get(kind=RequestKind.RESTORE)
     assert answer.status_code == 302
-    assert stored.parameters == {"path": path, "parallelism": "3"}
+    assert stored.parameters == {
+        "path": path,
+        "parallelism": "3",
+        "claim-mode": "CLAIM",
+        "allow-non-restored-state": "false",
+    }
     assert (stored.requester, stored.reason) == ("ada", "game day")
 
 
@@ -127,7 +133,8 @@ def test_a_restore_at_an_impossible_parallelism_is_refused_in_the_form(
 ) -> None:
     path = ended_with_a_point(site)
 
-    answer = admin.post(address("restore"), {**CONFIRMED, "path": path, "parallelism": parallelism})
+    fields = {"path": path, "parallelism": parallelism, "claim_mode": "NO_CLAIM"}
+    answer = admin.post(address("restore"), {**CONFIRMED, **fields})
 
     page = answer.content.decode()
     assert answer.status_code == 422

@@ -33,7 +33,7 @@ def test_each_round_reads_all_files(tmp_path: Path) -> None:
     source = CsvFiles(write(tmp_path, "1,2\n"), schema=SCHEMA, repeat=2)
 
     assert [source.split_id(index) for index in range(3)] == [
-        "a.csv (round 0)",
+        "a.csv",
         "a.csv (round 1)",
         None,
     ]

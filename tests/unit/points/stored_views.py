@@ -1,6 +1,7 @@
 """A savepoint of the flow `page_view_count` on disk, and the input that it was taken on."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,13 +12,14 @@ from pipelines.connectors.source import Source
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import range_of
 from pipelines.domain.operator_ids import operator_id
-from pipelines.domain.snapshots import Manifest, OperatorSnapshot, StateHandle, SubtaskSnapshot
+from pipelines.domain.snapshots import OperatorSnapshot, StateHandle, SubtaskSnapshot
 from pipelines.domain.status import CheckpointKind, SavepointFormat
 from pipelines.flows.registry import flow
 from pipelines.operators.operator import OperatorContext
 from pipelines.state.backend import FrozenState
 from pipelines.state.hashmap import HashMapBackend
 from pipelines.storage.filesystem import FileSystemCheckpointStore
+from pipelines.storage.store import CheckpointStore
 from pipelines.stream import Pipeline
 from tests.unit.runtime.points import manifest_of
 
@@ -34,17 +36,24 @@ def write_events(directory: Path, files: int = 3) -> Path:
     return directory
 
 
-def savepoint_of_views(
-    root: Path,
+def savepoint_of_views(root: Path, data: Path, **changes: Any) -> Path:
+    """In `root`, see `publish_views`."""
+    location = root / "savepoint-run-1-7"
+    publish_views(FileSystemCheckpointStore([str(root)]), str(location), data, **changes)
+    return location
+
+
+def publish_views(
+    store: CheckpointStore,
+    location: str,
     data: Path,
     *,
     keys: int = 20,
     parallelism: int = 2,
     is_canonical: bool = True,
     **changes: object,
-) -> Path:
+) -> None:
     """Two records of the first file were read, and `keys` applications counted."""
-    store, location = FileSystemCheckpointStore([str(root)]), root / "savepoint-run-1-7"
     pipeline = flow(FLOW).build({"data": str(data)})
     cut = _cut_of(keys, pipeline) if keys else []
     subtasks = [
@@ -65,9 +74,7 @@ def savepoint_of_views(
         "operator_ids": {node.uid: operator_id(node.uid) for node in pipeline.graph.nodes},
         "subtasks": subtasks,
     }
-    manifest: Manifest = manifest_of([], **{**values, **changes})
-    store.publish(str(location), manifest)
-    return location
+    store.publish(location, manifest_of([], **{**values, **changes}))
 
 
 def _read_by(index: int, parallelism: int, source: Source) -> OperatorSnapshot:
@@ -85,8 +92,8 @@ def _counted_by(
     index: int,
     parallelism: int,
     cut: list[tuple[FrozenState, pa.Table]],
-    store: FileSystemCheckpointStore,
-    location: Path,
+    store: CheckpointStore,
+    location: str,
     is_canonical: bool,
 ) -> OperatorSnapshot:
     groups = range_of(index, parallelism, MAX_PARALLELISM)
@@ -96,7 +103,7 @@ def _counted_by(
         mine = whole.filter(pa.array((of_group >= groups.first) & (of_group <= groups.last)))
         stem = f"views-{index}-{state.name}-a1"
         file = store.write_batches(
-            str(location), stem, state.schema, mine.to_batches(), open_format=is_canonical
+            location, stem, state.schema, mine.to_batches(), open_format=is_canonical
         )
         handles.append(
             StateHandle(

@@ -16,12 +16,15 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
 from ftdash.checkpoints import queries as checkpoint_queries
-from ftdash.jobs import queries, services
+from ftdash.jobs import point_services, queries, services
 from ftdash.jobs.answers import PipelinePage, RequestView
+from ftdash.jobs.lineage import LineageRun, lineage
+from ftdash.jobs.management.arguments import add_asking, add_reading
 from ftdash.jobs.models import RequestPhase
+from ftdash.jobs.point_services import Restore
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
-from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
+from pipelines.domain.status import ClaimMode, SavepointFormat
 
 POLL_S = 0.2
 GRACE_AFTER_DEADLINE = timedelta(seconds=30)
@@ -37,20 +40,28 @@ class Command(BaseCommand):
         actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
         everywhere = ArgumentParser(add_help=False)
         everywhere.add_argument("--json", action="store_true", help="answer in JSON, for scripts")
-        _add_reading(actions, everywhere)
+        add_reading(actions, everywhere)
         asking = ArgumentParser(add_help=False, parents=[everywhere])
         asking.add_argument("--reason", default=DEFAULT_REASON, help="kept in the audit log")
         asking.add_argument("--wait", action="store_true", help="until the request has ended")
-        _add_asking(actions, asking)
+        asking.add_argument(
+            "--request-id", metavar="ID", help="asking again under the same id is the same request"
+        )
+        add_asking(actions, asking)
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            if options["action"] == "list":
-                self._show(_fleet(), options["json"])
-            elif options["action"] == "status":
-                self._show(_status(options["name"]), options["json"])
-            else:
-                self._ask(options)
+            match options["action"]:
+                case "list":
+                    self._show(_fleet(), options["json"])
+                case "status":
+                    self._show(_status(options["name"]), options["json"])
+                case "lineage":
+                    self._show_lineage(_lineage(options["name"]), options["json"])
+                case "preflight":
+                    self._look_ahead(options)
+                case _:
+                    self._ask(options)
         except Rejected as refusal:
             raise CommandError(str(refusal), returncode=2) from refusal
 
@@ -66,6 +77,29 @@ class Command(BaseCommand):
         if request.phase in (RequestPhase.FAILED, RequestPhase.REJECTED):
             raise CommandError(request.message, returncode=1)
 
+    def _look_ahead(self, options: dict[str, Any]) -> None:
+        verdict = point_services.preflight(_restore(options))
+        if options["json"]:
+            self._show([{**_plain(verdict), "is_possible": verdict.is_possible}], as_json=True)
+        else:
+            self._show([_plain(finding) for finding in verdict.findings], as_json=False)
+        if not verdict.is_possible:
+            raise CommandError(f"{verdict.path} cannot be restored.", returncode=1)
+
+    def _show_lineage(self, runs: list[LineageRun], as_json: bool) -> None:
+        if as_json:
+            self._show([_plain(run) for run in runs], as_json=True)
+            return
+        for run in runs:
+            indent = "  " * run.depth
+            origin = f" from checkpoint {run.restored_checkpoint_id}" if run.restored_from else ""
+            self.stdout.write(f"{indent}{run.pipeline}/{run.run_id}{origin}  {run.state}")
+            for point in run.points:
+                forks = f"  -> {', '.join(point.forks)}" if point.forks else ""
+                if forks or point.is_available:
+                    text = f"{point.kind.lower()} {point.checkpoint_id}  {point.path}{forks}"
+                    self.stdout.write(f"{indent}  {text}")
+
     def _show(self, rows: list[dict[str, Any]], as_json: bool) -> None:
         if as_json:
             self.stdout.write(msgspec.json.encode(rows).decode())
@@ -75,74 +109,64 @@ class Command(BaseCommand):
             self.stdout.write("  ".join(f"{key}={value}" for key, value in filled.items()))
 
 
-def _add_reading(actions: Any, everywhere: ArgumentParser) -> None:
-    actions.add_parser("list", parents=[everywhere], help="all pipelines")
-    status = actions.add_parser(
-        "status", parents=[everywhere], help="one pipeline, its requests and recovery points"
-    )
-    status.add_argument("name")
-
-
-def _add_asking(actions: Any, asking: ArgumentParser) -> None:
-    submit = actions.add_parser("submit", parents=[asking], help="start a pipeline from a flow")
-    submit.add_argument("name")
-    submit.add_argument("--flow", help="default: the flow of the same name")
-    submit.add_argument("--parallelism", type=int, default=1)
-    submit.add_argument("--max-parallelism", type=int, default=DEFAULT_MAX_PARALLELISM)
-    submit.add_argument("--master", help='Spark master, default "local[PARALLELISM]"')
-    submit.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="setting")
-    _add_parameters(submit)
-    texts = {
-        "savepoint": "take a savepoint; the pipeline goes on",
-        "stop": "take a savepoint and end",
-        "cancel": "end at once",
-    }
-    for name, text in texts.items():
-        actions.add_parser(name, parents=[asking], help=text).add_argument("name")
-    restore = actions.add_parser("restore", parents=[asking], help="start from a recovery point")
-    restore.add_argument("name")
-    restore.add_argument("path", help="directory of a savepoint or checkpoint")
-    restore.add_argument("--parallelism", type=int)
-    restore.add_argument("--master", help='Spark master, default "local[PARALLELISM]"')
-    _add_parameters(restore)
-
-
-def _add_parameters(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--parameter", action="append", default=[], metavar="NAME=VALUE", help="of the flow"
-    )
-
-
 def _request(options: dict[str, Any], requester: str) -> RequestId:
-    name, reason = options["name"], options["reason"]
-    asked = {"pipeline": name, "requester": requester, "reason": reason}
+    name = options["name"]
+    who = {
+        "requester": requester,
+        "reason": options["reason"],
+        "request_id": options["request_id"],
+    }
     match options["action"]:
         case "submit":
             return services.submit_pipeline(
                 name=name,
                 flow=options["flow"] or name,
-                requester=requester,
-                reason=reason,
                 parallelism=options["parallelism"],
                 max_parallelism=options["max_parallelism"],
                 parameters=_pairs(options["parameter"], "--parameter"),
                 settings=_pairs(options["set"], "--set"),
                 master=options["master"],
+                **who,
             )
         case "savepoint":
-            return services.request_savepoint(**asked)
+            return services.request_savepoint(pipeline=name, **who, **_format(options))
         case "stop":
-            return services.stop_with_savepoint(**asked)
+            return services.stop_with_savepoint(pipeline=name, **who, **_format(options))
+        case "cancel" if options["with_savepoint"]:
+            return services.cancel_with_savepoint(pipeline=name, **who, **_format(options))
         case "cancel":
-            return services.cancel(**asked)
+            return services.cancel(pipeline=name, **who)
+        case "dispose":
+            _check_confirmed(options["path"], options["confirm"])
+            return point_services.dispose(pipeline=name, path=options["path"], **who)
         case _:
-            return services.restore(
-                **asked,
-                path=options["path"],
-                parallelism=options["parallelism"],
-                parameters=_pairs(options["parameter"], "--parameter"),
-                master=options["master"],
+            claim_mode = ClaimMode(options["claim_mode"].upper())
+            return point_services.restore(
+                _restore(options), claim_mode=claim_mode, master=options["master"], **who
             )
+
+
+def _restore(options: dict[str, Any]) -> Restore:
+    return Restore(
+        pipeline=options["name"],
+        path=options["path"],
+        parallelism=options["parallelism"],
+        parameters=_pairs(options["parameter"], "--parameter"),
+        allow_non_restored_state=options["allow_non_restored_state"],
+    )
+
+
+def _format(options: dict[str, Any]) -> dict[str, Any]:
+    return {"savepoint_format": SavepointFormat(options["type"].upper())}
+
+
+def _check_confirmed(path: str, confirmation: str | None) -> None:
+    """What cannot be taken back needs the savepoint's own name."""
+    name = path.rstrip("/").rpartition("/")[2]
+    if confirmation != name:
+        raise Rejected(
+            f"Disposing of {path} cannot be taken back; confirm it with --confirm {name}."
+        )
 
 
 def _pairs(given: list[str], option: str) -> dict[str, str]:
@@ -170,6 +194,13 @@ def _status(name: str) -> list[dict[str, Any]]:
             ],
         }
     ]
+
+
+def _lineage(name: str) -> list[LineageRun]:
+    runs = lineage(name)
+    if runs is None:
+        raise Rejected(f"There is no pipeline {name!r}; see `manage.py pipeline list`.")
+    return runs
 
 
 def _view(request_id: RequestId) -> RequestView:

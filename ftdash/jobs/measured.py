@@ -1,0 +1,35 @@
+"""What is known of a pipeline from before, for the preflight's estimates."""
+
+from ftdash.checkpoints.models import Checkpoint
+from ftdash.jobs.axis import UP_TO_RUNNING
+from ftdash.jobs.models import Pipeline, Recovery
+from ftdash.metrics.models import Sample
+from pipelines.domain.preflight import Measured
+
+RECOVERIES_MAX = 20
+SAMPLES_MAX = 60
+
+
+def measured(pipeline: Pipeline) -> Measured:
+    """Of its newest run: how far the sources came; of all runs: the newest recoveries."""
+    newest = pipeline.runs.order_by("-number").first()
+    if newest is None:
+        return Measured()
+    completed = Checkpoint.objects.filter(run=newest, source_records__isnull=False)
+    read = completed.order_by("-sequence").values_list("source_records", flat=True).first()
+    rates = Sample.objects.filter(run=newest, records_per_s__gt=0).order_by("-sequence")
+    ordered = sorted(rates.values_list("records_per_s", flat=True)[:SAMPLES_MAX])
+    return Measured(
+        source_records=read,
+        recoveries_ms=_recoveries_ms(pipeline),
+        records_per_s=ordered[len(ordered) // 2] if ordered else None,
+    )
+
+
+def _recoveries_ms(pipeline: Pipeline) -> tuple[float, ...]:
+    """From the failure to all subtasks running."""
+    rows = Recovery.objects.filter(run__pipeline=pipeline, running_at__isnull=False)
+    return tuple(
+        sum(phase["duration_ms"] for phase in row.phases if phase["phase"] in UP_TO_RUNNING)
+        for row in rows.order_by("-pk")[:RECOVERIES_MAX]
+    )

@@ -1,0 +1,152 @@
+"""What people ask about recovery points: restore from one, look before, dispose of one.
+
+Writers like `services`. A restore is held against the preflight first, so that what cannot work is
+refused where the person asks, with all the reasons, and nothing is started.
+"""
+
+import os
+from dataclasses import dataclass, replace
+
+from django.conf import settings as configuration
+from django.db import transaction
+
+from ftdash.checkpoints.points import read_head
+from ftdash.jobs import tasks
+from ftdash.jobs.asking import (
+    Question,
+    already_asked,
+    check_possible,
+    new_run,
+    pipeline_named,
+    publish_on_commit,
+    store,
+    store_start,
+)
+from ftdash.jobs.disposal import check_disposable
+from ftdash.jobs.measured import measured
+from ftdash.jobs.models import Pipeline, RequestKind, Run
+from ftdash.jobs.validation import check_place, check_reason, check_startable, roots
+from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.ids import RequestId
+from pipelines.domain.places import scheme_of
+from pipelines.domain.preflight import Verdict
+from pipelines.domain.status import ClaimMode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restore:
+    """From which point, and how. None: as the pipeline has it."""
+
+    pipeline: str
+    path: str
+    parallelism: int | None = None
+    parameters: dict[str, str] | None = None  # replace those of the same name, for this run
+    allow_non_restored_state: bool = False
+
+
+def preflight(asked: Restore) -> Verdict:
+    """What speaks for and against it; nothing is stored or started.
+
+    Raises Rejected when there is no such pipeline, or the path lies outside the storage.
+    """
+    row, path = pipeline_named(asked.pipeline), _whole(asked.path)
+    check_place(path)
+    return _verdict(row, path, asked)
+
+
+def restore(
+    asked: Restore,
+    *,
+    requester: str,
+    reason: str,
+    claim_mode: ClaimMode = ClaimMode.NO_CLAIM,
+    master: str | None = None,
+    request_id: str | None = None,
+) -> RequestId:
+    """Start a new run from a recovery point of this or another pipeline with the same uids."""
+    question = Question(RequestKind.RESTORE, asked.pipeline, requester, reason, request_id)
+    if known := already_asked(question):
+        return known
+    question = replace(question, reason=check_reason(reason))
+    row, path = pipeline_named(asked.pipeline), _whole(asked.path)
+    check_possible(RequestKind.RESTORE, row)
+    check_place(path)
+    head = read_head(path)
+    parallelism = row.parallelism if asked.parallelism is None else asked.parallelism
+    parameters = {**row.parameters, **(asked.parameters or {})}
+    check_startable(row.flow, parallelism, row.max_parallelism, parameters, row.settings)
+    _check_verdict(_verdict(row, path, asked), row)
+    with transaction.atomic():
+        check_possible(RequestKind.RESTORE, row)
+        run = new_run(
+            row,
+            parallelism=parallelism,
+            parameters=parameters,
+            master=master,
+            restored_from=path,
+            claim_mode=claim_mode,
+            allow_non_restored_state=asked.allow_non_restored_state,
+            first_checkpoint_id=head.checkpoint_id + 1,
+            parent=Run.objects.filter(run_id=head.run_id).first(),
+        )
+        given = {
+            "path": path,
+            "parallelism": str(parallelism),
+            "claim-mode": claim_mode.value,
+            "allow-non-restored-state": str(asked.allow_non_restored_state).lower(),
+        }
+        return store_start(replace(question, parameters=given), run)
+
+
+def dispose(
+    *, pipeline: str, path: str, requester: str, reason: str, request_id: str | None = None
+) -> RequestId:
+    """Delete a savepoint's files for good; a worker does it. A run that needs it is not robbed."""
+    path = _whole(path)
+    given = {"path": path}
+    question = Question(RequestKind.DISPOSE, pipeline, requester, reason, request_id, given)
+    if known := already_asked(question):
+        return known
+    question = replace(question, reason=check_reason(reason))
+    row = pipeline_named(pipeline)
+    check_place(path)
+    check_disposable(path)
+    with transaction.atomic():
+        request = store(question, row, None, float(configuration.REQUEST_DEADLINE_S))
+        publish_on_commit(tasks.dispose_of_savepoint, request.pk)
+    return RequestId(request.request_id)
+
+
+def _verdict(row: Pipeline, path: str, asked: Restore) -> Verdict:
+    # The flows load Arrow, which takes longer than a page should; most requests need none.
+    from pipelines.points.preflight import RestoreQuestion
+    from pipelines.points.preflight import preflight as look_at
+    from pipelines.storage.stores import CheckpointStores
+
+    question = RestoreQuestion(
+        path=path,
+        flow=row.flow,
+        parameters={**row.parameters, **(asked.parameters or {})},
+        parallelism=row.parallelism if asked.parallelism is None else asked.parallelism,
+        max_parallelism=row.max_parallelism,
+        allow_non_restored_state=asked.allow_non_restored_state,
+        measured=measured(row),
+    )
+    try:
+        return look_at(question, CheckpointStores(roots(), max_memory_state_bytes=0))
+    except Retryable as error:
+        raise Rejected(f"{path} cannot be looked at now, ask again later: {error}") from error
+
+
+def _check_verdict(verdict: Verdict, row: Pipeline) -> None:
+    if verdict.is_possible:
+        return
+    more = len(verdict.refusals) - 1
+    rest = f" The preflight names {more} more." if more else ""
+    raise Rejected(
+        f"{verdict.path} cannot be restored into {row.name!r}: {verdict.refusals[0]}{rest}"
+    )
+
+
+def _whole(path: str) -> str:
+    return path if scheme_of(path) else os.path.abspath(path)

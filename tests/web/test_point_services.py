@@ -1,0 +1,316 @@
+"""Restores, preflights and disposals: what is refused, what is stored, and what is deleted."""
+
+import shutil
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.conf import settings as configuration
+from django.utils import timezone
+
+from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
+from ftdash.jobs import delivery, point_services, tasks
+from ftdash.jobs.disposal import dispose_of
+from ftdash.jobs.launcher import _spec
+from ftdash.jobs.models import Pipeline, Request, RequestKind, RequestPhase, Run
+from ftdash.jobs.point_services import Restore
+from ftdash.jobs.projector import Projector
+from pipelines.domain.errors import Rejected
+from pipelines.domain.events import ClaimedPointDiscarded
+from pipelines.domain.preflight import Check, Verdict
+from pipelines.domain.status import CheckpointKind, ClaimMode
+from pipelines.storage.filesystem import FileSystemCheckpointStore
+from pipelines.storage.stores import CheckpointStores
+from tests.object_server import ObjectServer, never
+from tests.unit.points.stored_views import publish_views, write_events
+from tests.web.journals import Story, new_run
+
+pytestmark = pytest.mark.django_db
+
+WHO = {"requester": "ann", "reason": "upgrade"}
+NAME = "views"
+FLOW = "page_view_count"
+
+
+@pytest.fixture(autouse=True)
+def published(settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Messages that went to the broker."""
+    settings.JOBS_ROOT = tmp_path / "jobs"
+    sent: list[tuple[str, int]] = []
+    for task in (tasks.start_run, tasks.dispose_of_savepoint):
+        monkeypatch.setattr(task, "delay", lambda key, name=task.name: sent.append((name, key)))
+    return sent
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return write_events(tmp_path / "data")
+
+
+@pytest.fixture
+def old(data: Path) -> Run:
+    """A run of the pipeline that is over."""
+    run = new_run(NAME, settings={})
+    Pipeline.objects.update(flow=FLOW, parameters={"data": str(data)})
+    finish(running(run))
+    return run
+
+
+def test_a_restore_forks_a_run_from_the_point(old: Run, data: Path) -> None:
+    path = point(data, run_id=old.run_id)
+    asked = Restore(
+        pipeline=NAME,
+        path=path,
+        parallelism=3,
+        parameters={"repeat": "2"},
+        allow_non_restored_state=True,
+    )
+
+    request_id = point_services.restore(asked, claim_mode=ClaimMode.CLAIM, **WHO)
+
+    run = Run.objects.get(number=2)
+    assert (run.parent, run.restored_from, run.first_checkpoint_id) == (old, path, 8)
+    assert (run.parallelism, run.master) == (3, "local[3]")
+    assert run.parameters == {"data": str(data), "repeat": "2"}
+    assert Request.objects.get(request_id=request_id).kind == RequestKind.RESTORE
+    spec = _spec(run)
+    assert (spec.claim_mode, spec.allow_non_restored_state) == (ClaimMode.CLAIM, True)
+
+
+def test_a_restore_takes_a_point_of_another_pipeline_with_the_same_uids(
+    old: Run, data: Path
+) -> None:
+    path = point(data, pipeline="former_name", home="another")
+
+    point_services.restore(Restore(pipeline=NAME, path=path), **WHO)
+
+    run = Run.objects.get(number=2)
+    assert (run.parent, run.restored_from) == (None, path)
+
+
+def test_restoring_again_under_the_same_id_starts_no_second_run(old: Run, data: Path) -> None:
+    asked = Restore(pipeline=NAME, path=point(data))
+
+    first = point_services.restore(asked, request_id="again", **WHO)
+
+    assert point_services.restore(asked, request_id="again", **WHO) == first
+    assert Run.objects.count() == 2
+
+
+def test_a_restore_beside_a_living_run_is_refused(old: Run, data: Path) -> None:
+    running(new_run(NAME))
+
+    with pytest.raises(Rejected, match="run under way"):
+        point_services.restore(Restore(pipeline=NAME, path=point(data)), **WHO)
+
+
+def test_a_restore_takes_a_point_in_an_object_store(
+    old: Run, data: Path, objects: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = allow_objects(objects, monkeypatch)
+    path = f"{root}/savepoint-views-1-7"
+    publish_views(CheckpointStores([root], 0), path, data, run_id=old.run_id)
+
+    point_services.restore(Restore(pipeline=NAME, path=path), **WHO)
+
+    run = Run.objects.get(number=2)
+    assert (run.parent, run.restored_from, run.first_checkpoint_id) == (old, path, 8)
+
+
+def test_a_restore_from_anywhere_else_in_an_object_store_is_refused_by_name(
+    old: Run, objects: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = allow_objects(objects, monkeypatch)
+
+    for elsewhere, sentence in [
+        (f"{root}/nowhere", r"manifest\.json is missing"),
+        (f"{root}-of-others/x", "outside the configured storage"),
+        ("memory://views-1/chk-7", "outside the configured storage"),
+    ]:
+        with pytest.raises(Rejected, match=sentence):
+            point_services.restore(Restore(pipeline=NAME, path=elsewhere), **WHO)
+
+
+def test_what_cannot_be_restored_is_refused_by_name_and_starts_nothing(
+    old: Run, data: Path, tmp_path: Path
+) -> None:
+    torn = Path(point(data, home="torn"))
+    (torn / "manifest.json").write_text('{"pipeline": "fli')
+    altered = Path(point(data, home="altered"))
+    file = max(altered.glob("*.parquet"))
+    file.write_bytes(file.read_bytes()[:-1])
+    link = tmp_path / "jobs" / "link"
+    link.symlink_to(tmp_path)
+
+    for path, sentence in [
+        (str(torn.with_name("nowhere")), "There is no recovery point at .*nowhere"),
+        (str(torn), "manifest.json is damaged"),
+        (str(altered), f"into 'views': .*{file.name} has .* bytes"),
+        (str(tmp_path / "elsewhere"), "outside the configured storage"),
+        (str(link / "elsewhere"), "outside the configured storage"),
+        (str(torn / ".." / ".." / ".." / ".." / "etc"), "outside the configured storage"),
+        (point(data, home="groups", max_parallelism=64), "64 and this run has 128"),
+    ]:
+        with pytest.raises(Rejected, match=sentence):
+            point_services.restore(Restore(pipeline=NAME, path=path), **WHO)
+    assert Run.objects.count() == 1
+    assert not Request.objects.exists()
+
+
+def test_a_restore_says_how_much_else_speaks_against_it(old: Run, data: Path) -> None:
+    path = point(data, max_parallelism=64)
+    (data / "0.csv").unlink()
+
+    with pytest.raises(Rejected, match=r"cannot be remapped\. The preflight names 1 more"):
+        point_services.restore(Restore(pipeline=NAME, path=path), **WHO)
+
+
+def test_the_preflight_stores_nothing_and_knows_what_was_measured(old: Run, data: Path) -> None:
+    path = point(data)
+
+    verdict: Verdict = point_services.preflight(Restore(pipeline=NAME, path=path))
+
+    assert verdict.is_possible
+    assert verdict.records_to_replay is not None
+    assert Check.REPLAY in {finding.check for finding in verdict.findings}
+    assert not Request.objects.exists()
+
+
+def test_a_disposal_is_a_request_that_a_worker_carries_out(
+    old: Run, data: Path, published: list, django_capture_on_commit_callbacks: Callable
+) -> None:
+    path = point(data)
+
+    with django_capture_on_commit_callbacks(execute=True):
+        request_id = point_services.dispose(pipeline=NAME, path=path, **WHO)
+    request = Request.objects.get(request_id=request_id)
+    assert (request.phase, Path(path).exists()) == (RequestPhase.PENDING, True)
+    assert published == [("ftdash.jobs.tasks.dispose_of_savepoint", request.pk)]
+    for _ in range(2):  # repeated deliveries change nothing
+        dispose_of(request.pk)
+
+    request.refresh_from_db()
+    assert (request.phase, request.message) == ("SUCCEEDED", f"The files of {path} are deleted.")
+    assert not Path(path).exists()
+
+
+def test_a_disposal_whose_message_was_lost_is_carried_out_later(old: Run, data: Path) -> None:
+    path = point(data)
+    point_services.dispose(pipeline=NAME, path=path, **WHO)
+    Request.objects.update(created_at=timezone.now() - timedelta(minutes=5))
+
+    delivery.deliver_forgotten()
+
+    assert Request.objects.get().phase == RequestPhase.SUCCEEDED
+    assert not Path(path).exists()
+
+
+def test_a_disposed_savepoint_is_shown_as_discarded(old: Run, data: Path) -> None:
+    run = new_run(NAME)
+    path = point(data)
+    Story(run).started().completed(CheckpointKind.SAVEPOINT, path=path).completed().ended()
+    Projector().run_once()
+
+    point_services.dispose(pipeline=NAME, path=path, **WHO)
+    dispose_of(Request.objects.get().pk)
+
+    assert Checkpoint.objects.get(path=path).status == CheckpointStatus.DISCARDED
+
+
+def test_a_savepoint_that_a_run_would_go_back_to_is_kept(old: Run, data: Path) -> None:
+    run, path = new_run(NAME), point(data)
+    story = Story(run).started().completed(CheckpointKind.SAVEPOINT, path=path)
+    Projector().run_once()
+
+    with pytest.raises(Rejected, match=f"{run.run_id} of 'views' would go back to"):
+        point_services.dispose(pipeline=NAME, path=path, **WHO)
+    story.completed()
+    Projector().run_once()
+
+    point_services.dispose(pipeline=NAME, path=path, **WHO)
+
+
+@pytest.mark.parametrize("claim_mode", ClaimMode)
+def test_a_savepoint_that_a_run_starts_from_is_kept_until_it_has_one_of_its_own(
+    old: Run, data: Path, claim_mode: ClaimMode
+) -> None:
+    path = point(data)
+    run = new_run(NAME, restored_from=path, claim_mode=claim_mode.value)
+
+    with pytest.raises(Rejected, match=run.run_id):
+        point_services.dispose(pipeline=NAME, path=path, **WHO)
+    Story(run).started().completed()
+    Projector().run_once()
+
+    if claim_mode is ClaimMode.NO_CLAIM:
+        point_services.dispose(pipeline=NAME, path=path, **WHO)
+    else:
+        with pytest.raises(Rejected, match=run.run_id):
+            point_services.dispose(pipeline=NAME, path=path, **WHO)
+
+
+def test_a_run_that_starts_from_it_meanwhile_ends_the_disposal(old: Run, data: Path) -> None:
+    path = point(data)
+    point_services.dispose(pipeline=NAME, path=path, **WHO)
+    new_run(NAME, restored_from=path)
+
+    dispose_of(Request.objects.get().pk)
+
+    request = Request.objects.get()
+    assert (request.phase, Path(path).exists()) == (RequestPhase.REJECTED, True)
+    assert "would go back to" in request.message
+
+
+def test_what_is_no_savepoint_is_not_disposed_of(old: Run, data: Path, tmp_path: Path) -> None:
+    checkpoint = point(data, home="chk", kind=CheckpointKind.CHECKPOINT)
+    outside = tmp_path / "outside"
+    shutil.copytree(point(data, home="inside"), outside)
+
+    for path, sentence in [
+        (checkpoint, "is no savepoint"),
+        (str(outside), "outside the configured storage"),
+        (str(tmp_path / "jobs" / "nothing"), "There is no recovery point"),
+    ]:
+        with pytest.raises(Rejected, match=sentence):
+            point_services.dispose(pipeline=NAME, path=path, **WHO)
+    assert outside.exists()
+
+
+def test_a_claimed_point_that_its_run_deleted_is_shown_as_discarded(old: Run, data: Path) -> None:
+    first, path = new_run(NAME), point(data)
+    Story(first).started().completed(CheckpointKind.SAVEPOINT, path=path).ended()
+    Projector().run_once()
+    second = new_run(NAME, restored_from=path)
+
+    Story(second).started().tell(ClaimedPointDiscarded(path=path))
+    Projector().run_once()
+
+    assert Checkpoint.objects.get(path=path).status == CheckpointStatus.DISCARDED
+
+
+def point(data: Path, *, home: str = NAME, **changes: object) -> str:
+    """A savepoint of the flow below the storage of the installation."""
+    root = Path(configuration.JOBS_ROOT)
+    path = str(root / home / "savepoints" / "savepoint-views-1-7")
+    publish_views(FileSystemCheckpointStore([str(root)]), path, data, **changes)  # type: ignore[arg-type]
+    return path
+
+
+def allow_objects(objects: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    root = objects.new_root()
+    objects.plan(never)
+    for name, value in {**objects.environment, "FTDASH_STORAGE_ROOTS": root}.items():
+        monkeypatch.setenv(name, value)
+    return root
+
+
+def running(run: Run) -> Run:
+    Story(run).started().completed()
+    Projector().run_once()
+    return run
+
+
+def finish(run: Run) -> None:
+    Story(run).ended()
+    Projector().run_once()
