@@ -41,7 +41,12 @@ class SnapshotWriter:
             subtask=place.subtask,
             operators=[self._operator(o, cut, location, open_format) for o in cut.operators],
         )
-        check_travels(state.file for operator in snapshot.operators for state in operator.states)
+        check_travels(
+            file
+            for operator in snapshot.operators
+            for state in operator.states
+            for file in state.files
+        )
         return snapshot
 
     def _operator(

@@ -108,6 +108,7 @@ def hosted_run(
     restore_from: str | None = None,
     asked: dict[str, object] | None = None,
     allows_faults: bool = True,
+    environment: dict[str, str] | None = None,
 ) -> Iterator[StartedRun]:
     """The flow `numbers` in a run of its own, or another driver for the run `run_id`.
 
@@ -130,7 +131,8 @@ def hosted_run(
         }
         spec = RunSpec(**{**values, **asked})  # type: ignore[arg-type]
         directory.spec_file.write_bytes(msgspec.json.encode(spec))
-    process = forks.Process(target=_driver_main, args=(str(directory.path), allows_faults))
+    variables = {PERMISSION: str(int(allows_faults)), **(environment or {})}
+    process = forks.Process(target=_driver_main, args=(str(directory.path), variables))
     process.start()
     run = StartedRun(directory, DriverProcess(process))  # type: ignore[arg-type]
     try:
@@ -141,12 +143,12 @@ def hosted_run(
         process.join()
 
 
-def _driver_main(path: str, allows_faults: bool) -> None:
+def _driver_main(path: str, environment: dict[str, str]) -> None:
     directory = RunDirectory(Path(path))
     _log_to(directory)
     # Slots come from the server that this process was forked from; by itself it would start one.
     forkserver._forkserver.ensure_running = lambda: None  # type: ignore[attr-defined]
-    os.environ[PERMISSION] = str(int(allows_faults))
+    os.environ.update(environment)
     try:
         with Lease.acquire(directory) as lease:
             status = drive(directory, lease, plain_stages)
