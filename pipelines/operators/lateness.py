@@ -36,6 +36,7 @@ class WindowEntry:
     context: OperatorContext
     watermark_ms: int
     lateness_ms: int = 0
+    side: str = LATE  # output of the rows that are late
 
     @property
     def newest_closed(self) -> int:
@@ -48,7 +49,7 @@ class WindowEntry:
         newest = self.windows.newest_starts(times)
         rows, times, newest = self._within_windows(rows, times, newest)
         is_late = newest <= self.newest_closed
-        return without_late(self.context, rows, times, is_late)
+        return without_late(self.context, rows, times, is_late, self.side)
 
     def admit_to_windows(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Longs]:
         """One row for each window that takes it, and the start of that window."""
@@ -81,12 +82,16 @@ def with_time(
 
 
 def without_late(
-    context: OperatorContext, rows: pa.RecordBatch, times: Longs, is_late: npt.NDArray[np.bool_]
+    context: OperatorContext,
+    rows: pa.RecordBatch,
+    times: Longs,
+    is_late: npt.NDArray[np.bool_],
+    side: str = LATE,
 ) -> tuple[pa.RecordBatch, Longs]:
     """Count the late rows, give them to the side output, and return the others."""
     if not is_late.any():
         return rows, times
     late = rows.filter(pa.array(is_late))
     context.count(LATE_RECORDS, late.num_rows)
-    context.collect_side(LATE, late)
+    context.collect_side(side, late)
     return rows.filter(pa.array(~is_late)), times[~is_late]

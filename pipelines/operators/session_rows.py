@@ -12,13 +12,13 @@ from pipelines.operators.columns import Longs, by_value, check_event_time, field
 from pipelines.operators.grouping import group
 from pipelines.operators.lateness import LATE
 from pipelines.operators.operator import Operator, OperatorContext
+from pipelines.operators.row_lists import row_list
 from pipelines.operators.session_entry import SessionEntry
 from pipelines.operators.session_runs import NO_RUN, Runs, run_at
 from pipelines.operators.session_state import Sessions, SessionState
 from pipelines.operators.side_output import SideOutput
 from pipelines.operators.window_function import WindowCalls, WindowFunction
 from pipelines.operators.windows import SessionWindows
-from pipelines.state.backend import BatchListDescriptor
 
 
 class SessionRows(Operator):
@@ -54,7 +54,7 @@ class SessionRows(Operator):
             Aggregation(keys, ()), context.state, self._gap_ms, self._lateness_ms
         )
         self._rows = context.state.batch_list(
-            BatchListDescriptor(name="rows", schema=inputs[0], key_group_by=self._keys)
+            row_list("rows", inputs[0], self._keys, self._time_column)
         )
         self._calls = WindowCalls(self._function, self._schema, self._keys, context)
         self._entry = SessionEntry(

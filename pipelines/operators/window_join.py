@@ -1,11 +1,12 @@
-"""Inner equi-join of two streams within tumbling or sliding windows of event time.
+"""Equi-join of two streams within tumbling or sliding windows of event time.
 
 Both sides are buffered by window until the watermark, the smaller one of the two inputs, makes the
 window due; then all due windows are joined in one go, with the window as one more column of the
 key. Every matching pair counts. Null equals nothing, as in SQL. Left rows that matched nothing
-are counted: an inner join loses them, and people ask how many.
+are counted: an inner join loses them, and people ask how many. An outer join gives out what it
+keeps without a partner when the window is due, so that nothing is ever taken back.
 
-Source: Flink's `WindowJoinOperator` (inner join).
+Source: Flink's `WindowJoinOperator`.
 """
 
 from dataclasses import dataclass
@@ -13,23 +14,31 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from pipelines.domain.errors import Rejected
+from pipelines.operators.aggregation import check_distinct
 from pipelines.operators.columns import (
     Longs,
     by_value,
     check_event_time,
-    field_of,
     in_slices,
     longs,
     single_batch,
 )
+from pipelines.operators.joined_columns import (
+    LATE_SIDES,
+    SIDES,
+    JoinedColumns,
+    JoinKind,
+    late_sides,
+)
 from pipelines.operators.lateness import WindowEntry
 from pipelines.operators.operator import Operator, OperatorContext
+from pipelines.operators.row_lists import row_list
+from pipelines.operators.side_output import SideOutput
+from pipelines.operators.window_columns import BOUNDS, bounded_schema, with_bounds
 from pipelines.operators.windows import AlignedWindows
-from pipelines.state.backend import BatchList, BatchListDescriptor
+from pipelines.state.backend import BatchList
 
 UNMATCHED_LEFT = "unmatched_left"
-SIDES = ("left", "right")
 _WINDOW = "__window"
 _ROW = "__row_of_"
 
@@ -58,33 +67,41 @@ class _Side:
 
 
 class WindowJoin(Operator):
-    """Port 0 is left, port 1 right. Emits left columns, then right ones that are no key."""
+    """Port 0 is left, port 1 right. Emits left columns, then right ones that are no key.
+
+    Unless it is an inner join within tumbling windows, the bounds of the window follow: then the
+    row's own event time may be null, or lie behind that of the window's end.
+    """
 
     def __init__(
-        self, on: tuple[str, ...], time_columns: tuple[str, str], windows: AlignedWindows
+        self,
+        on: tuple[str, ...],
+        time_columns: tuple[str, str],
+        windows: AlignedWindows,
+        kind: JoinKind = JoinKind.INNER,
     ) -> None:
         self._on = on
         self._time_columns = time_columns
         self._windows = windows
+        self._kind = kind
 
     def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
-        left, right = inputs
         for schema, time_column in zip(inputs, self._time_columns, strict=True):
             check_event_time(schema, time_column)
-        for column in self._on:
-            _check_comparable(column, left, right)
-        added = [field for field in right if field.name not in self._on]
-        for field in added:
-            if field.name in left.names:
-                raise Rejected(f"Both sides have a column {field.name!r}; rename one of them.")
-        return pa.schema([*left, *added])
+        joined = JoinedColumns.of(self._on, *inputs).schema
+        if not has_bounds(self._windows, self._kind):
+            return joined
+        check_distinct([*joined.names, *BOUNDS])
+        return bounded_schema(joined, len(joined))
+
+    def side_outputs(self, inputs: list[pa.Schema]) -> dict[str, SideOutput]:
+        return late_sides(inputs, self._time_columns)
 
     def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
         super().open(context, inputs)
-        self._schema = self.output_schema(inputs)
+        self._columns = JoinedColumns.of(self._on, *inputs)
         self._left, self._right = (
-            self._open_side(side, schema, time_column)
-            for side, schema, time_column in zip(SIDES, inputs, self._time_columns, strict=True)
+            self._open_side(port, schema) for port, schema in enumerate(inputs)
         )
 
     def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
@@ -97,22 +114,30 @@ class WindowJoin(Operator):
         left, left_windows = self._left.take_due(newest_due)
         right, right_windows = self._right.take_due(newest_due)
         left_rows, right_rows = self._pairs(left, left_windows, right, right_windows)
-        unmatched = left.num_rows - len(np.unique(left_rows))
-        if unmatched:
-            self.context.count(UNMATCHED_LEFT, unmatched)
-        for piece in in_slices(self._joined(left.take(left_rows), right.take(right_rows))):
+        pairs = self._columns.pairs(left.take(left_rows), right.take(right_rows))
+        self._emit(pairs, left_windows[left_rows])
+        unmatched = _others(left_rows, left.num_rows)
+        if len(unmatched):
+            self.context.count(UNMATCHED_LEFT, len(unmatched))
+        if self._kind.keeps(0):
+            self._emit(self._columns.alone(left.take(unmatched)), left_windows[unmatched])
+        if self._kind.keeps(1):
+            alone = _others(right_rows, right.num_rows)
+            self._emit(self._columns.alone(right.take(alone)), right_windows[alone])
+
+    def _emit(self, rows: pa.RecordBatch, windows: Longs) -> None:
+        if has_bounds(self._windows, self._kind):
+            rows = with_bounds(rows, rows.num_columns, windows, windows + self._windows.size_ms)
+        for piece in in_slices(rows):
             self.context.collect(piece)
 
-    def _open_side(self, side: str, schema: pa.Schema, time_column: str) -> _Side:
-        context = self.context
-        entry = WindowEntry(self._windows, time_column, context, context.restored_watermark_ms)
-        descriptor = BatchListDescriptor(
-            name=side,
-            schema=schema,
-            key_group_by=self._on,
-            # A column that the input gained is null in rows that were buffered before.
-            defaults={n: None for n in schema.names if n not in (*self._on, time_column)},
+    def _open_side(self, port: int, schema: pa.Schema) -> _Side:
+        context, time_column = self.context, self._time_columns[port]
+        watermark_ms = context.restored_watermark_ms
+        entry = WindowEntry(
+            self._windows, time_column, context, watermark_ms, side=LATE_SIDES[port]
         )
+        descriptor = row_list(SIDES[port], schema, self._on, time_column)
         return _Side(schema, entry, context.state.batch_list(descriptor))
 
     def _pairs(
@@ -145,18 +170,15 @@ class WindowJoin(Operator):
         numbered = keys.append_column(_ROW + side, pa.array(np.arange(rows.num_rows)))
         return numbered.append_column(_WINDOW, pa.array(windows))
 
-    def _joined(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        added = [right.column(n) for n in right.schema.names if n not in self._on]
-        return pa.RecordBatch.from_arrays([*left.columns, *added], schema=self._schema)
-
 
 _NO_ROWS: Longs = np.empty(0, np.int64)
 
 
-def _check_comparable(column: str, left: pa.Schema, right: pa.Schema) -> None:
-    left_type, right_type = field_of(left, column).type, field_of(right, column).type
-    if left_type != right_type:
-        raise Rejected(
-            f"The join column {column!r} is {left_type} on the left and {right_type} on the right;"
-            " both sides must have the same type."
-        )
+def has_bounds(windows: AlignedWindows, kind: JoinKind) -> bool:
+    return kind is not JoinKind.INNER or not windows.is_tumbling
+
+
+def _others(rows: Longs, count: int) -> Longs:
+    is_other = np.ones(count, np.bool_)
+    is_other[rows] = False
+    return np.flatnonzero(is_other)

@@ -15,10 +15,10 @@ from pipelines.operators.columns import Longs, by_value, check_event_time, field
 from pipelines.operators.grouping import group
 from pipelines.operators.lateness import LATE, WindowEntry
 from pipelines.operators.operator import Operator, OperatorContext
+from pipelines.operators.row_lists import row_list
 from pipelines.operators.side_output import SideOutput
 from pipelines.operators.window_function import WindowCalls, WindowFunction
 from pipelines.operators.windows import AlignedWindows
-from pipelines.state.backend import BatchListDescriptor
 
 
 class WindowRows(Operator):
@@ -50,7 +50,7 @@ class WindowRows(Operator):
     def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
         super().open(context, inputs)
         self._rows = context.state.batch_list(
-            BatchListDescriptor(name="rows", schema=inputs[0], key_group_by=self._keys)
+            row_list("rows", inputs[0], self._keys, self._time_column)
         )
         self._calls = WindowCalls(self._function, self._schema, self._keys, context)
         self._entry = WindowEntry(

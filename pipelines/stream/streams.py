@@ -1,6 +1,7 @@
 """Streams, and streams with a key: each method adds one operator and returns what it emits."""
 
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -14,6 +15,8 @@ from pipelines.operators.aggregation import Aggregation
 from pipelines.operators.batch_function import BatchFunction, BatchMapping, ConnectedFunctions
 from pipelines.operators.columns import field_of
 from pipelines.operators.filter import Filter, Predicate
+from pipelines.operators.interval_join import Interval
+from pipelines.operators.joined_columns import JoinKind
 from pipelines.operators.keyed_aggregate import KeyedAggregate
 from pipelines.operators.keyed_process import KeyedProcess
 from pipelines.operators.local_aggregate import LocalAggregate
@@ -27,10 +30,10 @@ from pipelines.operators.row_function import (
     RowMapping,
     RowPredicate,
 )
-from pipelines.operators.window_join import WindowJoin
 from pipelines.operators.windows import AlignedWindows, Windows
+from pipelines.stream.joins import join_for_ever, join_in_interval, join_in_windows
 from pipelines.stream.refusals import naming
-from pipelines.stream.windowed import WindowedStream, event_time_of
+from pipelines.stream.windowed import WindowedStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,17 +111,39 @@ class Stream:
         """Two streams of any schemas into one operator, which tells them apart."""
         return ConnectedStreams(self, other, self.connection(), other.connection())
 
-    def join(self, other: "Stream", *, on: list[str], window: AlignedWindows, uid: str) -> "Stream":
-        """Inner join on equal columns within one window of event time; every pair counts."""
+    def join(
+        self,
+        other: "Stream",
+        *,
+        on: list[str],
+        window: AlignedWindows | None = None,
+        how: str = "inner",
+        uid: str,
+    ) -> "Stream":
+        """Join on equal columns; `how` is inner, left, right or full; every pair counts.
+
+        With a window, rows of one window of event time meet, and outer joins only add rows.
+        Without one, both sides are kept for ever, and an outer join takes back what it gave out
+        alone: its column `row_kind` is then `+I` or `-D`, as in Flink.
+        """
         _check_together(uid, self, other)
-        times = (event_time_of(self), event_time_of(other))
-        keys = tuple(on)
-        node = self.environment.add_operator(
-            uid,
-            lambda: WindowJoin(keys, times, window),
-            (self.connection(keys), other.connection(keys)),
-        )
-        return self.derived(node, times[0])
+        with naming(uid):
+            kind = JoinKind.of(how)
+        if window is None:
+            return join_for_ever(self, other, tuple(on), kind, uid)
+        return join_in_windows(self, other, tuple(on), window, kind, uid)
+
+    def interval_join(
+        self, other: "Stream", *, on: list[str], lower: timedelta, upper: timedelta, uid: str
+    ) -> "Stream":
+        """Inner join with rows of `other` from `lower` to `upper` behind this stream's event time.
+
+        Both bounds are included. The later one of a pair's times is its event time, `join_time`.
+        """
+        _check_together(uid, self, other)
+        with naming(uid):
+            interval = Interval.of(lower, upper)
+        return join_in_interval(self, other, tuple(on), interval, uid)
 
     def side_output(self, name: str, *, uid: str) -> "Stream":
         """What the operator behind this stream gives out beside it. Raises Rejected if nothing."""

@@ -74,6 +74,27 @@ def test_a_join_hashes_both_sides_by_its_columns_and_keeps_the_left_event_time()
     assert joined.time_column == "time"
 
 
+def test_joins_differ_in_their_event_time_and_in_what_an_outer_one_adds() -> None:
+    env = Environment()
+    readings = Events(pa.schema([("key", pa.string()), ("at", TIME), ("wind", pa.float64())]), "at")
+    left, right = events(env), env.source(readings, uid="readings")
+    both = ["key", "time", "x", "at", "wind"]
+
+    outer = left.join(right, on=["key"], window=HOURLY, how="left", uid="outer")
+    near = left.interval_join(
+        right, on=["key"], lower=timedelta(minutes=-5), upper=timedelta(), uid="near"
+    )
+    inner = left.join(right, on=["key"], uid="inner")
+    full = left.join(right, on=["key"], how="full", uid="full")
+
+    assert outer.schema.names == [*both, "window_start", "window_end", "window_time"]
+    assert near.schema.names == [*both, "join_time"]
+    assert inner.schema.names == both
+    assert full.schema.names == [*both, "row_kind"]
+    times = [stream.time_column for stream in (outer, near, inner, full)]
+    assert times == ["window_time", "join_time", None, None]
+
+
 def test_filters_and_functions_are_chained_and_functions_may_lose_event_time() -> None:
     env = Environment()
     kept = events(env).filter(pc.field("x") > 0, uid="kept")
@@ -231,6 +252,13 @@ def test_a_pipeline_guarantees_no_more_than_its_weakest_sink(
         (
             lambda s: s.connect(s.map_batches(lambda b: b, OTHER, uid="o")).key_by(["key"], ["x"]),
             r"'events' and 'o' cannot be connected by \['key'\] and \['x'\]",
+        ),
+        (lambda s: s.join(s, on=["key"], how="outer", uid="j"), "'j' cannot .* no 'outer' join"),
+        (
+            lambda s: s.interval_join(
+                s, on=["key"], lower=timedelta(1), upper=timedelta(0), uid="near"
+            ),
+            "'near' cannot .* holds nothing",
         ),
         (
             lambda s: s.key_by("key").window(HOURLY).allowed_lateness(timedelta(hours=-1)),

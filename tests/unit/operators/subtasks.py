@@ -22,12 +22,12 @@ class Emitted:
     """Everything since the last `take`, of all subtasks."""
 
     rows: list[Row] = field(default_factory=list)
-    late: list[Row] = field(default_factory=list)
+    sides: dict[str, list[Row]] = field(default_factory=dict)
 
-    def take(self) -> tuple[list[Row], list[Row]]:
-        rows, late = self.rows, self.late
-        self.rows, self.late = [], []
-        return rows, late
+    def take(self) -> list[Row]:
+        """The rows, and forget them and the sides."""
+        rows, self.rows, self.sides = self.rows, [], {}
+        return rows
 
 
 class Subtasks:
@@ -115,9 +115,8 @@ class Subtasks:
         self.emitted.rows += batch.to_pylist()
 
     def _collect_side(self, name: str, batch: pa.RecordBatch) -> None:
-        assert name == "late"
         assert batch.schema in self._inputs
-        self.emitted.late += batch.to_pylist()
+        self.emitted.sides.setdefault(name, []).extend(batch.to_pylist())
 
 
 def total(each: Iterable[dict[str, int]]) -> dict[str, int]:

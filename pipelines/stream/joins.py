@@ -1,0 +1,60 @@
+"""How two streams are joined: within windows, within an interval of time, or for ever."""
+
+from typing import TYPE_CHECKING
+
+from pipelines.domain.ids import Uid
+from pipelines.operators.interval_join import JOIN_TIME, Interval, IntervalJoin
+from pipelines.operators.joined_columns import JoinKind
+from pipelines.operators.stream_join import StreamJoin
+from pipelines.operators.window_columns import WINDOW_TIME
+from pipelines.operators.window_join import WindowJoin, has_bounds
+from pipelines.operators.windows import AlignedWindows
+from pipelines.stream.windowed import event_time_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pipelines.operators.operator import Operator
+    from pipelines.stream.streams import Stream
+
+
+def join_in_windows(
+    left: "Stream",
+    right: "Stream",
+    on: tuple[str, ...],
+    windows: AlignedWindows,
+    kind: JoinKind,
+    uid: str,
+) -> "Stream":
+    times = (event_time_of(left), event_time_of(right))
+    node = _add(left, right, on, lambda: WindowJoin(on, times, windows, kind), uid)
+    return left.derived(node, WINDOW_TIME if has_bounds(windows, kind) else times[0])
+
+
+def join_in_interval(
+    left: "Stream",
+    right: "Stream",
+    on: tuple[str, ...],
+    interval: Interval,
+    uid: str,
+) -> "Stream":
+    times = (event_time_of(left), event_time_of(right))
+    node = _add(left, right, on, lambda: IntervalJoin(on, times, interval), uid)
+    return left.derived(node, JOIN_TIME)
+
+
+def join_for_ever(
+    left: "Stream", right: "Stream", on: tuple[str, ...], kind: JoinKind, uid: str
+) -> "Stream":
+    return left.derived(_add(left, right, on, lambda: StreamJoin(on, kind), uid), None)
+
+
+def _add(
+    left: "Stream",
+    right: "Stream",
+    on: tuple[str, ...],
+    create: "Callable[[], Operator]",
+    uid: str,
+) -> Uid:
+    inputs = (left.connection(on), right.connection(on))
+    return left.environment.add_operator(uid, create, inputs)

@@ -1,0 +1,317 @@
+"""Joins against nested loops: random rows, watermarks, cuts, and parallelism of each restore."""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pipelines.domain.elements import MAX_WATERMARK_MS
+from pipelines.domain.errors import Rejected
+from pipelines.operators import row_index
+from pipelines.operators.interval_join import Interval, IntervalJoin
+from pipelines.operators.joined_columns import JoinKind
+from pipelines.operators.operator import Operator
+from pipelines.operators.stream_join import StreamJoin
+from pipelines.operators.window_join import WindowJoin
+from pipelines.operators.windows import AlignedWindows, SlidingWindows, TumblingWindows
+from tests.unit.operators.harness import Row
+from tests.unit.operators.subtasks import Subtasks
+
+TIME = pa.timestamp("ms", "UTC")
+LEFT = pa.schema([("key", pa.string()), ("id", pa.int64()), ("at", TIME), ("flight", pa.int64())])
+RIGHT = pa.schema([("key", pa.string()), ("id", pa.int64()), ("seen", TIME), ("wind", pa.int64())])
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+ON = ("key", "id")
+TIMES = ("at", "seen")
+KEYS = [("a", 1), ("a", 2), ("b", 1), (None, 1), ("b", None)]
+
+Rec = tuple[str | None, int | None, int, int]
+"""Both keys, time, number. Numbers tell all rows of a side apart."""
+
+Pair = tuple[int | None, int | None]
+"""The numbers of a left and a right row."""
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_an_interval_join_gives_each_pair_when_its_later_half_comes(seed: int) -> None:
+    rng = random.Random(seed)
+    lower = rng.randint(-40, 30)
+    interval = Interval(lower, lower + rng.choice([0, rng.randint(0, 60)]))
+    joined = subtasks(lambda: IntervalJoin(ON, TIMES, interval), rng)
+    accepted: tuple[list[Rec], list[Rec]] = ([], [])
+    watermark = -100
+    joined.advance(watermark)
+
+    for port, rows in random_input(rng):
+        joined.send([row(port, each) for each in rows], port)
+        in_time = [each for each in rows if each[2] >= watermark]
+        late = [each for each in rows if each[2] < watermark]
+        expected = Counter(pairs_of_interval(port, in_time, accepted[1 - port], interval))
+        assert Counter(map(as_pair, joined.emitted.rows)) == expected
+        assert sorted(number(r) for r in late_of(joined, port)) == sorted(r[3] for r in late)
+        assert all(r["join_time"] == max(r["at"], r["seen"]) for r in joined.emitted.rows)
+        joined.emitted.take()
+        accepted[port].extend(in_time)
+        watermark += rng.choice([0, rng.randint(0, 30)])
+        joined.advance(watermark)
+        maybe_restore(joined, rng)
+    joined.advance(MAX_WATERMARK_MS)
+
+    assert joined.emitted.rows == []
+    assert joined.state_rows == 0
+
+
+@pytest.mark.parametrize("kind", list(JoinKind))
+@pytest.mark.parametrize("seed", range(15))
+def test_a_join_without_windows_is_at_any_time_the_join_of_all_input_so_far(
+    seed: int, kind: JoinKind
+) -> None:
+    rng = random.Random(seed)
+    joined = subtasks(lambda: StreamJoin(ON, kind), rng)
+    so_far: tuple[list[Rec], list[Rec]] = ([], [])
+    table: Counter[Pair] = Counter()
+
+    for port, rows in random_input(rng):
+        joined.send([row(port, each) for each in rows], port)
+        so_far[port].extend(rows)
+        for out in joined.emitted.take():
+            table[as_pair(out)] += -1 if out.get("row_kind") == "-D" else 1
+            assert table[as_pair(out)] >= 0, "only what was added is taken away"
+        assert +table == Counter(joined_one_by_one(*so_far, kind))
+        keyed = [each for side in so_far for each in side if None not in each[:2]]
+        assert joined.state_rows == len(keyed)
+        maybe_restore(joined, rng)
+
+
+@pytest.mark.parametrize("kind", list(JoinKind))
+@pytest.mark.parametrize("seed", range(15))
+def test_a_window_join_gives_pairs_and_what_stands_alone_once_per_window(
+    seed: int, kind: JoinKind
+) -> None:
+    rng = random.Random(seed)
+    windows = rng.choice([TumblingWindows(10), SlidingWindows(12, every_ms=5)])
+    joined = subtasks(lambda: WindowJoin(ON, TIMES, windows, kind), rng)
+    per_window: dict[int, tuple[list[Rec], list[Rec]]] = {}
+    watermark = -100
+    joined.advance(watermark)
+
+    for port, rows in random_input(rng):
+        joined.send([row(port, each) for each in rows], port)
+        for each in rows:
+            for start in windows_of(each[2], windows):
+                if start + windows.size_ms - 1 > watermark:
+                    per_window.setdefault(start, ([], []))[port].append(each)
+        watermark += rng.randint(0, 12)
+        joined.advance(watermark)
+        due = [start for start in per_window if start + windows.size_ms - 1 <= watermark]
+        expected = [
+            pair for start in due for pair in joined_one_by_one(*per_window.pop(start), kind)
+        ]
+        assert Counter(map(as_pair, joined.emitted.take())) == Counter(expected)
+        maybe_restore(joined, rng)
+
+
+def test_an_outer_join_takes_back_before_it_adds_and_only_once() -> None:
+    joined = Subtasks(lambda: StreamJoin(ON, JoinKind.LEFT), [LEFT, RIGHT], [ON, ON])
+
+    joined.send([row(0, ("a", 1, 0, 5))])
+    joined.send([row(1, ("a", 1, 0, 7))], 1)
+    joined.send([row(1, ("a", 1, 0, 8))], 1)
+
+    found = [(r["row_kind"], r["flight"], r["wind"], r["key"]) for r in joined.emitted.rows]
+    assert found == [
+        ("+I", 5, None, "a"),
+        ("-D", 5, None, "a"),
+        ("+I", 5, 7, "a"),
+        ("+I", 5, 8, "a"),
+    ]
+
+
+def test_a_side_that_stands_alone_keeps_its_key_and_has_null_for_the_other_columns() -> None:
+    joined = Subtasks(
+        lambda: WindowJoin(ON, TIMES, TumblingWindows(10), JoinKind.FULL), [LEFT, RIGHT], [ON, ON]
+    )
+
+    joined.send([row(1, ("a", 1, 3, 7))], 1)
+    joined.advance(MAX_WATERMARK_MS)
+
+    (alone,) = joined.emitted.rows
+    assert (alone["key"], alone["id"], alone["wind"]) == ("a", 1, 7)
+    assert (alone["at"], alone["flight"]) == (None, None)
+    assert [alone[f"window_{bound}"] for bound in ("start", "end", "time")] == [
+        at(0),
+        at(10),
+        at(9),
+    ]
+
+
+@pytest.mark.parametrize(("lower", "upper"), [(-5, 20), (5, 20), (-20, -5), (0, 0)])
+@pytest.mark.parametrize("port", [0, 1])
+def test_a_row_of_an_interval_join_stays_until_its_last_partner_may_have_come(
+    port: int, lower: int, upper: int
+) -> None:
+    """The latest partner that is not late has the watermark itself as its time."""
+    joined = Subtasks(
+        lambda: IntervalJoin(ON, TIMES, Interval(lower, upper)), [LEFT, RIGHT], [ON, ON]
+    )
+    latest = upper if port == 0 else -lower
+    joined.send([row(port, ("a", 1, 0, 1))], port)
+
+    joined.advance(latest)
+    joined.restore(2)
+    joined.send([row(1 - port, ("a", 1, latest, 2))], 1 - port)
+
+    assert len(joined.emitted.rows) == 1
+
+
+def test_old_rows_of_an_interval_join_leave_the_state_as_time_goes_on() -> None:
+    joined = Subtasks(lambda: IntervalJoin(ON, TIMES, Interval(-8, 8)), [LEFT, RIGHT], [ON, ON])
+    for now in range(0, 1_000, 5):
+        for port in (0, 1):
+            joined.send([row(port, ("a", 1, now, now))], port)
+        joined.advance(now)
+
+    assert joined.state_rows <= 2 * 5
+
+
+def test_rows_whose_keys_share_a_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        row_index, "key_hashes", lambda batch, columns: np.full(len(batch), 7, np.uint64)
+    )
+    joined = Subtasks(lambda: StreamJoin(ON, JoinKind.FULL), [LEFT, RIGHT], [ON, ON])
+
+    joined.send([row(0, ("a", 1, 0, 1)), row(0, ("b", 1, 0, 2)), row(0, ("b", 2, 0, 3))])
+    joined.send([row(1, ("b", 1, 0, 9)), row(1, ("b", 2, 0, 8))], 1)
+    joined.send([row(1, ("b", 2, 0, 7))], 1)
+
+    table: Counter[Pair] = Counter()
+    for out in joined.emitted.rows:
+        table[as_pair(out)] += 1 if out["row_kind"] == "+I" else -1
+    assert {pair: n for pair, n in table.items() if n} == {
+        (1, None): 1,
+        (2, 9): 1,
+        (3, 8): 1,
+        (3, 7): 1,
+    }
+
+
+def test_a_key_with_very_many_partners_is_joined_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_index, "MAX_PAIRS", 10)
+    joined = Subtasks(lambda: StreamJoin(ON, JoinKind.INNER), [LEFT, RIGHT], [ON, ON])
+
+    joined.send([row(0, ("a", 1, 0, n)) for n in range(7)])
+    joined.send([row(1, ("a", 1, 0, n)) for n in range(5)], 1)
+
+    assert len({as_pair(out) for out in joined.emitted.rows}) == len(joined.emitted.rows) == 35
+
+
+@pytest.mark.parametrize(
+    ("build", "sentence"),
+    [
+        (lambda: Interval.of(timedelta(1), timedelta(0)), "from 86400000 ms to 0 ms holds nothing"),
+        (lambda: JoinKind.of("outer"), "no 'outer' join; choose one of inner, left, right, full"),
+        (
+            lambda: IntervalJoin(ON, TIMES, Interval(0, 1)).output_schema(
+                [LEFT.append(pa.field("join_time", TIME)), RIGHT]
+            ),
+            "has a column 'join_time'",
+        ),
+        (
+            lambda: StreamJoin(ON, JoinKind.FULL).output_schema(
+                [LEFT.append(pa.field("row_kind", pa.string())), RIGHT]
+            ),
+            "has a column 'row_kind'",
+        ),
+        (
+            lambda: WindowJoin(ON, TIMES, TumblingWindows(1), JoinKind.FULL).output_schema(
+                [LEFT.append(pa.field("window_end", TIME)), RIGHT]
+            ),
+            "'window_end' would be produced twice",
+        ),
+    ],
+)
+def test_what_cannot_be_joined_is_refused(build: Callable[[], object], sentence: str) -> None:
+    with pytest.raises(Rejected, match=sentence):
+        build()
+
+
+def subtasks(create: Callable[[], Operator], rng: random.Random) -> Subtasks:
+    return Subtasks(create, [LEFT, RIGHT], [ON, ON], rng.randint(1, 3))
+
+
+def random_input(rng: random.Random) -> Iterator[tuple[int, list[Rec]]]:
+    """Batches of either side; their times wander forward, with many stragglers."""
+    now, numbers = -80, iter(range(10_000))
+    for _ in range(rng.randint(2, 14)):
+        now += rng.randint(0, 15)
+        yield (
+            rng.randint(0, 1),
+            [
+                (*rng.choice(KEYS), now + rng.randint(-60, 40), next(numbers))
+                for _ in range(rng.choice([1, rng.randint(1, 12)]))
+            ],
+        )
+
+
+def maybe_restore(joined: Subtasks, rng: random.Random) -> None:
+    if rng.random() < 0.3:
+        joined.restore(rng.randint(1, 4))
+
+
+def row(port: int, record: Rec) -> Row:
+    key, identity, time, count = record
+    time_column, value_column = (("at", "flight"), ("seen", "wind"))[port]
+    return {"key": key, "id": identity, time_column: at(time), value_column: count}
+
+
+def at(time: int) -> datetime:
+    return EPOCH + timedelta(milliseconds=time)
+
+
+def as_pair(row: Row) -> tuple[object, object]:
+    return row["flight"], row["wind"]
+
+
+def number(row: Row) -> int:
+    value = row["flight"] if "flight" in row else row["wind"]
+    assert isinstance(value, int)
+    return value
+
+
+def late_of(joined: Subtasks, port: int) -> list[Row]:
+    return joined.emitted.sides.get(("late_left", "late_right")[port], [])
+
+
+def is_match(left: Rec, right: Rec) -> bool:
+    return None not in left[:2] and left[:2] == right[:2]
+
+
+def pairs_of_interval(
+    port: int, arrived: list[Rec], others: list[Rec], interval: Interval
+) -> Iterator[Pair]:
+    for own in arrived:
+        for other in others:
+            left, right = (own, other) if port == 0 else (other, own)
+            apart = right[2] - left[2]
+            if is_match(left, right) and interval.lower_ms <= apart <= interval.upper_ms:
+                yield left[3], right[3]
+
+
+def joined_one_by_one(lefts: list[Rec], rights: list[Rec], kind: JoinKind) -> Iterator[Pair]:
+    for left in lefts:
+        for right in rights:
+            if is_match(left, right):
+                yield left[3], right[3]
+    if kind in (JoinKind.LEFT, JoinKind.FULL):
+        yield from ((x[3], None) for x in lefts if not any(is_match(x, y) for y in rights))
+    if kind in (JoinKind.RIGHT, JoinKind.FULL):
+        yield from ((None, y[3]) for y in rights if not any(is_match(x, y) for x in lefts))
+
+
+def windows_of(time: int, windows: AlignedWindows) -> list[int]:
+    earliest = time - windows.size_ms + 1
+    return [start for start in range(earliest, time + 1) if start % windows.slide_ms == 0]
