@@ -125,12 +125,20 @@ RECOVERY_DEFINITIONS = (
         " The default is no bound, as in Flink.",
     ),
     Definition(
+        "heartbeat.interval",
+        "heartbeat_interval_ms",
+        "1 s",
+        duration_of_at_least(10),
+        "How often driver and slots tell each other that they live. Flink does it every 10 s.",
+    ),
+    Definition(
         "heartbeat.timeout",
         "heartbeat_timeout_ms",
         "10 s",
         duration_of_at_least(100),
-        "A slot that is silent for this long is taken for dead. Flink waits 50 s. A killed process"
-        " is noticed at once by its closed connection; this is for one that hangs.",
+        "A slot that is silent for this long is taken for dead, and a slot whose driver is silent"
+        " for this long ends itself. Flink waits 50 s. A killed process is noticed at once by its"
+        " closed connection; this is for one that hangs, or that a network cut off.",
     ),
     Definition(
         "testing.faults",

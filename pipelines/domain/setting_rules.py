@@ -52,7 +52,18 @@ def _pause_means_one_at_a_time(settings: Settings) -> str | None:
     )
 
 
+def _heartbeats_fit_their_timeout(settings: Settings) -> str | None:
+    if 2 * settings.heartbeat_interval_ms <= settings.heartbeat_timeout_ms:
+        return None
+    return (
+        f"heartbeat.interval ({settings.heartbeat_interval_ms} ms) is more than half of"
+        f" heartbeat.timeout ({settings.heartbeat_timeout_ms} ms): one late heartbeat would end"
+        " the attempt; make it shorter."
+    )
+
+
 RULES: tuple[Rule, ...] = (
+    _heartbeats_fit_their_timeout,
     _memory_has_no_directory,
     _pause_means_one_at_a_time,
     _backoff_grows,

@@ -51,6 +51,14 @@ class RestartStrategy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Both ways between the driver and each slot."""
+
+    interval_ms: int = 1_000
+    timeout_ms: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """One field per row of the table."""
 
@@ -73,6 +81,7 @@ class Settings:
     reset_backoff_threshold_ms: int
     backoff_jitter_factor: float
     attempts_before_reset_backoff: int
+    heartbeat_interval_ms: int
     heartbeat_timeout_ms: int
     state_backend: StateBackendType
     rocksdb_memory_bytes: int
@@ -82,6 +91,10 @@ class Settings:
     savepoint_dir: str  # empty: the pipeline's own directory
     max_memory_state_bytes: int
     faults: str  # a plan for `domain.faults`
+
+    @property
+    def heartbeat(self) -> Heartbeat:
+        return Heartbeat(self.heartbeat_interval_ms, self.heartbeat_timeout_ms)
 
     @property
     def barriers(self) -> BarrierOptions:

@@ -87,11 +87,11 @@ class AttemptHost:
         return self._slots[slot].heard_ms if slot in self._slots else None
 
     def silent_since(self, deadline_ms: float) -> list[int]:
-        """Running slots that were last heard of before `deadline_ms`."""
+        """Connected slots that were last heard of before `deadline_ms`."""
         return [
             number
             for number, slot in self._slots.items()
-            if slot.is_running and not slot.has_ended and slot.heard_ms < deadline_ms
+            if not slot.has_ended and slot.heard_ms < deadline_ms
         ]
 
     def deploy(self, deployment: Deploy) -> None:

@@ -14,7 +14,7 @@ from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import JobStatus, RecoveryPhase
 from pipelines.protocol.fencing import AttemptFence
 from pipelines.runtime.attempt_host import AttemptHost, Readiness
-from pipelines.runtime.control import Deploy
+from pipelines.runtime.control import Deploy, Heartbeat
 from pipelines.runtime.control_server import ControlServer
 from pipelines.runtime.job_events import SlotArrived
 from pipelines.runtime.run_parts import RunParts, RunWatchers, StageHost
@@ -48,6 +48,7 @@ class Attempts:
         self._stage_is_over = True
         self._began_ms = 0.0
         self._restart_due_ms: float | None = None
+        self._beat_due_ms = 0.0
         self._start: StartingPoint | None = None  # of this attempt, or of the next one
         self._sources_left: set[tuple[Uid, int]] = set()
 
@@ -65,6 +66,17 @@ class Attempts:
     def restart_due_ms(self) -> float | None:
         """Monotonic; None: none is waited for, or it waits for the end of a stage."""
         return self._restart_due_ms if self._stage_is_over else None
+
+    @property
+    def beat_due_ms(self) -> float | None:
+        """Monotonic: when slots have to hear from the driver again."""
+        return self._beat_due_ms if self._host is not None else None
+
+    def beat_when_due(self, now_ms: float) -> None:
+        if self._host is None or now_ms < self._beat_due_ms:
+            return
+        self._beat_due_ms = now_ms + self._parts.settings.heartbeat_interval_ms
+        self._host.broadcast(Heartbeat())
 
     def is_current(self, attempt: Attempt) -> bool:
         return self._host is not None and self._host.attempt == attempt

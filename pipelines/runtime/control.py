@@ -93,6 +93,10 @@ class Ended(Message, frozen=True, kw_only=True):
     """Every subtask of the slot has ended after the final checkpoint."""
 
 
+class Heartbeat(Message, frozen=True, kw_only=True):
+    """Either way: the sender lives."""
+
+
 class Sampled(Message, frozen=True, kw_only=True):
     subtasks: list[SubtaskSample]
     source_records: int
@@ -164,8 +168,9 @@ FromSlot = (
     | StrangerTurnedAway
     | Ended
     | Sampled
+    | Heartbeat
 )
-FromMaster = Deploy | Begin | Inject | Completed | Aborted | Die
+FromMaster = Deploy | Begin | Inject | Completed | Aborted | Die | Heartbeat
 
 SLOT_DECODER: msgspec.json.Decoder[FromSlot] = msgspec.json.Decoder(FromSlot)
 MASTER_DECODER: msgspec.json.Decoder[FromMaster] = msgspec.json.Decoder(FromMaster)

@@ -18,6 +18,9 @@ _LENGTH = struct.Struct("!I")
 MAX_FRAME_BYTES = 64 << 20
 """An acknowledgement lists files and committables; this is far above any honest one."""
 
+SEND_TIMEOUT = struct.pack("ll", 5, 0)
+"""Seconds and microseconds: a peer that hangs must not hang whoever speaks to it."""
+
 T = TypeVar("T")
 
 
@@ -27,22 +30,48 @@ class ControlLink(Generic[T]):
     def __init__(self, connection: socket.socket, decoder: msgspec.json.Decoder[T]) -> None:
         self._socket = connection
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, SEND_TIMEOUT)
         self._encoder = msgspec.json.Encoder()
         self._decoder = decoder
         self._sending = threading.Lock()
 
     def send(self, message: Message) -> None:
-        """Raises OSError when the connection is gone."""
+        """Raises OSError when the connection is gone, or the other side takes nothing any more;
+        then it is closed, because half a frame may have been sent."""
         payload = self._encoder.encode(message)
         with self._sending:
-            self._socket.sendall(_LENGTH.pack(len(payload)) + payload)
+            try:
+                self._socket.sendall(_LENGTH.pack(len(payload)) + payload)
+            except OSError:
+                self.close()
+                raise
 
     def receive(self) -> T | None:
-        """The next message; None at the end of the connection.
+        """The next message; None at the end of the connection. For one thread, which gives the
+        socket back when nothing more comes.
 
         Raises:
             ProtocolError: a frame is too long or is not a message of the other side.
         """
+        try:
+            message = self._receive()
+        except ProtocolError:
+            self._release()
+            raise
+        if message is None:
+            self._release()
+        return message
+
+    def close(self) -> None:
+        """Wakes a thread that is blocked in `receive`, on both sides. Harmless when repeated.
+
+        The descriptor stays with that thread: freed under its feet, it would be another
+        connection's in a moment, whose bytes it would read.
+        """
+        with contextlib.suppress(OSError):  # the other side may have been faster
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _receive(self) -> T | None:
         header = self._read_exactly(_LENGTH.size)
         if header is None:
             return None
@@ -57,11 +86,10 @@ class ControlLink(Generic[T]):
         except msgspec.DecodeError as error:
             raise ProtocolError(f"A control frame is not a message: {error}.") from error
 
-    def close(self) -> None:
-        """Wakes a thread that is blocked in `receive`, on both sides. Harmless when repeated."""
-        with contextlib.suppress(OSError):  # the other side may have been faster
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+    def _release(self) -> None:
+        self.close()
+        with self._sending:
+            self._socket.close()
 
     def _read_exactly(self, length: int) -> bytes | None:
         parts = bytearray()

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pipelines.channels.handshake import HandshakeRefused, verify_token
 from pipelines.domain.errors import ProtocolError
 from pipelines.domain.ids import Attempt
+from pipelines.domain.settings import Heartbeat
 from pipelines.runtime.control import SLOT_DECODER, FromSlot, Hello
 from pipelines.runtime.control_link import ControlLink
 from pipelines.runtime.job_events import JobEvent, SlotArrived, SlotGone, SlotSpoke, StrangerRefused
@@ -21,8 +22,9 @@ TOKEN_BYTES = 32
 
 
 class ControlServer:
-    def __init__(self, host: str, post: Callable[[JobEvent], None]) -> None:
+    def __init__(self, host: str, post: Callable[[JobEvent], None], heartbeat: Heartbeat) -> None:
         self._post = post
+        self._heartbeat = heartbeat
         self._listener = socket.create_server((host, 0), backlog=256)
         self._current: SlotAddress | None = None
         threading.Thread(target=self._accept, name="control-accept", daemon=True).start()
@@ -30,7 +32,8 @@ class ControlServer:
     def open_for(self, attempt: Attempt) -> SlotAddress:
         """A fresh secret; from now on only slots of this attempt are let in."""
         host, port = self._listener.getsockname()[:2]
-        self._current = SlotAddress(host, port, secrets.token_hex(TOKEN_BYTES), attempt)
+        token = secrets.token_hex(TOKEN_BYTES)
+        self._current = SlotAddress(host, port, token, attempt, self._heartbeat)
         return self._current
 
     def close(self) -> None:

@@ -107,7 +107,7 @@ class Failures:
 
     def _look_for_silence(self, now_ms: float) -> None:
         host = self._attempts.host
-        if host is None or self._record.status is not JobStatus.RUNNING:
+        if host is None:
             return
         for slot in host.silent_since(now_ms - self._parts.settings.heartbeat_timeout_ms):
             self.on_slot_lost(slot, "it has been silent for longer than heartbeat.timeout")

@@ -41,6 +41,7 @@ from pipelines.runtime.control import (
     Ended,
     Failed,
     FromSlot,
+    Heartbeat,
     PeerLost,
     Running,
     Sampled,
@@ -75,7 +76,7 @@ class JobMaster(CheckpointListener):
         self._clock = parts.clock
         self._events: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
         self._executor = ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix="storage")
-        self._control = ControlServer("127.0.0.1", self.post)
+        self._control = ControlServer("127.0.0.1", self.post, parts.settings.heartbeat)
         self._fence = AttemptFence()
         self._record = RunRecord(journal, self._fence)
         self._board = MetricsBoard(parts.clock)
@@ -140,6 +141,7 @@ class JobMaster(CheckpointListener):
         if now_ms >= self._board.due_ms:
             self._report_metrics()
         self._failures.on_time(now_ms)
+        self._attempts.beat_when_due(now_ms)
         self._commands.on_time()
         self._attempts.begin_when_due(now_ms)
         self._checkpoint_due_ms = self._checkpoints.on_time()
@@ -150,6 +152,7 @@ class JobMaster(CheckpointListener):
             self._checkpoint_due_ms,
             self._failures.due_ms,
             self._attempts.restart_due_ms,
+            self._attempts.beat_due_ms,
         )
         return min(due_ms for due_ms in dues if due_ms is not None)
 
@@ -159,9 +162,22 @@ class JobMaster(CheckpointListener):
 
     def _on_slot_spoke(self, event: SlotSpoke) -> None:
         if not self._attempts.is_current(event.attempt):
-            return  # its connection is being closed; what it says changes nothing
+            self._on_late_word(event)  # its connection is being closed; nothing changes
+            return
         self._attempts.current().on_heard(event.slot, self._clock.monotonic_ms())
         self._on_message(event.slot, event.message)
+
+    def _on_late_word(self, event: SlotSpoke) -> None:
+        if event.attempt >= self._fence.current:
+            return  # it was on its way when the attempt ended
+        match event.message:
+            case Acknowledged(checkpoint_id=checkpoint_id):
+                what = f"an acknowledgement of checkpoint {checkpoint_id} by slot {event.slot}"
+            case Committed(checkpoint_id=checkpoint_id):
+                what = f"a commit of checkpoint {checkpoint_id} by slot {event.slot}"
+            case _:
+                return
+        self._record.emit(ZombieRefused(zombie_attempt=event.attempt, what=what))
 
     def _on_message(self, slot: int, message: FromSlot) -> None:
         match message:
@@ -180,6 +196,8 @@ class JobMaster(CheckpointListener):
             case Sampled():
                 self._board.on_sampled(slot, message)
                 self._recovery.on_source_records(self._board.source_records)
+            case Heartbeat():
+                pass  # that it was heard is all it says
             case Failed():
                 self._failures.on_subtask_failed(slot, message)
             case PeerLost(problem=problem):

@@ -6,6 +6,7 @@ the next one starts. Knows nothing of Spark.
 """
 
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -21,10 +22,11 @@ from pipelines.channels.handshake import prove_token
 from pipelines.channels.network import SlotNetwork
 from pipelines.channels.server import RefusedConnection
 from pipelines.domain.elements import Barrier
-from pipelines.domain.errors import InvariantViolated
+from pipelines.domain.errors import InvariantViolated, ProtocolError
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import Attempt, CheckpointId, Uid
 from pipelines.domain.phases import SubtaskPhases
+from pipelines.domain.settings import Heartbeat
 from pipelines.domain.snapshots import SubtaskSnapshot
 from pipelines.domain.status import KillMoment, SavepointFormat
 from pipelines.runtime.chain import ChainPlace
@@ -51,6 +53,7 @@ from pipelines.runtime.control import (
     SourcesEnded,
     StrangerTurnedAway,
 )
+from pipelines.runtime.control import Heartbeat as Beat
 from pipelines.runtime.control_link import ControlLink
 from pipelines.runtime.deployment import Deployment, deploy
 from pipelines.runtime.faults import NO_FAULTS, Faults
@@ -58,10 +61,15 @@ from pipelines.runtime.mailbox import CheckpointAborted, CheckpointCompleted, In
 from pipelines.runtime.operator_failure import OperatorFailed, described, is_fatal
 from pipelines.runtime.sampling import Sampler
 from pipelines.runtime.subtask import failure_reason
+from pipelines.runtime.vigil import Pulse, Vigil, Watch
 
 CONNECT_TIMEOUT_S = 30.0
 UPLOAD_THREADS = 2
 EXIT_CONTROL_LOST = 71
+EXIT_STALE = 72
+FAREWELL_TIMEOUT_S = 5.0
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +80,7 @@ class SlotAddress:
     port: int
     token: str
     attempt: Attempt
+    heartbeat: Heartbeat
 
 
 def run_slot(address: SlotAddress, slot: int) -> None:
@@ -87,10 +96,14 @@ class SlotHost:
     """Carries out what the master says; reports what its subtasks do."""
 
     def __init__(self, address: SlotAddress, slot: int, link: ControlLink[FromMaster]) -> None:
+        self._address = address
         self._attempt = address.attempt
         self._slot = slot
         self._link = link
         self._clock = SystemClock()
+        self._vigil = Vigil(self._clock, address.heartbeat)
+        self._watch = Watch(self._vigil, address.heartbeat, self._end_stale)
+        self._pulse = Pulse(address.heartbeat, lambda: self._try_send(Beat()))
         self._network = SlotNetwork(
             slot,
             address.attempt,
@@ -110,13 +123,19 @@ class SlotHost:
     def serve(self) -> None:
         host, port = self._network.address
         self._link.send(Hello(slot=self._slot, pid=os.getpid(), host=host, data_port=port))
+        self._watch.start()
+        self._pulse.start()
         while (message := self._link.receive()) is not None:
+            self._vigil.on_heard()
             try:
                 self._on_message(message)
             except Exception as error:
                 self._report_failure(None, None, error)
         if not self._has_ended:
+            self._check_vigil()
             os._exit(EXIT_CONTROL_LOST)
+        self._watch.close()
+        self._pulse.close()
         self._network.close()
         self._uploads.shutdown()
         self._deployed().close()
@@ -137,6 +156,8 @@ class SlotHost:
                 self._locations.pop(checkpoint_id, None)
                 for subtask in self._deployed().subtasks:
                     subtask.mailbox.post(CheckpointAborted(checkpoint_id))
+            case Beat():
+                pass  # that it was heard is all it says
             case Die(moment=KillMoment.NOW):
                 os.kill(os.getpid(), signal.SIGKILL)
             case Die():
@@ -188,7 +209,9 @@ class SlotHost:
     # What subtasks report (see SubtaskReporter).
 
     def reach(self, point: FaultPoint) -> None:
+        """Also where a slot that may have been replaced looks before it acts."""
         self._faults.reach(point, self._attempt)
+        self._check_vigil()
 
     def location_of(self, checkpoint_id: CheckpointId) -> str | None:
         return self._locations.get(checkpoint_id)
@@ -258,6 +281,22 @@ class SlotHost:
                 error=described(error) if isinstance(error, OperatorFailed) else None,
             )
         )
+
+    def _check_vigil(self) -> None:
+        objection = self._vigil.objection()
+        if objection is not None:
+            self._end_stale(objection)
+
+    def _end_stale(self, why: str) -> None:
+        """Somebody else does this slot's work by now. The driver hears of it, and refuses."""
+        log.error("Slot %d of attempt %d ends: %s.", self._slot, self._attempt, why)
+        self._report_failure(None, None, ProtocolError(f"Slot {self._slot} ends: {why}."))
+        address = self._address
+        with contextlib.suppress(OSError, ProtocolError):  # it may be gone
+            where = (address.host, address.port)
+            with socket.create_connection(where, FAREWELL_TIMEOUT_S) as connection:
+                prove_token(connection, address.token, attempt=self._attempt, slot=self._slot)
+        os._exit(EXIT_STALE)
 
     def _try_send(self, message: Message) -> None:
         """A lost connection is noticed by `serve`, which ends the process."""

@@ -168,3 +168,8 @@ def test_settings_that_contradict_each_other_are_refused_by_their_names(
         parse_settings(given)
 
     assert all(name in str(refusal.value) for name in named), refusal.value
+
+
+def test_a_heartbeat_that_comes_too_rarely_for_its_timeout_is_refused() -> None:
+    with pytest.raises(Rejected, match=r"heartbeat\.interval \(600 ms\).*timeout \(1000 ms\)"):
+        parse_settings({"heartbeat.interval": "600 ms", "heartbeat.timeout": "1 s"})

@@ -9,6 +9,7 @@ import pytest
 
 from pipelines.channels.handshake import HandshakeRefused, prove_token
 from pipelines.domain.ids import Attempt
+from pipelines.domain.settings import Heartbeat
 from pipelines.runtime.control import MASTER_DECODER, Begin, Deployed, FromMaster, Hello
 from pipelines.runtime.control_link import MAX_FRAME_BYTES, ControlLink
 from pipelines.runtime.control_server import ControlServer
@@ -126,7 +127,7 @@ def test_a_frame_that_is_no_message_ends_the_slot_and_says_why(frame: bytes, sai
 @contextmanager
 def server() -> Iterator[tuple[ControlServer, "queue.Queue[JobEvent]"]]:
     events: queue.Queue[JobEvent] = queue.Queue()
-    control = ControlServer("127.0.0.1", events.put)
+    control = ControlServer("127.0.0.1", events.put, Heartbeat())
     try:
         yield control, events
     finally:

@@ -1,0 +1,83 @@
+"""Whether a slot may still believe that its attempt is the current one.
+
+A slot whose driver is silent for `heartbeat.timeout`, or that was itself stopped for as long, has
+been replaced or will be: from then on nothing it does may count. The job master judges by the same
+time, so there is no moment in which both are sure of the opposite. Source: leases (Gray and
+Cheriton, 1989); Flink's heartbeats between TaskManager and JobManager.
+"""
+
+import threading
+from collections.abc import Callable
+
+from pipelines.domain.clock import Clock
+from pipelines.domain.settings import Heartbeat
+
+LOOKS_PER_TIMEOUT = 5
+
+
+class Vigil:
+    """Guarantee: once it objects, it objects for ever. Thread-safe.
+
+    How long ago it was asked tells whether the process was stopped, so it must be asked more
+    often than the timeout; `Watch` does that.
+    """
+
+    def __init__(self, clock: Clock, heartbeat: Heartbeat) -> None:
+        self._clock = clock
+        self._timeout_ms = heartbeat.timeout_ms
+        self._heard_ms = self._asked_ms = clock.monotonic_ms()
+        self._objection: str | None = None
+        self._lock = threading.Lock()
+
+    def on_heard(self) -> None:
+        self._heard_ms = self._clock.monotonic_ms()
+
+    def objection(self) -> str | None:
+        """Why this slot has to end, as a sentence; None: it may go on."""
+        with self._lock:
+            now_ms = self._clock.monotonic_ms()
+            stopped_ms, self._asked_ms = now_ms - self._asked_ms, now_ms
+            silent_ms = now_ms - self._heard_ms
+            if stopped_ms > self._timeout_ms:
+                self._objection = f"this process was stopped for {stopped_ms / 1000:.1f} s"
+            elif silent_ms > self._timeout_ms:
+                self._objection = f"the driver has been silent for {silent_ms / 1000:.1f} s"
+            return self._objection
+
+
+class Watch(threading.Thread):
+    """Asks the vigil over and over; `end` is called once, when it objects."""
+
+    def __init__(self, vigil: Vigil, heartbeat: Heartbeat, end: Callable[[str], None]) -> None:
+        super().__init__(name="vigil", daemon=True)
+        self._vigil = vigil
+        self._period_s = heartbeat.timeout_ms / LOOKS_PER_TIMEOUT / 1000.0
+        self._end = end
+        self._closed = threading.Event()
+
+    def run(self) -> None:
+        while not self._closed.wait(self._period_s):
+            objection = self._vigil.objection()
+            if objection is not None:
+                self._end(objection)
+                return
+
+    def close(self) -> None:
+        self._closed.set()
+
+
+class Pulse(threading.Thread):
+    """Says at every interval that this slot lives, also while it has nothing else to say."""
+
+    def __init__(self, heartbeat: Heartbeat, beat: Callable[[], None]) -> None:
+        super().__init__(name="pulse", daemon=True)
+        self._interval_s = heartbeat.interval_ms / 1000.0
+        self._beat = beat
+        self._closed = threading.Event()
+
+    def run(self) -> None:
+        while not self._closed.wait(self._interval_s):
+            self._beat()
+
+    def close(self) -> None:
+        self._closed.set()
