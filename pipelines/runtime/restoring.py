@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.key_groups import KeyGroupRange
-from pipelines.domain.snapshots import Json, Manifest, OperatorSnapshot
+from pipelines.domain.snapshots import Json, Manifest, OperatorSnapshot, StateHandle
 from pipelines.protocol.commit import Prepared
 from pipelines.storage.store import CheckpointStore
 
@@ -87,7 +87,12 @@ class RestorePoint:
             for state in snapshot.states:
                 is_wanted = (uid, state.state) not in self._dropped
                 if is_wanted and state.key_group_range.overlaps(key_groups):
-                    yield state.state, self._store.read_batches(self._location, state.file)
+                    yield state.state, rows_of(self._store, self._location, state)
+
+
+def rows_of(store: CheckpointStore, location: str, state: StateHandle) -> Iterator[pa.RecordBatch]:
+    """All rows of one subtask's state. Raises CorruptSnapshot, naming the file."""
+    return store.read_batches(location, state.file)
 
 
 def _prepared(snapshots: list[OperatorSnapshot]) -> Iterator[Prepared]:

@@ -1,1 +1,8 @@
-"""The host: one barrier stage per attempt. The only package that imports pyspark."""
+"""The host: one barrier stage per attempt, and reading state as a DataFrame.
+
+The only package that imports pyspark.
+"""
+
+from pipelines.spark.state_reader import read_state
+
+__all__ = ["read_state"]
