@@ -141,10 +141,18 @@ class RecoveryPhaseReached(Event, frozen=True, kw_only=True):
 
 
 class RestorePointRefused(Event, frozen=True, kw_only=True):
-    """A recovery point did not verify; an older one is used instead."""
+    """A recovery point did not verify, at a recovery or on schedule; it is not offered again."""
 
     path: str
     message: str
+
+
+class PointsVerified(Event, frozen=True, kw_only=True):
+    """Every byte of the retained points was read again, as scheduled."""
+
+    whole: int
+    damaged: int
+    duration_ms: float
 
 
 class ZombieRefused(Event, frozen=True, kw_only=True):
@@ -230,6 +238,7 @@ EngineEvent = (
     | FailureOccurred
     | RecoveryPhaseReached
     | RestorePointRefused
+    | PointsVerified
     | ZombieRefused
     | OutputSuperseded
     | RequestAccepted

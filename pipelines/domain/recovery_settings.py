@@ -141,6 +141,15 @@ RECOVERY_DEFINITIONS = (
         " closed connection; this is for one that hangs, or that a network cut off.",
     ),
     Definition(
+        "execution.checkpointing.verification-interval",
+        "verification_interval_ms",
+        "1 h",
+        duration_of_at_least(0),
+        "How often every byte of the retained points is read and compared with its digest, so that"
+        " a damaged point is known before a recovery needs it; 0 turns it off. Flink has no such"
+        " setting: it finds out when it restores.",
+    ),
+    Definition(
         "testing.faults",
         "faults",
         "",

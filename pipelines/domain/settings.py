@@ -90,6 +90,7 @@ class Settings:
     checkpoint_dir: str  # empty: the run's own directory
     savepoint_dir: str  # empty: the pipeline's own directory
     max_memory_state_bytes: int
+    verification_interval_ms: int
     faults: str  # a plan for `domain.faults`
 
     @property

@@ -43,6 +43,11 @@ class RetainedPoints:
         self._points = [p for p in self._points if p not in superfluous]
         return superfluous
 
+    def on_damaged(self, damaged: list[RetainedPoint]) -> None:
+        """Offer them no more while a whole one is left; without any, a run would start afresh."""
+        whole = [p for p in self._points if p not in damaged]
+        self._points = whole or self._points
+
     def on_refused(self, point: RetainedPoint) -> None:
         """It did not verify: never offer it again."""
         self._points.remove(point)

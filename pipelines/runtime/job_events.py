@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from pipelines.domain.commands import DriverCommand
 from pipelines.domain.ids import Attempt, CheckpointId
+from pipelines.protocol.retention import RetainedPoint
 from pipelines.runtime.control import FromSlot, Hello
 from pipelines.runtime.control_link import ControlLink
 from pipelines.storage.store import Publication
@@ -56,6 +57,15 @@ class ManifestWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class PointsLookedAt:
+    """The retained points were read again, from the newest on; each damaged one with its reason."""
+
+    whole: tuple[RetainedPoint, ...]
+    damaged: tuple[tuple[RetainedPoint, str], ...]
+    duration_ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class CommandArrived:
     command: DriverCommand
 
@@ -67,5 +77,6 @@ JobEvent = (
     | StrangerRefused
     | StageEnded
     | ManifestWritten
+    | PointsLookedAt
     | CommandArrived
 )

@@ -54,6 +54,7 @@ from pipelines.runtime.job_events import (
     CommandArrived,
     JobEvent,
     ManifestWritten,
+    PointsLookedAt,
     SlotArrived,
     SlotGone,
     SlotSpoke,
@@ -66,6 +67,7 @@ from pipelines.runtime.request_desk import RequestDesk
 from pipelines.runtime.restore_points import claimed_point, next_checkpoint_id, own_points
 from pipelines.runtime.run_parts import RunParts, RunWatchers, StageHost
 from pipelines.runtime.run_record import RunRecord
+from pipelines.runtime.verification import PointVerifier
 
 EXECUTOR_THREADS = 2
 
@@ -88,6 +90,13 @@ class JobMaster(CheckpointListener):
         self._desk = RequestDesk(inbox, self._record.emit, self.post)
         self._commands = CommandDesk(
             self._desk, self._record, self._attempts, self._checkpoints, parts.spec.parallelism
+        )
+        self._verifier = PointVerifier(
+            parts.store,
+            parts.clock,
+            parts.settings.verification_interval_ms,
+            self._record.emit,
+            self.post,
         )
         self._checkpoint_due_ms: float | None = None
         self._stop_path: str | None = None  # the point after which the run has to end
@@ -133,6 +142,8 @@ class JobMaster(CheckpointListener):
                 self._failures.on_stage_ended(attempt, problem)
             case ManifestWritten():
                 self._checkpoints.on_manifest(event)
+            case PointsLookedAt():
+                self._verifier.on_looked_at(event, self._checkpoints.points)
             case CommandArrived(command):
                 self._commands.on_command(command)
 
@@ -144,6 +155,7 @@ class JobMaster(CheckpointListener):
         self._attempts.beat_when_due(now_ms)
         self._commands.on_time()
         self._attempts.begin_when_due(now_ms)
+        self._verifier.start_when_due(now_ms, self._checkpoints.points)
         self._checkpoint_due_ms = self._checkpoints.on_time()
 
     def _next_due_ms(self) -> float:
@@ -153,6 +165,7 @@ class JobMaster(CheckpointListener):
             self._failures.due_ms,
             self._attempts.restart_due_ms,
             self._attempts.beat_due_ms,
+            self._verifier.due_ms,
         )
         return min(due_ms for due_ms in dues if due_ms is not None)
 
@@ -246,6 +259,7 @@ class JobMaster(CheckpointListener):
         self._report_metrics()
         self._desk.close(f"The run ended first: {reason}")
         self._executor.shutdown(wait=True)
+        self._verifier.close()
         self._control.close()
         self._record.emit(RunEnded(status=status, reason=reason))
         return status

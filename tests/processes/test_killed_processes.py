@@ -13,6 +13,7 @@ from pipelines.domain.events import (
     FailureOccurred,
     RequestAccepted,
     RequestEnded,
+    RestorePointRefused,
     SlotConnected,
     SlotLost,
 )
@@ -47,6 +48,30 @@ def test_a_killed_slot_changes_nothing(tmp_path: Path, slot: int) -> None:
 
     assert ended.status is JobStatus.FINISHED
     assert [e.event.slot for e in run.of(FailureOccurred)] == [slot]  # type: ignore[attr-defined]
+    assert_exact(tmp_path)
+
+
+def test_a_point_damaged_while_the_run_goes_on_is_found_before_a_recovery_needs_it(
+    tmp_path: Path,
+) -> None:
+    settings = {
+        **SOONER,
+        "execution.checkpointing.num-retained": "100",
+        "execution.checkpointing.verification-interval": "50 ms",
+    }
+    with hosted_run(tmp_path, PACED, settings=settings) as run:
+        run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
+        point = Path(run.completed()[-1].path)
+        manifest = point / "manifest.json"
+        manifest.write_bytes(manifest.read_bytes().replace(b"numbers", b"letters", 1))
+        run.wait_for(lambda _: bool(run.of(RestorePointRefused)), STEP_S)
+        ended = run.wait_until_over(STEP_S)
+
+    (refused,) = run.of(RestorePointRefused)
+    assert refused.event.path == str(point)  # type: ignore[attr-defined]
+    assert f"Looked at again: {manifest} was altered" in refused.event.message  # type: ignore[attr-defined]
+    assert run.of(FailureOccurred) == []
+    assert ended.status is JobStatus.FINISHED
     assert_exact(tmp_path)
 
 
