@@ -61,6 +61,7 @@ class CheckpointCoordinator:
         self._next_id = first_id
         self._tolerance = FailureTolerance(tolerable_failures)
         self._subtasks: frozenset[SubtaskId] = frozenset()
+        self._ordered: list[SubtaskId] = []
         self._pending: dict[CheckpointId, _Pending] = {}  # in order of their ids
         self._writing: CheckpointId | None = None  # its manifest
         self._abandoned: dict[CheckpointId, TriggerRequest] = {}  # by this attempt, oldest first
@@ -86,6 +87,7 @@ class CheckpointCoordinator:
     def on_running(self, subtasks: Iterable[SubtaskId]) -> None:
         check(not self._pending, "an attempt starts without a pending checkpoint")
         self._subtasks = frozenset(subtasks)
+        self._ordered = sorted(self._subtasks)  # once: every manifest lists them like this
         self._abandoned = {}
 
     def on_stopped(self, reason: CheckpointFailureReason, why: str) -> list[CoordinationEffect]:
@@ -166,7 +168,7 @@ class CheckpointCoordinator:
         if ready is None:
             return []
         self._writing = ready.checkpoint_id
-        ordered = tuple(ready.snapshots[key] for key in sorted(ready.snapshots))
+        ordered = tuple(ready.snapshots[subtask] for subtask in self._ordered)
         return [Finalize(ready.checkpoint_id, ready.request, ordered)]
 
     def _take_written(self, checkpoint_id: CheckpointId) -> _Pending:

@@ -13,9 +13,10 @@ from pipelines.domain.ids import Attempt, CheckpointId
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """The speaker belongs to an attempt that is over."""
+    """The speaker belongs to an attempt that is over; `is_replaced`: a newer one has begun."""
 
     attempt: Attempt
+    is_replaced: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,11 @@ class CommitPermit:
 
 
 class AttemptFence:
+    """The one place that knows who is current; whoever hears anybody asks here first."""
+
     def __init__(self) -> None:
         self._current = Attempt(0)
+        self._is_over = True
 
     @property
     def current(self) -> Attempt:
@@ -41,11 +45,19 @@ class AttemptFence:
         """Raises InvariantViolated unless the number grew."""
         check(attempt > self._current, "fencing numbers only grow", attempt=attempt)
         self._current = attempt
+        self._is_over = False
+
+    def on_ended(self) -> None:
+        """The newest attempt is over, too; nobody speaks until there is another one."""
+        self._is_over = True
 
     def admit(self, attempt: Attempt) -> Stale | None:
         """None: the speaker is current. An attempt from the future is a bug."""
         check(attempt <= self._current, "nobody speaks for a future attempt", attempt=attempt)
-        return None if attempt == self._current else Stale(attempt)
+        is_newest = attempt == self._current
+        if is_newest and not self._is_over:
+            return None
+        return Stale(attempt, is_replaced=not is_newest)
 
     def permit_commit(self, attempt: Attempt, checkpoint_id: CheckpointId) -> CommitPermit | Stale:
         return self.admit(attempt) or CommitPermit(attempt, checkpoint_id)

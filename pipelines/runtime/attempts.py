@@ -78,8 +78,17 @@ class Attempts:
         self._beat_due_ms = now_ms + self._parts.settings.heartbeat_interval_ms
         self._host.broadcast(Heartbeat())
 
-    def is_current(self, attempt: Attempt) -> bool:
-        return self._host is not None and self._host.attempt == attempt
+    def admit(self, attempt: Attempt, claim: str | None) -> AttemptHost | None:
+        """None: the speaker's attempt is over.
+
+        What it claimed is reported, unless it was on its way when the attempt ended.
+        """
+        stale = self._fence.admit(attempt)
+        if stale is None:
+            return self.current()
+        if claim is not None and stale.is_replaced:
+            self._record.emit(ZombieRefused(zombie_attempt=stale.attempt, what=claim))
+        return None
 
     def current(self) -> AttemptHost:
         if self._host is None:
@@ -160,12 +169,10 @@ class Attempts:
     # Progress.
 
     def on_slot_arrived(self, event: SlotArrived) -> None:
-        if not self.is_current(event.attempt):
-            refused = ZombieRefused(zombie_attempt=event.attempt, what="a slot that connected")
-            self._record.emit(refused)
+        host, hello = self.admit(event.attempt, "a slot that connected"), event.hello
+        if host is None:
             event.link.close()
             return
-        host, hello = self.current(), event.hello
         host.on_arrived(hello, event.link, self._parts.clock.monotonic_ms())
         self._record.emit(SlotConnected(slot=hello.slot, pid=hello.pid, host=hello.host))
         if host.readiness is Readiness.DEPLOYING:
@@ -205,6 +212,7 @@ class Attempts:
         if host.have_all_ended:
             host.end()
             self._host = None
+            self._fence.on_ended()
         return self._host is None
 
     def end(self, reason: CheckpointFailureReason, why: str) -> None:
@@ -216,6 +224,7 @@ class Attempts:
         if self._stages is not None and self._address is not None:
             self._stages.cancel(self._address)
         self._watchers.checkpoints.on_stopped(reason, why)
+        self._fence.on_ended()
 
     def _deployment(self, host: AttemptHost) -> Deploy:
         spec = self._parts.spec

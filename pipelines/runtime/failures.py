@@ -84,7 +84,7 @@ class Failures:
 
     def on_stage_ended(self, attempt: Attempt, problem: str) -> None:
         self._attempts.on_stage_ended(attempt)
-        if self._attempts.is_current(attempt):
+        if self._attempts.admit(attempt, None) is not None:
             cause = f"The Spark stage of attempt {attempt} ended: {problem or 'without an error'}"
             self._suspect(FailureOccurred(cause=cause))
 

@@ -48,6 +48,7 @@ from pipelines.runtime.control import (
     SourcesEnded,
     StrangerTurnedAway,
 )
+from pipelines.runtime.control_claims import claim_of
 from pipelines.runtime.control_server import ControlServer
 from pipelines.runtime.failures import Failures
 from pipelines.runtime.job_events import (
@@ -133,7 +134,7 @@ class JobMaster(CheckpointListener):
             case SlotSpoke():
                 self._on_slot_spoke(event)
             case SlotGone(attempt, slot, problem):
-                if self._attempts.is_current(attempt):
+                if self._attempts.admit(attempt, None) is not None:
                     self._on_slot_gone(slot, problem)
                     self._commands.on_slot_gone(attempt, slot)
             case StrangerRefused(attempt, what):
@@ -174,23 +175,10 @@ class JobMaster(CheckpointListener):
             self._failures.on_slot_lost(slot, problem)
 
     def _on_slot_spoke(self, event: SlotSpoke) -> None:
-        if not self._attempts.is_current(event.attempt):
-            self._on_late_word(event)  # its connection is being closed; nothing changes
-            return
-        self._attempts.current().on_heard(event.slot, self._clock.monotonic_ms())
-        self._on_message(event.slot, event.message)
-
-    def _on_late_word(self, event: SlotSpoke) -> None:
-        if event.attempt >= self._fence.current:
-            return  # it was on its way when the attempt ended
-        match event.message:
-            case Acknowledged(checkpoint_id=checkpoint_id):
-                what = f"an acknowledgement of checkpoint {checkpoint_id} by slot {event.slot}"
-            case Committed(checkpoint_id=checkpoint_id):
-                what = f"a commit of checkpoint {checkpoint_id} by slot {event.slot}"
-            case _:
-                return
-        self._record.emit(ZombieRefused(zombie_attempt=event.attempt, what=what))
+        host = self._attempts.admit(event.attempt, claim_of(event.message))
+        if host is not None:
+            host.on_heard(event.slot, self._clock.monotonic_ms())
+            self._on_message(event.slot, event.message)
 
     def _on_message(self, slot: int, message: FromSlot) -> None:
         match message:

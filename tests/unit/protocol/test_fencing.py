@@ -27,6 +27,19 @@ def test_only_the_newest_attempt_is_admitted_and_permitted(seed: int) -> None:
         assert permit == (CommitPermit(speaker, CheckpointId(7)) if is_current else Stale(speaker))
 
 
+def test_between_two_attempts_nobody_is_admitted() -> None:
+    fence = AttemptFence()
+    before_the_first = fence.admit(Attempt(0))
+    fence.on_attempt(Attempt(1))
+    fence.on_ended()
+
+    assert before_the_first == Stale(Attempt(0), is_replaced=False)
+    assert fence.admit(Attempt(1)) == Stale(Attempt(1), is_replaced=False)
+    assert fence.admit(Attempt(0)) == Stale(Attempt(0), is_replaced=True)
+    assert isinstance(fence.permit_commit(Attempt(1), CheckpointId(7)), Stale)
+    assert fence.current == 1
+
+
 @pytest.mark.parametrize("repeated", [1, 2])
 def test_numbers_only_grow(repeated: int) -> None:
     fence = AttemptFence()

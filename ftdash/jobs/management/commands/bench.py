@@ -13,6 +13,7 @@ from django.core.management.base import BaseCommand, CommandParser
 BENCHMARKS = {
     "pv": "a keyed count, exactly once, against the machine's limit",
     "overhead": "what checkpoints every second cost",
+    "coordinator": "acknowledgements a second, at 100 to 10,000 subtasks",
     "recovery": "from kill -9 of a slot to running, and to committed output",
     "pause": "how long a subtask stands still for a cut",
 }

@@ -1,0 +1,22 @@
+"""What a message of a slot would change about the results of a run, in words, or nothing.
+
+When the attempt of the slot is over, a claim is refused where the operator can see it. The rest
+(samples, and the failures that follow from the end of the attempt) is what every end looks like.
+"""
+
+from pipelines.runtime.control import Acknowledged, Committed, Declined, FromSlot, SourcesEnded
+
+
+def claim_of(message: FromSlot) -> str | None:
+    match message:
+        case Acknowledged(checkpoint_id=checkpoint_id, snapshot=snapshot):
+            who = f"{snapshot.vertex}[{snapshot.subtask}]"
+            return f"an acknowledgement of checkpoint {checkpoint_id} by {who}"
+        case Declined(checkpoint_id=checkpoint_id, vertex=vertex, subtask=subtask):
+            return f"a decline of checkpoint {checkpoint_id} by {vertex}[{subtask}]"
+        case Committed(checkpoint_id=checkpoint_id, vertex=vertex, subtask=subtask):
+            return f"a commit of checkpoint {checkpoint_id} by {vertex}[{subtask}]"
+        case SourcesEnded(vertex=vertex, subtask=subtask):
+            return f"the end of the source {vertex}[{subtask}]"
+        case _:
+            return None

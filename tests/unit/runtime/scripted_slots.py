@@ -1,0 +1,181 @@
+"""A whole job master in this process, with slots played by a script instead of processes.
+
+Slots do at once what the master tells them: they deploy, run, acknowledge every barrier for all
+subtasks, commit, and end after the final checkpoint. A test may hold back what they say, and say
+things for them. Needs no Spark, no process and no socket of its own.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from pipelines.bus.inbox import Inbox, submit
+from pipelines.bus.journal import JournalWriter, read_journal
+from pipelines.bus.lease import Lease
+from pipelines.domain.commands import DriverCommand
+from pipelines.domain.events import CheckpointCompleted, Event
+from pipelines.domain.ids import Attempt, CheckpointId, Uid
+from pipelines.domain.places import SnapshotPlaces
+from pipelines.domain.run import RunDirectory
+from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.snapshots import OperatorSnapshot, SubtaskSnapshot
+from pipelines.domain.status import JobStatus
+from pipelines.runtime.clocks import SystemClock
+from pipelines.runtime.control import (
+    Acknowledged,
+    Begin,
+    Committed,
+    Completed,
+    Deploy,
+    Deployed,
+    Ended,
+    FromSlot,
+    Hello,
+    Inject,
+    Message,
+    Running,
+)
+from pipelines.runtime.faults import NO_FAULTS
+from pipelines.runtime.job_events import JobEvent, SlotArrived, SlotSpoke, StageEnded
+from pipelines.runtime.job_master import JobMaster
+from pipelines.runtime.run_parts import RunParts
+from pipelines.runtime.slot import SlotAddress
+from pipelines.storage.filesystem import FileSystemCheckpointStore
+from tests.unit.runtime.fakes import ListSource
+from tests.unit.runtime.hosted import MemorySink, joining_pipeline
+from tests.unit.runtime.points import spec_of
+from tests.unit.runtime.test_checkpoint_host import phases_of
+
+E = TypeVar("E", bound=Event)
+STEP_S = 10.0
+VERTICES = ("left", "right", "both")
+
+
+@dataclass(slots=True)
+class ScriptedSlots:
+    """Implements `StageHost`; one slot an attempt."""
+
+    post: Callable[[JobEvent], None]
+    attempts: list[Attempt] = field(default_factory=list)
+    told: "queue.SimpleQueue[Message]" = field(default_factory=queue.SimpleQueue)
+    acknowledges: bool = True
+
+    def start(self, address: SlotAddress, parallelism: int) -> None:
+        self.attempts.append(address.attempt)
+        hello = Hello(slot=0, pid=1, host="elsewhere", data_port=1)
+        link = _Link(self, address.attempt)
+        self.post(SlotArrived(address.attempt, hello, link))  # type: ignore[arg-type]
+
+    def cancel(self, address: SlotAddress) -> None:
+        self.post(StageEnded(address.attempt, ""))
+
+    def say(self, attempt: Attempt, message: FromSlot) -> None:
+        self.post(SlotSpoke(attempt, 0, message))
+
+    def acknowledge(self, attempt: Attempt, checkpoint_id: CheckpointId) -> None:
+        for vertex in VERTICES:
+            self.say(attempt, acknowledgement(checkpoint_id, vertex))
+
+
+@dataclass(slots=True)
+class _Link:
+    """The master's end of a control connection."""
+
+    slots: ScriptedSlots
+    attempt: Attempt
+    final_id: CheckpointId | None = None
+    is_closed: bool = False
+
+    def send(self, message: Message) -> None:
+        if self.is_closed:
+            raise OSError("closed")
+        self.slots.told.put(message)
+        match message:
+            case Deploy():
+                self.slots.say(self.attempt, Deployed())
+            case Begin():
+                self.slots.say(self.attempt, Running())
+            case Inject(checkpoint_id=checkpoint_id, is_final=is_final):
+                self.final_id = checkpoint_id if is_final else self.final_id
+                if self.slots.acknowledges:
+                    self.slots.acknowledge(self.attempt, checkpoint_id)
+            case Completed(checkpoint_id=checkpoint_id):
+                committed = Committed(checkpoint_id=checkpoint_id, vertex=Uid("both"), subtask=0)
+                self.slots.say(self.attempt, committed)
+                if checkpoint_id == self.final_id:
+                    self.slots.say(self.attempt, Ended())
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def acknowledgement(checkpoint_id: CheckpointId, vertex: str) -> Acknowledged:
+    operator = OperatorSnapshot(uid=Uid(vertex))
+    snapshot = SubtaskSnapshot(vertex=Uid(vertex), subtask=0, operators=[operator])
+    return Acknowledged(
+        checkpoint_id=checkpoint_id,
+        snapshot=snapshot,
+        phases=phases_of(vertex, 0),
+        source_records=0,
+        watermark_ms=None,
+    )
+
+
+class ScriptedRun:
+    """One driver of the run, on a thread; another one may follow in the same directory."""
+
+    def __init__(self, root: Path, settings: dict[str, str] | None = None) -> None:
+        self.directory = RunDirectory.of(root, "joining", spec_of().run_id)
+        self._lease = Lease.acquire(self.directory)
+        clock = SystemClock()
+        run_id = self.directory.run_id
+        self._journal = JournalWriter(self.directory, run_id, clock, lambda run, number: None)
+        spec = spec_of(settings=settings or {})
+        parsed = parse_settings(spec.settings)
+        places = SnapshotPlaces.of(self.directory, parsed)
+        store = FileSystemCheckpointStore([str(root)])
+        pipeline = joining_pipeline(ListSource([]), MemorySink())
+        parts = RunParts(
+            spec, places, [str(root)], pipeline, parsed, store, self._lease, clock, NO_FAULTS
+        )
+        self.master = JobMaster(parts, self._journal, Inbox(self.directory))
+        self.slots = ScriptedSlots(self.master.post)
+        self.status: JobStatus | None = None
+        self._thread = threading.Thread(target=self._host, daemon=True)
+        self._thread.start()
+
+    def _host(self) -> None:
+        try:
+            self.status = self.master.run(self.slots)
+        finally:
+            self._journal.close()
+            self._lease.close()
+
+    def ask(self, command: DriverCommand) -> None:
+        submit(self.directory, command)
+
+    def of(self, kind: type[E]) -> list[E]:
+        envelopes, _ = read_journal(self.directory.journal_file, 0)
+        return [e.event for e in envelopes if isinstance(e.event, kind)]
+
+    def wait_for(self, holds: Callable[[], bool]) -> None:
+        """Raises TimeoutError when it does not come true."""
+        waiting = threading.Event()
+        for _ in range(int(STEP_S / 0.01)):
+            if holds():
+                return
+            waiting.wait(0.01)
+        raise TimeoutError(
+            f"not reached in {STEP_S} s: {read_journal(self.directory.journal_file, 0)}"
+        )
+
+    def wait_for_checkpoints(self, count: int) -> list[CheckpointCompleted]:
+        self.wait_for(lambda: len(self.of(CheckpointCompleted)) >= count)
+        return self.of(CheckpointCompleted)
+
+    def wait_until_over(self) -> JobStatus | None:
+        self._thread.join(STEP_S)
+        return self.status
