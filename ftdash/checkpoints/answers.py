@@ -23,6 +23,7 @@ class CheckpointRow:
     uploaded_bytes: int | None
     buffered_records: int | None
     buffered_bytes: int | None
+    persisted_bytes: int | None  # records in flight that it keeps
     source_records: int | None
     acknowledged_count: int
     subtask_count: int
@@ -72,6 +73,8 @@ class ChannelTimeline:
     blocked_ms: float
     buffered_records: int
     buffered_bytes: int
+    persisted_records: int = 0  # overtaken by the barrier, kept in the checkpoint
+    persisted_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ class Checkpoint(models.Model):
     uploaded_bytes = models.PositiveBigIntegerField(null=True)
     buffered_records = models.PositiveBigIntegerField(null=True)
     buffered_bytes = models.PositiveBigIntegerField(null=True)
+    persisted_bytes = models.PositiveBigIntegerField(null=True)  # records in flight, kept in it
     source_records = models.PositiveBigIntegerField(null=True)
     acknowledged_count = models.PositiveIntegerField(default=0)
     subtask_count = models.PositiveIntegerField(default=0)
@@ -66,6 +67,8 @@ class SubtaskPhase(models.Model):
     acknowledged_ms = models.FloatField()
     state_bytes = models.PositiveBigIntegerField()
     uploaded_bytes = models.PositiveBigIntegerField()
+    is_unaligned = models.BooleanField(default=False)
+    persisted_bytes = models.PositiveBigIntegerField(default=0)
     channels = models.JSONField(default=list)  # ChannelAlignment as JSON
 
     class Meta:

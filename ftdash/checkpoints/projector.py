@@ -152,6 +152,7 @@ _MEASURED = (
     "uploaded_bytes",
     "buffered_records",
     "buffered_bytes",
+    "persisted_bytes",
     "source_records",
     "watermark_ms",
     "counters",

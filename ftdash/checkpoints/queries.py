@@ -84,6 +84,7 @@ def _row(row: Checkpoint) -> CheckpointRow:
         uploaded_bytes=row.uploaded_bytes,
         buffered_records=row.buffered_records,
         buffered_bytes=row.buffered_bytes,
+        persisted_bytes=row.persisted_bytes,
         source_records=row.source_records,
         acknowledged_count=row.acknowledged_count,
         subtask_count=row.subtask_count,

@@ -8,7 +8,7 @@ its queue, up to its capacity.
 Source: Flink's credit-based flow control (FLIP-2/`RemoteInputChannel`) and `InputGate`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -80,6 +80,24 @@ class InputGate(Protocol):
 
         Raises ChannelClosed once the gate is closed.
         """
+        ...
+
+    def poll_announced(self) -> tuple[ChannelId, Barrier] | None:
+        """The next barrier that has arrived, wherever it stands in its channel's queue.
+
+        It stays in its place and `poll` gives it again. Only after `announce_barriers`.
+        """
+        ...
+
+    def announce_barriers(self) -> None: ...
+
+    def record(self, checkpoint_id: CheckpointId, channels: Collection[ChannelId]) -> None:
+        """Keep what is queued on `channels` before the barrier of `checkpoint_id`, and what
+        arrives before it, besides delivering it. Ends an older recording."""
+        ...
+
+    def take_recorded(self) -> dict[ChannelId, list[pa.RecordBatch]]:
+        """End the recording: for each channel that was recorded, the batches in order."""
         ...
 
     def hold_back(self, channel: ChannelId) -> None: ...

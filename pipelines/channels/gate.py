@@ -8,8 +8,10 @@ Source: Flink's `SingleInputGate` (the list of channels with data).
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
+
+import pyarrow as pa
 
 from pipelines.channels.channel import (
     DEFAULT_CAPACITY_BYTES,
@@ -17,9 +19,10 @@ from pipelines.channels.channel import (
     ChannelStatistics,
 )
 from pipelines.channels.limits import MAX_QUEUED_MARKS
-from pipelines.domain.elements import Element, Records
+from pipelines.channels.recorder import ChannelRecorder
+from pipelines.domain.elements import Barrier, Element, Records
 from pipelines.domain.errors import ProtocolError, check
-from pipelines.domain.ids import ChannelId
+from pipelines.domain.ids import ChannelId, CheckpointId
 
 GATE_CLOSED = "the reader of the channel has closed its gate"
 
@@ -89,6 +92,9 @@ class Gate:
         self._ready: deque[Inlet] = deque()  # open channels with something queued
         self._wake: Callable[[], None] = _wake_nobody
         self._is_closed = False
+        self._announces = False
+        self._announced: deque[tuple[ChannelId, Barrier]] = deque()
+        self._recorder: ChannelRecorder | None = None
 
     @property
     def channels(self) -> list[ChannelId]:
@@ -122,9 +128,14 @@ class Gate:
                 return
             self._refuse_overrun(inlet, cost_bytes)
             _enqueue(inlet, element, cost_bytes)
+            if self._recorder is not None:
+                self._recorder.on_arrived(inlet.channel, element)
             was_idle = not self._ready
             self._list_if_servable(inlet)
             must_wake = was_idle and bool(self._ready)
+            if self._announces and isinstance(element, Barrier):
+                self._announced.append((inlet.channel, element))
+                must_wake = True
         if must_wake:
             self._wake()
 
@@ -142,6 +153,28 @@ class Gate:
         if credit_bytes and inlet.return_credit is not None:
             inlet.return_credit(credit_bytes)
         return inlet.channel, element
+
+    def announce_barriers(self) -> None:
+        with self._lock:
+            self._announces = True
+
+    def poll_announced(self) -> tuple[ChannelId, Barrier] | None:
+        if not self._announced:  # without the lock: asked for before every element
+            return None
+        with self._lock:
+            return self._announced.popleft()
+
+    def record(self, checkpoint_id: CheckpointId, channels: Collection[ChannelId]) -> None:
+        with self._lock:
+            self._recorder = ChannelRecorder(checkpoint_id)
+            for channel in channels:
+                queued = (element for element, _ in self._inlets[channel].elements)
+                self._recorder.begin(channel, queued)
+
+    def take_recorded(self) -> dict[ChannelId, list[pa.RecordBatch]]:
+        with self._lock:
+            recorder, self._recorder = self._recorder, None
+        return {} if recorder is None else recorder.batches
 
     def hold_back(self, channel: ChannelId) -> None:
         inlet = self._inlet(channel)

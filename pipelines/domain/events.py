@@ -86,6 +86,7 @@ class CheckpointCompleted(Event, frozen=True, kw_only=True):
     uploaded_bytes: int  # what this checkpoint wrote
     buffered_records: int
     buffered_bytes: int
+    persisted_bytes: int = 0  # records in flight, overtaken by the barriers and kept in the point
     source_records: int  # records read by the sources up to this cut, since the first run
     watermark_ms: int | None
     counters: dict[str, int]  # counters of operators at this cut, `<uid>.<name>`

@@ -1,6 +1,7 @@
 """Names of things that cross packages."""
 
-from typing import NewType
+import re
+from typing import NamedTuple, NewType
 
 CheckpointId = NewType("CheckpointId", int)
 """Grows by one per trigger within a run, across restarts too; the first is 1."""
@@ -23,6 +24,27 @@ ChannelId = NewType("ChannelId", str)
 
 NO_CHECKPOINT = CheckpointId(0)
 
+_CHANNEL = re.compile(r"([^\[\]>]+)\[(\d+)\]>([^\[\]>]+)\.(\d+)\[(\d+)\]")  # no uid holds a bracket
+
 
 def channel_id(upstream: Uid, source: int, downstream: Uid, port: int, target: int) -> ChannelId:
     return ChannelId(f"{upstream}[{source}]>{downstream}.{port}[{target}]")
+
+
+class ChannelEnds(NamedTuple):
+    """What a channel's name says. `source` and `target` are subtask indices."""
+
+    upstream: Uid
+    source: int
+    downstream: Uid
+    port: int
+    target: int
+
+
+def channel_ends(channel: ChannelId) -> ChannelEnds:
+    """Raises ValueError: this is not a channel's name."""
+    match = _CHANNEL.fullmatch(channel)
+    if match is None:
+        raise ValueError(f"{channel!r} names no channel")
+    upstream, source, downstream, port, target = match.groups()
+    return ChannelEnds(Uid(upstream), int(source), Uid(downstream), int(port), int(target))

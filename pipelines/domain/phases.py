@@ -13,6 +13,8 @@ class ChannelAlignment(msgspec.Struct, frozen=True, kw_only=True):
     blocked_ms: float  # how long the channel was then held back
     buffered_records: int  # what queued up behind the barrier meanwhile
     buffered_bytes: int
+    persisted_records: int = 0  # in flight, overtaken by the barrier, kept in the snapshot
+    persisted_bytes: int = 0
 
 
 class SubtaskPhases(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,4 +29,6 @@ class SubtaskPhases(msgspec.Struct, frozen=True, kw_only=True):
     acknowledged_ms: float  # after the trigger, as the coordinator saw it
     state_bytes: int
     uploaded_bytes: int
+    is_unaligned: bool = False  # cut by overtaking: no input was waited for
+    persisted_bytes: int = 0  # records in flight on its inputs and outputs, in the snapshot
     channels: list[ChannelAlignment]

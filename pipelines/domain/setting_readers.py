@@ -16,7 +16,7 @@ _UNIT_BYTES = {"b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
 _DURATION = re.compile(r"(\d{1,12})\s*(ms|s|min|h|d)")
 _SIZE = re.compile(r"([0-9]{1,12})\s*(b|kb|mb|gb)")
 
-SettingValue = int | float | str
+SettingValue = bool | int | float | str
 Reader = Callable[[str], SettingValue]
 """Reads a value; raises ValueError saying what it expects ("expected ...")."""
 
@@ -107,6 +107,13 @@ def number_within(least: float, most: float, *, above_least: bool = False) -> Re
         return value
 
     return read
+
+
+def true_or_false(text: str) -> bool:
+    choice = {"true": True, "false": False}.get(text.lower())
+    if choice is None:
+        raise ValueError("expected true or false")
+    return choice
 
 
 def one_of(choices: type[StrEnum]) -> Reader:

@@ -7,7 +7,7 @@ themselves are refused by `setting_readers`.
 from collections.abc import Callable
 
 from pipelines.domain.errors import Rejected
-from pipelines.domain.settings import CheckpointStorage, Settings
+from pipelines.domain.settings import CheckpointingMode, CheckpointStorage, Settings
 
 Rule = Callable[[Settings], str | None]
 """None: no objection. Otherwise the sentence for the person who set both."""
@@ -62,9 +62,40 @@ def _heartbeats_fit_their_timeout(settings: Settings) -> str | None:
     )
 
 
+def _overtaking_needs_exactly_once(settings: Settings) -> str | None:
+    if not settings.unaligned or settings.checkpointing_mode is CheckpointingMode.EXACTLY_ONCE:
+        return None
+    return (
+        "execution.checkpointing.unaligned.enabled needs execution.checkpointing.mode EXACTLY_ONCE,"
+        f" not {settings.checkpointing_mode}: where nobody waits there is nothing to overtake."
+    )
+
+
+def _overtaking_is_done_by_one(settings: Settings) -> str | None:
+    if not settings.unaligned or settings.max_concurrent_checkpoints == 1:
+        return None
+    return (
+        "execution.checkpointing.unaligned.enabled needs"
+        " execution.checkpointing.max-concurrent-checkpoints 1, not"
+        f" {settings.max_concurrent_checkpoints}: records in flight belong to one checkpoint."
+    )
+
+
+def _timeout_needs_overtaking(settings: Settings) -> str | None:
+    if settings.unaligned or settings.aligned_timeout_ms == 0:
+        return None
+    return (
+        "execution.checkpointing.aligned-checkpoint-timeout has no effect without"
+        " execution.checkpointing.unaligned.enabled true; set that, or leave the timeout out."
+    )
+
+
 RULES: tuple[Rule, ...] = (
     _heartbeats_fit_their_timeout,
     _memory_has_no_directory,
     _pause_means_one_at_a_time,
     _backoff_grows,
+    _overtaking_needs_exactly_once,
+    _overtaking_is_done_by_one,
+    _timeout_needs_overtaking,
 )

@@ -11,6 +11,7 @@ from pipelines.domain.setting_readers import (
     count_of_at_least,
     duration_of_at_least,
     one_of,
+    true_or_false,
 )
 from pipelines.domain.settings import CheckpointingMode
 from pipelines.domain.state_settings import STATE_DEFINITIONS
@@ -75,6 +76,22 @@ DEFINITIONS = (
         "EXACTLY_ONCE: an operator with several inputs holds each back behind its barrier until all"
         " have come, so every record counts once. AT_LEAST_ONCE: barriers are only counted, nobody"
         " waits; after a failure some records count twice.",
+    ),
+    Definition(
+        _CHECKPOINTING + "unaligned.enabled",
+        "unaligned",
+        "false",
+        true_or_false,
+        "true: barriers may overtake records, which the checkpoint keeps, so that it completes"
+        " while downstream is slow. Savepoints and the final checkpoint align all the same.",
+    ),
+    Definition(
+        _CHECKPOINTING + "aligned-checkpoint-timeout",
+        "aligned_timeout_ms",
+        "0",
+        duration_of_at_least(0),
+        "With unaligned checkpoints: for so long after its trigger a checkpoint aligns, and only"
+        " then its barriers start to overtake. 0: they overtake from the start.",
     ),
     *RECOVERY_DEFINITIONS,
     *STATE_DEFINITIONS,

@@ -23,6 +23,8 @@ class BarrierOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How the subtasks of a run treat barriers; every slot is told."""
 
     mode: CheckpointingMode
+    unaligned: bool = False  # barriers may overtake records
+    aligned_timeout_ms: int = 0  # for so long they align first
 
 
 class StateBackendType(StrEnum):
@@ -69,6 +71,8 @@ class Settings:
     tolerable_failed_checkpoints: int
     retained_checkpoints: int
     checkpointing_mode: CheckpointingMode
+    unaligned: bool
+    aligned_timeout_ms: int
     restart_strategy: RestartStrategy
     fixed_delay_attempts: int
     fixed_delay_ms: int
@@ -99,7 +103,11 @@ class Settings:
 
     @property
     def barriers(self) -> BarrierOptions:
-        return BarrierOptions(mode=self.checkpointing_mode)
+        return BarrierOptions(
+            mode=self.checkpointing_mode,
+            unaligned=self.unaligned,
+            aligned_timeout_ms=self.aligned_timeout_ms,
+        )
 
     @property
     def state(self) -> StateOptions:

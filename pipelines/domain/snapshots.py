@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
-from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
+from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.domain.status import CheckpointKind, SavepointFormat
 
@@ -67,6 +67,18 @@ class StateHandle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return KeyGroupRange(*self.key_groups)
 
 
+class InFlightHandle(msgspec.Struct, frozen=True, kw_only=True):
+    """Records that the barrier has overtaken on one channel: to be taken in before new ones.
+
+    `is_output`: they waited at the writer, behind what was queued at the reader.
+    """
+
+    channel: ChannelId
+    is_output: bool
+    file: FileHandle
+    rows: int
+
+
 class OperatorSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One operator of one subtask at the cut."""
 
@@ -84,6 +96,11 @@ class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     vertex: Uid
     subtask: int
     operators: list[OperatorSnapshot]
+    in_flight: list[InFlightHandle] = []  # of its inputs, and of its outputs
+
+    @property
+    def in_flight_bytes(self) -> int:
+        return sum(handle.file.length for handle in self.in_flight)
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.graph import JobGraph, NodeKind
-from pipelines.domain.ids import Uid
+from pipelines.domain.ids import Uid, channel_ends
 from pipelines.domain.schema_evolution import DeclaredColumns, changes_of
 from pipelines.domain.settings import check_parallelism
 from pipelines.domain.snapshots import Manifest, OperatorSnapshot, StateHandle
@@ -54,6 +54,7 @@ def compare(manifest: Manifest, target: Target) -> Compatibility:
     problems = [
         *_parallelism_problems(manifest, target),
         *_roles(held, target),
+        *_cut_connections(manifest, target),
         *_left_behind(manifest, held, dropped, undeclared, target),
         *(problem for problem, _ in states if problem),
     ]
@@ -86,6 +87,26 @@ def _parallelism_problems(manifest: Manifest, target: Target) -> Iterator[str]:
         yield (
             f"The point was written with a maximum parallelism of {manifest.max_parallelism} and"
             f" this run has {target.max_parallelism}; key groups cannot be remapped."
+        )
+
+
+def _cut_connections(manifest: Manifest, target: Target) -> Iterator[str]:
+    """Records in flight can only be taken in where the same two vertices are connected."""
+    connected = {
+        (edge.upstream_vertex, vertex.uid, edge.port)
+        for vertex in target.graph.vertices
+        for edge in vertex.inputs
+    }
+    in_flight = {
+        (ends.upstream, ends.downstream, ends.port)
+        for subtask in manifest.subtasks
+        for ends in (channel_ends(handle.channel) for handle in subtask.in_flight)
+    }
+    for upstream, downstream, _ in sorted(in_flight - connected):
+        yield (
+            f"It holds records on their way from {upstream!r} to {downstream!r}, which"
+            f" {target.pipeline!r} does not connect like that; restore a savepoint, which holds"
+            " none, or a checkpoint that aligned."
         )
 
 

@@ -3,11 +3,14 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from pipelines.channels.channel import ChannelStatistics
 from pipelines.domain.clock import Clock
 from pipelines.domain.elements import Barrier
 from pipelines.domain.ids import NO_CHECKPOINT, ChannelId, CheckpointId
 from pipelines.domain.phases import ChannelAlignment
+from pipelines.runtime.in_flight import InFlightRecords
 
 
 @dataclass(slots=True)
@@ -42,6 +45,23 @@ class Alignment:
         ]
 
 
+def with_persisted(
+    channels: list[ChannelAlignment], recorded: Iterable[InFlightRecords]
+) -> list[ChannelAlignment]:
+    """Says, for each channel, what of it went into the snapshot."""
+    kept = {one.channel: one for one in recorded}
+    return [
+        msgspec.structs.replace(
+            one,
+            persisted_records=kept[one.channel].rows,
+            persisted_bytes=kept[one.channel].size_bytes,
+        )
+        if one.channel in kept
+        else one
+        for one in channels
+    ]
+
+
 class AlignmentTiming:
     """Every checkpoint that barriers have come of, until it is taken out with the cut."""
 
@@ -52,18 +72,26 @@ class AlignmentTiming:
 
     def on_barrier(self, channel: ChannelId, barrier: Barrier) -> None:
         """A barrier that comes again or late changes nothing."""
-        if barrier.checkpoint_id <= self._newest_taken:
-            return
-        now_ms = self._clock.monotonic_ms()
-        alignment = self._under_way.get(barrier.checkpoint_id)
-        if alignment is None:
+        alignment = self.on_announced(barrier)
+        if alignment is not None:
+            alignment.on_barrier(channel, self._clock.monotonic_ms())
+
+    def on_announced(self, barrier: Barrier) -> Alignment | None:
+        """It stands in a queue, behind records; None: it is late."""
+        checkpoint_id = barrier.checkpoint_id
+        if checkpoint_id <= self._newest_taken:
+            return None
+        if checkpoint_id not in self._under_way:
             delay_ms = max(0.0, float(self._clock.wall_ms() - barrier.trigger_ms))
-            alignment = Alignment(barrier, now_ms, delay_ms)
-            self._under_way[barrier.checkpoint_id] = alignment
-        alignment.on_barrier(channel, now_ms)
+            now_ms = self._clock.monotonic_ms()
+            self._under_way[checkpoint_id] = Alignment(barrier, now_ms, delay_ms)
+        return self._under_way[checkpoint_id]
+
+    def of(self, checkpoint_id: CheckpointId) -> Alignment:
+        return self._under_way[checkpoint_id]
 
     def take(self, checkpoint_id: CheckpointId) -> Alignment:
-        """For the cut; what is older is forgotten, too, whether it was cut or given up."""
+        """When it is over here; what is older is forgotten, whether it was cut or given up."""
         alignment = self._under_way[checkpoint_id]
         self._newest_taken = checkpoint_id
         self._under_way = {n: a for n, a in self._under_way.items() if n > checkpoint_id}

@@ -1,17 +1,49 @@
-"""Which machine follows the barriers of a subtask's inputs, for each checkpointing mode."""
+"""What each checkpointing mode means for a subtask: which machine, and when barriers overtake."""
 
 from collections.abc import Iterable
 
+from pipelines.domain.clock import Clock
+from pipelines.domain.elements import Barrier
+from pipelines.domain.graph import EdgeKind, Vertex
 from pipelines.domain.ids import ChannelId
 from pipelines.domain.settings import BarrierOptions, CheckpointingMode
 from pipelines.protocol.alignment import BarrierAligner
 from pipelines.protocol.barrier_handling import BarrierHandler
 from pipelines.protocol.barrier_tracking import BarrierTracker
+from pipelines.protocol.unaligned import UnalignedBarriers
 
 
-def handler_for(options: BarrierOptions, inputs: Iterable[ChannelId]) -> BarrierHandler:
+def handler_for(
+    options: BarrierOptions, vertex: Vertex, inputs: Iterable[ChannelId]
+) -> BarrierHandler:
     match options.mode:
-        case CheckpointingMode.EXACTLY_ONCE:
-            return BarrierAligner(inputs)
         case CheckpointingMode.AT_LEAST_ONCE:
             return BarrierTracker(inputs)
+        case CheckpointingMode.EXACTLY_ONCE if options.unaligned and _may_record(vertex):
+            return UnalignedBarriers(inputs)
+        case CheckpointingMode.EXACTLY_ONCE:
+            return BarrierAligner(inputs)
+
+
+def turns_at_ms(barrier: Barrier, options: BarrierOptions, clock: Clock) -> float | None:
+    """When an aligned barrier starts to overtake, monotonic; None: never.
+
+    The time counts from the trigger, so that it does not add up from hop to hop. Savepoints and
+    final checkpoints hold no records in flight, so that anybody can take them over.
+    """
+    if not options.unaligned or barrier.is_savepoint or barrier.is_final:
+        return None
+    since_trigger_ms = clock.wall_ms() - barrier.trigger_ms
+    left_ms = options.aligned_timeout_ms - max(0, since_trigger_ms)  # clocks may be stepped
+    return clock.monotonic_ms() + max(0, left_ms)
+
+
+def overtakes_at_once(barrier: Barrier, options: BarrierOptions) -> bool:
+    """Whether a source sends it as one that overtakes."""
+    may_turn = options.unaligned and not barrier.is_savepoint and not barrier.is_final
+    return may_turn and options.aligned_timeout_ms == 0
+
+
+def _may_record(vertex: Vertex) -> bool:
+    """What is in flight to a broadcast input could not be dealt again, so there barriers align."""
+    return all(edge.kind is not EdgeKind.BROADCAST for edge in vertex.inputs)

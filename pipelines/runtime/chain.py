@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from pipelines.channels.channel import Output
 from pipelines.connectors.sink import SinkContext, SinkWriter
 from pipelines.domain.elements import (
     MAX_WATERMARK_MS,
@@ -24,6 +25,7 @@ from pipelines.domain.origin import RecordOrigin
 from pipelines.operators.operator import Collector, Operator, OperatorContext, SideCollector
 from pipelines.protocol.commit import CommitLog, Prepared
 from pipelines.runtime.exchange import Exchange
+from pipelines.runtime.in_flight import InFlightRecords
 from pipelines.runtime.operator_failure import is_located, located
 from pipelines.runtime.restoring import RestoredOperator
 from pipelines.state.backend import BackendFactory, FrozenState, StateBackend
@@ -163,6 +165,19 @@ class OperatorChain:
         for node in self._ordered:
             for exchange in node.exchanges:
                 exchange.broadcast(mark)
+
+    def pass_on(self, barrier: Barrier) -> list[InFlightRecords]:
+        """Send a barrier downstream; one that overtakes returns what it has overtaken."""
+        if not barrier.overtakes:
+            self.broadcast(barrier)
+            return []
+        exchanges = [exchange for node in self._ordered for exchange in node.exchanges]
+        return [kept for exchange in exchanges for kept in exchange.overtake(barrier)]
+
+    def outputs_holding(self, checkpoint_id: CheckpointId) -> list[Output]:
+        """Where this checkpoint's barrier waits behind records, and could overtake them."""
+        exchanges = (exchange for node in self._ordered for exchange in node.exchanges)
+        return [output for exchange in exchanges for output in exchange.holding(checkpoint_id)]
 
     def cut(self, checkpoint_id: CheckpointId) -> list[OperatorCut]:
         """The synchronous part of a snapshot."""

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from pipelines.channels.channel import Output
 from pipelines.channels.gate import Gate
 from pipelines.channels.network import SlotNetwork
@@ -131,6 +133,7 @@ class _Builder:
             self.reporter,
             self.clock,
             mailbox,
+            self.message.barriers,
         )
         return _Built(subtask, feed, gate)
 
@@ -151,6 +154,11 @@ class _Builder:
         parallelism, maximum = self.message.parallelism, self.message.max_parallelism
         groups = range_of(self.subtask, parallelism, maximum)
         return self.point.share_of(uid, self.subtask, parallelism, groups)
+
+    def _in_flight(self, vertex: Vertex) -> Iterator[tuple[int, pa.RecordBatch]]:
+        if self.point is None:
+            return iter(())
+        return self.point.in_flight_into(vertex, self.subtask, self.message.parallelism)
 
     def _exchanges(self, vertex: Vertex, uid: Uid, mailbox: Mailbox) -> list[Exchange]:
         return [
@@ -198,8 +206,11 @@ class _Builder:
         if gate is not None:
             timing = AlignmentTiming(self.clock)
             ports = dict(self._ports(vertex))
-            handler = handler_for(self.message.barriers, ports)
-            return GateFeed(gate, ports, handler, timing, restored.watermark_ms)
+            barriers = self.message.barriers
+            handler = handler_for(barriers, vertex, ports)
+            in_flight = self._in_flight(vertex)
+            watermark_ms = restored.watermark_ms
+            return GateFeed(gate, ports, handler, barriers, timing, watermark_ms, in_flight)
         reader = SourceReader(
             self.pipeline.sources[vertex.uid],
             restored.positions,

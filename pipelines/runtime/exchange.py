@@ -11,10 +11,12 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.channels.channel import Output
-from pipelines.domain.elements import Element, Records
+from pipelines.domain.elements import Barrier, Element, Records
 from pipelines.domain.errors import check
 from pipelines.domain.graph import EdgeKind
+from pipelines.domain.ids import CheckpointId
 from pipelines.domain.origin import RecordOrigin
+from pipelines.runtime.in_flight import InFlightRecords, overtaken_on
 from pipelines.state.hashing import key_groups, key_hashes
 
 Part = tuple[int, pa.RecordBatch]
@@ -34,6 +36,7 @@ class Exchange:
         self._hash_by = hash_by
         self.outputs = outputs
         self._max_parallelism = max_parallelism
+        self._kind = kind
         self._next_target = 0  # of a rebalance
         self._parts = self._by_key
         match kind:
@@ -52,6 +55,23 @@ class Exchange:
             return
         for target, part in self._parts(batch):
             self.outputs[target].send(Records(part, origin))
+
+    def overtake(self, barrier: Barrier) -> list[InFlightRecords]:
+        """Pass the barrier on ahead of what waits here, which it returns.
+
+        Not on a broadcast edge: what each reader has taken there differs, and could not be dealt
+        again at another parallelism (Flink forbids it, too). There the barrier keeps its place.
+        """
+        if self._kind is EdgeKind.BROADCAST:
+            self.broadcast(barrier)
+            return []
+        return [kept for output in self.outputs for kept in overtaken_on(output, barrier)]
+
+    def holding(self, checkpoint_id: CheckpointId) -> list[Output]:
+        """The outputs where this checkpoint's barrier waits and could overtake."""
+        if self._kind is EdgeKind.BROADCAST:
+            return []
+        return [output for output in self.outputs if output.holds_barrier(checkpoint_id)]
 
     def broadcast(self, mark: Element) -> None:
         for output in self.outputs:

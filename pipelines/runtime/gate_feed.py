@@ -2,18 +2,38 @@
 
 import os
 import signal
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
+
+import pyarrow as pa
 
 from pipelines.channels.channel import ChannelStatistics, InputGate
 from pipelines.domain.elements import MIN_WATERMARK_MS, Barrier, EndOfInput, Records, Watermark
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import ChannelId, CheckpointId
+from pipelines.domain.settings import BarrierOptions
 from pipelines.domain.snapshots import Json
 from pipelines.protocol.barrier_handling import BarrierHandler
-from pipelines.protocol.effects import Abort, AlignmentEffect, Block, Resume, Snapshot
+from pipelines.protocol.effects import (
+    Abort,
+    AlignmentEffect,
+    AllArrived,
+    Block,
+    Overtake,
+    Resume,
+    Snapshot,
+)
+from pipelines.protocol.unaligned import UnalignedBarriers
 from pipelines.protocol.watermarks import WatermarkMerger
-from pipelines.runtime.alignment_timing import AlignmentTiming
+from pipelines.runtime.alignment_timing import AlignmentTiming, with_persisted
+from pipelines.runtime.barrier_modes import turns_at_ms
+from pipelines.runtime.in_flight import InFlightRecords
 from pipelines.runtime.subtask import IDLE_WAIT_MS, Subtask, end_of_stream
+
+_Restored = Watermark | tuple[int, pa.RecordBatch]
+"""A mark for downstream, or port and rows."""
 
 
 class GateFeed:
@@ -24,13 +44,21 @@ class GateFeed:
         gate: InputGate,
         ports: dict[ChannelId, int],
         handler: BarrierHandler,
+        barriers: BarrierOptions,
         timing: AlignmentTiming,
         restored_watermark_ms: int | None,
+        in_flight: Iterable[tuple[int, pa.RecordBatch]] = (),
     ) -> None:
         self._gate = gate
         self._ports = ports
         self._timing = timing
         self._handler = handler
+        self._barriers = barriers
+        self._turning = handler if isinstance(handler, UnalignedBarriers) else None
+        self._alarm: tuple[CheckpointId, float] | None = None  # when an alignment is left
+        self._begin = _restored(in_flight, restored_watermark_ms)
+        if self._turning is not None:
+            gate.announce_barriers()
         self._watermarks = WatermarkMerger(ports, restored_watermark_ms)
         self._dies_aligning = False
 
@@ -42,11 +70,32 @@ class GateFeed:
     def wait_ms(self) -> float:
         return IDLE_WAIT_MS
 
+    @property
+    def due_ms(self) -> float | None:
+        return None if self._alarm is None else self._alarm[1]
+
     def die_while_aligning(self) -> None:
         """Fault on purpose: SIGKILL this process the next time an input is held back."""
         self._dies_aligning = True
 
+    def attend(self, subtask: Subtask) -> bool:
+        """Barriers that are announced, and alignments whose time is up."""
+        if self._turning is None or self._begin is not None:
+            return False
+        announced = self._gate.poll_announced()
+        if announced is not None:
+            self._on_announced(*announced, subtask)
+            return True
+        if self._alarm is None or subtask.clock.monotonic_ms() < self._alarm[1]:
+            return False
+        checkpoint_id, self._alarm = self._alarm[0], None
+        self._carry_out(self._turning.on_time_is_up(checkpoint_id), subtask)
+        return True
+
     def advance(self, subtask: Subtask) -> bool:
+        if self._begin is not None:
+            self._begin = self._take_restored(self._begin, subtask)
+            return True
         polled = self._gate.poll()
         if polled is None:
             return False
@@ -90,6 +139,38 @@ class GateFeed:
         if self._dies_aligning:
             os.kill(os.getpid(), signal.SIGKILL)
 
+    def _take_restored(
+        self, begin: Iterator[_Restored], subtask: Subtask
+    ) -> Iterator[_Restored] | None:
+        """One element; barriers wait until there is none left."""
+        match next(begin, None):
+            case None:
+                return None
+            case Watermark() as mark:
+                subtask.chain.broadcast(mark)
+            case (port, batch):
+                subtask.chain.on_batch(port, batch)
+        return begin
+
+    def _on_announced(self, channel: ChannelId, barrier: Barrier, subtask: Subtask) -> None:
+        if self._turning is None:
+            raise InvariantViolated("only a gate whose barriers may overtake announces them")
+        checkpoint_id = barrier.checkpoint_id
+        recorded = self._turning.recording_id
+        if barrier.overtakes or recorded == checkpoint_id:
+            self._timing.on_barrier(channel, barrier)
+        else:
+            self._timing.on_announced(barrier)
+        self._set_alarm(barrier, subtask)
+        effects = self._turning.on_announced(channel, checkpoint_id, overtakes=barrier.overtakes)
+        self._carry_out(effects, subtask)
+
+    def _set_alarm(self, barrier: Barrier, subtask: Subtask) -> None:
+        is_newer = self._alarm is None or self._alarm[0] < barrier.checkpoint_id
+        due_ms = turns_at_ms(barrier, self._barriers, subtask.clock)
+        if due_ms is not None and is_newer and not barrier.overtakes:
+            self._alarm = (barrier.checkpoint_id, due_ms)
+
     def _carry_out(self, effects: list[AlignmentEffect], subtask: Subtask) -> None:
         for effect in effects:
             match effect:
@@ -100,8 +181,13 @@ class GateFeed:
                         self._gate.resume(channel)
                 case Snapshot(checkpoint_id):
                     self._snapshot(checkpoint_id, subtask)
-                case Abort():
-                    pass  # its barrier was never passed on; the newer one takes its place
+                case Abort(checkpoint_id):
+                    self._gate.take_recorded()
+                    subtask.give_up(checkpoint_id)
+                case Overtake(checkpoint_id, unread):
+                    self._overtake(checkpoint_id, unread, subtask)
+                case AllArrived(checkpoint_id):
+                    self._finish_recording(checkpoint_id, subtask)
 
     def _snapshot(self, checkpoint_id: CheckpointId, subtask: Subtask) -> None:
         alignment = self._timing.take(checkpoint_id)
@@ -112,6 +198,24 @@ class GateFeed:
             alignment.channels(self._gate.statistics()),
         )
 
+    def _overtake(
+        self, checkpoint_id: CheckpointId, unread: frozenset[ChannelId], subtask: Subtask
+    ) -> None:
+        self._gate.record(checkpoint_id, unread)
+        alignment = self._timing.of(checkpoint_id)
+        barrier = replace(alignment.barrier, overtakes=True)
+        subtask.overtake(barrier, alignment.start_delay_ms)
+
+    def _finish_recording(self, checkpoint_id: CheckpointId, subtask: Subtask) -> None:
+        alignment = self._timing.take(checkpoint_id)
+        batches = self._gate.take_recorded()
+        recorded = [InFlightRecords(c, False, kept) for c, kept in batches.items() if kept]
+        now_ms = subtask.clock.monotonic_ms()
+        for channel in batches:  # those that were announced before their alignment was left
+            alignment.on_barrier(channel, now_ms)
+        channels = with_persisted(alignment.channels(self._gate.statistics()), recorded)
+        subtask.inputs_recorded(checkpoint_id, alignment.alignment_ms, channels, recorded)
+
     def _on_end(self, channel: ChannelId, subtask: Subtask) -> None:
         self._carry_out(self._handler.on_end(channel), subtask)
         self._on_event_time(self._watermarks.on_end(channel), subtask)
@@ -121,3 +225,17 @@ class GateFeed:
     def _on_event_time(self, timestamp_ms: int | None, subtask: Subtask) -> None:
         if timestamp_ms is not None:
             subtask.chain.on_watermark(timestamp_ms)
+
+
+def _restored(
+    in_flight: Iterable[tuple[int, pa.RecordBatch]], watermark_ms: int | None
+) -> Iterator[_Restored] | None:
+    """What comes before the first new element, if anything does.
+
+    A watermark that was in flight at the cut was not kept, so downstream is told anew how far
+    event time had come here.
+    """
+    marks = [] if watermark_ms is None else [Watermark(watermark_ms)]
+    everything: Iterator[_Restored] = chain(marks, in_flight)
+    first = next(everything, None)
+    return None if first is None else chain([first], everything)

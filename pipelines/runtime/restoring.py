@@ -11,10 +11,12 @@ from dataclasses import dataclass
 import msgspec
 import pyarrow as pa
 
+from pipelines.domain.graph import Vertex
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.domain.snapshots import Json, Manifest, OperatorSnapshot, StateHandle
 from pipelines.protocol.commit import Prepared
+from pipelines.runtime.in_flight import InFlightShare
 from pipelines.storage.store import CheckpointStore
 
 
@@ -71,6 +73,13 @@ class RestorePoint:
             counters=tuple(_sum_counters(mine).items()),
             watermark_ms=min(known) if known and len(known) == len(watermarks) else None,
         )
+
+    def in_flight_into(
+        self, vertex: Vertex, subtask: int, parallelism: int
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Port and rows of the records that were on their way to `vertex`, in order."""
+        share = InFlightShare(self._manifest, vertex, subtask, parallelism)
+        return share.read(lambda file: self._store.read_batches(self._location, file))
 
     def _snapshots_of(self, uid: Uid) -> list[tuple[int, OperatorSnapshot]]:
         return [

@@ -4,17 +4,26 @@ Runs beside the processing, on the slot's upload threads. Decides nothing: it tu
 cut into handles, or raises what the store raises.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import msgspec
 
-from pipelines.domain.ids import Attempt, Uid
+from pipelines.domain.ids import Attempt, Uid, channel_ends
 from pipelines.domain.key_groups import range_of
-from pipelines.domain.snapshots import Json, OperatorSnapshot, StateHandle, SubtaskSnapshot
+from pipelines.domain.snapshots import (
+    InFlightHandle,
+    Json,
+    OperatorSnapshot,
+    StateHandle,
+    SubtaskSnapshot,
+)
 from pipelines.runtime.chain import ChainPlace, OperatorCut
+from pipelines.runtime.in_flight import InFlightRecords
 from pipelines.runtime.restoring import StoredCommittables
 from pipelines.state.backend import FrozenState
+from pipelines.storage.manifest_file import files_of_subtask
 from pipelines.storage.memory import check_travels
 from pipelines.storage.store import CheckpointStore
 
@@ -33,21 +42,43 @@ class SnapshotWriter:
     def __init__(self, store: CheckpointStore) -> None:
         self._store = store
 
-    def write(self, cut: SubtaskCut, location: str, *, open_format: bool) -> SubtaskSnapshot:
+    def write(
+        self,
+        cut: SubtaskCut,
+        location: str,
+        *,
+        open_format: bool,
+        in_flight: Sequence[InFlightRecords] = (),
+    ) -> SubtaskSnapshot:
         """Raises Retryable when the storage fails; the caller declines the checkpoint."""
         place = cut.place
         snapshot = SubtaskSnapshot(
             vertex=place.vertex.uid,
             subtask=place.subtask,
             operators=[self._operator(o, cut, location, open_format) for o in cut.operators],
+            in_flight=[h for kept in in_flight for h in self._in_flight(kept, place, location)],
         )
-        check_travels(
-            file
-            for operator in snapshot.operators
-            for state in operator.states
-            for file in state.files
-        )
+        check_travels(files_of_subtask(snapshot))
         return snapshot
+
+    def _in_flight(
+        self, kept: InFlightRecords, place: ChainPlace, location: str
+    ) -> Iterator[InFlightHandle]:
+        """A file per channel, side and schema; a channel's schema may change between batches."""
+        by_schema = groupby(kept.batches, key=lambda batch: batch.schema)
+        for number, (schema, batches) in enumerate(by_schema):
+            same = list(batches)
+            side = "out" if kept.is_output else "in"
+            ends = channel_ends(kept.channel)
+            between = f"{ends.upstream}-{ends.source}-{ends.downstream}-{ends.port}-{ends.target}"
+            stem = f"{between}-{side}-flight"
+            file = self._store.write_batches(
+                location, f"{stem}-{number}-a{place.attempt}", schema, same, open_format=False
+            )
+            rows = sum(batch.num_rows for batch in same)
+            yield InFlightHandle(
+                channel=kept.channel, is_output=kept.is_output, file=file, rows=rows
+            )
 
     def _operator(
         self, operator: OperatorCut, cut: SubtaskCut, location: str, open_format: bool
@@ -92,6 +123,7 @@ class SnapshotWriter:
 
 
 def snapshot_bytes(snapshot: SubtaskSnapshot) -> int:
+    """Of the state; records in flight are counted apart."""
     files = (f for operator in snapshot.operators for s in operator.states for f in s.files)
     return sum(file.length for file in files)
 

@@ -31,6 +31,13 @@ class SourceFeed:
     def wait_ms(self) -> float:
         return IDLE_WAIT_MS if self._exhaustion_reported else PACED_WAIT_MS
 
+    @property
+    def due_ms(self) -> None:
+        return None
+
+    def attend(self, subtask: Subtask) -> bool:
+        return False
+
     def advance(self, subtask: Subtask) -> bool:
         if self._stopping_id is not None or self._exhaustion_reported:
             return False

@@ -8,7 +8,7 @@ Source: Flink, `StreamTask` and its mailbox model.
 
 import threading
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pipelines.channels.channel import ChannelClosed, ChannelStatistics
@@ -18,8 +18,12 @@ from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.phases import ChannelAlignment, SubtaskPhases
+from pipelines.domain.settings import BarrierOptions
 from pipelines.domain.snapshots import Json, SubtaskSnapshot
+from pipelines.runtime.barrier_modes import overtakes_at_once, turns_at_ms
 from pipelines.runtime.chain import ChainPlace, OperatorChain
+from pipelines.runtime.gathering import Gathering
+from pipelines.runtime.in_flight import InFlightRecords
 from pipelines.runtime.mailbox import (
     CheckpointAborted,
     CheckpointCompleted,
@@ -74,6 +78,10 @@ class Feed(Protocol):
         """Handle one element; False: there is nothing to do now."""
         ...
 
+    def attend(self, subtask: "Subtask") -> bool:
+        """Handle what waits neither for records nor for credit; False: there is nothing."""
+        ...
+
     def on_injected(self, barrier: Barrier, subtask: "Subtask") -> None: ...
 
     def on_completed(self, checkpoint_id: CheckpointId, subtask: "Subtask") -> None: ...
@@ -91,6 +99,11 @@ class Feed(Protocol):
 
     @property
     def wait_ms(self) -> float: ...
+
+    @property
+    def due_ms(self) -> float | None:
+        """When `attend` has something to do by itself, monotonic."""
+        ...
 
 
 @dataclass(slots=True)
@@ -115,6 +128,7 @@ class Subtask(threading.Thread):
         reporter: SubtaskReporter,
         clock: Clock,
         mailbox: Mailbox,
+        barriers: BarrierOptions,
     ) -> None:
         super().__init__(name=f"{place.vertex.uid}[{place.subtask}]", daemon=True)
         self.place = place
@@ -126,6 +140,8 @@ class Subtask(threading.Thread):
         self._feed = feed
         self._snapshots = snapshots
         self._uploads = uploads
+        self._barriers = barriers
+        self._gathering: Gathering | None = None  # cut, not yet uploaded
         self._final_id: CheckpointId | None = None  # nothing follows this one
         self._completed_id = CheckpointId(0)
         self._timers_due_ms = 0.0  # when processing time is looked at next
@@ -145,6 +161,8 @@ class Subtask(threading.Thread):
             mail = self.mailbox.try_take()
             if mail is not None:
                 self._on_mail(mail)
+            elif self._attend():
+                continue
             elif not self.chain.flush():
                 self._wait_for_credit()
             else:
@@ -164,6 +182,14 @@ class Subtask(threading.Thread):
             self._timers_due_ms = now_ms + PROCESSING_TIME_STEP_MS
             self.chain.on_processing_time()
 
+    def _attend(self) -> bool:
+        """What must wait neither for input nor for credit: barriers that overtake."""
+        gathering = self._gathering
+        if gathering is not None and gathering.waiting_outputs:
+            gathering.look_at_outputs(self.clock.monotonic_ms())
+            self._upload_if_complete()
+        return self._feed.attend(self)
+
     def watermark_ms(self) -> int | None:
         return self._feed.watermark_ms()
 
@@ -178,12 +204,42 @@ class Subtask(threading.Thread):
         alignment_ms: float,
         channels: list[ChannelAlignment],
     ) -> None:
-        """1. Pass the barrier on. 2. Cut. 3. Upload beside the processing, then acknowledge.
+        """Every input has delivered its barrier."""
+        self._gathering = gathering = self._cut(barrier, start_delay_ms)
+        gathering.on_inputs(alignment_ms, channels)
+        self._upload_if_complete()
+
+    def overtake(self, barrier: Barrier, start_delay_ms: float) -> None:
+        """Cut before every input has delivered its barrier; `inputs_recorded` has to follow."""
+        self._gathering = self._cut(barrier, start_delay_ms)
+        self._gathering.is_unaligned = True
+
+    def inputs_recorded(
+        self,
+        checkpoint_id: CheckpointId,
+        alignment_ms: float,
+        channels: list[ChannelAlignment],
+        recorded: list[InFlightRecords],
+    ) -> None:
+        """What was in flight on the inputs of a checkpoint that was cut by overtaking."""
+        gathering = self._gathering
+        if gathering is not None and gathering.barrier.checkpoint_id == checkpoint_id:
+            gathering.on_inputs(alignment_ms, channels, recorded)
+            self._upload_if_complete()
+
+    def give_up(self, checkpoint_id: CheckpointId) -> None:
+        """Drop what is being gathered for it, or for an older one."""
+        gathering = self._gathering
+        if gathering is not None and gathering.barrier.checkpoint_id <= checkpoint_id:
+            self._gathering = None
+
+    def _cut(self, barrier: Barrier, start_delay_ms: float) -> Gathering:
+        """1. Pass the barrier on. 2. Cut. What is in flight, and the upload, come later.
 
         The barrier goes first, so that downstream aligns while this subtask cuts; nothing is
         emitted in between.
         """
-        self.chain.broadcast(barrier)
+        in_flight = self.chain.pass_on(barrier)
         self.reporter.reach(FaultPoint.CUTTING)
         if barrier.is_final:
             self._final_id = barrier.checkpoint_id
@@ -195,45 +251,59 @@ class Subtask(threading.Thread):
             self._feed.watermark_ms(),
         )
         cut_ms = self.clock.monotonic_ms()
-        phases = _Measured(start_delay_ms, alignment_ms, cut_ms - began_ms, cut_ms, channels)
-        self._uploads.submit(self._upload, barrier, cut, phases)
+        gathering = Gathering(barrier, cut, start_delay_ms, cut_ms - began_ms, cut_ms, in_flight)
+        gathering.due_ms = turns_at_ms(barrier, self._barriers, self.clock)
+        if gathering.due_ms is not None:
+            gathering.waiting_outputs = self.chain.outputs_holding(barrier.checkpoint_id)
+        return gathering
 
-    def _upload(self, barrier: Barrier, cut: SubtaskCut, measured: "_Measured") -> None:
+    def _upload_if_complete(self) -> None:
+        gathering = self._gathering
+        if gathering is not None and gathering.is_complete:
+            self._gathering = None
+            self._uploads.submit(self._upload, gathering)
+
+    def _upload(self, gathered: Gathering) -> None:
         """Runs on an upload thread; a failure declines the checkpoint and hurts nobody else."""
         try:
-            self._try_upload(barrier, cut, measured)
+            self._try_upload(gathered)
         except Exception as error:  # nobody would ever see what an upload thread ends with
-            self.reporter.declined(self.place, barrier.checkpoint_id, error)
+            self.reporter.declined(self.place, gathered.barrier.checkpoint_id, error)
 
-    def _try_upload(self, barrier: Barrier, cut: SubtaskCut, measured: "_Measured") -> None:
-        checkpoint_id = barrier.checkpoint_id
+    def _try_upload(self, gathered: Gathering) -> None:
+        barrier, checkpoint_id = gathered.barrier, gathered.barrier.checkpoint_id
         self.reporter.reach(FaultPoint.UPLOADING)
         location = self.reporter.location_of(checkpoint_id)
         if location is None:
             return  # nobody waits for it any more
         is_canonical = barrier.is_savepoint and not barrier.is_native
-        snapshot = self._snapshots.write(cut, location, open_format=is_canonical)
+        snapshot = self._snapshots.write(
+            gathered.cut, location, open_format=is_canonical, in_flight=gathered.in_flight
+        )
         self.reporter.reach(FaultPoint.UPLOADED)
         now_ms = self.clock.monotonic_ms()
         size = snapshot_bytes(snapshot)
         phases = SubtaskPhases(
             vertex=self.place.vertex.uid,
             subtask=self.place.subtask,
-            start_delay_ms=measured.start_delay_ms,
-            alignment_ms=measured.alignment_ms,
-            sync_ms=measured.sync_ms,
-            async_ms=now_ms - measured.cut_ms,
+            start_delay_ms=gathered.start_delay_ms,
+            alignment_ms=gathered.alignment_ms,
+            sync_ms=gathered.sync_ms,
+            async_ms=now_ms - gathered.cut_ms,
             acknowledged_ms=0.0,  # the coordinator fills this in, on its own clock
             state_bytes=size,
-            uploaded_bytes=size,
-            channels=measured.channels,
+            uploaded_bytes=size + snapshot.in_flight_bytes,
+            is_unaligned=gathered.is_unaligned,
+            persisted_bytes=snapshot.in_flight_bytes,
+            channels=gathered.channels,
         )
         self.reporter.acknowledged(checkpoint_id, snapshot, phases)
 
     def _on_mail(self, mail: Mail) -> None:
         match mail:
             case InjectBarrier(barrier):
-                self._feed.on_injected(barrier, self)
+                overtakes = overtakes_at_once(barrier, self._barriers)
+                self._feed.on_injected(replace(barrier, overtakes=overtakes), self)
             case CheckpointCompleted(checkpoint_id):
                 self._completed_id = max(self._completed_id, checkpoint_id)
                 self._commit(checkpoint_id)
@@ -244,6 +314,7 @@ class Subtask(threading.Thread):
                 if self._final_id == checkpoint_id:
                     self._final_id = None
                 self._feed.on_aborted(checkpoint_id, self)
+                self.give_up(checkpoint_id)
 
     def _commit(self, checkpoint_id: CheckpointId) -> None:
         if self.chain.has_sinks:
@@ -262,23 +333,22 @@ class Subtask(threading.Thread):
         wait_ms = self._feed.wait_ms
         if self.chain.awaits_processing_time:
             wait_ms = min(wait_ms, PROCESSING_TIME_STEP_MS)
-        self.mailbox.wait(wait_ms)
+        self.mailbox.wait(self._until_due(wait_ms))
         self.load.idle_ms += self.clock.monotonic_ms() - began_ms
 
     def _wait_for_credit(self) -> None:
         """Downstream takes nothing more: take no input either, but answer mail."""
         began_ms = self.clock.monotonic_ms()
-        self.mailbox.wait(IDLE_WAIT_MS)
+        self.mailbox.wait(self._until_due(IDLE_WAIT_MS))
         self.load.blocked_ms += self.clock.monotonic_ms() - began_ms
 
-
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    start_delay_ms: float
-    alignment_ms: float
-    sync_ms: float
-    cut_ms: float
-    channels: list[ChannelAlignment]
+    def _until_due(self, longest_ms: float) -> float:
+        """Not longer than until a barrier turns, here or downstream."""
+        gathering = self._gathering
+        is_waiting = gathering is not None and gathering.waiting_outputs
+        dues = [self._feed.due_ms, gathering.due_ms if gathering and is_waiting else None]
+        now_ms = self.clock.monotonic_ms()
+        return min([longest_ms, *(max(0.0, due - now_ms) for due in dues if due is not None)])
 
 
 def failure_reason(error: Exception) -> CheckpointFailureReason:

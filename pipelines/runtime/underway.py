@@ -54,6 +54,7 @@ class Underway:
             uploaded_bytes=sum(phases.uploaded_bytes for phases in self.phases),
             buffered_records=sum(channel.buffered_records for channel in channels),
             buffered_bytes=sum(channel.buffered_bytes for channel in channels),
+            persisted_bytes=sum(phases.persisted_bytes for phases in self.phases),
             source_records=self.source_records,
             watermark_ms=min(self.watermarks_ms, default=None),
             counters=counters_of(manifest),

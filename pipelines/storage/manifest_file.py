@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from pipelines.domain.errors import CorruptSnapshot
-from pipelines.domain.snapshots import FORMAT_VERSION, FileHandle, Manifest
+from pipelines.domain.snapshots import FORMAT_VERSION, FileHandle, Manifest, SubtaskSnapshot
 from pipelines.storage.integrity import digest_of
 
 MANIFEST = "manifest.json"
@@ -47,9 +47,15 @@ def missing(where: str) -> CorruptSnapshot:
 
 def files_of(manifest: Manifest) -> Iterator[FileHandle]:
     for subtask in manifest.subtasks:
-        for operator in subtask.operators:
-            for state in operator.states:
-                yield from state.files
+        yield from files_of_subtask(subtask)
+
+
+def files_of_subtask(subtask: SubtaskSnapshot) -> Iterator[FileHandle]:
+    for operator in subtask.operators:
+        for state in operator.states:
+            yield from state.files
+    for in_flight in subtask.in_flight:
+        yield in_flight.file
 
 
 def _decode(where: str, content: bytes) -> Manifest:

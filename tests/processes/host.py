@@ -31,8 +31,10 @@ from pipelines.runtime.slot import SlotAddress, run_slot
 from tests.driven_run import StartedRun
 
 FLOWS["numbers"] = "tests.processes.numbers"
+FLOWS["relay"] = "tests.processes.relay"
 FLOWS["numbers_again"] = "tests.processes.numbers"  # another pipeline of the same uids
-PRELOADED = ["pytest", "tests.processes.host", "tests.processes.numbers", "pandas"]
+FLOW_MODULES = ["tests.processes.numbers", "tests.processes.relay"]
+PRELOADED = ["pytest", "tests.processes.host", *FLOW_MODULES, "pandas"]
 EXIT_FAILED, EXIT_LEASE_HELD = 1, 3
 
 forks = multiprocessing.get_context("forkserver")

@@ -214,6 +214,7 @@ def timeline(subtasks: list[SubtaskTimeline]) -> AlignmentTimeline:
         uploaded_bytes=1,
         buffered_records=1,
         buffered_bytes=1,
+        persisted_bytes=0,
         source_records=1,
         acknowledged_count=1,
         subtask_count=1,

@@ -4,7 +4,7 @@ The graph joins two streams, so that a gate has one channel per port. The operat
 record as keyed state, so that a snapshot tells exactly what lies before its barrier.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +43,9 @@ from tests.unit.runtime.fakes import SCHEMA, ListSource, ManualClock, keys_of
 LEFT, RIGHT = "left", "right"
 SEEN = BatchListDescriptor("seen", SCHEMA, ("key",))
 MAX_PARALLELISM = 128
+ALIGNED = BarrierOptions(mode=CheckpointingMode.EXACTLY_ONCE)
+OVERTAKING = BarrierOptions(mode=CheckpointingMode.EXACTLY_ONCE, unaligned=True)
+COUNTED = BarrierOptions(mode=CheckpointingMode.AT_LEAST_ONCE)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -215,7 +218,8 @@ class JoiningSubtask:
     gate: Gate = field(init=False)
     feed: GateFeed = field(init=False)
     mailbox: ScriptedMailbox = field(default_factory=ScriptedMailbox)
-    mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
+    options: BarrierOptions = ALIGNED
+    in_flight: Iterable[tuple[int, pa.RecordBatch]] = ()
     subtask: Subtask = field(init=False)
     reporter: RecordingReporter = field(init=False)
 
@@ -229,12 +233,13 @@ class JoiningSubtask:
         self.gate = Gate(list(ports))
         for output in self.inputs.values():
             output.on_gate(self.gate)
-        handler = handler_for(BarrierOptions(mode=self.mode), ports)
-        self.feed = GateFeed(self.gate, ports, handler, AlignmentTiming(self.clock), None)
-        self.reporter = RecordingReporter(self.root)
         pipeline = joining_pipeline(ListSource([]), self.sink)
+        handler = handler_for(self.options, pipeline.graph.vertex(both), ports)
+        timing = AlignmentTiming(self.clock)
+        self.feed = GateFeed(self.gate, ports, handler, self.options, timing, None, self.in_flight)
+        self.reporter = RecordingReporter(self.root)
         self.subtask = subtask_of(
-            pipeline, both, self.feed, self.reporter, self.clock, {}, self.mailbox
+            pipeline, both, self.feed, self.reporter, self.clock, {}, self.mailbox, self.options
         )
 
     def run(self, *script: Callable[[], None]) -> None:
@@ -244,8 +249,21 @@ class JoiningSubtask:
 
     def consume(self) -> None:
         """Everything that the gate will give now."""
-        while self.feed.advance(self.subtask):
+        while self.step():
             continue
+
+    def step(self) -> bool:
+        return self.feed.attend(self.subtask) or self.feed.advance(self.subtask)
+
+    def in_flight_at(self, checkpoint_id: int) -> dict[str, list[int]]:
+        """The keys of the records that a checkpoint keeps, by channel, read back from its files."""
+        location = self.reporter.location_of(CheckpointId(checkpoint_id))
+        store = FileSystemCheckpointStore([str(self.root)])
+        kept: dict[str, list[int]] = {}
+        for handle in self.reporter.snapshots[checkpoint_id].in_flight:
+            for batch in store.read_batches(location, handle.file):
+                kept.setdefault(handle.channel, []).extend(keys_of(batch))
+        return kept
 
     def seen_at(self, checkpoint_id: int) -> list[int]:
         """The keys in the operator's state, read back from the files of a checkpoint."""
@@ -267,8 +285,9 @@ class ReadingSubtask:
     root: Path
     source: ListSource
     clock: ManualClock = field(default_factory=ManualClock)
-    output: RecordingOutput = field(default_factory=lambda: RecordingOutput(ChannelId("out")))
+    output: Any = field(default_factory=lambda: RecordingOutput(ChannelId("out")))
     mailbox: Mailbox = field(default_factory=Mailbox)
+    options: BarrierOptions = ALIGNED
     feed: SourceFeed = field(init=False)
     subtask: Subtask = field(init=False)
     reporter: RecordingReporter = field(init=False)
@@ -279,7 +298,14 @@ class ReadingSubtask:
         exchanges = {Uid(LEFT): [Exchange(("key",), [self.output], MAX_PARALLELISM)]}
         pipeline = joining_pipeline(self.source, MemorySink())
         self.subtask = subtask_of(
-            pipeline, Uid(LEFT), self.feed, self.reporter, self.clock, exchanges, self.mailbox
+            pipeline,
+            Uid(LEFT),
+            self.feed,
+            self.reporter,
+            self.clock,
+            exchanges,
+            self.mailbox,
+            self.options,
         )
 
 
@@ -291,6 +317,7 @@ def subtask_of(
     clock: ManualClock,
     exchanges: dict[Uid, list[Exchange]],
     mailbox: Mailbox,
+    options: BarrierOptions = ALIGNED,
 ) -> Subtask:
     place = ChainPlace(
         RunId("run-1"), Attempt(1), pipeline.graph.vertex(vertex), 0, 1, MAX_PARALLELISM
@@ -298,4 +325,4 @@ def subtask_of(
     restored = dict.fromkeys(place.vertex.nodes, NOTHING)
     chain = OperatorChain(pipeline, place, HashMapBackend, exchanges, restored, clock.wall_ms)
     writer = SnapshotWriter(FileSystemCheckpointStore([str(reporter.root)]))
-    return Subtask(place, chain, feed, writer, InlineExecutor(), reporter, clock, mailbox)
+    return Subtask(place, chain, feed, writer, InlineExecutor(), reporter, clock, mailbox, options)

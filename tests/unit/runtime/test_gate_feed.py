@@ -8,10 +8,9 @@ import pytest
 from pipelines.domain.elements import Barrier, Element, EndOfInput, Records
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import CheckpointId
-from pipelines.domain.settings import CheckpointingMode
 from pipelines.runtime.mailbox import CheckpointAborted, CheckpointCompleted
 from tests.unit.runtime.fakes import batch_of, keys_of
-from tests.unit.runtime.hosted import LEFT, RIGHT, JoiningSubtask, WaitsForEver
+from tests.unit.runtime.hosted import COUNTED, LEFT, RIGHT, JoiningSubtask, WaitsForEver
 
 SIDES = (LEFT, RIGHT)
 
@@ -43,7 +42,7 @@ def test_a_snapshot_holds_exactly_the_records_before_its_barrier_on_each_channel
 def test_at_least_once_nobody_waits_and_a_snapshot_holds_more_than_it_should(
     tmp_path: Path,
 ) -> None:
-    host = JoiningSubtask(tmp_path, mode=CheckpointingMode.AT_LEAST_ONCE)
+    host = JoiningSubtask(tmp_path, options=COUNTED)
 
     host.inputs[LEFT].send(barrier(1))
     host.inputs[LEFT].send(records(1, 2))
@@ -63,7 +62,7 @@ def test_at_least_once_a_snapshot_holds_everything_before_its_barriers(
     seed: int, tmp_path: Path
 ) -> None:
     chance = random.Random(seed)
-    host = JoiningSubtask(tmp_path, mode=CheckpointingMode.AT_LEAST_ONCE)
+    host = JoiningSubtask(tmp_path, options=COUNTED)
     streams = {LEFT: random_stream(chance, 0), RIGHT: random_stream(chance, 1000)}
 
     unsent = {side: list(stream) for side, stream in streams.items()}

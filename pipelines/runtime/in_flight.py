@@ -1,0 +1,95 @@
+"""Records that a barrier has overtaken on one channel: channel state, as it is cut and restored."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from pipelines.channels.channel import Output
+from pipelines.channels.credit import cost_of
+from pipelines.domain.elements import Barrier, Records
+from pipelines.domain.graph import EdgeKind, Vertex, VertexInput
+from pipelines.domain.ids import ChannelEnds, ChannelId, channel_ends
+from pipelines.domain.key_groups import KeyGroupRange, range_of
+from pipelines.domain.snapshots import FileHandle, InFlightHandle, Manifest
+from pipelines.state.hashing import key_groups, key_hashes
+
+ReadFile = Callable[[FileHandle], Iterator[pa.RecordBatch]]
+
+
+@dataclass(frozen=True, slots=True)
+class InFlightRecords:
+    """`is_output`: they waited at the writer, behind everything that was under way or queued."""
+
+    channel: ChannelId
+    is_output: bool
+    batches: list[pa.RecordBatch]
+
+    @property
+    def rows(self) -> int:
+        return sum(batch.num_rows for batch in self.batches)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(cost_of(Records(batch)) for batch in self.batches)
+
+
+def overtaken_on(output: Output, barrier: Barrier) -> list[InFlightRecords]:
+    """Send `barrier` ahead of what waits at `output`; an aligned one is turned."""
+    batches = output.overtake(replace(barrier, overtakes=True))
+    return [InFlightRecords(output.channel, True, batches)] if batches else []
+
+
+@dataclass(frozen=True, slots=True)
+class InFlightShare:
+    """What one new subtask of `vertex` takes of the records that a point holds in flight.
+
+    A key's records go to its new owner, those without a key by the old target's index; what came
+    out of one old channel keeps its order. Source: Flink, FLIP-76 and its rescaling (FLINK-19801);
+    a reader of every old channel in the place of virtual channels.
+    """
+
+    manifest: Manifest
+    vertex: Vertex
+    subtask: int
+    parallelism: int
+
+    def read(self, read_file: ReadFile) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Port and rows. Raises CorruptSnapshot like the store."""
+        for ends, handles in sorted(self._channels().items()):
+            edge = next(edge for edge in self.vertex.inputs if edge.port == ends.port)
+            for handle in handles:
+                for batch in read_file(handle.file):
+                    mine = self._own_rows(edge, batch)
+                    if mine.num_rows:
+                        yield ends.port, mine
+
+    def _channels(self) -> dict[ChannelEnds, list[InFlightHandle]]:
+        """What was under way or queued comes before what waited at the writer."""
+        found: dict[ChannelEnds, list[InFlightHandle]] = defaultdict(list)
+        handles = [handle for subtask in self.manifest.subtasks for handle in subtask.in_flight]
+        for handle in sorted(handles, key=lambda h: h.is_output):
+            ends = channel_ends(handle.channel)
+            if ends.downstream == self.vertex.uid and self._concerns(ends):
+                found[ends].append(handle)
+        return found
+
+    def _concerns(self, ends: ChannelEnds) -> bool:
+        edge = next(edge for edge in self.vertex.inputs if edge.port == ends.port)
+        if edge.kind is not EdgeKind.HASH:
+            return ends.target % self.parallelism == self.subtask
+        manifest = self.manifest
+        old = range_of(ends.target, manifest.parallelism, manifest.max_parallelism)
+        return old.overlaps(self._own_range())
+
+    def _own_range(self) -> KeyGroupRange:
+        return range_of(self.subtask, self.parallelism, self.manifest.max_parallelism)
+
+    def _own_rows(self, edge: VertexInput, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if edge.kind is not EdgeKind.HASH:
+            return batch
+        own, maximum = self._own_range(), self.manifest.max_parallelism
+        groups = key_groups(key_hashes(batch, edge.hash_by), maximum).astype(np.int64)
+        return batch.filter(pa.array((groups >= own.first) & (groups <= own.last)))

@@ -1,0 +1,81 @@
+"""A flow whose output tells every record that was lost or came twice: numbers in, numbers out.
+
+One half of the splits is read slowly, so that barriers arrive far apart; the reader behind the
+exchange is slow, too, so that records queue up in front of it.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipelines.connectors.files import ExactlyOnceFiles
+from pipelines.domain.graph import Connection
+from pipelines.flows.registry import Flow, Parameter
+from pipelines.operators.batch_function import BatchFunction
+from pipelines.stream import Environment, Pipeline
+from pipelines.stream.streams import Stream
+from tests.processes.numbers import SCHEMA, Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class LaggingNumbers(Numbers):
+    """Waits before each batch, four times as long in every second split."""
+
+    lag_s: float = 0.0
+
+    def read(self, index: int, offset: int) -> Iterator[pa.RecordBatch]:
+        # The two-argument form: a dataclass with slots is not the class that super() knows.
+        for batch in Numbers.read(self, index, offset):
+            time.sleep(self.lag_s if index % 2 else self.lag_s / 4)
+            yield batch
+
+
+def assemble(parameters: Mapping[str, str]) -> Pipeline:
+    slow_s = float(parameters["slow_ms"]) / 1000
+
+    def relay(batch: pa.RecordBatch) -> pa.RecordBatch:
+        time.sleep(slow_s)
+        return batch
+
+    env = Environment()
+    source = LaggingNumbers(int(parameters["total"]), float(parameters["lag_ms"]) / 1000)
+    numbers = env.source(source, uid="numbers")
+    keyed = Connection(numbers.node, ("key",))
+    node = env.add_operator("relay", lambda: BatchFunction(relay, SCHEMA), (keyed,))
+    output = ExactlyOnceFiles(Path(parameters["output"]), pipeline="relay")
+    Stream(env, node, "at").sink(output, uid="files")
+    return env.build()
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """What became of 0, 1, ..., total - 1."""
+
+    lost: int
+    doubled: int
+
+
+def balance(output: Path, total: int) -> Balance:
+    files = sorted(path for path in output.glob("*.parquet") if path.name[0] not in "._")
+    seen = Counter(number for path in files for number in pq.read_table(path)["number"].to_pylist())
+    return Balance(
+        lost=total - len(seen), doubled=sum(count - 1 for count in seen.values() if count > 1)
+    )
+
+
+FLOW = Flow(
+    name="relay",
+    summary="Numbers through a slow keyed exchange, for tests.",
+    parameters=(
+        Parameter("output", None, "directory of the output"),
+        Parameter("total", "8000", "how many numbers there are"),
+        Parameter("slow_ms", "2", "how long the reader takes for a batch"),
+        Parameter("lag_ms", "0", "how long a batch of every second split takes to read"),
+    ),
+    assemble=assemble,
+)

@@ -1,0 +1,100 @@
+"""The modes, told apart by what a crash leaves: the same input, the same kill, other counts."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from pipelines.domain.events import FailureOccurred, SubtaskAcknowledged
+from pipelines.domain.status import JobStatus
+from tests.driven_run import StartedRun
+from tests.processes.host import hosted_run
+from tests.processes.relay import Balance, balance
+from tests.processes.test_killed_processes import pid_of
+
+pytestmark = pytest.mark.slow
+
+STEP_S = 30.0
+TOTAL = 8_000
+SKEWED = {"lag_ms": "40", "slow_ms": "0"}
+RELAY = {"pipeline": "relay"}
+SOONER = {"execution.checkpointing.interval": "50 ms"}
+UNALIGNED = {**SOONER, "execution.checkpointing.unaligned.enabled": "true"}
+PATIENT = {**UNALIGNED, "execution.checkpointing.aligned-checkpoint-timeout": "20 ms"}
+AT_LEAST_ONCE = {**SOONER, "execution.checkpointing.mode": "AT_LEAST_ONCE"}
+
+
+@pytest.mark.parametrize("settings", [SOONER, UNALIGNED, PATIENT])
+def test_exactly_once_loses_nothing_and_doubles_nothing(
+    tmp_path: Path, settings: dict[str, str]
+) -> None:
+    run_and_kill(tmp_path, settings, SKEWED)
+
+    assert balance(tmp_path / "output", TOTAL) == Balance(lost=0, doubled=0)
+
+
+def test_at_least_once_loses_nothing_and_doubles_some(tmp_path: Path) -> None:
+    run_and_kill(tmp_path, AT_LEAST_ONCE, SKEWED)
+
+    counts = balance(tmp_path / "output", TOTAL)
+    assert counts.lost == 0
+    assert counts.doubled > 0
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_records_in_flight_are_restored_at_another_parallelism(
+    tmp_path: Path, parallelism: int
+) -> None:
+    parameters = {"slow_ms": "20", "lag_ms": "10"}
+    with hosted_run(tmp_path, parameters, settings=UNALIGNED, asked=RELAY) as run:
+        run.wait_for(lambda _: has_kept_records_in_flight(run), STEP_S)
+        os.kill(run.process.pid, signal.SIGKILL)
+        run.process.wait(10)
+        newest = run.completed()[-1].path
+
+    with hosted_run(
+        tmp_path,
+        {"slow_ms": "0"},
+        settings=SOONER,
+        parallelism=parallelism,
+        restore_from=newest,
+        asked=RELAY,
+    ) as restored:
+        ended = restored.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FINISHED
+    assert balance(tmp_path / "output", TOTAL) == Balance(lost=0, doubled=0)
+
+
+def run_and_kill(root: Path, settings: dict[str, str], parameters: dict[str, str]) -> None:
+    """Kills a slot after a checkpoint whose barriers came far apart; then the run may end."""
+    with hosted_run(root, parameters, settings=settings, asked=RELAY) as run:
+        run.wait_for(lambda _: newest_spread_ms(run) >= 15, STEP_S)
+        os.kill(pid_of(run, 0), signal.SIGKILL)
+        ended = run.wait_until_over(STEP_S)
+    assert ended.status is JobStatus.FINISHED
+    assert len(run.of(FailureOccurred)) == 1
+
+
+def newest_spread_ms(run: StartedRun) -> float:
+    """From the first to the last barrier of the newest completed checkpoint, at its slowest."""
+    newest = run.completed()[-1].checkpoint_id if run.completed() else None
+    acknowledged = [envelope.event for envelope in run.of(SubtaskAcknowledged)]
+    spreads = (
+        event.phases.alignment_ms
+        for event in acknowledged
+        if isinstance(event, SubtaskAcknowledged) and event.checkpoint_id == newest
+    )
+    return max(spreads, default=0.0)
+
+
+def has_kept_records_in_flight(run: StartedRun) -> bool:
+    """A completed checkpoint holds some, on inputs."""
+    completed = {event.checkpoint_id for event in run.completed()}
+    acknowledged = [e.event for e in run.of(SubtaskAcknowledged)]
+    return any(
+        event.checkpoint_id in completed and event.phases.persisted_bytes > 0
+        for event in acknowledged
+        if isinstance(event, SubtaskAcknowledged)
+    )

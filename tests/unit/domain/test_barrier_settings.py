@@ -1,0 +1,35 @@
+"""The settings of barriers: what contradicts is refused, what is set reaches the slots."""
+
+import pytest
+
+from pipelines.domain.errors import Rejected
+from pipelines.domain.setting_parsing import parse_settings
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"unaligned.enabled": "true", "max-concurrent-checkpoints": "2"},
+            "unaligned.enabled needs .*max-concurrent-checkpoints 1",
+        ),
+        ({"unaligned.enabled": "true", "mode": "AT_LEAST_ONCE"}, "needs .*mode EXACTLY_ONCE"),
+        ({"aligned-checkpoint-timeout": "1 s"}, "no effect without .*unaligned.enabled"),
+        ({"unaligned.enabled": "maybe"}, "expected true or false"),
+    ],
+)
+def test_overtaking_that_contradicts_is_refused(given: dict[str, str], said: str) -> None:
+    with pytest.raises(Rejected, match=said):
+        parse_settings({f"execution.checkpointing.{key}": text for key, text in given.items()})
+
+
+def test_every_slot_is_told_how_barriers_are_treated() -> None:
+    settings = parse_settings(
+        {
+            "execution.checkpointing.unaligned.enabled": "true",
+            "execution.checkpointing.aligned-checkpoint-timeout": "30 s",
+        }
+    )
+
+    assert settings.barriers.unaligned
+    assert settings.barriers.aligned_timeout_ms == 30_000
