@@ -37,15 +37,22 @@ class UndecodableEvent(Exception):
 class JournalWriter:
     """Appends events with sequence numbers that have no gaps, across drivers too.
 
-    Needs the run's lease: two writers would interleave their sequences.
+    Needs the run's lease: two writers would interleave their sequences. `check_held` is asked
+    before each line and raises when the lease is lost.
     """
 
     def __init__(
-        self, run_directory: RunDirectory, run_id: RunId, clock: Clock, announce: Announce
+        self,
+        run_directory: RunDirectory,
+        run_id: RunId,
+        clock: Clock,
+        announce: Announce,
+        check_held: Callable[[], None] = lambda: None,
     ) -> None:
         self._run_id = run_id
         self._clock = clock
         self._announce = announce
+        self._check_held = check_held
         self._lock = threading.Lock()
         self._path = path = run_directory.journal_file
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,6 +65,7 @@ class JournalWriter:
         """From any thread. Raises Retryable when the disk takes no more; nothing is then kept."""
         check(isinstance(event, EngineEvent), "only events of the engine are journalled")
         with self._lock:
+            self._check_held()
             envelope = Envelope(
                 sequence=self._sequence + 1,
                 at_ms=self._clock.wall_ms(),

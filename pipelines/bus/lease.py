@@ -74,12 +74,28 @@ class LeaseHeld(Exception):
         return f"The run {self.run_directory.run_id} is driven by {who}."
 
 
+class LeaseLost(Exception):
+    """Somebody else has taken the run over: nothing may be written for it any more."""
+
+    def __init__(self, run_directory: RunDirectory, owner: Owner | None) -> None:
+        who = f"process {owner.pid} on {owner.host}" if owner else "another process"
+        super().__init__(
+            f"The run {run_directory.run_id} was taken over by {who}; this driver stops."
+        )
+
+
 class Lease:
-    """Held until `close` or the death of this process; children do not inherit it."""
+    """Held until `close` or the death of this process; children do not inherit it.
+
+    The lock can still be lost where its file is: deleted, restored from a backup, on a disk that
+    was away. Then another driver takes the run over, and this one finds that out by the record of
+    the owner, which whoever takes over replaces first.
+    """
 
     def __init__(self, run_directory: RunDirectory, descriptor: int) -> None:
         self._directory = run_directory
         self._descriptor: int | None = descriptor
+        self._record = _version_of(run_directory.lease_file)
         os.register_at_fork(after_in_child=self.close)
 
     @classmethod
@@ -95,9 +111,15 @@ class Lease:
         replace_atomically(run_directory.lease_file, msgspec.json.encode(Owner.this_process()))
         return cls(run_directory, descriptor)
 
+    def check_held(self) -> None:
+        """Raises LeaseLost when somebody else has taken the run over. Cheap: one stat."""
+        if not self._is_recorded():
+            raise LeaseLost(self._directory, _recorded_owner(self._directory))
+
     def next_attempt(self) -> Attempt:
-        """A number above all that were ever given out in this run."""
+        """A number above all that were ever given out in this run. Raises LeaseLost."""
         check(self._descriptor is not None, "attempts are numbered under the lease")
+        self.check_held()
         self._directory.attempts.mkdir(exist_ok=True)
         first = self.attempts_so_far() + 1
         for number in range(first, first + ATTEMPT_TRIES_MAX):
@@ -111,7 +133,11 @@ class Lease:
 
     def is_current(self, attempt: Attempt) -> bool:
         """Whether nothing newer was started, by this or by any other driver."""
-        return self._descriptor is not None and attempt == self.attempts_so_far()
+        is_held = self._descriptor is not None and self._is_recorded()
+        return is_held and attempt == self.attempts_so_far()
+
+    def _is_recorded(self) -> bool:
+        return _version_of(self._directory.lease_file) in (self._record, None)
 
     def close(self) -> None:
         if self._descriptor is not None:
@@ -136,6 +162,15 @@ def owner_of(run_directory: RunDirectory) -> Owner | None:
         return None
     owner = _recorded_owner(run_directory)
     return owner if owner is not None and owner.is_alive else None
+
+
+def _version_of(path: Path) -> tuple[int, int] | None:
+    """Differs for every file that ever had this name; None while there is none."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_mtime_ns
 
 
 def _lock_patiently(descriptor: int) -> None:

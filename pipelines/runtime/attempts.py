@@ -217,14 +217,20 @@ class Attempts:
 
     def end(self, reason: CheckpointFailureReason, why: str) -> None:
         """Fence the attempt: its connections close, which ends every slot of it."""
+        if self._host is None:
+            return
+        self.abandon()
+        self._watchers.checkpoints.on_stopped(reason, why)
+        self._fence.on_ended()
+
+    def abandon(self) -> None:
+        """End its slots, and say nothing: somebody else speaks for the run now."""
         host, self._host = self._host, None
         if host is None:
             return
         host.end()
         if self._stages is not None and self._address is not None:
             self._stages.cancel(self._address)
-        self._watchers.checkpoints.on_stopped(reason, why)
-        self._fence.on_ended()
 
     def _deployment(self, host: AttemptHost) -> Deploy:
         spec = self._parts.spec

@@ -40,10 +40,14 @@ log = logging.getLogger("ftdash.driver")
 
 
 def drive(directory: RunDirectory, lease: Lease, open_stages: OpenStages) -> JobStatus:
-    """Until the run is over; what cannot be run as asked is FAILED, with the reason."""
+    """Until the run is over; what cannot be run as asked is FAILED, with the reason.
+
+    Raises LeaseLost when another driver has taken the run over: nothing of this one lives on.
+    """
     clock = SystemClock()
     announce = announcer_from_environment()
-    with JournalWriter(directory, directory.run_id, clock, announce) as journal:
+    run_id = directory.run_id
+    with JournalWriter(directory, run_id, clock, announce, lease.check_held) as journal:
         try:
             return _host(directory, lease, journal, clock, open_stages)
         except Rejected as refusal:

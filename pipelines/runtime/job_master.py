@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from pipelines.bus.inbox import Inbox
 from pipelines.bus.journal import JournalWriter
+from pipelines.bus.lease import LeaseLost
 from pipelines.domain.events import (
     CheckpointTriggered,
     FailureOccurred,
@@ -108,7 +109,20 @@ class JobMaster(CheckpointListener):
         self._events.put(event)
 
     def run(self, stages: StageHost) -> JobStatus:
-        """Until the run is over. Raises Rejected when it cannot start as asked."""
+        """Until the run is over.
+
+        Raises:
+            Rejected: it cannot start as asked.
+            LeaseLost: another driver has taken it over; its slots here end at once.
+        """
+        try:
+            return self._run(stages)
+        except LeaseLost:
+            self._attempts.abandon()
+            self._control.close()
+            raise
+
+    def _run(self, stages: StageHost) -> JobStatus:
         self._record.emit(self._run_started())
         self._attempts.begin_first(stages)
         self._desk.open()

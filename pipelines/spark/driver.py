@@ -2,7 +2,7 @@
 
 Takes the lease of the run, starts Spark and hosts the job master until the run is over. Ends with
 status 0 when the run finished, was stopped or cancelled; 1 when it failed; 3 when somebody else
-holds the lease.
+holds the lease, from the start or since it was taken over.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipelines.bus.lease import Lease, LeaseHeld
+from pipelines.bus.lease import Lease, LeaseHeld, LeaseLost
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.status import JobStatus
 from pipelines.runtime.driving import drive
@@ -38,8 +38,12 @@ def main() -> int:
     except LeaseHeld as held:
         log.error("Not started: %s", held)
         return EXIT_LEASE_HELD
-    with lease:
-        status = drive(directory, lease, spark_stages)
+    try:
+        with lease:
+            status = drive(directory, lease, spark_stages)
+    except LeaseLost as lost:
+        log.error("Stopped: %s", lost)
+        return EXIT_LEASE_HELD
     return EXIT_FAILED if status is JobStatus.FAILED else 0
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from pipelines.bus.lease import Lease, LeaseHeld
+from pipelines.bus.lease import Lease, LeaseHeld, LeaseLost
 from pipelines.domain.faults import PERMISSION
 from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.run import RunDirectory, RunSpec
@@ -154,8 +154,8 @@ def _driver_main(path: str, environment: dict[str, str]) -> None:
     try:
         with Lease.acquire(directory) as lease:
             status = drive(directory, lease, plain_stages)
-    except LeaseHeld as held:
-        logging.error("Not started: %s", held)
+    except (LeaseHeld, LeaseLost) as held:
+        logging.error("Stopped: %s", held)
         os._exit(EXIT_LEASE_HELD)
     os._exit(EXIT_FAILED if status is JobStatus.FAILED else 0)
 

@@ -75,6 +75,22 @@ def test_a_point_damaged_while_the_run_goes_on_is_found_before_a_recovery_needs_
     assert_exact(tmp_path)
 
 
+def test_a_driver_whose_lease_was_taken_over_stops_at_once_and_says_so(tmp_path: Path) -> None:
+    with hosted_run(tmp_path, PACED, settings=SOONER) as run:
+        run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
+        run.directory.lease_lock.unlink()
+        with hosted_run(tmp_path, run_id=run.directory.run_id) as successor:
+            exit_code = run.process.wait(STEP_S)
+            ended = successor.wait_until_over(STEP_S)
+
+    assert exit_code == 3
+    assert "was taken over by process" in run.directory.driver_log.read_text()
+    sequences = [envelope.sequence for envelope in successor.poll()]
+    assert sequences == list(range(1, len(sequences) + 1))
+    assert ended.status is JobStatus.FINISHED
+    assert_exact(tmp_path)
+
+
 @pytest.mark.parametrize("moment", list(KillMoment))
 def test_a_kill_is_answered_when_the_slot_has_died(tmp_path: Path, moment: KillMoment) -> None:
     request_id = RequestId("kill")

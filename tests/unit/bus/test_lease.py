@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pipelines.bus.lease import Lease, LeaseHeld, Owner, owner_of
+from pipelines.bus.lease import Lease, LeaseHeld, LeaseLost, Owner, owner_of
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import Attempt, RunId
 from pipelines.domain.run import RunDirectory
@@ -165,3 +165,20 @@ def hold(directory: RunDirectory, processes: list, way: str = "plain") -> subpro
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     return process
+
+
+def test_a_holder_whose_lock_was_lost_is_stopped_by_whoever_took_over(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    with Lease.acquire(directory) as first:
+        attempt = first.next_attempt()
+        directory.lease_lock.unlink()
+        held_alone = first.is_current(attempt)
+
+        with Lease.acquire(directory) as second:
+            with pytest.raises(LeaseLost, match=f"taken over by process {os.getpid()}"):
+                first.check_held()
+            with pytest.raises(LeaseLost):
+                first.next_attempt()
+            assert (held_alone, first.is_current(attempt)) == (True, False)
+            second.check_held()
+            assert second.next_attempt() == attempt + 1
