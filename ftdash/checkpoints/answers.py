@@ -75,6 +75,7 @@ class ChannelTimeline:
     buffered_bytes: int
     persisted_records: int = 0  # overtaken by the barrier, kept in the checkpoint
     persisted_bytes: int = 0
+    is_over_cap: bool = False
 
 
 @dataclass(frozen=True, slots=True)

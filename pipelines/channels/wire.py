@@ -2,9 +2,9 @@
 
 Forward (writer to reader): OPEN names a channel and gives it a number; SCHEMA and RECORDS carry
 Arrow IPC; DICTIONARIES is a whole Arrow stream of one batch, for schemas with dictionaries;
-ORIGIN says where the next batch of its channel came from; BARRIER, WATERMARK and END are marks.
-Backward: GRANT opens a channel with its capacity, CREDIT gives bytes back, CLOSED says that nobody
-reads the channel any more. Decides what a legal frame is, not what it means.
+ORIGIN says where the next batch of its channel came from; BARRIER, CANCEL, WATERMARK and END are
+marks. Backward: GRANT opens a channel with its capacity, CREDIT gives bytes back, CLOSED says that
+nobody reads the channel any more. Decides what a legal frame is, not what it means.
 """
 
 import socket
@@ -15,13 +15,14 @@ from enum import IntEnum
 import pyarrow as pa
 
 from pipelines.channels.limits import NetworkLimits
-from pipelines.domain.elements import Barrier, EndOfInput, Watermark
+from pipelines.domain.elements import Barrier, CancelCheckpoint, EndOfInput, Mark, Watermark
 from pipelines.domain.errors import ProtocolError
 from pipelines.domain.ids import CheckpointId
 
 HEADER = struct.Struct("<BxxxII")  # kind, channel number, length of the body
 BARRIER = struct.Struct("<qqB")  # checkpoint, trigger time, flags
 WATERMARK = struct.Struct("<q")
+CANCEL = struct.Struct("<q")  # checkpoint
 BYTES = struct.Struct("<Q")
 IS_SAVEPOINT, IS_FINAL, IS_NATIVE, OVERTAKES = 1, 2, 4, 8
 READ_AHEAD_BYTES = 128 << 10  # many small frames in one system call
@@ -39,11 +40,13 @@ class Kind(IntEnum):
     CREDIT = 9
     CLOSED = 10
     ORIGIN = 11
+    CANCEL = 12
 
 
 FIXED_LENGTHS = {
     Kind.BARRIER: BARRIER.size,
     Kind.WATERMARK: WATERMARK.size,
+    Kind.CANCEL: CANCEL.size,
     Kind.END: 0,
     Kind.GRANT: BYTES.size,
     Kind.CREDIT: BYTES.size,
@@ -70,7 +73,7 @@ def bytes_frame(kind: Kind, number: int, count_bytes: int) -> bytes:
     return frame(kind, number, BYTES.pack(count_bytes))
 
 
-def mark_frame(number: int, mark: Barrier | Watermark | EndOfInput) -> bytes:
+def mark_frame(number: int, mark: Mark) -> bytes:
     match mark:
         case Barrier():
             flags = IS_SAVEPOINT * mark.is_savepoint | IS_FINAL * mark.is_final
@@ -78,16 +81,21 @@ def mark_frame(number: int, mark: Barrier | Watermark | EndOfInput) -> bytes:
             flags |= OVERTAKES * mark.overtakes
             body = BARRIER.pack(mark.checkpoint_id, mark.trigger_ms, flags)
             return frame(Kind.BARRIER, number, body)
+        case CancelCheckpoint():
+            return frame(Kind.CANCEL, number, CANCEL.pack(mark.checkpoint_id))
         case Watermark():
             return frame(Kind.WATERMARK, number, WATERMARK.pack(mark.timestamp_ms))
         case EndOfInput():
             return frame(Kind.END, number)
 
 
-def mark_of(received: Frame) -> Barrier | Watermark | EndOfInput:
+def mark_of(received: Frame) -> Mark:
     match received.kind:
         case Kind.BARRIER:
             return _barrier_of(received)
+        case Kind.CANCEL:
+            (checkpoint_id,) = CANCEL.unpack(received.body)
+            return CancelCheckpoint(CheckpointId(checkpoint_id))
         case Kind.WATERMARK:
             return Watermark(*WATERMARK.unpack(received.body))
         case Kind.END:

@@ -37,6 +37,13 @@ class Barrier:
 
 
 @dataclass(frozen=True, slots=True)
+class CancelCheckpoint:
+    """In the place of a barrier: whoever sends it will never cut `checkpoint_id`."""
+
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
 class Watermark:
     """No record with a timestamp at or below `timestamp_ms` (epoch, UTC) follows."""
 
@@ -48,4 +55,5 @@ class EndOfInput:
     """The last element of a channel."""
 
 
-Element = Records | Barrier | Watermark | EndOfInput
+Mark = Barrier | CancelCheckpoint | Watermark | EndOfInput
+Element = Records | Mark

@@ -15,6 +15,7 @@ class ChannelAlignment(msgspec.Struct, frozen=True, kw_only=True):
     buffered_bytes: int
     persisted_records: int = 0  # in flight, overtaken by the barrier, kept in the snapshot
     persisted_bytes: int = 0
+    is_over_cap: bool = False  # it held back more than the setting allows
 
 
 class SubtaskPhases(msgspec.Struct, frozen=True, kw_only=True):

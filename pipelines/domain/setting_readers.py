@@ -109,6 +109,11 @@ def number_within(least: float, most: float, *, above_least: bool = False) -> Re
     return read
 
 
+def no_size_or(size: Reader) -> Reader:
+    """0 needs no unit."""
+    return lambda text: 0 if text == "0" else size(text)
+
+
 def true_or_false(text: str) -> bool:
     choice = {"true": True, "false": False}.get(text.lower())
     if choice is None:

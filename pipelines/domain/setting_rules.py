@@ -7,7 +7,7 @@ themselves are refused by `setting_readers`.
 from collections.abc import Callable
 
 from pipelines.domain.errors import Rejected
-from pipelines.domain.settings import CheckpointingMode, CheckpointStorage, Settings
+from pipelines.domain.settings import CapAction, CheckpointingMode, CheckpointStorage, Settings
 
 Rule = Callable[[Settings], str | None]
 """None: no objection. Otherwise the sentence for the person who set both."""
@@ -90,6 +90,31 @@ def _timeout_needs_overtaking(settings: Settings) -> str | None:
     )
 
 
+def _cap_needs_alignment(settings: Settings) -> str | None:
+    has_cap = settings.channel_cap_bytes or settings.subtask_cap_bytes
+    key = "execution.checkpointing.alignment-buffer"
+    if has_cap and settings.checkpointing_mode is not CheckpointingMode.EXACTLY_ONCE:
+        return (
+            f"{key}.max-size-per-channel and -per-subtask have no effect with"
+            f" execution.checkpointing.mode {settings.checkpointing_mode}, which holds nothing"
+            " back; leave them out."
+        )
+    if settings.cap_action is CapAction.WAIT:
+        return None
+    if not has_cap:
+        return (
+            f"{key}.when-exceeded is {settings.cap_action}, but no cap is set; set"
+            f" {key}.max-size-per-channel or {key}.max-size-per-subtask."
+        )
+    if settings.cap_action is CapAction.UNALIGNED and settings.max_concurrent_checkpoints != 1:
+        return (
+            f"{key}.when-exceeded unaligned needs"
+            " execution.checkpointing.max-concurrent-checkpoints 1, not"
+            f" {settings.max_concurrent_checkpoints}: records in flight belong to one checkpoint."
+        )
+    return None
+
+
 RULES: tuple[Rule, ...] = (
     _heartbeats_fit_their_timeout,
     _memory_has_no_directory,
@@ -98,4 +123,5 @@ RULES: tuple[Rule, ...] = (
     _overtaking_needs_exactly_once,
     _overtaking_is_done_by_one,
     _timeout_needs_overtaking,
+    _cap_needs_alignment,
 )

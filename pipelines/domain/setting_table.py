@@ -10,10 +10,12 @@ from pipelines.domain.setting_readers import (
     Definition,
     count_of_at_least,
     duration_of_at_least,
+    memory_of_at_least,
+    no_size_or,
     one_of,
     true_or_false,
 )
-from pipelines.domain.settings import CheckpointingMode
+from pipelines.domain.settings import CapAction, CheckpointingMode
 from pipelines.domain.state_settings import STATE_DEFINITIONS
 from pipelines.domain.storage_settings import STORAGE_DEFINITIONS
 
@@ -92,6 +94,31 @@ DEFINITIONS = (
         duration_of_at_least(0),
         "With unaligned checkpoints: for so long after its trigger a checkpoint aligns, and only"
         " then its barriers start to overtake. 0: they overtake from the start.",
+    ),
+    Definition(
+        _CHECKPOINTING + "alignment-buffer.max-size-per-channel",
+        "channel_cap_bytes",
+        "0",
+        no_size_or(memory_of_at_least(1 << 10)),
+        "The most that one input of a subtask may hold back while the others' barriers are awaited;"
+        " 0: no cap. In any case it holds at most 8 mb and one batch: then its writer waits. Ours;"
+        " Flink has no cap any more.",
+    ),
+    Definition(
+        _CHECKPOINTING + "alignment-buffer.max-size-per-subtask",
+        "subtask_cap_bytes",
+        "0",
+        no_size_or(memory_of_at_least(1 << 10)),
+        "The same for all inputs of a subtask together.",
+    ),
+    Definition(
+        _CHECKPOINTING + "alignment-buffer.when-exceeded",
+        "cap_action",
+        "wait",
+        one_of(CapAction),
+        "wait: the checkpoint goes on and shows who was beyond the cap. unaligned: its barriers"
+        " start to overtake (a savepoint waits). abort: the subtask declines the checkpoint, and"
+        " whoever waits for it downstream is told at once.",
     ),
     *RECOVERY_DEFINITIONS,
     *STATE_DEFINITIONS,

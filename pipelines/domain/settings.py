@@ -19,12 +19,23 @@ class CheckpointingMode(StrEnum):
     AT_LEAST_ONCE = "AT_LEAST_ONCE"
 
 
+class CapAction(StrEnum):
+    """What follows when more is held back than the cap allows."""
+
+    WAIT = "wait"
+    UNALIGNED = "unaligned"
+    ABORT = "abort"
+
+
 class BarrierOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How the subtasks of a run treat barriers; every slot is told."""
 
     mode: CheckpointingMode
     unaligned: bool = False  # barriers may overtake records
     aligned_timeout_ms: int = 0  # for so long they align first
+    channel_cap_bytes: int = 0  # held back while aligning; 0: no cap
+    subtask_cap_bytes: int = 0
+    cap_action: CapAction = CapAction.WAIT
 
 
 class StateBackendType(StrEnum):
@@ -73,6 +84,9 @@ class Settings:
     checkpointing_mode: CheckpointingMode
     unaligned: bool
     aligned_timeout_ms: int
+    channel_cap_bytes: int
+    subtask_cap_bytes: int
+    cap_action: CapAction
     restart_strategy: RestartStrategy
     fixed_delay_attempts: int
     fixed_delay_ms: int
@@ -107,6 +121,9 @@ class Settings:
             mode=self.checkpointing_mode,
             unaligned=self.unaligned,
             aligned_timeout_ms=self.aligned_timeout_ms,
+            channel_cap_bytes=self.channel_cap_bytes,
+            subtask_cap_bytes=self.subtask_cap_bytes,
+            cap_action=self.cap_action,
         )
 
     @property

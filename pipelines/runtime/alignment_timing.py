@@ -1,6 +1,6 @@
 """Measures a subtask's part in its checkpoints: arrivals of barriers and holding back."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -29,7 +29,9 @@ class Alignment:
     def alignment_ms(self) -> float:
         return max(self._arrivals.values(), default=self.first_ms) - self.first_ms
 
-    def channels(self, statistics: Iterable[ChannelStatistics]) -> list[ChannelAlignment]:
+    def channels(
+        self, statistics: Iterable[ChannelStatistics], over_cap: Collection[ChannelId] = ()
+    ) -> list[ChannelAlignment]:
         """Called when the last barrier is in, before anything is resumed."""
         queued = {s.channel: s for s in statistics if s.held_back}
         last_ms = self.first_ms + self.alignment_ms
@@ -40,6 +42,7 @@ class Alignment:
                 blocked_ms=last_ms - arrived_ms if channel in queued else 0.0,
                 buffered_records=queued[channel].queued_records if channel in queued else 0,
                 buffered_bytes=queued[channel].queued_bytes if channel in queued else 0,
+                is_over_cap=channel in over_cap,
             )
             for channel, arrived_ms in self._arrivals.items()
         ]

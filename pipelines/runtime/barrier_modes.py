@@ -6,7 +6,7 @@ from pipelines.domain.clock import Clock
 from pipelines.domain.elements import Barrier
 from pipelines.domain.graph import EdgeKind, Vertex
 from pipelines.domain.ids import ChannelId
-from pipelines.domain.settings import BarrierOptions, CheckpointingMode
+from pipelines.domain.settings import BarrierOptions, CapAction, CheckpointingMode
 from pipelines.protocol.alignment import BarrierAligner
 from pipelines.protocol.barrier_handling import BarrierHandler
 from pipelines.protocol.barrier_tracking import BarrierTracker
@@ -19,7 +19,7 @@ def handler_for(
     match options.mode:
         case CheckpointingMode.AT_LEAST_ONCE:
             return BarrierTracker(inputs)
-        case CheckpointingMode.EXACTLY_ONCE if options.unaligned and _may_record(vertex):
+        case CheckpointingMode.EXACTLY_ONCE if _may_overtake(options) and _may_record(vertex):
             return UnalignedBarriers(inputs)
         case CheckpointingMode.EXACTLY_ONCE:
             return BarrierAligner(inputs)
@@ -28,10 +28,9 @@ def handler_for(
 def turns_at_ms(barrier: Barrier, options: BarrierOptions, clock: Clock) -> float | None:
     """When an aligned barrier starts to overtake, monotonic; None: never.
 
-    The time counts from the trigger, so that it does not add up from hop to hop. Savepoints and
-    final checkpoints hold no records in flight, so that anybody can take them over.
+    The time counts from the trigger, so that it does not add up from hop to hop.
     """
-    if not options.unaligned or barrier.is_savepoint or barrier.is_final:
+    if not options.unaligned or not may_turn(barrier):
         return None
     since_trigger_ms = clock.wall_ms() - barrier.trigger_ms
     left_ms = options.aligned_timeout_ms - max(0, since_trigger_ms)  # clocks may be stepped
@@ -40,8 +39,16 @@ def turns_at_ms(barrier: Barrier, options: BarrierOptions, clock: Clock) -> floa
 
 def overtakes_at_once(barrier: Barrier, options: BarrierOptions) -> bool:
     """Whether a source sends it as one that overtakes."""
-    may_turn = options.unaligned and not barrier.is_savepoint and not barrier.is_final
-    return may_turn and options.aligned_timeout_ms == 0
+    return options.unaligned and may_turn(barrier) and options.aligned_timeout_ms == 0
+
+
+def may_turn(barrier: Barrier) -> bool:
+    """Savepoints and final checkpoints hold no records in flight, so that anybody can take them."""
+    return not barrier.is_savepoint and not barrier.is_final
+
+
+def _may_overtake(options: BarrierOptions) -> bool:
+    return options.unaligned or options.cap_action is CapAction.UNALIGNED
 
 
 def _may_record(vertex: Vertex) -> bool:

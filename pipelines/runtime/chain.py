@@ -15,7 +15,7 @@ from pipelines.domain.elements import (
     MAX_WATERMARK_MS,
     MIN_WATERMARK_MS,
     Barrier,
-    EndOfInput,
+    Mark,
     Watermark,
 )
 from pipelines.domain.graph import NodeKind, Vertex
@@ -161,7 +161,7 @@ class OperatorChain:
         except Exception as error:
             raise located(uid, None, error) from error
 
-    def broadcast(self, mark: Watermark | Barrier | EndOfInput) -> None:
+    def broadcast(self, mark: Mark) -> None:
         for node in self._ordered:
             for exchange in node.exchanges:
                 exchange.broadcast(mark)

@@ -4,36 +4,43 @@ import os
 import signal
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import chain
 
 import pyarrow as pa
 
 from pipelines.channels.channel import ChannelStatistics, InputGate
-from pipelines.domain.elements import MIN_WATERMARK_MS, Barrier, EndOfInput, Records, Watermark
+from pipelines.domain.elements import (
+    MIN_WATERMARK_MS,
+    Barrier,
+    CancelCheckpoint,
+    EndOfInput,
+    Records,
+    Watermark,
+)
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import ChannelId, CheckpointId
-from pipelines.domain.settings import BarrierOptions
+from pipelines.domain.phases import ChannelAlignment
+from pipelines.domain.settings import BarrierOptions, CapAction
 from pipelines.domain.snapshots import Json
 from pipelines.protocol.barrier_handling import BarrierHandler
+from pipelines.protocol.buffer_cap import BufferCap
 from pipelines.protocol.effects import (
     Abort,
     AlignmentEffect,
     AllArrived,
     Block,
+    CancelDownstream,
     Overtake,
     Resume,
     Snapshot,
 )
 from pipelines.protocol.unaligned import UnalignedBarriers
 from pipelines.protocol.watermarks import WatermarkMerger
-from pipelines.runtime.alignment_timing import AlignmentTiming, with_persisted
-from pipelines.runtime.barrier_modes import turns_at_ms
-from pipelines.runtime.in_flight import InFlightRecords
+from pipelines.runtime.alignment_buffers import CAP_STEP_MS, AlignmentBuffers
+from pipelines.runtime.alignment_timing import Alignment, AlignmentTiming, with_persisted
+from pipelines.runtime.barrier_modes import may_turn, turns_at_ms
+from pipelines.runtime.in_flight import Beginning, InFlightRecords, beginning
 from pipelines.runtime.subtask import IDLE_WAIT_MS, Subtask, end_of_stream
-
-_Restored = Watermark | tuple[int, pa.RecordBatch]
-"""A mark for downstream, or port and rows."""
 
 
 class GateFeed:
@@ -56,10 +63,12 @@ class GateFeed:
         self._barriers = barriers
         self._turning = handler if isinstance(handler, UnalignedBarriers) else None
         self._alarm: tuple[CheckpointId, float] | None = None  # when an alignment is left
-        self._begin = _restored(in_flight, restored_watermark_ms)
+        self._begin = beginning(in_flight, restored_watermark_ms)
         if self._turning is not None:
             gate.announce_barriers()
         self._watermarks = WatermarkMerger(ports, restored_watermark_ms)
+        cap = BufferCap(barriers.channel_cap_bytes, barriers.subtask_cap_bytes)
+        self._buffers = AlignmentBuffers(gate, cap)
         self._dies_aligning = False
 
     @property
@@ -68,7 +77,8 @@ class GateFeed:
 
     @property
     def wait_ms(self) -> float:
-        return IDLE_WAIT_MS
+        looks_at_buffers = self._buffers.cap.is_set and self._handler.aligning_id is not None
+        return CAP_STEP_MS if looks_at_buffers else IDLE_WAIT_MS
 
     @property
     def due_ms(self) -> float | None:
@@ -80,7 +90,12 @@ class GateFeed:
 
     def attend(self, subtask: Subtask) -> bool:
         """Barriers that are announced, and alignments whose time is up."""
-        if self._turning is None or self._begin is not None:
+        if self._begin is not None:
+            return False
+        return self._attend_to_barriers(subtask) or self._attend_to_buffers(subtask)
+
+    def _attend_to_barriers(self, subtask: Subtask) -> bool:
+        if self._turning is None:
             return False
         announced = self._gate.poll_announced()
         if announced is not None:
@@ -107,6 +122,8 @@ class GateFeed:
                 self._on_event_time(self._watermarks.on_watermark(channel, timestamp_ms), subtask)
             case Barrier():
                 self._on_barrier(channel, element, subtask)
+            case CancelCheckpoint(checkpoint_id):
+                self._carry_out(self._handler.on_cancelled(channel, checkpoint_id), subtask)
             case EndOfInput():
                 self._on_end(channel, subtask)
         return True
@@ -140,8 +157,8 @@ class GateFeed:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _take_restored(
-        self, begin: Iterator[_Restored], subtask: Subtask
-    ) -> Iterator[_Restored] | None:
+        self, begin: Iterator[Beginning], subtask: Subtask
+    ) -> Iterator[Beginning] | None:
         """One element; barriers wait until there is none left."""
         match next(begin, None):
             case None:
@@ -171,6 +188,24 @@ class GateFeed:
         if due_ms is not None and is_newer and not barrier.overtakes:
             self._alarm = (barrier.checkpoint_id, due_ms)
 
+    def _attend_to_buffers(self, subtask: Subtask) -> bool:
+        """Whether something was done because more is held back than the cap allows."""
+        checkpoint_id = self._handler.aligning_id
+        excess = self._buffers.excess(checkpoint_id)
+        if excess is None or checkpoint_id is None:
+            return False
+        match self._barriers.cap_action:
+            case CapAction.WAIT:
+                return False  # its phases say so
+            case CapAction.UNALIGNED:
+                if self._turning is None or not may_turn(self._timing.of(checkpoint_id).barrier):
+                    return False
+                self._carry_out(self._turning.on_time_is_up(checkpoint_id), subtask)
+            case CapAction.ABORT:
+                subtask.decline(checkpoint_id, excess)
+                self._carry_out(self._handler.on_aborted(checkpoint_id), subtask)
+        return True
+
     def _carry_out(self, effects: list[AlignmentEffect], subtask: Subtask) -> None:
         for effect in effects:
             match effect:
@@ -186,6 +221,8 @@ class GateFeed:
                     subtask.give_up(checkpoint_id)
                 case Overtake(checkpoint_id, unread):
                     self._overtake(checkpoint_id, unread, subtask)
+                case CancelDownstream(checkpoint_id):
+                    subtask.chain.broadcast(CancelCheckpoint(checkpoint_id))
                 case AllArrived(checkpoint_id):
                     self._finish_recording(checkpoint_id, subtask)
 
@@ -195,8 +232,12 @@ class GateFeed:
             alignment.barrier,
             alignment.start_delay_ms,
             alignment.alignment_ms,
-            alignment.channels(self._gate.statistics()),
+            self._channels(alignment),
         )
+
+    def _channels(self, alignment: Alignment) -> list[ChannelAlignment]:
+        over_cap = self._buffers.over_cap(alignment.barrier.checkpoint_id)
+        return alignment.channels(self._gate.statistics(), over_cap)
 
     def _overtake(
         self, checkpoint_id: CheckpointId, unread: frozenset[ChannelId], subtask: Subtask
@@ -213,7 +254,7 @@ class GateFeed:
         now_ms = subtask.clock.monotonic_ms()
         for channel in batches:  # those that were announced before their alignment was left
             alignment.on_barrier(channel, now_ms)
-        channels = with_persisted(alignment.channels(self._gate.statistics()), recorded)
+        channels = with_persisted(self._channels(alignment), recorded)
         subtask.inputs_recorded(checkpoint_id, alignment.alignment_ms, channels, recorded)
 
     def _on_end(self, channel: ChannelId, subtask: Subtask) -> None:
@@ -225,17 +266,3 @@ class GateFeed:
     def _on_event_time(self, timestamp_ms: int | None, subtask: Subtask) -> None:
         if timestamp_ms is not None:
             subtask.chain.on_watermark(timestamp_ms)
-
-
-def _restored(
-    in_flight: Iterable[tuple[int, pa.RecordBatch]], watermark_ms: int | None
-) -> Iterator[_Restored] | None:
-    """What comes before the first new element, if anything does.
-
-    A watermark that was in flight at the cut was not kept, so downstream is told anew how far
-    event time had come here.
-    """
-    marks = [] if watermark_ms is None else [Watermark(watermark_ms)]
-    everything: Iterator[_Restored] = chain(marks, in_flight)
-    first = next(everything, None)
-    return None if first is None else chain([first], everything)

@@ -1,20 +1,24 @@
 """Records that a barrier has overtaken on one channel: channel state, as it is cut and restored."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 
 from pipelines.channels.channel import Output
 from pipelines.channels.credit import cost_of
-from pipelines.domain.elements import Barrier, Records
+from pipelines.domain.elements import Barrier, Records, Watermark
 from pipelines.domain.graph import EdgeKind, Vertex, VertexInput
 from pipelines.domain.ids import ChannelEnds, ChannelId, channel_ends
 from pipelines.domain.key_groups import KeyGroupRange, range_of
 from pipelines.domain.snapshots import FileHandle, InFlightHandle, Manifest
 from pipelines.state.hashing import key_groups, key_hashes
+
+Beginning = Watermark | tuple[int, pa.RecordBatch]
+"""A mark for downstream, or port and rows."""
 
 ReadFile = Callable[[FileHandle], Iterator[pa.RecordBatch]]
 
@@ -93,3 +97,17 @@ class InFlightShare:
         own, maximum = self._own_range(), self.manifest.max_parallelism
         groups = key_groups(key_hashes(batch, edge.hash_by), maximum).astype(np.int64)
         return batch.filter(pa.array((groups >= own.first) & (groups <= own.last)))
+
+
+def beginning(
+    in_flight: Iterable[tuple[int, pa.RecordBatch]], watermark_ms: int | None
+) -> Iterator[Beginning] | None:
+    """What comes before the first new element, if anything does.
+
+    A watermark that was in flight at the cut was not kept, so downstream is told anew how far
+    event time had come here.
+    """
+    marks = [] if watermark_ms is None else [Watermark(watermark_ms)]
+    everything: Iterator[Beginning] = chain(marks, in_flight)
+    first = next(everything, None)
+    return None if first is None else chain([first], everything)

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from pipelines.channels.channel import ChannelClosed, ChannelStatistics
 from pipelines.domain.clock import Clock
-from pipelines.domain.elements import Barrier, EndOfInput
+from pipelines.domain.elements import Barrier, CancelCheckpoint, EndOfInput
 from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import CheckpointId
@@ -227,6 +227,11 @@ class Subtask(threading.Thread):
             gathering.on_inputs(alignment_ms, channels, recorded)
             self._upload_if_complete()
 
+    def decline(self, checkpoint_id: CheckpointId, why: str) -> None:
+        """It will not be cut here: tell the coordinator, and downstream in the stream itself."""
+        self.reporter.declined(self.place, checkpoint_id, CheckpointDeclined(why))
+        self.chain.broadcast(CancelCheckpoint(checkpoint_id))
+
     def give_up(self, checkpoint_id: CheckpointId) -> None:
         """Drop what is being gathered for it, or for an older one."""
         gathering = self._gathering
@@ -351,8 +356,14 @@ class Subtask(threading.Thread):
         return min([longest_ms, *(max(0.0, due - now_ms) for due in dues if due is not None)])
 
 
+class CheckpointDeclined(Exception):
+    """This subtask will not take part in a checkpoint, for the reason that it says."""
+
+
 def failure_reason(error: Exception) -> CheckpointFailureReason:
-    """Whatever goes wrong on an upload thread is the asynchronous phase's failure."""
+    """Whatever else goes wrong, on an upload thread, is the asynchronous phase's failure."""
+    if isinstance(error, CheckpointDeclined):
+        return CheckpointFailureReason.CHECKPOINT_DECLINED
     return CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION
 
 
