@@ -4,8 +4,10 @@ import socket
 from dataclasses import dataclass, field
 
 from pipelines.channels.channel import PeerAddress
+from pipelines.channels.connection import Connection
 from pipelines.channels.handshake import prove_token
 from pipelines.channels.limits import NetworkLimits
+from pipelines.channels.tls import Tls
 from pipelines.domain.errors import ProtocolError, Retryable
 from pipelines.domain.ids import Attempt
 
@@ -23,7 +25,9 @@ def audience_of(slot: int) -> str:
     return f"data port of slot {slot}"
 
 
-def dial(peer: PeerAddress, own: Credentials, limits: NetworkLimits) -> socket.socket:
+def dial(
+    peer: PeerAddress, own: Credentials, limits: NetworkLimits, tls: Tls | None = None
+) -> Connection:
     """A connection on which both ends have proved themselves.
 
     Raises Retryable if the peer cannot be reached, ProtocolError if one side refuses the other.
@@ -31,10 +35,14 @@ def dial(peer: PeerAddress, own: Credentials, limits: NetworkLimits) -> socket.s
     where = f"slot {peer.slot} at {peer.host}:{peer.port}"
     address, timeout_s = (peer.host, peer.port), limits.connect_timeout_ms / 1000
     try:
-        connection = socket.create_connection(address, timeout_s)
+        dialled = socket.create_connection(address, timeout_s)
     except OSError as error:
         raise Retryable(f"{where} cannot be reached: {error}") from error
+    connection: Connection = dialled
     try:
+        tune(dialled)
+        if tls is not None:
+            connection = tls.connect(dialled, limits.handshake_timeout_ms)
         _prove(connection, peer, own, limits)
     except ProtocolError as error:
         connection.close()
@@ -52,9 +60,8 @@ def tune(connection: socket.socket) -> None:
 
 
 def _prove(
-    connection: socket.socket, peer: PeerAddress, own: Credentials, limits: NetworkLimits
+    connection: Connection, peer: PeerAddress, own: Credentials, limits: NetworkLimits
 ) -> None:
-    tune(connection)
     prove_token(
         connection,
         own.token,

@@ -11,13 +11,13 @@ is admitted; encrypts nothing. Data ports use it and so does the driver's contro
 
 import hmac
 import secrets
-import socket
 import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from pipelines.channels.connection import Connection
 from pipelines.domain.errors import ProtocolError
 from pipelines.domain.ids import Attempt
 
@@ -41,6 +41,7 @@ class Refusal(StrEnum):
     WRONG_TOKEN = "it does not know the token of the attempt, or meant to reach another peer"
     DUPLICATE = "its slot has connected before"
     TOO_MANY = "too many connections are being examined"
+    NOT_TRUSTED = "it has no certificate of this installation's authority, or speaks no TLS"
 
 
 ADMITTED = 0
@@ -74,7 +75,7 @@ Admit = Callable[[Claim], Refusal | None]
 
 
 def verify_token(
-    connection: socket.socket,
+    connection: Connection,
     token: str,
     *,
     attempt: Attempt,
@@ -103,7 +104,7 @@ def verify_token(
 
 
 def prove_token(
-    connection: socket.socket,
+    connection: Connection,
     token: str,
     *,
     attempt: Attempt,
@@ -136,7 +137,7 @@ class _Unanswered(ProtocolError):
     """The other side went away or took too long."""
 
 
-def _challenge(connection: socket.socket, timeout_ms: int) -> tuple[bytes, bytes]:
+def _challenge(connection: Connection, timeout_ms: int) -> tuple[bytes, bytes]:
     deadline = time.monotonic() + timeout_ms / 1000
     hello = PROTOCOL + secrets.token_bytes(NONCE_BYTES)
     connection.settimeout(timeout_ms / 1000)
@@ -172,7 +173,7 @@ def _proof(secret: bytes, side: bytes, hello: bytes, said: bytes) -> bytes:
     return hmac.digest(secret, side + hello + said, "sha256")
 
 
-def _receive(connection: socket.socket, count: int, deadline: float) -> bytes:
+def _receive(connection: Connection, count: int, deadline: float) -> bytes:
     """Exactly `count` bytes, all of them before the deadline however slowly they come."""
     received = b""
     while len(received) < count:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from pipelines.channels.channel import ChannelClosed
+from pipelines.channels.connection import Connection
 from pipelines.channels.gate import Gate, Inlet, Writer
 from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.origins import origin_of
@@ -60,7 +61,7 @@ class IncomingConnection:
 
     def __init__(
         self,
-        connection: socket.socket,
+        connection: Connection,
         peer_slot: int,
         directory: GateDirectory,
         limits: NetworkLimits,

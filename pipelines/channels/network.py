@@ -8,13 +8,13 @@ Owns the connections and their threads; decides that a connection lost before th
 channels is a failure of the attempt.
 """
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from pipelines.channels.channel import ChannelClosed, Output, PeerAddress
+from pipelines.channels.connection import Connection
 from pipelines.channels.dialing import Credentials, dial
 from pipelines.channels.directory import RegisteredGates
 from pipelines.channels.gate import Gate
@@ -24,10 +24,11 @@ from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.local import LocalOutput
 from pipelines.channels.remote import OutgoingConnection
 from pipelines.channels.server import DataServer, RefusedConnection, start_thread
+from pipelines.channels.tls import Tls
 from pipelines.domain.errors import check
 from pipelines.domain.ids import Attempt, ChannelId
 
-Connection = IncomingConnection | OutgoingConnection
+PeerConnection = IncomingConnection | OutgoingConnection
 MIN_TOKEN_LENGTH = 16
 
 
@@ -56,11 +57,14 @@ class SlotNetwork:
         on_failure: Callable[[str], None],
         on_refused: Callable[[RefusedConnection], None] = lambda refused: None,
         host: str = "127.0.0.1",
+        bind_host: str | None = None,
+        tls: Tls | None = None,
         limits: NetworkLimits | None = None,
     ) -> None:
         check(len(token) >= MIN_TOKEN_LENGTH, "the attempt's token is long enough to be a secret")
         self._own = Credentials(slot, attempt, token)
         self._host = host
+        self._tls = tls
         self._limits = limits or NetworkLimits()
         self._on_failure = on_failure
         self._gates = RegisteredGates()
@@ -68,11 +72,12 @@ class SlotNetwork:
         self._is_closed = False
         self._outgoing: dict[int, OutgoingConnection] = {}
         self._incoming: list[IncomingConnection] = []
-        self._threads: dict[Connection, threading.Thread] = {}
+        self._threads: dict[PeerConnection, threading.Thread] = {}
         self._server = DataServer(
             self._own,
-            host,
+            bind_host or host,
             self._limits,
+            tls,
             serve=self._serve,
             on_refused=on_refused,
             on_broken=self._fail,
@@ -80,7 +85,7 @@ class SlotNetwork:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port of the data port, for the peers."""
+        """Host and port of the data port, as the peers reach it."""
         return self._host, self._server.port
 
     def register_gate(self, gate: Gate) -> None:
@@ -128,7 +133,7 @@ class SlotNetwork:
         for writing in outgoing:
             writing.finish()
         self._wait_for_end_of(outgoing)
-        everything: list[Connection] = [*outgoing, *incoming]
+        everything: list[PeerConnection] = [*outgoing, *incoming]
         for connection in everything:
             connection.shut_down()
         self._wait_for_end_of(everything)
@@ -137,7 +142,7 @@ class SlotNetwork:
 
     def _connect(self, peer: PeerAddress) -> None:
         outgoing = self._connection_to(peer.slot)
-        outgoing.start(dial(peer, self._own, self._limits))
+        outgoing.start(dial(peer, self._own, self._limits, self._tls))
         name = f"credit from slot {peer.slot}"
         with self._lock:
             check(outgoing not in self._threads, "a peer is connected once", slot=peer.slot)
@@ -151,7 +156,7 @@ class SlotNetwork:
                 self._outgoing[peer_slot] = OutgoingConnection(peer_slot, self._limits)
             return self._outgoing[peer_slot]
 
-    def _serve(self, connection: socket.socket, claim: Claim) -> None:
+    def _serve(self, connection: Connection, claim: Claim) -> None:
         incoming = IncomingConnection(connection, claim.slot, self._gates, self._limits)
         with self._lock:
             self._incoming.append(incoming)
@@ -161,7 +166,7 @@ class SlotNetwork:
             incoming.shut_down()
         self._supervise(incoming)
 
-    def _supervise(self, connection: Connection) -> None:
+    def _supervise(self, connection: PeerConnection) -> None:
         lost_because: Exception | None = None
         try:
             connection.run()
@@ -179,7 +184,7 @@ class SlotNetwork:
         if not is_closed:
             self._on_failure(reason)
 
-    def _wait_for_end_of(self, connections: Sequence[Connection]) -> None:
+    def _wait_for_end_of(self, connections: Sequence[PeerConnection]) -> None:
         deadline = time.monotonic() + self._limits.close_timeout_ms / 1000
         with self._lock:
             threads = [self._threads[c] for c in connections if c in self._threads]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from pipelines.channels.channel import ChannelClosed
+from pipelines.channels.connection import Connection
 from pipelines.channels.credit import Credit
 from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.origins import origin_frame
@@ -92,7 +93,7 @@ class OutgoingConnection:
     def __init__(self, peer_slot: int, limits: NetworkLimits) -> None:
         self.peer_slot = peer_slot
         self.sent_bytes = 0
-        self._connection: socket.socket | None = None
+        self._connection: Connection | None = None
         self._limits = limits
         self._reason = f"the connection to slot {peer_slot} has ended"
         self._outputs: dict[int, RemoteOutput] = {}
@@ -116,7 +117,7 @@ class OutgoingConnection:
                 self._send([frame(Kind.OPEN, number, name)])
         return output
 
-    def start(self, connection: socket.socket) -> None:
+    def start(self, connection: Connection) -> None:
         """The peer has been reached: open the channels that wait for it. Raises ChannelClosed."""
         with self._sending:
             if self._is_closed:
@@ -173,7 +174,7 @@ class OutgoingConnection:
             self.shut_down()  # so that `run` ends and the loss is reported
             raise ChannelClosed(f"{self._reason}: {error}") from error
 
-    def _connected(self) -> socket.socket:
+    def _connected(self) -> Connection:
         if self._connection is None:
             raise InvariantViolated(f"nothing is sent to slot {self.peer_slot} before it answers")
         return self._connection
@@ -202,7 +203,7 @@ class OutgoingConnection:
             raise ProtocolError(f"an illegal {received.kind.name} frame for {output.channel}")
 
 
-def _send_all(connection: socket.socket, parts: Sequence[bytes | pa.Buffer]) -> int:
+def _send_all(connection: Connection, parts: Sequence[bytes | pa.Buffer]) -> int:
     """Gathers the parts in one system call where the kernel takes them all."""
     views = [memoryview(part).cast("B") for part in parts]
     sent = connection.sendmsg(views)

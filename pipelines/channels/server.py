@@ -10,11 +10,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pipelines.channels.connection import Connection
 from pipelines.channels.dialing import Credentials, audience_of, tune
 from pipelines.channels.handshake import Claim, HandshakeRefused, Refusal, verify_token
 from pipelines.channels.limits import NetworkLimits
+from pipelines.channels.tls import Tls
 
-Serve = Callable[[socket.socket, Claim], None]
+Serve = Callable[[Connection, Claim], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class DataServer:
         own: Credentials,
         host: str,
         limits: NetworkLimits,
+        tls: Tls | None,
         *,
         serve: Serve,
         on_refused: Callable[[RefusedConnection], None],
@@ -44,6 +47,7 @@ class DataServer:
     ) -> None:
         self._own = own
         self._limits = limits
+        self._tls = tls
         self._serve = serve
         self._on_refused = on_refused
         self._on_broken = on_broken
@@ -99,8 +103,12 @@ class DataServer:
         connection.close()
         self._refuse(Refusal.TOO_MANY, address, None)
 
-    def _prove_and_serve(self, connection: socket.socket, address: str) -> None:
+    def _prove_and_serve(self, accepted: socket.socket, address: str) -> None:
+        connection: Connection = accepted
         try:
+            tune(accepted)
+            if self._tls is not None:
+                connection = self._tls.accept(accepted, self._limits.handshake_timeout_ms)
             claim = self._prove(connection)
         except HandshakeRefused as refused:
             connection.close()
@@ -108,11 +116,10 @@ class DataServer:
             return
         finally:
             with self._admission:
-                self._proving.discard(connection)
+                self._proving.discard(accepted)
         self._serve(connection, claim)
 
-    def _prove(self, connection: socket.socket) -> Claim:
-        tune(connection)
+    def _prove(self, connection: Connection) -> Claim:
         return verify_token(
             connection,
             self._own.token,

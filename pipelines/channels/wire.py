@@ -14,6 +14,7 @@ from enum import IntEnum
 
 import pyarrow as pa
 
+from pipelines.channels.connection import Connection
 from pipelines.channels.limits import NetworkLimits
 from pipelines.domain.elements import Barrier, CancelCheckpoint, EndOfInput, Mark, Watermark
 from pipelines.domain.errors import ProtocolError
@@ -131,7 +132,7 @@ class FrameReader:
     """
 
     def __init__(
-        self, connection: socket.socket, expected: frozenset[Kind], limits: NetworkLimits
+        self, connection: Connection, expected: frozenset[Kind], limits: NetworkLimits
     ) -> None:
         self._connection = connection
         self._expected = expected

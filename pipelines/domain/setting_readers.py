@@ -68,6 +68,15 @@ def count_of_at_least(least: int) -> Reader:
     return read
 
 
+def count_within(least: int, most: int) -> Reader:
+    def read(text: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,10}", text) or not least <= int(text) <= most:
+            raise ValueError(f"expected a whole number from {least} to {most}")
+        return int(text)
+
+    return read
+
+
 def memory_of_at_least(least_bytes: int) -> Reader:
     """`64 mb`, `1 gb`; units are powers of 1024, as in Flink."""
 

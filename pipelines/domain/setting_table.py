@@ -5,6 +5,7 @@ help says why. A new setting is a row here, a field of `settings.Settings`, and,
 contradicts another one, a rule in `setting_rules`.
 """
 
+from pipelines.domain.network_settings import NETWORK_DEFINITIONS
 from pipelines.domain.recovery_settings import RECOVERY_DEFINITIONS
 from pipelines.domain.setting_readers import (
     Definition,
@@ -123,4 +124,5 @@ DEFINITIONS = (
     *RECOVERY_DEFINITIONS,
     *STATE_DEFINITIONS,
     *STORAGE_DEFINITIONS,
+    *NETWORK_DEFINITIONS,
 )

@@ -109,6 +109,15 @@ class Settings:
     savepoint_dir: str  # empty: the pipeline's own directory
     max_memory_state_bytes: int
     verification_interval_ms: int
+    driver_host: str
+    driver_bind_host: str  # empty: driver_host
+    driver_port: int  # 0: any
+    slot_host: str  # empty: the one from which it reaches the driver
+    slot_bind_host: str  # empty: the one it is reached under
+    tls_enabled: bool
+    tls_certificate: str
+    tls_key: str
+    tls_authority: str
     faults: str  # a plan for `domain.faults`
 
     @property

@@ -11,6 +11,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from pipelines.channels.connection import Connection
+from pipelines.channels.dialing import tune
 from pipelines.domain.errors import ProtocolError
 from pipelines.runtime.control import Message
 
@@ -24,13 +26,17 @@ SEND_TIMEOUT = struct.pack("ll", 5, 0)
 T = TypeVar("T")
 
 
-class ControlLink(Generic[T]):
-    """`decoder` knows the messages that the other side may send."""
+def prepare(connection: socket.socket) -> None:
+    """What a socket needs to become a control link, before it is encrypted or used."""
+    tune(connection)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, SEND_TIMEOUT)
 
-    def __init__(self, connection: socket.socket, decoder: msgspec.json.Decoder[T]) -> None:
-        self._socket = connection
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, SEND_TIMEOUT)
+
+class ControlLink(Generic[T]):
+    """`decoder` knows the messages that the other side may send. Needs a prepared connection."""
+
+    def __init__(self, connection: Connection, decoder: msgspec.json.Decoder[T]) -> None:
+        self._connection = connection
         self._encoder = msgspec.json.Encoder()
         self._decoder = decoder
         self._sending = threading.Lock()
@@ -41,7 +47,7 @@ class ControlLink(Generic[T]):
         payload = self._encoder.encode(message)
         with self._sending:
             try:
-                self._socket.sendall(_LENGTH.pack(len(payload)) + payload)
+                self._connection.sendall(_LENGTH.pack(len(payload)) + payload)
             except OSError:
                 self.close()
                 raise
@@ -69,7 +75,7 @@ class ControlLink(Generic[T]):
         connection's in a moment, whose bytes it would read.
         """
         with contextlib.suppress(OSError):  # the other side may have been faster
-            self._socket.shutdown(socket.SHUT_RDWR)
+            self._connection.shutdown(socket.SHUT_RDWR)
 
     def _receive(self) -> T | None:
         header = self._read_exactly(_LENGTH.size)
@@ -89,13 +95,13 @@ class ControlLink(Generic[T]):
     def _release(self) -> None:
         self.close()
         with self._sending:
-            self._socket.close()
+            self._connection.close()
 
     def _read_exactly(self, length: int) -> bytes | None:
         parts = bytearray()
         while len(parts) < length:
             try:
-                part = self._socket.recv(min(length - len(parts), 1 << 20))
+                part = self._connection.recv(min(length - len(parts), 1 << 20))
             except OSError:
                 return None
             if not part:

@@ -9,31 +9,49 @@ import socket
 import threading
 from collections.abc import Callable
 
-from pipelines.channels.handshake import HandshakeRefused, verify_token
+from pipelines.channels.connection import Connection
+from pipelines.channels.handshake import HANDSHAKE_TIMEOUT_MS, HandshakeRefused, verify_token
+from pipelines.channels.tls import Tls
 from pipelines.domain.errors import ProtocolError
 from pipelines.domain.ids import Attempt
+from pipelines.domain.network import DriverNetworking
 from pipelines.domain.settings import Heartbeat
 from pipelines.runtime.control import SLOT_DECODER, FromSlot, Hello
-from pipelines.runtime.control_link import ControlLink
+from pipelines.runtime.control_link import ControlLink, prepare
 from pipelines.runtime.job_events import JobEvent, SlotArrived, SlotGone, SlotSpoke, StrangerRefused
+from pipelines.runtime.networking import listen
 from pipelines.runtime.slot import SlotAddress
 
 TOKEN_BYTES = 32
 
 
 class ControlServer:
-    def __init__(self, host: str, post: Callable[[JobEvent], None], heartbeat: Heartbeat) -> None:
+    """Guarantee: `post` is given messages of slots only that have the attempt's token and, with
+    TLS, a certificate of the same authority."""
+
+    def __init__(
+        self,
+        networking: DriverNetworking,
+        tls: Tls | None,
+        post: Callable[[JobEvent], None],
+        heartbeat: Heartbeat,
+    ) -> None:
+        self._networking = networking
+        self._tls = tls
         self._post = post
         self._heartbeat = heartbeat
-        self._listener = socket.create_server((host, 0), backlog=256)
+        self._listener = listen(networking)
         self._current: SlotAddress | None = None
         threading.Thread(target=self._accept, name="control-accept", daemon=True).start()
 
     def open_for(self, attempt: Attempt) -> SlotAddress:
         """A fresh secret; from now on only slots of this attempt are let in."""
-        host, port = self._listener.getsockname()[:2]
+        port = self._listener.getsockname()[1]
         token = secrets.token_hex(TOKEN_BYTES)
-        self._current = SlotAddress(host, port, token, attempt, self._heartbeat)
+        networking = self._networking
+        self._current = SlotAddress(
+            networking.host, port, token, attempt, self._heartbeat, networking.slots
+        )
         return self._current
 
     def close(self) -> None:
@@ -49,12 +67,16 @@ class ControlServer:
                 target=self._serve, args=(connection,), name="control", daemon=True
             ).start()
 
-    def _serve(self, connection: socket.socket) -> None:
+    def _serve(self, accepted: socket.socket) -> None:
         address = self._current
         if address is None:
-            connection.close()
+            accepted.close()
             return
+        connection: Connection = accepted
         try:
+            prepare(accepted)
+            if self._tls is not None:
+                connection = self._tls.accept(accepted, HANDSHAKE_TIMEOUT_MS)
             verify_token(connection, address.token, attempt=address.attempt)
         except HandshakeRefused as refused:
             connection.close()

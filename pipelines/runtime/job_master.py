@@ -64,6 +64,7 @@ from pipelines.runtime.job_events import (
     StrangerRefused,
 )
 from pipelines.runtime.metrics_board import MetricsBoard
+from pipelines.runtime.networking import driver_networking, load_tls
 from pipelines.runtime.recovery_watch import RecoveryWatch
 from pipelines.runtime.request_desk import RequestDesk
 from pipelines.runtime.restore_points import claimed_point, next_checkpoint_id, own_points
@@ -80,7 +81,9 @@ class JobMaster(CheckpointListener):
         self._clock = parts.clock
         self._events: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
         self._executor = ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix="storage")
-        self._control = ControlServer("127.0.0.1", self.post, parts.settings.heartbeat)
+        networking = driver_networking(parts.settings)
+        tls = load_tls(networking.slots)
+        self._control = ControlServer(networking, tls, self.post, parts.settings.heartbeat)
         self._fence = AttemptFence()
         self._record = RunRecord(journal, self._fence)
         self._board = MetricsBoard(parts.clock)

@@ -18,13 +18,15 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pipelines.channels.channel import PeerAddress
-from pipelines.channels.handshake import prove_token
+from pipelines.channels.handshake import HANDSHAKE_TIMEOUT_MS, prove_token
 from pipelines.channels.network import SlotNetwork
 from pipelines.channels.server import RefusedConnection
+from pipelines.channels.tls import Tls
 from pipelines.domain.elements import Barrier
 from pipelines.domain.errors import InvariantViolated, ProtocolError
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import Attempt, CheckpointId, Uid
+from pipelines.domain.network import SlotNetworking
 from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.settings import Heartbeat
 from pipelines.domain.snapshots import SubtaskSnapshot
@@ -54,10 +56,11 @@ from pipelines.runtime.control import (
     StrangerTurnedAway,
 )
 from pipelines.runtime.control import Heartbeat as Beat
-from pipelines.runtime.control_link import ControlLink
+from pipelines.runtime.control_link import ControlLink, prepare
 from pipelines.runtime.deployment import Deployment, deploy
 from pipelines.runtime.faults import NO_FAULTS, Faults
 from pipelines.runtime.mailbox import CheckpointAborted, CheckpointCompleted, InjectBarrier
+from pipelines.runtime.networking import load_tls, slot_hosts
 from pipelines.runtime.operator_failure import OperatorFailed, described, is_fatal
 from pipelines.runtime.sampling import Sampler
 from pipelines.runtime.subtask import failure_reason
@@ -81,21 +84,33 @@ class SlotAddress:
     token: str
     attempt: Attempt
     heartbeat: Heartbeat
+    networking: SlotNetworking
 
 
 def run_slot(address: SlotAddress, slot: int) -> None:
     """Serve until the final checkpoint; otherwise never return: the process exits."""
     pa.set_cpu_count(1)  # parallelism comes from slots; more threads would only fight over cores
-    connection = socket.create_connection((address.host, address.port), CONNECT_TIMEOUT_S)
+    tls = load_tls(address.networking)
+    dialled = socket.create_connection((address.host, address.port), CONNECT_TIMEOUT_S)
+    hosts = slot_hosts(address.networking, dialled.getsockname()[0])
+    prepare(dialled)
+    connection = dialled if tls is None else tls.connect(dialled, HANDSHAKE_TIMEOUT_MS)
     prove_token(connection, address.token, attempt=address.attempt, slot=slot)
     connection.settimeout(None)
-    SlotHost(address, slot, ControlLink(connection, MASTER_DECODER)).serve()
+    SlotHost(address, slot, ControlLink(connection, MASTER_DECODER), hosts, tls).serve()
 
 
 class SlotHost:
     """Carries out what the master says; reports what its subtasks do."""
 
-    def __init__(self, address: SlotAddress, slot: int, link: ControlLink[FromMaster]) -> None:
+    def __init__(
+        self,
+        address: SlotAddress,
+        slot: int,
+        link: ControlLink[FromMaster],
+        hosts: tuple[str, str],  # that the data port is reached under, and that it listens on
+        tls: Tls | None,
+    ) -> None:
         self._address = address
         self._attempt = address.attempt
         self._slot = slot
@@ -110,6 +125,9 @@ class SlotHost:
             address.token,
             on_failure=self._network_failed,
             on_refused=self._turned_away,
+            host=hosts[0],
+            bind_host=hosts[1],
+            tls=tls,
         )
         self._uploads = ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="upload")
         self._deployment: Deployment | None = None

@@ -15,9 +15,11 @@ from pathlib import Path
 
 from pipelines.bus.lease import Lease, LeaseHeld, LeaseLost
 from pipelines.domain.run import RunDirectory, RunSpec
+from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.status import JobStatus
 from pipelines.runtime.driving import drive
 from pipelines.runtime.job_events import JobEvent
+from pipelines.runtime.networking import driver_networking
 from pipelines.spark.session import open_session
 from pipelines.spark.stage import SparkStageHost
 
@@ -49,7 +51,8 @@ def main() -> int:
 
 @contextmanager
 def spark_stages(spec: RunSpec, post: Callable[[JobEvent], None]) -> Iterator[SparkStageHost]:
-    session = open_session(spec.master, f"{spec.pipeline} {spec.run_id}")
+    networking = driver_networking(parse_settings(spec.settings))
+    session = open_session(spec.master, f"{spec.pipeline} {spec.run_id}", networking)
     stages = SparkStageHost(session.sparkContext, post)
     try:
         yield stages

@@ -1,4 +1,5 @@
-"""The Spark session of a driver: bound to loopback, no UI, and nothing that restarts by itself."""
+"""The Spark session of a driver: no UI, nothing that restarts by itself, bound to loopback unless
+the settings name other addresses."""
 
 import os
 import sys
@@ -6,11 +7,11 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from pipelines.domain.network import DriverNetworking
+
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
     # A barrier stage waits for all of its slots; look for them every second, not every 15.
     "spark.barrier.sync.timeout": "60s",
@@ -28,10 +29,17 @@ SETTINGS = {
 SOURCE_ROOT = Path(__file__).parents[2]
 
 
-def open_session(master: str, application: str) -> SparkSession:
-    """One per driver process. The flows' code reaches executors by PYTHONPATH."""
+def open_session(master: str, application: str, networking: DriverNetworking) -> SparkSession:
+    """One per driver process. The flows' code reaches executors by PYTHONPATH.
+
+    Spark's own driver is reached, and listens, where the run's control port does.
+    """
     builder = SparkSession.builder.master(master).appName(application)
-    for key, value in SETTINGS.items():
+    addresses = {
+        "spark.driver.host": networking.host,
+        "spark.driver.bindAddress": networking.bind_host,
+    }
+    for key, value in (SETTINGS | addresses).items():
         builder = builder.config(key, value)
     if master.startswith("local"):  # its workers and executors would listen on every interface
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

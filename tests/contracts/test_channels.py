@@ -18,6 +18,7 @@ from pipelines.domain.elements import Barrier, Element, EndOfInput, Records, Wat
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, Uid
 from pipelines.domain.origin import RecordOrigin
+from tests.certificates import Authority
 
 DEADLINE_S = 5.0
 A, B = ChannelId("a[0]>c.0[0]"), ChannelId("b[0]>c.1[0]")
@@ -374,13 +375,24 @@ class Pair:
         return gate, self.outputs(gate)[channel]
 
 
-@pytest.fixture(params=[1, 2], ids=["local", "remote"])
-def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    token = secrets.token_hex(16)
-    failures: list[list[str]] = [[] for _ in range(request.param)]
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("channels") / "tls")
+
+
+@pytest.fixture(params=["local", "remote", "tls"])
+def pair(request: pytest.FixtureRequest, authority: Authority) -> Iterator[Pair]:
+    token, slots = secrets.token_hex(16), 1 if request.param == "local" else 2
+    failures: list[list[str]] = [[] for _ in range(slots)]
     networks = [
-        SlotNetwork(slot, Attempt(1), token, on_failure=failures[slot].append)
-        for slot in range(request.param)
+        SlotNetwork(
+            slot,
+            Attempt(1),
+            token,
+            on_failure=failures[slot].append,
+            tls=authority.tls() if request.param == "tls" else None,
+        )
+        for slot in range(slots)
     ]
     addresses = [PeerAddress(slot, *network.address) for slot, network in enumerate(networks)]
     for network in networks:

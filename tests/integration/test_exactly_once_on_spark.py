@@ -26,6 +26,7 @@ from pipelines.domain.events import (
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import JobStatus, KillMoment
 from pipelines.flows.flight_data import prepare
+from tests.certificates import Authority
 from tests.driven_run import StartedRun, started_run
 from tests.object_server import ObjectServer, never
 
@@ -62,14 +63,22 @@ def test_a_killed_slot_changes_nothing_in_the_output(
     assert_output_is_exact(flights, tmp_path)
 
 
-def test_a_killed_slot_recovers_from_an_object_store(
+def test_a_killed_slot_recovers_from_an_object_store_where_everything_is_encrypted(
     flights: Path, tmp_path: Path, objects: ObjectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = objects.new_root()
     objects.plan(never)
-    for name, value in {**objects.environment, "FTDASH_STORAGE_ROOTS": root}.items():
+    files = Authority(tmp_path / "tls").issued()
+    machine = {
+        "FTDASH_STORAGE_ROOTS": root,
+        "FTDASH_TLS_CERTIFICATE_FILE": files.certificate,
+        "FTDASH_TLS_KEY_FILE": files.key,
+        "FTDASH_TLS_CA_FILE": files.authority,
+    }
+    for name, value in (objects.environment | machine).items():
         monkeypatch.setenv(name, value)
-    settings = {**SOONER, "execution.checkpointing.dir": root}
+    encrypted = {"security.ssl.internal.enabled": "true"}
+    settings = {**SOONER, **encrypted, "execution.checkpointing.dir": root}
     parameters = parameters_for(flights, tmp_path, speed=PACED)
 
     with started_run(tmp_path, "flight_delays", parameters, settings=settings) as run:

@@ -54,6 +54,24 @@ def test_a_slot_of_another_attempt_is_refused_counted_and_reported(
     assert slots.failures == [], "who was never let in cannot fail us"
 
 
+def test_a_slot_listens_where_it_can_and_is_reached_where_it_says() -> None:
+    network = SlotNetwork(
+        0,
+        Attempt(1),
+        TOKEN,
+        on_failure=lambda _: None,
+        host="slot-0.behind.a.gateway.example",
+        bind_host="127.0.0.1",
+    )
+    try:
+        host, port = network.address
+        socket.create_connection(("127.0.0.1", port), 5).close()
+    finally:
+        network.close()
+
+    assert host == "slot-0.behind.a.gateway.example"
+
+
 def test_a_slot_connects_once_an_attempt(slots: "Slots") -> None:
     slots.start(0)
     slots.dial_as_peer(1)

@@ -57,6 +57,12 @@ def test_a_duration_is_a_whole_number_with_a_unit(text: str, expected_ms: int) -
         ("restart-strategy.fixed-delay.attempts", "many"),
         ("heartbeat.timeout", "1 ms"),
         ("execution.checkpointing.storage", "disk"),
+        ("jobmanager.rpc.address", "host:6123"),
+        ("jobmanager.rpc.address", "-host"),
+        ("jobmanager.rpc.port", "65536"),
+        ("taskmanager.bind-host", "a b"),
+        ("security.ssl.internal.enabled", "yes"),
+        ("security.ssl.internal.key-file", "key.pem"),
         ("execution.checkpointing.dir", "relative/path"),
         ("execution.checkpointing.dir", "s3:bucket"),
         ("execution.checkpointing.dir", "gs://bucket/x"),
@@ -173,3 +179,8 @@ def test_settings_that_contradict_each_other_are_refused_by_their_names(
 def test_a_heartbeat_that_comes_too_rarely_for_its_timeout_is_refused() -> None:
     with pytest.raises(Rejected, match=r"heartbeat\.interval \(600 ms\).*timeout \(1000 ms\)"):
         parse_settings({"heartbeat.interval": "600 ms", "heartbeat.timeout": "1 s"})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "fe80::1", "driver-1.internal", "0.0.0.0"])
+def test_an_address_is_a_name_or_a_number(host: str) -> None:
+    assert parse_settings({"jobmanager.rpc.address": host}).driver_host == host

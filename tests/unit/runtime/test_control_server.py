@@ -4,17 +4,23 @@ import queue
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from pipelines.channels.handshake import HandshakeRefused, prove_token
+from pipelines.channels.tls import Tls
+from pipelines.domain.errors import ProtocolError
 from pipelines.domain.ids import Attempt
+from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.settings import Heartbeat
 from pipelines.runtime.control import MASTER_DECODER, Begin, Deployed, FromMaster, Hello
 from pipelines.runtime.control_link import MAX_FRAME_BYTES, ControlLink
 from pipelines.runtime.control_server import ControlServer
 from pipelines.runtime.job_events import JobEvent, SlotArrived, SlotGone, SlotSpoke, StrangerRefused
+from pipelines.runtime.networking import driver_networking
 from pipelines.runtime.slot import SlotAddress
+from tests.certificates import Authority
 
 TIMEOUT_S = 10.0
 HELLO = Hello(slot=1, pid=42, host="127.0.0.1", data_port=7)
@@ -124,10 +130,45 @@ def test_a_frame_that_is_no_message_ends_the_slot_and_says_why(frame: bytes, sai
     assert said in gone.problem
 
 
+def test_with_tls_a_slot_of_the_same_authority_is_heard_and_spoken_to(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "tls")
+    with server(authority.tls()) as (control, events):
+        address = control.open_for(Attempt(1))
+        connection = authority.tls().connect(dialed(address), 2_000)
+        prove_token(connection, address.token, attempt=Attempt(1), slot=1)
+        link = ControlLink[FromMaster](connection, MASTER_DECODER)
+        link.send(HELLO)
+        arrived = events.get(timeout=TIMEOUT_S)
+        assert isinstance(arrived, SlotArrived)
+        arrived.link.send(Begin())
+
+        assert link.receive() == Begin()
+        arrived.link.close()
+        assert link.receive() is None
+        link.close()
+
+
+def test_with_tls_the_token_alone_does_not_open_the_door(tmp_path: Path) -> None:
+    with server(Authority(tmp_path / "ours").tls()) as (control, events):
+        address = control.open_for(Attempt(1))
+        with dialed(address) as plain:
+            plain.sendall(b"ftdash/1, and no TLS")
+            with pytest.raises((ProtocolError, OSError)):
+                prove_token(plain, address.token, attempt=Attempt(1), slot=1)
+        stranger = Authority(tmp_path / "theirs").tls()
+        with pytest.raises(ProtocolError):
+            stranger.connect(dialed(address), 2_000)
+        refused = [events.get(timeout=TIMEOUT_S) for _ in range(2)]
+
+    for event in refused:
+        assert isinstance(event, StrangerRefused)
+        assert "no certificate of this installation's authority" in event.what
+
+
 @contextmanager
-def server() -> Iterator[tuple[ControlServer, "queue.Queue[JobEvent]"]]:
+def server(tls: Tls | None = None) -> Iterator[tuple[ControlServer, "queue.Queue[JobEvent]"]]:
     events: queue.Queue[JobEvent] = queue.Queue()
-    control = ControlServer("127.0.0.1", events.put, Heartbeat())
+    control = ControlServer(driver_networking(parse_settings({})), tls, events.put, Heartbeat())
     try:
         yield control, events
     finally:

@@ -1,0 +1,102 @@
+"""The rows of the settings table about addresses and encryption between the processes of a run.
+
+Part of `setting_table.DEFINITIONS`. What of it a machine's environment overrides is
+`runtime.networking`.
+"""
+
+import re
+
+from pipelines.domain.setting_readers import Definition, count_within, true_or_false
+
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?|[0-9a-fA-F:.]{2,45}")
+_SSL = "security.ssl.internal."
+TLS_ENABLED = _SSL + "enabled"
+TLS_CERTIFICATE = _SSL + "certificate-file"
+TLS_KEY = _SSL + "key-file"
+TLS_AUTHORITY = _SSL + "ca-file"
+
+
+def _host(text: str) -> str:
+    if text and not _HOST.fullmatch(text):
+        raise ValueError("expected a host name or an IP address, without a port")
+    return text
+
+
+def _file(text: str) -> str:
+    if text and not text.startswith("/"):
+        raise ValueError("expected an absolute path")
+    return text
+
+
+NETWORK_DEFINITIONS = (
+    Definition(
+        "jobmanager.rpc.address",
+        "driver_host",
+        "127.0.0.1",
+        _host,
+        "Address under which slots reach the driver. The default is good for one machine; on a"
+        " cluster, the driver's name or address as the other machines see it.",
+    ),
+    Definition(
+        "jobmanager.bind-host",
+        "driver_bind_host",
+        "",
+        _host,
+        "Address that the driver listens on. Not set: jobmanager.rpc.address; 0.0.0.0 means all.",
+    ),
+    Definition(
+        "jobmanager.rpc.port",
+        "driver_port",
+        "0",
+        count_within(0, 65_535),
+        "Port that the driver listens on; 0, the default here, takes any free one. Flink: 6123.",
+    ),
+    Definition(
+        "taskmanager.host",
+        "slot_host",
+        "",
+        _host,
+        "Address under which slots reach each other. Not set: the one from which the slot reaches"
+        " the driver. A machine's own FTDASH_TASKMANAGER_HOST goes before it.",
+    ),
+    Definition(
+        "taskmanager.bind-host",
+        "slot_bind_host",
+        "",
+        _host,
+        "Address that the data port of a slot listens on. Not set: the one that it is reached"
+        " under. Flink listens on all, 0.0.0.0.",
+    ),
+    Definition(
+        TLS_ENABLED,
+        "tls_enabled",
+        "false",
+        true_or_false,
+        "Encrypt control and data connections with TLS 1.3; both ends must have a certificate of"
+        " the same authority, and the attempt's token is required as before.",
+    ),
+    Definition(
+        TLS_CERTIFICATE,
+        "tls_certificate",
+        "",
+        _file,
+        "With TLS: PEM file with the certificate of this installation, on every machine. Not set:"
+        " FTDASH_TLS_CERTIFICATE_FILE of each machine. Flink names a key store instead.",
+    ),
+    Definition(
+        TLS_KEY,
+        "tls_key",
+        "",
+        _file,
+        "With TLS: PEM file with the private key, on every machine. Not set:"
+        " FTDASH_TLS_KEY_FILE of each machine.",
+    ),
+    Definition(
+        TLS_AUTHORITY,
+        "tls_authority",
+        "",
+        _file,
+        "With TLS: PEM file with the certificate of the authority that signs all others. Not set:"
+        " FTDASH_TLS_CA_FILE of each machine.",
+    ),
+)

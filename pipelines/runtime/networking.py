@@ -1,0 +1,86 @@
+"""How this process is reached and what it encrypts with: the settings, and its machine's say.
+
+A path or address that differs from machine to machine comes from the environment; private keys
+themselves are never passed on.
+"""
+
+import os
+import socket
+from collections.abc import Mapping
+
+from pipelines.channels.tls import Tls
+from pipelines.domain.errors import Rejected
+from pipelines.domain.network import DriverNetworking, SlotNetworking, TlsFiles
+from pipelines.domain.network_settings import TLS_AUTHORITY, TLS_CERTIFICATE, TLS_KEY
+from pipelines.domain.settings import Settings
+
+BACKLOG = 256
+SLOT_HOST_VARIABLE = "FTDASH_TASKMANAGER_HOST"
+TLS_VARIABLES = {
+    "certificate": (TLS_CERTIFICATE, "FTDASH_TLS_CERTIFICATE_FILE"),
+    "key": (TLS_KEY, "FTDASH_TLS_KEY_FILE"),
+    "authority": (TLS_AUTHORITY, "FTDASH_TLS_CA_FILE"),
+}
+
+
+def driver_networking(settings: Settings) -> DriverNetworking:
+    return DriverNetworking(
+        host=settings.driver_host,
+        bind_host=settings.driver_bind_host or settings.driver_host,
+        port=settings.driver_port,
+        slots=_slot_networking(settings),
+    )
+
+
+def listen(networking: DriverNetworking) -> socket.socket:
+    """Raises Rejected naming the settings when the driver cannot listen there."""
+    host, port = networking.bind_host, networking.port
+    try:
+        return socket.create_server((host, port), family=_family(host), backlog=BACKLOG)
+    except OSError as error:
+        raise Rejected(
+            f"The driver cannot listen on {host}, port {port or 'any'}: {error}; change"
+            " jobmanager.bind-host, jobmanager.rpc.address or jobmanager.rpc.port."
+        ) from error
+
+
+def _family(host: str) -> int:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _slot_networking(settings: Settings) -> SlotNetworking:
+    named = TlsFiles(
+        certificate=settings.tls_certificate, key=settings.tls_key, authority=settings.tls_authority
+    )
+    return SlotNetworking(
+        host=settings.slot_host,
+        bind_host=settings.slot_bind_host,
+        tls=named if settings.tls_enabled else None,
+    )
+
+
+def load_tls(networking: SlotNetworking) -> Tls | None:
+    """None: not encrypted. Raises Rejected naming the setting and the variable that are missing,
+    or the file that cannot be used."""
+    if networking.tls is None:
+        return None
+    return Tls.load(_on_this_machine(networking.tls, os.environ))
+
+
+def slot_hosts(networking: SlotNetworking, local_address: str) -> tuple[str, str]:
+    """What the data port is reached under, and what it listens on."""
+    host = os.environ.get(SLOT_HOST_VARIABLE) or networking.host or local_address
+    return host, networking.bind_host or host
+
+
+def _on_this_machine(named: TlsFiles, environment: Mapping[str, str]) -> TlsFiles:
+    paths = {}
+    for field, (key, variable) in TLS_VARIABLES.items():
+        path = getattr(named, field) or environment.get(variable, "")
+        if not path:
+            raise Rejected(
+                f"security.ssl.internal.enabled is true, but there is no {field}: set {key}, or"
+                f" {variable} on every machine."
+            )
+        paths[field] = path
+    return TlsFiles(**paths)

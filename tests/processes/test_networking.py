@@ -1,0 +1,109 @@
+"""Real drivers and slots at other addresses than loopback's first, and encrypted."""
+
+import os
+import signal
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pipelines.domain.events import SlotConnected
+from pipelines.domain.status import JobStatus
+from tests.certificates import Authority
+from tests.driven_run import StartedRun
+from tests.processes.host import hosted_run
+from tests.processes.numbers import committed, expected
+
+pytestmark = pytest.mark.slow
+
+STEP_S = 20.0
+TOTAL = 7_200
+PACED = {"hours_per_s": "1", "total": str(TOTAL)}  # two seconds
+SOONER = {"execution.checkpointing.interval": "50 ms"}
+DRIVER, SLOTS = "127.0.0.2", "127.0.0.3"
+ENABLED = {"security.ssl.internal.enabled": "true"}
+
+
+def test_a_killed_slot_changes_nothing_where_everything_is_encrypted(tmp_path: Path) -> None:
+    files = Authority(tmp_path / "tls").issued()
+    settings = {
+        **SOONER,
+        **ENABLED,
+        "security.ssl.internal.certificate-file": files.certificate,
+        "security.ssl.internal.key-file": files.key,
+        "security.ssl.internal.ca-file": files.authority,
+    }
+    with hosted_run(tmp_path, PACED, settings=settings) as run:
+        run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
+        os.kill(connected(run)[-1].pid, signal.SIGKILL)
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FINISHED
+    assert_exact(tmp_path)
+
+
+def test_the_files_for_tls_may_be_named_by_each_machine(tmp_path: Path) -> None:
+    files = Authority(tmp_path / "tls").issued()
+    machine = {
+        "FTDASH_TLS_CERTIFICATE_FILE": files.certificate,
+        "FTDASH_TLS_KEY_FILE": files.key,
+        "FTDASH_TLS_CA_FILE": files.authority,
+    }
+    with hosted_run(tmp_path, settings={**SOONER, **ENABLED}, environment=machine) as run:
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FINISHED
+    assert_exact(tmp_path)
+
+
+def test_driver_and_slots_are_reached_where_the_settings_say(tmp_path: Path) -> None:
+    settings = {**SOONER, "jobmanager.rpc.address": DRIVER, "taskmanager.host": SLOTS}
+    with hosted_run(tmp_path, settings=settings) as run:
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FINISHED
+    assert {event.host for event in connected(run)} == {SLOTS}
+    assert_exact(tmp_path)
+
+
+def test_a_machine_knows_best_how_its_slots_are_reached(tmp_path: Path) -> None:
+    settings = {**SOONER, "taskmanager.host": "192.0.2.1", "taskmanager.bind-host": "0.0.0.0"}
+    machine = {"FTDASH_TASKMANAGER_HOST": SLOTS}
+    with hosted_run(tmp_path, settings=settings, environment=machine) as run:
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FINISHED
+    assert {event.host for event in connected(run)} == {SLOTS}
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (ENABLED, "there is no certificate: set security.ssl.internal.certificate-file, or"),
+        (
+            {**ENABLED, "security.ssl.internal.certificate-file": "/nowhere/c.pem"},
+            "there is no key: set security.ssl.internal.key-file, or FTDASH_TLS_KEY_FILE",
+        ),
+        (
+            {"jobmanager.rpc.address": "192.0.2.1"},  # no machine has it
+            "The driver cannot listen on 192.0.2.1, port any",
+        ),
+    ],
+)
+def test_what_a_driver_cannot_do_ends_the_run_with_a_sentence(
+    tmp_path: Path, settings: dict[str, str], sentence: str
+) -> None:
+    with hosted_run(tmp_path, settings=settings) as run:
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FAILED
+    assert sentence in ended.reason
+
+
+def connected(run: StartedRun) -> list[SlotConnected]:
+    events = [envelope.event for envelope in run.of(SlotConnected)]
+    return [event for event in events if isinstance(event, SlotConnected)]
+
+
+def assert_exact(root: Path) -> None:
+    pd.testing.assert_frame_equal(committed(root / "output"), expected(TOTAL), check_dtype=False)
