@@ -1,4 +1,4 @@
-"""Faults on purpose: at which named point of the protocol a process is killed, stopped or fails.
+"""Faults on purpose: at which named point of the protocol a process is hit, and how.
 
 For tests, and for pipelines whose owner allows it. A plan is read from the setting
 `testing.faults`, one fault after the other, separated by semicolons:
@@ -49,6 +49,7 @@ class FaultAction(StrEnum):
     KILL = "kill"  # SIGKILL to the own process
     STOP = "stop"  # SIGSTOP: it lives, and goes on when somebody continues it
     FAIL = "fail"  # an exception that names the point
+    SLOW = "slow"  # a second passes
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -6,12 +6,15 @@ Without a plan, which is every run outside of tests, passing a point does nothin
 import os
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.faults import PERMISSION, Fault, FaultAction, FaultPoint
 from pipelines.domain.ids import Attempt
+
+SLOW_S = 1.0
 
 
 class FaultOnPurpose(Exception):
@@ -56,5 +59,7 @@ def _act(fault: Fault) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         case FaultAction.STOP:
             os.kill(os.getpid(), signal.SIGSTOP)
+        case FaultAction.SLOW:
+            time.sleep(SLOW_S)
         case FaultAction.FAIL:
             raise FaultOnPurpose(f"a fault on purpose while {fault.point}")

@@ -120,7 +120,7 @@ def hosted_run(
     pipeline = str(asked.get("pipeline", "numbers"))
     directory = RunDirectory.of(root, pipeline, run_id or RunId(f"run-{uuid.uuid4().hex[:12]}"))
     if not directory.spec_file.exists():
-        directory.path.mkdir(parents=True)
+        directory.path.mkdir(parents=True, exist_ok=True)
         values: dict[str, object] = {
             "run_id": directory.run_id,
             "pipeline": pipeline,

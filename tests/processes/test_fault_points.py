@@ -7,16 +7,21 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from pipelines.bus.inbox import submit
+from pipelines.domain.commands import StopWithSavepoint
 from pipelines.domain.events import (
     CheckpointCompleted,
     CheckpointTriggered,
     FailureOccurred,
+    MetricsSampled,
     RecoveryPhaseReached,
     RunEnded,
     SlotConnected,
+    SubtaskSample,
 )
 from pipelines.domain.faults import DRIVER_POINTS, FaultPoint
-from pipelines.domain.status import JobStatus, RecoveryPhase
+from pipelines.domain.ids import RequestId
+from pipelines.domain.status import CheckpointKind, JobStatus, RecoveryPhase
 from pipelines.protocol.recovery import STEPS
 from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run
@@ -122,6 +127,24 @@ def test_before_the_first_checkpoint_everything_starts_over(tmp_path: Path) -> N
     assert_exact(tmp_path)
 
 
+def test_a_stop_whose_commits_fail_ends_with_its_savepoint_and_commits_once(tmp_path: Path) -> None:
+    never = {**plan("kill committing slot=1"), "execution.checkpointing.interval": "1 h"}
+    stop = StopWithSavepoint(request_id=RequestId("stop"), requested_by="t", reason="t")
+    with hosted_run(tmp_path, {**PACED, "hours_per_s": "0.2"}, settings=never) as run:
+        run.wait_for(lambda _: any(s.records_in for s in samples_of(run)), STEP_S)
+        submit(run.directory, stop)
+        ended = run.wait_until_over(STEP_S)
+    (savepoint,) = [event for event in run.completed() if event.kind is CheckpointKind.SAVEPOINT]
+
+    with hosted_run(tmp_path, {"total": str(TOTAL)}, restore_from=savepoint.path) as continued:
+        continued.wait_until_over(STEP_S)
+
+    assert restored_ids(run) == [savepoint.checkpoint_id]
+    assert ended.status is JobStatus.FINISHED
+    assert ended.reason == f"Stopped with the savepoint {savepoint.path}."
+    assert_exact(tmp_path)
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_five_kills_at_random_points_change_nothing(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
@@ -163,6 +186,11 @@ def killed_and_replaced(root: Path, faults: str) -> tuple[StartedRun, RunEnded]:
     with hosted_run(root, run_id=run.directory.run_id) as successor:
         ended = successor.wait_until_over(STEP_S)
     return successor, ended
+
+
+def samples_of(run: StartedRun) -> list[SubtaskSample]:
+    events = (envelope.event for envelope in run.of(MetricsSampled))
+    return [s for event in events if isinstance(event, MetricsSampled) for s in event.subtasks]
 
 
 def restored_ids(run: StartedRun) -> list[int | None]:

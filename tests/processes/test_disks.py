@@ -1,0 +1,135 @@
+"""Storage that is full, read-only or slow: checkpoints fail by name and the run goes on."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pipelines.domain.events import CheckpointFailed, FailureOccurred
+from pipelines.domain.failures import CheckpointFailureReason
+from pipelines.domain.ids import RunId
+from pipelines.domain.run import RunDirectory
+from pipelines.domain.status import JobStatus
+from tests.driven_run import StartedRun
+from tests.processes.host import hosted_run
+from tests.processes.numbers import committed, expected
+
+pytestmark = pytest.mark.slow
+
+STEP_S = 30.0
+TOTAL = 3_600
+PACED = {"hours_per_s": "1", "total": str(TOTAL)}
+SOON = {"execution.checkpointing.interval": "50 ms"}
+RUN = RunId("run-1")
+DISK_BYTES = 1 << 20
+
+
+@pytest.mark.parametrize("tolerable", [0, 1_000_000])
+def test_a_full_disk_fails_checkpoints_by_name_until_there_is_room_again(
+    tmp_path: Path, tolerable: int
+) -> None:
+    settings = {**SOON, "execution.checkpointing.tolerable-failed-checkpoints": str(tolerable)}
+    with (
+        small_disk(tmp_path) as disk,
+        hosted_run(tmp_path, PACED, settings=settings, run_id=RUN) as run,
+    ):
+        run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
+        fill(disk)
+        run.wait_for(lambda _: len(declined(run)) >= 2, STEP_S)
+        partial = [path.name for path in disk.glob("*/.*")]
+        (disk / "filler").unlink()
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FINISHED
+    assert all("No space left on device" in event.message for event in declined(run))
+    assert bool(run.of(FailureOccurred)) == (tolerable == 0)
+    assert partial == []
+    assert_exact(tmp_path)
+
+
+def test_a_disk_that_turns_read_only_is_named_and_survived(tmp_path: Path) -> None:
+    settings = {**SOON, "execution.checkpointing.tolerable-failed-checkpoints": "1000000"}
+    with (
+        small_disk(tmp_path) as disk,
+        hosted_run(tmp_path, PACED, settings=settings, run_id=RUN) as run,
+    ):
+        run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
+        remount(disk, "ro")
+        run.wait_for(lambda _: len(declined(run)) >= 1, STEP_S)
+        remount(disk, "rw")
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FINISHED
+    assert all("Read-only file system" in event.message for event in declined(run))
+    assert_exact(tmp_path)
+
+
+def test_a_slow_upload_expires_its_checkpoint_and_comes_too_late_to_count(tmp_path: Path) -> None:
+    settings = {
+        **SOON,
+        "execution.checkpointing.timeout": "300 ms",
+        "execution.checkpointing.tolerable-failed-checkpoints": "1000000",
+        "testing.faults": "slow uploading slot=1 nth=4",
+    }
+    with hosted_run(tmp_path, PACED, settings=settings) as run:
+        ended = run.wait_until_over(STEP_S)
+
+    reasons = {e.event.reason for e in run.of(CheckpointFailed)}  # type: ignore[attr-defined]
+    failed = [e.event.checkpoint_id for e in run.of(CheckpointFailed)]  # type: ignore[attr-defined]
+    completed = [event.checkpoint_id for event in run.completed()]
+    assert reasons == {CheckpointFailureReason.CHECKPOINT_EXPIRED}
+    assert set(failed).isdisjoint(completed)
+    assert completed[-1] > failed[0]
+    points = [run.directory.path / "checkpoints" / f"chk-{n}" / "manifest.json" for n in failed]
+    assert not any(point.exists() for point in points)
+    assert ended.status is JobStatus.FINISHED
+    assert_exact(tmp_path)
+
+
+@contextmanager
+def small_disk(root: Path) -> Iterator[Path]:
+    """The checkpoints' directory of the run, on a disk of its own."""
+    disk = RunDirectory.of(root, "numbers", RUN).path / "checkpoints"
+    disk.mkdir(parents=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(disk)],
+        capture_output=True,
+    )
+    if mounted.returncode != 0:
+        pytest.skip("this user may not mount a small disk")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def fill(disk: Path) -> None:
+    with open(disk / "filler", "wb", buffering=0) as filler:
+        try:
+            while True:
+                filler.write(os.urandom(4096))
+        except OSError:
+            return
+
+
+def remount(disk: Path, mode: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{mode}", str(disk)], check=True)
+
+
+def declined(run: StartedRun) -> list[CheckpointFailed]:
+    """Those that failed for what the disk said, not with their attempt."""
+    events = [envelope.event for envelope in run.of(CheckpointFailed)]
+    return [
+        event
+        for event in events
+        if isinstance(event, CheckpointFailed)
+        and event.reason is not CheckpointFailureReason.TASK_FAILURE
+    ]
+
+
+def assert_exact(root: Path) -> None:
+    pd.testing.assert_frame_equal(committed(root / "output"), expected(TOTAL), check_dtype=False)
