@@ -6,6 +6,7 @@ Part of `setting_table.DEFINITIONS`. What the strategies do is `protocol.restart
 from pipelines.domain.faults import parse_faults
 from pipelines.domain.setting_readers import (
     Definition,
+    SettingValue,
     count_of_at_least,
     duration_of_at_least,
     number_within,
@@ -20,7 +21,7 @@ _OFF = ("off", "disable")
 _strategy = one_of(RestartStrategy)
 
 
-def _read_strategy(text: str) -> str | int | float:
+def _read_strategy(text: str) -> SettingValue:
     return RestartStrategy.NONE if text.lower() in _OFF else _strategy(text)
 
 

@@ -25,7 +25,7 @@ def parse_settings(given: Mapping[str, str]) -> Settings:
         _check_known(key)
     values = {d.field: d.parse(given.get(d.key, d.default)) for d in DEFINITIONS}
     settings = msgspec.convert(values, Settings)
-    check_settings(settings)
+    check_settings(settings, given)
     return settings
 
 

@@ -16,7 +16,7 @@ _UNIT_BYTES = {"b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
 _DURATION = re.compile(r"(\d{1,12})\s*(ms|s|min|h|d)")
 _SIZE = re.compile(r"([0-9]{1,12})\s*(b|kb|mb|gb)")
 
-SettingValue = bool | int | float | str
+SettingValue = bool | int | float | str | None
 Reader = Callable[[str], SettingValue]
 """Reads a value; raises ValueError saying what it expects ("expected ...")."""
 
@@ -30,6 +30,7 @@ class Definition:
     default: str
     read: Reader
     help: str
+    changes_live: bool = False  # it may change while a run goes on
 
     def parse(self, text: str) -> SettingValue:
         """Raises Rejected naming key, value and what was expected."""
@@ -57,6 +58,12 @@ def duration_of_at_least(least_ms: int) -> Reader:
         return value_ms
 
     return read
+
+
+def duration_or_off(least_ms: int) -> Reader:
+    """None: off."""
+    read_duration = duration_of_at_least(least_ms)
+    return lambda text: None if text.lower() == "off" else read_duration(text)
 
 
 def count_of_at_least(least: int) -> Reader:

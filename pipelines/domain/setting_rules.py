@@ -4,19 +4,27 @@ A rule names the keys as a person writes them and says what to change. Values th
 themselves are refused by `setting_readers`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from pipelines.domain.errors import Rejected
-from pipelines.domain.settings import CapAction, CheckpointingMode, CheckpointStorage, Settings
+from pipelines.domain.settings import (
+    CapAction,
+    CheckpointingMode,
+    CheckpointStorage,
+    ExternalizedRetention,
+    Settings,
+)
+
+RETENTION_KEY = "execution.checkpointing.externalized-checkpoint-retention"
 
 Rule = Callable[[Settings], str | None]
 """None: no objection. Otherwise the sentence for the person who set both."""
 
 
-def check_settings(settings: Settings) -> None:
-    """Raises Rejected with the sentence of the first rule that objects."""
-    for rule in RULES:
-        objection = rule(settings)
+def check_settings(settings: Settings, given: Collection[str]) -> None:
+    """Raises Rejected with the sentence of the first rule that objects; `given` are keys."""
+    objections = [rule(settings) for rule in RULES]
+    for objection in (*objections, _memory_retains_nothing(settings, given)):
         if objection is not None:
             raise Rejected(objection)
 
@@ -113,6 +121,19 @@ def _cap_needs_alignment(settings: Settings) -> str | None:
             f" {settings.max_concurrent_checkpoints}: records in flight belong to one checkpoint."
         )
     return None
+
+
+def _memory_retains_nothing(settings: Settings, given: Collection[str]) -> str | None:
+    """Only whoever asks for it is contradicted: the default means files."""
+    is_memory = settings.checkpoint_storage is CheckpointStorage.JOBMANAGER
+    retains = settings.retention is not ExternalizedRetention.NO_EXTERNALIZED_CHECKPOINTS
+    if RETENTION_KEY not in given or not is_memory or not retains:
+        return None
+    return (
+        f"{RETENTION_KEY} is {settings.retention}, but execution.checkpointing.storage is"
+        " jobmanager, whose memory ends with the run; keep checkpoints in files, or set the"
+        " retention to NO_EXTERNALIZED_CHECKPOINTS."
+    )
 
 
 RULES: tuple[Rule, ...] = (

@@ -11,12 +11,13 @@ from pipelines.domain.setting_readers import (
     Definition,
     count_of_at_least,
     duration_of_at_least,
+    duration_or_off,
     memory_of_at_least,
     no_size_or,
     one_of,
     true_or_false,
 )
-from pipelines.domain.settings import CapAction, CheckpointingMode
+from pipelines.domain.settings import CapAction, CheckpointingMode, ExternalizedRetention
 from pipelines.domain.state_settings import STATE_DEFINITIONS
 from pipelines.domain.storage_settings import STORAGE_DEFINITIONS
 
@@ -28,9 +29,12 @@ DEFINITIONS = (
         _CHECKPOINTING + "interval",
         "checkpoint_interval_ms",
         "1 s",
-        duration_of_at_least(10),
-        "Time from one periodic checkpoint to the next. Flink has no default and so takes none;"
-        " here a pipeline without checkpoints is never what was meant.",
+        duration_or_off(10),
+        "Time from one periodic checkpoint to the next; the first one comes at a moment drawn"
+        " between min-pause and this. off: only savepoints, checkpoints that somebody asks for and"
+        " the final one are taken, and a failure goes back to the newest of them. Flink is off by"
+        " default; here a pipeline without checkpoints is rarely what was meant.",
+        changes_live=True,
     ),
     Definition(
         _CHECKPOINTING + "timeout",
@@ -38,6 +42,7 @@ DEFINITIONS = (
         "10 min",
         duration_of_at_least(10),
         "A checkpoint or savepoint that is not complete after this time fails.",
+        changes_live=True,
     ),
     Definition(
         _CHECKPOINTING + "min-pause",
@@ -46,6 +51,7 @@ DEFINITIONS = (
         duration_of_at_least(0),
         "Least time from the end of one checkpoint to the start of the next periodic one. Needs"
         " max-concurrent-checkpoints = 1.",
+        changes_live=True,
     ),
     Definition(
         _CHECKPOINTING + "max-concurrent-checkpoints",
@@ -62,6 +68,7 @@ DEFINITIONS = (
         "Failed checkpoints in a row that are tolerated; one more and the run restarts. As in Flink"
         " a checkpoint counts that expired, that a subtask or the storage failed, or that could not"
         " be started; a savepoint only when a subtask failed it.",
+        changes_live=True,
     ),
     Definition(
         _CHECKPOINTING + "num-retained",
@@ -70,6 +77,24 @@ DEFINITIONS = (
         count_of_at_least(1),
         "Completed checkpoints that are kept. Flink keeps 1; with 3, recovery can fall back to an"
         " older one when the files of the newest are damaged.",
+    ),
+    Definition(
+        _CHECKPOINTING + "externalized-checkpoint-retention",
+        "retention",
+        ExternalizedRetention.RETAIN_ON_CANCELLATION,
+        one_of(ExternalizedRetention),
+        "What the end of a run leaves of its checkpoints; savepoints always stay, and a run that"
+        " finished leaves none. RETAIN_ON_CANCELLATION: those of a cancelled or failed run stay."
+        " DELETE_ON_CANCELLATION: those of a failed run stay. NO_EXTERNALIZED_CHECKPOINTS: none,"
+        " which is Flink's default; here a run that was cancelled by mistake can be restored.",
+    ),
+    Definition(
+        _CHECKPOINTING + "checkpoints-after-tasks-finish",
+        "allows_finished_sources",
+        "true",
+        true_or_false,
+        "Whether checkpoints go on when some subtasks of the sources have read everything. false:"
+        " none is taken until all have, then the final one.",
     ),
     Definition(
         _CHECKPOINTING + "mode",

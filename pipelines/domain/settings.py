@@ -56,6 +56,14 @@ class CheckpointStorage(StrEnum):
     JOBMANAGER = "jobmanager"
 
 
+class ExternalizedRetention(StrEnum):
+    """Which ends of a run leave its checkpoints; the names are Flink's."""
+
+    RETAIN_ON_CANCELLATION = "RETAIN_ON_CANCELLATION"
+    DELETE_ON_CANCELLATION = "DELETE_ON_CANCELLATION"
+    NO_EXTERNALIZED_CHECKPOINTS = "NO_EXTERNALIZED_CHECKPOINTS"
+
+
 class RestartStrategy(StrEnum):
     NONE = "none"
     FIXED_DELAY = "fixed-delay"
@@ -75,12 +83,14 @@ class Heartbeat:
 class Settings:
     """One field per row of the table."""
 
-    checkpoint_interval_ms: int
+    checkpoint_interval_ms: int | None  # None: no periodic checkpoints
     checkpoint_timeout_ms: int
     min_pause_ms: int
     max_concurrent_checkpoints: int
     tolerable_failed_checkpoints: int
     retained_checkpoints: int
+    retention: ExternalizedRetention
+    allows_finished_sources: bool
     checkpointing_mode: CheckpointingMode
     unaligned: bool
     aligned_timeout_ms: int

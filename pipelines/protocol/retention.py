@@ -9,6 +9,14 @@ from dataclasses import dataclass
 
 from pipelines.domain.errors import check
 from pipelines.domain.ids import CheckpointId
+from pipelines.domain.settings import ExternalizedRetention
+from pipelines.domain.status import JobStatus
+
+_LEAVES_CHECKPOINTS = {  # which ends of a run, by policy
+    ExternalizedRetention.RETAIN_ON_CANCELLATION: {JobStatus.CANCELED, JobStatus.FAILED},
+    ExternalizedRetention.DELETE_ON_CANCELLATION: {JobStatus.FAILED},
+    ExternalizedRetention.NO_EXTERNALIZED_CHECKPOINTS: set[JobStatus](),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +55,17 @@ class RetainedPoints:
         """Offer them no more while a whole one is left; without any, a run would start afresh."""
         whole = [p for p in self._points if p not in damaged]
         self._points = whole or self._points
+
+    def on_run_ended(self, status: JobStatus, policy: ExternalizedRetention) -> list[RetainedPoint]:
+        """What nobody can want any more, oldest first.
+
+        Savepoints stay whatever the policy, and so does a claimed point that nothing has replaced.
+        """
+        if status in _LEAVES_CHECKPOINTS[policy]:
+            return []
+        superfluous = [p for p in self._points if not (p.is_savepoint or p.is_claimed)]
+        self._points = [p for p in self._points if p not in superfluous]
+        return superfluous
 
     def on_refused(self, point: RetainedPoint) -> None:
         """It did not verify: never offer it again."""

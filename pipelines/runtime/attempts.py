@@ -196,6 +196,7 @@ class Attempts:
 
     def on_sources_ended(self, vertex: Uid, subtask: int) -> None:
         self._sources_left.discard((vertex, subtask))
+        self._watchers.checkpoints.on_source_finished()
         if not self._sources_left:
             self._watchers.checkpoints.on_sources_ended()
 

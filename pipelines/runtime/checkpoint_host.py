@@ -26,9 +26,9 @@ from pipelines.domain.ids import Attempt, CheckpointId, RunId
 from pipelines.domain.operator_ids import operator_id
 from pipelines.domain.places import SnapshotPlaces
 from pipelines.domain.run import RunSpec
-from pipelines.domain.settings import Settings
+from pipelines.domain.settings import CheckpointStorage, ExternalizedRetention, Settings
 from pipelines.domain.snapshots import FORMAT_VERSION, Manifest
-from pipelines.domain.status import CheckpointKind, SavepointFormat
+from pipelines.domain.status import CheckpointKind, JobStatus, SavepointFormat
 from pipelines.protocol.checkpoint_effects import (
     AbortCheckpoint,
     Complete,
@@ -170,6 +170,13 @@ class CheckpointHost:
         self._coordinator.tolerate(settings.tolerable_failed_checkpoints)
         self._decider.on_rules(_rules(settings), self._around.clock.monotonic_ms())
 
+    def on_run_ended(self, status: JobStatus) -> None:
+        """After this the run has only the points that its retention leaves."""
+        policy = self._settings.retention
+        if self._settings.checkpoint_storage is CheckpointStorage.JOBMANAGER:
+            policy = ExternalizedRetention.NO_EXTERNALIZED_CHECKPOINTS  # memory ends with us
+        self._give_up(self.points.on_run_ended(status, policy))
+
     def on_source_finished(self) -> None:
         self._decider.on_source_finished()
 
@@ -252,7 +259,7 @@ class CheckpointHost:
                     self._abort(effect)
                 case DiscardLate(checkpoint_id, request):
                     location = self._files.location(request.kind, checkpoint_id)
-                    self._files.discard_unfinished(self._around.fence.current, location)
+                    self._files.discard(self._around.fence.current, location)
                 case FailAttempt(message):
                     self._listener.too_many_failures(message)
 
@@ -369,16 +376,19 @@ class CheckpointHost:
         if self._attempt is not None:
             self._attempt.broadcast(Aborted(checkpoint_id=effect.checkpoint_id))
         if underway.is_ours:
-            self._files.discard_unfinished(self._around.fence.current, underway.location)
+            self._files.discard(self._around.fence.current, underway.location)
         self._listener.checkpoint_aborted(effect.request, f"{effect.reason} {effect.message}")
 
     def _retain(self, underway: Underway) -> None:
         point = RetainedPoint(
             underway.checkpoint_id, underway.location, underway.kind is CheckpointKind.SAVEPOINT
         )
-        for superfluous in self.points.on_completed(point):
-            self._files.discard(superfluous.location)
-            self._around.emit(_discarded_event(superfluous))
+        self._give_up(self.points.on_completed(point))
+
+    def _give_up(self, points: list[RetainedPoint]) -> None:
+        for point in points:
+            self._files.discard(self._around.fence.current, point.location)
+            self._around.emit(_discarded_event(point))
 
     def _manifest(self, effect: Finalize, underway: Underway, attempt: Attempt) -> Manifest:
         around = self._around
@@ -401,6 +411,8 @@ class CheckpointHost:
 
     def _first_delay_ms(self) -> float | None:
         interval_ms = self._settings.checkpoint_interval_ms
+        if interval_ms is None:
+            return None
         pause_ms = min(self._settings.min_pause_ms, interval_ms)
         return self._around.draw(pause_ms, interval_ms)
 
@@ -420,4 +432,6 @@ def _rules(settings: Settings) -> TriggerRules:
         interval_ms=settings.checkpoint_interval_ms,
         min_pause_ms=settings.min_pause_ms,
         max_concurrent=settings.max_concurrent_checkpoints,
+        forces_savepoints=not settings.unaligned,
+        allows_finished_sources=settings.allows_finished_sources,
     )

@@ -17,6 +17,7 @@ from pipelines.bus.lease import LeaseLost
 from pipelines.domain.events import (
     CheckpointTriggered,
     FailureOccurred,
+    JobStatusChanged,
     RunEnded,
     RunStarted,
     ZombieRefused,
@@ -103,6 +104,7 @@ class JobMaster(CheckpointListener):
             self._record.emit,
             self.post,
         )
+        self._over = _over(journal)
         self._checkpoint_due_ms: float | None = None
         self._stop_path: str | None = None  # the point after which the run has to end
         self._is_cancelled = False  # by whoever asked for that point
@@ -126,6 +128,8 @@ class JobMaster(CheckpointListener):
             raise
 
     def _run(self, stages: StageHost) -> JobStatus:
+        if self._over is not None:
+            return self._finish_again(self._over)
         self._record.emit(self._run_started())
         self._attempts.begin_first(stages)
         self._desk.open()
@@ -262,7 +266,16 @@ class JobMaster(CheckpointListener):
     def _finish(self, status: JobStatus, reason: str) -> JobStatus:
         self._record.move_to(status, reason)
         self._report_metrics()
+        return self._close(status, reason)
+
+    def _finish_again(self, over: JobStatusChanged) -> JobStatus:
+        """The driver before this one died while it cleaned up: nothing is started any more."""
+        self._fence.on_attempt(self._parts.lease.attempts_so_far())  # so that files may be deleted
+        return self._close(over.status, over.reason)
+
+    def _close(self, status: JobStatus, reason: str) -> JobStatus:
         self._desk.close(f"The run ended first: {reason}")
+        self._checkpoints.on_run_ended(status)
         self._executor.shutdown(wait=True)
         self._verifier.close()
         self._control.close()
@@ -324,3 +337,9 @@ class JobMaster(CheckpointListener):
             next_checkpoint_id(parts.places, parts.store, parts.spec, newest),
             self,
         )
+
+
+def _over(journal: JournalWriter) -> JobStatusChanged | None:
+    """How the run ended, when only its clean-up was left to do."""
+    newest = journal.newest(JobStatusChanged)
+    return newest if newest is not None and newest.status.is_terminal else None

@@ -1,7 +1,7 @@
 """A run's points as files, off the job master's thread: published, deleted, swept.
 
-Whatever takes away files of an unfinished checkpoint asks the lease first: a successor may use the
-same place. Decides nothing about which points are kept (`protocol.retention`).
+Whatever takes files away asks the lease first: a successor may use the same place. Decides nothing
+about which points are kept (`protocol.retention`).
 """
 
 import logging
@@ -50,17 +50,13 @@ class PointFiles:
         """Its outcome is posted. The lease is asked right before the point becomes durable."""
         return self._executor.submit(self._publish, attempt, location, manifest)
 
-    def discard(self, location: str) -> None:
-        """Delete a point that retention has given up."""
-        self._executor.submit(self._discard, location)
-
-    def discard_unfinished(self, attempt: Attempt, location: str) -> None:
+    def discard(self, attempt: Attempt, location: str) -> None:
         """Many calls for one place that come before the first is served are one."""
         with self._lock:
             if location in self._waiting:
                 return
             self._waiting.add(location)
-        self._executor.submit(self._discard_unfinished, attempt, location)
+        self._executor.submit(self._discard, attempt, location)
 
     def sweep(self, attempt: Attempt, first_new_id: CheckpointId) -> None:
         """Delete what earlier attempts wrote for checkpoints that never completed."""
@@ -82,11 +78,16 @@ class PointFiles:
         except (Retryable, Rejected, OSError) as error:
             return str(error)
 
-    def _discard_unfinished(self, attempt: Attempt, location: str) -> None:
+    def _discard(self, attempt: Attempt, location: str) -> None:
+        """What cannot be deleted stays as garbage, which is worth a warning."""
         with self._lock:
             self._waiting.discard(location)
-        if self._owns_run(attempt):
-            self._discard(location)
+        if not self._owns_run(attempt):
+            return
+        try:
+            self._store.discard(location)
+        except (Retryable, OSError) as error:
+            log.warning("%s could not be deleted: %s", location, error)
 
     def _sweep(self, attempt: Attempt, first_new_id: CheckpointId) -> None:
         for root in (self._places.checkpoints, self._places.savepoints):
@@ -96,7 +97,7 @@ class PointFiles:
                 log.warning("%s could not be swept: %s", root, error)
                 continue
             for location in unfinished:
-                self._discard_unfinished(attempt, location)
+                self._discard(attempt, location)
 
     def _unfinished(self, root: str, first_new_id: CheckpointId) -> list[str]:
         """What this run has used below `root` for points that are not complete."""
@@ -107,10 +108,3 @@ class PointFiles:
     def _is_older(self, name: str, first_new_id: CheckpointId) -> bool:
         checkpoint_id = self._places.checkpoint_id_of(name)
         return checkpoint_id is not None and checkpoint_id < first_new_id
-
-    def _discard(self, location: str) -> None:
-        """What cannot be deleted stays as garbage, which is worth a warning."""
-        try:
-            self._store.discard(location)
-        except (Retryable, OSError) as error:
-            log.warning("%s could not be deleted: %s", location, error)

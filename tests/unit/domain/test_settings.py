@@ -165,6 +165,15 @@ def test_a_directory_contradicts_storage_in_memory() -> None:
             },
             ["execution.checkpointing.min-pause", "max-concurrent-checkpoints is 2"],
         ),
+        (
+            {
+                "execution.checkpointing.storage": "jobmanager",
+                "execution.checkpointing.externalized-checkpoint-retention": (
+                    "RETAIN_ON_CANCELLATION"
+                ),
+            },
+            ["externalized-checkpoint-retention is RETAIN", "execution.checkpointing.storage"],
+        ),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused_by_their_names(
@@ -184,3 +193,13 @@ def test_a_heartbeat_that_comes_too_rarely_for_its_timeout_is_refused() -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "fe80::1", "driver-1.internal", "0.0.0.0"])
 def test_an_address_is_a_name_or_a_number(host: str) -> None:
     assert parse_settings({"jobmanager.rpc.address": host}).driver_host == host
+
+
+def test_storage_in_memory_is_no_contradiction_where_nobody_asked_to_retain() -> None:
+    parse_settings({"execution.checkpointing.storage": "jobmanager"})
+
+
+def test_an_interval_that_is_off_is_none() -> None:
+    settings = parse_settings({"execution.checkpointing.interval": "off"})
+
+    assert settings.checkpoint_interval_ms is None

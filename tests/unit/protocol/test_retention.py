@@ -6,6 +6,8 @@ import pytest
 
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import CheckpointId
+from pipelines.domain.settings import ExternalizedRetention as Retention
+from pipelines.domain.status import JobStatus
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 
 
@@ -55,6 +57,30 @@ def test_a_refused_point_is_not_offered_again_and_takes_nobodys_place() -> None:
 
     assert retained.newest_first() == [point(1)]
     assert retained.on_completed(point(3)) == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "left_by"),
+    [
+        (Retention.RETAIN_ON_CANCELLATION, [JobStatus.CANCELED, JobStatus.FAILED]),
+        (Retention.DELETE_ON_CANCELLATION, [JobStatus.FAILED]),
+        (Retention.NO_EXTERNALIZED_CHECKPOINTS, []),
+    ],
+)
+def test_the_end_of_a_run_leaves_what_flinks_table_says_and_every_savepoint(
+    policy: Retention, left_by: list[JobStatus]
+) -> None:
+    for status in (JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED):
+        savepoint = point(2, is_savepoint=True)
+        claimed = RetainedPoint(CheckpointId(9), "/points/claimed", is_claimed=True)
+        retained = RetainedPoints(3, (point(1), savepoint, point(3), claimed))
+
+        superfluous = retained.on_run_ended(status, policy)
+
+        kept = status in left_by
+        assert superfluous == ([] if kept else [point(1), point(3)])
+        left = [point(3), savepoint, point(1)] if kept else [savepoint]
+        assert retained.newest_first() == [*left, claimed]
 
 
 def test_keeping_nothing_is_a_bug() -> None:

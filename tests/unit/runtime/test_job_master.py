@@ -1,14 +1,28 @@
 """The job master from command to journal, with slots played by a script."""
 
+import shutil
 from pathlib import Path
 
-from pipelines.domain.commands import Cancel, StopWithSavepoint
-from pipelines.domain.events import CheckpointCompleted, ZombieRefused
+import pytest
+
+from pipelines.domain.commands import Cancel, StopWithSavepoint, TriggerCheckpoint
+from pipelines.domain.events import (
+    CheckpointCompleted,
+    CheckpointDiscarded,
+    CheckpointFailed,
+    CheckpointTriggered,
+    JobStatusChanged,
+    RequestEnded,
+    RunEnded,
+    ZombieRefused,
+)
+from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, Uid
 from pipelines.domain.status import JobStatus
-from pipelines.runtime.control import Failed, Sampled
+from pipelines.runtime.control import Failed, Sampled, SourcesEnded
 from tests.unit.runtime.scripted_slots import ScriptedRun, acknowledgement
 
+RETENTION = "execution.checkpointing.externalized-checkpoint-retention"
 SOON = {"execution.checkpointing.interval": "20 ms"}
 
 
@@ -35,6 +49,74 @@ def test_a_stop_with_savepoint_ends_the_run(tmp_path: Path) -> None:
 
     assert run.wait_until_over() is JobStatus.FINISHED
     assert [event.kind.value for event in run.of(CheckpointCompleted)] == ["SAVEPOINT"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "left"),
+    [
+        ("RETAIN_ON_CANCELLATION", True),
+        ("DELETE_ON_CANCELLATION", False),
+        ("NO_EXTERNALIZED_CHECKPOINTS", False),
+    ],
+)
+def test_a_cancelled_run_leaves_the_checkpoints_that_its_retention_says(
+    tmp_path: Path, policy: str, left: bool
+) -> None:
+    run = ScriptedRun(tmp_path, {**SOON, RETENTION: policy})
+    run.wait_for_checkpoints(2)
+
+    cancel(run)
+
+    newest = run.of(CheckpointCompleted)[-1]
+    discarded = [event.checkpoint_id for event in run.of(CheckpointDiscarded)]
+    assert Path(newest.path).exists() is left
+    assert (newest.checkpoint_id in discarded) is not left
+
+
+def test_a_driver_that_died_while_it_cleaned_up_is_finished_by_the_next_one(tmp_path: Path) -> None:
+    run = ScriptedRun(tmp_path, {**SOON, RETENTION: "NO_EXTERNALIZED_CHECKPOINTS"})
+    path = Path(run.wait_for_checkpoints(1)[0].path)
+    saved = tmp_path / "saved"
+    shutil.copytree(path, saved)
+    cancel(run)
+    shutil.copytree(saved, path)  # as if it had died before it deleted this one
+    ended = run.of(RunEnded)
+
+    successor = ScriptedRun(tmp_path, {**SOON, RETENTION: "NO_EXTERNALIZED_CHECKPOINTS"})
+
+    assert successor.wait_until_over() is JobStatus.CANCELED
+    assert successor.slots.attempts == []
+    assert not path.exists()
+    assert successor.of(RunEnded) == ended * 2
+
+
+def test_without_an_interval_only_what_is_asked_for_is_taken(tmp_path: Path) -> None:
+    run = ScriptedRun(tmp_path, {"execution.checkpointing.interval": "off"})
+    run.ask(TriggerCheckpoint(request_id=RequestId("one"), requested_by="ann", reason="try"))
+
+    run.wait_for_checkpoints(1)
+    cancel(run)
+
+    assert [event.request_id for event in run.of(CheckpointTriggered)] == ["one"]
+
+
+def test_while_some_sources_have_finished_a_request_is_refused_by_name(tmp_path: Path) -> None:
+    none_after = {"execution.checkpointing.checkpoints-after-tasks-finish": "false"}
+    run = ScriptedRun(tmp_path, {"execution.checkpointing.interval": "off", **none_after})
+    run.wait_for(lambda: JobStatus.RUNNING in [e.status for e in run.of(JobStatusChanged)])
+    run.slots.say(Attempt(1), SourcesEnded(vertex=Uid("left"), subtask=0))
+    run.ask(TriggerCheckpoint(request_id=RequestId("one"), requested_by="ann", reason="try"))
+
+    run.wait_for(lambda: bool(run.of(CheckpointFailed)))
+    run.slots.say(Attempt(1), SourcesEnded(vertex=Uid("right"), subtask=0))
+
+    assert run.wait_until_over() is JobStatus.FINISHED
+    (refused,) = run.of(CheckpointFailed)
+    (ended,) = run.of(RequestEnded)
+    assert refused.reason is CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING
+    assert (refused.checkpoint_id, refused.request_id) == (None, "one")
+    assert ended.message == "Not all required tasks are currently running."
+    assert [event.kind.value for event in run.of(CheckpointCompleted)] == ["FINAL"]
 
 
 def failure(cause: str) -> Failed:
