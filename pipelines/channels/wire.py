@@ -2,9 +2,10 @@
 
 Forward (writer to reader): OPEN names a channel and gives it a number; SCHEMA and RECORDS carry
 Arrow IPC; DICTIONARIES is a whole Arrow stream of one batch, for schemas with dictionaries;
-ORIGIN says where the next batch of its channel came from; BARRIER, CANCEL, WATERMARK and END are
-marks. Backward: GRANT opens a channel with its capacity, CREDIT gives bytes back, CLOSED says that
-nobody reads the channel any more. Decides what a legal frame is, not what it means.
+ORIGIN says where the next batch of its channel came from; BARRIER, CANCEL, WATERMARK, STATUS (idle
+or active) and END are marks. Backward: GRANT opens a channel with its capacity, CREDIT gives bytes
+back, CLOSED says that nobody reads the channel any more. Decides what a legal frame is, not what it
+means.
 """
 
 import socket
@@ -16,7 +17,14 @@ import pyarrow as pa
 
 from pipelines.channels.connection import Connection
 from pipelines.channels.limits import NetworkLimits
-from pipelines.domain.elements import Barrier, CancelCheckpoint, EndOfInput, Mark, Watermark
+from pipelines.domain.elements import (
+    Barrier,
+    CancelCheckpoint,
+    EndOfInput,
+    Mark,
+    Watermark,
+    WatermarkStatus,
+)
 from pipelines.domain.errors import ProtocolError
 from pipelines.domain.ids import CheckpointId
 
@@ -24,6 +32,7 @@ HEADER = struct.Struct("<BxxxII")  # kind, channel number, length of the body
 BARRIER = struct.Struct("<qqB")  # checkpoint, trigger time, flags
 WATERMARK = struct.Struct("<q")
 CANCEL = struct.Struct("<q")  # checkpoint
+STATUS = struct.Struct("<?")
 BYTES = struct.Struct("<Q")
 IS_SAVEPOINT, IS_FINAL, IS_NATIVE, OVERTAKES = 1, 2, 4, 8
 READ_AHEAD_BYTES = 128 << 10  # many small frames in one system call
@@ -42,12 +51,14 @@ class Kind(IntEnum):
     CLOSED = 10
     ORIGIN = 11
     CANCEL = 12
+    STATUS = 13
 
 
 FIXED_LENGTHS = {
     Kind.BARRIER: BARRIER.size,
     Kind.WATERMARK: WATERMARK.size,
     Kind.CANCEL: CANCEL.size,
+    Kind.STATUS: STATUS.size,
     Kind.END: 0,
     Kind.GRANT: BYTES.size,
     Kind.CREDIT: BYTES.size,
@@ -86,6 +97,8 @@ def mark_frame(number: int, mark: Mark) -> bytes:
             return frame(Kind.CANCEL, number, CANCEL.pack(mark.checkpoint_id))
         case Watermark():
             return frame(Kind.WATERMARK, number, WATERMARK.pack(mark.timestamp_ms))
+        case WatermarkStatus():
+            return frame(Kind.STATUS, number, STATUS.pack(mark.is_idle))
         case EndOfInput():
             return frame(Kind.END, number)
 
@@ -99,6 +112,8 @@ def mark_of(received: Frame) -> Mark:
             return CancelCheckpoint(CheckpointId(checkpoint_id))
         case Kind.WATERMARK:
             return Watermark(*WATERMARK.unpack(received.body))
+        case Kind.STATUS:
+            return WatermarkStatus(*STATUS.unpack(received.body))
         case Kind.END:
             return EndOfInput()
         case _:

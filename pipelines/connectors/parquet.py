@@ -36,6 +36,9 @@ CACHED_ROW_GROUPS = 16
 class ParquetFiles:
     """Each file is a split, in the order of `paths`. Columns are projected to `schema`.
 
+    `concurrent_splits` files are read side by side by each subtask, and event time is the slowest
+    one's: needed where the times of the files overlap.
+
     `forever` repeats the files without end; each cycle moves every timestamp column on by
     `cycle_shift_ms`, so that later splits still hold later event time.
     """
@@ -48,9 +51,12 @@ class ParquetFiles:
     batch_rows: int = 8_192
     forever: bool = False
     cycle_shift_ms: int = YEAR_MS
+    concurrent_splits: int = 1
     files: tuple[Path, ...] = field(init=False)
 
     def __post_init__(self) -> None:
+        if self.concurrent_splits < 1:
+            raise Rejected(f"{self.concurrent_splits} files cannot be read side by side; give 1.")
         object.__setattr__(self, "files", input_files(self.paths, ".parquet"))
         column = self.timestamp_column
         if column is None:

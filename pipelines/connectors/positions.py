@@ -24,7 +24,8 @@ class SeenSplit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class SplitPositions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What one subtask has still to read: `backlog`, then frontier, frontier + stride, and so on.
 
-    Indices ascend in the order of reading, so that event time does. Everything in the backlog
+    Splits are opened in ascending order; where one is read at a time, event time ascends with
+    them. Everything in the backlog
     lies before the frontier. `seen` is stored beside it and is no part of the arithmetic: it is
     held against the source before a run goes back there (`connectors.reachability`).
     """
@@ -46,17 +47,32 @@ class SplitPositions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
         """The split to read next, and from which record on; it may lie behind the last split."""
         return self.backlog[0] if self.backlog else (self.frontier, 0)
 
-    def advanced(self, records: int) -> "SplitPositions":
-        """After `records` more of the current split have been handed out."""
-        split, offset = self.current()
-        rest = self._without_current()
-        backlog = ((split, offset + records), *rest.backlog)
-        return SplitPositions(backlog, rest.frontier, rest.stride)
+    def opened(self, count: int, has_split: Callable[[int], bool]) -> "SplitPositions":
+        """With the first `count` splits in the backlog, or as many as there are."""
+        backlog, frontier = list(self.backlog), self.frontier
+        while len(backlog) < count and has_split(frontier):
+            backlog.append((frontier, 0))
+            frontier += self.stride
+        return SplitPositions(tuple(backlog), frontier, self.stride)
 
-    def finished(self, has_split: Callable[[int], bool]) -> "SplitPositions":
-        """After the last record of the current split. Stays where it is behind the last split."""
-        split, _ = self.current()
-        return self._without_current() if has_split(split) else self
+    def advanced(self, records: int, split: int | None = None) -> "SplitPositions":
+        """After `records` more of that split, or the current one, have been handed out."""
+        wanted = self.current()[0] if split is None else split
+        begun = self if self.backlog else self.opened(1, lambda _: True)
+        check(any(s == wanted for s, _ in begun.backlog), "the split is open", split=wanted)
+        backlog = [(s, offset + records * (s == wanted)) for s, offset in begun.backlog]
+        return SplitPositions(tuple(backlog), begun.frontier, begun.stride)
+
+    def finished(
+        self, has_split: Callable[[int], bool], split: int | None = None
+    ) -> "SplitPositions":
+        """After the last record of that split, or the current one; stays behind the last split."""
+        wanted = self.current()[0] if split is None else split
+        if not has_split(wanted):
+            return self
+        begun = self if self.backlog else self.opened(1, has_split)
+        backlog = tuple(entry for entry in begun.backlog if entry[0] != wanted)
+        return SplitPositions(backlog, begun.frontier, begun.stride)
 
     def to_json(self) -> Json:
         return msgspec.to_builtins(self)
@@ -65,11 +81,6 @@ class SplitPositions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     def from_json(cls, stored: Json) -> "SplitPositions":
         """Raises msgspec.ValidationError: these are not positions."""
         return msgspec.convert(stored, cls)
-
-    def _without_current(self) -> "SplitPositions":
-        if self.backlog:
-            return SplitPositions(self.backlog[1:], self.frontier, self.stride)
-        return SplitPositions((), self.frontier + self.stride, self.stride)
 
 
 def initial(subtask: int, parallelism: int) -> SplitPositions:

@@ -6,7 +6,7 @@ stored beside it and compared before a run goes back. What was read completely m
 its name is compared. Source: Flink's `SourceSplit.splitId`, which restores by name.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
@@ -26,15 +26,16 @@ class SplitMemory:
         self._source = source
         self._seen = {split.index: split for position in restored for split in position.seen}
 
-    def on_opened(self, index: int, offset: int) -> None:
-        """Splits are opened in ascending order, so those before this one are read.
+    def on_opened(self, index: int, offset: int, still_open: Collection[int] = ()) -> None:
+        """Splits are opened in ascending order, so others before this one are read.
 
         From an offset on, what is known of the split is what it was when it was begun.
         """
         if offset == 0 or index not in self._seen:
             name = self._source.split_id(index) or ""
             self._seen[index] = SeenSplit(index, name, _version(self._source, index))
-        self._seen = {split: seen for split, seen in self._seen.items() if split >= index}
+        first = min(index, *still_open, index)
+        self._seen = {split: seen for split, seen in self._seen.items() if split >= first}
 
     def beside(self, positions: SplitPositions) -> SplitPositions:
         """Begun splits, and the last one of all: it tells when those before it have moved."""

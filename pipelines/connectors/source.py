@@ -38,12 +38,15 @@ class Source(Protocol):
     def split_id(self, index: int) -> str | None:
         """Name of the `index`-th split (0, 1, ...); None past the end. May be endless.
 
-        Later splits hold later event time. The sequence never changes between restarts.
+        Later splits hold later event time, unless several are read side by side. The sequence
+        never changes between restarts.
         """
         ...
 
     def read(self, index: int, offset: int) -> Iterator[pa.RecordBatch]:
         """The records of a split from the `offset`-th on, in a stable order.
+
+        A batch without rows says that there is nothing at the moment, but the split goes on.
 
         Raises:
             Rejected: the split cannot be read: malformed, a column missing, or gone (then the
@@ -53,6 +56,16 @@ class Source(Protocol):
 
     def event_time_ms(self, index: int, offset: int) -> int | None:
         """Event time of one record, to pace a replay; None past the end of the split."""
+        ...
+
+
+@runtime_checkable
+class ConcurrentSplits(Protocol):
+    """A source whose splits overlap in event time, or never end, as the partitions of a log do."""
+
+    @property
+    def concurrent_splits(self) -> int:
+        """How many splits one subtask reads side by side; event time is the slowest one's."""
         ...
 
 

@@ -51,9 +51,16 @@ class Watermark:
 
 
 @dataclass(frozen=True, slots=True)
+class WatermarkStatus:
+    """Whether the sender is idle: then event time does not wait for it until it says otherwise."""
+
+    is_idle: bool
+
+
+@dataclass(frozen=True, slots=True)
 class EndOfInput:
     """The last element of a channel."""
 
 
-Mark = Barrier | CancelCheckpoint | Watermark | EndOfInput
+Mark = Barrier | CancelCheckpoint | Watermark | WatermarkStatus | EndOfInput
 Element = Records | Mark

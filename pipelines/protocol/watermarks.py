@@ -1,33 +1,93 @@
-"""Event time of a subtask: the smallest watermark of its open inputs.
+"""Event time of a subtask: the smallest watermark of its inputs, without those that are idle.
 
-Pure. Source: Flink, `StatusWatermarkValve` (without idleness: every split here advances).
+Pure. The inputs are the channels of a gate, or the splits of a source. An idle input holds nothing
+back; when it is active again, its watermark counts once it has caught up, so that event time does
+not go back. While all inputs are idle, so is the subtask, and says so downstream.
+
+Source: Flink, `StatusWatermarkValve` and `WatermarkOutputMultiplexer`.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
 
-from pipelines.domain.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
-from pipelines.domain.ids import ChannelId
+from pipelines.domain.elements import (
+    MAX_WATERMARK_MS,
+    MIN_WATERMARK_MS,
+    Watermark,
+    WatermarkStatus,
+)
+
+EventTimeMark: TypeAlias = Watermark | WatermarkStatus
+
+
+@dataclass(slots=True)
+class _Input:
+    watermark_ms: int = MIN_WATERMARK_MS
+    is_idle: bool = False
+    counts: bool = True  # it is active, and has caught up since it was idle
 
 
 class WatermarkMerger:
-    """Guarantee: what it returns only grows, and never passes an open input's own watermark."""
+    """Guarantee: event time only grows, and never passes an input that counts."""
 
-    def __init__(self, inputs: Iterable[ChannelId], restored_ms: int | None = None) -> None:
-        self._by_input = dict.fromkeys(inputs, MIN_WATERMARK_MS)
+    def __init__(self, inputs: Iterable[str], restored_ms: int | None = None) -> None:
+        self._inputs = {name: _Input() for name in inputs}
         self.current_ms = MIN_WATERMARK_MS if restored_ms is None else restored_ms
+        self.is_idle = False
 
-    def on_watermark(self, channel: ChannelId, timestamp_ms: int) -> int | None:
-        """The subtask's new event time, or None when it has not moved."""
-        self._by_input[channel] = max(self._by_input[channel], timestamp_ms)
+    def on_open(self, name: str) -> None:
+        """One more input, of which nothing is known yet."""
+        self._inputs[name] = _Input()
+
+    def on_watermark(self, name: str, timestamp_ms: int) -> list[EventTimeMark]:
+        """What to tell downstream, in order."""
+        changed = self._inputs[name]
+        changed.watermark_ms = max(changed.watermark_ms, timestamp_ms)
+        self._catch_up(changed)
         return self._advance()
 
-    def on_end(self, channel: ChannelId) -> int | None:
-        self._by_input.pop(channel)
+    def on_status(self, name: str, *, is_idle: bool) -> list[EventTimeMark]:
+        changed = self._inputs[name]
+        if changed.is_idle == is_idle:
+            return []
+        changed.is_idle = is_idle
+        changed.counts = False
+        self._catch_up(changed)
         return self._advance()
 
-    def _advance(self) -> int | None:
-        merged = min(self._by_input.values(), default=MAX_WATERMARK_MS)
+    def on_end(self, name: str) -> list[EventTimeMark]:
+        """The last one ends event time."""
+        del self._inputs[name]
+        return self._advance()
+
+    def _catch_up(self, changed: _Input) -> None:
+        if not changed.is_idle and changed.watermark_ms >= self.current_ms:
+            changed.counts = True
+
+    def _advance(self) -> list[EventTimeMark]:
+        """Active again is told before event time moves, idle after it."""
+        is_idle = bool(self._inputs) and all(each.is_idle for each in self._inputs.values())
+        status: list[EventTimeMark] = []
+        if is_idle != self.is_idle:
+            self.is_idle = is_idle
+            status = [WatermarkStatus(is_idle)]
+        moved = self._moved(is_idle)
+        return [*moved, *status] if is_idle else [*status, *moved]
+
+    def _moved(self, is_idle: bool) -> list[EventTimeMark]:
+        merged = self._merged(is_idle)
         if merged <= self.current_ms:
-            return None
+            return []
         self.current_ms = merged
-        return merged
+        return [Watermark(merged)]
+
+    def _merged(self, is_idle: bool) -> int:
+        """When nothing is to come from anyone for now, the furthest of all is what is known."""
+        inputs = self._inputs.values()
+        if not inputs:
+            return MAX_WATERMARK_MS
+        if is_idle:
+            return max(each.watermark_ms for each in inputs)
+        counting = [each.watermark_ms for each in inputs if each.counts]
+        return min(counting, default=MIN_WATERMARK_MS)

@@ -17,6 +17,7 @@ from pipelines.domain.elements import (
     Barrier,
     Mark,
     Watermark,
+    WatermarkStatus,
 )
 from pipelines.domain.graph import NodeKind, Vertex
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
@@ -24,6 +25,7 @@ from pipelines.domain.key_groups import range_of
 from pipelines.domain.origin import RecordOrigin
 from pipelines.operators.operator import Collector, Operator, OperatorContext, SideCollector
 from pipelines.protocol.commit import CommitLog, Prepared
+from pipelines.protocol.watermarks import EventTimeMark
 from pipelines.runtime.exchange import Exchange
 from pipelines.runtime.in_flight import InFlightRecords
 from pipelines.runtime.operator_failure import is_located, located
@@ -134,6 +136,15 @@ class OperatorChain:
                 self._advance(node.uid, node.operator, timestamp_ms)
         self._settle()
         self.broadcast(Watermark(timestamp_ms))
+
+    def on_event_time(self, marks: list[EventTimeMark]) -> None:
+        """Operators see event time; whether an input is idle concerns only who merges it."""
+        for mark in marks:
+            match mark:
+                case Watermark(timestamp_ms):
+                    self.on_watermark(timestamp_ms)
+                case WatermarkStatus():
+                    self.broadcast(mark)
 
     def _advance(self, uid: Uid, operator: Operator, timestamp_ms: int) -> None:
         """What fires now is laid to the newest batch: its records moved event time on."""

@@ -218,5 +218,7 @@ class _Builder:
             self.message.parallelism,
             self.clock,
             self.pipeline.pace,
+            self.pipeline.watermarks.get(vertex.uid),
+            restored.watermark_ms,
         )
         return SourceFeed(reader)

@@ -15,6 +15,7 @@ from pipelines.domain.elements import (
     EndOfInput,
     Records,
     Watermark,
+    WatermarkStatus,
 )
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.faults import FaultPoint
@@ -119,7 +120,10 @@ class GateFeed:
             case Records(batch, origin):
                 subtask.chain.on_batch(self._ports[channel], batch, origin)
             case Watermark(timestamp_ms):
-                self._on_event_time(self._watermarks.on_watermark(channel, timestamp_ms), subtask)
+                subtask.chain.on_event_time(self._watermarks.on_watermark(channel, timestamp_ms))
+            case WatermarkStatus(is_idle):
+                marks = self._watermarks.on_status(channel, is_idle=is_idle)
+                subtask.chain.on_event_time(marks)
             case Barrier():
                 self._on_barrier(channel, element, subtask)
             case CancelCheckpoint(checkpoint_id):
@@ -259,10 +263,6 @@ class GateFeed:
 
     def _on_end(self, channel: ChannelId, subtask: Subtask) -> None:
         self._carry_out(self._handler.on_end(channel), subtask)
-        self._on_event_time(self._watermarks.on_end(channel), subtask)
+        subtask.chain.on_event_time(self._watermarks.on_end(channel))
         if self.has_ended:
             end_of_stream(subtask)
-
-    def _on_event_time(self, timestamp_ms: int | None, subtask: Subtask) -> None:
-        if timestamp_ms is not None:
-            subtask.chain.on_watermark(timestamp_ms)

@@ -7,18 +7,20 @@ so that the tail is committed like everything before it (Flink, FLIP-147).
 import pyarrow as pa
 
 from pipelines.channels.channel import ChannelStatistics
-from pipelines.domain.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS, Barrier
+from pipelines.domain.elements import Barrier, WatermarkStatus
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.origin import RecordOrigin
 from pipelines.domain.snapshots import Json
 from pipelines.runtime.source_reader import PACED_WAIT_MS, SourceReader
 from pipelines.runtime.subtask import IDLE_WAIT_MS, Subtask, end_of_stream
 
+TIMESTAMPS_FAR_AHEAD = "timestamps_far_ahead"
+"""Records whose event time leapt so far that it was not believed; see `connectors.watermarks`."""
+
 
 class SourceFeed:
     def __init__(self, reader: SourceReader) -> None:
         self._reader = reader
-        self._watermark_ms = MIN_WATERMARK_MS
         self._stopping_id: CheckpointId | None = None  # the final barrier is out: emit nothing
         self._exhaustion_reported = False
         self._has_ended = False
@@ -42,10 +44,14 @@ class SourceFeed:
         if self._stopping_id is not None or self._exhaustion_reported:
             return False
         batch = self._reader.next()
+        chain, marks = subtask.chain, self._reader.take_marks()
+        # That the source is active again goes ahead of the records that say so.
+        before = 1 if marks[:1] == [WatermarkStatus(is_idle=False)] else 0
+        chain.on_event_time(marks[:before])
         if batch is not None:
-            subtask.chain.head_context().count("records_read", batch.num_rows)
-            subtask.chain.emit_from_source(batch, self._origin(batch, subtask))
-        self._advance_watermark(subtask)
+            self._count(batch, subtask)
+            chain.emit_from_source(batch, self._origin(batch, subtask))
+        chain.on_event_time(marks[before:])
         if batch is None and self._reader.is_exhausted:
             self._exhaustion_reported = True
             subtask.reporter.sources_ended(subtask.place)
@@ -71,7 +77,7 @@ class SourceFeed:
         return self._reader.positions()
 
     def watermark_ms(self) -> int | None:
-        return None if self._watermark_ms == MIN_WATERMARK_MS else self._watermark_ms
+        return self._reader.watermark_ms()
 
     def queued(self) -> list[ChannelStatistics]:
         return []
@@ -88,9 +94,9 @@ class SourceFeed:
             last_offset=split.next_offset - 1,
         )
 
-    def _advance_watermark(self, subtask: Subtask) -> None:
-        known_ms = self._reader.watermark_ms()
-        if known_ms is None or known_ms <= self._watermark_ms:
-            return
-        self._watermark_ms = min(known_ms, MAX_WATERMARK_MS)
-        subtask.chain.on_watermark(self._watermark_ms)
+    def _count(self, batch: pa.RecordBatch, subtask: Subtask) -> None:
+        context = subtask.chain.head_context()
+        context.count("records_read", batch.num_rows)
+        far_ahead = self._reader.take_far_ahead_count()
+        if far_ahead:
+            context.count(TIMESTAMPS_FAR_AHEAD, far_ahead)

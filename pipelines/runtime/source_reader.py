@@ -1,26 +1,31 @@
 """Reads a source's splits for one subtask, knows its positions, and paces a replay.
 
 The position always points behind the last record handed out, so that a barrier between two
-batches cuts exactly there. A paced replay hands out records once event time, advancing at a fixed
-speed from where the run (re)starts, has reached them.
+batches cuts exactly there. Of several splits that are read side by side the one whose event time
+is behind comes first; event time is the slowest one's. A paced replay hands out records once event
+time, advancing at a fixed speed from where the run (re)starts, has reached them.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 
 from pipelines.connectors.positions import SplitPositions, initial, redistribute
 from pipelines.connectors.reachability import SplitMemory
-from pipelines.connectors.source import Source
+from pipelines.connectors.source import ConcurrentSplits, Source
+from pipelines.connectors.watermarks import WatermarkStrategy
 from pipelines.domain.clock import Clock
-from pipelines.domain.elements import MAX_WATERMARK_MS
+from pipelines.domain.elements import MIN_WATERMARK_MS, Watermark
 from pipelines.domain.snapshots import Json
+from pipelines.protocol.watermarks import EventTimeMark, WatermarkMerger
+from pipelines.runtime.split_reading import OpenSplit
 
 MS_PER_HOUR = 3_600_000
 PACED_WAIT_MS = 20.0
 """How long a paced source sleeps when nothing is due."""
+
+_BEFORE_THE_FIRST = "before the first split"
+"""Holds event time back until splits are opened, or ends it when there are none."""
 
 
 @dataclass(slots=True)
@@ -45,6 +50,8 @@ class SplitInWork:
 
 
 class SourceReader:
+    """Event time never goes back behind `restored_watermark_ms`, whatever is read again."""
+
     def __init__(
         self,
         source: Source,
@@ -53,91 +60,131 @@ class SourceReader:
         parallelism: int,
         clock: Clock,
         event_hours_per_s: float | None,
+        strategy: WatermarkStrategy | None = None,
+        restored_watermark_ms: int | None = None,
     ) -> None:
         self._source = source
         self._clock = clock
+        self._strategy = strategy or WatermarkStrategy(source.out_of_orderness_ms)
         self._positions = _deal(restored, subtask, parallelism)
         self._memory = SplitMemory(source, [SplitPositions.from_json(one) for one in restored])
         self._pace = _pace(source, restored, parallelism, clock, event_hours_per_s)
-        self._batches: Iterator[pa.RecordBatch] | None = None
-        self._held: pa.RecordBatch | None = None  # read, but not yet due
-        self._newest_ms: int | None = None
+        self._concurrency = source.concurrent_splits if isinstance(source, ConcurrentSplits) else 1
+        self._open: dict[int, OpenSplit] = {}
+        self._merger = WatermarkMerger([_BEFORE_THE_FIRST], restored_watermark_ms)
+        self._has_begun = False
+        # Told anew: a watermark that was in flight at the cut may not have been kept.
+        self._marks: list[EventTimeMark] = (
+            [] if restored_watermark_ms is None else [Watermark(restored_watermark_ms)]
+        )
+        self._far_ahead_count = 0
         self.split: SplitInWork | None = None  # None: nothing was handed out yet
 
     @property
     def is_exhausted(self) -> bool:
-        return self._current_split() is None
+        return not self._open and not self._has_split(self._positions.current()[0])
 
     def positions(self) -> Json:
         return self._memory.beside(self._positions).to_json()
 
     def next(self) -> pa.RecordBatch | None:
-        """The next batch, or None when nothing is due or nothing is left."""
-        while (split := self._current_split()) is not None:
-            batch = self._held if self._held is not None else self._read_on(*split)
-            self._held = None
-            if batch is None:
-                self._positions = self._positions.finished(self._has_split)
-                self._batches = None
-                continue
-            return self._due_part(batch)
+        """The next batch, or None when nothing is due, nothing is there or nothing is left."""
+        self._open_up()
+        while self._open:
+            ended = None
+            for split in sorted(self._open.values(), key=OpenSplit.watermark_ms):
+                batch = split.take()
+                if batch is None:
+                    ended = split
+                    break
+                due = self._due_part(split, batch)
+                if due.num_rows:
+                    return self._hand_out(split, due)
+            if ended is None:
+                return None
+            self._close(ended)
         return None
 
     def watermark_ms(self) -> int | None:
-        """What is known of event time: behind the newest record, or before the next one."""
-        if self.is_exhausted:
-            return MAX_WATERMARK_MS
-        column = self._source.timestamp_column
-        if column is None:
-            return None
-        known_ms = self._newest_ms
-        if self._pace is not None and self._held is not None and self._held.num_rows:
-            known_ms = _timestamps(self._held, column)[0].item()
-        if known_ms is None:
-            return None
-        return known_ms - self._source.out_of_orderness_ms - 1
+        current_ms = self._merger.current_ms
+        return None if current_ms == MIN_WATERMARK_MS else current_ms
 
-    def _current_split(self) -> tuple[int, int] | None:
-        current = self._positions.current()
-        if current is None or self._source.split_id(current[0]) is None:
-            return None
-        return current
+    def take_marks(self) -> list[EventTimeMark]:
+        """What has become known of event time since the last time, in order."""
+        marks, self._marks = self._marks, []
+        return marks
+
+    def take_far_ahead_count(self) -> int:
+        """Records since the last time whose time was too far ahead to be believed."""
+        count, self._far_ahead_count = self._far_ahead_count, 0
+        return count
+
+    def _open_up(self) -> None:
+        """Open as many splits as are read side by side."""
+        if len(self._open) < self._concurrency:
+            opened = self._positions.opened(self._concurrency, self._has_split)
+            for index, offset in opened.backlog[: self._concurrency]:
+                if index not in self._open and self._has_split(index):
+                    self._positions = opened
+                    self._open_split(index, offset)
+        if not self._has_begun:
+            self._has_begun = True
+            self._marks += self._merger.on_end(_BEFORE_THE_FIRST)
+
+    def _open_split(self, index: int, offset: int) -> None:
+        self._memory.on_opened(index, offset, self._open)
+        name = self._source.split_id(index) or str(index)
+        self._open[index] = OpenSplit(
+            index,
+            name,
+            offset,
+            iter(self._source.read(index, offset)),
+            self._strategy.generator(),
+            self._strategy,
+            self._source.timestamp_column,
+        )
+        self._merger.on_open(_input(index))
+
+    def _close(self, split: OpenSplit) -> None:
+        """The next one is opened first, so that event time ends only with the last."""
+        del self._open[split.index]
+        self._positions = self._positions.finished(self._has_split, split.index)
+        self._open_up()
+        self._marks += self._merger.on_end(_input(split.index))
+
+    def _due_part(self, split: OpenSplit, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Empty when nothing is due, or the split is silent; then it may become idle."""
+        now_ms = self._clock.monotonic_ms()
+        if batch.num_rows == 0:
+            if split.is_idle(now_ms):
+                self._marks += self._merger.on_status(_input(split.index), is_idle=True)
+            return batch
+        due = split.due_part(batch, None if self._pace is None else self._pace.reached_ms(now_ms))
+        if due.num_rows == 0:
+            self._tell_event_time(split)
+        return due
+
+    def _hand_out(self, split: OpenSplit, batch: pa.RecordBatch) -> pa.RecordBatch:
+        not_believed = split.far_ahead_count()
+        split.on_handed_out(batch)
+        self._far_ahead_count += split.far_ahead_count() - not_believed
+        self._positions = self._positions.advanced(batch.num_rows, split.index)
+        self.split = SplitInWork(split.name, split.next_offset)
+        self._tell_event_time(split)
+        return batch
+
+    def _tell_event_time(self, split: OpenSplit) -> None:
+        name = _input(split.index)
+        self._marks += self._merger.on_status(name, is_idle=False)
+        if split.time_column is not None:
+            self._marks += self._merger.on_watermark(name, split.watermark_ms())
 
     def _has_split(self, index: int) -> bool:
         return self._source.split_id(index) is not None
 
-    def _read_on(self, index: int, offset: int) -> pa.RecordBatch | None:
-        if self._batches is None:
-            self._memory.on_opened(index, offset)
-            self._batches = iter(self._source.read(index, offset))
-        return next(self._batches, None)
 
-    def _due_part(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
-        """The leading records that are due; the rest is held until its time has come."""
-        column = self._source.timestamp_column
-        if column is None:
-            return self._hand_out(batch)
-        timestamps = np.maximum.accumulate(_timestamps(batch, column))
-        due = len(timestamps)
-        if self._pace is not None:
-            reached_ms = self._pace.reached_ms(self._clock.monotonic_ms())
-            due = int(np.searchsorted(timestamps, reached_ms, side="right"))
-        if due < batch.num_rows:
-            self._held = batch.slice(due)
-        if due == 0:
-            return None
-        newest_ms = timestamps[due - 1].item()
-        self._newest_ms = newest_ms if self._newest_ms is None else max(self._newest_ms, newest_ms)
-        return self._hand_out(batch.slice(0, due))
-
-    def _hand_out(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        split = self._current_split()
-        self._positions = self._positions.advanced(batch.num_rows)
-        if split is not None:
-            index, offset = split
-            name = self._source.split_id(index) or str(index)
-            self.split = SplitInWork(name, offset + batch.num_rows)
-        return batch
+def _input(index: int) -> str:
+    return f"split {index}"
 
 
 def _deal(restored: tuple[Json, ...], subtask: int, parallelism: int) -> SplitPositions:
@@ -162,7 +209,3 @@ def _pace(
     times = [source.event_time_ms(*place) for place in current if place is not None]
     known = [time for time in times if time is not None]
     return Pace(min(known, default=0), event_hours_per_s, clock.monotonic_ms())
-
-
-def _timestamps(batch: pa.RecordBatch, column: str) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    return np.asarray(batch.column(column).cast(pa.int64()).to_numpy(zero_copy_only=False))

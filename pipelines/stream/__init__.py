@@ -5,6 +5,13 @@ that a wrong column or a missing uid is refused before anything starts. Source: 
 API; batches and column expressions in the place of functions on records.
 """
 
+from pipelines.connectors.watermarks import (
+    WatermarkGenerator,
+    WatermarkStrategy,
+    bounded_out_of_orderness,
+    generated_by,
+    monotonous,
+)
 from pipelines.operators.aggregates import count, max, mean, min, sum
 from pipelines.operators.lateness import LATE
 from pipelines.operators.process_context import ProcessContext
@@ -53,11 +60,16 @@ __all__ = [
     "TtlUpdate",
     "TtlVisibility",
     "ValueStateDescriptor",
+    "WatermarkGenerator",
+    "WatermarkStrategy",
     "WindowedStream",
+    "bounded_out_of_orderness",
     "count",
+    "generated_by",
     "max",
     "mean",
     "min",
+    "monotonous",
     "session",
     "sliding",
     "sum",

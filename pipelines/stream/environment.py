@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from pipelines.connectors.sink import Sink
 from pipelines.connectors.source import Source
+from pipelines.connectors.watermarks import WatermarkStrategy
 from pipelines.domain.errors import Rejected
 from pipelines.domain.graph import Connection, JobGraph, Node, NodeKind
 from pipelines.domain.guarantees import weakest
@@ -31,10 +32,18 @@ class Environment:
     _operators: dict[Uid, Callable[[], Operator]] = field(default_factory=dict)
     _sinks: dict[Uid, Sink] = field(default_factory=dict)
     _schemas: dict[Uid, pa.Schema] = field(default_factory=dict)
+    _watermarks: dict[Uid, WatermarkStrategy] = field(default_factory=dict)
     _side_outputs: dict[tuple[Uid, str], SideOutput] = field(default_factory=dict)
 
-    def source(self, source: Source, *, uid: str) -> Stream:
+    def source(
+        self, source: Source, *, uid: str, watermarks: WatermarkStrategy | None = None
+    ) -> Stream:
+        """`watermarks` None: as far out of order as the source says, and never idle."""
         node = Uid(uid)
+        if watermarks is not None:
+            if source.timestamp_column is None:
+                raise Rejected(f"The source {uid!r} has no event time, so it has no watermarks.")
+            self._watermarks[node] = watermarks
         self._nodes.append(Node(node, NodeKind.SOURCE))
         self._sources[node] = source
         self._schemas[node] = source.schema
@@ -51,6 +60,7 @@ class Environment:
             dict(self._sinks),
             dict(self._schemas),
             dict(self._side_outputs),
+            dict(self._watermarks),
             weakest([sink.guarantee for sink in self._sinks.values()]),
             self.pace,
         )

@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from pipelines.connectors.sink import Sink
 from pipelines.connectors.source import Source
+from pipelines.connectors.watermarks import WatermarkStrategy
 from pipelines.domain.graph import Connection, JobGraph
 from pipelines.domain.ids import Uid
 from pipelines.operators.operator import Operator
@@ -23,6 +24,7 @@ class Pipeline:
     sinks: Mapping[Uid, Sink]
     schemas: Mapping[Uid, pa.Schema]
     side_outputs: Mapping[tuple[Uid, str], SideOutput]
+    watermarks: Mapping[Uid, WatermarkStrategy]  # of sources; else as the source says
     guarantee: str  # of the weakest sink; the mode of a run may weaken it further
     pace: float | None  # event-hours per second; None: as fast as possible
 

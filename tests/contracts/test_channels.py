@@ -14,7 +14,14 @@ from pipelines.channels.channel import ChannelClosed, ChannelStatistics, Output,
 from pipelines.channels.credit import cost_of
 from pipelines.channels.gate import Gate
 from pipelines.channels.network import SlotNetwork
-from pipelines.domain.elements import Barrier, Element, EndOfInput, Records, Watermark
+from pipelines.domain.elements import (
+    Barrier,
+    Element,
+    EndOfInput,
+    Records,
+    Watermark,
+    WatermarkStatus,
+)
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, Uid
 from pipelines.domain.origin import RecordOrigin
@@ -29,6 +36,7 @@ def test_a_channel_is_first_in_first_out(pair: "Pair") -> None:
     sent: list[Element] = [
         numbers(1),
         Watermark(-5),
+        WatermarkStatus(is_idle=True),
         numbers(2, 3),
         Barrier(CheckpointId(7), 1_700_000_000_000, is_savepoint=True, is_native=True),
         Barrier(CheckpointId(8), 1_700_000_000_001, is_final=True),

@@ -20,6 +20,7 @@ from pipelines.stream import (
     Stream,
     count,
     mean,
+    monotonous,
     session,
     sliding,
     tumbling,
@@ -263,6 +264,12 @@ def test_a_pipeline_guarantees_no_more_than_its_weakest_sink(
         (
             lambda s: s.key_by("key").window(HOURLY).allowed_lateness(timedelta(hours=-1)),
             "lateness of -3600000 ms cannot be allowed",
+        ),
+        (
+            lambda s: s.environment.source(
+                Events(OTHER, None), uid="timeless", watermarks=monotonous()
+            ),
+            "'timeless' has no event time, so it has no watermarks",
         ),
         (lambda s: s.side_output("late", uid="late"), "'events' has no side output 'late'"),
         (

@@ -29,6 +29,7 @@ from pipelines.domain.elements import (
     Barrier,
     EndOfInput,
     Watermark,
+    WatermarkStatus,
 )
 from pipelines.domain.errors import ProtocolError, Rejected
 from pipelines.domain.ids import ChannelId, CheckpointId
@@ -63,6 +64,8 @@ def test_frames_are_cut_wherever_the_bytes_happen_to_break(seed: int) -> None:
         Barrier(CheckpointId(1), 0, is_savepoint=True, is_final=True),
         Watermark(MIN_WATERMARK_MS),
         Watermark(MAX_WATERMARK_MS),
+        WatermarkStatus(is_idle=True),
+        WatermarkStatus(is_idle=False),
         EndOfInput(),
     ],
 )

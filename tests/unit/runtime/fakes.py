@@ -28,6 +28,8 @@ class ListSource:
     batch_rows: int = 3
     timestamp_column: str | None = "at"
     out_of_orderness_ms: int = 0
+    concurrent_splits: int = 1
+    silent: set[int] = field(default_factory=set)  # splits that have nothing more at the moment
     schema: pa.Schema = field(default_factory=lambda: SCHEMA)
 
     def validate(self) -> None:
@@ -40,6 +42,8 @@ class ListSource:
         rows = self.splits[index]
         for start in range(offset, len(rows), self.batch_rows):
             yield batch_of(rows[start : start + self.batch_rows])
+            while index in self.silent:
+                yield batch_of([])
 
     def event_time_ms(self, index: int, offset: int) -> int | None:
         if index >= len(self.splits) or offset >= len(self.splits[index]):

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pipelines.channels.gate import Gate
 from pipelines.channels.local import LocalOutput
 from pipelines.connectors.sink import SinkContext, Superseded
+from pipelines.connectors.watermarks import WatermarkStrategy
 from pipelines.domain.elements import Barrier, Element
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.graph import Connection
@@ -288,12 +289,14 @@ class ReadingSubtask:
     output: Any = field(default_factory=lambda: RecordingOutput(ChannelId("out")))
     mailbox: Mailbox = field(default_factory=Mailbox)
     options: BarrierOptions = ALIGNED
+    strategy: WatermarkStrategy | None = None
     feed: SourceFeed = field(init=False)
     subtask: Subtask = field(init=False)
     reporter: RecordingReporter = field(init=False)
 
     def __post_init__(self) -> None:
-        self.feed = SourceFeed(SourceReader(self.source, (), 0, 1, self.clock, None))
+        reader = SourceReader(self.source, (), 0, 1, self.clock, None, self.strategy)
+        self.feed = SourceFeed(reader)
         self.reporter = RecordingReporter(self.root)
         exchanges = {Uid(LEFT): [Exchange(("key",), [self.output], MAX_PARALLELISM)]}
         pipeline = joining_pipeline(self.source, MemorySink())

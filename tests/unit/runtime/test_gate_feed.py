@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.domain.elements import Barrier, Element, EndOfInput, Records
+from pipelines.domain.elements import (
+    Barrier,
+    Element,
+    EndOfInput,
+    Records,
+    Watermark,
+    WatermarkStatus,
+)
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import CheckpointId
 from pipelines.runtime.mailbox import CheckpointAborted, CheckpointCompleted
@@ -77,6 +84,18 @@ def test_at_least_once_a_snapshot_holds_everything_before_its_barriers(
     for checkpoint_id in (1, 2, 3):
         before = {key for s in streams.values() for key in keys_before(s, checkpoint_id)}
         assert before <= set(host.seen_at(checkpoint_id))
+
+
+def test_an_idle_channel_holds_event_time_back_no_more(tmp_path: Path) -> None:
+    host = JoiningSubtask(tmp_path)
+    host.inputs[LEFT].send(Watermark(9))
+    host.consume()
+    assert host.subtask.watermark_ms() is None
+
+    host.inputs[RIGHT].send(WatermarkStatus(is_idle=True))
+    host.consume()
+
+    assert host.subtask.watermark_ms() == 9
 
 
 def test_records_reach_the_port_of_their_channel(tmp_path: Path) -> None:

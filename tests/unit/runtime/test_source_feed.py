@@ -1,8 +1,10 @@
 """A source's subtask: barriers cut between its batches, and it ends only by a final checkpoint."""
 
+from datetime import timedelta
 from pathlib import Path
 
 from pipelines.connectors.positions import SplitPositions
+from pipelines.connectors.watermarks import MAX_LEAP_MS, monotonous
 from pipelines.domain.elements import (
     MAX_WATERMARK_MS,
     Barrier,
@@ -10,10 +12,13 @@ from pipelines.domain.elements import (
     EndOfInput,
     Records,
     Watermark,
+    WatermarkStatus,
 )
 from pipelines.domain.ids import CheckpointId
 from tests.unit.runtime.fakes import ListSource, keys_of
 from tests.unit.runtime.hosted import ReadingSubtask
+
+SECOND = timedelta(seconds=1)
 
 
 def test_a_barrier_stands_where_the_position_of_its_snapshot_says(tmp_path: Path) -> None:
@@ -45,6 +50,37 @@ def test_a_source_that_has_read_everything_says_so_once_and_still_answers_barrie
     assert not host.feed.has_ended
     assert list(host.reporter.snapshots) == [1]
     assert Watermark(MAX_WATERMARK_MS) in host.output.sent
+
+
+def test_a_source_says_that_it_is_idle_and_is_active_before_the_records_that_end_it(
+    tmp_path: Path,
+) -> None:
+    source = source_of(4)
+    source.silent.add(0)
+    host = ReadingSubtask(tmp_path, source, strategy=monotonous().with_idleness(SECOND))
+    for _ in range(3):
+        host.feed.advance(host.subtask)
+        host.clock.now_ms += 1_000.0
+    assert host.output.sent[-1] == WatermarkStatus(is_idle=True)
+    sent = len(host.output.sent)
+
+    source.silent.clear()
+    host.feed.advance(host.subtask)
+
+    active, records, *_ = host.output.sent[sent:]
+    assert active == WatermarkStatus(is_idle=False)
+    assert isinstance(records, Records)
+
+
+def test_records_from_a_wrong_future_are_counted_in_the_snapshot(tmp_path: Path) -> None:
+    host = ReadingSubtask(tmp_path, ListSource([[(0, 0), (1, 1), (2, 10 * MAX_LEAP_MS)]]))
+
+    host.feed.advance(host.subtask)
+    host.feed.on_injected(barrier(1), host.subtask)
+
+    (operator,) = host.reporter.snapshots[1].operators
+    assert operator.counters == {"records_read": 3, "timestamps_far_ahead": 1}
+    assert operator.watermark_ms == 0
 
 
 def test_nothing_follows_a_final_barrier_but_the_end(tmp_path: Path) -> None:

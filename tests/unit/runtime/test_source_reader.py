@@ -1,12 +1,15 @@
 """What a source subtask hands out, where its position stands, and what its watermark promises."""
 
 import random
+from collections import Counter
+from datetime import timedelta
 
 import pyarrow as pa
 import pytest
 
 from pipelines.connectors.positions import SplitPositions
-from pipelines.domain.elements import MAX_WATERMARK_MS
+from pipelines.connectors.watermarks import MAX_LEAP_MS, WatermarkStrategy, monotonous
+from pipelines.domain.elements import MAX_WATERMARK_MS, Watermark, WatermarkStatus
 from pipelines.domain.snapshots import Json
 from pipelines.runtime.source_reader import MS_PER_HOUR, SourceReader
 from tests.unit.runtime.fakes import ListSource, ManualClock, batch_of, keys_of, times_of
@@ -128,9 +131,151 @@ def test_a_source_without_event_time_has_no_watermark_until_its_end() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
+def test_splits_read_side_by_side_hold_event_time_at_the_slowest_of_them(seed: int) -> None:
+    chance = random.Random(seed)
+    splits = [
+        sorted((key, chance.randint(0, 1_000)) for key in range(chance.randint(0, 12)))
+        for _ in range(chance.randint(1, 5))
+    ]
+    for split in splits:
+        split.sort(key=lambda record: record[1])
+    source = ListSource(splits, batch_rows=2, concurrent_splits=len(splits))
+    reader = reader_of(source)
+
+    left = Counter(at for split in splits for _, at in split)
+    while (batch := reader.next()) is not None:
+        left -= Counter(times_of(batch))
+        watermark_ms = reader.watermark_ms()
+        assert watermark_ms is None or all(at > watermark_ms for at in left)
+
+    assert not left
+    assert reader.watermark_ms() == MAX_WATERMARK_MS
+
+
+def test_of_splits_read_side_by_side_the_one_that_is_behind_comes_first() -> None:
+    source = ListSource(
+        [[(0, 0), (1, 50), (2, 90)], [(3, 10), (4, 20), (5, 60)]],
+        batch_rows=1,
+        concurrent_splits=2,
+    )
+
+    assert drained(reader_of(source)) == [0, 3, 1, 4, 5, 2]
+
+
+def test_a_silent_split_becomes_idle_after_the_time_out_and_active_with_its_next_record() -> None:
+    source = ListSource(
+        [[(0, 5), (1, 300)], [(2, 100), (3, 200)]], batch_rows=1, concurrent_splits=2, silent={0}
+    )
+    clock = ManualClock()
+    strategy = monotonous().with_idleness(timedelta(seconds=1))
+    reader = reader_of(source, clock=clock, strategy=strategy)
+    source.silent.add(1)
+
+    assert drained(reader) == [0, 2]
+    assert reader.watermark_ms() == 4
+    clock.now_ms += SECOND_MS - 1
+    assert drained(reader) == []
+    assert reader.watermark_ms() == 4
+
+    reader.take_marks()
+    source.silent.remove(1)
+    clock.now_ms += 1
+    assert drained(reader) == [3]
+    assert reader.take_marks() == [Watermark(99), Watermark(199), WatermarkStatus(is_idle=True)]
+
+
+def test_time_in_which_a_split_is_not_asked_does_not_make_it_idle() -> None:
+    source = ListSource([[(0, 5)]], silent={0})
+    clock = ManualClock()
+    strategy = monotonous().with_idleness(timedelta(seconds=1))
+    reader = reader_of(source, clock=clock, strategy=strategy)
+    reader.next()
+    reader.take_marks()
+
+    clock.now_ms += 100 * SECOND_MS  # its records wait to be sent
+    reader.next()
+    assert reader.take_marks() == []
+
+    clock.now_ms += SECOND_MS
+    reader.next()
+    assert reader.take_marks() == [WatermarkStatus(is_idle=True)]
+
+
+def test_silence_is_counted_anew_after_each_record() -> None:
+    source = ListSource([[(0, 5), (1, 6), (2, 7)]], batch_rows=1, silent={0})
+    clock = ManualClock()
+    strategy = monotonous().with_idleness(timedelta(seconds=1))
+    reader = reader_of(source, clock=clock, strategy=strategy)
+    drained(reader)
+    clock.now_ms += 600.0
+    source.silent.clear()
+    assert keys_of(some(reader.next())) == [1]
+    source.silent.add(0)
+    drained(reader)
+    reader.take_marks()
+
+    clock.now_ms += 600.0
+    assert drained(reader) == []
+
+    assert reader.take_marks() == []
+
+
+def test_event_time_of_a_restored_reader_does_not_go_back() -> None:
+    source = ListSource([rows(0, 10)], batch_rows=3)
+    reader = reader_of(source, restored_watermark_ms=7)
+
+    reader.next()
+    assert reader.take_marks() == [Watermark(7)]
+
+    drained(reader)
+    assert reader.take_marks() == [Watermark(8), Watermark(MAX_WATERMARK_MS)]
+
+
+def test_a_reader_restored_behind_its_last_record_tells_anew_that_event_time_has_ended() -> None:
+    source = ListSource([rows(0, 2)])
+    before = reader_of(source)
+    drained(before)
+
+    after = reader_of(
+        source, restored=(before.positions(),), restored_watermark_ms=before.watermark_ms()
+    )
+    after.next()
+
+    assert after.take_marks() == [Watermark(MAX_WATERMARK_MS)]
+
+
+def test_no_record_ends_event_time() -> None:
+    reader = reader_of(
+        ListSource([[(0, 2**62), (1, 2**62)]], batch_rows=1),
+        strategy=monotonous().with_max_leap(None),
+    )
+
+    reader.next()
+
+    assert reader.watermark_ms() == MAX_WATERMARK_MS - 1
+
+
+def test_records_whose_time_is_not_believed_are_counted_once() -> None:
+    reader = reader_of(ListSource([[(0, 1), (1, 2), (2, 10 * MAX_LEAP_MS)]]))
+
+    reader.next()
+
+    assert (reader.take_far_ahead_count(), reader.take_far_ahead_count()) == (1, 0)
+    assert reader.watermark_ms() == 1
+
+
+def test_a_subtask_without_splits_ends_event_time_at_once() -> None:
+    reader = reader_of(ListSource([rows(0, 2)]), subtask=1, parallelism=2)
+
+    assert reader.next() is None
+    assert reader.watermark_ms() == MAX_WATERMARK_MS
+
+
+@pytest.mark.parametrize("seed", range(30))
 def test_a_restore_at_another_parallelism_reads_every_record_exactly_once(seed: int) -> None:
     chance = random.Random(seed)
     source = random_source(chance)
+    source.concurrent_splits = chance.randint(1, 3)
     restored: tuple[Json, ...] = ()
     read: list[int] = []
 
@@ -166,9 +311,18 @@ def reader_of(
     parallelism: int = 1,
     clock: ManualClock | None = None,
     event_hours_per_s: float | None = None,
+    strategy: WatermarkStrategy | None = None,
+    restored_watermark_ms: int | None = None,
 ) -> SourceReader:
     return SourceReader(
-        source, restored, subtask, parallelism, clock or ManualClock(), event_hours_per_s
+        source,
+        restored,
+        subtask,
+        parallelism,
+        clock or ManualClock(),
+        event_hours_per_s,
+        strategy,
+        restored_watermark_ms,
     )
 
 

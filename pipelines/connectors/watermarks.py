@@ -1,0 +1,125 @@
+"""How the event time of a split follows from its records, and when a silent split stops counting.
+
+Every split has a generator of its own; what the source tells downstream is the smallest watermark
+of its splits (`protocol.watermarks`). Decides nothing about clocks or splits.
+
+Source: Flink's `WatermarkStrategy`, `BoundedOutOfOrdernessWatermarks`, `WatermarksWithIdleness`.
+The guard against leaps is ours.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipelines.domain.errors import Rejected
+
+Times = npt.NDArray[np.int64]
+
+MAX_LEAP_MS = 365 * 24 * 3_600_000
+"""How far event time may leap in one split before the leap has to be confirmed."""
+
+
+class WatermarkGenerator(Protocol):
+    """One per split. Used by one thread; begins anew after a recovery."""
+
+    def on_batch(self, batch: pa.RecordBatch, times_ms: Times) -> None:
+        """The records handed out next, with their event times."""
+        ...
+
+    def watermark_ms(self) -> int | None:
+        """No record at or before this follows in the split; None: nothing is known yet."""
+        ...
+
+
+class BoundedOutOfOrderness:
+    """No record lies more than the bound behind the newest one before it.
+
+    A leap, beyond the newest by more than `max_leap_ms`, does not move event time by itself, or
+    one wrong timestamp would close every window. It is believed when most records of two batches
+    in a row have leapt; until then those records are only counted.
+    """
+
+    def __init__(self, bound_ms: int, max_leap_ms: int | None) -> None:
+        self._bound_ms = bound_ms
+        self._max_leap_ms = max_leap_ms
+        self._newest_ms: int | None = None
+        self._leap_is_pending = False
+        self.far_ahead_count = 0
+
+    def on_batch(self, batch: pa.RecordBatch, times_ms: Times) -> None:
+        newest_ms = int(times_ms.max())
+        if self._max_leap_ms is not None:
+            newest_ms = self._guarded(times_ms, newest_ms, self._max_leap_ms)
+        self._newest_ms = newest_ms if self._newest_ms is None else max(self._newest_ms, newest_ms)
+
+    def watermark_ms(self) -> int | None:
+        return None if self._newest_ms is None else self._newest_ms - self._bound_ms - 1
+
+    def _guarded(self, times_ms: Times, newest_ms: int, max_leap_ms: int) -> int:
+        """The newest time that may be believed."""
+        known_ms = int(np.median(times_ms)) if self._newest_ms is None else self._newest_ms
+        if newest_ms <= known_ms + max_leap_ms:
+            self._leap_is_pending = False
+            return newest_ms
+        has_leapt = times_ms > known_ms + max_leap_ms
+        is_majority = np.count_nonzero(has_leapt) * 2 > len(times_ms)
+        if is_majority and self._leap_is_pending:
+            self._leap_is_pending = False
+            return newest_ms
+        self._leap_is_pending = bool(is_majority)
+        self.far_ahead_count += int(np.count_nonzero(has_leapt))
+        return int(times_ms[~has_leapt].max(initial=known_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkStrategy:
+    """`create` None: bounded out-of-orderness. Immutable; safe to build in every process."""
+
+    out_of_orderness_ms: int = 0
+    idle_after_ms: int | None = None  # None: a silent split holds event time back
+    max_leap_ms: int | None = MAX_LEAP_MS
+    create: Callable[[], WatermarkGenerator] | None = None
+
+    def with_idleness(self, timeout: timedelta) -> "WatermarkStrategy":
+        """A split that has been silent for that long holds nothing back until it speaks again."""
+        return replace(self, idle_after_ms=_positive_ms(timeout, "idleness timeout"))
+
+    def with_max_leap(self, leap: timedelta | None) -> "WatermarkStrategy":
+        """How far a single batch may move event time; None: as far as its records say."""
+        leap_ms = None if leap is None else _positive_ms(leap, "maximum leap")
+        return replace(self, max_leap_ms=leap_ms)
+
+    def generator(self) -> WatermarkGenerator:
+        if self.create is not None:
+            return self.create()
+        return BoundedOutOfOrderness(self.out_of_orderness_ms, self.max_leap_ms)
+
+
+def bounded_out_of_orderness(bound: timedelta) -> WatermarkStrategy:
+    """Records come at most that much later than newer ones of their split."""
+    bound_ms = bound // timedelta(milliseconds=1)
+    if bound_ms < 0:
+        raise Rejected(f"Records cannot be out of order by {bound_ms} ms; give 0 or more.")
+    return WatermarkStrategy(out_of_orderness_ms=bound_ms)
+
+
+def monotonous() -> WatermarkStrategy:
+    """The event times of each split ascend."""
+    return WatermarkStrategy()
+
+
+def generated_by(create: Callable[[], WatermarkGenerator]) -> WatermarkStrategy:
+    """An author's own generator, made anew for each split and each attempt."""
+    return WatermarkStrategy(create=create)
+
+
+def _positive_ms(duration: timedelta, what: str) -> int:
+    length_ms = duration // timedelta(milliseconds=1)
+    if length_ms <= 0:
+        raise Rejected(f"The {what} cannot be {length_ms} ms; it must be positive.")
+    return length_ms

@@ -1,0 +1,93 @@
+"""One open split of a source: its batches, what of them is not due yet, and its event time.
+
+Decides nothing about other splits. Used by the subtask's thread only.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipelines.connectors.watermarks import (
+    BoundedOutOfOrderness,
+    WatermarkGenerator,
+    WatermarkStrategy,
+)
+from pipelines.domain.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
+
+Times = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class OpenSplit:
+    """`silent_since_ms` is when the split was first found to have nothing, since it had something.
+
+    Only time in which it was asked counts: while a subtask waits for others to take its output,
+    its splits are not silent.
+    """
+
+    index: int
+    name: str
+    next_offset: int
+    batches: Iterator[pa.RecordBatch]
+    generator: WatermarkGenerator
+    strategy: WatermarkStrategy
+    time_column: str | None
+    held: pa.RecordBatch | None = None  # read, but not yet due
+    silent_since_ms: float | None = None
+
+    def take(self) -> pa.RecordBatch | None:
+        """The next batch, perhaps without rows; None when the split has ended."""
+        if self.held is not None:
+            batch, self.held = self.held, None
+            return batch
+        return next(self.batches, None)
+
+    def due_part(self, batch: pa.RecordBatch, reached_ms: int | None) -> pa.RecordBatch:
+        """The leading records that a replay has reached; the rest is held. None: all are due."""
+        if self.time_column is None or reached_ms is None:
+            return batch
+        times = np.maximum.accumulate(times_of(batch, self.time_column))
+        due = int(np.searchsorted(times, reached_ms, side="right"))
+        if due < batch.num_rows:
+            self.held = batch.slice(due)
+        return batch.slice(0, due)
+
+    def on_handed_out(self, batch: pa.RecordBatch) -> None:
+        self.next_offset += batch.num_rows
+        self.silent_since_ms = None
+        if self.time_column is not None:
+            self.generator.on_batch(batch, times_of(batch, self.time_column))
+
+    def is_idle(self, now_ms: float) -> bool:
+        """Asked when the split had nothing."""
+        if self.silent_since_ms is None:
+            self.silent_since_ms = now_ms
+        limit_ms = self.strategy.idle_after_ms
+        return limit_ms is not None and now_ms - self.silent_since_ms >= limit_ms
+
+    def watermark_ms(self) -> int:
+        """What is known of event time: behind the newest record, or before the one that is held.
+
+        No record ends event time, whatever its time is; only the end of the splits does.
+        """
+        known_ms = self.generator.watermark_ms()
+        watermark_ms = MIN_WATERMARK_MS if known_ms is None else known_ms
+        return min(max(watermark_ms, self._before_held_ms()), MAX_WATERMARK_MS - 1)
+
+    def far_ahead_count(self) -> int:
+        """Records so far whose time was not believed."""
+        generator = self.generator
+        return generator.far_ahead_count if isinstance(generator, BoundedOutOfOrderness) else 0
+
+    def _before_held_ms(self) -> int:
+        if self.held is None or self.time_column is None or self.strategy.create is not None:
+            return MIN_WATERMARK_MS
+        first_ms = int(times_of(self.held.slice(0, 1), self.time_column)[0])
+        return first_ms - self.strategy.out_of_orderness_ms - 1
+
+
+def times_of(batch: pa.RecordBatch, column: str) -> Times:
+    return np.asarray(batch.column(column).cast(pa.int64()).to_numpy(zero_copy_only=False))
