@@ -18,6 +18,7 @@ from pipelines.domain.events import (
     RecoveryPhaseReached,
     RequestEnded,
     RestorePointRefused,
+    RunEnded,
     SlotConnected,
 )
 from pipelines.domain.ids import CheckpointId, RequestId
@@ -82,19 +83,27 @@ def test_checkpoints_fail_by_name_while_the_object_store_does_and_the_run_goes_o
 def test_a_new_driver_finds_the_points_of_the_dead_one_in_the_object_store(
     tmp_path: Path, server: ObjectServer
 ) -> None:
+    """One that finds the store silent ends without an outcome: whoever supervises drivers starts
+    the next one, as after any death, and shows what it said last."""
     with in_objects(tmp_path, server) as (run, root):
         run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
         os.kill(run.process.pid, signal.SIGKILL)
         run.process.wait(STEP_S)
         newest = run.completed()[-1]
-    with hosted_run(
-        tmp_path, run_id=run.directory.run_id, environment=environment(server, root)
-    ) as b:
-        ended = b.wait_until_over(STEP_S)
+    run_id, variables = run.directory.run_id, environment(server, root)
+    server.plan(lambda request: Fault.DENIED)
+    with hosted_run(tmp_path, run_id=run_id, environment=variables) as early:
+        early.process.wait(STEP_S)
+        server.plan(never)
+        said = early.directory.driver_log.read_text().strip().splitlines()[-1]
+        assert not early.of(RunEnded)
+    with hosted_run(tmp_path, run_id=run_id, environment=variables) as late:
+        ended = late.wait_until_over(STEP_S)
 
+    assert "cannot be listed" in said
     assert ended.status is JobStatus.FINISHED
-    assert restored_from(b)[0] == newest.path
-    assert_ids_grow(b)
+    assert restored_from(late)[0] == newest.path
+    assert_ids_grow(late)
     assert_exact(tmp_path)
 
 
