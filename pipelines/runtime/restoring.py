@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import msgspec
 import pyarrow as pa
 
+from pipelines.domain.errors import CorruptSnapshot
 from pipelines.domain.graph import Vertex
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.key_groups import KeyGroupRange
@@ -100,8 +101,21 @@ class RestorePoint:
 
 
 def rows_of(store: CheckpointStore, location: str, state: StateHandle) -> Iterator[pa.RecordBatch]:
-    """All rows of one subtask's state. Raises CorruptSnapshot, naming the file."""
-    return store.read_batches(location, state.file)
+    """All rows of one subtask's state, and no more than it says that it has.
+
+    Raises CorruptSnapshot, naming the file.
+    """
+    left = state.rows
+    for batch in store.read_batches(location, state.file):
+        left -= batch.num_rows
+        if left < 0:
+            break
+        yield batch
+    if left != 0:
+        raise CorruptSnapshot(
+            f"{state.file.name} does not hold the {state.rows} rows that the manifest in"
+            f" {location} says."
+        )
 
 
 def _prepared(snapshots: list[OperatorSnapshot]) -> Iterator[Prepared]:

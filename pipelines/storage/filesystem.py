@@ -108,6 +108,8 @@ class FileSystemCheckpointStore:
 
     def manifest(self, location: str) -> Manifest:
         path = self._roots.directory(location) / MANIFEST
+        if path.is_symlink():
+            raise CorruptSnapshot(_link(path))
         try:
             content = path.read_bytes()
         except FileNotFoundError as error:
@@ -195,6 +197,8 @@ def _problem_of(directory: Path, file: FileHandle, copy_to: Path | None = None) 
     if problem is not None:
         return problem
     path = directory / file.name
+    if path.is_symlink():
+        return _link(path)
     try:
         return problem_of_length(str(path), path.stat().st_size, file) or problem_of_content(
             str(path), handle_of(file.name, _copied(_blocks(path), copy_to)), file
@@ -203,6 +207,10 @@ def _problem_of(directory: Path, file: FileHandle, copy_to: Path | None = None) 
         return f"{path} is missing."
     except OSError as error:
         return f"{path} cannot be read: {error}."
+
+
+def _link(path: Path) -> str:
+    return f"{path} is a link; it may lead out of the storage and is not followed."
 
 
 def _copied(blocks: Iterator[bytes], target: Path | None) -> Iterator[bytes]:

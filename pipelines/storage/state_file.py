@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipelines.storage.expansion import check_arrow, check_parquet
+
 ARROW = ".arrow"
 PARQUET = ".parquet"
 
@@ -35,10 +37,14 @@ def encoded(
 
 
 def decoded(name: str, content: pa.Buffer) -> Iterator[pa.RecordBatch]:
-    """Batches that refer to `content` where the format allows it. The bytes are verified."""
+    """Batches that refer to `content` where the format allows it. The bytes are verified.
+
+    Raises CorruptSnapshot when they would unpack into far more than there is.
+    """
     if name.endswith(PARQUET):
-        yield from _parquet_batches(content)
+        yield from _parquet_batches(name, content)
         return
+    check_arrow(name, content)
     reader = pa.ipc.open_file(content)
     for index in range(reader.num_record_batches):
         yield reader.get_batch(index)
@@ -67,9 +73,10 @@ class _Drain:
         return pieces
 
 
-def _parquet_batches(content: pa.Buffer) -> Iterator[pa.RecordBatch]:
+def _parquet_batches(name: str, content: pa.Buffer) -> Iterator[pa.RecordBatch]:
     """Rows in the types they were written in: Parquet itself has no seconds, for one."""
     file = pq.ParquetFile(pa.BufferReader(content))
+    check_parquet(name, file.metadata)
     encoded_schema = file.metadata.metadata[b"ARROW:schema"]
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded_schema)))
     for batch in file.iter_batches(use_threads=False):

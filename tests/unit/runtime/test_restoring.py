@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from pipelines.connectors.positions import initial
+from pipelines.domain.errors import CorruptSnapshot
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.key_groups import range_of
 from pipelines.domain.snapshots import OperatorSnapshot
@@ -120,6 +121,20 @@ def test_an_operator_that_the_point_does_not_know_starts_with_nothing(tmp_path: 
     point = RestorePoint(store_in(tmp_path), str(tmp_path), manifest_of([[other]]))
 
     assert share_of(point, 0, 1) == RestoredOperator()
+
+
+@pytest.mark.parametrize("said", [-1, 1])
+def test_a_file_of_more_or_fewer_rows_than_the_manifest_says_is_damaged(
+    said: int, tmp_path: Path
+) -> None:
+    [state] = stored_keys(store_in(tmp_path), str(tmp_path), 0, 1, KEYS)
+    forged = msgspec.structs.replace(state, rows=state.rows + said)
+    point = RestorePoint(
+        store_in(tmp_path), str(tmp_path), manifest_of([[operator_of(states=[forged])]])
+    )
+
+    with pytest.raises(CorruptSnapshot, match=state.file.name):
+        keys_held(point, 0, 1)
 
 
 def test_a_state_that_is_left_behind_is_handed_to_nobody(tmp_path: Path) -> None:

@@ -161,6 +161,20 @@ def test_litter_of_a_killed_writer_is_not_mistaken_for_a_point(root: Path) -> No
     assert store_at(root).published(str(root)) == []
 
 
+@pytest.mark.parametrize("suffix", [".json", ".arrow"])
+def test_a_file_of_a_point_that_is_a_link_is_not_followed(root: Path, suffix: str) -> None:
+    """Whoever can write into the storage must not have anything else read through it."""
+    point = root / "chk-1"
+    take_point(root, str(point), False, 1)
+    file = min(point.glob(f"*{suffix}"))
+    file.rename(root.parent / "elsewhere")
+    file.symlink_to(root.parent / "elsewhere")
+
+    [damage] = store_at(root).verify(str(point))
+
+    assert damage.problem.startswith(f"{file} is a link")
+
+
 def take_point(root: Path, location: str, open_format: bool, attempt: int) -> Publication:
     """What a checkpoint does to the disk: two files, then the manifest."""
     store = store_at(root)
