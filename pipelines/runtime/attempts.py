@@ -193,9 +193,18 @@ class Attempts:
             self._record.move_to(JobStatus.RUNNING)
             self._watchers.recovery.reached(RecoveryPhase.RESTORE)
             self._watchers.checkpoints.on_running(host)
+            self._look_for_the_end_of_sources()
 
     def on_sources_ended(self, vertex: Uid, subtask: int) -> None:
         self._sources_left.discard((vertex, subtask))
+        if self.current().readiness is Readiness.RUNNING:
+            self._look_for_the_end_of_sources()
+
+    def _look_for_the_end_of_sources(self) -> None:
+        """A source with nothing to read ends before the last slot says that it runs."""
+        all_sources = len(self._parts.pipeline.sources) * self._parts.spec.parallelism
+        if len(self._sources_left) == all_sources:
+            return
         self._watchers.checkpoints.on_source_finished()
         if not self._sources_left:
             self._watchers.checkpoints.on_sources_ended()

@@ -37,6 +37,7 @@ from pipelines.runtime.control import (
     Inject,
     Message,
     Running,
+    SourcesEnded,
 )
 from pipelines.runtime.faults import NO_FAULTS
 from pipelines.runtime.job_events import JobEvent, SlotArrived, SlotSpoke, StageEnded
@@ -62,6 +63,7 @@ class ScriptedSlots:
     attempts: list[Attempt] = field(default_factory=list)
     told: "queue.SimpleQueue[Message]" = field(default_factory=queue.SimpleQueue)
     acknowledges: bool = True
+    has_nothing_to_read: bool = False  # then sources end before the slot says that it runs
 
     def start(self, address: SlotAddress, parallelism: int) -> None:
         self.attempts.append(address.attempt)
@@ -97,6 +99,8 @@ class _Link:
             case Deploy():
                 self.slots.say(self.attempt, Deployed())
             case Begin():
+                for vertex in VERTICES[:2] if self.slots.has_nothing_to_read else ():
+                    self.slots.say(self.attempt, SourcesEnded(vertex=Uid(vertex), subtask=0))
                 self.slots.say(self.attempt, Running())
             case Inject(checkpoint_id=checkpoint_id, is_final=is_final):
                 self.final_id = checkpoint_id if is_final else self.final_id
@@ -127,7 +131,13 @@ def acknowledgement(checkpoint_id: CheckpointId, vertex: str) -> Acknowledged:
 class ScriptedRun:
     """One driver of the run, on a thread; another one may follow in the same directory."""
 
-    def __init__(self, root: Path, settings: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        settings: dict[str, str] | None = None,
+        *,
+        has_nothing_to_read: bool = False,
+    ) -> None:
         self.directory = RunDirectory.of(root, "joining", spec_of().run_id)
         self._lease = Lease.acquire(self.directory)
         clock = SystemClock()
@@ -142,7 +152,7 @@ class ScriptedRun:
             spec, places, [str(root)], pipeline, parsed, store, self._lease, clock, NO_FAULTS
         )
         self.master = JobMaster(parts, self._journal, Inbox(self.directory))
-        self.slots = ScriptedSlots(self.master.post)
+        self.slots = ScriptedSlots(self.master.post, has_nothing_to_read=has_nothing_to_read)
         self.status: JobStatus | None = None
         self._thread = threading.Thread(target=self._host, daemon=True)
         self._thread.start()

@@ -18,7 +18,7 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, Uid
-from pipelines.domain.status import JobStatus
+from pipelines.domain.status import CheckpointKind, JobStatus
 from pipelines.runtime.control import Failed, Sampled, SourcesEnded
 from tests.unit.runtime.scripted_slots import ScriptedRun, acknowledgement
 
@@ -117,6 +117,14 @@ def test_while_some_sources_have_finished_a_request_is_refused_by_name(tmp_path:
     assert (refused.checkpoint_id, refused.request_id) == (None, "one")
     assert ended.message == "Not all required tasks are currently running."
     assert [event.kind.value for event in run.of(CheckpointCompleted)] == ["FINAL"]
+
+
+def test_sources_that_have_nothing_to_read_end_the_run_too(tmp_path: Path) -> None:
+    """They end before the last slot has said that it runs."""
+    run = ScriptedRun(tmp_path, SOON, has_nothing_to_read=True)
+
+    assert run.wait_until_over() is JobStatus.FINISHED
+    assert run.of(CheckpointCompleted)[-1].kind is CheckpointKind.FINAL
 
 
 def failure(cause: str) -> Failed:
