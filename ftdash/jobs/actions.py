@@ -14,6 +14,7 @@ NEED_RUNNING = (
     RequestKind.SAVEPOINT,
     RequestKind.STOP_WITH_SAVEPOINT,
     RequestKind.CANCEL_WITH_SAVEPOINT,
+    RequestKind.CHANGE_SETTINGS,
     RequestKind.KILL_SLOT,
 )
 
@@ -75,6 +76,8 @@ def _consequence(kind: RequestKind, pipeline: Pipeline, view: RunView | None) ->
             return "The files of the savepoint are deleted; nothing can be restored from it."
         case RequestKind.CANCEL:
             return f"The pipeline ends at once; {_replay(view)} are not kept."
+        case RequestKind.CHANGE_SETTINGS:
+            return "The run goes on with the new values, also after a failure."
         case RequestKind.KILL_SLOT:
             return f"The process of one slot is killed; {_replay(view)} will be replayed."
 

@@ -111,7 +111,7 @@ def store(question: Question, pipeline: Pipeline, run: Run | None, deadline_s: f
 
 def _deadline_s(run: Run | None) -> float:
     """A savepoint may take as long as the run's checkpoints may."""
-    longest_ms = parse_settings(run.settings).checkpoint_timeout_ms if run else 0
+    longest_ms = parse_settings(run.settings_now).checkpoint_timeout_ms if run else 0
     return max(configuration.REQUEST_DEADLINE_S, longest_ms / 1000)
 
 

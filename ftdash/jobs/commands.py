@@ -4,6 +4,7 @@ from ftdash.jobs.models import Request, RequestKind
 from pipelines.domain.commands import (
     Cancel,
     CancelWithSavepoint,
+    ChangeSettings,
     DriverCommand,
     KillSlot,
     StopWithSavepoint,
@@ -36,6 +37,10 @@ def command_of(request: Request) -> DriverCommand:
             reason=reason,
             slot=int(request.parameters["slot"]),
             moment=KillMoment(request.parameters["moment"]),
+        )
+    if request.kind == RequestKind.CHANGE_SETTINGS:
+        return ChangeSettings(
+            request_id=request_id, requested_by=by, reason=reason, settings=request.parameters
         )
     if request.kind in _WITH_SAVEPOINT:
         return _WITH_SAVEPOINT[request.kind](

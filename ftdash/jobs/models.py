@@ -24,6 +24,7 @@ class RequestKind(models.TextChoices):
     CANCEL_WITH_SAVEPOINT = "CANCEL_WITH_SAVEPOINT", "cancel with savepoint"
     CANCEL = "CANCEL", "cancel"
     DISPOSE = "DISPOSE", "dispose of a savepoint"
+    CHANGE_SETTINGS = "CHANGE_SETTINGS", "change settings"
     KILL_SLOT = "KILL_SLOT", "kill a slot"
 
 
@@ -95,6 +96,7 @@ class Run(models.Model):
     reason = models.TextField(default="")
     attempt = models.PositiveIntegerField(default=0)
     guarantee = models.TextField(default="")
+    changed_settings = models.JSONField(null=True)  # all that hold since a person changed some
     vertices = models.JSONField(default=list)  # VertexShape as JSON, topological order
     slots = models.JSONField(default=dict)  # slot to {"pid", "host"}, the connected ones
     driver_pid = models.PositiveIntegerField(null=True)
@@ -131,6 +133,12 @@ class Run(models.Model):
     @property
     def is_terminal(self) -> bool:
         return JobStatus(self.status).is_terminal
+
+    @property
+    def settings_now(self) -> dict[str, str]:
+        """Those of its start, or what people have made of them since."""
+        now: dict[str, str] = self.changed_settings or self.settings
+        return now
 
 
 class Request(models.Model):

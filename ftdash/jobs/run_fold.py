@@ -39,6 +39,7 @@ from pipelines.domain.events import (
     RestorePointRefused,
     RunEnded,
     RunStarted,
+    SettingsChanged,
     SlotConnected,
     SlotLost,
     ZombieRefused,
@@ -61,6 +62,7 @@ PROJECTED = (
     "reason",
     "attempt",
     "guarantee",
+    "changed_settings",
     "vertices",
     "slots",
     "driver_pid",
@@ -125,6 +127,8 @@ class RunFold:
                 )
             case MetricsSampled() as event:
                 self._on_sample(event)
+            case SettingsChanged(settings=settings):
+                run.changed_settings = settings
             case RunEnded() as event:
                 self._on_ended(at, event)
             case _:

@@ -33,7 +33,7 @@ def run_view(run: Run, seen: Observation) -> RunView:
         max_parallelism=run.max_parallelism,
         master=run.master,
         parameters=run.parameters,
-        settings=run.settings,
+        settings=run.settings_now,
         restored_from=run.restored_from,
         parent_run_id=run.parent.run_id if run.parent else None,
         created_at=run.created_at,

@@ -25,6 +25,7 @@ from ftdash.jobs.validation import (
 )
 from pipelines.domain.ids import RequestId
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
+from pipelines.domain.setting_parsing import changed_settings
 from pipelines.domain.status import KillMoment, SavepointFormat
 
 
@@ -135,6 +136,23 @@ def cancel(
         run = Run.objects.filter(requests__request_id=stored, stop_requested_at=None)
         run.update(desired=DesiredState.STOPPED, stop_requested_at=timezone.now())
     return stored
+
+
+def change_settings(
+    *,
+    pipeline: str,
+    settings: dict[str, str],
+    requester: str,
+    reason: str,
+    request_id: str | None = None,
+) -> RequestId:
+    """Of the newest run only; the pipeline's next one starts with the pipeline's own settings."""
+    kind = RequestKind.CHANGE_SETTINGS
+    question = Question(kind, pipeline, requester, reason, request_id, settings)
+    if not already_asked(question):
+        newest = check_possible(kind, pipeline_named(pipeline))
+        changed_settings(newest.settings_now if newest else {}, settings)
+    return ask_driver(question)
 
 
 def kill_slot(

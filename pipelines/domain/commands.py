@@ -40,6 +40,12 @@ class Cancel(Command, frozen=True, kw_only=True):
     """Stop now. Work after the latest checkpoint is not kept."""
 
 
+class ChangeSettings(Command, frozen=True, kw_only=True):
+    """From now on these hold; the rest stays. Only settings that may change in a running run."""
+
+    settings: dict[str, str]
+
+
 class KillSlot(Command, frozen=True, kw_only=True):
     """SIGKILL the Python process of one slot, on purpose."""
 
@@ -48,5 +54,11 @@ class KillSlot(Command, frozen=True, kw_only=True):
 
 
 DriverCommand = (
-    TriggerCheckpoint | TakeSavepoint | StopWithSavepoint | CancelWithSavepoint | Cancel | KillSlot
+    TriggerCheckpoint
+    | TakeSavepoint
+    | StopWithSavepoint
+    | CancelWithSavepoint
+    | Cancel
+    | ChangeSettings
+    | KillSlot
 )

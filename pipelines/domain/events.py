@@ -217,6 +217,18 @@ class MetricsSampled(Event, frozen=True, kw_only=True):
     counters: dict[str, int] = {}
 
 
+class SettingsChanged(Event, frozen=True, kw_only=True):
+    """A person changed settings of the running run; the newest such event holds for every driver.
+
+    `settings` are all that are given, `changed` those that this changed.
+    """
+
+    settings: dict[str, str]
+    changed: dict[str, str]
+    requested_by: str
+    reason: str
+
+
 class RunEnded(Event, frozen=True, kw_only=True):
     """The driver gave the lease back. Nothing follows in this journal."""
 
@@ -245,6 +257,7 @@ EngineEvent = (
     | RequestAccepted
     | RequestEnded
     | MetricsSampled
+    | SettingsChanged
     | RunEnded
 )
 

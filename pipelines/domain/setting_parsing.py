@@ -13,6 +13,8 @@ from pipelines.domain.setting_rules import check_settings
 from pipelines.domain.setting_table import DEFINITIONS
 from pipelines.domain.settings import Settings
 
+_BY_KEY = {definition.key: definition for definition in DEFINITIONS}
+
 
 def parse_settings(given: Mapping[str, str]) -> Settings:
     """What is not given has the default of the table.
@@ -27,6 +29,32 @@ def parse_settings(given: Mapping[str, str]) -> Settings:
     settings = msgspec.convert(values, Settings)
     check_settings(settings, given)
     return settings
+
+
+def changed_settings(given: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
+    """What is given after `changes` to a run that goes on.
+
+    Raises:
+        Rejected: nothing is to change, a setting cannot change while a run goes on, or the
+            settings would be refused at a start.
+    """
+    if not changes:
+        raise Rejected(f"Name a setting to change: {_listed_live()}.")
+    for key in changes:
+        _check_known(key)
+        if not _BY_KEY[key].changes_live:
+            raise Rejected(
+                f"The setting {key} cannot change while a run goes on; {_listed_live()} can."
+                " Stop the run with a savepoint and start it with the new value."
+            )
+    changed = {**given, **changes}
+    parse_settings(changed)
+    return changed
+
+
+def _listed_live() -> str:
+    *others, last = [definition.key for definition in DEFINITIONS if definition.changes_live]
+    return f"{', '.join(others)} and {last}"
 
 
 def _check_known(key: str) -> None:

@@ -3,20 +3,24 @@
 Each command is answered once (`request_desk`). Decides nothing about when a checkpoint starts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from pipelines.domain.commands import (
     Cancel,
     CancelWithSavepoint,
+    ChangeSettings,
     DriverCommand,
     KillSlot,
     StopWithSavepoint,
     TakeSavepoint,
     TriggerCheckpoint,
 )
+from pipelines.domain.errors import Rejected
+from pipelines.domain.events import SettingsChanged
 from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import Attempt
+from pipelines.domain.setting_parsing import changed_settings, parse_settings
 from pipelines.domain.status import CheckpointKind, JobStatus, KillMoment, RequestOutcome
 from pipelines.protocol.triggering import TriggerRequest
 from pipelines.runtime.attempts import Attempts
@@ -40,12 +44,14 @@ class CommandDesk:
         attempts: Attempts,
         checkpoints: CheckpointHost,
         parallelism: int,
+        given_settings: Mapping[str, str],
     ) -> None:
         self._desk = desk
         self._record = record
         self._attempts = attempts
         self._checkpoints = checkpoints
         self._parallelism = parallelism
+        self._given_settings = dict(given_settings)
         self._kills: list[_Kill] = []  # asked for, and the slot still lives
 
     def on_command(self, command: DriverCommand) -> None:
@@ -61,6 +67,8 @@ class CommandDesk:
                 self._request(replace(_savepoint(command), stops_run=True, cancels_run=True))
             case Cancel():
                 self._cancel(command)
+            case ChangeSettings():
+                self._change_settings(command)
             case KillSlot(slot=slot):
                 self._kill(command, slot)
 
@@ -108,6 +116,26 @@ class CommandDesk:
         self._record.end(
             JobStatus.CANCELED, f"cancelled by {command.requested_by}: {command.reason}"
         )
+
+    def _change_settings(self, command: ChangeSettings) -> None:
+        """The event is what a later driver of the run goes by, so it comes first."""
+        try:
+            given = changed_settings(self._given_settings, command.settings)
+        except Rejected as refusal:
+            self._desk.answer(command.request_id, RequestOutcome.REJECTED, str(refusal))
+            return
+        self._record.emit(
+            SettingsChanged(
+                settings=given,
+                changed=command.settings,
+                requested_by=command.requested_by,
+                reason=command.reason,
+            )
+        )
+        self._given_settings = given
+        self._checkpoints.on_settings(parse_settings(given))
+        now = ", ".join(f"{key} = {value}" for key, value in command.settings.items())
+        self._desk.answer(command.request_id, RequestOutcome.SUCCEEDED, f"From now on: {now}.")
 
     def _kill(self, command: KillSlot, slot: int) -> None:
         host = self._attempts.host

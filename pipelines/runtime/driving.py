@@ -16,7 +16,7 @@ from pipelines.bus.journal import JournalWriter
 from pipelines.bus.lease import Lease
 from pipelines.domain.clock import Clock
 from pipelines.domain.errors import Rejected
-from pipelines.domain.events import FailureOccurred, JobStatusChanged, RunEnded
+from pipelines.domain.events import FailureOccurred, JobStatusChanged, RunEnded, SettingsChanged
 from pipelines.domain.faults import parse_faults
 from pipelines.domain.ids import Attempt
 from pipelines.domain.places import SnapshotPlaces
@@ -64,6 +64,7 @@ def _host(
     open_stages: OpenStages,
 ) -> JobStatus:
     spec = msgspec.json.decode(directory.spec_file.read_bytes(), type=RunSpec)
+    spec = msgspec.structs.replace(spec, settings=given_settings(spec, journal))
     settings = parse_settings(spec.settings)
     plan = parse_faults(settings.faults)
     check_permission(plan)
@@ -82,6 +83,12 @@ def _host(
     master = JobMaster(parts, journal, inbox)
     with open_stages(spec, master.post) as stages:
         return master.run(stages)
+
+
+def given_settings(spec: RunSpec, journal: JournalWriter) -> dict[str, str]:
+    """Those of the start, or what a person has made of them since."""
+    newest = journal.newest(SettingsChanged)
+    return newest.settings if newest is not None else spec.settings
 
 
 def _record_refusal(journal: JournalWriter, sentence: str) -> None:

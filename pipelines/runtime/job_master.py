@@ -95,7 +95,12 @@ class JobMaster(CheckpointListener):
         self._failures = Failures(parts, self._record, self._attempts, self._board, self._recovery)
         self._desk = RequestDesk(inbox, self._record.emit, self.post)
         self._commands = CommandDesk(
-            self._desk, self._record, self._attempts, self._checkpoints, parts.spec.parallelism
+            self._desk,
+            self._record,
+            self._attempts,
+            self._checkpoints,
+            parts.spec.parallelism,
+            parts.spec.settings,
         )
         self._verifier = PointVerifier(
             parts.store,

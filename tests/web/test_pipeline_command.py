@@ -153,6 +153,16 @@ def test_savepoints_are_taken_as_asked(arguments: list[str], kind: RequestKind, 
     assert (request.request_id, request.kind, request.parameters) == ("mine", kind, {"type": given})
 
 
+def test_settings_are_changed_as_asked() -> None:
+    running()
+
+    answer("set", "flights", "execution.checkpointing.timeout=1 min", "--reason", "slow", "--json")
+
+    request = Request.objects.get()
+    assert (request.kind, request.reason) == (RequestKind.CHANGE_SETTINGS, "slow")
+    assert request.parameters == {"execution.checkpointing.timeout": "1 min"}
+
+
 def test_a_restore_is_asked_for_with_its_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict = {}
 

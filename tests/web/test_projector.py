@@ -9,7 +9,7 @@ from django.core.management import call_command
 from django.db import OperationalError
 
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus, SubtaskPhase
-from ftdash.jobs import projector
+from ftdash.jobs import projector, queries
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Failure, Recovery, RequestKind, RequestPhase, Run, ZombieRefusal
 from ftdash.jobs.projector import Projector, project, rebuild
@@ -23,6 +23,7 @@ from pipelines.domain.events import (
     RequestAccepted,
     RequestEnded,
     RestorePointRefused,
+    SettingsChanged,
     ZombieRefused,
 )
 from pipelines.domain.failures import CheckpointFailureReason
@@ -70,6 +71,21 @@ def test_a_run_shows_what_its_driver_said_last() -> None:
     assert run.watermark_ms == 1_357_000_000_000
     assert run.last_committed_at is not None
     assert run.version == 1
+
+
+def test_a_run_shows_the_settings_that_hold_since_they_were_changed() -> None:
+    run = new_run()
+    change = {"execution.checkpointing.interval": "5 s"}
+    Story(run).started().tell(
+        SettingsChanged(settings=change, changed=change, requested_by="ann", reason="calmer")
+    )
+    before = run.settings_now
+
+    Projector().run_once()
+
+    run.refresh_from_db()
+    assert (before, run.settings_now) == (run.settings, change)
+    assert queries.pipeline_page(run.pipeline.name).run.settings == change  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -18,6 +18,7 @@ from ftdash.jobs.models import (
 )
 from ftdash.jobs.projector import Projector
 from ftdash.jobs.validation import check_sources, check_startable
+from pipelines.domain.commands import ChangeSettings
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import KillMoment, SavepointFormat
@@ -210,6 +211,28 @@ def test_a_savepoint_is_asked_for_in_a_format(
     request = Request.objects.get(request_id=request_id)
     assert (request.kind, request.parameters) == (kind, {"type": taken_as.value})
     assert command_of(request).format is taken_as  # type: ignore[union-attr]
+
+
+def test_settings_of_the_running_run_are_changed_by_a_command() -> None:
+    running()
+    change = {"execution.checkpointing.interval": "5 s"}
+
+    request_id = services.change_settings(pipeline="flights", settings=change, **WHO)
+
+    request = Request.objects.get(request_id=request_id)
+    assert request.kind == RequestKind.CHANGE_SETTINGS
+    command = command_of(request)
+    assert isinstance(command, ChangeSettings)
+    assert command.settings == change
+
+
+def test_a_change_that_the_driver_would_refuse_is_not_stored() -> None:
+    running()
+
+    with pytest.raises(Rejected, match=r"heartbeat\.timeout cannot change while a run goes on"):
+        services.change_settings(pipeline="flights", settings={"heartbeat.timeout": "1 s"}, **WHO)
+
+    assert not Request.objects.filter(kind=RequestKind.CHANGE_SETTINGS).exists()
 
 
 def test_asking_again_under_the_same_id_is_the_same_request(

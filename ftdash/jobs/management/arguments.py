@@ -40,6 +40,11 @@ def add_asking(actions: Any, asking: ArgumentParser) -> None:
     cancel.add_argument(
         "-s", "--with-savepoint", action="store_true", help="take a savepoint first"
     )
+    change = actions.add_parser(
+        "set", parents=[asking], help="change settings of the running run, which goes on"
+    )
+    change.add_argument("name")
+    change.add_argument("setting", nargs="+", metavar="KEY=VALUE")
     _add_restore(
         actions.add_parser("restore", parents=[asking], help="start from a recovery point")
     )

@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from pipelines.domain.errors import Rejected
-from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.setting_parsing import changed_settings, parse_settings
 from pipelines.domain.setting_table import DEFINITIONS
 from pipelines.domain.settings import Settings, check_parallelism
 
@@ -203,3 +203,30 @@ def test_an_interval_that_is_off_is_none() -> None:
     settings = parse_settings({"execution.checkpointing.interval": "off"})
 
     assert settings.checkpoint_interval_ms is None
+
+
+def test_what_may_change_while_a_run_goes_on_is_merged_with_the_rest() -> None:
+    given = {"execution.checkpointing.timeout": "1 min", "heartbeat.timeout": "5 s"}
+
+    changed = changed_settings(given, {"execution.checkpointing.timeout": "2 min"})
+
+    assert changed == {"execution.checkpointing.timeout": "2 min", "heartbeat.timeout": "5 s"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({}, "Name a setting to change: execution.checkpointing.interval, .*"),
+        ({"heartbeat.timeout": "5 s"}, "heartbeat.timeout cannot change while a run goes on"),
+        ({"execution.checkpointing.intervall": "5 s"}, "did you mean"),
+        ({"execution.checkpointing.interval": "soon"}, "cannot be 'soon'"),
+        ({"execution.checkpointing.min-pause": "1 s"}, "max-concurrent-checkpoints is 3"),
+    ],
+)
+def test_a_change_that_a_start_would_refuse_is_refused(
+    changes: dict[str, str], sentence: str
+) -> None:
+    given = {"execution.checkpointing.max-concurrent-checkpoints": "3"}
+
+    with pytest.raises(Rejected, match=sentence):
+        changed_settings(given, changes)

@@ -16,6 +16,7 @@ from pipelines.bus.inbox import Inbox, submit
 from pipelines.bus.journal import JournalWriter, read_journal
 from pipelines.bus.lease import Lease
 from pipelines.domain.commands import DriverCommand
+from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.events import CheckpointCompleted, Event
 from pipelines.domain.ids import Attempt, CheckpointId, Uid
 from pipelines.domain.places import SnapshotPlaces
@@ -39,8 +40,9 @@ from pipelines.runtime.control import (
     Running,
     SourcesEnded,
 )
+from pipelines.runtime.driving import given_settings
 from pipelines.runtime.faults import NO_FAULTS
-from pipelines.runtime.job_events import JobEvent, SlotArrived, SlotSpoke, StageEnded
+from pipelines.runtime.job_events import JobEvent, SlotArrived, SlotGone, SlotSpoke, StageEnded
 from pipelines.runtime.job_master import JobMaster
 from pipelines.runtime.run_parts import RunParts
 from pipelines.runtime.slot import SlotAddress
@@ -144,6 +146,7 @@ class ScriptedRun:
         run_id = self.directory.run_id
         self._journal = JournalWriter(self.directory, run_id, clock, lambda run, number: None)
         spec = spec_of(settings=settings or {})
+        spec = spec_of(settings=given_settings(spec, self._journal))
         parsed = parse_settings(spec.settings)
         places = SnapshotPlaces.of(self.directory, parsed)
         store = FileSystemCheckpointStore([str(root)])
@@ -154,12 +157,16 @@ class ScriptedRun:
         self.master = JobMaster(parts, self._journal, Inbox(self.directory))
         self.slots = ScriptedSlots(self.master.post, has_nothing_to_read=has_nothing_to_read)
         self.status: JobStatus | None = None
+        self._is_to_die = False
         self._thread = threading.Thread(target=self._host, daemon=True)
         self._thread.start()
 
     def _host(self) -> None:
         try:
             self.status = self.master.run(self.slots)
+        except InvariantViolated:
+            if not self._is_to_die:
+                raise
         finally:
             self._journal.close()
             self._lease.close()
@@ -185,6 +192,12 @@ class ScriptedRun:
     def wait_for_checkpoints(self, count: int) -> list[CheckpointCompleted]:
         self.wait_for(lambda: len(self.of(CheckpointCompleted)) >= count)
         return self.of(CheckpointCompleted)
+
+    def die(self) -> None:
+        """The driver's loop ends as if its process had been killed: nothing is tidied up."""
+        self._is_to_die = True
+        self.master.post(SlotGone(Attempt(99), 0, "nobody speaks for a future attempt"))
+        self.wait_until_over()
 
     def wait_until_over(self) -> JobStatus | None:
         self._thread.join(STEP_S)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.domain.commands import Cancel, StopWithSavepoint, TriggerCheckpoint
+from pipelines.domain.commands import Cancel, ChangeSettings, StopWithSavepoint, TriggerCheckpoint
 from pipelines.domain.events import (
     CheckpointCompleted,
     CheckpointDiscarded,
@@ -14,15 +14,18 @@ from pipelines.domain.events import (
     JobStatusChanged,
     RequestEnded,
     RunEnded,
+    RunStarted,
+    SettingsChanged,
     ZombieRefused,
 )
 from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, Uid
-from pipelines.domain.status import CheckpointKind, JobStatus
+from pipelines.domain.status import CheckpointKind, JobStatus, RequestOutcome
 from pipelines.runtime.control import Failed, Sampled, SourcesEnded
 from tests.unit.runtime.scripted_slots import ScriptedRun, acknowledgement
 
 RETENTION = "execution.checkpointing.externalized-checkpoint-retention"
+WHO = {"requested_by": "ann", "reason": "try"}
 SOON = {"execution.checkpointing.interval": "20 ms"}
 
 
@@ -92,7 +95,7 @@ def test_a_driver_that_died_while_it_cleaned_up_is_finished_by_the_next_one(tmp_
 
 def test_without_an_interval_only_what_is_asked_for_is_taken(tmp_path: Path) -> None:
     run = ScriptedRun(tmp_path, {"execution.checkpointing.interval": "off"})
-    run.ask(TriggerCheckpoint(request_id=RequestId("one"), requested_by="ann", reason="try"))
+    run.ask(TriggerCheckpoint(**WHO, request_id=RequestId("one")))
 
     run.wait_for_checkpoints(1)
     cancel(run)
@@ -105,7 +108,7 @@ def test_while_some_sources_have_finished_a_request_is_refused_by_name(tmp_path:
     run = ScriptedRun(tmp_path, {"execution.checkpointing.interval": "off", **none_after})
     run.wait_for(lambda: JobStatus.RUNNING in [e.status for e in run.of(JobStatusChanged)])
     run.slots.say(Attempt(1), SourcesEnded(vertex=Uid("left"), subtask=0))
-    run.ask(TriggerCheckpoint(request_id=RequestId("one"), requested_by="ann", reason="try"))
+    run.ask(TriggerCheckpoint(**WHO, request_id=RequestId("one")))
 
     run.wait_for(lambda: bool(run.of(CheckpointFailed)))
     run.slots.say(Attempt(1), SourcesEnded(vertex=Uid("right"), subtask=0))
@@ -125,6 +128,41 @@ def test_sources_that_have_nothing_to_read_end_the_run_too(tmp_path: Path) -> No
 
     assert run.wait_until_over() is JobStatus.FINISHED
     assert run.of(CheckpointCompleted)[-1].kind is CheckpointKind.FINAL
+
+
+def test_a_changed_setting_holds_at_once_and_for_the_next_driver(tmp_path: Path) -> None:
+    run = ScriptedRun(tmp_path, {"execution.checkpointing.interval": "1 h"})
+    run.wait_for(lambda: JobStatus.RUNNING in [e.status for e in run.of(JobStatusChanged)])
+    change = {"execution.checkpointing.interval": "20 ms"}
+    run.ask(ChangeSettings(**WHO, request_id=RequestId("faster"), settings=change))
+
+    run.wait_for_checkpoints(2)
+    run.die()
+    successor = ScriptedRun(tmp_path, {"execution.checkpointing.interval": "1 h"})
+    successor.wait_for_checkpoints(len(run.of(CheckpointCompleted)) + 2)
+
+    cancel(successor)
+    (event,) = run.of(SettingsChanged)
+    assert (event.settings, event.changed) == (change, change)
+    assert (event.requested_by, event.reason) == ("ann", "try")
+    assert (
+        run.of(RequestEnded)[0].message == "From now on: execution.checkpointing.interval = 20 ms."
+    )
+    assert successor.of(RunStarted)[-1].settings == change
+
+
+def test_a_change_that_cannot_be_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    run = ScriptedRun(tmp_path, SOON)
+    change = {"execution.checkpointing.num-retained": "9"}
+    run.ask(ChangeSettings(**WHO, request_id=RequestId("more"), settings=change))
+
+    run.wait_for(lambda: bool(run.of(RequestEnded)))
+
+    cancel(run)
+    refused = run.of(RequestEnded)[0]
+    assert refused.outcome is RequestOutcome.REJECTED
+    assert "num-retained cannot change while a run goes on" in refused.message
+    assert run.of(SettingsChanged) == []
 
 
 def failure(cause: str) -> Failed:

@@ -132,6 +132,9 @@ def _request(options: dict[str, Any], requester: str) -> RequestId:
             return services.request_savepoint(pipeline=name, **who, **_format(options))
         case "stop":
             return services.stop_with_savepoint(pipeline=name, **who, **_format(options))
+        case "set":
+            settings = _pairs(options["setting"], "set")
+            return services.change_settings(pipeline=name, settings=settings, **who)
         case "cancel" if options["with_savepoint"]:
             return services.cancel_with_savepoint(pipeline=name, **who, **_format(options))
         case "cancel":
