@@ -5,8 +5,9 @@ are restored at another parallelism at random points. A state that differs from 
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +36,7 @@ from pipelines.state.timers import FiredTimers, TimeDomain, Timers
 from pipelines.state.ttl import StateTtlConfig, TtlUpdate, TtlVisibility
 from pipelines.state.value_state import ValueState
 from tests.contracts.dict_state_backend import DictBackend
+from tests.contracts.rocksdb_slots import TINY_BYTES, rocksdb_backends, seeded
 
 MAX_PARALLELISM = 16
 KEY = pa.schema([("name", pa.string()), ("number", pa.int64())])
@@ -52,14 +54,21 @@ TTLS = {
 }
 
 
-@pytest.fixture(params=[HashMapBackend, DictBackend], ids=["hashmap", "dict"])
-def create(request: pytest.FixtureRequest) -> Create:
-    return request.param
+BACKENDS = ["hashmap", "dict", "rocksdb in tiny memory"]
+
+
+@pytest.fixture(params=BACKENDS)
+def create(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Create]:
+    if request.param.startswith("rocksdb"):
+        with rocksdb_backends(tmp_path, TINY_BYTES) as backends:
+            yield backends
+    else:
+        yield HashMapBackend if request.param == "hashmap" else DictBackend
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ttl", TTLS.values(), ids=TTLS.keys())
-@pytest.mark.parametrize("seed", range(8))
+@seeded("create", BACKENDS, 8)
 def test_states_are_dictionaries_through_time_snapshots_and_rescaling(
     create: Create, ttl: StateTtlConfig | None, seed: int
 ) -> None:
@@ -88,6 +97,7 @@ def test_states_are_dictionaries_through_time_snapshots_and_rescaling(
 
     for action in rng.choices(chosen, weights, k=70):
         action()
+        world.settle()
     world.restart()
     world.read_all()
 
@@ -424,6 +434,11 @@ class World:
 
     def pass_time(self) -> None:
         self.clock.now_ms += self.rng.choice([1, 20, 49, 50])
+
+    def settle(self) -> None:
+        """What the runtime does between two calls of an operator."""
+        for owner in self.owners:
+            owner.backend.settle()
 
     def remove_expired(self) -> None:
         for owner in self.owners:
