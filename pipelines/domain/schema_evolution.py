@@ -32,7 +32,7 @@ class DeclaredColumns:
     """What an operator declares for one state: the columns of its snapshot, by Arrow type name."""
 
     state: str
-    kind: str  # "table" or "batches"
+    kind: str  # "table" or "batches", or a `Redistribution`
     types: Mapping[str, str]
     defaulted: frozenset[str]  # may be missing in a snapshot: their rows get the default
     fixed: frozenset[str]  # keys and what the engine adds: these never change

@@ -11,6 +11,7 @@ import msgspec
 
 from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import KeyGroupRange
+from pipelines.domain.redistribution import Redistribution
 from pipelines.domain.status import CheckpointKind, SavepointFormat
 
 FORMAT_VERSION = 2
@@ -47,10 +48,14 @@ class StatePart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateHandle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The rows of one keyed state of one subtask. `schema` maps column to Arrow type name."""
+    """The rows of one state of one subtask. `schema` maps column to Arrow type name.
+
+    A state of a `Redistribution` kind belongs to no key: its `key_groups` are the subtask's and
+    say nothing about its rows.
+    """
 
     state: str
-    kind: str  # "table" or "batches"
+    kind: str  # "table" or "batches", or a `Redistribution`
     file: FileHandle
     key_groups: tuple[int, int]  # first and last, included
     rows: int
@@ -61,6 +66,10 @@ class StateHandle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     @property
     def files(self) -> list[FileHandle]:
         return [self.file, *(part.file for part in self.parts)]
+
+    @property
+    def redistribution(self) -> Redistribution | None:
+        return Redistribution(self.kind) if self.kind in set(Redistribution) else None
 
     @property
     def key_group_range(self) -> KeyGroupRange:

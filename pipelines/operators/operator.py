@@ -13,6 +13,7 @@ from pipelines.domain.elements import MIN_WATERMARK_MS
 from pipelines.domain.ids import Uid
 from pipelines.operators.side_output import SideOutput
 from pipelines.state.backend import StateBackend
+from pipelines.state.operator_states import OperatorStates
 
 Collector = Callable[[pa.RecordBatch], None]
 """Passes a batch to whatever follows in the graph."""
@@ -32,6 +33,7 @@ class OperatorContext:
     collect: Collector
     counters: dict[str, int] = field(default_factory=dict)
     collect_side: SideCollector = lambda name, batch: None
+    operator_state: OperatorStates = field(default_factory=OperatorStates)
     # Processing time: milliseconds since the epoch, never going back. Stands still by default.
     now_ms: Callable[[], int] = lambda: 0
     # Event time at the restored cut: what was late before a failure is late after it.

@@ -1,10 +1,15 @@
 """What a process function may use: states, timers, time, output. One per operator and subtask."""
 
+from dataclasses import dataclass
+
 import pyarrow as pa
 
+from pipelines.domain.errors import Rejected
+from pipelines.domain.redistribution import Redistribution
 from pipelines.operators.batch_function import check_declared
 from pipelines.operators.grouping import Groups, group
 from pipelines.operators.operator import OperatorContext
+from pipelines.state.broadcast_state import BroadcastState
 from pipelines.state.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -17,23 +22,45 @@ from pipelines.state.folding_state import FoldingState
 from pipelines.state.keyed_states import KeyedStates
 from pipelines.state.list_state import ListState
 from pipelines.state.map_state import MapState
+from pipelines.state.operator_list_state import OperatorListState
 from pipelines.state.timers import TimeDomain, Timers
 from pipelines.state.value_state import ValueState
 
 
 class ProcessContext:
-    """`key` holds the columns of the stream's key, `output` those of what may be collected."""
+    """`key` holds the columns of the stream's key, `output` those of what may be collected.
+
+    Without a key there are neither keyed states nor timers.
+    """
 
     def __init__(self, context: OperatorContext, key: pa.Schema, output: pa.Schema) -> None:
         self._context = context
         self._key = key
         self._output = output
-        keyed = KeyedStateContext(context.state, key, context.now_ms)
-        self.states = KeyedStates(keyed)
-        self.event_timers = Timers(keyed, TimeDomain.EVENT_TIME)
-        self.processing_timers = Timers(keyed, TimeDomain.PROCESSING_TIME)
+        self.key_columns: tuple[str, ...] = tuple(key.names)
+        """Where the input in work has the key; nowhere, if its records are broadcast."""
         self.watermark_ms = context.restored_watermark_ms
         """Event time: no record with a timestamp up to this is expected any more."""
+        self.keyed: KeyedPart | None = None
+        if len(key):
+            keyed = KeyedStateContext(context.state, key, context.now_ms)
+            self.keyed = KeyedPart(
+                KeyedStates(keyed),
+                Timers(keyed, TimeDomain.EVENT_TIME),
+                Timers(keyed, TimeDomain.PROCESSING_TIME),
+            )
+
+    @property
+    def states(self) -> KeyedStates:
+        return self._keyed_part.states
+
+    @property
+    def event_timers(self) -> Timers:
+        return self._keyed_part.event_timers
+
+    @property
+    def processing_timers(self) -> Timers:
+        return self._keyed_part.processing_timers
 
     def get_state(self, descriptor: ValueStateDescriptor) -> ValueState:
         """Raises Rejected, like those below, for a name that is taken or an unusable type."""
@@ -51,17 +78,41 @@ class ProcessContext:
     def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> FoldingState:
         return self.states.aggregating(descriptor)
 
+    def get_operator_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
+        """A list that belongs to the subtask; at another parallelism it is dealt round robin."""
+        return self._context.operator_state.list_of(descriptor, Redistribution.SPLIT)
+
+    def get_operator_union_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
+        """After a restore every subtask has the elements of all."""
+        return self._context.operator_state.list_of(descriptor, Redistribution.UNION)
+
+    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> BroadcastState:
+        """The same map in every subtask; only broadcast records may change it."""
+        return self._context.operator_state.broadcast(descriptor)
+
+    @property
+    def subtask(self) -> int:
+        return self._context.subtask
+
+    @property
+    def parallelism(self) -> int:
+        return self._context.parallelism
+
     def processing_time_ms(self) -> int:
         """Milliseconds since the epoch; never goes back, and jumps as the machine's clock does."""
         return self._context.now_ms()
 
     def keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The key of each record: what states and timers take."""
-        return batch.select(self._key.names)
+        """The key of each record: what states and timers take. Raises Rejected without a key."""
+        if not self.key_columns:
+            raise Rejected(f"The records that {self._context.uid!r} was given have no key.")
+        return pa.RecordBatch.from_arrays(
+            [batch.column(name) for name in self.key_columns], schema=self._key
+        )
 
     def group(self, batch: pa.RecordBatch) -> Groups:
         """The distinct keys of a batch, and which of them each record has."""
-        return group(batch, self._key.names)
+        return group(self.keys(batch), self._key.names)
 
     def collect(self, batch: pa.RecordBatch) -> None:
         """Raises Rejected when the batch has other columns than were declared."""
@@ -74,3 +125,21 @@ class ProcessContext:
     def count(self, name: str, increment: int = 1) -> None:
         """A counter of the operator: shown with its metrics, part of every snapshot."""
         self._context.count(name, increment)
+
+    @property
+    def _keyed_part(self) -> "KeyedPart":
+        if self.keyed is None:
+            raise Rejected(
+                f"{self._context.uid!r} asks for keyed state or timers, but its stream has no key;"
+                " call key_by first."
+            )
+        return self.keyed
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedPart:
+    """What belongs to keys."""
+
+    states: KeyedStates
+    event_timers: Timers
+    processing_timers: Timers

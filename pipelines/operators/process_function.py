@@ -32,6 +32,10 @@ class BatchProcessFunction:
         """Records of this subtask's keys. Emit with `context.collect`."""
         raise NotImplementedError
 
+    def process_other_batch(self, batch: pa.RecordBatch, context: ProcessContext) -> None:
+        """Records of the other stream, if this one is connected to one."""
+        raise NotImplementedError
+
     def on_timers(self, timers: FiredTimers, context: ProcessContext) -> None:
         """All timers that are due, of all keys, sorted by timestamp; they are gone already."""
 
@@ -47,6 +51,11 @@ class KeyedProcessFunction:
 
     def process_element(self, row: Row, context: RowContext) -> Iterable[Row] | None:
         """Emits what it yields or returns."""
+        raise NotImplementedError
+
+    def process_other_element(self, row: Row, context: RowContext) -> Iterable[Row] | None:
+        """A record of the other stream, if this one is connected to one. A broadcast record has
+        no key; it is where a broadcast state may be written (Flink: `processBroadcastElement`)."""
         raise NotImplementedError
 
     def on_timer(self, timestamp_ms: int, context: RowContext) -> Iterable[Row] | None:

@@ -21,6 +21,7 @@ from pipelines.operators.row_states import (
     RowValueState,
 )
 from pipelines.operators.rows import Row, RowOutput
+from pipelines.state.broadcast_state import BroadcastState
 from pipelines.state.descriptors import (
     AggregateFunction,
     AggregatingStateDescriptor,
@@ -29,6 +30,7 @@ from pipelines.state.descriptors import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
+from pipelines.state.operator_list_state import OperatorListState
 from pipelines.state.timers import TimeDomain, Timers
 
 _Kept = TypeVar("_Kept", bound=RowState)
@@ -68,6 +70,16 @@ class RuntimeContext:
             )
         state = self._context.states.accumulators(descriptor)
         return self._kept(RowAggregatingState(name, self._current, state, aggregate=aggregate))
+
+    def get_operator_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
+        """As `ProcessContext.get_operator_list_state`, and so are the next two."""
+        return self._context.get_operator_list_state(descriptor)
+
+    def get_operator_union_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
+        return self._context.get_operator_union_list_state(descriptor)
+
+    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> BroadcastState:
+        return self._context.get_broadcast_state(descriptor)
 
     def _kept(self, state: _Kept) -> _Kept:
         self.states.append(state)
@@ -143,7 +155,12 @@ class RowContext:
         """Of the timer that fires; None while a record is processed."""
 
     def get_current_key(self) -> Any:
-        """The value of the key's column, or a tuple of them if there are several."""
+        """The value of the key's column, or a tuple of them if there are several.
+
+        Raises Rejected while a broadcast record is processed: it has no key.
+        """
+        if not self._keys:
+            raise Rejected("A broadcast record has no key.")
         return self._keys[self._current.index]
 
     def timer_service(self) -> TimerService:
@@ -164,6 +181,11 @@ class RowContext:
         self._current.keys = keys
         columns = [column.to_pylist() for column in keys.columns]
         self._keys = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+
+    def begin_without_keys(self) -> None:
+        """Called by the operator: broadcast records follow."""
+        self._current.keys = None
+        self._keys = []
 
     def flush(self) -> None:
         for timers in self._timers:

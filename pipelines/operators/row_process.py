@@ -1,5 +1,7 @@
 """Runs a row function as a batch function: one pass over the rows, state read and written once."""
 
+from collections.abc import Callable, Iterable
+
 import pyarrow as pa
 
 from pipelines.operators.operator import Collector
@@ -7,8 +9,10 @@ from pipelines.operators.process_context import ProcessContext
 from pipelines.operators.process_function import BatchProcessFunction, KeyedProcessFunction
 from pipelines.operators.row_context import RowContext, RuntimeContext
 from pipelines.operators.row_states import CurrentKeys
-from pipelines.operators.rows import RowOutput
+from pipelines.operators.rows import Row, RowOutput
 from pipelines.state.timers import FiredTimers
+
+ProcessElement = Callable[[Row, RowContext], Iterable[Row] | None]
 
 
 class RowProcess(BatchProcessFunction):
@@ -30,12 +34,28 @@ class RowProcess(BatchProcessFunction):
         self._context = RowContext(context, current, self._side_outputs(context))
 
     def process_batch(self, batch: pa.RecordBatch, context: ProcessContext) -> None:
-        groups = context.group(batch)
-        self._context.begin(groups.keys)
+        self._process(batch, context, self._function.process_element)
+
+    def process_other_batch(self, batch: pa.RecordBatch, context: ProcessContext) -> None:
+        self._process(batch, context, self._function.process_other_element)
+
+    def on_timers(self, timers: FiredTimers, context: ProcessContext) -> None:
+        self._context.time_domain = timers.domain
+        owners = self._begin(timers.keys, context)
+        moments = zip(owners, timers.timestamps_ms.tolist(), strict=True)
+        for index, timestamp_ms in moments:
+            self._current.index = index
+            emitted = self._function.on_timer(timestamp_ms, self._context)
+            if emitted is not None:
+                self._output.add(emitted)
+        self._flush()
+
+    def _process(
+        self, batch: pa.RecordBatch, context: ProcessContext, process: ProcessElement
+    ) -> None:
         self._context.time_domain = None
-        process = self._function.process_element
-        rows = zip(groups.index.tolist(), batch.to_pylist(), strict=True)
-        for number, (index, row) in enumerate(rows):
+        owners = self._begin(batch, context)
+        for number, (index, row) in enumerate(zip(owners, batch.to_pylist(), strict=True)):
             self.row_in_work = number
             self._current.index = index
             emitted = process(row, self._context)
@@ -44,17 +64,15 @@ class RowProcess(BatchProcessFunction):
         self.row_in_work = -1
         self._flush()
 
-    def on_timers(self, timers: FiredTimers, context: ProcessContext) -> None:
-        groups = context.group(timers.keys)
+    def _begin(self, batch: pa.RecordBatch, context: ProcessContext) -> list[int]:
+        """Which key each row has; the keys are those of the batch. Broadcast rows have none."""
+        if not context.key_columns:
+            self._context.begin_without_keys()
+            return [0] * batch.num_rows
+        groups = context.group(batch)
         self._context.begin(groups.keys)
-        self._context.time_domain = timers.domain
-        moments = zip(groups.index.tolist(), timers.timestamps_ms.tolist(), strict=True)
-        for index, timestamp_ms in moments:
-            self._current.index = index
-            emitted = self._function.on_timer(timestamp_ms, self._context)
-            if emitted is not None:
-                self._output.add(emitted)
-        self._flush()
+        owners: list[int] = groups.index.tolist()
+        return owners
 
     def _flush(self) -> None:
         for state in self._runtime.states:

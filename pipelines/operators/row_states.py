@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipelines.domain.errors import Rejected
 from pipelines.operators.rows import to_array
 from pipelines.state.descriptors import AggregateFunction, Reduce
 from pipelines.state.folding_state import Accumulators
@@ -34,7 +35,10 @@ class CurrentKeys:
     @property
     def all(self) -> pa.RecordBatch:
         if self.keys is None:
-            raise RuntimeError("a state is used while a record or timer is processed, not before")
+            raise Rejected(
+                "A keyed state was used without a key: it has one while a record or a timer of its"
+                " stream is processed, not when the function opens or broadcast records come."
+            )
         return self.keys
 
 
@@ -193,7 +197,7 @@ class RowMapState(RowState):
         if self._read:
             self.state.renew_read(self.current.take(self._read))
         if self._read_entries:
-            self.state.contains(*self._pairs(list(self._read_entries)))
+            self.state.renew_read_entries(*self._pairs(list(self._read_entries)))
         if self._cleared:
             self.state.clear(self.current.take(self._cleared))
         self._write_changed()

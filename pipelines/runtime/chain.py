@@ -165,6 +165,7 @@ class OperatorChain:
         for node in self._ordered:
             if node.operator is not None and node.operator.awaits_processing_time:
                 self._fire(node.uid, node.operator, now_ms)
+        self._settle()
 
     def _fire(self, uid: Uid, operator: Operator, now_ms: int) -> None:
         try:
@@ -206,7 +207,8 @@ class OperatorChain:
             node.context.state.close()
 
     def state_bytes(self) -> int:
-        return sum(node.context.state.statistics().state_bytes for node in self._ordered)
+        contexts = [node.context for node in self._ordered]
+        return sum(c.state.statistics().state_bytes + c.operator_state.nbytes for c in contexts)
 
     def flush(self) -> bool:
         """Whether all channels downstream would take an element; what waited for them goes first.
@@ -318,6 +320,8 @@ class OperatorChain:
         operator.open(context, self._pipeline.input_schemas(uid))
         for name, batches in restored.states:
             state.restore(name, batches)
+        for name, batches in restored.operator_states:
+            context.operator_state.restore(name, batches)
         return operator
 
     def _open_sink(self, uid: Uid, restored: RestoredOperator) -> _Sink:
@@ -334,9 +338,9 @@ class OperatorChain:
         if node.sink is not None:
             committables = node.sink.writer.prepare(checkpoint_id)
             prepared = node.sink.log.on_prepared(checkpoint_id, committables)
-        return OperatorCut(
-            node.uid, node.context.state.cut(), dict(node.context.counters), prepared
-        )
+        context = node.context
+        states = [*context.state.cut(), *context.operator_state.cut()]
+        return OperatorCut(node.uid, states, dict(context.counters), prepared)
 
 
 def _commit(writer: SinkWriter, due: tuple[Prepared, ...]) -> None:

@@ -28,7 +28,8 @@ def _declared_by(pipeline: Pipeline, uid: Uid) -> dict[str, DeclaredColumns]:
     )
     inputs = [pipeline.schemas[c.upstream] for c in pipeline.graph.node(uid).inputs]
     pipeline.operators[uid]().open(context, inputs)
-    return {name: declared_columns(each) for name, each in backend.descriptors.items()}
+    keyed = {name: declared_columns(each) for name, each in backend.descriptors.items()}
+    return keyed | context.operator_state.declared
 
 
 def _emit_nowhere(batch: pa.RecordBatch) -> None:

@@ -1,20 +1,24 @@
 """What one subtask takes from a checkpoint, at the same or another parallelism.
 
-Keyed rows go by key group. Everything that is a list (positions, committables, counters) is dealt
-by the old subtask's index modulo the new parallelism, except positions: a source is handed all of
-them and deals the splits itself. Source: Flink, `StateAssignmentOperation`.
+Keyed rows go by key group, operator state as its kind says. What else is a list (positions,
+committables, counters) is dealt by the old subtask's index modulo the new parallelism, except
+positions: a source is handed all of them and deals the splits itself.
+
+Source: Flink, `StateAssignmentOperation`.
 """
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from pipelines.domain.errors import CorruptSnapshot
 from pipelines.domain.graph import Vertex
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.key_groups import KeyGroupRange
+from pipelines.domain.redistribution import Redistribution, Taken, taken_by
 from pipelines.domain.snapshots import Json, Manifest, OperatorSnapshot, StateHandle
 from pipelines.protocol.commit import Prepared
 from pipelines.runtime.in_flight import InFlightShare
@@ -33,6 +37,7 @@ class RestoredOperator:
     """`states` may be consumed once: (name, rows). Positions are those of all old subtasks."""
 
     states: tuple[tuple[str, Iterable[pa.RecordBatch]], ...] = ()
+    operator_states: tuple[tuple[str, Iterable[pa.RecordBatch]], ...] = ()
     positions: tuple[Json, ...] = ()
     prepared: tuple[Prepared, ...] = ()
     counters: tuple[tuple[str, int], ...] = ()
@@ -69,6 +74,7 @@ class RestorePoint:
         known = [watermark for watermark in watermarks if watermark is not None]
         return RestoredOperator(
             states=tuple(self._rows(uid, old, key_groups)),
+            operator_states=tuple(self._operator_rows(uid, old, subtask, parallelism)),
             positions=tuple(s.positions for _, s in old if s.positions is not None),
             prepared=tuple(sorted(_prepared(mine), key=lambda p: p.checkpoint_id)),
             counters=tuple(_sum_counters(mine).items()),
@@ -95,9 +101,32 @@ class RestorePoint:
     ) -> Iterator[tuple[str, Iterable[pa.RecordBatch]]]:
         for _, snapshot in old:
             for state in snapshot.states:
-                is_wanted = (uid, state.state) not in self._dropped
+                is_wanted = state.redistribution is None and (uid, state.state) not in self._dropped
                 if is_wanted and state.key_group_range.overlaps(key_groups):
                     yield state.state, rows_of(self._store, self._location, state)
+
+    def _operator_rows(
+        self, uid: Uid, old: list[tuple[int, OperatorSnapshot]], subtask: int, parallelism: int
+    ) -> Iterator[tuple[str, Iterable[pa.RecordBatch]]]:
+        for (name, kind), handles in self._operator_states(uid, old).items():
+            indices = range(self._manifest.parallelism)
+            held = [handles[index].rows if index in handles else 0 for index in indices]
+            for taken in taken_by(subtask, parallelism, kind, held):
+                if taken.old_subtask in handles:
+                    rows = rows_of(self._store, self._location, handles[taken.old_subtask])
+                    yield name, _elements(rows, taken)
+
+    def _operator_states(
+        self, uid: Uid, old: list[tuple[int, OperatorSnapshot]]
+    ) -> dict[tuple[str, Redistribution], dict[int, StateHandle]]:
+        """Of each state that belongs to no key, the handles by old subtask."""
+        found: dict[tuple[str, Redistribution], dict[int, StateHandle]] = {}
+        for index, snapshot in old:
+            for state in snapshot.states:
+                kind = state.redistribution
+                if kind is not None and (uid, state.state) not in self._dropped:
+                    found.setdefault((state.state, kind), {})[index] = state
+        return found
 
 
 def rows_of(store: CheckpointStore, location: str, state: StateHandle) -> Iterator[pa.RecordBatch]:
@@ -116,6 +145,14 @@ def rows_of(store: CheckpointStore, location: str, state: StateHandle) -> Iterat
             f"{state.file.name} does not hold the {state.rows} rows that the manifest in"
             f" {location} says."
         )
+
+
+def _elements(batches: Iterable[pa.RecordBatch], taken: Taken) -> Iterator[pa.RecordBatch]:
+    next_index = taken.first
+    for batch in batches:
+        chosen = np.arange(next_index, batch.num_rows, taken.step)
+        yield batch.take(pa.array(chosen))
+        next_index += taken.step * len(chosen) - batch.num_rows
 
 
 def _prepared(snapshots: list[OperatorSnapshot]) -> Iterator[Prepared]:

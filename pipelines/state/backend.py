@@ -144,7 +144,7 @@ class FrozenState:
     """
 
     name: str
-    kind: str  # "table" or "batches"
+    kind: str  # "table" or "batches", or a `Redistribution`
     schema: pa.Schema
     rows: int
     batches: Iterator[pa.RecordBatch]

@@ -84,6 +84,10 @@ class Entries:
     def ttl(self) -> StateTtlConfig | None:
         return self._ttl
 
+    @property
+    def renews_on_read(self) -> bool:
+        return self._ttl is not None and self._ttl.renews_on_read
+
     def read(self, rows: Rows) -> pa.Array:
         """The values at `rows`, null where a row is NO_ROW."""
         found = rows != NO_ROW
@@ -121,7 +125,7 @@ class Entries:
 
     def renew_read(self, rows: Rows) -> None:
         """The entries at `rows` have been read; that keeps those alive that have not expired."""
-        if self._ttl is not None and self._ttl.renews_on_read:
+        if self.renews_on_read:
             found = distinct_rows(rows)
             self.renew(found[~self.expired(found)])
 

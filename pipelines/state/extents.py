@@ -47,17 +47,17 @@ class Extents:
 
     def of(self, keys: pa.RecordBatch) -> tuple[Rows, Rows]:
         """Where the positions of each key begin and end; nowhere, if there are none."""
-        rows = self._table.find(keys)
-        found = rows != NO_ROW
-        bounds = np.zeros((2, len(rows)), np.int64)
-        for bound, name in zip(bounds, (BEGIN, END), strict=True):
-            bound[found] = self._longs(name, rows[found])
-        return bounds[0], bounds[1]
+        return self._bounds(self._table.find(keys))
 
-    def elements_of(self, keys: pa.RecordBatch) -> "Elements":
-        begins, ends = self.of(keys)
-        positions, owners = ranges(begins, ends - begins)
-        return Elements(element_keys(keys.take(pa.array(owners)), positions), positions, owners)
+    def elements_of(self, keys: pa.RecordBatch) -> Elements:
+        return _elements(keys, *self.of(keys))
+
+    def take(self, keys: pa.RecordBatch) -> Elements:
+        """The elements of the keys, which have none from now on; keys may repeat."""
+        rows = self._table.find(keys)
+        elements = _elements(keys, *self._bounds(rows))
+        self._table.delete(distinct_rows(rows))
+        return elements
 
     def distinct(self, keys: pa.RecordBatch) -> tuple[pa.RecordBatch, Rows]:
         """The distinct among keys that have elements, and which of them each is."""
@@ -72,16 +72,25 @@ class Extents:
         self._table.write(END, rows[remains], ends[remains])
         self._table.delete(rows[~remains])
 
-    def clear(self, keys: pa.RecordBatch) -> None:
-        self._table.delete(distinct_rows(self._table.find(keys)))
-
     def next_keys(self, limit: int) -> pa.RecordBatch:
         """The next keys that have elements; call after call goes round all of them."""
         rows, self._scanned = self._table.scan(self._scanned, limit)
         return self._table.keys(rows)
 
+    def _bounds(self, rows: Rows) -> tuple[Rows, Rows]:
+        found = rows != NO_ROW
+        bounds = np.zeros((2, len(rows)), np.int64)
+        for bound, name in zip(bounds, (BEGIN, END), strict=True):
+            bound[found] = self._longs(name, rows[found])
+        return bounds[0], bounds[1]
+
     def _longs(self, column: str, rows: Rows) -> Rows:
         return self._table.read(column, rows).astype(np.int64, copy=False)
+
+
+def _elements(keys: pa.RecordBatch, begins: Rows, ends: Rows) -> Elements:
+    positions, owners = ranges(begins, ends - begins)
+    return Elements(element_keys(keys.take(pa.array(owners)), positions), positions, owners)
 
 
 def element_keys(keys: pa.RecordBatch, positions: Rows) -> pa.RecordBatch:

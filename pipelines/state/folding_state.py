@@ -51,7 +51,8 @@ class Accumulators:
 
     def renew_read(self, keys: pa.RecordBatch) -> None:
         """What `peek` gave has been read after all."""
-        self._entries.renew_read(self._entries.table.find(keys))
+        if self._entries.renews_on_read:
+            self._entries.renew_read(self._entries.table.find(keys))
 
     def clear(self, keys: pa.RecordBatch) -> None:
         table = self._entries.table

@@ -33,6 +33,8 @@ class ListState:
 
     def add(self, keys: pa.RecordBatch, elements: pa.Array) -> None:
         """One element for each key; keys may repeat, and order is kept."""
+        if not keys.num_rows:
+            return
         positions = self._extents.extend(keys)
         rows = self._entries.table.rows_for(element_keys(keys, positions))
         self._entries.write(rows, elements)
@@ -45,10 +47,10 @@ class ListState:
         self.add(keys.take(pa.array(owners)), lists.flatten())
 
     def clear(self, keys: pa.RecordBatch) -> None:
-        elements = self._extents.elements_of(keys)
-        table = self._entries.table
-        table.delete(distinct_rows(table.find(elements.keys)))
-        self._extents.clear(keys)
+        elements = self._extents.take(keys)
+        if len(elements.positions):
+            table = self._entries.table
+            table.delete(distinct_rows(table.find(elements.keys)))
 
     def peek(self, keys: pa.RecordBatch) -> pa.ListArray:
         """`get` that does not count as a read."""
@@ -60,7 +62,7 @@ class ListState:
 
     def renew_read(self, keys: pa.RecordBatch) -> None:
         """What `peek` gave has been read after all."""
-        if self._entries.ttl is not None:
+        if self._entries.renews_on_read:
             elements = self._extents.elements_of(keys)
             self._entries.renew_read(self._entries.table.find(elements.keys))
 

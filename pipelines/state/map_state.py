@@ -22,6 +22,9 @@ from pipelines.state.entries import (
 from pipelines.state.extents import POSITION, POSITION_KEY, Extents, as_lists, element_keys
 from pipelines.state.value_layout import ValueLayout
 
+NOT_NUMBERED = -1
+"""The position of an entry that was just made."""
+
 
 class MapState:
     """`keys` have the columns of the stream's key and may repeat, with other map keys or not."""
@@ -33,7 +36,9 @@ class MapState:
         self._stream_key = context.key.names
         map_key = pa.schema([(self._key_name, descriptor.key_type)])
         check_key_type(descriptor.name, map_key.field(0))
-        self._entries = Entries(context, layout, descriptor.ttl, key=map_key, extra={POSITION: 0})
+        self._entries = Entries(
+            context, layout, descriptor.ttl, key=map_key, extra={POSITION: NOT_NUMBERED}
+        )
         self._keys = context.table(
             f"{descriptor.name}.keys", POSITION_KEY, map_key, {self._key_name: None}
         )
@@ -62,9 +67,11 @@ class MapState:
     def put(self, keys: pa.RecordBatch, map_keys: pa.Array, values: pa.Array) -> None:
         """Where pairs repeat, the last value stays."""
         pairs = self._pairs(keys, map_keys)
-        fresh = np.flatnonzero(self._entries.table.find(pairs) == NO_ROW)
         rows = self._entries.table.rows_for(pairs)
+        fresh = np.flatnonzero(self._entries.table.read(POSITION, rows) == NOT_NUMBERED)
         self._entries.write(rows, values)
+        if not len(fresh):
+            return
         added, first = np.unique(rows[fresh], return_index=True)
         order = np.argsort(first)  # entries are numbered in order of arrival
         self._number(pairs.take(pa.array(fresh[first[order]])), added[order])
@@ -81,11 +88,14 @@ class MapState:
         return lists
 
     def clear(self, keys: pa.RecordBatch) -> None:
-        elements = self._extents.elements_of(keys)
-        table = self._entries.table
-        table.delete(distinct_rows(table.find(self._pairs_at(elements.keys))))
-        self._keys.delete(distinct_rows(self._keys.find(elements.keys)))
-        self._extents.clear(keys)
+        elements = self._extents.take(keys)
+        if not len(elements.positions):
+            return
+        table, places = self._entries.table, self._keys.find(elements.keys)
+        map_keys = self._keys.read_arrow(self._key_name, places)
+        pairs = self._pairs(elements.keys.select(self._stream_key), map_keys)
+        table.delete(distinct_rows(table.find(pairs)))
+        self._keys.delete(distinct_rows(places))
 
     def peek(self, keys: pa.RecordBatch) -> pa.ListArray:
         """`entries` that does not count as a read."""
@@ -100,7 +110,7 @@ class MapState:
 
     def renew_read(self, keys: pa.RecordBatch) -> None:
         """What `peek` gave has been read after all."""
-        if self._entries.ttl is not None:
+        if self._entries.renews_on_read:
             elements = self._extents.elements_of(keys)
             self._entries.renew_read(self._entries.table.find(self._pairs_at(elements.keys)))
 
@@ -109,6 +119,11 @@ class MapState:
         rows = self._entries.scan_expired(limit)
         if len(rows):
             self._remove(rows)
+
+    def renew_read_entries(self, keys: pa.RecordBatch, map_keys: pa.Array) -> None:
+        """Some of the entries that `peek` gave have been read after all."""
+        if self._entries.renews_on_read:
+            self._entries.renew_read(self._entries.table.find(self._pairs(keys, map_keys)))
 
     def _visible_rows(self, keys: pa.RecordBatch, map_keys: pa.Array) -> Rows:
         rows = self._entries.table.find(self._pairs(keys, map_keys))

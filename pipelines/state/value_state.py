@@ -49,7 +49,8 @@ class ValueState:
 
     def renew_read(self, keys: pa.RecordBatch) -> None:
         """What `peek` gave has been read after all."""
-        self._entries.renew_read(self._entries.table.find(keys))
+        if self._entries.renews_on_read:
+            self._entries.renew_read(self._entries.table.find(keys))
 
     def remove_expired(self, limit: int) -> None:
         """Look at the next `limit` entries; call after call goes round all of them."""

@@ -18,9 +18,9 @@ from pipelines.operators.filter import Filter, Predicate
 from pipelines.operators.interval_join import Interval
 from pipelines.operators.joined_columns import JoinKind
 from pipelines.operators.keyed_aggregate import KeyedAggregate
-from pipelines.operators.keyed_process import KeyedProcess
 from pipelines.operators.local_aggregate import LocalAggregate
 from pipelines.operators.pass_on import PassOn
+from pipelines.operators.process import Process
 from pipelines.operators.process_function import BatchProcessFunction, KeyedProcessFunction
 from pipelines.operators.row_function import (
     FilterRows,
@@ -84,6 +84,11 @@ class Stream:
     def filter_rows(self, predicate: RowPredicate, *, uid: str) -> "Stream":
         """Keep the rows for which a function of the row is true; `filter` is much faster."""
         return self._chained(uid, lambda: FilterRows(predicate), self.time_column)
+
+    def process(self, function: BatchProcessFunction, schema: pa.Schema, *, uid: str) -> "Stream":
+        """A function with operator state; for keyed state and timers, `key_by` first."""
+        time = self._time_in(schema)
+        return self._chained(uid, lambda: Process(function, ((),), schema, uid), time)
 
     def key_by(self, *columns: str) -> "KeyedStream":
         return KeyedStream(self, columns)
@@ -215,11 +220,45 @@ class ConnectedStreams:
         )
         return self.first.derived(node, time if time in schema.names else None)
 
+    def process(
+        self,
+        function: BatchProcessFunction | KeyedProcessFunction,
+        schema: pa.Schema,
+        *,
+        uid: str,
+    ) -> Stream:
+        """One function for both streams, with state and timers of their common key.
+
+        The first stream must have a key. The second has it as well, or is broadcast, and then
+        keeps a broadcast state (Flink: `KeyedCoProcessFunction`, `KeyedBroadcastProcessFunction`).
+        Event time stays if the first stream's column does. Raises Rejected for other streams.
+        """
+        _check_together(uid, self.first, self.second)
+        keys = (self.first_input.hash_by or (), self.second_input.hash_by or ())
+        is_broadcast = self.second_input.kind is EdgeKind.BROADCAST
+        if not keys[0] or bool(keys[1]) is is_broadcast:
+            raise Rejected(
+                f"{uid!r} processes two streams: the first needs a key, and the second the same"
+                " one or broadcast()."
+            )
+        node = self.first.environment.add_operator(
+            uid,
+            lambda: Process(function, keys, schema, uid),
+            (self.first_input, self.second_input),
+        )
+        time = self.first.time_column
+        return self.first.derived(node, time if time in schema.names else None)
+
 
 @dataclass(frozen=True, slots=True)
 class KeyedStream:
     stream: Stream
     keys: tuple[str, ...]
+
+    def connect(self, other: Stream) -> ConnectedStreams:
+        """This stream by its key, and another one as it is: `other.broadcast()`."""
+        connections = self.stream.connection(self.keys), other.connection()
+        return ConnectedStreams(self.stream, other, *connections)
 
     def window(self, windows: Windows) -> "WindowedStream":
         return WindowedStream(self.stream, self.keys, windows)
@@ -237,7 +276,7 @@ class KeyedStream:
         """
         node = self.stream.environment.add_operator(
             uid,
-            lambda: KeyedProcess(function, self.keys, schema, uid),
+            lambda: Process(function, (self.keys,), schema, uid),
             (self.stream.connection(self.keys),),
         )
         time = self.stream.time_column

@@ -33,8 +33,8 @@ from tests.driven_run import StartedRun
 FLOWS["numbers"] = "tests.processes.numbers"
 FLOWS["relay"] = "tests.processes.relay"
 FLOWS["numbers_again"] = "tests.processes.numbers"  # another pipeline of the same uids
-FLOW_MODULES = ["tests.processes.numbers", "tests.processes.relay"]
-PRELOADED = ["pytest", "tests.processes.host", *FLOW_MODULES, "pandas"]
+FLOWS["timed"] = "tests.processes.timed"
+PRELOADED = ["pytest", "tests.processes.host", *sorted(set(FLOWS.values())), "pandas"]
 EXIT_FAILED, EXIT_LEASE_HELD = 1, 3
 
 forks = multiprocessing.get_context("forkserver")

@@ -15,6 +15,7 @@ from pipelines.domain.graph import EdgeKind
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.stream import (
     LATE,
+    BatchProcessFunction,
     Environment,
     Pipeline,
     Stream,
@@ -186,6 +187,51 @@ def test_connected_streams_meet_in_one_operator_by_key_or_as_they_are() -> None:
     assert [e.hash_by for e in graph.vertex(Uid("keyed")).inputs] == [("key",), ("id",)]
 
 
+def test_a_function_with_state_reads_by_key_and_keeps_event_time_with_its_column() -> None:
+    env = Environment()
+    timed = pa.schema([("key", pa.string()), ("time", TIME)])
+    stream = events(env)
+
+    kept = stream.key_by("key").process(Silent(), timed, uid="kept")
+    lost = stream.key_by("key").process(Silent(), OTHER, uid="lost")
+    for processed in (kept, lost):
+        processed.sink(BlackHole(), uid=f"{processed.node}-out")
+
+    assert (kept.time_column, lost.time_column) == ("time", None)
+    assert env.build().graph.vertex(Uid("kept")).inputs[0].hash_by == ("key",)
+
+
+def test_a_function_of_two_streams_takes_the_second_by_key_or_broadcast() -> None:
+    env = Environment()
+    ids = env.source(Events(pa.schema([("id", pa.string())]), None), uid="ids")
+    keyed = events(env).key_by("key")
+
+    both = keyed.connect(ids.broadcast()).process(Silent(), OTHER, uid="broadcast")
+    both.sink(BlackHole(), uid="out-1")
+    paired = events_again(env).connect(ids).key_by(["key"], ["id"])
+    paired.process(Silent(), OTHER, uid="keyed").sink(BlackHole(), uid="out-2")
+
+    graph = env.build().graph
+    kinds = [edge.kind for edge in graph.vertex(Uid("broadcast")).inputs]
+    assert kinds == [EdgeKind.HASH, EdgeKind.BROADCAST]
+    assert [edge.hash_by for edge in graph.vertex(Uid("keyed")).inputs] == [("key",), ("id",)]
+
+
+def test_functions_of_rows_are_chained_and_declare_their_rows() -> None:
+    env = Environment()
+    narrow = pa.schema([("time", TIME)])
+    stream = events(env)
+
+    mapped = stream.map(lambda row: {"time": row["time"]}, narrow, uid="map")
+    flat = mapped.flat_map(lambda row: [], OTHER, uid="flat")
+    flat.filter_rows(lambda row: True, uid="kept").sink(BlackHole(), uid="out")
+    gathered = stream.process(Silent(), narrow, uid="gathered")
+    gathered.sink(BlackHole(), uid="gathered-out")
+
+    assert [s.time_column for s in (mapped, flat, gathered)] == ["time", None, "time"]
+    assert len(env.build().graph.vertices) == 1
+
+
 def test_each_subtask_gets_an_operator_of_its_own() -> None:
     env = Environment()
     events(env).filter(pc.field("x") > 0, uid="kept").sink(BlackHole(), uid="out")
@@ -253,6 +299,22 @@ def test_a_pipeline_guarantees_no_more_than_its_weakest_sink(
         (
             lambda s: s.connect(s.map_batches(lambda b: b, OTHER, uid="o")).key_by(["key"], ["x"]),
             r"'events' and 'o' cannot be connected by \['key'\] and \['x'\]",
+        ),
+        (
+            lambda s: s.key_by("x").process(Silent(), OTHER, uid="p"),
+            "'p' cannot .* the key column 'x' has type double",
+        ),
+        (
+            lambda s: s.key_by("gone").process(Silent(), OTHER, uid="p"),
+            "'p' cannot .* no column 'gone'",
+        ),
+        (
+            lambda s: s.key_by("key").connect(s).process(Silent(), OTHER, uid="p"),
+            "'p' processes two streams: the first needs a key, and the second the same one or",
+        ),
+        (
+            lambda s: s.connect(s.broadcast()).process(Silent(), OTHER, uid="p"),
+            "'p' processes two streams",
         ),
         (lambda s: s.join(s, on=["key"], how="outer", uid="j"), "'j' cannot .* no 'outer' join"),
         (
@@ -364,3 +426,11 @@ def events(env: Environment) -> Stream:
 
 def vertices(pipeline: Pipeline) -> dict[str, tuple[str, ...]]:
     return {vertex.uid: vertex.nodes for vertex in pipeline.graph.vertices}
+
+
+class Silent(BatchProcessFunction):
+    """Never called."""
+
+
+def events_again(env: Environment) -> Stream:
+    return env.source(Events(), uid="events-again")

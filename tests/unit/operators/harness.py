@@ -71,9 +71,12 @@ class Host:
     def recovered(self) -> "Host":
         """A fresh operator on the state of a cut made now; it goes on in this host's output."""
         frozen = [(state.name, list(state.batches)) for state in self.state.cut()]
+        of_operator = [(s.name, list(s.batches)) for s in self.context.operator_state.cut()]
         successor = Host(self._create, self._inputs, self._watermark_ms)
         for name, batches in frozen:
             successor.state.restore(name, batches)
+        for name, batches in of_operator:
+            successor.context.operator_state.restore(name, batches)
         successor.emitted = self.emitted
         successor._sides = self._sides
         successor.now_ms = self.now_ms

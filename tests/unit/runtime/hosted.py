@@ -199,10 +199,12 @@ class RecordingOutput:
         wake()
 
 
-def joining_pipeline(source: ListSource, sink: MemorySink) -> Pipeline:
+def joining_pipeline(
+    source: ListSource, sink: MemorySink, create: Callable[[], Operator] = Remembering
+) -> Pipeline:
     env = Environment(max_parallelism=MAX_PARALLELISM)
     inputs = tuple(Connection(env.source(source, uid=uid).node, ("key",)) for uid in (LEFT, RIGHT))
-    both = env.add_operator("both", Remembering, inputs)
+    both = env.add_operator("both", create, inputs)
     Stream(env, both, "at").sink(sink, uid="out")
     return env.build()
 
@@ -221,6 +223,7 @@ class JoiningSubtask:
     mailbox: ScriptedMailbox = field(default_factory=ScriptedMailbox)
     options: BarrierOptions = ALIGNED
     in_flight: Iterable[tuple[int, pa.RecordBatch]] = ()
+    operator: Callable[[], Operator] = Remembering
     subtask: Subtask = field(init=False)
     reporter: RecordingReporter = field(init=False)
 
@@ -234,7 +237,7 @@ class JoiningSubtask:
         self.gate = Gate(list(ports))
         for output in self.inputs.values():
             output.on_gate(self.gate)
-        pipeline = joining_pipeline(ListSource([]), self.sink)
+        pipeline = joining_pipeline(ListSource([]), self.sink, self.operator)
         handler = handler_for(self.options, pipeline.graph.vertex(both), ports)
         timing = AlignmentTiming(self.clock)
         self.feed = GateFeed(self.gate, ports, handler, self.options, timing, None, self.in_flight)

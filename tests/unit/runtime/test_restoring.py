@@ -1,17 +1,27 @@
 """How a checkpoint is dealt to the subtasks of an attempt, at the same or another parallelism."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from pipelines.connectors.positions import initial
 from pipelines.domain.errors import CorruptSnapshot
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.key_groups import range_of
-from pipelines.domain.snapshots import OperatorSnapshot
+from pipelines.domain.redistribution import Redistribution
+from pipelines.domain.snapshots import OperatorSnapshot, StateHandle
 from pipelines.runtime.restoring import RestoredOperator, RestorePoint, StoredCommittables
+from pipelines.state.backend import FrozenState
+from pipelines.state.broadcast_state import BroadcastState
+from pipelines.state.descriptors import ListStateDescriptor, MapStateDescriptor
+from pipelines.state.evolution import type_names
 from pipelines.state.hashmap import HashMapBackend
+from pipelines.state.operator_list_state import OperatorListState
+from pipelines.state.operator_states import OperatorStates
+from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.unit.runtime.fakes import keys_of
 from tests.unit.runtime.hosted import MAX_PARALLELISM, SEEN
 from tests.unit.runtime.points import manifest_of, operator_of, store_in, stored_keys
@@ -39,6 +49,45 @@ def test_every_key_goes_to_the_owner_of_its_key_group_and_to_nobody_else(
 
     assert held == expected
     assert sorted(key for keys in held for key in keys) == KEYS
+
+
+@at_any_parallelism
+def test_operator_state_is_dealt_given_to_all_or_the_same_everywhere(
+    old: int, new: int, tmp_path: Path
+) -> None:
+    location = str(tmp_path / "chk-1")
+    store = store_in(tmp_path)
+    operators = [
+        [operator_of(states=stored_operator_states(store, location, subtask))]
+        for subtask in range(old)
+    ]
+    point = RestorePoint(store, location, manifest_of(operators))
+
+    restored = [operator_states() for _ in range(new)]
+    for subtask, states in enumerate(restored):
+        share = share_of(point, subtask, new)
+        assert not share.states
+        for name, batches in share.operator_states:
+            states.all.restore(name, batches)
+
+    everything = [100 * subtask + n for subtask in range(old) for n in range(subtask * 3)]
+    split = [states.split.get().to_pylist() for states in restored]
+    assert sorted(n for own in split for n in own) == everything
+    assert max(map(len, split)) - min(map(len, split)) <= 1 or old == new
+    assert [states.union.get().to_pylist() for states in restored] == [everything] * new
+    assert [dict(states.rules.items()) for states in restored] == [{"a": 1, "b": 2}] * new
+
+
+def test_operator_state_that_was_left_behind_is_not_read(tmp_path: Path) -> None:
+    location = str(tmp_path / "chk-1")
+    store = store_in(tmp_path)
+    operators = [[operator_of(states=stored_operator_states(store, location, 1))]]
+    dropped = [(BOTH, "operator.split")]
+
+    point = RestorePoint(store, location, manifest_of(operators), dropped)
+
+    names = [name for name, _ in share_of(point, 0, 1).operator_states]
+    assert names == ["operator.union", "operator.rules"]
 
 
 def test_only_files_that_hold_some_of_its_key_groups_are_read(tmp_path: Path) -> None:
@@ -175,3 +224,49 @@ def keys_kept(root: Path, subtask: int, parallelism: int) -> list[int]:
 def committable(checkpoint_id: int, items: list[object]) -> object:
     stored = StoredCommittables(checkpoint_id=CheckpointId(checkpoint_id), items=items)
     return msgspec.to_builtins(stored)
+
+
+@dataclass
+class Declared:
+    all: OperatorStates
+    split: OperatorListState
+    union: OperatorListState
+    rules: BroadcastState
+
+
+def operator_states() -> Declared:
+    states = OperatorStates()
+    return Declared(
+        states,
+        states.list_of(ListStateDescriptor("split", pa.int64()), Redistribution.SPLIT),
+        states.list_of(ListStateDescriptor("union", pa.int64()), Redistribution.UNION),
+        states.broadcast(MapStateDescriptor("rules", pa.string(), pa.int64())),
+    )
+
+
+def stored_operator_states(
+    store: FileSystemCheckpointStore, location: str, subtask: int
+) -> list[StateHandle]:
+    """The lists of subtask n have 3 n elements, in several batches; the map is the same."""
+    states = operator_states()
+    for number in range(subtask * 3):
+        for state in (states.split, states.union):
+            state.add(pa.array([100 * subtask + number]))
+    states.all.allow_broadcast_writes(True)
+    states.rules.put_all(pa.array(["a", "b"]), pa.array([1, 2]))
+    return [stored(store, location, subtask, state) for state in states.all.cut() if state.rows]
+
+
+def stored(
+    store: FileSystemCheckpointStore, location: str, subtask: int, state: FrozenState
+) -> StateHandle:
+    stem = f"both-{subtask}-{state.name}-a1"
+    file = store.write_batches(location, stem, state.schema, state.batches, open_format=False)
+    return StateHandle(
+        state=state.name,
+        kind=state.kind,
+        file=file,
+        key_groups=(0, 0),
+        rows=state.rows,
+        schema=type_names(state.schema),
+    )

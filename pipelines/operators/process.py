@@ -24,13 +24,17 @@ MAX_ROUNDS = 100_000
 """Of timers that register timers which are due at once: more never end."""
 
 
-class KeyedProcess(Operator):
-    """`function` is the author's; each subtask works with a copy of it."""
+class Process(Operator):
+    """`function` is the author's; each subtask works with a copy of it.
+
+    `keys` are the key's columns in each input, paired in order; none, for an input whose records
+    are broadcast or a stream without a key.
+    """
 
     def __init__(
         self,
         function: BatchProcessFunction | KeyedProcessFunction,
-        keys: tuple[str, ...],
+        keys: tuple[tuple[str, ...], ...],
         schema: pa.Schema,
         uid: str,
     ) -> None:
@@ -53,19 +57,36 @@ class KeyedProcess(Operator):
         self._function.open(self._process)
 
     def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
-        self._function.process_batch(batch, self._process)
-        self._process.states.remove_expired()
+        process = self._process
+        process.key_columns = self._keys[port]
+        if port == 0:
+            self._function.process_batch(batch, process)
+        else:
+            self._process_other(batch)
+        if process.keyed is not None:
+            process.keyed.states.remove_expired()
+
+    def _process_other(self, batch: pa.RecordBatch) -> None:
+        """What all subtasks are given alike may change what is alike in all of them."""
+        states = self.context.operator_state
+        states.allow_broadcast_writes(not self._process.key_columns)
+        try:
+            self._function.process_other_batch(batch, self._process)
+        finally:
+            states.allow_broadcast_writes(False)
 
     def failing_row(self, batch: pa.RecordBatch) -> int:
         return self._function.row_in_work if isinstance(self._function, RowProcess) else -1
 
     def on_watermark(self, timestamp_ms: int) -> None:
         self._process.watermark_ms = timestamp_ms
-        self._fire(self._process.event_timers, timestamp_ms)
+        if self._process.keyed is not None:
+            self._fire(self._process.keyed.event_timers, timestamp_ms)
 
     @property
     def awaits_processing_time(self) -> bool:
-        return not self._has_ended and len(self._process.processing_timers) > 0
+        keyed = self._process.keyed
+        return keyed is not None and not self._has_ended and len(keyed.processing_timers) > 0
 
     def on_processing_time(self, now_ms: int) -> None:
         self._fire(self._process.processing_timers, now_ms)
@@ -74,6 +95,7 @@ class KeyedProcess(Operator):
         self._has_ended = True
 
     def _fire(self, timers: Timers, time_ms: int) -> None:
+        self._process.key_columns = self._keys[0]
         for _ in range(MAX_ROUNDS):
             due = timers.take_due(time_ms)
             if due is None:
@@ -86,7 +108,7 @@ class KeyedProcess(Operator):
         )
 
     def _key_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
-        return pa.schema([field_of(inputs[0], key) for key in self._keys])
+        return pa.schema([field_of(inputs[0], key) for key in self._keys[0]])
 
 
 def _as_batches(

@@ -10,8 +10,8 @@ import pytest
 
 from pipelines.domain.elements import MAX_WATERMARK_MS
 from pipelines.domain.errors import Rejected
-from pipelines.operators import keyed_process
-from pipelines.operators.keyed_process import KeyedProcess
+from pipelines.operators import process as process_module
+from pipelines.operators.process import Process
 from pipelines.operators.process_context import ProcessContext
 from pipelines.operators.process_function import BatchProcessFunction, KeyedProcessFunction
 from pipelines.operators.row_context import RowContext, RuntimeContext
@@ -236,7 +236,7 @@ def test_timers_that_never_stop_are_named_instead_of_hanging(
         def on_timer(self, timestamp_ms: int, context: RowContext) -> None:
             context.timer_service().register_event_time_timer(timestamp_ms + 1)
 
-    monkeypatch.setattr(keyed_process, "MAX_ROUNDS", 10)
+    monkeypatch.setattr(process_module, "MAX_ROUNDS", 10)
     host = host_of(Forever(), SESSIONS)
     host.send([event("a", 0)])
 
@@ -444,6 +444,159 @@ def test_each_subtask_has_a_copy_of_the_function() -> None:
     assert [len(host.rows) for host in hosts] == [1, 0]
 
 
+RULES = pa.schema([("name", pa.string()), ("least", pa.int64())])
+VERDICTS = pa.schema([("user", pa.string()), ("name", pa.string()), ("seen", pa.int64())])
+
+
+class RowRules(KeyedProcessFunction):
+    """Which rules an amount breaks, and how many amounts of the user there were."""
+
+    def open(self, runtime: RuntimeContext) -> None:
+        self._rules = runtime.get_broadcast_state(
+            MapStateDescriptor("rules", pa.string(), pa.int64())
+        )
+        self._seen = runtime.get_state(ValueStateDescriptor("seen", pa.int64()))
+
+    def process_element(self, row: Row, context: RowContext) -> Iterator[Row]:
+        self._seen.update((self._seen.value() or 0) + 1)
+        for name, least in self._rules.items():
+            if row["amount"] < least:
+                yield {"user": row["user"], "name": name, "seen": self._seen.value()}
+
+    def process_other_element(self, row: Row, context: RowContext) -> None:
+        if row["least"] is None:
+            self._rules.remove(row["name"])
+        else:
+            self._rules.put(row["name"], row["least"])
+
+
+def test_broadcast_records_keep_a_map_that_keyed_records_read() -> None:
+    host = Host(lambda: Process(RowRules(), (("user",), ()), VERDICTS, "under-test"),
+                [EVENTS, RULES])  # fmt: skip
+
+    host.send([event("a", 0, amount=1)])
+    host.send([{"name": "ten", "least": 10}, {"name": "five", "least": 5}], port=1)
+    host = host.recovered()
+    host.send([event("a", 0, amount=7), event("b", 0, amount=2)])
+    host.send([{"name": "ten", "least": None}], port=1)
+    host.send([event("a", 0, amount=1)])
+
+    assert [tuple(row.values()) for row in host.rows] == [
+        ("a", "ten", 2),
+        ("b", "ten", 1),
+        ("b", "five", 1),
+        ("a", "five", 3),
+    ]
+
+
+class Trespassing(RowRules):
+    def process_element(self, row: Row, context: RowContext) -> Iterator[Row]:
+        self._rules.put("mine", 1)
+        yield from ()
+
+    def process_other_element(self, row: Row, context: RowContext) -> None:
+        if row["least"] == 1:
+            self._seen.update(1)
+        else:
+            context.get_current_key()
+
+
+def test_keyed_records_change_no_broadcast_state_and_broadcast_records_no_keyed_one() -> None:
+    host = Host(lambda: Process(Trespassing(), (("user",), ()), VERDICTS, "under-test"),
+                [EVENTS, RULES])  # fmt: skip
+
+    with pytest.raises(Rejected, match="'rules' can only be written where the broadcast records"):
+        host.send([event("a", 0)])
+    with pytest.raises(Rejected, match="used without a key"):
+        host.send([{"name": "x", "least": 1}], port=1)
+    with pytest.raises(Rejected, match="A broadcast record has no key"):
+        host.send([{"name": "x", "least": 2}], port=1)
+    with pytest.raises(Rejected, match="'rules' can only be written where the broadcast records"):
+        host.send([event("a", 0)])
+
+
+def test_records_of_a_second_stream_with_a_key_change_no_broadcast_state() -> None:
+    host = Host(lambda: Process(RowRules(), (("user",), ("name",)), VERDICTS, "under-test"),
+                [EVENTS, RULES])  # fmt: skip
+
+    with pytest.raises(Rejected, match="'rules' can only be written where the broadcast records"):
+        host.send([{"name": "x", "least": 1}], port=1)
+
+
+class Late(RowSessions):
+    def process_other_element(self, row: Row, context: RowContext) -> None:
+        pass
+
+
+@pytest.mark.parametrize("second", [(), ("name",)], ids=["broadcast", "with a key"])
+def test_timers_have_the_key_of_the_first_stream(second: tuple[str, ...]) -> None:
+    host = Host(lambda: Process(Late(), (("user",), second), SESSIONS, "under-test"),
+                [EVENTS, RULES])  # fmt: skip
+    host.send([event("a", 0)])
+    host.send([{"name": "x", "least": 1}], port=1)
+
+    host.advance(100)
+
+    assert [row["user"] for row in host.rows] == ["a"]
+
+
+class Balance(BatchProcessFunction):
+    """Amounts of one stream minus those of another, whose key has another name."""
+
+    def open(self, context: ProcessContext) -> None:
+        self._sum = context.get_reducing_state(ReducingStateDescriptor("sum", pc.add, pa.int64()))
+
+    def process_batch(self, batch: pa.RecordBatch, context: ProcessContext) -> None:
+        self._add(context.keys(batch), batch["amount"], context)
+
+    def process_other_batch(self, batch: pa.RecordBatch, context: ProcessContext) -> None:
+        self._add(context.keys(batch), pc.negate(batch["least"]), context)
+
+    def _add(self, keys: pa.RecordBatch, amounts: pa.Array, context: ProcessContext) -> None:
+        self._sum.add(keys, amounts)
+        columns = [*keys.columns, pa.nulls(keys.num_rows, pa.string()), self._sum.get(keys)]
+        context.collect(pa.RecordBatch.from_arrays(columns, schema=VERDICTS))
+
+
+def test_two_streams_share_the_state_of_their_key() -> None:
+    host = Host(lambda: Process(Balance(), (("user",), ("name",)), VERDICTS, "under-test"),
+                [EVENTS, RULES])  # fmt: skip
+
+    host.send([event("a", 0, amount=7), event("b", 0, amount=2)])
+    host.send([{"name": "a", "least": 10}], port=1)
+
+    assert [(row["user"], row["seen"]) for row in host.rows] == [("a", 7), ("b", 2), ("a", -3)]
+
+
+class Buffering(BatchProcessFunction):
+    """Holds records back until there are three."""
+
+    def open(self, context: ProcessContext) -> None:
+        self._held = context.get_operator_list_state(ListStateDescriptor("held", pa.int64()))
+
+    def process_batch(self, batch: pa.RecordBatch, context: ProcessContext) -> None:
+        self._held.add(batch["amount"])
+        if len(self._held) >= 3:
+            context.collect(pa.RecordBatch.from_arrays([self._held.get()], names=["amount"]))
+            self._held.clear()
+
+
+def test_a_stream_without_a_key_has_operator_state() -> None:
+    schema = pa.schema([("amount", pa.int64())])
+    host = Host(lambda: Process(Buffering(), ((),), schema, "under-test"), [EVENTS])
+
+    host.send([event("a", 0, amount=1), event("b", 0, amount=2)])
+    host = host.recovered()
+    host.send([event("c", 0, amount=3)])
+
+    assert host.emitted == [[{"amount": 1}, {"amount": 2}, {"amount": 3}]]
+
+
+def test_a_stream_without_a_key_has_no_keyed_state() -> None:
+    with pytest.raises(Rejected, match="'under-test' asks for keyed state or timers, but its"):
+        Host(lambda: Process(BatchSessions(), ((),), SESSIONS, "under-test"), [EVENTS])
+
+
 class BatchMean(BatchAggregateFunction):
     def lift(self, values: pa.Array) -> pa.Array:
         return values
@@ -499,8 +652,8 @@ def process(
     function: KeyedProcessFunction | BatchProcessFunction,
     schema: pa.Schema,
     keys: tuple[str, ...] = ("user",),
-) -> KeyedProcess:
-    return KeyedProcess(function, keys, schema, "under-test")
+) -> Process:
+    return Process(function, (keys,), schema, "under-test")
 
 
 def host_of(function: KeyedProcessFunction | BatchProcessFunction, schema: pa.Schema) -> Host:

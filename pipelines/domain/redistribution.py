@@ -1,0 +1,51 @@
+"""Who gets which elements of an operator state when a point is restored at any parallelism.
+
+It knows how many elements each old subtask held, not what they are. Source: Flink's
+`RoundRobinOperatorStateRepartitioner`; here the elements of all subtasks are dealt as one deck.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pipelines.domain.errors import check
+
+
+class Redistribution(StrEnum):
+    """Also the kind of such a state in a manifest."""
+
+    SPLIT = "split"
+    UNION = "union"
+    BROADCAST = "broadcast"
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Of the elements of one old subtask: that at `first`, and every `step`-th behind it."""
+
+    old_subtask: int
+    first: int = 0
+    step: int = 1
+
+
+def taken_by(
+    subtask: int, parallelism: int, kind: Redistribution, held: Sequence[int]
+) -> list[Taken]:
+    """`held` are the counts of all old subtasks, in order. Every element of a split list is taken
+    by exactly one subtask; where the parallelism has not changed, by the one that had it."""
+    check(0 <= subtask < parallelism, "a subtask is one of its operator's", subtask=subtask)
+    if not held:
+        return []
+    match kind:
+        case Redistribution.UNION:
+            return [Taken(old) for old in range(len(held))]
+        case Redistribution.BROADCAST:
+            return [Taken(subtask % len(held))]
+        case Redistribution.SPLIT if len(held) == parallelism:
+            return [Taken(subtask)]
+        case Redistribution.SPLIT:
+            starts = [sum(held[:old]) for old in range(len(held))]
+            return [
+                Taken(old, (subtask - start) % parallelism, parallelism)
+                for old, start in enumerate(starts)
+            ]

@@ -1,0 +1,69 @@
+"""Operator state at any parallelism: dealt out, given to all, or the same everywhere."""
+
+import random
+
+import pytest
+
+from pipelines.domain.errors import InvariantViolated
+from pipelines.domain.redistribution import Redistribution, Taken, taken_by
+
+Element = tuple[int, int]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_every_element_of_a_split_list_goes_to_exactly_one_subtask_and_shares_are_even(
+    seed: int,
+) -> None:
+    rng = random.Random(seed)
+    held = [rng.randrange(6) for _ in range(rng.randint(1, 6))]
+    parallelism = rng.randint(1, 6)
+
+    shares = shares_of(Redistribution.SPLIT, held, parallelism)
+
+    dealt = sorted(element for share in shares for element in share)
+    assert dealt == [(old, number) for old, count in enumerate(held) for number in range(count)]
+    if len(held) != parallelism:
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_at_the_same_parallelism_everybody_keeps_a_split_list() -> None:
+    shares = shares_of(Redistribution.SPLIT, [3, 0, 1], 3)
+
+    assert shares == [[(0, 0), (0, 1), (0, 2)], [], [(2, 0)]]
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 5])
+def test_everybody_gets_a_whole_union_list_in_the_order_of_subtasks(parallelism: int) -> None:
+    shares = shares_of(Redistribution.UNION, [2, 0, 1], parallelism)
+
+    assert shares == [[(0, 0), (0, 1), (2, 0)]] * parallelism
+
+
+def test_a_broadcast_map_is_taken_from_one_subtask_that_had_it() -> None:
+    shares = shares_of(Redistribution.BROADCAST, [2, 2], 5)
+
+    assert [share[0][0] for share in shares] == [0, 1, 0, 1, 0]
+    assert all(len(share) == 2 for share in shares)
+
+
+@pytest.mark.parametrize("kind", Redistribution)
+def test_nothing_is_taken_where_nothing_was_held(kind: Redistribution) -> None:
+    assert taken_by(0, 2, kind, []) == []
+
+
+def test_a_subtask_that_does_not_exist_takes_nothing() -> None:
+    with pytest.raises(InvariantViolated):
+        taken_by(2, 2, Redistribution.UNION, [1])
+
+
+def shares_of(kind: Redistribution, held: list[int], parallelism: int) -> list[list[Element]]:
+    return [
+        [element for taken in taken_by(subtask, parallelism, kind, held)
+         for element in elements(taken, held)]
+        for subtask in range(parallelism)
+    ]  # fmt: skip
+
+
+def elements(taken: Taken, held: list[int]) -> list[Element]:
+    numbers = range(taken.first, held[taken.old_subtask], taken.step)
+    return [(taken.old_subtask, number) for number in numbers]
