@@ -95,8 +95,13 @@ def started_run(
     restore_from: str | None = None,
     run_id: RunId | None = None,
     first_checkpoint_id: int = 1,
+    place: Callable[..., list[str]] | None = None,
+    environment: dict[str, str] | None = None,
 ) -> Iterator[StartedRun]:
-    """A driver in a session of its own; it is ended, with its children, when the block ends."""
+    """A driver in a session of its own; it is ended, with its children, when the block ends.
+
+    `place` makes, of the words of a command, the command that runs it elsewhere.
+    """
     directory = RunDirectory.of(root, pipeline, run_id or RunId(f"run-{uuid.uuid4().hex[:12]}"))
     if not directory.spec_file.exists():
         directory.path.mkdir(parents=True)
@@ -111,11 +116,12 @@ def started_run(
             first_checkpoint_id=CheckpointId(first_checkpoint_id),
         )
         directory.spec_file.write_bytes(msgspec.json.encode(spec))
+    command = [sys.executable, "-m", "pipelines.spark.driver", str(directory.path)]
     with open(directory.driver_log, "ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "pipelines.spark.driver", str(directory.path)],
+            command if place is None else place(*command),
             cwd=ROOT,
-            env={**os.environ, **java_environment()},
+            env={**os.environ, **java_environment(), **(environment or {})},
             stdout=log,
             stderr=log,
             start_new_session=True,

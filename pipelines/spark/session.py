@@ -26,6 +26,13 @@ SETTINGS = {
     "spark.python.worker.faulthandler.enabled": "true",
     "spark.stage.maxConsecutiveAttempts": "1",
 }
+CLUSTER_SETTINGS = {
+    # Slots would be placed on a machine that vanished without a word for as long as Spark believes
+    # in it, which is two minutes by default.
+    "spark.executor.heartbeatInterval": "5s",
+    "spark.network.timeout": "30s",
+    "spark.network.timeoutInterval": "5s",
+}
 SOURCE_ROOT = Path(__file__).parents[2]
 
 
@@ -39,9 +46,11 @@ def open_session(master: str, application: str, networking: DriverNetworking) ->
         "spark.driver.host": networking.host,
         "spark.driver.bindAddress": networking.bind_host,
     }
-    for key, value in (SETTINGS | addresses).items():
+    is_one_machine = master.startswith("local")
+    settings = SETTINGS | addresses | ({} if is_one_machine else CLUSTER_SETTINGS)
+    for key, value in settings.items():
         builder = builder.config(key, value)
-    if master.startswith("local"):  # its workers and executors would listen on every interface
+    if is_one_machine:  # its workers and executors would listen on every interface
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = builder.config("spark.executorEnv.PYTHONPATH", _python_path())
     os.environ["PYTHONPATH"] = _python_path()

@@ -1,16 +1,10 @@
-"""flight_delays on real Spark: killed, restored and rescaled, its output is that of a batch query.
-
-The expected rows come from pandas, which shares no code with the engine.
-"""
+"""flight_delays on real Spark: killed, restored and rescaled, its output is a batch query's."""
 
 import os
 import signal
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 
 from pipelines.bus.inbox import submit
@@ -21,28 +15,23 @@ from pipelines.domain.events import (
     FailureOccurred,
     RequestEnded,
     RestorePointRefused,
-    SlotConnected,
 )
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import JobStatus, KillMoment
-from pipelines.flows.flight_data import prepare
 from tests.certificates import Authority
 from tests.driven_run import StartedRun, started_run
+from tests.flight_runs import (
+    PACED,
+    SOONER,
+    STEP_S,
+    assert_output_is_exact,
+    newest_pid,
+    parameters_for,
+    wait_for_checkpoints,
+)
 from tests.object_server import ObjectServer, never
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
-
-KEY = ["carrier", "window_start"]
-STEP_S = 150.0  # the first step includes the start of Spark, on a busy machine
-PACED = "1000"  # event-hours per second: the year in about 9 s
-SOONER = {"execution.checkpointing.interval": "200 ms"}
-
-
-@pytest.fixture(scope="session")
-def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("flights")
-    prepare(directory)
-    return directory
 
 
 @pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,2,1024]"])
@@ -204,25 +193,6 @@ def test_bad_input_ends_in_one_sentence_that_names_it(
     assert len(ended.reason.splitlines()) == 1
 
 
-def parameters_for(flights: Path, root: Path, *, speed: str) -> dict[str, str]:
-    return {
-        "data": str(flights),
-        "output": str(root / "output"),
-        "sql": f"sqlite:///{root / 'output.sqlite3'}",
-        "speed": speed,
-    }
-
-
-def wait_for_checkpoints(run: StartedRun, count: int) -> None:
-    seen = len(run.completed())
-    run.wait_for(lambda _: len(run.completed()) >= seen + count, STEP_S)
-
-
-def newest_pid(run: StartedRun, slot: int) -> int:
-    events = [envelope.event for envelope in run.of(SlotConnected)]
-    return [e.pid for e in events if isinstance(e, SlotConnected) and e.slot == slot][-1]
-
-
 def ask(run: StartedRun, command: Callable[[dict[str, str]], DriverCommand]) -> RequestEnded:
     request_id = RequestId(f"request-{len(run.poll())}")
     identity = {"request_id": request_id, "requested_by": "test", "reason": "a test"}
@@ -242,44 +212,3 @@ def flip_a_byte(point: Path) -> Path:
     content[len(content) // 2] ^= 0xFF
     path.write_bytes(content)
     return path
-
-
-def assert_output_is_exact(flights: Path, root: Path) -> None:
-    expected = batch_answer(flights)
-    pd.testing.assert_frame_equal(files_output(root / "output"), expected, rtol=1e-9)
-    pd.testing.assert_frame_equal(sql_output(root / "output.sqlite3"), expected, rtol=1e-9)
-
-
-def batch_answer(flights: Path) -> pd.DataFrame:
-    left = pd.read_parquet(flights / "flights").dropna(subset=["dep_delay"])
-    right = pd.read_parquet(flights / "weather")[["origin", "time_hour", "wind_speed", "visib"]]
-    joined = left.merge(right, on=["origin", "time_hour"])
-    joined["window_start"] = joined["time_hour"].dt.floor("h")
-    grouped = joined.groupby(KEY, as_index=False).agg(
-        flights=("dep_delay", "size"),
-        mean_dep_delay=("dep_delay", "mean"),
-        max_dep_delay=("dep_delay", "max"),
-        mean_wind_speed=("wind_speed", "mean"),
-        mean_visib=("visib", "mean"),
-    )
-    return normalized(grouped)
-
-
-def files_output(directory: Path) -> pd.DataFrame:
-    finals = sorted(p for p in directory.glob("*.parquet") if p.name[0] not in "._")
-    return normalized(pd.concat([pq.read_table(p).to_pandas() for p in finals]))
-
-
-def sql_output(path: Path) -> pd.DataFrame:
-    with sqlite3.connect(path) as connection:
-        tables = connection.execute("select name from sqlite_master where type = 'table'")
-        name = next(t for (t,) in tables.fetchall() if not t.startswith("ftdash"))
-        return normalized(pd.read_sql(f"select * from {name}", connection))
-
-
-def normalized(frame: pd.DataFrame) -> pd.DataFrame:
-    times = pd.to_datetime(frame["window_start"], utc=True).astype("datetime64[ms, UTC]")
-    columns = [*KEY, "flights", "mean_dep_delay", "max_dep_delay", "mean_wind_speed", "mean_visib"]
-    ordered = frame.assign(window_start=times)[columns].sort_values(KEY).reset_index(drop=True)
-    numbers = dict.fromkeys(columns[2:], "float64")
-    return ordered.astype({"carrier": "object", **numbers})
