@@ -29,11 +29,8 @@ from pipelines.protocol.fencing import AttemptFence
 from pipelines.protocol.retention import RetainedPoints
 from pipelines.protocol.triggering import FINAL, TriggerRequest
 from pipelines.runtime.attempts import Attempts
-from pipelines.runtime.checkpoint_host import (
-    CheckpointHost,
-    CheckpointListener,
-    CheckpointSurroundings,
-)
+from pipelines.runtime.checkpoint_host import CheckpointHost
+from pipelines.runtime.checkpoint_surroundings import CheckpointListener, CheckpointSurroundings
 from pipelines.runtime.command_desk import CommandDesk
 from pipelines.runtime.control import (
     Acknowledged,

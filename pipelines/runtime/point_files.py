@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 
-from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import Attempt, CheckpointId
 from pipelines.domain.places import SnapshotPlaces
@@ -17,6 +17,7 @@ from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import CheckpointKind
 from pipelines.runtime.faults import Faults
 from pipelines.runtime.job_events import JobEvent, ManifestWritten
+from pipelines.runtime.underway import Underway
 from pipelines.storage.store import CheckpointStore, Publication
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,16 @@ class PointFiles:
     def publish(self, attempt: Attempt, location: str, manifest: Manifest) -> Future[None]:
         """Its outcome is posted. The lease is asked right before the point becomes durable."""
         return self._executor.submit(self._publish, attempt, location, manifest)
+
+    def read_back(self, attempt: Attempt, underway: Underway) -> ManifestWritten:
+        """What a publication that was waited for has left; the one call that blocks."""
+        try:
+            found = self._store.manifest(underway.location)
+        except (CorruptSnapshot, Retryable) as error:
+            return ManifestWritten(attempt, underway.checkpoint_id, str(error))
+        same = found == underway.manifest
+        outcome = Publication.PUBLISHED if same else Publication.CONFLICT
+        return ManifestWritten(attempt, underway.checkpoint_id, outcome)
 
     def discard(self, attempt: Attempt, location: str) -> None:
         """Many calls for one place that come before the first is served are one."""

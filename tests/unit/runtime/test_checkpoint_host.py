@@ -24,11 +24,8 @@ from pipelines.protocol.fencing import AttemptFence
 from pipelines.protocol.retention import RetainedPoints
 from pipelines.protocol.triggering import TriggerRequest
 from pipelines.runtime.attempt_host import AttemptHost
-from pipelines.runtime.checkpoint_host import (
-    CheckpointHost,
-    CheckpointListener,
-    CheckpointSurroundings,
-)
+from pipelines.runtime.checkpoint_host import CheckpointHost
+from pipelines.runtime.checkpoint_surroundings import CheckpointListener, CheckpointSurroundings
 from pipelines.runtime.control import (
     Aborted,
     Acknowledged,
