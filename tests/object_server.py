@@ -83,7 +83,7 @@ class ObjectServer:
     """`plan` may be changed at any time; `requests` are those since it was changed."""
 
     server: tuple[str, int]
-    slow_s: float = 0.6
+    slow_s: float = 1.2
     requests: list[Request] = field(default_factory=list)
     _plan: Plan = never
     _lock: threading.Lock = field(default_factory=threading.Lock)

@@ -24,6 +24,9 @@ class ObjectPrefix:
     def key(self) -> str:
         return "/".join(self.parts)
 
+    def key_of(self, name: str) -> str:
+        return "/".join((*self.parts, name))
+
     def __str__(self) -> str:
         return "/".join((f"{self.scheme}://{self.bucket}", *self.parts))
 

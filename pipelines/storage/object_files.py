@@ -1,0 +1,157 @@
+"""Single objects of an object store: written, read, compared, deleted; failures by name.
+
+Decides what a failed request means: an object that is not there is an answer, anything else is
+Retryable. What makes a checkpoint of objects is `object_store`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError
+
+from pipelines.domain.errors import Retryable
+from pipelines.domain.snapshots import FileHandle
+from pipelines.storage.integrity import (
+    RunningDigest,
+    problem_of_content,
+    problem_of_length,
+    problem_of_name,
+)
+from pipelines.storage.object_clients import ObjectClients, ObjectStoreLimits, reason_of
+from pipelines.storage.roots import ObjectPrefix
+from pipelines.storage.state_file import Piece
+
+Keep = Callable[[bytes], object]
+STORE_ERRORS = (BaseError, OSError)
+READ_BLOCK_BYTES = 1 << 20
+
+
+class ObjectFiles:
+    """Objects by prefix and name. Every method raises Retryable when the store fails."""
+
+    def __init__(self, limits: ObjectStoreLimits) -> None:
+        self._limits = limits
+        self._clients = ObjectClients(limits)
+
+    def write(self, prefix: ObjectPrefix, name: str, pieces: Iterable[Piece]) -> FileHandle:
+        """After a failure there is no object."""
+        digest = RunningDigest()
+        try:
+            self._upload(prefix, name, _digested(pieces, digest))
+        except STORE_ERRORS as error:
+            raise _failed(prefix, name, "written", error) from error
+        return digest.handle(name)
+
+    def put_if_absent(self, prefix: ObjectPrefix, name: str, content: bytes) -> bool:
+        """False: there is one already, maybe of a try of ours whose answer was lost. After a
+        failure it is unknown whether there is one."""
+        client = self._clients.of(prefix)
+        try:
+            obstore.put(client, prefix.key_of(name), content, mode="create", use_multipart=False)
+        except AlreadyExistsError:
+            return False
+        except STORE_ERRORS as error:
+            raise _failed(prefix, name, "written", error) from error
+        return True
+
+    def content(self, prefix: ObjectPrefix, name: str) -> bytes | None:
+        """None: there is no such object."""
+        try:
+            return bytes(obstore.get(self._clients.of(prefix), prefix.key_of(name)).bytes())
+        except FileNotFoundError:
+            return None
+        except STORE_ERRORS as error:
+            raise _failed(prefix, name, "read", error) from error
+
+    def exists(self, prefix: ObjectPrefix, name: str) -> bool:
+        try:
+            obstore.head(self._clients.of(prefix), prefix.key_of(name))
+        except FileNotFoundError:
+            return False
+        except STORE_ERRORS as error:
+            raise _failed(prefix, name, "read", error) from error
+        return True
+
+    def problem_of(self, prefix: ObjectPrefix, file: FileHandle, keep: Keep) -> str | None:
+        """Reads the file once and gives `keep` every block; why it is not what its handle says, as
+        a sentence, or None."""
+        problem = problem_of_name(str(prefix), file.name)
+        if problem is not None:
+            return problem
+        where, digest = f"{prefix}/{file.name}", RunningDigest()
+        try:
+            found = obstore.get(self._clients.of(prefix), prefix.key_of(file.name))
+            problem = problem_of_length(where, found.meta["size"], file)
+            if problem is not None:
+                return problem
+            for block in found.stream(min_chunk_size=READ_BLOCK_BYTES):
+                digest.update(block)
+                keep(block)
+        except FileNotFoundError:
+            return f"{where} is missing."
+        except STORE_ERRORS as error:
+            raise _failed(prefix, file.name, "read", error) from error
+        return problem_of_content(where, digest.handle(file.name), file)
+
+    def names(self, prefix: ObjectPrefix) -> list[str]:
+        """Of objects, and of what has objects below it."""
+        try:
+            found = obstore.list_with_delimiter(self._clients.of(prefix), prefix.key)
+        except STORE_ERRORS as error:
+            raise Retryable(f"{prefix} cannot be listed: {reason_of(error)}") from error
+        paths = [*found["common_prefixes"], *(entry["path"] for entry in found["objects"])]
+        return [path.rstrip("/").rpartition("/")[2] for path in paths]
+
+    def delete(self, prefix: ObjectPrefix, names: list[str]) -> None:
+        """What is not there is passed over."""
+        keys = [prefix.key_of(name) for name in names]
+        try:
+            if keys:
+                obstore.delete(self._clients.of(prefix), keys)
+        except STORE_ERRORS as error:
+            raise _failed(prefix, ", ".join(names), "deleted", error) from error
+
+    def delete_below(self, prefix: ObjectPrefix) -> None:
+        client = self._clients.of(prefix)
+        try:
+            for entries in obstore.list(client, prefix.key):
+                obstore.delete(client, [entry["path"] for entry in entries])
+        except STORE_ERRORS as error:
+            raise Retryable(f"{prefix} cannot be cleared: {reason_of(error)}") from error
+
+    def _upload(self, prefix: ObjectPrefix, name: str, pieces: Iterator[Piece]) -> None:
+        """One request for a file of up to a part; for a larger one its parts, few at a time."""
+        client, key = self._clients.of(prefix), prefix.key_of(name)
+        first = _first_part(pieces, self._limits.part_bytes)
+        if len(first) < self._limits.part_bytes:
+            obstore.put(client, key, first, use_multipart=False)
+            return
+        obstore.put(
+            client,
+            key,
+            chain([memoryview(first)], pieces),
+            chunk_size=self._limits.part_bytes,
+            max_concurrency=self._limits.concurrent_parts,
+        )
+
+
+def _failed(prefix: ObjectPrefix, name: str, verb: str, error: Exception) -> Retryable:
+    return Retryable(f"{prefix}/{name} cannot be {verb}: {reason_of(error)}")
+
+
+def _digested(pieces: Iterable[Piece], digest: RunningDigest) -> Iterator[Piece]:
+    for piece in pieces:
+        digest.update(piece)
+        yield piece
+
+
+def _first_part(pieces: Iterator[Piece], part_bytes: int) -> bytes:
+    """At least a part of what comes, unless there is less."""
+    part = bytearray()
+    while len(part) < part_bytes:
+        piece = next(pieces, None)
+        if piece is None:
+            break
+        part += piece
+    return bytes(part)
