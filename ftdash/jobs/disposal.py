@@ -19,10 +19,27 @@ def check_disposable(path: str) -> None:
     """Raises Rejected when there is no savepoint at `path`, or a run still needs it."""
     if read_head(path).kind is not CheckpointKind.SAVEPOINT:
         raise Rejected(f"{path} is no savepoint; its run deletes it when newer ones replace it.")
-    if run := _needed_by(path):
+    if run := needed_by(path):
         raise Rejected(
             f"{path} is what run {run.run_id} of {run.pipeline.name!r} would go back to; dispose"
             " of it when that run has completed another checkpoint, or is over."
+        )
+
+
+def check_claimable(path: str, claim_mode: ClaimMode) -> None:
+    """Raises Rejected when a living run owns the point, or would lose it to a new owner."""
+    living = Run.objects.exclude(status__in=TERMINAL_STATUSES).select_related("pipeline")
+    owner = living.filter(restored_from=path, claim_mode=ClaimMode.CLAIM.value).first()
+    if owner is not None:
+        raise Rejected(
+            f"{path} is claimed by run {owner.run_id} of {owner.pipeline.name!r}, which deletes it"
+            " when newer points replace it; choose another point."
+        )
+    run = needed_by(path) if claim_mode is ClaimMode.CLAIM else None
+    if run is not None:
+        raise Rejected(
+            f"{path} cannot be claimed: it is what run {run.run_id} of {run.pipeline.name!r} would"
+            " go back to; restore from it without claiming it."
         )
 
 
@@ -53,7 +70,7 @@ def _delete(path: str) -> None:
     dispose(path, CheckpointStores(roots(), max_memory_state_bytes=0))
 
 
-def _needed_by(path: str) -> Run | None:
+def needed_by(path: str) -> Run | None:
     """A living run that starts from it, has claimed it, or would go back to it now."""
     living = Run.objects.exclude(status__in=TERMINAL_STATUSES).select_related("pipeline")
     starts = Q(restored_from=path) & (

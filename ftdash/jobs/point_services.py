@@ -22,7 +22,7 @@ from ftdash.jobs.asking import (
     store,
     store_start,
 )
-from ftdash.jobs.disposal import check_disposable
+from ftdash.jobs.disposal import check_claimable, check_disposable
 from ftdash.jobs.measured import measured
 from ftdash.jobs.models import Pipeline, RequestKind, Run
 from ftdash.jobs.validation import check_place, check_reason, check_startable, roots
@@ -71,6 +71,7 @@ def restore(
     row, path = pipeline_named(asked.pipeline), _whole(asked.path)
     check_possible(RequestKind.RESTORE, row)
     check_place(path)
+    check_claimable(path, claim_mode)
     head = read_head(path)
     parallelism = row.parallelism if asked.parallelism is None else asked.parallelism
     parameters = {**row.parameters, **(asked.parameters or {})}

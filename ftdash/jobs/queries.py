@@ -14,10 +14,11 @@ from ftdash.jobs.answers import (
 )
 from ftdash.jobs.axis import recovery_axis
 from ftdash.jobs.freshness import Observation, observe, shown_state
+from ftdash.jobs.lineage import lineage
 from ftdash.jobs.models import OPEN_PHASES, Pipeline, Request, RequestKind, RequestPhase, Run
 from ftdash.jobs.run_view import run_view
 
-__all__ = ["fleet", "pipeline_page", "recovery_axis", "request", "requests", "versions"]
+__all__ = ["fleet", "lineage", "pipeline_page", "recovery_axis", "request", "requests", "versions"]
 
 RUNS_MAX = 50
 OPEN_REQUESTS_MAX = 20

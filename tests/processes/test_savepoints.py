@@ -65,6 +65,20 @@ def test_a_stopped_run_goes_on_at_any_parallelism_from_either_format(
     assert_exact(tmp_path / "output")
 
 
+def test_a_chain_of_rescales_gives_the_output_of_one_run(tmp_path: Path) -> None:
+    savepoint = stopped(tmp_path)
+    for parallelism in (3, 1, 5):
+        shown = len(committed(tmp_path / "output"))
+        with restored(tmp_path, savepoint, SLOW, parallelism=parallelism) as run:
+            run.wait_for(lambda _, n=shown: len(committed(tmp_path / "output")) > n, STEP_S)
+            savepoint = asked(run, StopWithSavepoint(**WHO))
+            run.wait_until_over(STEP_S)
+
+    go_on(tmp_path, savepoint, parallelism=4)
+
+    assert_exact(tmp_path / "output")
+
+
 def test_a_savepoint_is_complete_in_itself_and_may_be_moved(tmp_path: Path) -> None:
     with running(tmp_path) as run:
         savepoint = asked(run, StopWithSavepoint(**WHO))

@@ -98,6 +98,25 @@ def test_restoring_again_under_the_same_id_starts_no_second_run(old: Run, data: 
     assert Run.objects.count() == 2
 
 
+def test_a_point_that_a_living_run_has_claimed_is_not_shared(old: Run, data: Path) -> None:
+    path = point(data)
+    owner = new_run("copy", restored_from=path, claim_mode=ClaimMode.CLAIM.value)
+
+    with pytest.raises(Rejected, match=f"claimed by run {owner.run_id} of 'copy'"):
+        point_services.restore(Restore(pipeline=NAME, path=path), **WHO)
+
+
+def test_a_point_that_a_living_run_needs_is_not_claimed(old: Run, data: Path) -> None:
+    path = point(data)
+    other = new_run("copy", restored_from=path)
+    asked = Restore(pipeline=NAME, path=path)
+
+    with pytest.raises(Rejected, match=f"cannot be claimed: .* {other.run_id}"):
+        point_services.restore(asked, claim_mode=ClaimMode.CLAIM, **WHO)
+
+    point_services.restore(asked, **WHO)
+
+
 def test_a_restore_beside_a_living_run_is_refused(old: Run, data: Path) -> None:
     running(new_run(NAME))
 

@@ -18,7 +18,7 @@ from django.utils import timezone
 from ftdash.checkpoints import queries as checkpoint_queries
 from ftdash.jobs import point_services, queries, services
 from ftdash.jobs.answers import PipelinePage, RequestView
-from ftdash.jobs.lineage import LineageRun, lineage
+from ftdash.jobs.lineage import LineageRun
 from ftdash.jobs.management.arguments import add_asking, add_reading
 from ftdash.jobs.models import RequestPhase
 from ftdash.jobs.point_services import Restore
@@ -200,7 +200,7 @@ def _status(name: str) -> list[dict[str, Any]]:
 
 
 def _lineage(name: str) -> list[LineageRun]:
-    runs = lineage(name)
+    runs = queries.lineage(name)
     if runs is None:
         raise Rejected(f"There is no pipeline {name!r}; see `manage.py pipeline list`.")
     return runs
