@@ -97,6 +97,8 @@ class OperatorSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     committables: list[Json] = []  # a sink's: prepared, to be committed on completion
     counters: dict[str, int] = {}
     watermark_ms: int | None = None
+    # First and last key group, and how far event time had come for them; empty: the watermark.
+    key_times_ms: list[tuple[int, int, int]] = []
 
 
 class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,6 +31,7 @@ from pipelines.operators.joined_columns import (
     has_null,
     late_sides,
 )
+from pipelines.operators.keyed_time import KeyedTime
 from pipelines.operators.lateness import with_time, without_late
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.operators.side_output import SideOutput
@@ -102,7 +103,7 @@ class IntervalJoin(Operator):
         super().open(context, inputs)
         self._columns = JoinedColumns.of(self._on, *inputs)
         self._schema = self.output_schema(inputs)
-        self._watermark_ms = context.restored_watermark_ms
+        self._time = KeyedTime(context, self._on)
         self._sides = [
             TimedSide(context.state, side, schema, self._on, time, self._interval.bucket_ms)
             for side, schema, time in zip(SIDES, inputs, self._time_columns, strict=True)
@@ -112,18 +113,18 @@ class IntervalJoin(Operator):
         """1. Leave out what can have no partner. 2. Pair with the other side. 3. Keep."""
         rows, times = with_time(self.context, batch, self._time_columns[port])
         rows, times = without_late(
-            self.context, rows, times, times < self._watermark_ms, side=LATE_SIDES[port]
+            self.context, rows, times, times < self._time.of(rows), side=LATE_SIDES[port]
         )
         has_key = ~has_null(rows, self._on)
         rows, times = rows.filter(pa.array(has_key)), times[has_key]
         earliest, latest = self._interval.partners(port, times)
         for matches in self._sides[1 - port].index.match(rows, earliest, latest):
             self._emit(port, rows.take(pa.array(matches.asked)), matches.found)
-        may_match = times >= self._interval.oldest_useful(port, self._watermark_ms)
+        may_match = times >= self._interval.oldest_useful(port, self._time.watermark_ms)
         self._sides[port].add(rows.filter(pa.array(may_match)), times[may_match])
 
     def on_watermark(self, timestamp_ms: int) -> None:
-        self._watermark_ms = timestamp_ms
+        self._time.advance(timestamp_ms)
         if timestamp_ms > MIN_WATERMARK_MS:
             for port, side in enumerate(self._sides):
                 side.drop_before(self._interval.oldest_useful(port, timestamp_ms))

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.operators.columns import Longs, longs
+from pipelines.operators.keyed_time import KeyedTime
 from pipelines.operators.operator import OperatorContext
 from pipelines.operators.windows import AlignedWindows
 
@@ -29,26 +30,33 @@ RECORDS_OUTSIDE_WINDOWS = "records_outside_windows"
 
 @dataclass(slots=True)
 class WindowEntry:
-    """`watermark_ms` is the newest that the operator has seen."""
-
     windows: AlignedWindows
     time_column: str
     context: OperatorContext
-    watermark_ms: int
+    time: KeyedTime
     lateness_ms: int = 0
     side: str = LATE  # output of the rows that are late
 
     @property
     def newest_closed(self) -> int:
-        """Windows that start at or before this take no more rows."""
-        return self.windows.newest_due(self.watermark_ms - self.lateness_ms)
+        """Windows that start at or before this take no more rows, of whatever key."""
+        return self.windows.newest_due(self.time.watermark_ms - self.lateness_ms)
+
+    def is_open(self, starts: Longs, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """Whether each window still takes rows of the key of that row."""
+        closed = self.time.of(rows) - self.lateness_ms + 1 - self.windows.size_ms
+        return np.asarray(starts > closed)
+
+    def is_due(self, starts: Longs, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """Whether each window has been emitted for the key of that row, or should have been."""
+        return np.asarray(starts <= self.time.of(rows) + 1 - self.windows.size_ms)
 
     def admit(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Longs]:
         """The rows that are in time, and the event time of each."""
         rows, times = with_time(self.context, batch, self.time_column)
         newest = self.windows.newest_starts(times)
         rows, times, newest = self._within_windows(rows, times, newest)
-        is_late = newest <= self.newest_closed
+        is_late = ~self.is_open(newest, rows)
         return without_late(self.context, rows, times, is_late, self.side)
 
     def admit_to_windows(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Longs]:
@@ -57,8 +65,9 @@ class WindowEntry:
         if self.windows.is_tumbling:
             return rows, self.windows.newest_starts(times)
         positions, starts = self.windows.assign(times)
-        is_open = starts > self.newest_closed
-        return rows.take(pa.array(positions[is_open])), starts[is_open]
+        of_windows = rows.take(pa.array(positions))
+        is_open = self.is_open(starts, of_windows)
+        return of_windows.filter(pa.array(is_open)), starts[is_open]
 
     def _within_windows(
         self, rows: pa.RecordBatch, times: Longs, newest: Longs

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pipelines.operators.aggregates import Aggregate
 from pipelines.operators.aggregation import Aggregation, check_distinct
 from pipelines.operators.columns import check_event_time, in_slices
+from pipelines.operators.keyed_time import KeyedTime
 from pipelines.operators.lateness import LATE
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.operators.session_entry import SessionEntry
@@ -66,7 +67,7 @@ class SessionAggregate(Operator):
             self._time_column,
             self._gap_ms,
             context,
-            context.restored_watermark_ms,
+            KeyedTime(context, self._keys),
             self._lateness_ms,
         )
 
@@ -79,11 +80,11 @@ class SessionAggregate(Operator):
             self._emit_due()
 
     def on_watermark(self, timestamp_ms: int) -> None:
-        self._entry.watermark_ms = timestamp_ms
+        self._entry.time.advance(timestamp_ms)
         self._emit_due()
 
     def _emit_due(self) -> None:
-        due = self._sessions.take_due(self._entry.watermark_ms)
+        due = self._sessions.take_due(self._entry.time)
         if due is not None and len(changed := due.changed()):
             self._emit(changed)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pipelines.operators.columns import Longs
+from pipelines.operators.keyed_time import KeyedTime
 from pipelines.operators.lateness import with_time, without_late
 from pipelines.operators.operator import OperatorContext
 from pipelines.operators.session_state import SessionState
@@ -12,13 +13,11 @@ from pipelines.operators.session_state import SessionState
 
 @dataclass(slots=True)
 class SessionEntry:
-    """`watermark_ms` is the newest that the operator has seen."""
-
     sessions: SessionState
     time_column: str
     gap_ms: int
     context: OperatorContext
-    watermark_ms: int
+    time: KeyedTime
     lateness_ms: int = 0
 
     def admit(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Longs]:
@@ -28,7 +27,7 @@ class SessionEntry:
         first and asks then whether the outcome is late.
         """
         rows, times = with_time(self.context, batch, self.time_column)
-        is_late = times + self.gap_ms - 1 + self.lateness_ms <= self.watermark_ms
+        is_late = times + self.gap_ms - 1 + self.lateness_ms <= self.time.of(rows)
         if is_late.any():
             suspects = rows.filter(pa.array(is_late))
             is_late[is_late] = ~self.sessions.touches_open(suspects, times[is_late])

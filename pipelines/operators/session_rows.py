@@ -10,6 +10,7 @@ import pyarrow as pa
 from pipelines.operators.aggregation import Aggregation
 from pipelines.operators.columns import Longs, by_value, check_event_time, field_of, longs
 from pipelines.operators.grouping import group
+from pipelines.operators.keyed_time import KeyedTime
 from pipelines.operators.lateness import LATE
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.operators.row_lists import row_list
@@ -62,7 +63,7 @@ class SessionRows(Operator):
             self._time_column,
             self._gap_ms,
             context,
-            context.restored_watermark_ms,
+            KeyedTime(context, self._keys),
             self._lateness_ms,
         )
 
@@ -76,11 +77,11 @@ class SessionRows(Operator):
             self._call_for_due()
 
     def on_watermark(self, timestamp_ms: int) -> None:
-        self._entry.watermark_ms = timestamp_ms
+        self._entry.time.advance(timestamp_ms)
         self._call_for_due()
 
     def _call_for_due(self) -> None:
-        due = self._sessions.take_due(self._entry.watermark_ms)
+        due = self._sessions.take_due(self._entry.time)
         if due is None or len(due) == 0:
             return
         rows = self._take(int(due.last_ms.max()))

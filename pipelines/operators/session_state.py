@@ -19,6 +19,7 @@ from pipelines.operators.accumulators import Accumulator, Combine, Values
 from pipelines.operators.aggregation import Aggregation, fold, reduce
 from pipelines.operators.columns import Longs
 from pipelines.operators.grouping import Groups, group
+from pipelines.operators.keyed_time import KeyedTime
 from pipelines.operators.session_runs import NO_RUN, Runs, run_at, runs_of
 from pipelines.state.backend import Rows, StateBackend, Table, TableDescriptor
 
@@ -96,23 +97,26 @@ class SessionState:
         touched = run_at(runs, codes[len(panes) :], times_ms, self._gap_ms)
         return np.asarray(touched != NO_RUN)
 
-    def take_due(self, watermark_ms: int) -> Sessions | None:
-        """Sessions whose end the watermark has passed and that have changed since the last time.
+    def take_due(self, time: KeyedTime) -> Sessions | None:
+        """Sessions whose end is in the past and that have changed since the last time.
 
         1. Take the panes that can be part of such a session and join them to sessions. 2. Give out
         those that are due. 3. Forget those that are closed. 4. Fold each other one into a pane.
         """
-        if watermark_ms < self._idle_until_ms:
+        newest_ms = time.newest_ms
+        if newest_ms < self._idle_until_ms:
             return None
-        panes = self._panes.select_at_most(PANE, watermark_ms + 1)
+        panes = self._panes.select_at_most(PANE, newest_ms + 1)
         keyed = group(self._panes.keys(panes), self._aggregation.key_names)
         runs = self._runs(panes, keyed.index)
         end_ms = runs.last + self._gap_ms - 1
-        is_due, is_closed = end_ms <= watermark_ms, end_ms + self._lateness_ms <= watermark_ms
+        keys = keyed.keys.take(pa.array(runs.key))
+        now_ms = time.of(keys)
+        is_due, is_closed = end_ms <= now_ms, end_ms + self._lateness_ms <= now_ms
         accumulated = self._accumulated(panes, runs)
         is_changed = is_due & self._has_changed(panes, runs)
         sessions = Sessions(
-            keyed.keys.take(pa.array(runs.key)),
+            keys,
             runs.first,
             runs.last,
             accumulated[2:],
@@ -123,7 +127,7 @@ class SessionState:
         self._compact(panes, runs, accumulated, ~is_closed)
         self._mark_emitted(panes[runs.head[is_due & ~is_closed]])
         next_ms = np.where(is_due, end_ms + self._lateness_ms, end_ms)[~is_closed]
-        self._idle_until_ms = int(next_ms.min(initial=watermark_ms + 1 + self._gap_ms))
+        self._idle_until_ms = int(next_ms.min(initial=newest_ms + 1 + self._gap_ms))
         return sessions
 
     def _runs(self, panes: Rows, codes: Longs) -> Runs:

@@ -28,6 +28,7 @@ from pipelines.operators.columns import (
     timestamps,
 )
 from pipelines.operators.grouping import group
+from pipelines.operators.keyed_time import KeyedTime
 from pipelines.operators.lateness import LATE, WindowEntry
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.operators.side_output import SideOutput
@@ -84,7 +85,7 @@ class WindowAggregate(Operator):
             self._windows,
             self._time_column,
             context,
-            context.restored_watermark_ms,
+            KeyedTime(context, self._keys),
             self._lateness_ms,
         )
 
@@ -101,7 +102,7 @@ class WindowAggregate(Operator):
             self._emit_again(keys)
 
     def on_watermark(self, timestamp_ms: int) -> None:
-        self._entry.watermark_ms = timestamp_ms
+        self._entry.time.advance(timestamp_ms)
         due = self._at_most(self._windows.newest_due(timestamp_ms))
         if len(due) == 0:
             return
@@ -116,9 +117,10 @@ class WindowAggregate(Operator):
         if self._windows.is_tumbling:
             return panes, reduced
         positions, starts = self._windows.assign(longs(panes.column(WINDOW_START)))
-        is_open = starts > self._entry.newest_closed
+        of_panes = panes.take(pa.array(positions))
+        is_open = self._entry.is_open(starts, of_panes)
         positions, starts = positions[is_open], starts[is_open]
-        keys = panes.take(pa.array(positions)).set_column(
+        keys = of_panes.filter(pa.array(is_open)).set_column(
             panes.schema.get_field_index(WINDOW_START),
             panes.schema.field(WINDOW_START),
             timestamps(starts),
@@ -128,8 +130,7 @@ class WindowAggregate(Operator):
         return groups.keys, self._aggregation.reduce(spread, groups)
 
     def _emit_again(self, keys: pa.RecordBatch) -> None:
-        starts = longs(keys.column(WINDOW_START))
-        is_due = starts <= self._windows.newest_due(self._entry.watermark_ms)
+        is_due = self._entry.is_due(longs(keys.column(WINDOW_START)), keys)
         if is_due.any():
             self._emit(self._open_windows.rows_for(keys.filter(pa.array(is_due))))
 

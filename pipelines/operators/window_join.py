@@ -30,6 +30,7 @@ from pipelines.operators.joined_columns import (
     JoinKind,
     late_sides,
 )
+from pipelines.operators.keyed_time import KeyedTime
 from pipelines.operators.lateness import WindowEntry
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.operators.row_lists import row_list
@@ -109,7 +110,7 @@ class WindowJoin(Operator):
 
     def on_watermark(self, timestamp_ms: int) -> None:
         for side in (self._left, self._right):
-            side.entry.watermark_ms = timestamp_ms
+            side.entry.time.advance(timestamp_ms)
         newest_due = self._windows.newest_due(timestamp_ms)
         left, left_windows = self._left.take_due(newest_due)
         right, right_windows = self._right.take_due(newest_due)
@@ -133,10 +134,8 @@ class WindowJoin(Operator):
 
     def _open_side(self, port: int, schema: pa.Schema) -> _Side:
         context, time_column = self.context, self._time_columns[port]
-        watermark_ms = context.restored_watermark_ms
-        entry = WindowEntry(
-            self._windows, time_column, context, watermark_ms, side=LATE_SIDES[port]
-        )
+        time = KeyedTime(context, self._on)
+        entry = WindowEntry(self._windows, time_column, context, time, side=LATE_SIDES[port])
         descriptor = row_list(SIDES[port], schema, self._on, time_column)
         return _Side(schema, entry, context.state.batch_list(descriptor))
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from pipelines.operators.columns import Longs, by_value, check_event_time, field_of
 from pipelines.operators.grouping import group
+from pipelines.operators.keyed_time import KeyedTime
 from pipelines.operators.lateness import LATE, WindowEntry
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.operators.row_lists import row_list
@@ -57,7 +58,7 @@ class WindowRows(Operator):
             self._windows,
             self._time_column,
             context,
-            context.restored_watermark_ms,
+            KeyedTime(context, self._keys),
             self._lateness_ms,
         )
 
@@ -70,7 +71,7 @@ class WindowRows(Operator):
 
     def on_watermark(self, timestamp_ms: int) -> None:
         called = self._newest_due()
-        self._entry.watermark_ms = timestamp_ms
+        self._entry.time.advance(timestamp_ms)
         held = self._rows.namespaces_at_most(self._newest_pane())
         _, starts = self._windows.assign(np.array(held, np.int64))
         is_due = (starts > called) & (starts <= self._newest_due())
@@ -81,34 +82,40 @@ class WindowRows(Operator):
     def _call_again(self, in_time: pa.RecordBatch, times: Longs) -> None:
         """For the keys that these rows add to a window that has been called for."""
         positions, starts = self._windows.assign(times)
-        is_due = (starts <= self._newest_due()) & (starts > self._entry.newest_closed)
+        of_windows = in_time.take(pa.array(positions))
+        is_due = self._entry.is_due(starts, of_windows) & self._entry.is_open(starts, of_windows)
         if not is_due.any():
             return
-        panes = self._take()
-        touched = in_time.select(list(self._keys)).take(pa.array(positions[is_due]))
+        panes = self._take(int(starts[is_due].max()) + self._windows.size_ms)
+        touched = of_windows.select(list(self._keys)).filter(pa.array(is_due))
         for start, keys in by_value(touched, starts[is_due]):
             self._call(start, _of_keys(self._of_window(panes, start), keys))
         self._put_back(panes)
 
     def _call_for(self, windows: list[int]) -> None:
-        panes = self._take()
+        panes = self._take(self._newest_pane())
         for start in windows:
-            self._call(start, self._of_window(panes, start))
+            self._call(start, self._not_called(start, self._of_window(panes, start)))
         self._put_back(panes)
+
+    def _not_called(self, start: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Without the keys for which the window was called before the cut of a restore."""
+        called = self._windows.size_ms - 1 + start <= self._entry.time.restored_of(rows)
+        return rows.filter(pa.array(np.broadcast_to(~called, rows.num_rows)))
 
     def _call(self, start: int, rows: pa.RecordBatch) -> None:
         starts = np.full(rows.num_rows, start, np.int64)
         self._calls.on_rows(rows, starts, starts + self._windows.size_ms)
 
     def _newest_due(self) -> int:
-        return self._windows.newest_due(self._entry.watermark_ms)
+        return self._windows.newest_due(self._entry.time.watermark_ms)
 
     def _newest_pane(self) -> int:
         """Panes up to this one may belong to a window that is due."""
         return self._newest_due() + self._windows.size_ms - 1
 
-    def _take(self) -> dict[int, list[pa.RecordBatch]]:
-        panes = self._rows.namespaces_at_most(self._newest_pane())
+    def _take(self, newest: int) -> dict[int, list[pa.RecordBatch]]:
+        panes = self._rows.namespaces_at_most(newest)
         return {pane: self._rows.pop(pane) for pane in panes}
 
     def _put_back(self, panes: dict[int, list[pa.RecordBatch]]) -> None:

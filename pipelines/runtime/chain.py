@@ -28,6 +28,7 @@ from pipelines.protocol.commit import CommitLog, Prepared
 from pipelines.protocol.watermarks import EventTimeMark
 from pipelines.runtime.exchange import Exchange
 from pipelines.runtime.in_flight import InFlightRecords
+from pipelines.runtime.key_times import KeyTime, by_key_group, key_times
 from pipelines.runtime.operator_failure import is_located, located
 from pipelines.runtime.restoring import RestoredOperator
 from pipelines.state.backend import BackendFactory, FrozenState, StateBackend
@@ -88,6 +89,9 @@ class OperatorChain:
         self._place = place
         watermark_ms = restored[place.vertex.uid].watermark_ms
         self._restored_watermark_ms = MIN_WATERMARK_MS if watermark_ms is None else watermark_ms
+        self._restored_times_ms = by_key_group(
+            restored[place.vertex.uid].key_times_ms, place.max_parallelism
+        )
         self._nodes: dict[Uid, _Node] = {}
         for uid in reversed(place.vertex.nodes):  # successors first, so that calls can be wired
             self._nodes[uid] = self._build(uid, backends, exchanges.get(uid, []), restored[uid])
@@ -191,6 +195,12 @@ class OperatorChain:
         exchanges = (exchange for node in self._ordered for exchange in node.exchanges)
         return [output for exchange in exchanges for output in exchange.holding(checkpoint_id)]
 
+    def key_times_ms(self, watermark_ms: int | None) -> list[KeyTime]:
+        """How far event time has come by key group, while a restore makes them unequal."""
+        place = self._place
+        own = range_of(place.subtask, place.parallelism, place.max_parallelism)
+        return key_times(self._restored_times_ms, own, watermark_ms)
+
     def cut(self, checkpoint_id: CheckpointId) -> list[OperatorCut]:
         """The synchronous part of a snapshot."""
         return [self._cut_node(node, checkpoint_id) for node in self._ordered]
@@ -243,6 +253,7 @@ class OperatorChain:
             counters=dict(restored.counters),
             now_ms=self._now_ms,
             restored_watermark_ms=self._restored_watermark_ms,
+            restored_times_ms=self._restored_times_ms,
         )
         node = _Node(uid, context, exchanges=exchanges)
         match self._pipeline.graph.node(uid).kind:

@@ -14,14 +14,16 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from pipelines.domain.elements import MIN_WATERMARK_MS
 from pipelines.domain.errors import CorruptSnapshot
 from pipelines.domain.graph import Vertex
 from pipelines.domain.ids import CheckpointId, Uid
-from pipelines.domain.key_groups import KeyGroupRange
+from pipelines.domain.key_groups import KeyGroupRange, range_of
 from pipelines.domain.redistribution import Redistribution, Taken, taken_by
 from pipelines.domain.snapshots import Json, Manifest, OperatorSnapshot, StateHandle
 from pipelines.protocol.commit import Prepared
 from pipelines.runtime.in_flight import InFlightShare
+from pipelines.runtime.key_times import KeyTime
 from pipelines.storage.store import CheckpointStore
 
 
@@ -41,7 +43,8 @@ class RestoredOperator:
     positions: tuple[Json, ...] = ()
     prepared: tuple[Prepared, ...] = ()
     counters: tuple[tuple[str, int], ...] = ()
-    watermark_ms: int | None = None
+    watermark_ms: int | None = None  # the least of all old subtasks
+    key_times_ms: tuple[KeyTime, ...] = ()  # of all old subtasks
 
 
 NOTHING = RestoredOperator()
@@ -79,7 +82,16 @@ class RestorePoint:
             prepared=tuple(sorted(_prepared(mine), key=lambda p: p.checkpoint_id)),
             counters=tuple(_sum_counters(mine).items()),
             watermark_ms=min(known) if known and len(known) == len(watermarks) else None,
+            key_times_ms=tuple(self._key_times(old)),
         )
+
+    def _key_times(self, old: list[tuple[int, OperatorSnapshot]]) -> Iterator[KeyTime]:
+        parallelism, maximum = self._manifest.parallelism, self._manifest.max_parallelism
+        for index, snapshot in old:
+            groups = range_of(index, parallelism, maximum)
+            known = snapshot.watermark_ms
+            whole = (groups.first, groups.last, MIN_WATERMARK_MS if known is None else known)
+            yield from snapshot.key_times_ms or [whole]
 
     def in_flight_into(
         self, vertex: Vertex, subtask: int, parallelism: int

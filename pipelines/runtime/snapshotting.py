@@ -21,6 +21,7 @@ from pipelines.domain.snapshots import (
 )
 from pipelines.runtime.chain import ChainPlace, OperatorCut
 from pipelines.runtime.in_flight import InFlightRecords
+from pipelines.runtime.key_times import KeyTime
 from pipelines.runtime.restoring import StoredCommittables
 from pipelines.state.backend import FrozenState
 from pipelines.storage.manifest_file import files_of_subtask
@@ -36,6 +37,7 @@ class SubtaskCut:
     operators: list[OperatorCut]
     positions: Json
     watermark_ms: int | None
+    key_times_ms: list[KeyTime]
 
 
 class SnapshotWriter:
@@ -96,6 +98,7 @@ class SnapshotWriter:
             ],
             counters=operator.counters,
             watermark_ms=cut.watermark_ms if is_head else None,
+            key_times_ms=cut.key_times_ms if is_head else [],
         )
 
     def _states(

@@ -249,11 +249,13 @@ class Subtask(threading.Thread):
         if barrier.is_final:
             self._final_id = barrier.checkpoint_id
         began_ms = self.clock.monotonic_ms()
+        watermark_ms = self._feed.watermark_ms()
         cut = SubtaskCut(
             self.place,
             self.chain.cut(barrier.checkpoint_id),
             self._feed.positions(),
-            self._feed.watermark_ms(),
+            watermark_ms,
+            self.chain.key_times_ms(watermark_ms),
         )
         cut_ms = self.clock.monotonic_ms()
         gathering = Gathering(barrier, cut, start_delay_ms, cut_ms - began_ms, cut_ms, in_flight)

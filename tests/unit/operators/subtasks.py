@@ -12,6 +12,7 @@ from pipelines.domain.elements import MIN_WATERMARK_MS
 from pipelines.domain.ids import Uid
 from pipelines.domain.key_groups import owner_of, range_of
 from pipelines.operators.operator import Operator, OperatorContext
+from pipelines.runtime.key_times import KeyTime, by_key_group, key_times
 from pipelines.state.hashing import key_groups, key_hashes
 from pipelines.state.hashmap import HashMapBackend
 from tests.unit.operators.harness import MAX_PARALLELISM, Row
@@ -47,7 +48,7 @@ class Subtasks:
         self.emitted = Emitted()
         self.contexts: list[OperatorContext] = []
         self._operators: list[Operator] = []
-        self._start(parallelism, watermark_ms, [], {})
+        self._start(parallelism, watermark_ms, None, [], {})
 
     @property
     def counters(self) -> dict[str, int]:
@@ -67,27 +68,47 @@ class Subtasks:
                 operator.on_batch(port, part)
 
     def advance(self, watermark_ms: int) -> None:
-        self._watermark_ms = watermark_ms
-        for operator in self._operators:
-            operator.on_watermark(watermark_ms)
+        for subtask in range(len(self._operators)):
+            self.advance_one(subtask, watermark_ms)
+
+    def advance_one(self, subtask: int, watermark_ms: int) -> None:
+        """As when barriers overtake: then a cut finds subtasks unequally far."""
+        self.watermarks_ms[subtask] = watermark_ms
+        self._operators[subtask].on_watermark(watermark_ms)
+
+    def owner_of(self, key_group: int) -> int:
+        return owner_of(key_group, len(self._operators), MAX_PARALLELISM)
 
     def restore(self, parallelism: int) -> None:
         """Cut everything, forget the operators, and begin anew from the cut."""
+        times = tuple(
+            time
+            for subtask, watermark_ms in enumerate(self.watermarks_ms)
+            for time in self._key_times(subtask, watermark_ms)
+        )
         states = [
             (state.name, list(state.batches))
             for context in self.contexts
             for state in context.state.cut()
         ]
-        self._start(parallelism, self._watermark_ms, states, self.counters)
+        self._start(parallelism, min(self.watermarks_ms), times, states, self.counters)
+
+    def _key_times(self, subtask: int, watermark_ms: int) -> list[KeyTime]:
+        """As a snapshot holds them and a restore reads them."""
+        own = range_of(subtask, len(self._operators), MAX_PARALLELISM)
+        restored = self.contexts[subtask].restored_times_ms
+        whole = (own.first, own.last, watermark_ms)
+        return key_times(restored, own, watermark_ms) or [whole]
 
     def _start(
         self,
         parallelism: int,
         watermark_ms: int,
+        times: tuple[KeyTime, ...] | None,
         states: list[tuple[str, list[pa.RecordBatch]]],
         counters: dict[str, int],
     ) -> None:
-        self._watermark_ms = watermark_ms
+        self.watermarks_ms = [watermark_ms] * parallelism
         self.contexts, self._operators = [], []
         for subtask in range(parallelism):
             operator = self._create()
@@ -102,6 +123,7 @@ class Subtasks:
                 collect_side=self._collect_side,
                 counters=dict(counters) if subtask == 0 else {},
                 restored_watermark_ms=watermark_ms,
+                restored_times_ms=by_key_group(times or (), MAX_PARALLELISM),
             )
             operator.open(context, self._inputs)
             for name, batches in states:

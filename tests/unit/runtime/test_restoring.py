@@ -165,6 +165,19 @@ def test_event_time_goes_on_from_the_earliest_and_is_unknown_if_it_was_for_one(
     assert [share_of(point, i, 2).watermark_ms for i in range(2)] == [restored, restored]
 
 
+def test_every_subtask_learns_how_far_event_time_had_come_for_each_key_group(
+    tmp_path: Path,
+) -> None:
+    further = [(0, 31, 40), (32, 63, 30)]  # a cut that was itself taken soon after a restore
+    operators = [
+        [operator_of(watermark_ms=30, key_times_ms=further)],
+        [operator_of(watermark_ms=10)],
+    ]
+    point = RestorePoint(store_in(tmp_path), str(tmp_path), manifest_of(operators))
+
+    assert list(share_of(point, 2, 3).key_times_ms) == [*further, (64, 127, 10)]
+
+
 def test_an_operator_that_the_point_does_not_know_starts_with_nothing(tmp_path: Path) -> None:
     other = OperatorSnapshot(uid=Uid("other"), counters={"read": 1}, watermark_ms=5)
     point = RestorePoint(store_in(tmp_path), str(tmp_path), manifest_of([[other]]))
