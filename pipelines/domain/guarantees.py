@@ -7,6 +7,8 @@ from pipelines.domain.settings import CheckpointingMode
 EXACTLY_ONCE = "exactly-once"
 IDEMPOTENT = "exactly-once (idempotent)"
 AT_LEAST_ONCE = "at-least-once"
+AT_MOST_ONCE = "at-most-once"
+NONE = "none: records may be lost, and may come out twice"
 GUARANTEES = (EXACTLY_ONCE, IDEMPOTENT, AT_LEAST_ONCE)
 """From the strongest to the weakest; a pipeline has that of its weakest sink."""
 
@@ -29,3 +31,6 @@ def end_to_end(mode: CheckpointingMode, of_sinks: str) -> str:
             return of_sinks
         case CheckpointingMode.AT_LEAST_ONCE:
             return weakest([of_sinks, AT_LEAST_ONCE])
+        case CheckpointingMode.AT_MOST_ONCE:
+            # What is emitted once, and written twice by a sink that retries, is neither.
+            return AT_MOST_ONCE if of_sinks in (EXACTLY_ONCE, IDEMPOTENT) else NONE

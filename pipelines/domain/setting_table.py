@@ -103,7 +103,11 @@ DEFINITIONS = (
         one_of(CheckpointingMode),
         "EXACTLY_ONCE: an operator with several inputs holds each back behind its barrier until all"
         " have come, so every record counts once. AT_LEAST_ONCE: barriers are only counted, nobody"
-        " waits; after a failure some records count twice.",
+        " waits; after a failure some records count twice. AT_MOST_ONCE (ours): after a failure the"
+        " run goes on without its state, behind everything that its sources may have emitted: some"
+        " records are lost, none counts twice. Sources read ahead and emit what a completed"
+        " checkpoint has reserved, so nothing comes out before the first one. A point that a person"
+        " asks to restore is restored with its state.",
     ),
     Definition(
         _CHECKPOINTING + "unaligned.enabled",

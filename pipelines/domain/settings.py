@@ -17,6 +17,7 @@ MAX_PARALLELISM_LIMIT = 1 << 15
 class CheckpointingMode(StrEnum):
     EXACTLY_ONCE = "EXACTLY_ONCE"
     AT_LEAST_ONCE = "AT_LEAST_ONCE"
+    AT_MOST_ONCE = "AT_MOST_ONCE"
 
 
 class CapAction(StrEnum):

@@ -94,6 +94,7 @@ class OperatorSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     uid: Uid
     states: list[StateHandle] = []
     positions: Json = None  # a source's: where to read next
+    reserved: Json = None  # at most once: where an attempt begins that goes on from this point
     committables: list[Json] = []  # a sink's: prepared, to be committed on completion
     counters: dict[str, int] = {}
     watermark_ms: int | None = None

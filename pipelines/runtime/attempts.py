@@ -10,6 +10,7 @@ from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.faults import FaultPoint, parse_faults
 from pipelines.domain.ids import Attempt, Uid
 from pipelines.domain.places import MEMORY, scheme_of
+from pipelines.domain.settings import CheckpointingMode
 from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import JobStatus, RecoveryPhase
 from pipelines.protocol.fencing import AttemptFence
@@ -255,6 +256,7 @@ class Attempts:
             max_memory_state_bytes=self._parts.settings.max_memory_state_bytes,
             restore_location=self._start.location if self._start else None,
             restore_manifest=self._manifest_in_memory(),
+            forgets_state=self._forgets_state(),
             dropped_states=list(self._start.dropped_states) if self._start else [],
             barriers=self._parts.settings.barriers,
             state=self._parts.settings.state,
@@ -267,3 +269,8 @@ class Attempts:
         if location is None or scheme_of(location) != MEMORY:
             return None
         return self._parts.store.manifest(location)
+
+    def _forgets_state(self) -> bool:
+        """At most once, a failure costs the state: what it holds may have come out already."""
+        is_own = self._start is not None and self._start.is_own
+        return is_own and self._parts.settings.checkpointing_mode is CheckpointingMode.AT_MOST_ONCE

@@ -126,6 +126,7 @@ class Deploy(Message, frozen=True, kw_only=True):
     faults: list[Fault] = []  # on purpose
     barriers: BarrierOptions
     state: StateOptions
+    forgets_state: bool = False  # at most once, after a failure: see RestorePoint
     dropped_states: list[tuple[Uid, str]] = []  # in the point, and not to be restored
 
 

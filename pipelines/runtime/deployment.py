@@ -16,6 +16,7 @@ from pipelines.domain.clock import Clock
 from pipelines.domain.graph import Vertex
 from pipelines.domain.ids import Attempt, ChannelId, Uid, channel_id
 from pipelines.domain.key_groups import range_of
+from pipelines.domain.settings import CheckpointingMode
 from pipelines.flows.registry import flow
 from pipelines.runtime.alignment_timing import AlignmentTiming
 from pipelines.runtime.barrier_modes import handler_for
@@ -25,6 +26,7 @@ from pipelines.runtime.control import Deploy
 from pipelines.runtime.exchange import Exchange
 from pipelines.runtime.gate_feed import GateFeed
 from pipelines.runtime.mailbox import Mailbox
+from pipelines.runtime.reserving_reader import ReservingReader
 from pipelines.runtime.restoring import NOTHING, RestoredOperator, RestorePoint
 from pipelines.runtime.snapshotting import SnapshotWriter
 from pipelines.runtime.source_feed import SourceFeed
@@ -88,7 +90,8 @@ def _restore_point(store: CheckpointStore, message: Deploy) -> RestorePoint | No
     if location is None:
         return None
     manifest = message.restore_manifest or store.manifest(location)
-    return RestorePoint(store, location, manifest, message.dropped_states)
+    dropped, forgets = message.dropped_states, message.forgets_state
+    return RestorePoint(store, location, manifest, dropped, forgets_state=forgets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,4 +224,5 @@ class _Builder:
             self.pipeline.watermarks.get(vertex.uid),
             restored.watermark_ms,
         )
-        return SourceFeed(reader)
+        is_reserving = self.message.barriers.mode is CheckpointingMode.AT_MOST_ONCE
+        return SourceFeed(ReservingReader(reader) if is_reserving else reader)

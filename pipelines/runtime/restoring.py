@@ -53,7 +53,9 @@ NOTHING = RestoredOperator()
 class RestorePoint:
     """One verified checkpoint, asked by each subtask for its share.
 
-    `dropped_states` are left behind: the operator does not have them any more.
+    `dropped_states` are left behind: the operator does not have them any more. With
+    `forgets_state` (at most once, after a failure) all state is left behind, and sources begin
+    where they had reserved to; what sinks had prepared is still committed, once.
     """
 
     def __init__(
@@ -62,11 +64,14 @@ class RestorePoint:
         location: str,
         manifest: Manifest,
         dropped_states: Collection[tuple[Uid, str]] = (),
+        *,
+        forgets_state: bool = False,
     ) -> None:
         self._store = store
         self._location = location
         self._manifest = manifest
         self._dropped = frozenset(dropped_states)
+        self._forgets_state = forgets_state
 
     def share_of(
         self, uid: Uid, subtask: int, parallelism: int, key_groups: KeyGroupRange
@@ -75,10 +80,13 @@ class RestorePoint:
         mine = [snapshot for index, snapshot in old if index % parallelism == subtask]
         watermarks = [snapshot.watermark_ms for _, snapshot in old]
         known = [watermark for watermark in watermarks if watermark is not None]
+        forgets = self._forgets_state
         return RestoredOperator(
-            states=tuple(self._rows(uid, old, key_groups)),
-            operator_states=tuple(self._operator_rows(uid, old, subtask, parallelism)),
-            positions=tuple(s.positions for _, s in old if s.positions is not None),
+            states=() if forgets else tuple(self._rows(uid, old, key_groups)),
+            operator_states=(
+                () if forgets else tuple(self._operator_rows(uid, old, subtask, parallelism))
+            ),
+            positions=tuple(self._positions(old)),
             prepared=tuple(sorted(_prepared(mine), key=lambda p: p.checkpoint_id)),
             counters=tuple(_sum_counters(mine).items()),
             watermark_ms=min(known) if known and len(known) == len(watermarks) else None,
@@ -99,6 +107,12 @@ class RestorePoint:
         """Port and rows of the records that were on their way to `vertex`, in order."""
         share = InFlightShare(self._manifest, vertex, subtask, parallelism)
         return share.read(lambda file: self._store.read_batches(self._location, file))
+
+    def _positions(self, old: list[tuple[int, OperatorSnapshot]]) -> Iterator[Json]:
+        for _, snapshot in old:
+            place = snapshot.reserved if self._forgets_state else snapshot.positions
+            if place is not None:
+                yield place
 
     def _snapshots_of(self, uid: Uid) -> list[tuple[int, OperatorSnapshot]]:
         return [

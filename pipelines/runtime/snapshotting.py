@@ -38,6 +38,7 @@ class SubtaskCut:
     positions: Json
     watermark_ms: int | None
     key_times_ms: list[KeyTime]
+    reserved: Json = None
 
 
 class SnapshotWriter:
@@ -90,6 +91,7 @@ class SnapshotWriter:
             uid=operator.uid,
             states=list(self._states(operator, cut.place, location, open_format)),
             positions=cut.positions if is_head else None,
+            reserved=cut.reserved if is_head else None,
             committables=[
                 msgspec.to_builtins(
                     StoredCommittables(checkpoint_id=p.checkpoint_id, items=list(p.committables))

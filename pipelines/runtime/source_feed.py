@@ -11,6 +11,7 @@ from pipelines.domain.elements import Barrier, WatermarkStatus
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.origin import RecordOrigin
 from pipelines.domain.snapshots import Json
+from pipelines.runtime.reserving_reader import ReservingReader
 from pipelines.runtime.source_reader import PACED_WAIT_MS, SourceReader
 from pipelines.runtime.subtask import IDLE_WAIT_MS, Subtask, end_of_stream
 
@@ -19,7 +20,7 @@ TIMESTAMPS_FAR_AHEAD = "timestamps_far_ahead"
 
 
 class SourceFeed:
-    def __init__(self, reader: SourceReader) -> None:
+    def __init__(self, reader: SourceReader | ReservingReader) -> None:
         self._reader = reader
         self._stopping_id: CheckpointId | None = None  # the final barrier is out: emit nothing
         self._exhaustion_reported = False
@@ -64,6 +65,8 @@ class SourceFeed:
         subtask.snapshot(barrier, delay_ms, 0.0, [])
 
     def on_completed(self, checkpoint_id: CheckpointId, subtask: Subtask) -> None:
+        if isinstance(self._reader, ReservingReader):
+            self._reader.on_completed(checkpoint_id)
         if checkpoint_id == self._stopping_id:
             self._has_ended = True
             end_of_stream(subtask)
@@ -75,6 +78,10 @@ class SourceFeed:
 
     def positions(self) -> Json:
         return self._reader.positions()
+
+    def reserved(self, checkpoint_id: CheckpointId) -> Json:
+        reader = self._reader
+        return reader.reserved(checkpoint_id) if isinstance(reader, ReservingReader) else None
 
     def watermark_ms(self) -> int | None:
         return self._reader.watermark_ms()

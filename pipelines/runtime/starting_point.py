@@ -23,6 +23,7 @@ class StartingPoint:
     point: RetainedPoint | None
     lineage: tuple[tuple[RunId, CheckpointId], ...]
     source_records: int  # what the sources had read at the point
+    is_own: bool = False  # of this run: what starts there is a recovery
     dropped_states: tuple[tuple[Uid, str], ...] = ()  # left behind, because that was allowed
 
     @property
@@ -67,7 +68,7 @@ class StartingPointChooser:
             raise CorruptSnapshot(
                 f"No recovery point of this run can be used: {found.refused[0].problem}"
             )
-        return self._described(found.point, fit)
+        return self._described(found.point, fit, is_own=bool(own))
 
     def rewind_sinks(self, start: StartingPoint) -> None:
         """Output that the starting point does not know of is set aside, so nothing doubles."""
@@ -85,10 +86,12 @@ class StartingPointChooser:
             fit.check(self.store.manifest(requested.location), requested.location)
         return requested
 
-    def _described(self, point: RetainedPoint | None, fit: PointFit) -> StartingPoint:
+    def _described(
+        self, point: RetainedPoint | None, fit: PointFit, *, is_own: bool
+    ) -> StartingPoint:
         if point is None:
             return StartingPoint(None, (), 0)
         manifest = self.store.manifest(point.location)
         lineage = (*manifest.ancestors, (manifest.run_id, manifest.checkpoint_id))
         dropped = compare(manifest, fit.target).dropped_states
-        return StartingPoint(point, lineage, source_records_of(manifest), dropped)
+        return StartingPoint(point, lineage, source_records_of(manifest), is_own, dropped)

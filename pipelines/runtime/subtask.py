@@ -90,6 +90,10 @@ class Feed(Protocol):
 
     def positions(self) -> Json: ...
 
+    def reserved(self, checkpoint_id: CheckpointId) -> Json:
+        """At most once: where a recovery from this checkpoint begins to read."""
+        ...
+
     def watermark_ms(self) -> int | None: ...
 
     def queued(self) -> list[ChannelStatistics]: ...
@@ -256,6 +260,7 @@ class Subtask(threading.Thread):
             self._feed.positions(),
             watermark_ms,
             self.chain.key_times_ms(watermark_ms),
+            self._feed.reserved(barrier.checkpoint_id),
         )
         cut_ms = self.clock.monotonic_ms()
         gathering = Gathering(barrier, cut, start_delay_ms, cut_ms - began_ms, cut_ms, in_flight)

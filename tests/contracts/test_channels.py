@@ -16,6 +16,7 @@ from pipelines.channels.gate import Gate
 from pipelines.channels.network import SlotNetwork
 from pipelines.domain.elements import (
     Barrier,
+    CancelCheckpoint,
     Element,
     EndOfInput,
     Records,
@@ -41,6 +42,7 @@ def test_a_channel_is_first_in_first_out(pair: "Pair") -> None:
         Barrier(CheckpointId(7), 1_700_000_000_000, is_savepoint=True, is_native=True),
         Barrier(CheckpointId(8), 1_700_000_000_001, is_final=True),
         numbers(4),
+        CancelCheckpoint(CheckpointId(9)),
         EndOfInput(),
     ]
 

@@ -73,7 +73,7 @@ FLOW = Flow(
     summary="Numbers through a slow keyed exchange, for tests.",
     parameters=(
         Parameter("output", None, "directory of the output"),
-        Parameter("total", "8000", "how many numbers there are"),
+        Parameter("total", "6000", "how many numbers there are"),
         Parameter("slow_ms", "2", "how long the reader takes for a batch"),
         Parameter("lag_ms", "0", "how long a batch of every second split takes to read"),
     ),

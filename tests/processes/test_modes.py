@@ -16,12 +16,13 @@ from tests.processes.test_killed_processes import pid_of
 pytestmark = pytest.mark.slow
 
 STEP_S = 30.0
-TOTAL = 8_000
-SKEWED = {"lag_ms": "40", "slow_ms": "0"}
+TOTAL = 6_000
+SKEWED = {"lag_ms": "80", "slow_ms": "0"}
 RELAY = {"pipeline": "relay"}
-SOONER = {"execution.checkpointing.interval": "50 ms"}
+SOONER = {"execution.checkpointing.interval": "100 ms"}
 UNALIGNED = {**SOONER, "execution.checkpointing.unaligned.enabled": "true"}
 PATIENT = {**UNALIGNED, "execution.checkpointing.aligned-checkpoint-timeout": "20 ms"}
+AT_MOST_ONCE = {**SOONER, "execution.checkpointing.mode": "AT_MOST_ONCE"}
 AT_LEAST_ONCE = {**SOONER, "execution.checkpointing.mode": "AT_LEAST_ONCE"}
 
 
@@ -35,11 +36,25 @@ def test_exactly_once_loses_nothing_and_doubles_nothing(
 
 
 def test_at_least_once_loses_nothing_and_doubles_some(tmp_path: Path) -> None:
-    run_and_kill(tmp_path, AT_LEAST_ONCE, SKEWED)
+    """Whether a kill finds records taken from behind a barrier is chance, so it has a few."""
+    doubled = 0
+    for number in range(4):
+        root = tmp_path / str(number)
+        run_and_kill(root, AT_LEAST_ONCE, SKEWED)
+        counts = balance(root / "output", TOTAL)
+        assert counts.lost == 0
+        doubled += counts.doubled
+        if doubled:
+            break
+    assert doubled > 0
+
+
+def test_at_most_once_doubles_nothing_and_loses_some(tmp_path: Path) -> None:
+    run_and_kill(tmp_path, AT_MOST_ONCE, SKEWED)
 
     counts = balance(tmp_path / "output", TOTAL)
-    assert counts.lost == 0
-    assert counts.doubled > 0
+    assert counts.doubled == 0
+    assert 0 < counts.lost < TOTAL
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
@@ -70,7 +85,7 @@ def test_records_in_flight_are_restored_at_another_parallelism(
 def run_and_kill(root: Path, settings: dict[str, str], parameters: dict[str, str]) -> None:
     """Kills a slot after a checkpoint whose barriers came far apart; then the run may end."""
     with hosted_run(root, parameters, settings=settings, asked=RELAY) as run:
-        run.wait_for(lambda _: newest_spread_ms(run) >= 15, STEP_S)
+        run.wait_for(lambda _: newest_spread_ms(run) >= 50, STEP_S)
         os.kill(pid_of(run, 0), signal.SIGKILL)
         ended = run.wait_until_over(STEP_S)
     assert ended.status is JobStatus.FINISHED
@@ -78,13 +93,16 @@ def run_and_kill(root: Path, settings: dict[str, str], parameters: dict[str, str
 
 
 def newest_spread_ms(run: StartedRun) -> float:
-    """From the first to the last barrier of the newest completed checkpoint, at its slowest."""
+    """How much later the slow source's barrier came than the fast one's, in the newest completed
+    checkpoint: so long did records from behind a barrier arrive at a reader that was not done."""
     newest = run.completed()[-1].checkpoint_id if run.completed() else None
     acknowledged = [envelope.event for envelope in run.of(SubtaskAcknowledged)]
     spreads = (
-        event.phases.alignment_ms
+        slow.arrived_ms - fast.arrived_ms
         for event in acknowledged
         if isinstance(event, SubtaskAcknowledged) and event.checkpoint_id == newest
+        if len(event.phases.channels) == 2
+        for fast, slow in [sorted(event.phases.channels, key=lambda one: one.channel)]
     )
     return max(spreads, default=0.0)
 

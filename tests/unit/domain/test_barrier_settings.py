@@ -15,6 +15,20 @@ from pipelines.domain.setting_parsing import parse_settings
         ),
         ({"unaligned.enabled": "true", "mode": "AT_LEAST_ONCE"}, "needs .*mode EXACTLY_ONCE"),
         ({"aligned-checkpoint-timeout": "1 s"}, "no effect without .*unaligned.enabled"),
+        ({"alignment-buffer.when-exceeded": "abort"}, "no cap is set"),
+        (
+            {"alignment-buffer.max-size-per-channel": "1 mb", "mode": "AT_LEAST_ONCE"},
+            "holds nothing back",
+        ),
+        (
+            {
+                "alignment-buffer.max-size-per-subtask": "1 mb",
+                "alignment-buffer.when-exceeded": "unaligned",
+                "max-concurrent-checkpoints": "2",
+            },
+            "max-concurrent-checkpoints 1",
+        ),
+        ({"alignment-buffer.max-size-per-channel": "1"}, "expected a size"),
         ({"unaligned.enabled": "maybe"}, "expected true or false"),
     ],
 )

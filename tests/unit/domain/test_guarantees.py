@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.domain.guarantees import end_to_end
+from pipelines.domain.guarantees import NONE, end_to_end
 from pipelines.domain.settings import CheckpointingMode
 
 
@@ -15,6 +15,9 @@ from pipelines.domain.settings import CheckpointingMode
         ("AT_LEAST_ONCE", "exactly-once", "at-least-once"),
         ("AT_LEAST_ONCE", "exactly-once (idempotent)", "at-least-once"),
         ("AT_LEAST_ONCE", "whatever", "whatever"),
+        ("AT_MOST_ONCE", "exactly-once", "at-most-once"),
+        ("AT_MOST_ONCE", "exactly-once (idempotent)", "at-most-once"),
+        ("AT_MOST_ONCE", "at-least-once", NONE),
     ],
 )
 def test_the_weaker_of_mode_and_sinks_is_what_is_said(

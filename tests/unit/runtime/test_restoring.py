@@ -211,6 +211,24 @@ def test_a_state_that_is_left_behind_is_handed_to_nobody(tmp_path: Path) -> None
     assert share_of(without, 0, 1).states == ()
 
 
+def test_at_most_once_state_is_forgotten_and_sources_begin_where_they_had_reserved_to(
+    tmp_path: Path,
+) -> None:
+    store, location = store_in(tmp_path), str(tmp_path / "chk-1")
+    whole = operator_of(
+        states=stored_keys(store, location, 0, 1, KEYS),
+        committables=[committable(1, ["file"])],
+        positions={"at": 1},
+    )
+    manifest = manifest_of([[msgspec.structs.replace(whole, reserved={"at": 5})]])
+
+    share = share_of(RestorePoint(store, location, manifest, forgets_state=True), 0, 1)
+
+    assert share.states == ()
+    assert share.positions == ({"at": 5},)
+    assert [prepared.committables for prepared in share.prepared] == [("file",)]
+
+
 def share_of(point: RestorePoint, subtask: int, parallelism: int) -> RestoredOperator:
     groups = range_of(subtask, parallelism, MAX_PARALLELISM)
     return point.share_of(BOTH, subtask, parallelism, groups)
