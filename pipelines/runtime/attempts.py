@@ -16,7 +16,7 @@ from pipelines.domain.status import JobStatus, RecoveryPhase
 from pipelines.protocol.fencing import AttemptFence
 from pipelines.runtime.attempt_host import AttemptHost, Readiness
 from pipelines.runtime.control import Deploy, Heartbeat
-from pipelines.runtime.control_server import ControlServer
+from pipelines.runtime.hosting import ControlDoor
 from pipelines.runtime.job_events import SlotArrived
 from pipelines.runtime.run_parts import RunParts, RunWatchers, StageHost
 from pipelines.runtime.run_record import RunRecord
@@ -34,7 +34,7 @@ class Attempts:
         parts: RunParts,
         record: RunRecord,
         fence: AttemptFence,
-        control: ControlServer,
+        control: ControlDoor,
         watchers: RunWatchers,
     ) -> None:
         self._parts = parts

@@ -27,6 +27,7 @@ from pipelines.domain.status import JobStatus
 from pipelines.flows.registry import flow
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.faults import Faults, check_permission
+from pipelines.runtime.hosting import threaded_hosting
 from pipelines.runtime.job_events import JobEvent
 from pipelines.runtime.job_master import JobMaster
 from pipelines.runtime.run_parts import RunParts, StageHost
@@ -80,7 +81,7 @@ def _host(
     store = CheckpointStores(roots, settings.max_memory_state_bytes)
     inbox = Inbox(directory)
     parts = RunParts(spec, places, roots, pipeline, settings, store, lease, clock, Faults(plan))
-    master = JobMaster(parts, journal, inbox)
+    master = JobMaster(parts, journal, inbox, threaded_hosting(settings))
     with open_stages(spec, master.post) as stages:
         return master.run(stages)
 

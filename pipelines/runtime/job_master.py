@@ -9,7 +9,6 @@ Source: Flink, `JobMaster` and `DefaultScheduler` (one pipelined region: the who
 import os
 import queue
 import random
-from concurrent.futures import ThreadPoolExecutor
 
 from pipelines.bus.inbox import Inbox
 from pipelines.bus.journal import JournalWriter
@@ -48,8 +47,8 @@ from pipelines.runtime.control import (
     StrangerTurnedAway,
 )
 from pipelines.runtime.control_claims import claim_of
-from pipelines.runtime.control_server import ControlServer
 from pipelines.runtime.failures import Failures
+from pipelines.runtime.hosting import MasterHosting
 from pipelines.runtime.job_events import (
     CommandArrived,
     JobEvent,
@@ -62,7 +61,6 @@ from pipelines.runtime.job_events import (
     StrangerRefused,
 )
 from pipelines.runtime.metrics_board import MetricsBoard
-from pipelines.runtime.networking import driver_networking, load_tls
 from pipelines.runtime.recovery_watch import RecoveryWatch
 from pipelines.runtime.request_desk import RequestDesk
 from pipelines.runtime.restore_points import claimed_point, next_checkpoint_id, own_points
@@ -70,18 +68,16 @@ from pipelines.runtime.run_parts import RunParts, RunWatchers, StageHost
 from pipelines.runtime.run_record import RunRecord
 from pipelines.runtime.verification import PointVerifier
 
-EXECUTOR_THREADS = 2
-
 
 class JobMaster(CheckpointListener):
-    def __init__(self, parts: RunParts, journal: JournalWriter, inbox: Inbox) -> None:
+    def __init__(
+        self, parts: RunParts, journal: JournalWriter, inbox: Inbox, hosting: MasterHosting
+    ) -> None:
         self._parts = parts
         self._clock = parts.clock
         self._events: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
-        self._executor = ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix="storage")
-        networking = driver_networking(parts.settings)
-        tls = load_tls(networking.slots)
-        self._control = ControlServer(networking, tls, self.post, parts.settings.heartbeat)
+        self._executor = hosting.executor
+        self._control = hosting.open_control(self.post)
         self._fence = AttemptFence()
         self._record = RunRecord(journal, self._fence)
         self._board = MetricsBoard(parts.clock)
@@ -132,23 +128,34 @@ class JobMaster(CheckpointListener):
     def _run(self, stages: StageHost) -> JobStatus:
         if self._over is not None:
             return self._finish_again(self._over)
-        self._record.emit(self._run_started())
-        self._attempts.begin_first(stages)
+        self.begin(stages)
         self._desk.open()
         while self._record.outcome is None:
-            self._on_time()
-            self._take_one()
+            self.take_turn()
         return self._finish(*self._record.outcome)
 
     # The loop.
 
-    def _take_one(self) -> None:
-        wait_s = max(0.0, self._next_due_ms() - self._clock.monotonic_ms()) / 1000.0
+    def begin(self, stages: StageHost) -> None:
+        """Start the first attempt. Raises Rejected and LeaseLost."""
+        self._record.emit(self._run_started())
+        self._attempts.begin_first(stages)
+
+    def take_turn(self, *, may_wait: bool = True) -> bool:
+        """Do what is due, then hear one event, if need be after waiting for it.
+
+        False: nothing was heard. Raises LeaseLost.
+        """
+        self._on_time()
         try:
-            event = self._events.get(timeout=wait_s)
+            event = self._events.get(may_wait, self._until_due_s())
         except queue.Empty:
-            return
+            return False
         self._on_event(event)
+        return True
+
+    def _until_due_s(self) -> float:
+        return max(0.0, self._next_due_ms() - self._clock.monotonic_ms()) / 1000.0
 
     def _on_event(self, event: JobEvent) -> None:
         match event:

@@ -9,6 +9,7 @@ Source: Flink, `StreamTask` and its mailbox model.
 import threading
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from typing import Protocol
 
 from pipelines.channels.channel import ChannelClosed, ChannelStatistics
@@ -110,6 +111,14 @@ class Feed(Protocol):
         ...
 
 
+class Step(Enum):
+    """What became of one turn of a subtask."""
+
+    WORKED = auto()
+    WAITS_FOR_INPUT = auto()
+    WAITS_FOR_CREDIT = auto()  # downstream takes nothing more: take no input either
+
+
 @dataclass(slots=True)
 class Load:
     """How a subtask has spent its time since it began."""
@@ -161,21 +170,30 @@ class Subtask(threading.Thread):
             self.reporter.failed(self.place, error)
 
     def _loop(self) -> None:
-        while not self._is_done():
-            mail = self.mailbox.try_take()
-            if mail is not None:
-                self._on_mail(mail)
-            elif self._attend():
-                continue
-            elif not self.chain.flush():
-                self._wait_for_credit()
-            else:
-                self._advance()
+        while not self.is_done():
+            match self.step():
+                case Step.WAITS_FOR_INPUT:
+                    self._wait()
+                case Step.WAITS_FOR_CREDIT:
+                    self._wait_for_credit()
 
-    def _advance(self) -> None:
+    def step(self) -> Step:
+        """Handle one thing: mail first, then barriers that overtake, then input. Never blocks.
+
+        Raises ChannelClosed once the attempt is over, and whatever an operator raises.
+        """
+        mail = self.mailbox.try_take()
+        if mail is not None:
+            self._on_mail(mail)
+            return Step.WORKED
+        if self._attend():
+            return Step.WORKED
+        if not self.chain.flush():
+            return Step.WAITS_FOR_CREDIT
         self._on_processing_time()
         if self._feed.has_ended or not self._feed.advance(self):
-            self._wait()
+            return Step.WAITS_FOR_INPUT
+        return Step.WORKED
 
     def _on_processing_time(self) -> None:
         """Nothing more is emitted behind the final barrier: it would belong to no checkpoint."""
@@ -334,7 +352,7 @@ class Subtask(threading.Thread):
             self.chain.commit(checkpoint_id)
             self.reporter.reach(FaultPoint.COMMITTED)
 
-    def _is_done(self) -> bool:
+    def is_done(self) -> bool:
         """The input has ended, all is on its way and the final checkpoint is committed."""
         if not self._feed.has_ended or not self.chain.flush():
             return False
@@ -349,7 +367,6 @@ class Subtask(threading.Thread):
         self.load.idle_ms += self.clock.monotonic_ms() - began_ms
 
     def _wait_for_credit(self) -> None:
-        """Downstream takes nothing more: take no input either, but answer mail."""
         began_ms = self.clock.monotonic_ms()
         self.mailbox.wait(self._until_due(IDLE_WAIT_MS))
         self.load.blocked_ms += self.clock.monotonic_ms() - began_ms

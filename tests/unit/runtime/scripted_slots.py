@@ -42,6 +42,7 @@ from pipelines.runtime.control import (
 )
 from pipelines.runtime.driving import given_settings
 from pipelines.runtime.faults import NO_FAULTS
+from pipelines.runtime.hosting import threaded_hosting
 from pipelines.runtime.job_events import JobEvent, SlotArrived, SlotGone, SlotSpoke, StageEnded
 from pipelines.runtime.job_master import JobMaster
 from pipelines.runtime.run_parts import RunParts
@@ -154,7 +155,9 @@ class ScriptedRun:
         parts = RunParts(
             spec, places, [str(root)], pipeline, parsed, store, self._lease, clock, NO_FAULTS
         )
-        self.master = JobMaster(parts, self._journal, Inbox(self.directory))
+        self.master = JobMaster(
+            parts, self._journal, Inbox(self.directory), threaded_hosting(parts.settings)
+        )
         self.slots = ScriptedSlots(self.master.post, has_nothing_to_read=has_nothing_to_read)
         self.status: JobStatus | None = None
         self._is_to_die = False
