@@ -5,6 +5,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pipelines.bus.inbox import submit
@@ -32,6 +33,8 @@ from tests.flight_runs import (
 from tests.object_server import ObjectServer, never
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
+
+EXECUTOR = "CoarseGrainedExecutorBackend"
 
 
 @pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,2,1024]"])
@@ -79,6 +82,25 @@ def test_a_killed_slot_recovers_from_an_object_store_where_everything_is_encrypt
     assert ended.status is JobStatus.FINISHED
     assert all(point.path.startswith(f"{root}/") for point in run.completed())
     assert not list(tmp_path.rglob("manifest.json"))
+    assert_output_is_exact(flights, tmp_path)
+
+
+def test_a_killed_executor_takes_its_slots_along_and_changes_nothing(
+    flights: Path, tmp_path: Path
+) -> None:
+    parameters = parameters_for(flights, tmp_path, speed=PACED)
+    master = "local-cluster[2,2,1024]"
+
+    with started_run(tmp_path, "flight_delays", parameters, master=master, settings=SOONER) as run:
+        wait_for_checkpoints(run, 2)
+        slot = psutil.Process(newest_pid(run, slot=1))
+        executor = next(p for p in slot.parents() if EXECUTOR in " ".join(p.cmdline()))
+        executor.kill()
+        wait_for_checkpoints(run, 2)
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FINISHED
+    assert len(run.of(FailureOccurred)) == 1
     assert_output_is_exact(flights, tmp_path)
 
 
