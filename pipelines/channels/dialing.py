@@ -21,6 +21,13 @@ class Credentials:
     token: str = field(repr=False)
 
 
+KEEPALIVE_IDLE_S = 4
+KEEPALIVE_INTERVAL_S = 2
+KEEPALIVE_TRIES = 3
+UNANSWERED_MS = 10_000
+"""About heartbeat.timeout: whichever of the two notices first, the other is not needed."""
+
+
 def audience_of(slot: int) -> str:
     return f"data port of slot {slot}"
 
@@ -54,9 +61,17 @@ def dial(
 
 
 def tune(connection: socket.socket) -> None:
-    """Small frames leave at once; a peer's machine that has vanished is noticed in the end."""
+    """Small frames leave at once; a peer whose machine or network has vanished is noticed.
+
+    Without these bounds a connection that only one side knows is kept for hours: with nothing to
+    send it is asked for a sign of life, with something to send its answer is waited for this long.
+    """
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_TRIES)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNANSWERED_MS)
 
 
 def _prove(
