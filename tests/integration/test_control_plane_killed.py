@@ -27,7 +27,7 @@ PARTS = {
     "beat": "beat",
     "projector": "projector",
     "web": "ftdash.asgi:application",
-    "redis": "redis.conf",
+    "redis": "-server",
 }
 """What the command line of each process says."""
 WITHIN_S = 120.0
@@ -77,7 +77,7 @@ def is_back(home: Path, part: str, killed_pid: int) -> bool:
 
 def command(process: psutil.Process) -> list[str]:
     try:
-        return process.cmdline()
+        return [process.name(), *process.cmdline()]
     except psutil.NoSuchProcess:
         return []
 

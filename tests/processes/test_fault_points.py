@@ -67,7 +67,7 @@ def test_a_restore_that_fails_twice_in_a_row_succeeds_in_the_end(
     assert_exact(tmp_path)
 
 
-@pytest.mark.parametrize("point", [FaultPoint.CUTTING, FaultPoint.UPLOADED])
+@pytest.mark.parametrize("point", [FaultPoint.CUTTING, FaultPoint.UPLOADED, FaultPoint.COMMITTING])
 def test_an_exception_at_a_point_is_a_failure_like_any_other(
     tmp_path: Path, point: FaultPoint
 ) -> None:
@@ -85,6 +85,7 @@ def test_a_driver_killed_before_the_manifest_goes_back_to_the_checkpoint_before(
 
     newest = max(e.event.checkpoint_id for e in run.of(CheckpointTriggered) if e.attempt == 1)  # type: ignore[attr-defined]
     assert restored_ids(run) == [newest - 1]
+    assert steps_of(run) == [list(STEPS)]
     assert ended.status is JobStatus.FINISHED
     assert_exact(tmp_path)
 
@@ -115,6 +116,18 @@ def test_a_driver_killed_in_the_middle_of_a_recovery_is_replaced(
     assert attempts == sorted(attempts)
     assert attempts[-1] == attempt + 1
     assert ended.status is JobStatus.FINISHED
+    assert_exact(tmp_path)
+
+
+def test_all_slots_lost_at_once_are_one_failure_with_every_phase(tmp_path: Path) -> None:
+    with hosted_run(tmp_path, PACED, settings=plan(f"kill cutting nth={NTH}")) as run:
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FINISHED
+    assert len(run.of(FailureOccurred)) == 1
+    assert steps_of(run) == [list(STEPS)]
+    durations = [e.event.duration_ms for e in run.of(RecoveryPhaseReached)]  # type: ignore[attr-defined]
+    assert min(durations) >= 0
     assert_exact(tmp_path)
 
 

@@ -59,7 +59,7 @@ def test_a_point_damaged_while_the_run_goes_on_is_found_before_a_recovery_needs_
         "execution.checkpointing.num-retained": "100",
         "execution.checkpointing.verification-interval": "50 ms",
     }
-    with hosted_run(tmp_path, PACED, settings=settings) as run:
+    with hosted_run(tmp_path, {**PACED, "hours_per_s": "0.5"}, settings=settings) as run:
         run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
         point = Path(run.completed()[-1].path)
         manifest = point / "manifest.json"
