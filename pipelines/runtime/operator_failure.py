@@ -9,6 +9,9 @@ from pipelines.domain.ids import Uid
 from pipelines.domain.origin import RecordOrigin
 from pipelines.protocol.repeated_failures import OperatorError
 
+LASTING = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+"""Errors of the system that a wrong name or right causes, and no wait repairs."""
+
 
 class OperatorFailed(Exception):
     """`origin` None: no record was in work, or it is not known where it came from."""
@@ -46,7 +49,7 @@ def described(failure: OperatorFailed) -> OperatorError:
 
 def is_of_the_world(error: BaseException) -> bool:
     """Disk, network, a locked database: may be better in a moment, whatever the records are."""
-    return isinstance(error, Retryable | OSError)
+    return isinstance(error, Retryable | OSError) and not isinstance(error, LASTING)
 
 
 def is_fatal(error: BaseException) -> bool:

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.slow
 STEP_S = 20.0
 TOTAL = 7_200
 PACED = {"hours_per_s": "2", "total": str(TOTAL)}  # a second
+LONGER = {**PACED, "hours_per_s": "0.4"}  # 5 s, of which most tests wait for none
 SOONER = {"execution.checkpointing.interval": "50 ms"}
 
 
@@ -59,7 +60,7 @@ def test_a_point_damaged_while_the_run_goes_on_is_found_before_a_recovery_needs_
         "execution.checkpointing.num-retained": "100",
         "execution.checkpointing.verification-interval": "50 ms",
     }
-    with hosted_run(tmp_path, {**PACED, "hours_per_s": "0.5"}, settings=settings) as run:
+    with hosted_run(tmp_path, LONGER, settings=settings) as run:
         run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
         point = Path(run.completed()[-1].path)
         manifest = point / "manifest.json"
@@ -76,7 +77,7 @@ def test_a_point_damaged_while_the_run_goes_on_is_found_before_a_recovery_needs_
 
 
 def test_a_driver_whose_lease_was_taken_over_stops_at_once_and_says_so(tmp_path: Path) -> None:
-    with hosted_run(tmp_path, PACED, settings=SOONER) as run:
+    with hosted_run(tmp_path, LONGER, settings=SOONER) as run:
         run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
         run.directory.lease_lock.unlink()
         with hosted_run(tmp_path, run_id=run.directory.run_id) as successor:
@@ -95,7 +96,7 @@ def test_a_driver_whose_lease_was_taken_over_stops_at_once_and_says_so(tmp_path:
 def test_a_kill_is_answered_when_the_slot_has_died(tmp_path: Path, moment: KillMoment) -> None:
     request_id = RequestId("kill")
     kill = KillSlot(request_id=request_id, requested_by="t", reason="t", slot=1, moment=moment)
-    with hosted_run(tmp_path, PACED, settings=SOONER) as run:
+    with hosted_run(tmp_path, LONGER, settings=SOONER) as run:
         run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
         submit(run.directory, kill)
         run.wait_for(lambda _: bool(run.of(RequestEnded)), STEP_S)
@@ -113,7 +114,7 @@ def test_a_kill_whose_attempt_ends_otherwise_has_failed(tmp_path: Path) -> None:
         request_id=request_id, requested_by="t", reason="t", slot=1, moment=KillMoment.ALIGNING
     )
     rarely = {"execution.checkpointing.interval": "1 h"}
-    with hosted_run(tmp_path, PACED, settings=rarely) as run:
+    with hosted_run(tmp_path, LONGER, settings=rarely) as run:
         run.wait_for(lambda _: len(run.of(SlotConnected)) == 2, STEP_S)
         submit(run.directory, kill)
         run.wait_for(lambda _: bool(run.of(RequestAccepted)), STEP_S)
