@@ -79,7 +79,7 @@ class RowValueState(RowState):
         self._written[self.current.index] = None
 
     def flush(self) -> None:
-        if self._read:
+        if self._read and self.state.renews_on_read:
             self.state.renew_read(self.current.take(self._read))
         if self._written:
             values = to_array(list(self._written.values()), self.state.type, _what(self.name))
@@ -127,7 +127,7 @@ class RowListState(RowState):
 
     def flush(self) -> None:
         what = _what(self.name)
-        if self._read:
+        if self._read and self.state.renews_on_read:
             self.state.renew_read(self.current.take(self._read))
         if self._replaced:
             lists = to_array(list(self._replaced.values()), pa.list_(self.state.type), what)
@@ -194,9 +194,9 @@ class RowMapState(RowState):
         self._cleared.add(index)
 
     def flush(self) -> None:
-        if self._read:
+        if self._read and self.state.renews_on_read:
             self.state.renew_read(self.current.take(self._read))
-        if self._read_entries:
+        if self._read_entries and self.state.renews_on_read:
             self.state.renew_read_entries(*self._pairs(list(self._read_entries)))
         if self._cleared:
             self.state.clear(self.current.take(self._cleared))
@@ -241,7 +241,7 @@ class _RowAccumulators(RowState):
         self._written[self.current.index] = None
 
     def flush(self) -> None:
-        if self._read:
+        if self._read and self.state.renews_on_read:
             self.state.renew_read(self.current.take(self._read))
         gone = [index for index, value in self._written.items() if value is None]
         kept = {index: value for index, value in self._written.items() if value is not None}

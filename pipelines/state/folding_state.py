@@ -41,6 +41,11 @@ class Accumulators:
     def type(self) -> pa.DataType:
         return self._entries.type
 
+    @property
+    def renews_on_read(self) -> bool:
+        """Whether it matters that something was read."""
+        return self._entries.renews_on_read
+
     def peek(self, keys: pa.RecordBatch) -> pa.Array:
         """Null where there is none; does not count as a read."""
         return self._entries.read(self._visible_rows(keys))

@@ -23,6 +23,7 @@ _EMPTY = -1
 _DELETED = -2
 INITIAL_CAPACITY = 1024
 _LOAD_MAX = 0.6  # above it, probing takes ever more rounds
+_DELETED_MAX = 128  # beyond as many as are live: what comes and goes would make probes long
 _LOAD_REBUILT = 0.5  # well below, so that deletions do not cause a rebuild on every batch
 
 
@@ -139,7 +140,8 @@ class KeyIndex:
         return result
 
     def _reserve(self, added: int) -> None:
-        if self._used + added <= self._capacity * _LOAD_MAX:
+        has_room = self._used + added <= self._capacity * _LOAD_MAX
+        if has_room and self._used - self._live <= self._live + _DELETED_MAX:
             return
         occupied = np.flatnonzero(self._rows >= 0)
         hashes, rows = self._hashes[occupied], self._rows[occupied]

@@ -25,6 +25,11 @@ class ListState:
         """Of an element."""
         return self._entries.type
 
+    @property
+    def renews_on_read(self) -> bool:
+        """Whether it matters that something was read."""
+        return self._entries.renews_on_read
+
     def get(self, keys: pa.RecordBatch) -> pa.ListArray:
         """The elements of each key in order of arrival; none where there is no list."""
         lists = self.peek(keys)

@@ -52,6 +52,11 @@ class MapState:
     def value_type(self) -> pa.DataType:
         return self._entries.type
 
+    @property
+    def renews_on_read(self) -> bool:
+        """Whether it matters that something was read."""
+        return self._entries.renews_on_read
+
     def get(self, keys: pa.RecordBatch, map_keys: pa.Array) -> pa.Array:
         """The value of each pair, null where there is none."""
         rows = self._visible_rows(keys, map_keys)

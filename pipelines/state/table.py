@@ -170,6 +170,8 @@ class HashMapTable:
         keys = decoded(keys)
         given = [(f.name, f.type) for f in keys.schema]
         check(given == self._key_types, "keys have the declared columns", keys=given)
+        if not keys.num_rows:
+            return np.empty(0, np.int64)
         if len(given) > 1 or not is_bytes_like(given[0][1]):
             return of(keys)
         encoded = keys.column(0).dictionary_encode(null_encoding="encode")

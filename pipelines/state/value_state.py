@@ -20,6 +20,11 @@ class ValueState:
     def type(self) -> pa.DataType:
         return self._entries.type
 
+    @property
+    def renews_on_read(self) -> bool:
+        """Whether it matters that something was read."""
+        return self._entries.renews_on_read
+
     def value(self, keys: pa.RecordBatch) -> pa.Array:
         """Null where there is no value."""
         values = self.peek(keys)

@@ -29,6 +29,7 @@ from pipelines.state.descriptors import (
 from pipelines.state.timers import FiredTimers, TimeDomain
 from pipelines.state.ttl import StateTtlConfig, TtlUpdate
 from tests.unit.operators.harness import Host
+from tests.unit.operators.subtasks import Subtasks
 
 EVENTS = pa.schema([("user", pa.string()), ("at_ms", pa.int64()), ("amount", pa.int64())])
 SESSIONS = pa.schema([("user", pa.string()), ("until_ms", pa.int64()), ("total", pa.int64())])
@@ -124,6 +125,33 @@ def test_both_flavours_give_what_one_row_after_the_other_gives(
     by = [("until_ms", "ascending"), ("user", "ascending")]
     assert table_of(host.rows).sort_by(by).to_pylist() == table_of(expected).sort_by(by).to_pylist()
     assert host.state.statistics().rows == 0
+
+
+@pytest.mark.parametrize("function", [RowSessions(), BatchSessions()], ids=["rows", "batches"])
+@pytest.mark.parametrize("seed", range(5))
+def test_states_and_timers_follow_their_keys_to_any_parallelism(
+    function: KeyedProcessFunction | BatchProcessFunction, seed: int
+) -> None:
+    rng = random.Random(seed)
+    subtasks = Subtasks(lambda: process(function, SESSIONS), [EVENTS], [("user",)], 2)
+    oracle = Sessions()
+    expected: list[Row] = []
+
+    for start_ms in range(0, 200, 20):
+        rows = [event(f"user {rng.randrange(9)}", start_ms + n, amount=n) for n in range(8)]
+        subtasks.send(rows)
+        oracle.add(rows)
+        subtasks.advance(start_ms)
+        expected += oracle.due(start_ms)
+        if rng.random() < 0.5:
+            subtasks.restore(rng.randint(1, 5))
+    subtasks.advance(MAX_WATERMARK_MS)
+    expected += oracle.due(MAX_WATERMARK_MS)
+
+    by = [("until_ms", "ascending"), ("user", "ascending")]
+    emitted = table_of(subtasks.emitted.rows).sort_by(by).to_pylist()
+    assert emitted == table_of(expected).sort_by(by).to_pylist()
+    assert subtasks.state_rows == 0
 
 
 class Tally(KeyedProcessFunction):
