@@ -11,15 +11,10 @@ import pyarrow as pa
 
 from pipelines.domain.errors import Rejected
 from pipelines.operators.process_context import ProcessContext
-from pipelines.operators.row_states import (
-    CurrentKeys,
-    RowAggregatingState,
-    RowListState,
-    RowMapState,
-    RowReducingState,
-    RowState,
-    RowValueState,
-)
+from pipelines.operators.row_folding_state import RowAggregatingState, RowReducingState
+from pipelines.operators.row_list_state import RowListState
+from pipelines.operators.row_map_state import RowMapState
+from pipelines.operators.row_states import CurrentKeys, RowState, RowValueState
 from pipelines.operators.rows import Row, RowOutput
 from pipelines.state.broadcast_state import BroadcastState
 from pipelines.state.descriptors import (

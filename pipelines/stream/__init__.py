@@ -30,9 +30,11 @@ from pipelines.state.descriptors import (
 )
 from pipelines.state.timers import FiredTimers, TimeDomain
 from pipelines.state.ttl import StateTtlConfig, TtlUpdate, TtlVisibility
+from pipelines.stream.connected import ConnectedStreams
 from pipelines.stream.environment import Environment
+from pipelines.stream.keyed import KeyedStream
 from pipelines.stream.pipeline import Pipeline
-from pipelines.stream.streams import ConnectedStreams, KeyedStream, Stream
+from pipelines.stream.streams import Stream
 from pipelines.stream.windowed import WindowedStream
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Streams, and streams with a key: each method adds one operator and returns what it emits."""
+"""A stream: each method adds one operator and returns what it emits."""
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -10,18 +10,13 @@ from pipelines.connectors.sink import Sink
 from pipelines.domain.errors import Rejected
 from pipelines.domain.graph import Connection, EdgeKind
 from pipelines.domain.ids import Uid
-from pipelines.operators.aggregates import Aggregate
-from pipelines.operators.aggregation import Aggregation
-from pipelines.operators.batch_function import BatchFunction, BatchMapping, ConnectedFunctions
-from pipelines.operators.columns import field_of
+from pipelines.operators.batch_function import BatchFunction, BatchMapping
 from pipelines.operators.filter import Filter, Predicate
 from pipelines.operators.interval_join import Interval
 from pipelines.operators.joined_columns import JoinKind
-from pipelines.operators.keyed_aggregate import KeyedAggregate
-from pipelines.operators.local_aggregate import LocalAggregate
 from pipelines.operators.pass_on import PassOn
 from pipelines.operators.process import Process
-from pipelines.operators.process_function import BatchProcessFunction, KeyedProcessFunction
+from pipelines.operators.process_function import BatchProcessFunction
 from pipelines.operators.row_function import (
     FilterRows,
     FlatMapRows,
@@ -30,19 +25,17 @@ from pipelines.operators.row_function import (
     RowMapping,
     RowPredicate,
 )
-from pipelines.operators.windows import AlignedWindows, Windows
+from pipelines.operators.windows import AlignedWindows
+from pipelines.stream.connected import ConnectedStreams, check_together
 from pipelines.stream.joins import join_for_ever, join_in_interval, join_in_windows
+from pipelines.stream.keyed import KeyedStream
 from pipelines.stream.refusals import naming
-from pipelines.stream.windowed import WindowedStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pipelines.operators.operator import Operator
     from pipelines.stream.environment import Environment
-
-LOCAL_SUFFIX = ".local"
-"""Completes the uid of an aggregation to that of its half before the exchange."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +83,7 @@ class Stream:
         time = self._time_in(schema)
         return self._chained(uid, lambda: Process(function, ((),), schema, uid), time)
 
-    def key_by(self, *columns: str) -> "KeyedStream":
+    def key_by(self, *columns: str) -> KeyedStream:
         return KeyedStream(self, columns)
 
     def rebalance(self) -> "Stream":
@@ -104,7 +97,7 @@ class Stream:
     def union(self, *others: "Stream", uid: str) -> "Stream":
         """The records of all these streams, in no order; their event time is the slowest one's."""
         streams = (self, *others)
-        _check_together(uid, *streams)
+        check_together(uid, *streams)
         inputs = tuple(stream.connection() for stream in streams)
         node = self.environment.add_operator(uid, PassOn, inputs)
         times = [stream.time_column for stream in streams]
@@ -112,7 +105,7 @@ class Stream:
             raise Rejected(f"{uid!r} unites streams with different event times: {times}.")
         return self.derived(node, times[0])
 
-    def connect(self, other: "Stream") -> "ConnectedStreams":
+    def connect(self, other: "Stream") -> ConnectedStreams:
         """Two streams of any schemas into one operator, which tells them apart."""
         return ConnectedStreams(self, other, self.connection(), other.connection())
 
@@ -131,7 +124,7 @@ class Stream:
         Without one, both sides are kept for ever, and an outer join takes back what it gave out
         alone: its column `row_kind` is then `+I` or `-D`, as in Flink.
         """
-        _check_together(uid, self, other)
+        check_together(uid, self, other)
         with naming(uid):
             kind = JoinKind.of(how)
         if window is None:
@@ -145,7 +138,7 @@ class Stream:
 
         Both bounds are included. The later one of a pair's times is its event time, `join_time`.
         """
-        _check_together(uid, self, other)
+        check_together(uid, self, other)
         with naming(uid):
             interval = Interval.of(lower, upper)
         return join_in_interval(self, other, tuple(on), interval, uid)
@@ -172,137 +165,3 @@ class Stream:
         return self.derived(
             self.environment.add_operator(uid, create, (self.connection(),)), time_column
         )
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectedStreams:
-    """Two streams on their way into one operator. Source: Flink's `ConnectedStreams`."""
-
-    first: Stream
-    second: Stream
-    first_input: Connection
-    second_input: Connection
-
-    def key_by(self, first: list[str], second: list[str]) -> "ConnectedStreams":
-        """Equal keys of both streams meet in one subtask; the columns are paired in order.
-
-        Raises Rejected when they cannot be equal: another number of columns, or other types.
-        """
-        types = [
-            [field_of(stream.schema, column).type for column in columns]
-            for stream, columns in ((self.first, first), (self.second, second))
-        ]
-        if types[0] != types[1]:
-            raise Rejected(
-                f"{self.first.node!r} and {self.second.node!r} cannot be connected by {first} and"
-                f" {second}: the columns must be as many and have the same types."
-            )
-        return replace(
-            self,
-            first_input=self.first.connection(tuple(first)),
-            second_input=self.second.connection(tuple(second)),
-        )
-
-    def map_batches(
-        self, first: BatchMapping, second: BatchMapping, schema: pa.Schema, *, uid: str
-    ) -> Stream:
-        """One function per stream; both return batches of `schema`.
-
-        Event time stays if both streams call it alike and `schema` has that column.
-        """
-        _check_together(uid, self.first, self.second)
-        times = {self.first.time_column, self.second.time_column}
-        time = self.first.time_column if len(times) == 1 else None
-        node = self.first.environment.add_operator(
-            uid,
-            lambda: ConnectedFunctions(first, second, schema),
-            (self.first_input, self.second_input),
-        )
-        return self.first.derived(node, time if time in schema.names else None)
-
-    def process(
-        self,
-        function: BatchProcessFunction | KeyedProcessFunction,
-        schema: pa.Schema,
-        *,
-        uid: str,
-    ) -> Stream:
-        """One function for both streams, with state and timers of their common key.
-
-        The first stream must have a key. The second has it as well, or is broadcast, and then
-        keeps a broadcast state (Flink: `KeyedCoProcessFunction`, `KeyedBroadcastProcessFunction`).
-        Event time stays if the first stream's column does. Raises Rejected for other streams.
-        """
-        _check_together(uid, self.first, self.second)
-        keys = (self.first_input.hash_by or (), self.second_input.hash_by or ())
-        is_broadcast = self.second_input.kind is EdgeKind.BROADCAST
-        if not keys[0] or bool(keys[1]) is is_broadcast:
-            raise Rejected(
-                f"{uid!r} processes two streams: the first needs a key, and the second the same"
-                " one or broadcast()."
-            )
-        node = self.first.environment.add_operator(
-            uid,
-            lambda: Process(function, keys, schema, uid),
-            (self.first_input, self.second_input),
-        )
-        time = self.first.time_column
-        return self.first.derived(node, time if time in schema.names else None)
-
-
-@dataclass(frozen=True, slots=True)
-class KeyedStream:
-    stream: Stream
-    keys: tuple[str, ...]
-
-    def connect(self, other: Stream) -> ConnectedStreams:
-        """This stream by its key, and another one as it is: `other.broadcast()`."""
-        connections = self.stream.connection(self.keys), other.connection()
-        return ConnectedStreams(self.stream, other, *connections)
-
-    def window(self, windows: Windows) -> "WindowedStream":
-        return WindowedStream(self.stream, self.keys, windows)
-
-    def process(
-        self,
-        function: BatchProcessFunction | KeyedProcessFunction,
-        schema: pa.Schema,
-        *,
-        uid: str,
-    ) -> Stream:
-        """A function with keyed state and timers, which emits what `schema` says.
-
-        Each subtask works with a copy of `function`. Event time stays if its column does.
-        """
-        node = self.stream.environment.add_operator(
-            uid,
-            lambda: Process(function, (self.keys,), schema, uid),
-            (self.stream.connection(self.keys),),
-        )
-        time = self.stream.time_column
-        return self.stream.derived(node, time if time in schema.names else None)
-
-    def aggregate(self, *, uid: str, **aggregates: Aggregate) -> Stream:
-        """Running totals: each batch emits the new results of the keys that it touched.
-
-        Records are combined before the exchange wherever that makes them fewer.
-        """
-        environment = self.stream.environment
-        with naming(uid):
-            aggregation = Aggregation.of(self.keys, aggregates, self.stream.schema)
-        local = environment.add_operator(
-            uid + LOCAL_SUFFIX,
-            lambda: LocalAggregate(aggregation),
-            (self.stream.connection(),),
-        )
-        node = environment.add_operator(
-            uid,
-            lambda: KeyedAggregate(aggregation, merges_partials=True),
-            (Connection(local, self.keys),),
-        )
-        return self.stream.derived(node, None)
-
-
-def _check_together(uid: str, *streams: Stream) -> None:
-    if any(stream.environment is not streams[0].environment for stream in streams):
-        raise Rejected(f"{uid!r} joins streams of two environments; all must be of one.")

@@ -1,0 +1,76 @@
+"""Reducing and aggregating state of the current key, for a row function."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipelines.operators.row_states import CurrentKeys, RowState, named
+from pipelines.operators.rows import to_array
+from pipelines.state.descriptors import AggregateFunction, Reduce
+from pipelines.state.folding_state import Accumulators
+
+
+@dataclass(slots=True)
+class _RowAccumulators(RowState):
+    name: str
+    current: CurrentKeys
+    state: Accumulators
+    _loaded: list[Any] | None = None
+    _read: set[int] = field(default_factory=set)
+    _written: dict[int, Any] = field(default_factory=dict)
+
+    def clear(self) -> None:
+        self._written[self.current.index] = None
+
+    def flush(self) -> None:
+        if self._read and self.state.renews_on_read:
+            self.state.renew_read(self.current.take(self._read))
+        gone = [index for index, value in self._written.items() if value is None]
+        kept = {index: value for index, value in self._written.items() if value is not None}
+        if gone:
+            self.state.clear(self.current.take(gone))
+        if kept:
+            values = to_array(list(kept.values()), self.state.type, named(self.name))
+            self.state.put(self.current.take(kept), values)
+        self._loaded, self._read, self._written = None, set(), {}
+
+    def _accumulator(self) -> Any:
+        index = self.current.index
+        if index in self._written:
+            return self._written[index]
+        if self._loaded is None:
+            self._loaded = self.state.peek(self.current.all).to_pylist()
+        return self._loaded[index]
+
+
+@dataclass(slots=True)
+class RowReducingState(_RowAccumulators):
+    """Source: Flink's `ReducingState`."""
+
+    reduce: Reduce = field(kw_only=True)
+
+    def get(self) -> Any:
+        """None where nothing was added."""
+        self._read.add(self.current.index)
+        return self._accumulator()
+
+    def add(self, value: Any) -> None:
+        former = self._accumulator()
+        self._written[self.current.index] = value if former is None else self.reduce(former, value)
+
+
+@dataclass(slots=True)
+class RowAggregatingState(_RowAccumulators):
+    """Source: Flink's `AggregatingState`."""
+
+    aggregate: AggregateFunction = field(kw_only=True)
+
+    def get(self) -> Any:
+        """None where nothing was added."""
+        self._read.add(self.current.index)
+        accumulator = self._accumulator()
+        return None if accumulator is None else self.aggregate.get_result(accumulator)
+
+    def add(self, value: Any) -> None:
+        former = self._accumulator()
+        started = self.aggregate.create_accumulator() if former is None else former
+        self._written[self.current.index] = self.aggregate.add(started, value)

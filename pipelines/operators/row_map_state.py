@@ -1,0 +1,100 @@
+"""The map of the current key, for a row function. Source: Flink's `MapState`."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from pipelines.operators.row_states import CurrentKeys, RowState, named
+from pipelines.operators.rows import to_array
+from pipelines.state.map_state import MapState
+
+
+@dataclass(slots=True)
+class RowMapState(RowState):
+    """A batch loads the whole maps of its keys."""
+
+    name: str
+    current: CurrentKeys
+    state: MapState
+    _maps: list[dict[Any, Any]] | None = None
+    _read: set[int] = field(default_factory=set)
+    _cleared: set[int] = field(default_factory=set)
+    _changed: dict[tuple[int, Any], None] = field(default_factory=dict)
+    _read_entries: dict[tuple[int, Any], None] = field(default_factory=dict)
+
+    def get(self, key: Any) -> Any:
+        """None where there is none."""
+        self._read_entries[self.current.index, key] = None
+        return self._map().get(key)
+
+    def contains(self, key: Any) -> bool:
+        self._read_entries[self.current.index, key] = None
+        return key in self._map()
+
+    def put(self, key: Any, value: Any) -> None:
+        self._map()[key] = value
+        self._changed[self.current.index, key] = None
+
+    def put_all(self, entries: dict[Any, Any]) -> None:
+        for key, value in entries.items():
+            self.put(key, value)
+
+    def remove(self, key: Any) -> None:
+        self._map().pop(key, None)
+        self._changed[self.current.index, key] = None
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """A copy, so that the map may be changed on the way; so are `keys` and `values`."""
+        self._read.add(self.current.index)
+        return iter(list(self._map().items()))
+
+    def keys(self) -> Iterator[Any]:
+        return (key for key, _ in self.items())
+
+    def values(self) -> Iterator[Any]:
+        return (value for _, value in self.items())
+
+    def is_empty(self) -> bool:
+        return not self._map()
+
+    def clear(self) -> None:
+        index = self.current.index
+        if self._maps is not None:
+            self._maps[index] = {}
+        self._cleared.add(index)
+
+    def flush(self) -> None:
+        if self._read and self.state.renews_on_read:
+            self.state.renew_read(self.current.take(self._read))
+        if self._read_entries and self.state.renews_on_read:
+            self.state.renew_read_entries(*self._pairs(list(self._read_entries)))
+        if self._cleared:
+            self.state.clear(self.current.take(self._cleared))
+        self._write_changed()
+        self._maps, self._read, self._cleared = None, set(), set()
+        self._changed, self._read_entries = {}, {}
+
+    def _write_changed(self) -> None:
+        maps = self._maps or []
+        present = [(i, key) for i, key in self._changed if key in maps[i]]
+        absent = [(i, key) for i, key in self._changed if key not in maps[i]]
+        if absent:
+            self.state.remove(*self._pairs(absent))
+        if present:
+            values = [maps[index][key] for index, key in present]
+            array = to_array(values, self.state.value_type, named(self.name))
+            self.state.put(*self._pairs(present), array)
+
+    def _map(self) -> dict[Any, Any]:
+        if self._maps is None:
+            lists = self.state.peek(self.current.all).to_pylist()
+            self._maps = [{e["key"]: e["value"] for e in entries} for entries in lists]
+            for index in self._cleared:
+                self._maps[index] = {}
+        return self._maps[self.current.index]
+
+    def _pairs(self, pairs: list[tuple[int, Any]]) -> tuple[pa.RecordBatch, pa.Array]:
+        keys = to_array([key for _, key in pairs], self.state.key_type, named(self.name))
+        return self.current.take(index for index, _ in pairs), keys
