@@ -13,6 +13,12 @@ from obstore.store import S3Store
 
 from pipelines.storage.roots import ObjectPrefix
 
+MACHINE_ROLE_ADDRESS = "//169.254.169.254/"
+"""Whom the library asks for the machine's role, once it has found no other credentials."""
+NO_CREDENTIALS = (
+    "there are no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment,"
+    " or give the machine a role"
+)
 ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
 
@@ -68,7 +74,8 @@ class ObjectClients:
 def reason_of(error: Exception) -> str:
     """The first line of what the library says; the rest is its inner structure."""
     lines = str(error).splitlines()
-    return lines[0].strip() if lines else type(error).__name__
+    said = lines[0].strip() if lines else type(error).__name__
+    return f"{NO_CREDENTIALS} ({said})" if MACHINE_ROLE_ADDRESS in said else said
 
 
 def _endpoint_is_plain() -> bool:

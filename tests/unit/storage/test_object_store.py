@@ -7,10 +7,11 @@ from functools import partial
 
 import pyarrow as pa
 import pytest
+from obstore.exceptions import GenericError
 
 from pipelines.domain.errors import CorruptSnapshot, Retryable
 from pipelines.domain.snapshots import FileHandle
-from pipelines.storage.object_clients import ObjectStoreLimits
+from pipelines.storage.object_clients import ObjectStoreLimits, reason_of
 from pipelines.storage.object_store import PUBLISH_TRIES, ObjectCheckpointStore
 from pipelines.storage.store import Publication
 from tests.contracts.stored_points import named_environment
@@ -290,6 +291,17 @@ def test_a_death_while_discarding_leaves_the_point_whole_or_absent(
         if request_count < number:
             return
     pytest.fail("discarding takes a bounded number of requests")
+
+
+def test_missing_credentials_are_told_with_what_to_set() -> None:
+    """Without any, the library asks for a role of the machine, and says only that."""
+    token = "http://169.254.169.254/latest/api/token"
+    said = f"Generic S3 error: Error performing PUT {token} in 5s\n\nDebug source: ..."
+
+    reason = reason_of(GenericError(said))
+
+    assert reason.startswith("there are no credentials; set AWS_ACCESS_KEY_ID")
+    assert "Debug" not in reason
 
 
 @pytest.mark.parametrize("stem", ["räume-0", "a b%2F+c-0", "[x]~&=-0"])
