@@ -1,5 +1,7 @@
 """Turns the row of a request into the command that its driver understands."""
 
+import msgspec
+
 from ftdash.jobs.models import Request, RequestKind
 from pipelines.domain.commands import (
     Cancel,
@@ -43,12 +45,15 @@ def command_of(request: Request) -> DriverCommand:
             request_id=request_id, requested_by=by, reason=reason, settings=request.parameters
         )
     if request.kind in _WITH_SAVEPOINT:
-        return _WITH_SAVEPOINT[request.kind](
+        command = _WITH_SAVEPOINT[request.kind](
             request_id=request_id,
             requested_by=by,
             reason=reason,
             format=SavepointFormat(request.parameters.get("type", SavepointFormat.CANONICAL)),
         )
+        if isinstance(command, StopWithSavepoint):
+            return msgspec.structs.replace(command, drain="drain" in request.parameters)
+        return command
     if request.kind not in _PLAIN:
         raise InvariantViolated(f"a request of kind {request.kind} has no command")
     return _PLAIN[request.kind](request_id=request_id, requested_by=by, reason=reason)

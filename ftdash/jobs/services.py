@@ -105,9 +105,11 @@ def stop_with_savepoint(
     requester: str,
     reason: str,
     savepoint_format: SavepointFormat = SavepointFormat.CANONICAL,
+    drain: bool = False,
     request_id: str | None = None,
 ) -> RequestId:
-    given = {"type": savepoint_format.value}
+    """`drain`: every window fires before the savepoint; for a pipeline that will not go on."""
+    given = {"type": savepoint_format.value, **({"drain": "true"} if drain else {})}
     kind = RequestKind.STOP_WITH_SAVEPOINT
     return ask_driver(Question(kind, pipeline, requester, reason, request_id, given))
 

@@ -25,9 +25,14 @@ class TakeSavepoint(Command, frozen=True, kw_only=True):
 
 
 class StopWithSavepoint(Command, frozen=True, kw_only=True):
-    """End once the savepoint's output is committed. If it fails, the run goes on."""
+    """End once the savepoint's output is committed. If it fails, the run goes on.
+
+    `drain`: event time ends first, so that every window fires; if the savepoint then fails, the
+    run goes back to its latest checkpoint, before the windows fired.
+    """
 
     format: SavepointFormat = SavepointFormat.CANONICAL
+    drain: bool = False
 
 
 class CancelWithSavepoint(Command, frozen=True, kw_only=True):

@@ -26,6 +26,7 @@ class TriggerRequest:
     request_id: RequestId | None = None
     stops_run: bool = False
     cancels_run: bool = False  # it stops, and ends as cancelled
+    drains: bool = False  # it stops, and event time ends before the barrier
     savepoint_format: SavepointFormat = SavepointFormat.CANONICAL  # of no meaning elsewhere
 
 

@@ -196,6 +196,7 @@ class CheckpointHost:
                     location=underway.location,
                     savepoint_format=savepoint_format_of(effect.request),
                     is_final=effect.request.stops_run,
+                    drains=effect.request.drains,
                 )
             )
 

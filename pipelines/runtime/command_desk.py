@@ -61,8 +61,8 @@ class CommandDesk:
                 self._request(TriggerRequest(CheckpointKind.CHECKPOINT, command.request_id))
             case TakeSavepoint():
                 self._request(_savepoint(command))
-            case StopWithSavepoint():
-                self._request(replace(_savepoint(command), stops_run=True))
+            case StopWithSavepoint(drain=drain):
+                self._request(replace(_savepoint(command), stops_run=True, drains=drain))
             case CancelWithSavepoint():
                 self._request(replace(_savepoint(command), stops_run=True, cancels_run=True))
             case Cancel():

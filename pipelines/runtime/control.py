@@ -140,6 +140,7 @@ class Inject(Message, frozen=True, kw_only=True):
     location: str
     savepoint_format: SavepointFormat | None  # None: a checkpoint
     is_final: bool
+    drains: bool = False
 
 
 class Completed(Message, frozen=True, kw_only=True):

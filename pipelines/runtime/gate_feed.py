@@ -132,6 +132,9 @@ class GateFeed:
                 self._on_end(channel, subtask)
         return True
 
+    def drain(self, subtask: Subtask) -> None:
+        raise InvariantViolated(f"event time ends at sources only, not at {subtask.name}")
+
     def on_injected(self, barrier: Barrier, subtask: Subtask) -> None:
         raise InvariantViolated(f"barriers are injected at sources only, not at {subtask.name}")
 

@@ -16,6 +16,7 @@ class InjectBarrier:
     """Cut here and send the barrier on; only sources get this."""
 
     barrier: Barrier
+    drains: bool = False  # event time ends first
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,7 +217,7 @@ class SlotHost:
             is_final=message.is_final,
         )
         for subtask in self._deployed().sources:
-            subtask.mailbox.post(InjectBarrier(barrier))
+            subtask.mailbox.post(InjectBarrier(barrier, message.drains))
 
     def _deployed(self) -> Deployment:
         if self._deployment is None:

@@ -7,10 +7,12 @@ so that the tail is committed like everything before it (Flink, FLIP-147).
 import pyarrow as pa
 
 from pipelines.channels.channel import ChannelStatistics
-from pipelines.domain.elements import Barrier, WatermarkStatus
+from pipelines.domain.elements import MAX_WATERMARK_MS, Barrier, Watermark, WatermarkStatus
+from pipelines.domain.errors import Retryable
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.origin import RecordOrigin
 from pipelines.domain.snapshots import Json
+from pipelines.protocol.watermarks import EventTimeMark
 from pipelines.runtime.reserving_reader import ReservingReader
 from pipelines.runtime.source_reader import PACED_WAIT_MS, SourceReader
 from pipelines.runtime.subtask import IDLE_WAIT_MS, Subtask, end_of_stream
@@ -25,6 +27,7 @@ class SourceFeed:
         self._stopping_id: CheckpointId | None = None  # the final barrier is out: emit nothing
         self._exhaustion_reported = False
         self._has_ended = False
+        self._is_drained = False
 
     @property
     def has_ended(self) -> bool:
@@ -58,6 +61,14 @@ class SourceFeed:
             subtask.reporter.sources_ended(subtask.place)
         return batch is not None
 
+    def drain(self, subtask: Subtask) -> None:
+        """Not twice: a source that has read everything has ended event time itself."""
+        self._is_drained = not self._exhaustion_reported
+        if self._exhaustion_reported:
+            return
+        ended: list[EventTimeMark] = [WatermarkStatus(is_idle=False), Watermark(MAX_WATERMARK_MS)]
+        subtask.chain.on_event_time(ended)
+
     def on_injected(self, barrier: Barrier, subtask: Subtask) -> None:
         if barrier.is_final:
             self._stopping_id = barrier.checkpoint_id
@@ -72,9 +83,18 @@ class SourceFeed:
             end_of_stream(subtask)
 
     def on_aborted(self, checkpoint_id: CheckpointId, subtask: Subtask) -> None:
-        """A final checkpoint that failed: the stream goes on."""
-        if checkpoint_id == self._stopping_id:
-            self._stopping_id = None
+        """A final checkpoint that failed: the stream goes on, unless event time has ended.
+
+        Raises Retryable: what was fired by draining has to be taken back.
+        """
+        if checkpoint_id != self._stopping_id:
+            return
+        self._stopping_id = None
+        if self._is_drained:
+            raise Retryable(
+                f"the savepoint {checkpoint_id} failed after {subtask.name} had drained; the run"
+                " goes back to before its windows fired"
+            )
 
     def positions(self) -> Json:
         return self._reader.positions()

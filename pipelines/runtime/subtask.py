@@ -83,6 +83,10 @@ class Feed(Protocol):
         """Handle what waits neither for records nor for credit; False: there is nothing."""
         ...
 
+    def drain(self, subtask: "Subtask") -> None:
+        """Event time ends: nothing more will be read."""
+        ...
+
     def on_injected(self, barrier: Barrier, subtask: "Subtask") -> None: ...
 
     def on_completed(self, checkpoint_id: CheckpointId, subtask: "Subtask") -> None: ...
@@ -331,7 +335,9 @@ class Subtask(threading.Thread):
 
     def _on_mail(self, mail: Mail) -> None:
         match mail:
-            case InjectBarrier(barrier):
+            case InjectBarrier(barrier, drains):
+                if drains:
+                    self._feed.drain(self)
                 overtakes = overtakes_at_once(barrier, self._barriers)
                 self._feed.on_injected(replace(barrier, overtakes=overtakes), self)
             case CheckpointCompleted(checkpoint_id):

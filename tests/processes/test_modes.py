@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.bus.inbox import submit
+from pipelines.domain.commands import StopWithSavepoint
 from pipelines.domain.events import FailureOccurred, SubtaskAcknowledged
+from pipelines.domain.ids import RequestId
 from pipelines.domain.status import JobStatus
 from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run
+from tests.processes.numbers import committed
 from tests.processes.relay import Balance, balance
 from tests.processes.test_killed_processes import pid_of
 
@@ -79,6 +83,34 @@ def test_records_in_flight_are_restored_at_another_parallelism(
         ended = restored.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED
+    assert balance(tmp_path / "output", TOTAL) == Balance(lost=0, doubled=0)
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_draining_fires_the_open_windows_before_the_savepoint(tmp_path: Path, drain: bool) -> None:
+    paced = {"hours_per_s": "1", "total": "7200"}
+    with hosted_run(tmp_path, paced, settings=SOONER) as run:
+        run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
+        identity = {"request_id": RequestId("stop"), "requested_by": "test", "reason": "a test"}
+        submit(run.directory, StopWithSavepoint(drain=drain, **identity))  # type: ignore[arg-type]
+        ended = run.wait_until_over(STEP_S)
+        read = run.completed()[-1].source_records
+
+    assert ended.status is JobStatus.FINISHED
+    assert 0 < read < 7200
+    visible = int(committed(tmp_path / "output")["count"].sum())
+    assert (visible == read) == drain, "without draining the open windows wait in the savepoint"
+    assert visible <= read
+
+
+def test_checkpoints_go_on_after_some_sources_have_finished(tmp_path: Path) -> None:
+    with hosted_run(tmp_path, SKEWED, settings=SOONER, asked=RELAY) as run:
+        ended = run.wait_until_over(STEP_S)
+
+    half = TOTAL // 2
+    after_the_fast_half = [e for e in run.completed() if e.source_records >= half + TOTAL // 6]
+    assert ended.status is JobStatus.FINISHED
+    assert len(after_the_fast_half) >= 3, "the fast source has read all of its half by then"
     assert balance(tmp_path / "output", TOTAL) == Balance(lost=0, doubled=0)
 
 

@@ -37,6 +37,12 @@ def add_asking(actions: Any, asking: ArgumentParser) -> None:
             default="canonical",
             help="of the savepoint: open files (Parquet), or the backend's own",
         )
+    stop.add_argument(
+        "--drain",
+        action="store_true",
+        help="let event time end first, so that every window fires: for a pipeline that will not"
+        " go on, since to what is restored from this savepoint every record is late",
+    )
     cancel.add_argument(
         "-s", "--with-savepoint", action="store_true", help="take a savepoint first"
     )

@@ -3,6 +3,8 @@
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from pipelines.connectors.positions import SplitPositions
 from pipelines.connectors.watermarks import MAX_LEAP_MS, monotonous
 from pipelines.domain.elements import (
@@ -14,6 +16,7 @@ from pipelines.domain.elements import (
     Watermark,
     WatermarkStatus,
 )
+from pipelines.domain.errors import Retryable
 from pipelines.domain.ids import CheckpointId
 from tests.unit.runtime.fakes import ListSource, keys_of
 from tests.unit.runtime.hosted import ReadingSubtask
@@ -139,3 +142,23 @@ def keys_before(sent: list[Element], mark: Barrier | None) -> list[int]:
     end = len(sent) if mark is None else sent.index(mark)
     batches = [element.batch for element in sent[:end] if isinstance(element, Records)]
     return [key for batch in batches for key in keys_of(batch)]
+
+
+def test_draining_ends_event_time_before_the_barrier(tmp_path: Path) -> None:
+    host = ReadingSubtask(tmp_path, ListSource([[(1, 1), (2, 2)]]))
+    final = Barrier(CheckpointId(1), 0, is_savepoint=True, is_final=True)
+
+    host.feed.drain(host.subtask)
+    host.feed.on_injected(final, host.subtask)
+
+    assert host.output.sent[-2:] == [Watermark(MAX_WATERMARK_MS), final]
+
+
+def test_a_drained_source_whose_savepoint_fails_ends_the_attempt(tmp_path: Path) -> None:
+    host = ReadingSubtask(tmp_path, ListSource([[(1, 1), (2, 2)]]))
+    final = Barrier(CheckpointId(1), 0, is_savepoint=True, is_final=True)
+    host.feed.drain(host.subtask)
+    host.feed.on_injected(final, host.subtask)
+
+    with pytest.raises(Retryable, match="windows"):
+        host.feed.on_aborted(CheckpointId(1), host.subtask)

@@ -131,7 +131,10 @@ def _request(options: dict[str, Any], requester: str) -> RequestId:
         case "savepoint":
             return services.request_savepoint(pipeline=name, **who, **_format(options))
         case "stop":
-            return services.stop_with_savepoint(pipeline=name, **who, **_format(options))
+            drain = options["drain"]
+            return services.stop_with_savepoint(
+                pipeline=name, drain=drain, **who, **_format(options)
+            )
         case "set":
             settings = _pairs(options["setting"], "set")
             return services.change_settings(pipeline=name, settings=settings, **who)
