@@ -119,6 +119,7 @@ class Settings:
     checkpoint_dir: str  # empty: the run's own directory
     savepoint_dir: str  # empty: the pipeline's own directory
     max_memory_state_bytes: int
+    compresses_snapshots: bool
     verification_interval_ms: int
     driver_host: str
     driver_bind_host: str  # empty: driver_host

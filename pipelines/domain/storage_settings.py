@@ -4,7 +4,7 @@ Part of `setting_table.DEFINITIONS`. Which places an installation allows is `sto
 """
 
 from pipelines.domain.places import OBJECT_SCHEMES, scheme_of
-from pipelines.domain.setting_readers import Definition, bytes_within, one_of
+from pipelines.domain.setting_readers import Definition, bytes_within, one_of, true_or_false
 from pipelines.domain.settings import CheckpointStorage
 
 _CHECKPOINTING = "execution.checkpointing."
@@ -23,6 +23,15 @@ def _place(text: str) -> str:
 
 
 STORAGE_DEFINITIONS = (
+    Definition(
+        "execution.checkpointing.snapshot-compression",
+        "compresses_snapshots",
+        "false",
+        true_or_false,
+        "true: the state files of checkpoints are compressed (LZ4): less to write, more work"
+        " for the processor. Canonical savepoints are compressed always, and RocksDB compresses its"
+        " files itself.",
+    ),
     Definition(
         _CHECKPOINTING + "storage",
         "checkpoint_storage",

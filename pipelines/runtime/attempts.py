@@ -254,6 +254,7 @@ class Attempts:
             peers=host.peers(),
             storage_roots=self._parts.storage_roots,
             max_memory_state_bytes=self._parts.settings.max_memory_state_bytes,
+            compresses_snapshots=self._parts.settings.compresses_snapshots,
             restore_location=self._start.location if self._start else None,
             restore_manifest=self._manifest_in_memory(),
             forgets_state=self._forgets_state(),

@@ -60,7 +60,11 @@ def deploy(
 ) -> Deployment:
     """Raises Rejected (the flow or the restore point cannot be used) or CorruptSnapshot."""
     pipeline = flow(message.pipeline).build(message.parameters)
-    store = CheckpointStores(message.storage_roots, message.max_memory_state_bytes)
+    store = CheckpointStores(
+        message.storage_roots,
+        message.max_memory_state_bytes,
+        compresses=message.compresses_snapshots,
+    )
     point = _restore_point(store, message)
     backends = state_backends(message.state, f"{message.run_id}-a{attempt}-{subtask}")
     builder = _Builder(

@@ -34,8 +34,9 @@ READ_BLOCK_BYTES = 1 << 20
 class FileSystemCheckpointStore:
     """Implements `CheckpointStore`. Touches nothing outside `roots`."""
 
-    def __init__(self, roots: Sequence[str]) -> None:
+    def __init__(self, roots: Sequence[str], *, compresses: bool = False) -> None:
         self._roots = StorageRoots(roots)
+        self._compresses = compresses
 
     def write_batches(
         self,
@@ -47,7 +48,8 @@ class FileSystemCheckpointStore:
         open_format: bool,
     ) -> FileHandle:
         name = file_name(stem, open_format=open_format)
-        return self._write(location, name, encoded(schema, batches, open_format=open_format))
+        pieces = encoded(schema, batches, open_format=open_format, compresses=self._compresses)
+        return self._write(location, name, pieces)
 
     def write_file(self, location: str, name: str, pieces: Iterable[bytes]) -> FileHandle:
         return self._write(location, name, pieces)

@@ -34,7 +34,8 @@ MAX_POINT_BYTES = 32 << 20
 class MemoryCheckpointStore:
     """Implements `CheckpointStore`. From any thread."""
 
-    def __init__(self, max_state_bytes: int) -> None:
+    def __init__(self, max_state_bytes: int, *, compresses: bool = False) -> None:
+        self._compresses = compresses
         self._max_state_bytes = max_state_bytes
         self._lock = threading.Lock()
         self._points: dict[str, bytes] = {}  # location -> the manifest's file
@@ -49,7 +50,8 @@ class MemoryCheckpointStore:
         open_format: bool,
     ) -> FileHandle:
         name = file_name(stem, open_format=open_format)
-        return self._kept(name, encoded(schema, batches, open_format=open_format))
+        pieces = encoded(schema, batches, open_format=open_format, compresses=self._compresses)
+        return self._kept(name, pieces)
 
     def write_file(self, location: str, name: str, pieces: Iterable[bytes]) -> FileHandle:
         return self._kept(name, pieces)

@@ -28,7 +28,14 @@ PUBLISH_TRIES = 2
 class ObjectCheckpointStore:
     """Implements `CheckpointStore`. Needs a store that honours `If-None-Match: *` on a put."""
 
-    def __init__(self, roots: Sequence[str], limits: ObjectStoreLimits | None = None) -> None:
+    def __init__(
+        self,
+        roots: Sequence[str],
+        limits: ObjectStoreLimits | None = None,
+        *,
+        compresses: bool = False,
+    ) -> None:
+        self._compresses = compresses
         self._roots = StorageRoots(roots)
         self._files = ObjectFiles(limits or ObjectStoreLimits())
 
@@ -42,7 +49,7 @@ class ObjectCheckpointStore:
         open_format: bool,
     ) -> FileHandle:
         name = file_name(stem, open_format=open_format)
-        pieces = encoded(schema, batches, open_format=open_format)
+        pieces = encoded(schema, batches, open_format=open_format, compresses=self._compresses)
         return self._files.write(self._roots.prefix(location), name, pieces)
 
     def write_file(self, location: str, name: str, pieces: Iterable[bytes]) -> FileHandle:

@@ -23,17 +23,32 @@ def file_name(stem: str, *, open_format: bool) -> str:
 
 
 def encoded(
-    schema: pa.Schema, batches: Iterable[pa.RecordBatch], *, open_format: bool
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    open_format: bool,
+    compresses: bool = False,
 ) -> Iterator[Piece]:
-    """The bytes of one file, in order; at most one batch of them exists at a time."""
+    """The bytes of one file, in order; at most one batch of them exists at a time.
+
+    Parquet is always compressed; Arrow when asked to, with LZ4, and a reader sees it by itself.
+    """
     sink = _Drain()
     file = pa.PythonFile(sink, mode="w")
-    writer = pq.ParquetWriter(file, schema) if open_format else pa.ipc.new_file(file, schema)
-    with writer:
+    with _writer(file, schema, open_format=open_format, compresses=compresses) as writer:
         for batch in batches:
             writer.write_batch(batch)
             yield from sink.drained()
     yield from sink.drained()
+
+
+def _writer(
+    file: pa.PythonFile, schema: pa.Schema, *, open_format: bool, compresses: bool
+) -> pq.ParquetWriter | pa.ipc.RecordBatchFileWriter:
+    if open_format:
+        return pq.ParquetWriter(file, schema)
+    options = pa.ipc.IpcWriteOptions(compression="lz4" if compresses else None)
+    return pa.ipc.new_file(file, schema, options=options)
 
 
 def decoded(name: str, content: pa.Buffer) -> Iterator[pa.RecordBatch]:

@@ -20,15 +20,18 @@ from pipelines.storage.store import CheckpointStore, Damage, Publication
 class CheckpointStores:
     """Implements `CheckpointStore` by handing on. What no kind takes is refused by the files'."""
 
-    def __init__(self, roots: Sequence[str], max_memory_state_bytes: int) -> None:
+    def __init__(
+        self, roots: Sequence[str], max_memory_state_bytes: int, *, compresses: bool = False
+    ) -> None:
         self._roots = roots
-        self._files = FileSystemCheckpointStore(roots)
-        self._memory = MemoryCheckpointStore(max_memory_state_bytes)
+        self._compresses = compresses
+        self._files = FileSystemCheckpointStore(roots, compresses=compresses)
+        self._memory = MemoryCheckpointStore(max_memory_state_bytes, compresses=compresses)
 
     @cached_property
     def _objects(self) -> ObjectCheckpointStore:
         """Only for who uses one: its client starts threads."""
-        return ObjectCheckpointStore(self._roots)
+        return ObjectCheckpointStore(self._roots, compresses=self._compresses)
 
     def write_batches(
         self,

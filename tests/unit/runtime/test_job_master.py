@@ -21,7 +21,7 @@ from pipelines.domain.events import (
 from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, Uid
 from pipelines.domain.status import CheckpointKind, JobStatus, RequestOutcome
-from pipelines.runtime.control import Failed, Sampled, SourcesEnded
+from pipelines.runtime.control import Deploy, Failed, Sampled, SourcesEnded
 from tests.unit.runtime.scripted_slots import ScriptedRun, acknowledgement
 
 RETENTION = "execution.checkpointing.externalized-checkpoint-retention"
@@ -163,6 +163,17 @@ def test_a_change_that_cannot_be_is_refused_and_changes_nothing(tmp_path: Path) 
     assert refused.outcome is RequestOutcome.REJECTED
     assert "num-retained cannot change while a run goes on" in refused.message
     assert run.of(SettingsChanged) == []
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_every_slot_is_told_whether_to_compress(tmp_path: Path, given: bool) -> None:
+    run = ScriptedRun(tmp_path, {"execution.checkpointing.snapshot-compression": str(given)})
+
+    deployment = run.slots.told.get(timeout=5)
+
+    assert isinstance(deployment, Deploy)
+    assert deployment.compresses_snapshots is given
+    cancel(run)
 
 
 def failure(cause: str) -> Failed:
