@@ -16,7 +16,7 @@ from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.status import JobStatus
 from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run
-from tests.processes.test_killed_processes import PACED, STEP_S, assert_exact, pid_of
+from tests.processes.test_killed_processes import LONGER, STEP_S, assert_exact, pid_of
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +27,7 @@ CONCURRENT = {
 
 
 def test_checkpoints_overlap_and_a_killed_slot_changes_nothing(tmp_path: Path) -> None:
-    with hosted_run(tmp_path, PACED, settings=CONCURRENT) as run:
+    with hosted_run(tmp_path, LONGER, settings=CONCURRENT) as run:
         run.wait_for(lambda _: len(run.completed()) >= 5, STEP_S)
         os.kill(pid_of(run, 0), signal.SIGKILL)
         ended = run.wait_until_over(STEP_S)
@@ -39,7 +39,7 @@ def test_checkpoints_overlap_and_a_killed_slot_changes_nothing(tmp_path: Path) -
 
 
 def test_a_killed_driver_leaves_no_id_to_be_used_again(tmp_path: Path) -> None:
-    with hosted_run(tmp_path, PACED, settings=CONCURRENT) as run:
+    with hosted_run(tmp_path, LONGER, settings=CONCURRENT) as run:
         run.wait_for(lambda _: len(run.completed()) >= 3, STEP_S)
         os.kill(run.process.pid, signal.SIGKILL)
         run.process.wait(10)
