@@ -34,6 +34,7 @@ FLOWS["numbers"] = "tests.processes.numbers"
 FLOWS["relay"] = "tests.processes.relay"
 FLOWS["numbers_again"] = "tests.processes.numbers"  # another pipeline of the same uids
 FLOWS["timed"] = "tests.processes.timed"
+FLOWS["event_times"] = "tests.processes.event_times"
 PRELOADED = ["pytest", "tests.processes.host", *sorted(set(FLOWS.values())), "pandas"]
 EXIT_FAILED, EXIT_LEASE_HELD = 1, 3
 
