@@ -23,6 +23,9 @@ BUTTONS = ("checkpoint", "savepoint", "stop", "restore", "start", "kill", "cance
 COUNTER_LABELS = {
     "unmatched_left": "Without a match in the other input",
     "late_records": "Too late for their window",
+    "records_without_time": "Without event time",
+    "records_outside_windows": "Between two windows",
+    "timestamps_far_ahead": "Event time too far ahead to be believed",
 }
 STARTS = (RequestKind.SUBMIT, RequestKind.RESTORE)
 PHASES = tuple(phase.value for phase in RecoveryPhase)

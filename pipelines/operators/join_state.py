@@ -4,11 +4,13 @@ The index is made when the first element arrives, after a restore has loaded the
 memory beside the state: a join needs about twice the memory of its rows.
 """
 
+from collections.abc import Callable, Iterator
+
 import numpy as np
 import pyarrow as pa
 
 from pipelines.operators.columns import Longs, by_value, longs
-from pipelines.operators.row_index import RowIndex
+from pipelines.operators.row_index import Matches, RowIndex
 from pipelines.operators.row_lists import row_list
 from pipelines.state.backend import StateBackend
 
@@ -54,29 +56,81 @@ class TimedSide:
 
 
 class KeptSide:
-    """Rows that are kept for ever."""
+    """Rows that are kept for ever, or for a time-to-live after they came.
+
+    Rows live in buckets of processing time and go with their whole bucket, so each stays for the
+    time-to-live and up to a sixteenth of it more.
+    """
 
     def __init__(
-        self, state: StateBackend, name: str, schema: pa.Schema, keys: tuple[str, ...]
+        self,
+        state: StateBackend,
+        name: str,
+        schema: pa.Schema,
+        keys: tuple[str, ...],
+        ttl_ms: int | None,
+        now_ms: Callable[[], int],
     ) -> None:
         self._keys = keys
+        self._ttl_ms = ttl_ms
+        self._now_ms = now_ms
         self._rows = state.batch_list(row_list(name, schema, keys))
         self._index: RowIndex | None = None
 
     @property
     def index(self) -> RowIndex:
+        """Without a time-to-live until now, rows begin to age when it is first in force."""
         if self._index is None:
             self._index = RowIndex(self._keys)
-            for batch in self._rows.pop(0):
-                self._keep(self._index, batch)
+            for bucket, rows in self._taken():
+                self._keep(self._index, bucket, rows)
         return self._index
 
     def add(self, rows: pa.RecordBatch) -> None:
-        self._keep(self.index, rows)
+        self._keep(self.index, self._bucket(), rows)
 
-    def _keep(self, index: RowIndex, rows: pa.RecordBatch) -> None:
-        self._rows.append(0, rows)
-        index.add(rows, np.zeros(rows.num_rows, np.int64))
+    def match(self, keys: pa.RecordBatch) -> Iterator[Matches]:
+        if self._ttl_ms is None:
+            return self.index.match(keys)
+        earliest = np.full(keys.num_rows, self._newest_expired(self._ttl_ms) + 1, np.int64)
+        return self.index.match(keys, earliest)
+
+    def drop_expired(self) -> None:
+        if self._ttl_ms is None:
+            return
+        expired = self._newest_expired(self._ttl_ms)
+        self.index.drop_before(expired + 1)
+        for bucket in self._rows.namespaces_at_most(expired):
+            self._rows.pop(bucket)
+
+    def _taken(self) -> list[tuple[int, pa.RecordBatch]]:
+        """All rows, with the bucket in which they are to be."""
+        namespaces = self._rows.namespaces_at_most(_EVER)
+        return [
+            (namespace or self._bucket(), rows)
+            for namespace in namespaces
+            for rows in self._rows.pop(namespace)
+        ]
+
+    def _keep(self, index: RowIndex, bucket: int, rows: pa.RecordBatch) -> None:
+        self._rows.append(bucket, rows)
+        index.add(rows, np.full(rows.num_rows, bucket, np.int64))
+
+    def _bucket(self) -> int:
+        if self._ttl_ms is None:
+            return _KEPT_FOR_EVER
+        now_ms = self._now_ms()
+        return now_ms - now_ms % self._bucket_ms
+
+    def _newest_expired(self, ttl_ms: int) -> int:
+        """Buckets that begin at or before this have ended for longer than the time-to-live."""
+        return self._now_ms() - ttl_ms - self._bucket_ms
+
+    @property
+    def _bucket_ms(self) -> int:
+        return max(1, (self._ttl_ms or 0) // _BUCKETS)
 
 
 _EVER = 2**62
+_KEPT_FOR_EVER = 0
+_BUCKETS = 16

@@ -95,10 +95,11 @@ class RowIndex:
         """Forget rows that are older; some may stay until more of their neighbours are."""
         kept = []
         for run in self._runs:
-            is_old = run.times < time_ms
-            if not is_old.any():
+            if run.oldest_ms >= time_ms:
                 kept.append(run)
-            elif np.count_nonzero(is_old) * 2 <= len(run):
+                continue
+            is_old = run.times < time_ms
+            if np.count_nonzero(is_old) * 2 <= len(run):
                 kept.append(run)  # not worth the copy yet
             elif not is_old.all():
                 stays = ~is_old
@@ -118,6 +119,7 @@ class _Run:
     hashes: Hashes
     begins: Longs
     ends: Longs
+    oldest_ms: int
 
     @classmethod
     def of(cls, rows: pa.RecordBatch, times: Longs, keys: list[str]) -> "_Run":
@@ -125,7 +127,8 @@ class _Run:
         order = np.lexsort((times, hashes))
         distinct, begins = np.unique(hashes[order], return_index=True)
         ends = np.append(begins[1:], len(order))
-        return cls(rows.take(pa.array(order)), times[order], distinct, begins, ends)
+        oldest_ms = int(times.min())
+        return cls(rows.take(pa.array(order)), times[order], distinct, begins, ends, oldest_ms)
 
     def __len__(self) -> int:
         return len(self.times)

@@ -1,4 +1,8 @@
-"""Joins two streams on equal columns, without windows: every row of either side is kept for ever.
+"""Joins two streams on equal columns, without windows: every row of either side is kept.
+
+With a time-to-live, in processing time, a row is forgotten that long after it came, and finds no
+partners any more: what such a join gives out is not the join of all input. An outer one cannot
+have it: it would not know whether a row without partners once had some.
 
 An inner join only ever adds rows. An outer join gives out a row without a partner at once, and
 takes it back when its first partner comes: its output has the column `row_kind`, `+I` for a row
@@ -28,11 +32,14 @@ class StreamJoin(Operator):
     Port 0 is left, port 1 right. A batch takes rows away before it adds any.
     """
 
-    def __init__(self, on: tuple[str, ...], kind: JoinKind) -> None:
+    def __init__(self, on: tuple[str, ...], kind: JoinKind, ttl_ms: int | None = None) -> None:
         self._on = on
         self._kind = kind
+        self._ttl_ms = ttl_ms
 
     def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
+        if self._ttl_ms is not None:
+            _check_ttl(self._ttl_ms, self._kind)
         joined = JoinedColumns.of(self._on, *inputs).schema
         if self._kind is JoinKind.INNER:
             return joined
@@ -45,19 +52,21 @@ class StreamJoin(Operator):
         self._columns = JoinedColumns.of(self._on, *inputs)
         self._schema = self.output_schema(inputs)
         self._sides = [
-            KeptSide(context.state, side, schema, self._on)
+            KeptSide(context.state, side, schema, self._on, self._ttl_ms, context.now_ms)
             for side, schema in zip(SIDES, inputs, strict=True)
         ]
 
     def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
         """1. Take back what stood alone until now. 2. Add pairs. 3. Add what stands alone."""
+        for side in self._sides:
+            side.drop_expired()
         is_null = has_null(batch, self._on)
         keyed = batch.filter(pa.array(~is_null))
         if self._kind.keeps(1 - port):
             self._take_back(port, keyed)
         has_partner = np.zeros(batch.num_rows, np.bool_)
         of_keyed = np.flatnonzero(~is_null)
-        for matches in self._sides[1 - port].index.match(keyed):
+        for matches in self._sides[1 - port].match(keyed):
             has_partner[of_keyed[matches.asked]] = True
             own = keyed.take(pa.array(matches.asked))
             left, right = (own, matches.found) if port == 0 else (matches.found, own)
@@ -70,7 +79,7 @@ class StreamJoin(Operator):
         """Rows of the other side for whose key this batch brings the first partners."""
         keys = group(keyed, list(self._on)).keys
         first_ones = keys.filter(pa.array(~self._sides[port].index.contains(keys)))
-        for matches in self._sides[1 - port].index.match(first_ones):
+        for matches in self._sides[1 - port].match(first_ones):
             self._emit(self._columns.alone(matches.found), DELETE)
 
     def _emit(self, rows: pa.RecordBatch, row_kind: str) -> None:
@@ -79,3 +88,10 @@ class StreamJoin(Operator):
             rows = pa.RecordBatch.from_arrays([*rows.columns, kinds], schema=self._schema)
         for piece in in_slices(rows):
             self.context.collect(piece)
+
+
+def _check_ttl(ttl_ms: int, kind: JoinKind) -> None:
+    if kind is not JoinKind.INNER:
+        raise Rejected(f"A {kind} join cannot forget rows; take an inner one, or no time-to-live.")
+    if ttl_ms <= 0:
+        raise Rejected(f"A time-to-live of {ttl_ms} ms cannot be; it must be positive.")

@@ -1,14 +1,16 @@
 """How two streams are joined: within windows, within an interval of time, or for ever."""
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Uid
 from pipelines.operators.interval_join import JOIN_TIME, Interval, IntervalJoin
 from pipelines.operators.joined_columns import JoinKind
 from pipelines.operators.stream_join import StreamJoin
 from pipelines.operators.window_columns import WINDOW_TIME
 from pipelines.operators.window_join import WindowJoin, has_bounds
-from pipelines.operators.windows import AlignedWindows
+from pipelines.operators.windows import SessionWindows, Windows
 from pipelines.stream.windowed import event_time_of
 
 if TYPE_CHECKING:
@@ -22,10 +24,14 @@ def join_in_windows(
     left: "Stream",
     right: "Stream",
     on: tuple[str, ...],
-    windows: AlignedWindows,
+    windows: Windows,
     kind: JoinKind,
     uid: str,
 ) -> "Stream":
+    if isinstance(windows, SessionWindows):
+        raise Rejected(
+            f"{uid!r} cannot join within sessions; take tumbling or sliding windows or an interval."
+        )
     times = (event_time_of(left), event_time_of(right))
     node = _add(left, right, on, lambda: WindowJoin(on, times, windows, kind), uid)
     return left.derived(node, WINDOW_TIME if has_bounds(windows, kind) else times[0])
@@ -44,9 +50,15 @@ def join_in_interval(
 
 
 def join_for_ever(
-    left: "Stream", right: "Stream", on: tuple[str, ...], kind: JoinKind, uid: str
+    left: "Stream",
+    right: "Stream",
+    on: tuple[str, ...],
+    kind: JoinKind,
+    ttl: timedelta | None,
+    uid: str,
 ) -> "Stream":
-    return left.derived(_add(left, right, on, lambda: StreamJoin(on, kind), uid), None)
+    ttl_ms = None if ttl is None else ttl // timedelta(milliseconds=1)
+    return left.derived(_add(left, right, on, lambda: StreamJoin(on, kind, ttl_ms), uid), None)
 
 
 def _add(

@@ -25,7 +25,7 @@ from pipelines.operators.row_function import (
     RowMapping,
     RowPredicate,
 )
-from pipelines.operators.windows import AlignedWindows
+from pipelines.operators.windows import Windows
 from pipelines.stream.connected import ConnectedStreams, check_together
 from pipelines.stream.joins import join_for_ever, join_in_interval, join_in_windows
 from pipelines.stream.keyed import KeyedStream
@@ -114,21 +114,25 @@ class Stream:
         other: "Stream",
         *,
         on: list[str],
-        window: AlignedWindows | None = None,
+        window: Windows | None = None,
         how: str = "inner",
+        ttl: timedelta | None = None,
         uid: str,
     ) -> "Stream":
         """Join on equal columns; `how` is inner, left, right or full; every pair counts.
 
         With a window, rows of one window of event time meet, and outer joins only add rows.
         Without one, both sides are kept for ever, and an outer join takes back what it gave out
-        alone: its column `row_kind` is then `+I` or `-D`, as in Flink.
+        alone: its column `row_kind` is then `+I` or `-D`, as in Flink. With a `ttl` an inner join
+        forgets each row so long after it came.
         """
         check_together(uid, self, other)
         with naming(uid):
             kind = JoinKind.of(how)
         if window is None:
-            return join_for_ever(self, other, tuple(on), kind, uid)
+            return join_for_ever(self, other, tuple(on), kind, ttl, uid)
+        if ttl is not None:
+            raise Rejected(f"{uid!r} joins within windows, which end by themselves: leave out ttl.")
         return join_in_windows(self, other, tuple(on), window, kind, uid)
 
     def interval_join(

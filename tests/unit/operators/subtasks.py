@@ -41,7 +41,9 @@ class Subtasks:
         keys: list[tuple[str, ...]],
         parallelism: int = 1,
         watermark_ms: int = MIN_WATERMARK_MS,
+        now_ms: Callable[[], int] = lambda: 0,
     ) -> None:
+        self._now_ms = now_ms
         self._create = create
         self._inputs = inputs
         self._keys = keys
@@ -122,6 +124,7 @@ class Subtasks:
                 collect=lambda batch, schema=schema: self._collect(batch, schema),
                 collect_side=self._collect_side,
                 counters=dict(counters) if subtask == 0 else {},
+                now_ms=self._now_ms,
                 restored_watermark_ms=watermark_ms,
                 restored_times_ms=by_key_group(times or (), MAX_PARALLELISM),
             )

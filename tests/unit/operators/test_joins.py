@@ -170,12 +170,53 @@ def test_a_row_of_an_interval_join_stays_until_its_last_partner_may_have_come(
 
 def test_old_rows_of_an_interval_join_leave_the_state_as_time_goes_on() -> None:
     joined = Subtasks(lambda: IntervalJoin(ON, TIMES, Interval(-8, 8)), [LEFT, RIGHT], [ON, ON])
-    for now in range(0, 1_000, 5):
+    for now in range(0, 250, 5):
         for port in (0, 1):
             joined.send([row(port, ("a", 1, now, now))], port)
         joined.advance(now)
 
     assert joined.state_rows <= 2 * 5
+
+
+def test_a_join_with_a_time_to_live_forgets_rows_after_it_and_not_before() -> None:
+    now = [1_000_000]
+    joined = Subtasks(
+        lambda: StreamJoin(ON, JoinKind.INNER, 1_600),
+        [LEFT, RIGHT],
+        [ON, ON],
+        now_ms=lambda: now[0],
+    )
+    joined.send([row(0, ("a", 1, 0, 1))])
+    now[0] += 1_600
+    joined.send([row(1, ("a", 1, 0, 2))], 1)
+    assert [as_pair(out) for out in joined.emitted.take()] == [(1, 2)]
+
+    joined.send([row(0, ("a", 2, 0, n)) for n in range(10, 15)])
+    joined.restore(1)
+    now[0] += 100  # a sixteenth more
+    joined.send([row(1, ("a", 1, 0, 3))], 1)
+
+    assert joined.emitted.rows == []
+    assert joined.state_rows == 7
+
+
+def test_rows_kept_without_a_time_to_live_begin_to_age_when_it_is_given() -> None:
+    now, ttl = [1_000_000], [None, 1_600]
+    joined = Subtasks(
+        lambda: StreamJoin(ON, JoinKind.INNER, ttl[0]),
+        [LEFT, RIGHT],
+        [ON, ON],
+        now_ms=lambda: now[0],
+    )
+    joined.send([row(0, ("a", 1, 0, 1))])
+    ttl.pop(0)
+    joined.restore(1)
+
+    joined.send([row(1, ("a", 1, 0, 2))], 1)
+    now[0] += 1_700
+    joined.send([row(1, ("a", 1, 0, 3))], 1)
+
+    assert [as_pair(out) for out in joined.emitted.rows] == [(1, 2)]
 
 
 def test_rows_whose_keys_share_a_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,6 +266,14 @@ def test_a_key_with_very_many_partners_is_joined_in_parts(monkeypatch: pytest.Mo
                 [LEFT.append(pa.field("row_kind", pa.string())), RIGHT]
             ),
             "has a column 'row_kind'",
+        ),
+        (
+            lambda: StreamJoin(ON, JoinKind.LEFT, 5).output_schema([LEFT, RIGHT]),
+            "left join cannot forget rows",
+        ),
+        (
+            lambda: StreamJoin(ON, JoinKind.INNER, 0).output_schema([LEFT, RIGHT]),
+            "time-to-live of 0 ms cannot be",
         ),
         (
             lambda: WindowJoin(ON, TIMES, TumblingWindows(1), JoinKind.FULL).output_schema(
