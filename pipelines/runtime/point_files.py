@@ -113,7 +113,7 @@ class PointFiles:
     def _unfinished(self, root: str, first_new_id: CheckpointId) -> list[str]:
         """What this run has used below `root` for points that are not complete."""
         used = [name for name in self._store.names(root) if self._is_older(name, first_new_id)]
-        complete = set(self._store.published(root)) if used else set()
+        complete = set(self._store.published(root, among=used)) if used else set()
         return [f"{root}/{name}" for name in used if f"{root}/{name}" not in complete]
 
     def _is_older(self, name: str, first_new_id: CheckpointId) -> bool:

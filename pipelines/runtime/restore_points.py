@@ -33,14 +33,14 @@ def own_points(places: SnapshotPlaces, store: CheckpointStore) -> list[RetainedP
     Raises:
         Retryable: the storage does not answer.
     """
-    found = [*store.published(places.checkpoints), *store.published(places.savepoints)]
-    return [
-        RetainedPoint(checkpoint_id, location, name.startswith("savepoint-"))
-        for location in found
-        for name in [location.rpartition("/")[2]]
-        for checkpoint_id in [places.checkpoint_id_of(name)]
-        if checkpoint_id is not None
-    ]
+    points = []
+    for root in (places.checkpoints, places.savepoints):
+        ids = {name: places.checkpoint_id_of(name) for name in store.names(root)}
+        own = {name: checkpoint_id for name, checkpoint_id in ids.items() if checkpoint_id}
+        for location in store.published(root, among=own):
+            name = location.rpartition("/")[2]
+            points.append(RetainedPoint(own[name], location, name.startswith("savepoint-")))
+    return points
 
 
 def claimed_point(spec: RunSpec, store: CheckpointStore) -> list[RetainedPoint]:

@@ -9,7 +9,7 @@ import contextlib
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -131,8 +131,10 @@ class FileSystemCheckpointStore:
         )
         return [Damage(file.name, problem) for file, problem in problems if problem is not None]
 
-    def published(self, root: str) -> list[str]:
-        return [str(path.parent) for path in self._roots.directory(root).glob(f"*/{MANIFEST}")]
+    def published(self, root: str, *, among: Collection[str] | None = None) -> list[str]:
+        found = self._roots.directory(root).glob(f"*/{MANIFEST}")
+        points = [path.parent for path in found]
+        return [str(point) for point in points if among is None or point.name in among]
 
     def names(self, root: str) -> list[str]:
         directory = self._roots.directory(root)

@@ -8,7 +8,7 @@ Source: Flink, `JobManagerCheckpointStorage` and `ByteStreamStateHandle`.
 """
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -106,9 +106,10 @@ class MemoryCheckpointStore:
         problems = ((file, _problem_of(location, file)) for file in files_of(manifest))
         return [Damage(file.name, problem) for file, problem in problems if problem is not None]
 
-    def published(self, root: str) -> list[str]:
+    def published(self, root: str, *, among: Collection[str] | None = None) -> list[str]:
         with self._lock:
-            return [location for location in self._points if _parent(location) == root]
+            found = [location for location in self._points if _parent(location) == root]
+        return [f for f in found if among is None or f.rpartition("/")[2] in among]
 
     def names(self, root: str) -> list[str]:
         return [location.rpartition("/")[2] for location in self.published(root)]

@@ -7,7 +7,7 @@ region and endpoint come from the environment (`AWS_...`), or from the machine's
 
 import contextlib
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -108,11 +108,11 @@ class ObjectCheckpointStore:
         )
         return [Damage(file.name, problem) for file, problem in problems if problem is not None]
 
-    def published(self, root: str) -> list[str]:
+    def published(self, root: str, *, among: Collection[str] | None = None) -> list[str]:
         prefix = self._roots.prefix(root)
         return [
             f"{prefix}/{name}"
-            for name in self._files.names(prefix)
+            for name in (self._files.names(prefix) if among is None else among)
             if self._files.exists(prefix, f"{name}/{MANIFEST}")
         ]
 

@@ -6,7 +6,7 @@ every file it names is durable. A directory without a manifest is garbage, excep
 lies beside the checkpoints of a run and holds files that several of them refer to.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
@@ -113,8 +113,11 @@ class CheckpointStore(Protocol):
         """
         ...
 
-    def published(self, root: str) -> list[str]:
-        """Locations of all points with a manifest file below `root`, in no particular order."""
+    def published(self, root: str, *, among: Collection[str] | None = None) -> list[str]:
+        """Locations of the points with a manifest directly below `root`, in no particular order.
+
+        `among`: names to look at; of the others nothing is asked.
+        """
         ...
 
     def names(self, root: str) -> list[str]:

@@ -3,7 +3,7 @@
 A run may keep checkpoints in one kind and savepoints in another, or be restored from a third.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -63,8 +63,8 @@ class CheckpointStores:
     def verify(self, location: str) -> list[Damage]:
         return self._of(location).verify(location)
 
-    def published(self, root: str) -> list[str]:
-        return self._of(root).published(root)
+    def published(self, root: str, *, among: Collection[str] | None = None) -> list[str]:
+        return self._of(root).published(root, among=among)
 
     def names(self, root: str) -> list[str]:
         return self._of(root).names(root)

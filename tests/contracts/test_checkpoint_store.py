@@ -297,6 +297,8 @@ def test_all_points_below_a_root_are_listed(points: StoredPoints) -> None:
 
     assert sorted(store.published(root)) == [f"{root}/chk-{n}" for n in (1, 2, 3)]
     assert {"chk-1", "chk-2", "chk-3"} <= set(store.names(root))
+    assert store.published(root, among=["chk-2", "chk-4", "chk-5"]) == [f"{root}/chk-2"]
+    assert store.published(root, among=[]) == []
     assert store.published(f"{points.root}/nothing") == []
     assert store.names(f"{points.root}/nothing") == []
 

@@ -192,6 +192,17 @@ def test_taking_and_restoring_a_point_lists_and_copies_nothing(
     assert not any("?" in request.path for request in server.requests)
 
 
+def test_of_points_that_nobody_wants_nothing_is_asked(server: ObjectServer, root: str) -> None:
+    for number in range(5):
+        store_at(root).publish(f"{root}/savepoint-run-{number}-7", manifest_of([]))
+    server.plan(never)
+
+    found = store_at(root).published(root, among=["savepoint-run-3-7"])
+
+    assert found == [f"{root}/savepoint-run-3-7"]
+    assert [request.method for request in server.requests] == ["HEAD"]
+
+
 @pytest.mark.slow
 def test_a_large_file_goes_up_in_parts_and_comes_back(server: ObjectServer, root: str) -> None:
     batches = [large_batch(n) for n in range(6)]
