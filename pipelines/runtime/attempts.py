@@ -220,11 +220,14 @@ class Attempts:
         """True: it was the last one, the attempt has ended by itself."""
         host = self.current()
         host.on_ended(slot)
-        if host.have_all_ended:
-            host.end()
-            self._host = None
-            self._fence.on_ended()
-        return self._host is None
+        if not host.have_all_ended:
+            return False
+        host.end()
+        self._host = None
+        shutdown = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN
+        self._watchers.checkpoints.on_stopped(shutdown, "The run has ended.")
+        self._fence.on_ended()
+        return True
 
     def end(self, reason: CheckpointFailureReason, why: str) -> None:
         """Fence the attempt: its connections close, which ends every slot of it."""

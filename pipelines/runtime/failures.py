@@ -138,7 +138,7 @@ class Failures:
         self._record.emit(event)
         self._recovery.on_failure(last_sign_of_life_ms, self._board.source_records)
         self._suspicion = None
-        self._attempts.end(CheckpointFailureReason.TASK_FAILURE, event.cause)
+        self._attempts.end(CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND, event.cause)
         if no_restart is not None:
             self._give_up(no_restart, no_restart)
             return

@@ -127,7 +127,7 @@ def declined(run: StartedRun) -> list[CheckpointFailed]:
         event
         for event in events
         if isinstance(event, CheckpointFailed)
-        and event.reason is not CheckpointFailureReason.TASK_FAILURE
+        and event.reason is not CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND
     ]
 
 

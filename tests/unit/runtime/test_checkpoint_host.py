@@ -45,6 +45,7 @@ E = TypeVar("E", bound=Event)
 
 CONCURRENT = {"execution.checkpointing.max-concurrent-checkpoints": "3"}
 VERTICES = ("left", "right", "both")
+SUSPENDED = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND
 INTERVAL_MS, TIMEOUT_MS = 1_000, 5_000
 SAVEPOINT = TriggerRequest(CheckpointKind.SAVEPOINT, RequestId("save"))
 STOP = TriggerRequest(CheckpointKind.SAVEPOINT, RequestId("stop"), stops_run=True)
@@ -239,7 +240,7 @@ def test_a_manifest_that_was_written_while_the_attempt_died_is_a_point(tmp_path:
     master.trigger()
     master.acknowledge_all(1, deliver=False)
 
-    master.host.on_stopped(CheckpointFailureReason.TASK_FAILURE, "slot 1 was killed")
+    master.host.on_stopped(SUSPENDED, "slot 1 was killed")
     master.deliver()
 
     assert master.completed == [1]
@@ -252,7 +253,7 @@ def test_a_checkpoint_that_dies_with_its_attempt_answers_its_request(tmp_path: P
     master.host.on_request(SAVEPOINT)
     master.trigger()
 
-    master.host.on_stopped(CheckpointFailureReason.TASK_FAILURE, "slot 1 was killed")
+    master.host.on_stopped(SUSPENDED, "slot 1 was killed")
 
     assert [request for request, _ in master.listener.aborted] == [SAVEPOINT]
     assert master.host.on_time() is None
@@ -386,7 +387,7 @@ def test_two_manifests_at_the_end_of_an_attempt_are_both_waited_for(tmp_path: Pa
     master.acknowledge_all(1, deliver=False)
     master.acknowledge_all(2, deliver=False)
 
-    master.host.on_stopped(CheckpointFailureReason.TASK_FAILURE, "slot 1 was killed")
+    master.host.on_stopped(SUSPENDED, "slot 1 was killed")
     master.deliver()
 
     assert master.completed == [1, 2]

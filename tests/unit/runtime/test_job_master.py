@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.domain.commands import Cancel, ChangeSettings, StopWithSavepoint, TriggerCheckpoint
+from pipelines.domain.commands import (
+    Cancel,
+    ChangeSettings,
+    StopWithSavepoint,
+    TakeSavepoint,
+    TriggerCheckpoint,
+)
 from pipelines.domain.events import (
     CheckpointCompleted,
     CheckpointDiscarded,
@@ -174,6 +180,43 @@ def test_every_slot_is_told_whether_to_compress(tmp_path: Path, given: bool) -> 
     assert isinstance(deployment, Deploy)
     assert deployment.compresses_snapshots is given
     cancel(run)
+
+
+def test_what_is_under_way_when_the_run_ends_is_ended_by_name(tmp_path: Path) -> None:
+    run = ScriptedRun(tmp_path, {"execution.checkpointing.interval": "off"})
+    run.slots.acknowledges = False
+    run.ask(TakeSavepoint(**WHO, request_id=RequestId("slow")))
+    run.wait_for(lambda: bool(run.of(CheckpointTriggered)))
+    run.slots.acknowledges = True
+    run.slots.say(Attempt(1), SourcesEnded(vertex=Uid("left"), subtask=0))
+    run.slots.say(Attempt(1), SourcesEnded(vertex=Uid("right"), subtask=0))
+    run.ask(StopWithSavepoint(**WHO, request_id=RequestId("stop")))
+
+    assert run.wait_until_over() is JobStatus.FINISHED
+    (failed,) = run.of(CheckpointFailed)
+    answers = {ended.request_id: ended.outcome for ended in run.of(RequestEnded)}
+    assert failed.reason is CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN
+    assert answers == {"slow": RequestOutcome.FAILED, "stop": RequestOutcome.SUCCEEDED}
+
+
+@pytest.mark.parametrize("mode", ["cancelled", "failed"])
+def test_what_is_under_way_when_an_attempt_ends_is_ended_by_flinks_name(
+    tmp_path: Path, mode: str
+) -> None:
+    run = ScriptedRun(tmp_path, SOON)
+    run.slots.acknowledges = False
+    run.wait_for(lambda: bool(run.of(CheckpointTriggered)))
+    if mode == "failed":
+        run.slots.say(Attempt(1), failure("a slot died"))
+        run.wait_for(lambda: bool(run.of(CheckpointFailed)))
+
+    cancel(run)
+
+    expected = {
+        "cancelled": CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN,
+        "failed": CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND,
+    }
+    assert run.of(CheckpointFailed)[0].reason is expected[mode]
 
 
 def failure(cause: str) -> Failed:
