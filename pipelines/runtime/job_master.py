@@ -6,30 +6,23 @@ host the machines of `pipelines.protocol`. Records never pass here.
 Source: Flink, `JobMaster` and `DefaultScheduler` (one pipelined region: the whole job restarts).
 """
 
-import os
 import queue
-import random
 
 from pipelines.bus.inbox import Inbox
 from pipelines.bus.journal import JournalWriter
 from pipelines.bus.lease import LeaseLost
 from pipelines.domain.events import (
-    CheckpointTriggered,
     FailureOccurred,
     JobStatusChanged,
     RunEnded,
-    RunStarted,
     ZombieRefused,
 )
-from pipelines.domain.guarantees import end_to_end
-from pipelines.domain.ids import NO_CHECKPOINT
 from pipelines.domain.status import JobStatus, RecoveryPhase
 from pipelines.protocol.fencing import AttemptFence
-from pipelines.protocol.retention import RetainedPoints
 from pipelines.protocol.triggering import FINAL, TriggerRequest
 from pipelines.runtime.attempts import Attempts
 from pipelines.runtime.checkpoint_host import CheckpointHost
-from pipelines.runtime.checkpoint_surroundings import CheckpointListener, CheckpointSurroundings
+from pipelines.runtime.checkpoint_surroundings import CheckpointListener
 from pipelines.runtime.command_desk import CommandDesk
 from pipelines.runtime.control import (
     Acknowledged,
@@ -63,7 +56,13 @@ from pipelines.runtime.job_events import (
 from pipelines.runtime.metrics_board import MetricsBoard
 from pipelines.runtime.recovery_watch import RecoveryWatch
 from pipelines.runtime.request_desk import RequestDesk
-from pipelines.runtime.restore_points import claimed_point, next_checkpoint_id, own_points
+from pipelines.runtime.run_opening import (
+    first_checkpoint_id,
+    how_it_ended,
+    retained_points,
+    run_started,
+    surroundings_of,
+)
 from pipelines.runtime.run_parts import RunParts, RunWatchers, StageHost
 from pipelines.runtime.run_record import RunRecord
 from pipelines.runtime.verification import PointVerifier
@@ -82,7 +81,12 @@ class JobMaster(CheckpointListener):
         self._record = RunRecord(journal, self._fence)
         self._board = MetricsBoard(parts.clock)
         self._recovery = RecoveryWatch(parts.clock, self._record.emit)
-        self._checkpoints = self._checkpoint_host(journal)
+        self._checkpoints = CheckpointHost(
+            surroundings_of(parts, self._executor, self._fence, self._record.emit, self.post),
+            retained_points(parts),
+            first_checkpoint_id(parts, journal),
+            self,
+        )
         watchers = RunWatchers(self._checkpoints, self._board, self._recovery)
         self._attempts = Attempts(parts, self._record, self._fence, self._control, watchers)
         self._failures = Failures(parts, self._record, self._attempts, self._board, self._recovery)
@@ -102,7 +106,7 @@ class JobMaster(CheckpointListener):
             self._record.emit,
             self.post,
         )
-        self._over = _over(journal)
+        self._over = how_it_ended(journal)
         self._checkpoint_due_ms: float | None = None
         self._stop_path: str | None = None  # the point after which the run has to end
         self._is_cancelled = False  # by whoever asked for that point
@@ -138,7 +142,7 @@ class JobMaster(CheckpointListener):
 
     def begin(self, stages: StageHost) -> None:
         """Start the first attempt. Raises Rejected and LeaseLost."""
-        self._record.emit(self._run_started())
+        self._record.emit(run_started(self._parts))
         self._attempts.begin_first(stages)
 
     def take_turn(self, *, may_wait: bool = True) -> bool:
@@ -302,53 +306,3 @@ class JobMaster(CheckpointListener):
         host, status = self._checkpoints, self._record.status
         event = self._board.report(status, host.last_completed_ms, host.last_committed_ms)
         self._record.emit(event)
-
-    def _run_started(self) -> RunStarted:
-        spec, pipeline = self._parts.spec, self._parts.pipeline
-        return RunStarted(
-            pipeline=spec.pipeline,
-            parallelism=spec.parallelism,
-            max_parallelism=spec.max_parallelism,
-            master=spec.master,
-            guarantee=end_to_end(self._parts.settings.checkpointing_mode, pipeline.guarantee),
-            settings=spec.settings,
-            restored_from=spec.restore_from,
-            driver_pid=os.getpid(),
-            vertices=pipeline.graph.shape(),
-        )
-
-    def _checkpoint_host(self, journal: JournalWriter) -> CheckpointHost:
-        parts = self._parts
-        triggered = journal.newest(CheckpointTriggered)
-        newest = triggered.checkpoint_id if triggered else NO_CHECKPOINT
-        surroundings = CheckpointSurroundings(
-            parts.spec,
-            parts.places,
-            parts.settings,
-            parts.pipeline.graph,
-            parts.store,
-            parts.clock,
-            self._executor,
-            self._fence,
-            parts.lease.is_current,
-            self._record.emit,
-            self.post,
-            random.Random(parts.spec.run_id).uniform,
-            parts.faults,
-        )
-        points = (
-            *claimed_point(parts.spec, parts.store),
-            *own_points(parts.places, parts.store),
-        )
-        return CheckpointHost(
-            surroundings,
-            RetainedPoints(parts.settings.retained_checkpoints, points),
-            next_checkpoint_id(parts.places, parts.store, parts.spec, newest),
-            self,
-        )
-
-
-def _over(journal: JournalWriter) -> JobStatusChanged | None:
-    """How the run ended, when only its clean-up was left to do."""
-    newest = journal.newest(JobStatusChanged)
-    return newest if newest is not None and newest.status.is_terminal else None
