@@ -24,13 +24,18 @@ from tests.processes.numbers import SCHEMA, Numbers
 
 @dataclass(frozen=True, slots=True)
 class LaggingNumbers(Numbers):
-    """Waits before each batch, four times as long in every second split."""
+    """Waits before each batch, four times as long in every second split; `whole_splits`: a batch
+    is a split."""
 
     lag_s: float = 0.0
+    whole_splits: bool = False
 
     def read(self, index: int, offset: int) -> Iterator[pa.RecordBatch]:
-        # The two-argument form: a dataclass with slots is not the class that super() knows.
-        for batch in Numbers.read(self, index, offset):
+        # Not super(): a dataclass with slots is not the class that it knows.
+        batches = Numbers.read(self, index, offset)
+        if self.whole_splits:
+            batches = iter(pa.Table.from_batches(batches, SCHEMA).combine_chunks().to_batches())
+        for batch in batches:
             time.sleep(self.lag_s if index % 2 else self.lag_s / 4)
             yield batch
 
@@ -43,7 +48,8 @@ def assemble(parameters: Mapping[str, str]) -> Pipeline:
         return batch
 
     env = Environment()
-    source = LaggingNumbers(int(parameters["total"]), float(parameters["lag_ms"]) / 1000)
+    lag_s, whole_splits = float(parameters["lag_ms"]) / 1000, parameters["whole_splits"] == "yes"
+    source = LaggingNumbers(int(parameters["total"]), lag_s, whole_splits)
     numbers = env.source(source, uid="numbers")
     keyed = Connection(numbers.node, ("key",))
     node = env.add_operator("relay", lambda: BatchFunction(relay, SCHEMA), (keyed,))
@@ -75,6 +81,7 @@ FLOW = Flow(
         Parameter("output", None, "directory of the output"),
         Parameter("total", "6000", "how many numbers there are"),
         Parameter("slow_ms", "2", "how long the reader takes for a batch"),
+        Parameter("whole_splits", "no", "yes: a batch is a split of 1000 numbers"),
         Parameter("lag_ms", "0", "how long a batch of every second split takes to read"),
     ),
     assemble=assemble,

@@ -15,6 +15,7 @@ BENCHMARKS = {
     "overhead": "what checkpoints every second cost",
     "coordinator": "acknowledgements a second, at 100 to 10,000 subtasks",
     "recovery": "from kill -9 of a slot to running, and to committed output",
+    "backpressure": "a checkpoint while every buffer before a slow reader is full",
     "pause": "how long a subtask stands still for a cut",
 }
 

@@ -1,0 +1,87 @@
+"""How long does a checkpoint take while a slow reader has filled every buffer before it?
+
+Expected by a sketch: aligned, a barrier waits for its turn, so two full channels of 8 MiB at the
+reader's pace: ten to twenty seconds here. Overtaking, it waits for nothing, and what the channels
+hold is written: some tens of milliseconds, and about as much to gather. Slots are plain processes
+here, because it is the engine that is measured, not how Spark starts it.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from pipelines.bus.inbox import submit
+from pipelines.domain.commands import TriggerCheckpoint
+from pipelines.domain.events import CheckpointCompleted, MetricsSampled
+from pipelines.domain.ids import RequestId
+from tests.driven_run import StartedRun
+from tests.processes.host import hosted_run
+
+PARALLELISM = 2
+FULL_BYTES = 7 << 20  # of a channel's 8 MiB: credit comes back in quarters
+FILL_TIMEOUT_S, CHECKPOINT_TIMEOUT_S = 120.0, 180.0
+PARAMETERS = {"total": "1000000000", "slow_ms": "10", "whole_splits": "yes"}  # without an end
+ON_DEMAND = {"execution.checkpointing.interval": "1 h"}
+UNALIGNED = {**ON_DEMAND, "execution.checkpointing.unaligned.enabled": "true"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--checkpoints", type=int, default=5, help="overtaking ones")
+    options = parser.parse_args()
+    unaligned = measured(UNALIGNED, options.checkpoints)
+    aligned = measured(ON_DEMAND, 1)
+    print(
+        json.dumps(
+            {
+                "benchmark": "backpressure",
+                "unaligned_ms": round(statistics.median(e.end_to_end_ms for e in unaligned)),
+                "unaligned_ms_max": round(max(e.end_to_end_ms for e in unaligned)),
+                "aligned_ms": round(aligned[0].end_to_end_ms),
+                "persisted_bytes": round(statistics.median(e.persisted_bytes for e in unaligned)),
+                "checkpoints": len(unaligned),
+            }
+        )
+    )
+
+
+def measured(settings: dict[str, str], count: int) -> list[CheckpointCompleted]:
+    """Each is asked for when all buffers are full."""
+    with (
+        tempfile.TemporaryDirectory(prefix="ftdash-bench-") as root,
+        hosted_run(
+            Path(root),
+            PARAMETERS,
+            settings=settings,
+            parallelism=PARALLELISM,
+            asked={"pipeline": "relay"},
+        ) as run,
+    ):
+        for number in range(1, count + 1):
+            run.wait_for(lambda _: is_full(run), FILL_TIMEOUT_S)
+            request_id = RequestId(f"checkpoint-{number}")
+            submit(
+                run.directory,
+                TriggerCheckpoint(request_id=request_id, requested_by="bench", reason="bench"),
+            )
+            run.wait_for(lambda _, n=number: len(run.completed()) == n, CHECKPOINT_TIMEOUT_S)  # type: ignore[misc]
+            took_ms = run.completed()[-1].end_to_end_ms
+            print(f"checkpoint {number}: {took_ms:,.0f} ms", file=sys.stderr)
+        return run.completed()
+
+
+def is_full(run: StartedRun) -> bool:
+    """Some reader's channels hold about all that they may; keys are not spread evenly."""
+    samples = [e.event for e in run.of(MetricsSampled)]
+    newest = next((s for s in reversed(samples) if isinstance(s, MetricsSampled)), None)
+    if newest is None:
+        return False
+    queued = [s.queued_bytes for s in newest.subtasks if s.vertex == "relay"]
+    return len(queued) == PARALLELISM and max(queued) >= PARALLELISM * FULL_BYTES
+
+
+if __name__ == "__main__":
+    main()
