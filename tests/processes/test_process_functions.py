@@ -1,4 +1,4 @@
-"""State and timers of process functions live through kill -9, on every backend."""
+"""State and timers of process functions live through kill -9 and rescaling, on every backend."""
 
 import os
 import signal
@@ -7,25 +7,28 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from pipelines.domain.commands import StopWithSavepoint
 from pipelines.domain.status import JobStatus
 from tests.processes.host import hosted_run
 from tests.processes.numbers import KEYS
 from tests.processes.test_killed_processes import pid_of
+from tests.processes.test_savepoints import WHO, asked, manifest_of
 from tests.processes.timed import committed_totals, expected_totals, reminded_keys
 
 pytestmark = pytest.mark.slow
 
 STEP_S = 20.0
 TOTAL = 900
+TIMED: dict[str, object] = {"pipeline": "timed"}
+OFTEN = {"execution.checkpointing.interval": "50 ms"}
 
 
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
 def test_what_functions_remember_and_their_timers_survive_killed_slots(
     tmp_path: Path, backend: str
 ) -> None:
-    settings = {"execution.checkpointing.interval": "50 ms", "state.backend.type": backend}
-    asked = {"pipeline": "timed"}
-    with hosted_run(tmp_path, settings=settings, asked=asked) as run:
+    settings = OFTEN | {"state.backend.type": backend}
+    with hosted_run(tmp_path, settings=settings, asked=TIMED) as run:
         for slot in (1, 0):
             known = len(run.completed())
             run.wait_for(lambda _, known=known: len(run.completed()) > known, STEP_S)
@@ -33,6 +36,34 @@ def test_what_functions_remember_and_their_timers_survive_killed_slots(
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED
-    totals = committed_totals(tmp_path / "output")
+    assert_exact(tmp_path / "output")
+
+
+def test_they_go_on_from_a_savepoint_at_another_parallelism_and_on_another_backend(
+    tmp_path: Path,
+) -> None:
+    with hosted_run(tmp_path, settings=OFTEN, asked=TIMED) as run:
+        run.wait_for(lambda _: len(run.completed()) > 0, STEP_S)
+        savepoint = asked(run, StopWithSavepoint(**WHO))
+        run.wait_until_over(STEP_S)
+    point = manifest_of(savepoint)
+    held = {s.state for subtask in point.subtasks for o in subtask.operators for s in o.states}
+
+    with hosted_run(
+        tmp_path,
+        settings=OFTEN | {"state.backend.type": "rocksdb"},
+        parallelism=3,
+        restore_from=str(savepoint),
+        asked=TIMED | {"first_checkpoint_id": point.checkpoint_id + 1},
+    ) as run:
+        ended = run.wait_until_over(STEP_S)
+
+    assert {"numbers", "numbers.extents", "odd", "odd.keys", "timers.event", "total"} <= held
+    assert ended.status is JobStatus.FINISHED, ended.reason
+    assert_exact(tmp_path / "output")
+
+
+def assert_exact(output: Path) -> None:
+    totals = committed_totals(output)
     pd.testing.assert_frame_equal(totals, expected_totals(TOTAL), check_dtype=False)
-    assert reminded_keys(tmp_path / "output") == list(range(KEYS))
+    assert reminded_keys(output) == list(range(KEYS))
