@@ -10,7 +10,7 @@ DOMAIN = {"pipelines.domain"}
 MAY_IMPORT = {  # package -> the packages of ours it may import, itself aside
     "pipelines.domain": set(),
     "pipelines.protocol": DOMAIN,
-    "pipelines.state": DOMAIN,
+    "pipelines.state": DOMAIN | {"pipelines.protocol"},
     "pipelines.storage": DOMAIN,
     "pipelines.channels": DOMAIN,
     "pipelines.connectors": DOMAIN,

@@ -29,7 +29,7 @@ from pipelines.domain.errors import ProtocolError
 from pipelines.domain.ids import CheckpointId
 
 HEADER = struct.Struct("<BxxxII")  # kind, channel number, length of the body
-BARRIER = struct.Struct("<qqB")  # checkpoint, trigger time, flags
+BARRIER = struct.Struct("<qqqB")  # checkpoint, trigger time, confirmed checkpoint, flags
 WATERMARK = struct.Struct("<q")
 CANCEL = struct.Struct("<q")  # checkpoint
 STATUS = struct.Struct("<?")
@@ -91,7 +91,7 @@ def mark_frame(number: int, mark: Mark) -> bytes:
             flags = IS_SAVEPOINT * mark.is_savepoint | IS_FINAL * mark.is_final
             flags |= IS_NATIVE * mark.is_native
             flags |= OVERTAKES * mark.overtakes
-            body = BARRIER.pack(mark.checkpoint_id, mark.trigger_ms, flags)
+            body = BARRIER.pack(mark.checkpoint_id, mark.trigger_ms, mark.confirmed_id, flags)
             return frame(Kind.BARRIER, number, body)
         case CancelCheckpoint():
             return frame(Kind.CANCEL, number, CANCEL.pack(mark.checkpoint_id))
@@ -126,7 +126,7 @@ def bytes_of(received: Frame) -> int:
 
 
 def _barrier_of(received: Frame) -> Barrier:
-    checkpoint_id, trigger_ms, flags = BARRIER.unpack(received.body)
+    checkpoint_id, trigger_ms, confirmed_id, flags = BARRIER.unpack(received.body)
     if flags & ~(IS_SAVEPOINT | IS_FINAL | IS_NATIVE | OVERTAKES):
         raise ProtocolError(f"a barrier carries unknown flags {flags:#x}")
     return Barrier(
@@ -135,6 +135,7 @@ def _barrier_of(received: Frame) -> Barrier:
         is_savepoint=bool(flags & IS_SAVEPOINT),
         is_final=bool(flags & IS_FINAL),
         is_native=bool(flags & IS_NATIVE),
+        confirmed_id=CheckpointId(confirmed_id),
         overtakes=bool(flags & OVERTAKES),
     )
 

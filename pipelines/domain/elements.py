@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipelines.domain.ids import CheckpointId
+from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId
 from pipelines.domain.origin import RecordOrigin
 
 MAX_WATERMARK_MS = 2**62
@@ -33,6 +33,7 @@ class Barrier:
     is_savepoint: bool = False
     is_native: bool = False  # a savepoint in the backend's own files
     is_final: bool = False  # the pipeline stops once this one is complete
+    confirmed_id: CheckpointId = NO_CHECKPOINT  # complete for certain when this was triggered
     overtakes: bool = False  # records before it may arrive after it, and are kept with the cut
 
 

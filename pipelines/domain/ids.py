@@ -24,6 +24,9 @@ ChannelId = NewType("ChannelId", str)
 
 NO_CHECKPOINT = CheckpointId(0)
 
+BUILD_ON_NOTHING = CheckpointId(-1)
+"""In the place of the confirmed checkpoint: it is damaged, increments begin anew."""
+
 _CHANNEL = re.compile(r"([^\[\]>]+)\[(\d+)\]>([^\[\]>]+)\.(\d+)\[(\d+)\]")  # no uid holds a bracket
 
 

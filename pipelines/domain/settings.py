@@ -48,6 +48,7 @@ class StateOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How the subtasks of a run keep their state; every slot is told."""
 
     backend: StateBackendType
+    is_incremental: bool  # checkpoints hold what has changed, and refer to older files
     rocksdb_memory_bytes: int  # of one slot
     rocksdb_directory: str  # empty: the directory for temporary files
 
@@ -113,6 +114,7 @@ class Settings:
     heartbeat_interval_ms: int
     heartbeat_timeout_ms: int
     state_backend: StateBackendType
+    incremental_checkpoints: bool
     rocksdb_memory_bytes: int
     rocksdb_directory: str
     checkpoint_storage: CheckpointStorage
@@ -151,6 +153,7 @@ class Settings:
     def state(self) -> StateOptions:
         return StateOptions(
             backend=self.state_backend,
+            is_incremental=self.incremental_checkpoints,
             rocksdb_memory_bytes=self.rocksdb_memory_bytes,
             rocksdb_directory=self.rocksdb_directory,
         )

@@ -3,7 +3,7 @@
 Part of `setting_table.DEFINITIONS`. What the backends do is the package `state`.
 """
 
-from pipelines.domain.setting_readers import Definition, memory_of_at_least, one_of
+from pipelines.domain.setting_readers import Definition, memory_of_at_least, one_of, true_or_false
 from pipelines.domain.settings import StateBackendType
 
 _ROCKSDB = "state.backend.rocksdb."
@@ -23,6 +23,15 @@ STATE_DEFINITIONS = (
         "Where the state of operators is kept. hashmap: in memory, as columns; the fastest, and as"
         " large as the memory. rocksdb: on the local disk of each slot, behind a memory of bounded"
         " size.",
+    ),
+    Definition(
+        "execution.checkpointing.incremental",
+        "incremental_checkpoints",
+        "false",
+        true_or_false,
+        "Whether a checkpoint uploads only what has changed since the last completed one and refers"
+        " to the files of that one for the rest; its size is then what was uploaded. Both backends"
+        " can. Savepoints are always whole.",
     ),
     Definition(
         _ROCKSDB + "memory.fixed-per-slot",

@@ -201,9 +201,18 @@ class OperatorChain:
         own = range_of(place.subtask, place.parallelism, place.max_parallelism)
         return key_times(self._restored_times_ms, own, watermark_ms)
 
-    def cut(self, checkpoint_id: CheckpointId) -> list[OperatorCut]:
+    def cut(self, barrier: Barrier) -> list[OperatorCut]:
         """The synchronous part of a snapshot."""
-        return [self._cut_node(node, checkpoint_id) for node in self._ordered]
+        return [self._cut_node(node, barrier) for node in self._ordered]
+
+    def on_completed(self, checkpoint_id: CheckpointId) -> None:
+        """Increments may build on this checkpoint from now on."""
+        for node in self._ordered:
+            node.context.state.on_checkpoint_completed(checkpoint_id)
+
+    def on_aborted(self, checkpoint_id: CheckpointId) -> None:
+        for node in self._ordered:
+            node.context.state.on_checkpoint_aborted(checkpoint_id)
 
     def commit(self, checkpoint_id: CheckpointId) -> None:
         for node in self._ordered:
@@ -329,8 +338,9 @@ class OperatorChain:
     ) -> Operator:
         operator = self._pipeline.operators[uid]()
         operator.open(context, self._pipeline.input_schemas(uid))
-        for name, batches in restored.states:
-            state.restore(name, batches)
+        for stored in restored.states:
+            if stored.database is None or not state.adopt(stored.database):
+                state.restore(stored.name, stored.rows)
         for name, batches in restored.operator_states:
             context.operator_state.restore(name, batches)
         return operator
@@ -344,14 +354,21 @@ class OperatorChain:
         _commit(writer, log.take_restored())
         return _Sink(writer, log)
 
-    def _cut_node(self, node: _Node, checkpoint_id: CheckpointId) -> OperatorCut:
+    def _cut_node(self, node: _Node, barrier: Barrier) -> OperatorCut:
         prepared: tuple[Prepared, ...] = ()
         if node.sink is not None:
-            committables = node.sink.writer.prepare(checkpoint_id)
-            prepared = node.sink.log.on_prepared(checkpoint_id, committables)
+            committables = node.sink.writer.prepare(barrier.checkpoint_id)
+            prepared = node.sink.log.on_prepared(barrier.checkpoint_id, committables)
         context = node.context
-        states = [*context.state.cut(), *context.operator_state.cut()]
+        states = [*_cut_states(context.state, barrier), *context.operator_state.cut()]
         return OperatorCut(node.uid, states, dict(context.counters), prepared)
+
+
+def _cut_states(state: StateBackend, barrier: Barrier) -> list[FrozenState]:
+    """A savepoint is whole: it depends on no other point."""
+    if barrier.is_savepoint:
+        return state.cut()
+    return state.cut_increment(barrier.checkpoint_id, barrier.confirmed_id)
 
 
 def _commit(writer: SinkWriter, due: tuple[Prepared, ...]) -> None:

@@ -12,7 +12,7 @@ from pipelines.domain.events import (
     ZombieRefused,
 )
 from pipelines.domain.failures import CheckpointFailureReason
-from pipelines.domain.ids import CheckpointId, RunId
+from pipelines.domain.ids import BUILD_ON_NOTHING, NO_CHECKPOINT, CheckpointId, RunId
 from pipelines.domain.settings import Settings
 from pipelines.domain.status import JobStatus
 from pipelines.protocol.checkpoint_effects import (
@@ -40,6 +40,7 @@ from pipelines.runtime.job_events import ManifestWritten
 from pipelines.runtime.manifests import manifest_of, savepoint_format_of
 from pipelines.runtime.point_files import PointFiles
 from pipelines.runtime.point_keeper import PointKeeper
+from pipelines.runtime.shared_files import SharedFilesHost
 from pipelines.runtime.trigger_desk import TriggerDesk
 from pipelines.runtime.underway import Underway
 from pipelines.storage.store import Publication
@@ -72,7 +73,14 @@ class CheckpointHost:
             surroundings.post,
             surroundings.faults,
         )
-        self._keeper = PointKeeper(surroundings, points, self._files)
+        self._shared = SharedFilesHost(
+            surroundings.store,
+            surroundings.places.checkpoints,
+            surroundings.executor,
+            surroundings.owns_run,
+            points.newest_first(),
+        )
+        self._keeper = PointKeeper(surroundings, points, self._files, self._shared)
         self._commits = CommitWatch()
         self._attempt: AttemptHost | None = None
         self._underway: dict[CheckpointId, Underway] = {}  # oldest first
@@ -89,6 +97,7 @@ class CheckpointHost:
             SubtaskId(shape.uid, i) for shape in shapes for i in range(parallelism)
         )
         self._files.sweep(attempt.attempt, self._coordinator.next_id)
+        self._shared.sweep(attempt.attempt)
         self._triggers.on_running()
 
     def on_stopped(self, reason: CheckpointFailureReason, why: str) -> None:
@@ -113,6 +122,7 @@ class CheckpointHost:
 
     def on_run_ended(self, status: JobStatus) -> None:
         self._keeper.on_run_ended(status)
+        self._shared.sweep(self._around.fence.current)
 
     def on_source_finished(self) -> None:
         self._triggers.on_source_finished()
@@ -135,6 +145,8 @@ class CheckpointHost:
             phases = underway.on_acknowledged(message, self._around.clock.monotonic_ms())
             event = SubtaskAcknowledged(checkpoint_id=message.checkpoint_id, phases=phases)
             self._around.emit(event)
+        attempt = self._around.fence.current
+        self._shared.on_acknowledged(attempt, message.checkpoint_id, message.snapshot)
         self._carry_out(self._coordinator.on_acknowledged(message.checkpoint_id, message.snapshot))
 
     def on_declined(self, message: Declined) -> None:
@@ -197,8 +209,16 @@ class CheckpointHost:
                     savepoint_format=savepoint_format_of(effect.request),
                     is_final=effect.request.stops_run,
                     drains=effect.request.drains,
+                    confirmed_id=self._confirmed_id(),
                 )
             )
+
+    def _confirmed_id(self) -> CheckpointId:
+        """The newest complete checkpoint, unless it was found damaged since."""
+        confirmed_id = self._shared.confirmed_id
+        kept = [p.checkpoint_id for p in self.points.newest_first() if not p.is_claimed]
+        is_whole = confirmed_id == NO_CHECKPOINT or confirmed_id in kept
+        return confirmed_id if is_whole else BUILD_ON_NOTHING
 
     def _begun(self, effect: Inject) -> Underway:
         around, request = self._around, effect.request
@@ -212,6 +232,7 @@ class CheckpointHost:
             trigger_wall_ms=around.clock.wall_ms(),
         )
         self._underway[effect.checkpoint_id] = underway
+        self._shared.on_triggered(effect.checkpoint_id)
         around.emit(
             CheckpointTriggered(
                 checkpoint_id=effect.checkpoint_id,
@@ -247,6 +268,7 @@ class CheckpointHost:
             return
         self.last_completed_ms = around.clock.wall_ms()
         around.emit(underway.completed_event(underway.manifest, now_ms))
+        self._shared.on_completed(around.fence.current, underway.manifest)
         self._keeper.on_completed(underway)
         self._commits.on_completed(effect.checkpoint_id)
         self._announce(effect.checkpoint_id)
@@ -274,6 +296,7 @@ class CheckpointHost:
         )
         if self._attempt is not None:
             self._attempt.broadcast(Aborted(checkpoint_id=effect.checkpoint_id))
+        self._shared.on_aborted(self._around.fence.current, effect.checkpoint_id)
         if underway.is_ours:
             self._files.discard(self._around.fence.current, underway.location)
         self._listener.checkpoint_aborted(effect.request, f"{effect.reason} {effect.message}")

@@ -9,7 +9,7 @@ import msgspec
 from pipelines.domain.events import SubtaskSample
 from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.faults import Fault
-from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
+from pipelines.domain.ids import NO_CHECKPOINT, Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.settings import BarrierOptions, StateOptions
 from pipelines.domain.snapshots import Manifest, SubtaskSnapshot
@@ -142,6 +142,7 @@ class Inject(Message, frozen=True, kw_only=True):
     savepoint_format: SavepointFormat | None  # None: a checkpoint
     is_final: bool
     drains: bool = False
+    confirmed_id: CheckpointId = NO_CHECKPOINT  # what increments may build on, at the least
 
 
 class Completed(Message, frozen=True, kw_only=True):

@@ -95,7 +95,9 @@ def _restore_point(store: CheckpointStore, message: Deploy) -> RestorePoint | No
         return None
     manifest = message.restore_manifest or store.manifest(location)
     dropped, forgets = message.dropped_states, message.forgets_state
-    return RestorePoint(store, location, manifest, dropped, forgets_state=forgets)
+    return RestorePoint(
+        store, location, manifest, dropped, run_id=message.run_id, forgets_state=forgets
+    )
 
 
 @dataclass(frozen=True, slots=True)

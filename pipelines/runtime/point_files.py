@@ -15,8 +15,10 @@ from pipelines.domain.ids import Attempt, CheckpointId
 from pipelines.domain.places import SnapshotPlaces
 from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import CheckpointKind
+from pipelines.protocol.retention import RetainedPoint
 from pipelines.runtime.faults import Faults
 from pipelines.runtime.job_events import JobEvent, ManifestWritten
+from pipelines.runtime.shared_files import discard_claimed
 from pipelines.runtime.underway import Underway
 from pipelines.storage.store import CheckpointStore, Publication
 
@@ -60,6 +62,12 @@ class PointFiles:
         same = found == underway.manifest
         outcome = Publication.PUBLISHED if same else Publication.CONFLICT
         return ManifestWritten(attempt, underway.checkpoint_id, outcome)
+
+    def discard_retained(
+        self, attempt: Attempt, point: RetainedPoint, then: Callable[[], None]
+    ) -> None:
+        """Delete a point that retention has given up; `then` runs once it is gone."""
+        self._executor.submit(self._discard_retained, attempt, point, then)
 
     def discard(self, attempt: Attempt, location: str) -> None:
         """Many calls for one place that come before the first is served are one."""
@@ -119,3 +127,16 @@ class PointFiles:
     def _is_older(self, name: str, first_new_id: CheckpointId) -> bool:
         checkpoint_id = self._places.checkpoint_id_of(name)
         return checkpoint_id is not None and checkpoint_id < first_new_id
+
+    def _discard_retained(
+        self, attempt: Attempt, point: RetainedPoint, then: Callable[[], None]
+    ) -> None:
+        if not point.is_claimed:
+            self._discard(attempt, point.location)
+            then()
+            return
+        try:
+            if self._owns_run(attempt):
+                discard_claimed(self._store, point.location)
+        except (Retryable, Rejected, OSError) as error:
+            log.warning("%s could not be deleted: %s", point.location, error)

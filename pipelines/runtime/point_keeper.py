@@ -6,16 +6,22 @@ from pipelines.domain.status import CheckpointKind, JobStatus
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 from pipelines.runtime.checkpoint_surroundings import CheckpointSurroundings
 from pipelines.runtime.point_files import PointFiles
+from pipelines.runtime.shared_files import SharedFilesHost
 from pipelines.runtime.underway import Underway
 
 
 class PointKeeper:
     def __init__(
-        self, surroundings: CheckpointSurroundings, points: RetainedPoints, files: PointFiles
+        self,
+        surroundings: CheckpointSurroundings,
+        points: RetainedPoints,
+        files: PointFiles,
+        shared: SharedFilesHost,
     ) -> None:
         self._around = surroundings
         self._points = points
         self._files = files
+        self._shared = shared
 
     def on_completed(self, underway: Underway) -> None:
         is_savepoint = underway.kind is CheckpointKind.SAVEPOINT
@@ -30,8 +36,9 @@ class PointKeeper:
         self._give_up(self._points.on_run_ended(status, policy))
 
     def _give_up(self, points: list[RetainedPoint]) -> None:
+        attempt = self._around.fence.current
         for point in points:
-            self._files.discard(self._around.fence.current, point.location)
+            self._files.discard_retained(attempt, point, self._shared.on_discarded(attempt, point))
             self._around.emit(_discarded_event(point))
 
 

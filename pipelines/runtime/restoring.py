@@ -7,8 +7,10 @@ positions: a source is handed all of them and deals the splits itself.
 Source: Flink, `StateAssignmentOperation`.
 """
 
+import tempfile
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -17,13 +19,22 @@ import pyarrow as pa
 from pipelines.domain.elements import MIN_WATERMARK_MS
 from pipelines.domain.errors import CorruptSnapshot
 from pipelines.domain.graph import Vertex
-from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import KeyGroupRange, range_of
 from pipelines.domain.redistribution import Redistribution, Taken, taken_by
-from pipelines.domain.snapshots import Json, Manifest, OperatorSnapshot, StateHandle
+from pipelines.domain.snapshots import (
+    FileHandle,
+    Json,
+    Manifest,
+    OperatorSnapshot,
+    StateFormat,
+    StateHandle,
+)
 from pipelines.protocol.commit import Prepared
 from pipelines.runtime.in_flight import InFlightShare
 from pipelines.runtime.key_times import KeyTime
+from pipelines.state import stored_state
+from pipelines.state.backend import StoredDatabase
 from pipelines.storage.store import CheckpointStore
 
 
@@ -36,15 +47,24 @@ class StoredCommittables(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class RestoredOperator:
-    """`states` may be consumed once: (name, rows). Positions are those of all old subtasks."""
+    """`states` may be consumed once. Positions are those of all old subtasks."""
 
-    states: tuple[tuple[str, Iterable[pa.RecordBatch]], ...] = ()
+    states: tuple["RestoredState", ...] = ()
     operator_states: tuple[tuple[str, Iterable[pa.RecordBatch]], ...] = ()
     positions: tuple[Json, ...] = ()
     prepared: tuple[Prepared, ...] = ()
     counters: tuple[tuple[str, int], ...] = ()
     watermark_ms: int | None = None  # the least of all old subtasks
     key_times_ms: tuple[KeyTime, ...] = ()  # of all old subtasks
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredState:
+    """One state of one old subtask: its rows, and the database that holds them, if one does."""
+
+    name: str
+    rows: Iterable[pa.RecordBatch]
+    database: StoredDatabase | None = None
 
 
 NOTHING = RestoredOperator()
@@ -65,13 +85,16 @@ class RestorePoint:
         manifest: Manifest,
         dropped_states: Collection[tuple[Uid, str]] = (),
         *,
+        run_id: RunId | None = None,
         forgets_state: bool = False,
     ) -> None:
+        """`run_id`: the run that restores; files of its own points may be referred to again."""
         self._store = store
         self._location = location
         self._manifest = manifest
         self._dropped = frozenset(dropped_states)
         self._forgets_state = forgets_state
+        self._is_own = manifest.run_id == run_id
 
     def share_of(
         self, uid: Uid, subtask: int, parallelism: int, key_groups: KeyGroupRange
@@ -82,7 +105,7 @@ class RestorePoint:
         known = [watermark for watermark in watermarks if watermark is not None]
         forgets = self._forgets_state
         return RestoredOperator(
-            states=() if forgets else tuple(self._rows(uid, old, key_groups)),
+            states=() if forgets else tuple(self._states(uid, old, key_groups)),
             operator_states=(
                 () if forgets else tuple(self._operator_rows(uid, old, subtask, parallelism))
             ),
@@ -122,14 +145,23 @@ class RestorePoint:
             if operator.uid == uid
         ]
 
-    def _rows(
+    def _states(
         self, uid: Uid, old: list[tuple[int, OperatorSnapshot]], key_groups: KeyGroupRange
-    ) -> Iterator[tuple[str, Iterable[pa.RecordBatch]]]:
+    ) -> Iterator[RestoredState]:
         for _, snapshot in old:
             for state in snapshot.states:
                 is_wanted = state.redistribution is None and (uid, state.state) not in self._dropped
                 if is_wanted and state.key_group_range.overlaps(key_groups):
-                    yield state.state, rows_of(self._store, self._location, state)
+                    is_database = state.format is StateFormat.ROCKSDB
+                    database = StoredDatabase(state, self._fetch, self._is_own)
+                    yield RestoredState(
+                        state.state,
+                        rows_of(self._store, self._location, state, key_groups),
+                        database if is_database else None,
+                    )
+
+    def _fetch(self, file: FileHandle, target: Path) -> None:
+        self._store.fetch(self._location, file, target)
 
     def _operator_rows(
         self, uid: Uid, old: list[tuple[int, OperatorSnapshot]], subtask: int, parallelism: int
@@ -155,18 +187,35 @@ class RestorePoint:
         return found
 
 
-def rows_of(store: CheckpointStore, location: str, state: StateHandle) -> Iterator[pa.RecordBatch]:
-    """All rows of one subtask's state, and no more than it says that it has.
+def rows_of(
+    store: CheckpointStore,
+    location: str,
+    state: StateHandle,
+    key_groups: KeyGroupRange | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """All rows of one subtask's state, or at least those of some key groups; and no more than it
+    says that it has.
 
     Raises CorruptSnapshot, naming the file.
     """
+    own = state.key_group_range
+    groups = key_groups or own
     left = state.rows
-    for batch in store.read_batches(location, state.file):
-        left -= batch.num_rows
-        if left < 0:
-            break
-        yield batch
-    if left != 0:
+    with tempfile.TemporaryDirectory(prefix="ftdash-restore-") as scratch:
+        batches = stored_state.rows_of(
+            state,
+            lambda file: store.read_batches(location, file),
+            lambda file, target: store.fetch(location, file, target),
+            groups,
+            Path(scratch) / "db",
+        )
+        for batch in batches:
+            left -= batch.num_rows
+            if left < 0:
+                break
+            yield batch
+    is_part = state.format is StateFormat.ROCKSDB and groups != own
+    if left < 0 or (left and not is_part):
         raise CorruptSnapshot(
             f"{state.file.name} does not hold the {state.rows} rows that the manifest in"
             f" {location} says."

@@ -215,6 +215,7 @@ class SlotHost:
             is_savepoint=message.savepoint_format is not None,
             is_native=message.savepoint_format is SavepointFormat.NATIVE,
             is_final=message.is_final,
+            confirmed_id=message.confirmed_id,
         )
         for subtask in self._deployed().sources:
             subtask.mailbox.post(InjectBarrier(barrier, message.drains))

@@ -6,6 +6,7 @@ Follows the settings; the backends themselves are the package `state`.
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pipelines.domain.errors import Rejected
@@ -29,10 +30,12 @@ def state_backends(options: StateOptions, label: str) -> StateBackends:
     """`label` names the slot in its directory. Raises Rejected when that cannot be made."""
     match options.backend:
         case StateBackendType.HASHMAP:
-            return StateBackends(HashMapBackend, lambda: None)
+            create = partial(HashMapBackend, is_incremental=options.is_incremental)
+            return StateBackends(create, lambda: None)
         case StateBackendType.ROCKSDB:
             directory = _directory(options.rocksdb_directory, label)
-            slot = RocksDbSlot(directory, SlotMemory(options.rocksdb_memory_bytes))
+            memory = SlotMemory(options.rocksdb_memory_bytes)
+            slot = RocksDbSlot(directory, memory, options.is_incremental)
             return StateBackends(slot, directory.close)
 
 

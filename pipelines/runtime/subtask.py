@@ -278,7 +278,7 @@ class Subtask(threading.Thread):
         watermark_ms = self._feed.watermark_ms()
         cut = SubtaskCut(
             self.place,
-            self.chain.cut(barrier.checkpoint_id),
+            self.chain.cut(barrier),
             self._feed.positions(),
             watermark_ms,
             self.chain.key_times_ms(watermark_ms),
@@ -311,12 +311,16 @@ class Subtask(threading.Thread):
         if location is None:
             return  # nobody waits for it any more
         is_canonical = barrier.is_savepoint and not barrier.is_native
-        snapshot = self._snapshots.write(
-            gathered.cut, location, open_format=is_canonical, in_flight=gathered.in_flight
+        written = self._snapshots.write(
+            gathered.cut,
+            checkpoint_id,
+            location,
+            open_format=is_canonical,
+            in_flight=gathered.in_flight,
         )
+        snapshot = written.snapshot
         self.reporter.reach(FaultPoint.UPLOADED)
         now_ms = self.clock.monotonic_ms()
-        size = snapshot_bytes(snapshot)
         phases = SubtaskPhases(
             vertex=self.place.vertex.uid,
             subtask=self.place.subtask,
@@ -325,8 +329,8 @@ class Subtask(threading.Thread):
             sync_ms=gathered.sync_ms,
             async_ms=now_ms - gathered.cut_ms,
             acknowledged_ms=0.0,  # the coordinator fills this in, on its own clock
-            state_bytes=size,
-            uploaded_bytes=size + snapshot.in_flight_bytes,
+            state_bytes=snapshot_bytes(snapshot),
+            uploaded_bytes=written.uploaded_bytes,
             is_unaligned=gathered.is_unaligned,
             persisted_bytes=snapshot.in_flight_bytes,
             channels=gathered.channels,
@@ -342,6 +346,7 @@ class Subtask(threading.Thread):
                 self._feed.on_injected(replace(barrier, overtakes=overtakes), self)
             case CheckpointCompleted(checkpoint_id):
                 self._completed_id = max(self._completed_id, checkpoint_id)
+                self.chain.on_completed(checkpoint_id)
                 self._commit(checkpoint_id)
                 if self.chain.has_sinks:
                     self.reporter.committed(self.place, checkpoint_id)
@@ -349,6 +354,7 @@ class Subtask(threading.Thread):
             case CheckpointAborted(checkpoint_id):
                 if self._final_id == checkpoint_id:
                     self._final_id = None
+                self.chain.on_aborted(checkpoint_id)
                 self._feed.on_aborted(checkpoint_id, self)
                 self.give_up(checkpoint_id)
 

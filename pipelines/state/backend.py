@@ -7,15 +7,18 @@ the frozen rows while the operator goes on writing. Nothing is ever unpickled.
 Source: Flink's `KeyedStateBackend` and `AsyncSnapshotStrategy`; the vectorised shape is ours.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pipelines.domain.ids import CheckpointId
 from pipelines.domain.key_groups import KeyGroupRange
+from pipelines.domain.snapshots import FileHandle, StateFormat, StateHandle, StatePart
 
 KEY_GROUP_COLUMN = "__key_group"
 """Added to every snapshot batch: uint16, the key group of the row."""
@@ -147,7 +150,44 @@ class FrozenState:
     kind: str  # "table" or "batches", or a `Redistribution`
     schema: pa.Schema
     rows: int
-    batches: Iterator[pa.RecordBatch]
+    batches: Iterator[pa.RecordBatch]  # none, if there is an increment instead
+    increment: "Increment | None" = None
+
+
+class IncrementFiles(Protocol):
+    """Where one state writes its increment; names are made unique from `label`."""
+
+    def write_rows(
+        self, label: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+    ) -> FileHandle:
+        """A file of rows that later checkpoints may refer to."""
+        ...
+
+    def copy(self, label: str, path: Path, *, is_shared: bool) -> FileHandle:
+        """A file of the local disk, as it is."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoredIncrement:
+    format: StateFormat
+    file: FileHandle
+    parts: tuple[StatePart, ...]
+
+
+class Increment(Protocol):
+    """What one state has to write for a checkpoint; may be used once, from any thread."""
+
+    def write(self, files: IncrementFiles) -> StoredIncrement: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDatabase:
+    """One state of a snapshot whose files are a database. `fetch` copies one of them."""
+
+    handle: StateHandle
+    fetch: Callable[[FileHandle, Path], None]
+    is_own: bool  # of this run, so that its files may be referred to again
 
 
 class StateBackend(Protocol):
@@ -163,6 +203,24 @@ class StateBackend(Protocol):
         """Freeze all states as they are now. Constant time: no row is copied here.
 
         A second cut may come before the first was consumed; both stay correct.
+        """
+        ...
+
+    def cut_increment(
+        self, checkpoint_id: CheckpointId, confirmed_id: CheckpointId
+    ) -> list[FrozenState]:
+        """`cut` for a checkpoint: a backend that can hands out what has changed since one that is
+        complete. All up to `confirmed_id` are complete, whether or not it has been told."""
+        ...
+
+    def on_checkpoint_completed(self, checkpoint_id: CheckpointId) -> None: ...
+
+    def on_checkpoint_aborted(self, checkpoint_id: CheckpointId) -> None: ...
+
+    def adopt(self, database: "StoredDatabase") -> bool:
+        """Take the database of a snapshot over as it is, into a declared state that is empty.
+
+        False: it does not fit as it is, and its rows are to be restored one by one.
         """
         ...
 

@@ -4,7 +4,7 @@ Small batches are merged as they come, so that a namespace of n rows holds about
 them and a cut, which copies the list of batches but no row, stays cheap.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,6 +60,9 @@ class HashMapBatchList:
 
     def namespaces_at_most(self, bound: int) -> list[int]:
         return sorted(namespace for namespace in self._batches if namespace <= bound)
+
+    def batches_by_namespace(self) -> Iterable[tuple[int, list[pa.RecordBatch]]]:
+        return self._batches.items()
 
     def namespaces(self) -> list[int]:
         return sorted(self._batches)

@@ -144,6 +144,10 @@ def segment_count(length: int) -> int:
     return -(-length // SEGMENT_ROWS)
 
 
+def first_row(segment: int) -> int:
+    return segment << SEGMENT_BITS
+
+
 def segment_of(flags: npt.NDArray[np.bool_], segment: int, length: int) -> npt.NDArray[np.bool_]:
     """The flags of one segment's rows below `length`; what `flags` does not reach is False."""
     first = segment << SEGMENT_BITS

@@ -9,14 +9,25 @@ import pyarrow as pa
 
 from pipelines.state.arrow_types import to_arrow
 from pipelines.state.backend import KEY_GROUP_COLUMN, TableDescriptor
-from pipelines.state.columns import FrozenColumn, segment_count, segment_of
+from pipelines.state.columns import FrozenColumn, first_row, segment_count, segment_of
 from pipelines.state.key_columns import FrozenArrays
+
+ROW_COLUMN = "__row"
+"""In an increment: the number of the row in the table."""
+
+DELETED_COLUMN = "__deleted"
+"""In an increment: the row is gone, its other columns are null."""
 
 Mask = npt.NDArray[np.bool_]
 
 
 def snapshot_schema(descriptor: TableDescriptor) -> pa.Schema:
     return pa.schema([*descriptor.key, *descriptor.value, (KEY_GROUP_COLUMN, pa.uint16())])
+
+
+def increment_schema(schema: pa.Schema) -> pa.Schema:
+    """The rows of a snapshot, and what tells them apart between several files."""
+    return pa.schema([*schema, (ROW_COLUMN, pa.int64()), (DELETED_COLUMN, pa.bool_())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +44,40 @@ class FrozenTable:
 
         Dropping the iterator ends the saving of pre-images for it.
         """
-        for segment in range(segment_count(self.length)):
-            wanted = None if only is None else segment_of(only, segment, self.length)
-            if wanted is not None and not wanted.any():
-                continue
-            live = self.live.take(segment)
-            if wanted is not None:
-                live = live & wanted
-            picked = slice(None) if live.all() else np.flatnonzero(live)
-            arrays = [column.take(segment, picked) for column in (*self.keys, *self.values)]
-            arrays.append(to_arrow(self.groups.take(segment)[picked], pa.uint16()))
+        for segment, live, wanted in self._segments(only):
+            kept = live if wanted is None else live & wanted
+            arrays = self._taken(segment, kept)
             if len(arrays[0]):
                 yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def increment(self, only: Mask | None) -> Iterator[pa.RecordBatch]:
+        """The rows that `only` flags, deleted ones as tombstones; None: all live rows."""
+        schema = increment_schema(self.schema)
+        for segment, live, wanted in self._segments(only):
+            kept = live if wanted is None else live & wanted
+            gone = np.flatnonzero(wanted & ~live) if wanted is not None else _NO_ROWS
+            tombstones = [pa.nulls(len(gone), column_type) for column_type in self.schema.types]
+            taken = zip(self._taken(segment, kept), tombstones, strict=True)
+            arrays = [pa.concat_arrays(pair) if len(gone) else pair[0] for pair in taken]
+            rows = first_row(segment) + np.concatenate([np.flatnonzero(kept), gone])
+            is_deleted = np.arange(len(rows)) >= len(rows) - len(gone)
+            arrays += [pa.array(rows, pa.int64()), pa.array(is_deleted)]
+            if len(rows):
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _segments(self, only: Mask | None) -> Iterator[tuple[int, Mask, Mask | None]]:
+        """Number, live rows and wanted rows of each segment of which anything is wanted."""
+        for segment in range(segment_count(self.length)):
+            wanted = None if only is None else segment_of(only, segment, self.length)
+            if wanted is None or wanted.any():
+                live = self.live.take(segment).astype(np.bool_, copy=False)
+                yield segment, live, wanted
+
+    def _taken(self, segment: int, kept: Mask) -> list[pa.Array]:
+        picked = slice(None) if kept.all() else np.flatnonzero(kept)
+        arrays = [column.take(segment, picked) for column in (*self.keys, *self.values)]
+        arrays.append(to_arrow(self.groups.take(segment)[picked], pa.uint16()))
+        return arrays
+
+
+_NO_ROWS = np.empty(0, np.int64)

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.domain.errors import Rejected
+from pipelines.domain.ids import CheckpointId
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.state import batch_list, frozen_table
 from pipelines.state.backend import (
@@ -19,6 +20,7 @@ from pipelines.state.backend import (
     BatchList,
     BatchListDescriptor,
     FrozenState,
+    StoredDatabase,
     Table,
     TableDescriptor,
 )
@@ -57,6 +59,23 @@ class KeptBatchList(BatchList, Protocol):
     def freeze(self) -> FrozenState: ...
 
 
+class IncrementalState(Protocol):
+    """A state that can hand out what has changed since an earlier checkpoint."""
+
+    @property
+    def log(self) -> "IncrementNotices": ...
+
+    def freeze_increment(
+        self, checkpoint_id: CheckpointId, confirmed_id: CheckpointId
+    ) -> FrozenState: ...
+
+
+class IncrementNotices(Protocol):
+    def on_completed(self, checkpoint_id: CheckpointId) -> None: ...
+
+    def on_aborted(self, checkpoint_id: CheckpointId) -> None: ...
+
+
 class KeyedBackend:
     """Implements `StateBackend`; a backend says how a table and a batch list are made."""
 
@@ -65,8 +84,11 @@ class KeyedBackend:
         key_groups: KeyGroupRange,
         max_parallelism: int,
         *,
+        is_incremental: bool = False,
         hash_keys: HashKeys = key_hashes,
     ) -> None:
+        self._is_incremental = is_incremental
+        self._incremental: dict[str, IncrementalState] = {}  # by name
         self._key_groups = key_groups
         self._max_parallelism = max_parallelism
         self._hash_keys = hash_keys
@@ -100,6 +122,28 @@ class KeyedBackend:
 
     def cut(self) -> list[FrozenState]:
         return [state.freeze() for state in self._states.values()]
+
+    def cut_increment(
+        self, checkpoint_id: CheckpointId, confirmed_id: CheckpointId
+    ) -> list[FrozenState]:
+        return [
+            self._incremental[name].freeze_increment(checkpoint_id, confirmed_id)
+            if name in self._incremental
+            else state.freeze()
+            for name, state in self._states.items()
+        ]
+
+    def on_checkpoint_completed(self, checkpoint_id: CheckpointId) -> None:
+        for state in self._incremental.values():
+            state.log.on_completed(checkpoint_id)
+
+    def on_checkpoint_aborted(self, checkpoint_id: CheckpointId) -> None:
+        for state in self._incremental.values():
+            state.log.on_aborted(checkpoint_id)
+
+    def adopt(self, database: StoredDatabase) -> bool:
+        """There is no database here that could take its place."""
+        return False
 
     def restore(self, state: str, batches: Iterable[pa.RecordBatch]) -> None:
         target = self._states.get(state)

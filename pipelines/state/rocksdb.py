@@ -6,16 +6,20 @@ One database per state, below the working directory of the slot. The states them
 Source: Flink's `EmbeddedRocksDBStateBackend`.
 """
 
+import shutil
 from dataclasses import dataclass
+from pathlib import Path
 
 from pipelines.domain.key_groups import KeyGroupRange
-from pipelines.state.backend import BatchListDescriptor, TableDescriptor
+from pipelines.state.backend import BatchListDescriptor, StoredDatabase, TableDescriptor
+from pipelines.state.evolution import snapshot_schema
 from pipelines.state.hashing import key_hashes
 from pipelines.state.keyed_backend import KeptBatchList, KeptTable, KeyedBackend
 from pipelines.state.memory_share import SlotMemory
 from pipelines.state.rocksdb_batch_list import RocksDbBatchList
 from pipelines.state.rocksdb_table import RocksDbTable
 from pipelines.state.sorted_files import SortedFiles
+from pipelines.state.stored_database import fetch_database, reusable_files, row_schema
 from pipelines.state.table import HashKeys
 from pipelines.state.working_directory import WorkingDirectory
 
@@ -26,6 +30,7 @@ class RocksDbSlot:
 
     directory: WorkingDirectory
     memory: SlotMemory
+    is_incremental: bool = False
 
     def __call__(self, key_groups: KeyGroupRange, max_parallelism: int) -> "RocksDbBackend":
         return RocksDbBackend(key_groups, max_parallelism, slot=self)
@@ -40,19 +45,34 @@ class RocksDbBackend(KeyedBackend):
         slot: RocksDbSlot,
         hash_keys: HashKeys = key_hashes,
     ) -> None:
-        super().__init__(key_groups, max_parallelism, hash_keys=hash_keys)
+        super().__init__(
+            key_groups, max_parallelism, is_incremental=slot.is_incremental, hash_keys=hash_keys
+        )
         self._slot = slot
-        self._on_disk: list[RocksDbTable | RocksDbBatchList] = []
+        self._by_name: dict[str, RocksDbTable | RocksDbBatchList] = {}
+
+    def adopt(self, database: StoredDatabase) -> bool:
+        state = self._by_name.get(database.handle.state)
+        if state is None or len(state) or database.handle.key_group_range != self._key_groups:
+            return False
+        directory = self._slot.directory.fresh("db")
+        fetch_database(database, directory)
+        if row_schema(directory).snapshot != snapshot_schema(state.descriptor):
+            shutil.rmtree(directory)
+            return False
+        files = SortedFiles(directory, self._slot.memory.cache)
+        state.adopt(files, database.handle.rows, reusable_files(database))
+        return True
 
     def settle(self) -> None:
-        for state in self._on_disk:
+        for state in self._by_name.values():
             state.settle()
 
     def close(self) -> None:
         """Idempotent. The states cannot be used any more."""
-        for state in self._on_disk:
+        for state in self._by_name.values():
             state.close()
-        self._on_disk = []
+        self._by_name = {}
 
     def _new_table(self, descriptor: TableDescriptor) -> KeptTable:
         table = RocksDbTable(
@@ -62,16 +82,30 @@ class RocksDbBackend(KeyedBackend):
             self._hash_keys,
             self._files(),
             self._slot.memory,
+            self._scratch,
         )
-        self._on_disk.append(table)
+        self._note(descriptor.name, table)
         return table
 
     def _new_batch_list(self, descriptor: BatchListDescriptor) -> KeptBatchList:
         batches = RocksDbBatchList(
-            descriptor, self._max_parallelism, self._hash_keys, self._files(), self._slot.memory
+            descriptor,
+            self._max_parallelism,
+            self._hash_keys,
+            self._files(),
+            self._slot.memory,
+            self._scratch,
         )
-        self._on_disk.append(batches)
+        self._note(descriptor.name, batches)
         return batches
+
+    def _note(self, name: str, state: RocksDbTable | RocksDbBatchList) -> None:
+        self._by_name[name] = state
+        if self._is_incremental:
+            self._incremental[name] = state
+
+    def _scratch(self) -> Path:
+        return self._slot.directory.fresh("cut")
 
     def _files(self) -> SortedFiles:
         return SortedFiles(self._slot.directory.fresh("db"), self._slot.memory.cache)

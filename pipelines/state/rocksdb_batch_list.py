@@ -1,30 +1,36 @@
 """One batch list of the RocksDB backend: rows on disk by namespace, and in memory what is newer.
 
-Every batch is one entry, an Arrow stream under its namespace and a number that grows with each
-append, so that the order of the keys is the order of arrival. Which entries a namespace has is
-known in memory.
+Every batch is one entry (`batch_entries`). Which entries a namespace has is known in memory.
 """
 
-import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 
 from pipelines.domain.errors import check
+from pipelines.domain.ids import CheckpointId
 from pipelines.state.backend import BatchListDescriptor, FrozenState
+from pipelines.state.batch_entries import (
+    Entry,
+    decoded_batch,
+    decoded_entry,
+    decoded_namespace,
+    encoded_batch,
+    encoded_entry,
+)
 from pipelines.state.batch_list import HashMapBatchList, snapshot_schema, with_namespace
+from pipelines.state.database_increment import DatabaseIncrement, LinkedFiles, Reusable
 from pipelines.state.flushes import CutReader, Flush, Flushes, SortedRows
 from pipelines.state.hashing import KeyGroups
+from pipelines.state.increment_log import IncrementLog
 from pipelines.state.memory_share import SlotMemory
 from pipelines.state.sorted_files import SortedFiles
 from pipelines.state.table import HashKeys
 
-_KEY = struct.Struct(">QQ")
-_SIGN = 1 << 63  # makes negative namespaces sort below positive ones
-
-Entry = tuple[int, int]
-"""Namespace and number of one stored batch."""
+Content = tuple[pa.RecordBatch, KeyGroups] | None
+"""None: the entry is removed."""
 
 
 @dataclass(slots=True)
@@ -44,11 +50,14 @@ class RocksDbBatchList:
         hash_keys: HashKeys,
         files: SortedFiles,
         memory: SlotMemory,
+        scratch: Callable[[], Path],
     ) -> None:
         self._descriptor = descriptor
         self._newer = HashMapBatchList(descriptor, max_parallelism, hash_keys)
         self._files = files
         self._memory = memory
+        self._scratch = scratch
+        self.log: IncrementLog[Reusable] = IncrementLog()
         self._flushes = Flushes(files)
         self._last_flush: Flush | None = None
         self._stored: dict[int, _Stored] = {}
@@ -92,32 +101,67 @@ class RocksDbBatchList:
 
     def freeze(self) -> FrozenState:
         rows = len(self)
-        reader = _Scan(self)
+        reader = _Scan()
         flush = self._cut(reader)
         schema = snapshot_schema(self._descriptor)
         batches = reader.batches(self._flushes, flush)
         return FrozenState(self._descriptor.name, "batches", schema, rows, batches)
 
+    def freeze_increment(
+        self, checkpoint_id: CheckpointId, confirmed_id: CheckpointId
+    ) -> FrozenState:
+        rows = len(self)
+        links = LinkedFiles(self._scratch())
+        schema = snapshot_schema(self._descriptor)
+        if not rows:
+            self.log.on_written(checkpoint_id, None)
+        increment = DatabaseIncrement(
+            self._flushes,
+            self._cut(links),
+            links,
+            schema,
+            0,
+            self.log.base(confirmed_id) or {},
+            lambda files: self.log.on_written(checkpoint_id, files),
+        )
+        return FrozenState(self._descriptor.name, "batches", schema, rows, iter(()), increment)
+
+    def adopt(self, files: SortedFiles, rows: int, reusable: Reusable) -> None:
+        """Go on with the database of a snapshot, which holds `rows` rows of own key groups."""
+        check(len(self) == 0, "only an empty list takes a database over", rows=len(self))
+        self._files.close()
+        self._files, self._flushes = files, Flushes(files)
+        self.log = IncrementLog(reusable)
+        for key, content in files.scan():
+            entry = decoded_entry(key)
+            self._note(entry, decoded_batch(content)[0])
+            self._next_number = max(self._next_number, entry[1])
+        check(len(self) == rows, "a list has the rows that its snapshot names", rows=rows)
+
+    def _note(self, entry: Entry, batch: pa.RecordBatch) -> None:
+        stored = self._stored.setdefault(entry[0], _Stored([], 0, 0))
+        stored.entries.append(entry)
+        stored.rows += batch.num_rows
+        stored.bytes += batch.nbytes
+
     def _read(self, entries: list[Entry]) -> list[pa.RecordBatch]:
         if self._last_flush is not None:
             self._flushes.run_until(self._last_flush)
         self._removed += entries
-        found = self._files.get([_encoded(entry) for entry in entries])
+        found = self._files.get([encoded_entry(entry) for entry in entries])
         check(None not in found, "a stored batch is found", state=self._descriptor.name)
-        return [decoded_batch(content) for content in found if content is not None]
+        return [decoded_batch(content)[0] for content in found if content is not None]
 
     def _cut(self, reader: CutReader | None) -> Flush:
         """Note what was appended and removed since the last cut; somebody will write it."""
-        entries: dict[Entry, pa.RecordBatch | None] = dict.fromkeys(self._removed)
+        entries: dict[Entry, Content] = dict.fromkeys(self._removed)
         self._removed = []
         for namespace in self._newer.namespaces():
-            stored = self._stored.setdefault(namespace, _Stored([], 0, 0))
             for batch in self._newer.pop(namespace):
                 self._next_number += 1
-                entries[namespace, self._next_number] = batch
-                stored.entries.append((namespace, self._next_number))
-                stored.rows += batch.num_rows
-                stored.bytes += batch.nbytes
+                groups = self.key_groups_of(batch)
+                entries[namespace, self._next_number] = (batch, groups)
+                self._note((namespace, self._next_number), batch)
         flush = Flush(lambda: lambda: _sorted(entries), reader)
         self._flushes.add(flush)
         self._last_flush = flush
@@ -127,8 +171,7 @@ class RocksDbBatchList:
 class _Scan:
     """Reads the whole list as it was at one cut."""
 
-    def __init__(self, origin: RocksDbBatchList) -> None:
-        self._origin = origin
+    def __init__(self) -> None:
         self._rows: Iterator[tuple[bytes, bytes]] = iter(())
 
     def on_flushed(self, files: SortedFiles) -> None:
@@ -137,34 +180,11 @@ class _Scan:
     def batches(self, flushes: Flushes, flush: Flush) -> Iterator[pa.RecordBatch]:
         flushes.run_until(flush)
         for key, content in self._rows:
-            batch = decoded_batch(content)
-            groups = self._origin.key_groups_of(batch)
-            yield with_namespace(batch, decoded_namespace(key), groups)
+            batch, groups = decoded_batch(content)
+            yield with_namespace(batch, decoded_namespace(key), groups.to_numpy())
 
 
-def decoded_namespace(key: bytes) -> int:
-    return int(_KEY.unpack(key)[0]) - _SIGN
-
-
-def decoded_batch(content: bytes) -> pa.RecordBatch:
-    with pa.ipc.open_stream(content) as stream:
-        return stream.read_next_batch()
-
-
-def _encoded(entry: Entry) -> bytes:
-    namespace, number = entry
-    return _KEY.pack(namespace + _SIGN, number)
-
-
-def _sorted(entries: dict[Entry, pa.RecordBatch | None]) -> SortedRows:
+def _sorted(entries: dict[Entry, Content]) -> SortedRows:
     for entry in sorted(entries):
-        batch = entries[entry]
-        yield _encoded(entry), None if batch is None else _stream_of(batch)
-
-
-def _stream_of(batch: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as stream:
-        stream.write_batch(batch)
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
+        content = entries[entry]
+        yield encoded_entry(entry), None if content is None else encoded_batch(*content)

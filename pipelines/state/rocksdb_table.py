@@ -8,32 +8,37 @@ lies in memory is `table`, what lies on disk `sorted_files`.
 Source: Flink's `RocksDBKeyedStateBackend`; the vectorised working set is ours.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from pipelines.domain.errors import check
+from pipelines.domain.ids import CheckpointId
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.state.arrow_types import as_integers, decoded
 from pipelines.state.backend import (
-    KEY_GROUP_COLUMN,
     NO_ROW,
     FrozenState,
     Rows,
     ScanPosition,
     TableDescriptor,
 )
+from pipelines.state.database_increment import DatabaseIncrement, LinkedFiles, Reusable
 from pipelines.state.dirty_rows import DirtyRows, Mask
-from pipelines.state.flushes import CutReader, Flush, Flushes, SortedRows
+from pipelines.state.flushes import CutReader, Flush, Flushes
 from pipelines.state.frozen_table import FrozenTable, snapshot_schema
 from pipelines.state.hashing import KeyGroups, is_integer_like
+from pipelines.state.increment_log import IncrementLog
 from pipelines.state.memory_share import SlotMemory
-from pipelines.state.row_codec import Packed, RowCodec, bytes_list, sort_order, take
+from pipelines.state.row_codec import RowCodec, bytes_list
 from pipelines.state.sorted_files import SortedFiles
+from pipelines.state.sorted_table_rows import SortedTableRows
+from pipelines.state.stored_database import decoded_rows
 from pipelines.state.table import HashKeys, HashMapTable
 
 ORIGIN = "__origin"
@@ -58,6 +63,7 @@ class RocksDbTable:
         hash_keys: HashKeys,
         files: SortedFiles,
         memory: SlotMemory,
+        scratch: Callable[[], Path],
     ) -> None:
         working = replace(
             descriptor,
@@ -68,6 +74,8 @@ class RocksDbTable:
         self._working = HashMapTable(working, own_groups, max_parallelism, hash_keys)
         self._files = files
         self._memory = memory
+        self._scratch = scratch
+        self.log: IncrementLog[Reusable] = IncrementLog()
         self._flushes = Flushes(files)
         self._key_codec = RowCodec(descriptor.key, with_group=True)
         self._value_codec = RowCodec(descriptor.value, with_group=False)
@@ -175,11 +183,39 @@ class RocksDbTable:
         self._files.close()
 
     def freeze(self) -> FrozenState:
-        reader = _Scan(self._descriptor, self._key_codec, self._value_codec)
+        reader = _Scan(self._key_codec, self._value_codec)
         flush = self._cut(reader)
         batches = reader.batches(self._flushes, flush)
         schema = snapshot_schema(self._descriptor)
         return FrozenState(self._descriptor.name, "table", schema, self._count, batches)
+
+    def freeze_increment(
+        self, checkpoint_id: CheckpointId, confirmed_id: CheckpointId
+    ) -> FrozenState:
+        links = LinkedFiles(self._scratch())
+        schema = snapshot_schema(self._descriptor)
+        if not self._count:
+            self.log.on_written(checkpoint_id, None)
+        increment = DatabaseIncrement(
+            self._flushes,
+            self._cut(links),
+            links,
+            schema,
+            len(self._descriptor.key),
+            self.log.base(confirmed_id) or {},
+            lambda files: self.log.on_written(checkpoint_id, files),
+        )
+        name = self._descriptor.name
+        return FrozenState(name, "table", schema, self._count, iter(()), increment)
+
+    def adopt(self, files: SortedFiles, rows: int, reusable: Reusable) -> None:
+        """Go on with the database of a snapshot, which holds `rows` rows of own key groups."""
+        check(self._count == 0, "only an empty table takes a database over", rows=self._count)
+        self._files.close()
+        self._files, self._flushes = files, Flushes(files)
+        self.log = IncrementLog(reusable)
+        self._count = self._on_disk_only = rows
+        self._least = dict.fromkeys(self._least, _SMALLEST)  # nothing is known of these rows
 
     def _known_rows(self, keys: pa.RecordBatch) -> Rows:
         """Rows of the keys, also of those that are deleted but still in memory."""
@@ -271,8 +307,12 @@ class RocksDbTable:
         self._epoch += 1
         return flush
 
-    def _sorted(self, frozen: FrozenTable, dirty: Mask) -> "SortedTableRows":
-        return SortedTableRows.of(frozen, dirty, self._key_codec, self._value_codec)
+    def _sorted(self, frozen: FrozenTable, dirty: Mask) -> SortedTableRows:
+        batches = frozen.batches(dirty)
+        rows = pa.Table.from_batches(batches, frozen.schema).combine_chunks().to_batches()
+        changed = rows[0] if rows else pa.RecordBatch.from_pylist([], schema=frozen.schema)
+        is_deleted = changed.column(ORIGIN).to_numpy() < STORED
+        return SortedTableRows.of(changed, is_deleted, self._key_codec, self._value_codec)
 
     def _forget_deleted(self) -> None:
         """Rows whose deletion the database has taken over leave the memory."""
@@ -323,46 +363,13 @@ class RocksDbTable:
 
 
 _LARGEST = int(np.iinfo(np.int64).max)
-
-
-class SortedTableRows:
-    """The changed rows of a cut, encoded and in order; can be read repeatedly."""
-
-    def __init__(self, keys: Packed, values: Packed, gone: Mask) -> None:
-        self._keys = keys
-        self._values = values
-        self._gone = gone
-
-    @classmethod
-    def of(
-        cls, frozen: FrozenTable, dirty: Mask, key_codec: RowCodec, value_codec: RowCodec
-    ) -> "SortedTableRows":
-        table = pa.Table.from_batches(frozen.batches(dirty), frozen.schema).combine_chunks()
-        batches = table.to_batches()
-        rows = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=frozen.schema)
-        groups = rows.column(KEY_GROUP_COLUMN).to_numpy()
-        count = rows.num_rows
-        keys = key_codec.encode(rows.select(key_codec.schema.names).columns, count, groups)
-        values = value_codec.encode(rows.select(value_codec.schema.names).columns, count)
-        order = sort_order(keys)
-        gone = rows.column(ORIGIN).to_numpy() < STORED
-        return cls(take(keys, order), take(values, order), gone[order])
-
-    def __call__(self) -> SortedRows:
-        for start in range(0, len(self._gone), SCAN_ROWS):
-            part = slice(start, start + SCAN_ROWS)
-            keys, values = bytes_list(self._keys[part]), bytes_list(self._values[part])
-            for key, value, gone in zip(keys, values, self._gone[part].tolist(), strict=True):
-                yield key, None if gone else value
+_SMALLEST = int(np.iinfo(np.int64).min)
 
 
 class _Scan:
     """Reads the whole table as it was at one cut."""
 
-    def __init__(
-        self, descriptor: TableDescriptor, key_codec: RowCodec, value_codec: RowCodec
-    ) -> None:
-        self._schema = snapshot_schema(descriptor)
+    def __init__(self, key_codec: RowCodec, value_codec: RowCodec) -> None:
         self._key_codec = key_codec
         self._value_codec = value_codec
         self._rows: Iterator[tuple[bytes, bytes]] = iter(())
@@ -372,18 +379,4 @@ class _Scan:
 
     def batches(self, flushes: Flushes, flush: Flush) -> Iterator[pa.RecordBatch]:
         flushes.run_until(flush)
-        yield from decoded_rows(self._rows, self._schema, self._key_codec, self._value_codec)
-
-
-def decoded_rows(
-    rows: Iterator[tuple[bytes, bytes]],
-    schema: pa.Schema,
-    key_codec: RowCodec,
-    value_codec: RowCodec,
-) -> Iterator[pa.RecordBatch]:
-    """Rows of a table's database as the rows of a snapshot."""
-    while chunk := list(islice(rows, SCAN_ROWS)):
-        keys, groups = key_codec.decode([key for key, _ in chunk])
-        values, _ = value_codec.decode([value for _, value in chunk])
-        arrays = [*keys.columns, *values.columns, pa.array(groups, pa.uint16())]
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        yield from decoded_rows(self._rows, self._key_codec, self._value_codec)

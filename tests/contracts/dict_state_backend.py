@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipelines.domain.errors import Rejected
+from pipelines.domain.ids import CheckpointId
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.state.backend import (
     KEY_GROUP_COLUMN,
@@ -17,6 +18,7 @@ from pipelines.state.backend import (
     FrozenState,
     Rows,
     ScanPosition,
+    StoredDatabase,
     TableDescriptor,
 )
 from pipelines.state.hashing import key_groups, key_hashes
@@ -185,6 +187,20 @@ class DictBackend:
             raise Rejected(f"The state {state!r} is not declared.")
         for batch in batches:
             self._restore(self._states[state], batch)
+
+    def cut_increment(
+        self, checkpoint_id: CheckpointId, confirmed_id: CheckpointId
+    ) -> list[FrozenState]:
+        return self.cut()
+
+    def on_checkpoint_completed(self, checkpoint_id: CheckpointId) -> None:
+        """Every cut is whole."""
+
+    def on_checkpoint_aborted(self, checkpoint_id: CheckpointId) -> None:
+        """Every cut is whole."""
+
+    def adopt(self, database: StoredDatabase) -> bool:
+        return False
 
     def settle(self) -> None:
         """Row numbers stay as they are."""

@@ -29,8 +29,9 @@ def seeded(backend_fixture: str, names: list[str], count: int) -> pytest.MarkDec
 class RocksDbBackends:
     """Makes backends, and closes them all at the end."""
 
-    def __init__(self, root: Path, memory_bytes: int) -> None:
-        self.slot = RocksDbSlot(WorkingDirectory(root, "test"), SlotMemory(memory_bytes))
+    def __init__(self, root: Path, memory_bytes: int, is_incremental: bool) -> None:
+        directory = WorkingDirectory(root, "test")
+        self.slot = RocksDbSlot(directory, SlotMemory(memory_bytes), is_incremental)
         self._made: list[RocksDbBackend] = []
 
     def __call__(self, key_groups: KeyGroupRange, max_parallelism: int) -> RocksDbBackend:
@@ -45,7 +46,9 @@ class RocksDbBackends:
 
 
 @contextmanager
-def rocksdb_backends(root: Path, memory_bytes: int = AMPLE_BYTES) -> Iterator[RocksDbBackends]:
-    backends = RocksDbBackends(root, memory_bytes)
+def rocksdb_backends(
+    root: Path, memory_bytes: int = AMPLE_BYTES, *, is_incremental: bool = False
+) -> Iterator[RocksDbBackends]:
+    backends = RocksDbBackends(root, memory_bytes, is_incremental)
     yield backends
     backends.close()

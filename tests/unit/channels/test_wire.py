@@ -122,7 +122,7 @@ def test_a_torn_frame_is_not_an_end(kept: int) -> None:
 
 
 def test_unknown_flags_of_a_barrier_are_refused() -> None:
-    received = Frame(Kind.BARRIER, 0, pa.py_buffer(bytes(16) + b"\x80"))
+    received = Frame(Kind.BARRIER, 0, pa.py_buffer(bytes(24) + b"\x80"))
 
     with pytest.raises(ProtocolError, match="unknown flags"):
         mark_of(received)

@@ -239,8 +239,8 @@ def keys_held(point: RestorePoint, subtask: int, parallelism: int) -> list[int]:
     groups = range_of(subtask, parallelism, MAX_PARALLELISM)
     backend = HashMapBackend(groups, MAX_PARALLELISM)
     backend.batch_list(SEEN)
-    for name, batches in share_of(point, subtask, parallelism).states:
-        backend.restore(name, batches)
+    for stored in share_of(point, subtask, parallelism).states:
+        backend.restore(stored.name, stored.rows)
     return sorted(k for state in backend.cut() for batch in state.batches for k in keys_of(batch))
 
 

@@ -1,0 +1,162 @@
+"""Carries out what `protocol.shared_files` decides: deletes, off the job master's thread.
+
+Owns which files of a manifest are shared. What cannot be deleted stays as garbage until the next
+sweep; that is worth a warning and no failure.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
+
+from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
+from pipelines.domain.ids import Attempt, CheckpointId
+from pipelines.domain.snapshots import Manifest, SubtaskSnapshot
+from pipelines.domain.status import CheckpointKind
+from pipelines.protocol.retention import RetainedPoint
+from pipelines.protocol.shared_files import SharedFiles
+from pipelines.storage.store import CheckpointStore, shared_location
+
+log = logging.getLogger(__name__)
+
+
+class SharedFilesHost:
+    """The shared directory of one run. Called on the job master's thread."""
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        checkpoints: str,
+        executor: Executor,
+        owns_run: Callable[[Attempt], bool],
+        points: Iterable[RetainedPoint],
+    ) -> None:
+        """`points`: what an earlier driver has left; their manifests are read."""
+        self._store = store
+        self._location = shared_location(f"{checkpoints}/chk-0")
+        self._executor = executor
+        self._owns_run = owns_run
+        self._files = SharedFiles(dict(_retained(store, points)))
+        self._machine = threading.Lock()  # sweeps ask on the executor
+        self._acknowledged: dict[CheckpointId, set[str]] = {}
+        self._has_failures = False  # since the last sweep
+
+    @property
+    def confirmed_id(self) -> CheckpointId:
+        """For the barrier of the next checkpoint: what is complete for certain."""
+        with self._machine:
+            return self._files.confirmed_id
+
+    def on_triggered(self, checkpoint_id: CheckpointId) -> None:
+        with self._machine:
+            self._files.on_triggered(checkpoint_id)
+        self._acknowledged[checkpoint_id] = set()
+
+    def on_acknowledged(
+        self, attempt: Attempt, checkpoint_id: CheckpointId, snapshot: SubtaskSnapshot
+    ) -> None:
+        """What comes after the checkpoint has ended was written for nobody."""
+        names = set(_shared_names([snapshot]))
+        if checkpoint_id in self._acknowledged:
+            self._acknowledged[checkpoint_id] |= names
+        elif names:
+            with self._machine:
+                stray = self._files.on_listed(names)
+            self._delete(attempt, stray)
+
+    def on_completed(self, attempt: Attempt, manifest: Manifest) -> None:
+        """After a failure, look for what was written and never acknowledged."""
+        checkpoint_id = manifest.checkpoint_id
+        self._acknowledged.pop(checkpoint_id, None)
+        with self._machine:
+            if manifest.kind is CheckpointKind.SAVEPOINT:
+                names = self._files.on_aborted(checkpoint_id, ())  # it shares nothing
+            else:
+                names = self._files.on_completed(checkpoint_id, _shared_names(manifest.subtasks))
+        self._delete(attempt, names)
+        if self._has_failures:
+            self._has_failures = False
+            self.sweep(attempt)
+
+    def on_aborted(self, attempt: Attempt, checkpoint_id: CheckpointId) -> None:
+        written = self._acknowledged.pop(checkpoint_id, set())
+        with self._machine:
+            names = self._files.on_aborted(checkpoint_id, written)
+        self._has_failures = True
+        self._delete(attempt, names)
+
+    def on_discarded(self, attempt: Attempt, point: RetainedPoint) -> Callable[[], None]:
+        """To be called, from any thread, once the checkpoint's manifest is deleted: until then
+        somebody may still want to restore it."""
+        if point.is_claimed or point.is_savepoint:
+            return lambda: None  # not of this run's directory, or of no shared one
+        with self._machine:
+            names = self._files.on_discarded(point.checkpoint_id)
+        return lambda: self._delete_now(attempt, names)
+
+    def sweep(self, attempt: Attempt) -> None:
+        """Delete what earlier attempts and failed checkpoints wrote, acknowledged or not."""
+        self._executor.submit(self._sweep, attempt)
+
+    def _sweep(self, attempt: Attempt) -> None:
+        try:
+            found = self._store.names(self._location)
+        except (Retryable, OSError) as error:
+            log.warning("%s could not be swept: %s", self._location, error)
+            return
+        with self._machine:
+            names = self._files.on_listed(found)
+        self._delete_now(attempt, names)
+
+    def _delete(self, attempt: Attempt, names: list[str]) -> None:
+        if names:
+            self._executor.submit(self._delete_now, attempt, names)
+
+    def _delete_now(self, attempt: Attempt, names: list[str]) -> None:
+        """The lease is asked: files are a successor's once it owns the run."""
+        if not names or not self._owns_run(attempt):
+            return
+        try:
+            self._store.delete(self._location, names)
+        except (Retryable, Rejected, OSError) as error:
+            log.warning("files in %s could not be deleted: %s", self._location, error)
+
+
+def discard_claimed(store: CheckpointStore, location: str) -> None:
+    """Delete a point of another run, and of its shared files those that no other point there needs.
+
+    Raises Retryable when the storage fails.
+    """
+    try:
+        own = set(_shared_names(store.manifest(location).subtasks))
+    except CorruptSnapshot:
+        own = set()
+    store.discard(location)
+    if not own:
+        return
+    neighbours = store.published(location.rstrip("/").rpartition("/")[0])
+    needed = {name for point in neighbours for name in _names_of_point(store, point)}
+    store.delete(shared_location(location), sorted(own - needed))
+
+
+def _retained(
+    store: CheckpointStore, points: Iterable[RetainedPoint]
+) -> Iterator[tuple[CheckpointId, list[str]]]:
+    for point in points:
+        if not point.is_savepoint and not point.is_claimed:
+            yield point.checkpoint_id, _names_of_point(store, point.location)
+
+
+def _names_of_point(store: CheckpointStore, location: str) -> list[str]:
+    """None for a point whose manifest is damaged: nothing can ever be restored from it."""
+    try:
+        return list(_shared_names(store.manifest(location).subtasks))
+    except CorruptSnapshot:
+        return []
+
+
+def _shared_names(snapshots: Iterable[SubtaskSnapshot]) -> Iterator[str]:
+    for snapshot in snapshots:
+        for operator in snapshot.operators:
+            for state in operator.states:
+                yield from (file.name for file in state.files if file.is_shared)

@@ -1,0 +1,41 @@
+"""Which rows of a table have changed since any of its recent cuts.
+
+Keeps one mask per cut, as long as an increment may still build on what came before it. Masks may
+be merged under the younger number: an increment then holds some rows more than it must.
+"""
+
+from pipelines.state.dirty_rows import DirtyRows, Mask, Rows, union
+
+MASKS_MAX = 16
+
+
+class ChangedRows:
+    """Cuts are numbered from 1."""
+
+    def __init__(self) -> None:
+        self._dirty = DirtyRows()
+        self._masks: list[tuple[int, Mask]] = []  # what changed up to a cut, since the one before
+        self._cuts = 0
+
+    def mark(self, rows: Rows) -> None:
+        self._dirty.mark(rows)
+
+    def cut(self) -> int:
+        """The number of the cut that is made now."""
+        self._cuts += 1
+        self._masks.append((self._cuts, self._dirty.take()))
+        if len(self._masks) > MASKS_MAX:
+            self._merge(0)
+        return self._cuts
+
+    def since(self, cut: int) -> Mask:
+        """Rows that changed between that cut and the newest one."""
+        return union([mask for number, mask in self._masks if number > cut])
+
+    def forget_up_to(self, cut: int) -> None:
+        """Nothing will build on that cut's predecessors any more."""
+        self._masks = [(number, mask) for number, mask in self._masks if number > cut]
+
+    def _merge(self, index: int) -> None:
+        (_, older), (number, younger) = self._masks[index : index + 2]
+        self._masks[index : index + 2] = [(number, union([older, younger]))]

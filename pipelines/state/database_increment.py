@@ -1,0 +1,89 @@
+"""A checkpoint of a RocksDB database: hard links at the cut, and a copy of each new file.
+
+RocksDB's sorted files never change, so one that the newest completed checkpoint holds is referred
+to again; what says which files belong together is small and is copied every time. Beside them
+goes the schema of the rows, so that anybody can read the database.
+
+Source: Flink's `RocksIncrementalSnapshotStrategy`.
+"""
+
+import shutil
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from pipelines.domain.errors import check
+from pipelines.domain.snapshots import FileHandle, StateFormat, StatePart
+from pipelines.state.backend import IncrementFiles, StoredIncrement
+from pipelines.state.flushes import Flush, Flushes
+from pipelines.state.sorted_files import SortedFiles
+
+SORTED_FILE = ".sst"
+MANIFEST_PREFIX = "MANIFEST-"
+CURRENT = "CURRENT"
+SCHEMA_FILE = "schema.arrow"
+KEY_COUNT = b"keys"
+"""In the schema's metadata: how many of its columns, from the first on, are the key."""
+
+Reusable = Mapping[str, FileHandle]
+"""By the name of the file in the database's directory."""
+
+
+class LinkedFiles:
+    """Takes the hard links as soon as the cut is written; they go with this object."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
+
+    def on_flushed(self, files: SortedFiles) -> None:
+        files.link_to(self._directory)
+
+    def paths(self) -> list[Path]:
+        """Sorted files, the manifest and the name of the newest manifest; logs are empty."""
+        kept = (SORTED_FILE, CURRENT)
+        return sorted(
+            path
+            for path in self._directory.iterdir()
+            if path.name.endswith(kept) or path.name.startswith(MANIFEST_PREFIX)
+        )
+
+    def write_schema(self, schema: pa.Schema, key_count: int) -> Path:
+        path = self._directory / SCHEMA_FILE
+        described = schema.with_metadata({KEY_COUNT: str(key_count).encode()})
+        path.write_bytes(described.serialize().to_pybytes())
+        return path
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseIncrement:
+    """Implements `Increment`."""
+
+    flushes: Flushes
+    flush: Flush
+    links: LinkedFiles
+    schema: pa.Schema
+    key_count: int
+    reusable: Reusable
+    on_written: Callable[[Reusable], None]
+
+    def write(self, files: IncrementFiles) -> StoredIncrement:
+        self.flushes.run_until(self.flush)
+        stored = dict(self._stored(files))
+        self.on_written({n: file for n, file in stored.items() if n.endswith(SORTED_FILE)})
+        [manifest] = [name for name in stored if name.startswith(MANIFEST_PREFIX)]
+        parts = tuple(StatePart(name=n, file=f) for n, f in stored.items() if n != manifest)
+        return StoredIncrement(StateFormat.ROCKSDB, stored[manifest], parts)
+
+    def _stored(self, files: IncrementFiles) -> Iterator[tuple[str, FileHandle]]:
+        for path in [*self.links.paths(), self.links.write_schema(self.schema, self.key_count)]:
+            known = self.reusable.get(path.name)
+            if known is None:
+                is_shared = path.name.endswith(SORTED_FILE)
+                yield path.name, files.copy(path.name, path, is_shared=is_shared)
+                continue
+            check(known.length == path.stat().st_size, "a sorted file never changes", file=known)
+            yield path.name, known

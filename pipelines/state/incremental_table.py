@@ -1,0 +1,180 @@
+"""A table of the hashmap backend that can write what has changed since an earlier checkpoint.
+
+A checkpoint is a chain of files: a base with every row, and deltas in order. Rows are told apart
+by their number in the table: the newest file that holds a number is right, and a row that was
+deleted is held as a tombstone. Owns the choice between another delta and a new base, so that no
+chain gets long or much larger than the table.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipelines.domain.ids import CheckpointId
+from pipelines.domain.key_groups import KeyGroupRange
+from pipelines.domain.snapshots import FileHandle, StateFormat, StatePart
+from pipelines.state.backend import (
+    FrozenState,
+    IncrementFiles,
+    Rows,
+    StoredIncrement,
+    TableDescriptor,
+)
+from pipelines.state.changed_rows import ChangedRows
+from pipelines.state.dirty_rows import Mask
+from pipelines.state.frozen_table import (
+    DELETED_COLUMN,
+    ROW_COLUMN,
+    FrozenTable,
+    increment_schema,
+    snapshot_schema,
+)
+from pipelines.state.hashing import Hashes
+from pipelines.state.increment_log import IncrementLog
+from pipelines.state.table import HashKeys, HashMapTable
+
+DELTAS_MAX = 8
+"""Files behind the base; a restore reads all of them."""
+
+DELTA_SHARE_MAX = 0.5
+"""Rows in the deltas, as a part of those in the base; above it a new base costs less to restore."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaChain:
+    """The files of one checkpoint of one table, and the cuts of the base and of the newest."""
+
+    base: FileHandle
+    base_cut: int
+    base_rows: int
+    deltas: tuple[FileHandle, ...] = ()
+    delta_rows: int = 0
+    cut: int = 0
+
+    def has_room_for(self, rows: int) -> bool:
+        is_short = len(self.deltas) < DELTAS_MAX
+        return is_short and self.delta_rows + rows <= self.base_rows * DELTA_SHARE_MAX
+
+
+class IncrementalTable(HashMapTable):
+    """Implements `Table`, and hands out increments besides whole cuts."""
+
+    def __init__(
+        self,
+        descriptor: TableDescriptor,
+        own_groups: KeyGroupRange,
+        max_parallelism: int,
+        hash_keys: HashKeys,
+    ) -> None:
+        super().__init__(descriptor, own_groups, max_parallelism, hash_keys)
+        self._changed = ChangedRows()
+        self.log: IncrementLog[DeltaChain] = IncrementLog()
+
+    def write(self, column: str, rows: Rows, values: npt.NDArray[np.generic]) -> None:
+        self._changed.mark(rows)
+        super().write(column, rows, values)
+
+    def write_arrow(self, column: str, rows: Rows, values: pa.Array) -> None:
+        self._changed.mark(rows)
+        super().write_arrow(column, rows, values)
+
+    def delete(self, rows: Rows) -> None:
+        self._changed.mark(rows)
+        super().delete(rows)
+
+    def _add(self, keys: pa.RecordBatch, hashes: Hashes) -> Rows:
+        rows = super()._add(keys, hashes)
+        self._changed.mark(rows)
+        return rows
+
+    def freeze_increment(
+        self, checkpoint_id: CheckpointId, confirmed_id: CheckpointId
+    ) -> FrozenState:
+        chain = self.log.base(confirmed_id)
+        cut = self._changed.cut()
+        plan = _plan(chain, self._changed, cut, len(self))
+        if chain is not None:
+            self._changed.forget_up_to(chain.base_cut)
+        if not len(self):
+            self.log.on_written(checkpoint_id, None)
+        schema = snapshot_schema(self.descriptor)
+        frozen = self.freeze_rows()
+        increment = TableIncrement(
+            frozen, plan, lambda chain: self.log.on_written(checkpoint_id, chain)
+        )
+        return FrozenState(self.descriptor.name, "table", schema, len(self), iter(()), increment)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Which rows to write (None: all that live), and the chain that comes of their file."""
+
+    rows: Mask | None
+    chain_with: Callable[[FileHandle], DeltaChain]
+    unchanged: DeltaChain | None = None  # nothing is to be written at all
+
+
+def _plan(chain: DeltaChain | None, changed: ChangedRows, cut: int, live_rows: int) -> _Plan:
+    """1. A delta, while the chain has room. 2. One delta in place of all. 3. A new base."""
+    if chain is not None:
+        recent = changed.since(chain.cut)
+        count = int(np.count_nonzero(recent))
+        if count == 0 or chain.has_room_for(count):
+            return _Plan(
+                recent,
+                lambda file: replace(
+                    chain,
+                    deltas=(*chain.deltas, file),
+                    delta_rows=chain.delta_rows + count,
+                    cut=cut,
+                ),
+                replace(chain, cut=cut) if count == 0 else None,
+            )
+        all_since_base = changed.since(chain.base_cut)
+        total = int(np.count_nonzero(all_since_base))
+        if total <= chain.base_rows * DELTA_SHARE_MAX / 2:
+            return _Plan(
+                all_since_base,
+                lambda file: replace(chain, deltas=(file,), delta_rows=total, cut=cut),
+            )
+    return _Plan(None, lambda file: DeltaChain(file, cut, live_rows, cut=cut))
+
+
+@dataclass(frozen=True, slots=True)
+class TableIncrement:
+    """Implements `Increment`."""
+
+    frozen: FrozenTable
+    plan: _Plan
+    on_written: Callable[[DeltaChain], None]
+
+    def write(self, files: IncrementFiles) -> StoredIncrement:
+        chain = self.plan.unchanged or self.plan.chain_with(self._file(files))
+        self.on_written(chain)
+        parts = tuple(StatePart(name="delta", file=delta) for delta in chain.deltas)
+        return StoredIncrement(StateFormat.DELTAS, chain.base, parts)
+
+    def _file(self, files: IncrementFiles) -> FileHandle:
+        label = "base" if self.plan.rows is None else "delta"
+        schema = increment_schema(self.frozen.schema)
+        return files.write_rows(label, schema, self.frozen.increment(self.plan.rows))
+
+
+def merged_rows(
+    newest_first: Iterable[Iterable[pa.RecordBatch]],
+) -> Iterator[pa.RecordBatch]:
+    """The live rows of a chain, given its files; of each row number the newest counts."""
+    seen = np.zeros(0, np.bool_)
+    for batches in newest_first:
+        for batch in batches:
+            rows = batch.column(ROW_COLUMN).to_numpy()
+            needed = int(rows.max(initial=-1)) + 1
+            if needed > len(seen):
+                seen = np.concatenate([seen, np.zeros(max(needed, len(seen)), np.bool_)])
+            is_deleted = batch.column(DELETED_COLUMN).to_numpy(zero_copy_only=False)
+            kept = ~seen[rows] & ~is_deleted
+            seen[rows] = True
+            yield batch.filter(pa.array(kept)).drop_columns([ROW_COLUMN, DELETED_COLUMN])

@@ -1,0 +1,128 @@
+"""The database of a snapshot, brought to the local disk: to be taken over, or to be read.
+
+Reading needs no state backend: the schema lies beside the files.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice, takewhile
+from pathlib import Path
+
+import pyarrow as pa
+from rocksdict import Cache
+
+from pipelines.domain.errors import CorruptSnapshot
+from pipelines.domain.key_groups import KeyGroupRange
+from pipelines.domain.snapshots import FileHandle
+from pipelines.state.backend import KEY_GROUP_COLUMN, NAMESPACE_COLUMN, StoredDatabase
+from pipelines.state.batch_entries import decoded_batch, decoded_namespace
+from pipelines.state.database_increment import (
+    CURRENT,
+    KEY_COUNT,
+    MANIFEST_PREFIX,
+    SCHEMA_FILE,
+    SORTED_FILE,
+    Reusable,
+)
+from pipelines.state.row_codec import RowCodec
+from pipelines.state.sorted_files import SortedFiles
+
+READ_CACHE_BYTES = 8 << 20
+READ_ROWS = 1 << 16
+_GROUP = struct.Struct(">H")
+
+
+@dataclass(frozen=True, slots=True)
+class RowSchema:
+    """The columns of a table's database; those of a batch list are in its entries."""
+
+    key: pa.Schema
+    value: pa.Schema
+
+    @property
+    def snapshot(self) -> pa.Schema:
+        return pa.schema([*self.key, *self.value, (KEY_GROUP_COLUMN, pa.uint16())])
+
+
+def fetch_database(database: StoredDatabase, directory: Path) -> None:
+    """Copy all files into `directory`, verified. Raises CorruptSnapshot and Retryable."""
+    directory.mkdir(parents=True)
+    for part in database.handle.parts:
+        if "/" in part.name or part.name in ("", ".", ".."):
+            raise CorruptSnapshot(f"{part.name!r} is no file of a database; it is not written.")
+        database.fetch(part.file, directory / part.name)
+    try:
+        manifest = (directory / CURRENT).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CorruptSnapshot(f"{database.handle.file.name} belongs to no database.") from error
+    if not manifest.startswith(MANIFEST_PREFIX) or "/" in manifest:
+        raise CorruptSnapshot(f"{manifest!r} is no manifest of a database; it is not written.")
+    database.fetch(database.handle.file, directory / manifest)
+
+
+def row_schema(directory: Path) -> RowSchema:
+    """Raises CorruptSnapshot when the file beside the database cannot be understood."""
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer((directory / SCHEMA_FILE).read_bytes()))
+        count = int((schema.metadata or {})[KEY_COUNT])
+    except (OSError, pa.ArrowException, KeyError, ValueError) as error:
+        raise CorruptSnapshot(f"The schema of a stored database cannot be read: {error}") from error
+    fields = list(schema)[:-1]  # the last one is the key group
+    return RowSchema(pa.schema(fields[:count]), pa.schema(fields[count:]))
+
+
+def sorted_files_of(database: StoredDatabase) -> dict[str, FileHandle]:
+    return {p.name: p.file for p in database.handle.parts if p.name.endswith(SORTED_FILE)}
+
+
+def reusable_files(database: StoredDatabase) -> Reusable:
+    """What a later checkpoint may refer to: only files of the run itself."""
+    return sorted_files_of(database) if database.is_own else {}
+
+
+def stored_rows(
+    database: StoredDatabase, groups: KeyGroupRange, directory: Path
+) -> Iterator[pa.RecordBatch]:
+    """The rows of some key groups, in the types they were written in; `directory` is scratch."""
+    fetch_database(database, directory)
+    files = SortedFiles(directory, Cache(READ_CACHE_BYTES), is_read_only=True)
+    try:
+        if database.handle.kind == "table":
+            yield from _table_rows(files, row_schema(directory), groups)
+        else:
+            yield from _list_rows(files, row_schema(directory).snapshot)
+    finally:
+        files.close()
+
+
+def decoded_rows(
+    rows: Iterator[tuple[bytes, bytes]], key_codec: RowCodec, value_codec: RowCodec
+) -> Iterator[pa.RecordBatch]:
+    """Rows of a table's database as the rows of a snapshot."""
+    added = [(KEY_GROUP_COLUMN, pa.uint16())]
+    schema = pa.schema([*key_codec.schema, *value_codec.schema, *added])
+    while chunk := list(islice(rows, READ_ROWS)):
+        keys, groups = key_codec.decode([key for key, _ in chunk])
+        values, _ = value_codec.decode([value for _, value in chunk])
+        arrays = [*keys.columns, *values.columns, pa.array(groups, pa.uint16())]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _table_rows(
+    files: SortedFiles, schema: RowSchema, groups: KeyGroupRange
+) -> Iterator[pa.RecordBatch]:
+    behind = _GROUP.pack(groups.last + 1)
+    rows = takewhile(lambda row: row[0] < behind, files.scan(_GROUP.pack(groups.first)))
+    key_codec = RowCodec(schema.key, with_group=True)
+    yield from decoded_rows(rows, key_codec, RowCodec(schema.value, with_group=False))
+
+
+def _list_rows(files: SortedFiles, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Whoever restores them keeps those of its own key groups."""
+    for key, content in files.scan():
+        batch, groups = decoded_batch(content)
+        namespaces = pa.repeat(pa.scalar(decoded_namespace(key), pa.int64()), batch.num_rows)
+        columns = {**dict(zip(batch.schema.names, batch.columns, strict=True))}
+        columns |= {NAMESPACE_COLUMN: namespaces, KEY_GROUP_COLUMN: groups}
+        yield pa.RecordBatch.from_pydict({name: columns[name] for name in schema.names})

@@ -1,0 +1,38 @@
+"""The rows of one stored state, whatever the format of its files.
+
+For a restore at another parallelism or into another backend, and for whoever only reads.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from pipelines.domain.key_groups import KeyGroupRange
+from pipelines.domain.snapshots import FileHandle, StateFormat, StateHandle
+from pipelines.state.backend import StoredDatabase
+from pipelines.state.incremental_batch_list import merged_batches
+from pipelines.state.incremental_table import merged_rows
+from pipelines.state.stored_database import stored_rows
+
+Read = Callable[[FileHandle], Iterable[pa.RecordBatch]]
+Fetch = Callable[[FileHandle, Path], None]
+
+
+def rows_of(
+    handle: StateHandle, read: Read, fetch: Fetch, groups: KeyGroupRange, scratch: Path
+) -> Iterator[pa.RecordBatch]:
+    """At least the rows of `groups`, with the columns that `handle.schema` names.
+
+    `scratch` is a directory that does not exist yet; it is removed at the end.
+    Raises CorruptSnapshot and Retryable as `read` and `fetch` do.
+    """
+    match handle.format:
+        case StateFormat.ROWS:
+            yield from read(handle.file)
+        case StateFormat.DELTAS if handle.kind == "table":
+            yield from merged_rows(read(file) for file in reversed(handle.files))
+        case StateFormat.DELTAS:
+            yield from merged_batches(lambda: (read(file) for file in handle.files))
+        case StateFormat.ROCKSDB:
+            yield from stored_rows(StoredDatabase(handle, fetch, is_own=False), groups, scratch)

@@ -1,0 +1,397 @@
+"""What backends promise about increments: every completed checkpoint is whole, and small.
+
+Random operations on a dictionary and on a backend side by side; checkpoints fail, complete late
+and overtake each other; each one that completed is restored, in parts and into every backend.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pipelines.domain.ids import BUILD_ON_NOTHING, NO_CHECKPOINT, CheckpointId
+from pipelines.domain.key_groups import KeyGroupRange, range_of
+from pipelines.domain.snapshots import FileHandle, StateFormat, StateHandle
+from pipelines.state import columns
+from pipelines.state.backend import (
+    BatchList,
+    BatchListDescriptor,
+    StateBackend,
+    StoredDatabase,
+    Table,
+    TableDescriptor,
+)
+from pipelines.state.hashmap import HashMapBackend
+from pipelines.state.stored_state import rows_of
+from tests.contracts.dict_state_backend import batch_of, tuples
+from tests.contracts.rocksdb_slots import AMPLE_BYTES, TINY_BYTES, rocksdb_backends, seeded
+
+MAX_PARALLELISM = 16
+ALL_GROUPS = KeyGroupRange(0, MAX_PARALLELISM - 1)
+TOTALS = TableDescriptor(
+    name="totals",
+    key=pa.schema([("user", pa.string()), ("hour", pa.int64())]),
+    value=pa.schema([("total", pa.int64()), ("note", pa.string())]),
+    defaults={"total": 0, "note": None},
+    key_group_by=("user",),
+)
+EVENTS = BatchListDescriptor(
+    "events", pa.schema([("user", pa.string()), ("n", pa.int64())]), ("user",)
+)
+Create = Callable[[KeyGroupRange, int], StateBackend]
+BACKENDS = ["hashmap", "hashmap in tiny segments", "rocksdb", "rocksdb in tiny memory"]
+
+
+@pytest.fixture(params=BACKENDS)
+def create(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Create]:
+    if request.param.startswith("rocksdb"):
+        memory_bytes = TINY_BYTES if "tiny" in request.param else AMPLE_BYTES
+        with rocksdb_backends(tmp_path / "local", memory_bytes, is_incremental=True) as backends:
+            yield backends
+        return
+    if "tiny" in request.param:
+        monkeypatch.setattr(columns, "SEGMENT_BITS", 2)
+        monkeypatch.setattr(columns, "SEGMENT_ROWS", 4)
+    yield lambda groups, most: HashMapBackend(groups, most, is_incremental=True)
+
+
+@seeded("create", BACKENDS, 30)
+def test_every_completed_checkpoint_can_be_restored_whatever_failed_between(
+    create: Create, tmp_path: Path, seed: int
+) -> None:
+    run = Run(random.Random(seed), create(ALL_GROUPS, MAX_PARALLELISM), tmp_path)
+
+    for _ in range(120):
+        run.step()
+
+    assert run.completed
+    for checkpoint in run.completed[-3:]:
+        for kind in (create, HashMapBackend):
+            assert run.restored(checkpoint, kind, 1) == checkpoint.model
+        assert run.restored(checkpoint, create, 3) == checkpoint.model
+
+
+def test_after_a_small_change_a_small_part_is_written(create: Create, tmp_path: Path) -> None:
+    run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM), tmp_path)
+    run.put([(f"user {n}", 0) for n in range(5_000)])
+    run.complete(run.cut())
+    whole = run.written_bytes
+
+    run.put([(f"user {n}", 0) for n in range(0, 5_000, 100)])
+    run.complete(run.cut())
+
+    assert 0 < run.written_bytes - whole <= 0.1 * whole
+
+
+def test_nothing_is_written_again_for_what_did_not_change(create: Create, tmp_path: Path) -> None:
+    run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM), tmp_path)
+    run.put([(f"user {n}", 0) for n in range(100)])
+    run.complete(run.cut())
+    shared = {name for name in run.files if name.startswith("shared")}
+
+    run.complete(run.cut())
+
+    assert {name for name in run.files if name.startswith("shared")} == shared
+
+
+def test_what_only_a_failed_checkpoint_wrote_is_never_referred_to(
+    create: Create, tmp_path: Path
+) -> None:
+    run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM), tmp_path)
+    run.put([("a", 1)])
+    first = run.cut()
+    run.complete(first)
+    run.put([("b", 1)])
+    failed = run.cut()
+    written = {f.name for handle in failed.handles for f in handle.files}
+    kept = {f.name for handle in first.handles for f in handle.files}
+    run.abort(failed)
+
+    run.put([("c", 1)])
+    third = run.cut()
+
+    used = {f.name for handle in third.handles for f in handle.files}
+    assert not used & (written - kept)
+    run.complete(third)
+    assert run.restored(third, create, 1) == third.model
+
+
+def test_after_damage_the_next_checkpoint_depends_on_nothing(
+    create: Create, tmp_path: Path
+) -> None:
+    run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM), tmp_path)
+    run.put([(f"user {n}", 0) for n in range(50)])
+    run.complete(run.cut())
+    damaged = set(run.files)
+    run.put([("a", 1)])
+
+    fresh = run.cut(BUILD_ON_NOTHING)
+
+    assert not damaged & {file.name for handle in fresh.handles for file in handle.files}
+    assert run.restored(fresh, create, 1) == fresh.model
+
+
+def test_a_chain_never_grows_beyond_its_bounds(tmp_path: Path) -> None:
+    run = Run(
+        random.Random(0),
+        HashMapBackend(ALL_GROUPS, MAX_PARALLELISM, is_incremental=True),
+        tmp_path,
+    )
+    run.put([(f"user {n}", 0) for n in range(1_000)])
+
+    for number in range(40):
+        run.put([(f"user {n}", 0) for n in range(number, 1_000, 50)])
+        checkpoint = run.cut()
+        run.complete(checkpoint)
+        [handle] = [h for h in checkpoint.handles if h.kind == "table"]
+        assert len(handle.files) <= 9
+        assert sum(run.rows_in(file) for file in handle.files) <= 1.5 * 1_000
+
+    assert run.restored(checkpoint, HashMapBackend, 1) == checkpoint.model
+
+
+def test_a_database_is_taken_over_as_it_is_and_goes_on(tmp_path: Path) -> None:
+    with rocksdb_backends(tmp_path / "local", is_incremental=True) as create:
+        run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM), tmp_path)
+        run.put([(f"user {n}", 0) for n in range(500)])
+        run.append(3, "user 1")
+        first = run.cut()
+        run.complete(first)
+
+        run.take_over(create(ALL_GROUPS, MAX_PARALLELISM), first)
+        run.check_live_state()
+        run.put([("user 1", 0), ("new", 0)])
+        run.append(3, "user 2")
+        second = run.cut()
+        run.complete(second)
+
+        reused = {f.name for h in first.handles for f in h.files if f.is_shared}
+        assert reused & {f.name for h in second.handles for f in h.files}
+        assert run.restored(second, create, 2) == second.model
+
+
+def test_a_database_of_other_key_groups_or_columns_is_not_taken_over(tmp_path: Path) -> None:
+    with rocksdb_backends(tmp_path / "local", is_incremental=True) as create:
+        run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM), tmp_path)
+        run.put([("a", 1)])
+        checkpoint = run.cut()
+        [handle] = checkpoint.handles
+        database = StoredDatabase(handle, run.fetch, is_own=True)
+        half = create(range_of(0, 2, MAX_PARALLELISM), MAX_PARALLELISM)
+        half.table(TOTALS)
+        widened = create(ALL_GROUPS, MAX_PARALLELISM)
+        value = pa.schema([*TOTALS.value, ("added", pa.int64())])
+        widened.table(
+            TableDescriptor("totals", TOTALS.key, value, {**TOTALS.defaults, "added": 0}, ("user",))
+        )
+
+        assert not half.adopt(database)
+        assert not widened.adopt(database)
+
+
+Model = tuple[dict[tuple[object, ...], tuple[object, ...]], dict[int, list[tuple[object, ...]]]]
+
+
+@dataclass
+class Checkpoint:
+    checkpoint_id: CheckpointId
+    handles: list[StateHandle]
+    model: Model
+
+
+@dataclass
+class Run:
+    """A backend, its model, and a store of files that are lost when their checkpoint fails."""
+
+    rng: random.Random
+    backend: StateBackend
+    scratch: Path
+    files: dict[str, bytes | list[pa.RecordBatch]] = field(default_factory=dict)
+    completed: list[Checkpoint] = field(default_factory=list)
+    written_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self.table: Table = self.backend.table(TOTALS)
+        self.list: BatchList = self.backend.batch_list(EVENTS)
+        self.totals: dict[tuple[object, ...], tuple[object, ...]] = {}
+        self.events: dict[int, list[tuple[object, ...]]] = {}
+        self.pending: list[Checkpoint] = []
+        self.number = 0
+        self.newest_id = 0
+
+    def step(self) -> None:
+        match self.rng.random():
+            case p if p < 0.35:
+                self.put([(f"user {self.rng.randrange(30)}", self.rng.randrange(3))])
+            case p if p < 0.45:
+                self.delete()
+            case p if p < 0.6:
+                self.append(self.rng.randrange(-2, 4), f"user {self.rng.randrange(30)}")
+            case p if p < 0.65:
+                self.pop(self.rng.randrange(-2, 4))
+            case p if p < 0.85:
+                self.pending.append(self.cut())
+            case p if p < 0.92 and self.pending:
+                self.abort(self.pending.pop(self.rng.randrange(len(self.pending))))
+            case _ if self.pending:
+                at = self.rng.randrange(len(self.pending))
+                for older in self.pending[:at]:
+                    self.abort(older)
+                self.complete(self.pending[at])
+                del self.pending[: at + 1]
+        self.backend.settle()
+
+    def put(self, keys: list[tuple[object, ...]]) -> None:
+        rows = self.table.rows_for(batch_of(keys, TOTALS.key))
+        totals = [self.rng.randrange(1 << 40) for _ in keys]
+        notes = [self.rng.choice([None, "", "a note", "ä" * 9]) for _ in keys]
+        self.table.write("total", rows, np.array(totals))
+        self.table.write_arrow("note", rows, pa.array(notes, pa.string()))
+        self.totals.update(zip(keys, zip(totals, notes, strict=True), strict=True))
+
+    def delete(self) -> None:
+        gone = self.rng.sample(sorted(self.totals, key=str), len(self.totals) // 3)
+        if gone:
+            self.table.delete(self.table.find(batch_of(gone, TOTALS.key)))
+        for key in gone:
+            del self.totals[key]
+
+    def append(self, namespace: int, user: str) -> None:
+        self.number += 1
+        self.list.append(namespace, batch_of([(user, self.number)], EVENTS.schema))
+        self.events.setdefault(namespace, []).append((user, self.number))
+
+    def pop(self, namespace: int) -> None:
+        popped = [row for batch in self.list.pop(namespace) for row in tuples(batch)]
+        assert popped == self.events.pop(namespace, [])
+
+    def cut(self, confirmed_id: CheckpointId | None = None) -> Checkpoint:
+        self.newest_id += 1
+        checkpoint_id = CheckpointId(self.newest_id)
+        if confirmed_id is None:
+            confirmed_id = self.completed[-1].checkpoint_id if self.completed else NO_CHECKPOINT
+        handles = []
+        for state in self.backend.cut_increment(checkpoint_id, confirmed_id):
+            if state.rows == 0:
+                continue
+            assert state.increment is not None
+            stored = state.increment.write(Files(self, f"{checkpoint_id}-{state.name}"))
+            handles.append(
+                StateHandle(
+                    state=state.name,
+                    kind=state.kind,
+                    file=stored.file,
+                    key_groups=(0, MAX_PARALLELISM - 1),
+                    rows=state.rows,
+                    schema={},
+                    format=stored.format,
+                    parts=list(stored.parts),
+                )
+            )
+        events = {namespace: list(rows) for namespace, rows in self.events.items()}
+        return Checkpoint(checkpoint_id, handles, (dict(self.totals), events))
+
+    def complete(self, checkpoint: Checkpoint) -> None:
+        """The notice may be lost: the next barrier confirms as well."""
+        self.completed.append(checkpoint)
+        if self.rng.random() < 0.5:
+            self.backend.on_checkpoint_completed(checkpoint.checkpoint_id)
+
+    def abort(self, checkpoint: Checkpoint) -> None:
+        """Its own files go; those that it referred to stay."""
+        if self.rng.random() < 0.5:
+            self.backend.on_checkpoint_aborted(checkpoint.checkpoint_id)
+        own = f"{checkpoint.checkpoint_id}-"
+        self.files = {
+            n: c for n, c in self.files.items() if not n.partition("/")[2].startswith(own)
+        }
+
+    def take_over(self, backend: StateBackend, checkpoint: Checkpoint) -> None:
+        self.backend = backend
+        self.table, self.list = backend.table(TOTALS), backend.batch_list(EVENTS)
+        for handle in checkpoint.handles:
+            assert handle.format is StateFormat.ROCKSDB
+            assert backend.adopt(StoredDatabase(handle, self.fetch, is_own=True))
+
+    def restored(self, checkpoint: Checkpoint, create: Create, parallelism: int) -> Model:
+        totals: dict[tuple[object, ...], tuple[object, ...]] = {}
+        events: dict[int, list[tuple[object, ...]]] = {}
+        for index in range(parallelism):
+            groups = range_of(index, parallelism, MAX_PARALLELISM)
+            backend = create(groups, MAX_PARALLELISM)
+            table, batches = backend.table(TOTALS), backend.batch_list(EVENTS)
+            for handle in checkpoint.handles:
+                self.number += 1
+                scratch = self.scratch / f"scratch-{self.number}"
+                backend.restore(
+                    handle.state, rows_of(handle, self.read, self.fetch, groups, scratch)
+                )
+            for frozen in backend.cut():
+                if frozen.kind == "table":
+                    rows = [row for batch in frozen.batches for row in tuples(batch)]
+                    totals |= {row[:2]: row[2:4] for row in rows}
+                    assert len(table) == len(rows)
+            for namespace in batches.namespaces_at_most(1 << 40):
+                rows = [row for batch in batches.pop(namespace) for row in tuples(batch)]
+                events[namespace] = sorted(events.get(namespace, []) + rows, key=lambda r: r[1])
+            backend.close()
+        return totals, events
+
+    def check_live_state(self) -> None:
+        keys = list(self.totals)
+        rows = self.table.find(batch_of(keys, TOTALS.key))
+        assert self.table.read("total", rows).tolist() == [v[0] for v in self.totals.values()]
+        assert (len(self.table), len(self.list)) == (
+            len(self.totals),
+            sum(map(len, self.events.values())),
+        )
+
+    def read(self, file: FileHandle) -> Iterable[pa.RecordBatch]:
+        content = self.files[file.name]
+        assert isinstance(content, list)
+        return content
+
+    def fetch(self, file: FileHandle, target: Path) -> None:
+        content = self.files[file.name]
+        assert isinstance(content, bytes)
+        target.write_bytes(content)
+
+    def rows_in(self, file: FileHandle) -> int:
+        return sum(batch.num_rows for batch in self.read(file))
+
+
+@dataclass
+class Files:
+    """Implements `IncrementFiles`."""
+
+    run: Run
+    stem: str
+
+    def write_rows(
+        self, label: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+    ) -> FileHandle:
+        rows = list(batches)
+        assert all(batch.schema == schema for batch in rows)
+        return self._keep(f"shared/{self.stem}-{label}", rows, sum(b.nbytes for b in rows))
+
+    def copy(self, label: str, path: Path, *, is_shared: bool) -> FileHandle:
+        place = "shared" if is_shared else "own"
+        content = path.read_bytes()
+        return self._keep(f"{place}/{self.stem}-{label}", content, len(content) * is_shared)
+
+    def _keep(
+        self, name: str, content: bytes | list[pa.RecordBatch], counted_bytes: int
+    ) -> FileHandle:
+        assert name not in self.run.files
+        self.run.files[name] = content
+        self.run.written_bytes += counted_bytes
+        length = len(content) if isinstance(content, bytes) else counted_bytes
+        handle = FileHandle(name=name, length=length, digest="")
+        return msgspec.structs.replace(handle, is_shared=name.startswith("shared"))

@@ -1,0 +1,78 @@
+"""Runs whose checkpoints refer to each other's files, through kills, restarts and restores."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from pipelines.domain.events import SlotConnected
+from pipelines.domain.status import JobStatus
+from pipelines.storage.filesystem import FileSystemCheckpointStore
+from tests.driven_run import StartedRun
+from tests.processes.host import hosted_run
+from tests.processes.test_killed_processes import PACED, STEP_S, assert_exact, pid_of
+
+pytestmark = pytest.mark.slow
+
+BACKENDS = pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+
+
+@BACKENDS
+def test_kills_change_nothing_and_leave_no_file_behind(tmp_path: Path, backend: str) -> None:
+    local = tmp_path / "local"
+    slowly = {**PACED, "hours_per_s": "0.7"}
+    with hosted_run(tmp_path, slowly, settings=settings_of(backend, local)) as run:
+        for slot in (0, 1):
+            awaited = len(run.completed()) + 4
+            run.wait_for(lambda _, n=awaited: len(run.completed()) >= n, STEP_S)  # type: ignore[misc]
+            os.kill(pid_of(run, slot), signal.SIGKILL)
+            attempts = 2 * (slot + 2)
+            run.wait_for(lambda _, n=attempts: len(run.of(SlotConnected)) >= n, STEP_S)  # type: ignore[misc]
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FINISHED, ended.reason
+    assert_exact(tmp_path)
+    assert points_of(run) == []  # a finished run keeps savepoints only
+    assert list((run.directory.path / "checkpoints" / "shared").iterdir()) == []
+    assert not list(local.glob("*"))
+
+
+@BACKENDS
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_a_point_that_refers_to_older_files_is_restored_at_any_parallelism_by_either_backend(
+    tmp_path: Path, backend: str, parallelism: int
+) -> None:
+    with hosted_run(tmp_path, PACED, settings=settings_of(backend, tmp_path / "a")) as first:
+        first.wait_for(lambda _: len(first.completed()) >= 5, STEP_S)
+        path = first.completed()[-1].path
+    store = FileSystemCheckpointStore([str(first.directory.path)])
+    assert points_of(first)
+    assert all(store.verify(location) == [] for location in points_of(first))
+
+    other = "hashmap" if backend == "rocksdb" else "rocksdb"
+    with hosted_run(
+        tmp_path,
+        settings=settings_of(other, tmp_path / "b"),
+        parallelism=parallelism,
+        restore_from=path,
+    ) as second:
+        ended = second.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FINISHED, ended.reason
+    assert_exact(tmp_path)
+
+
+def settings_of(backend: str, local: Path) -> dict[str, str]:
+    return {
+        "execution.checkpointing.interval": "50 ms",
+        "execution.checkpointing.incremental": "true",
+        "state.backend.type": backend,
+        "state.backend.rocksdb.localdir": str(local),
+        "state.backend.rocksdb.memory.fixed-per-slot": "1 mb",
+    }
+
+
+def points_of(run: StartedRun) -> list[str]:
+    root = str(run.directory.path / "checkpoints")
+    return FileSystemCheckpointStore([root]).published(root)
