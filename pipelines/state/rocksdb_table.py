@@ -49,7 +49,9 @@ FRESH = 0  # just made by the working set; whether the database knows the key is
 STORED = -1  # the database knows the key, or will by the next flush
 
 SCAN_ROWS = 1 << 16
-_INDEX_BYTES_PER_ROW = 48  # of the working set's index and the bookkeeping here
+ROOM_PER_BYTE = 4
+"""Memory that a byte of a row stands for: columns and index have room to grow, and a flush holds
+the changed rows a second time, encoded."""
 
 
 class RocksDbTable:
@@ -355,7 +357,7 @@ class RocksDbTable:
 
     @property
     def _working_bytes(self) -> int:
-        return self._working.state_bytes + _INDEX_BYTES_PER_ROW * len(self._working)
+        return self._working.state_bytes * ROOM_PER_BYTE
 
     @property
     def _row_bytes(self) -> int:

@@ -15,14 +15,14 @@ from tests.processes.test_killed_processes import PACED, STEP_S, assert_exact, p
 
 pytestmark = pytest.mark.slow
 
+SLOWLY = {**PACED, "hours_per_s": "0.4"}  # 5 s, which leaves time for checkpoints and kills
 BACKENDS = pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
 
 
 @BACKENDS
 def test_kills_change_nothing_and_leave_no_file_behind(tmp_path: Path, backend: str) -> None:
     local = tmp_path / "local"
-    slowly = {**PACED, "hours_per_s": "0.7"}
-    with hosted_run(tmp_path, slowly, settings=settings_of(backend, local)) as run:
+    with hosted_run(tmp_path, SLOWLY, settings=settings_of(backend, local)) as run:
         for slot in (0, 1):
             awaited = len(run.completed()) + 4
             run.wait_for(lambda _, n=awaited: len(run.completed()) >= n, STEP_S)  # type: ignore[misc]
@@ -43,7 +43,7 @@ def test_kills_change_nothing_and_leave_no_file_behind(tmp_path: Path, backend: 
 def test_a_point_that_refers_to_older_files_is_restored_at_any_parallelism_by_either_backend(
     tmp_path: Path, backend: str, parallelism: int
 ) -> None:
-    with hosted_run(tmp_path, PACED, settings=settings_of(backend, tmp_path / "a")) as first:
+    with hosted_run(tmp_path, SLOWLY, settings=settings_of(backend, tmp_path / "a")) as first:
         first.wait_for(lambda _: len(first.completed()) >= 5, STEP_S)
         path = first.completed()[-1].path
     store = FileSystemCheckpointStore([str(first.directory.path)])
