@@ -35,7 +35,7 @@ def add_asking(actions: Any, asking: ArgumentParser) -> None:
             "--type",
             choices=("canonical", "native"),
             default="canonical",
-            help="of the savepoint: open files (Parquet), or the backend's own",
+            help="of the savepoint: open files (Parquet), or those of checkpoints",
         )
     stop.add_argument(
         "--drain",
