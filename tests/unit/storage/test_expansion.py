@@ -26,6 +26,18 @@ def test_what_is_written_here_is_read_however_repetitive(name: str, rows: int) -
     assert found.equals(pa.Table.from_batches([batch]))
 
 
+def test_compressed_state_is_read_where_nothing_packs_better() -> None:
+    """LZ4, which checkpoints may be compressed with, stays just below the bound."""
+    batch = pa.record_batch({"zero": pa.array(np.zeros(2_000_000, np.int64))})
+    pieces = encoded(batch.schema, [batch], open_format=False, compresses=True)
+    content = joined(pieces)
+
+    [found] = decoded("state.arrow", content)
+
+    assert found.equals(batch)
+    assert batch.nbytes > 200 * content.size
+
+
 @pytest.mark.parametrize("name", ["state.arrow", "state.parquet"])
 def test_long_texts_that_pack_well_are_read(name: str) -> None:
     texts = pa.array([f"{'a' * 4_000}{number}" for number in range(2_000)])
