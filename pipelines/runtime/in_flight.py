@@ -11,6 +11,7 @@ import pyarrow as pa
 from pipelines.channels.channel import Output
 from pipelines.channels.credit import cost_of
 from pipelines.domain.elements import Barrier, Records, Watermark
+from pipelines.domain.errors import Rejected
 from pipelines.domain.graph import EdgeKind, Vertex, VertexInput
 from pipelines.domain.ids import ChannelEnds, ChannelId, channel_ends
 from pipelines.domain.key_groups import KeyGroupRange, range_of
@@ -61,9 +62,19 @@ class InFlightShare:
     parallelism: int
 
     def read(self, read_file: ReadFile) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Port and rows. Raises CorruptSnapshot like the store."""
+        """Port and rows. Raises CorruptSnapshot like the store.
+
+        Raises Rejected for broadcast records at another parallelism: some old subtasks had taken
+        a record and others had not, so no share of it is right for a new one.
+        """
         for ends, handles in sorted(self._channels().items()):
             edge = next(edge for edge in self.vertex.inputs if edge.port == ends.port)
+            if edge.kind is EdgeKind.BROADCAST and self.parallelism != self.manifest.parallelism:
+                raise Rejected(
+                    f"Records were being broadcast to {self.vertex.uid!r} when this point was cut;"
+                    f" restore it at parallelism {self.manifest.parallelism}, or take a savepoint,"
+                    " which holds no records in flight."
+                )
             for handle in handles:
                 for batch in read_file(handle.file):
                     mine = self._own_rows(edge, batch)

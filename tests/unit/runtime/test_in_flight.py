@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pytest
 
+from pipelines.domain.errors import Rejected
 from pipelines.domain.graph import EdgeKind, Vertex, VertexInput
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid, channel_ends, channel_id
 from pipelines.domain.key_groups import owner_of
@@ -52,6 +53,18 @@ def test_records_without_a_key_are_taken_once(kind: EdgeKind, old: int, new: int
 
     everything = [place for places in stored.channels.values() for place in places]
     assert sorted(place for places in taken for place in places) == sorted(everything)
+
+
+def test_broadcast_records_are_restored_only_where_each_subtask_gets_its_own() -> None:
+    stored = Stored(random.Random(1), 2)
+
+    for subtask in range(2):
+        sent = [places for name, places in stored.channels.items() if name.endswith(f"[{subtask}]")]
+        own = sorted(place for places in sent for place in places)
+        assert sorted(stored.share(EdgeKind.BROADCAST, subtask, 2)) == own
+    for parallelism in (1, 3):
+        with pytest.raises(Rejected, match=r"broadcast to 'down' .* at parallelism 2"):
+            stored.share(EdgeKind.BROADCAST, 0, parallelism)
 
 
 def test_what_was_queued_comes_before_what_waited_at_the_writer() -> None:
