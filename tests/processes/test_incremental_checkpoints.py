@@ -11,11 +11,11 @@ from pipelines.domain.status import JobStatus
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run
-from tests.processes.test_killed_processes import PACED, STEP_S, assert_exact, pid_of
+from tests.processes.test_killed_processes import LONGER, STEP_S, assert_exact, pid_of
 
 pytestmark = pytest.mark.slow
 
-SLOWLY = {**PACED, "hours_per_s": "0.4"}  # 5 s, which leaves time for checkpoints and kills
+SLOWLY = {**LONGER, "hours_per_s": "0.4"}  # 5 s, which leaves time for checkpoints and kills
 BACKENDS = pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
 
 
