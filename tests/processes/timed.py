@@ -39,7 +39,7 @@ MINUTES = pa.schema(
 )
 TOTALS = MINUTES.append(pa.field("running", pa.int64()))
 REMINDERS = pa.schema([("key", pa.int64())])
-REMIND_AFTER_MS = 30
+REMIND_AFTER_MS = 500
 
 
 class Minutes(KeyedProcessFunction):
@@ -53,7 +53,8 @@ class Minutes(KeyedProcessFunction):
     def process_element(self, row: Row, context: RowContext) -> None:
         timers = context.timer_service()
         number, window = row["number"], window_of(row["number"])
-        timers.register_event_time_timer((window + 1) * WINDOW_MS - 1)
+        if not self._odd.contains(window):  # only once: nobody repeats a timer that is lost
+            timers.register_event_time_timer((window + 1) * WINDOW_MS - 1)
         self._numbers.add(number)
         self._odd.put(window, (self._odd.get(window) or 0) + number % 2)
         if self._is_reminded.value() is None:
