@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from pipelines.domain.events import CheckpointFailed
 from pipelines.domain.failures import CheckpointFailureReason
-from pipelines.domain.settings import Settings
+from pipelines.domain.settings import CapAction, Settings
 from pipelines.protocol.triggering import (
     PERIODIC,
     Refuse,
@@ -98,10 +98,12 @@ class TriggerDesk:
 
 
 def _rules(settings: Settings) -> TriggerRules:
+    """Records in flight are of one checkpoint: where barriers may overtake, a savepoint waits."""
+    may_overtake = settings.unaligned or settings.cap_action is CapAction.UNALIGNED
     return TriggerRules(
         interval_ms=settings.checkpoint_interval_ms,
         min_pause_ms=settings.min_pause_ms,
         max_concurrent=settings.max_concurrent_checkpoints,
-        forces_savepoints=not settings.unaligned,
+        forces_savepoints=not may_overtake,
         allows_finished_sources=settings.allows_finished_sources,
     )

@@ -369,6 +369,32 @@ def test_a_new_attempt_sweeps_what_its_predecessors_left_unfinished(tmp_path: Pa
     assert second.published == ["chk-1"]
 
 
+@pytest.mark.parametrize(
+    ("settings", "started"),
+    [
+        ({}, [1, 2]),
+        ({"execution.checkpointing.unaligned.enabled": "true"}, [1]),
+        (
+            {
+                "execution.checkpointing.alignment-buffer.when-exceeded": "unaligned",
+                "execution.checkpointing.alignment-buffer.max-size-per-channel": "1 mb",
+            },
+            [1],
+        ),
+    ],
+)
+def test_a_savepoint_waits_for_a_place_only_where_barriers_may_overtake(
+    tmp_path: Path, settings: dict[str, str], started: list[int]
+) -> None:
+    master = Master(tmp_path, settings)
+    master.trigger()
+
+    master.host.on_request(SAVEPOINT)
+    master.host.on_time()
+
+    assert [inject.checkpoint_id for inject in master.attempt.of(Inject)] == started
+
+
 def test_a_request_beyond_the_bound_is_refused_and_shown(tmp_path: Path) -> None:
     master = Master(tmp_path)
 
