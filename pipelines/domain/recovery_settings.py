@@ -12,7 +12,7 @@ from pipelines.domain.setting_readers import (
     number_within,
     one_of,
 )
-from pipelines.domain.settings import RestartStrategy
+from pipelines.domain.settings import DamagedPointPolicy, RestartStrategy
 
 _FIXED_DELAY = "restart-strategy.fixed-delay."
 _FAILURE_RATE = "restart-strategy.failure-rate."
@@ -149,6 +149,14 @@ RECOVERY_DEFINITIONS = (
         "How often every byte of the retained points is read and compared with its digest, so that"
         " a damaged point is known before a recovery needs it; 0 turns it off. Flink has no such"
         " setting: it finds out when it restores.",
+    ),
+    Definition(
+        "execution.state-recovery.on-damaged-point",
+        "on_damaged_point",
+        DamagedPointPolicy.OLDER,
+        one_of(DamagedPointPolicy),
+        "What a recovery does when the newest point does not verify: older goes back to the newest"
+        " one that does, and says so; fail ends the run, so that a person decides. Flink fails.",
     ),
     Definition(
         "testing.faults",

@@ -73,6 +73,11 @@ class RestartStrategy(StrEnum):
     EXPONENTIAL_DELAY = "exponential-delay"
 
 
+class DamagedPointPolicy(StrEnum):
+    OLDER = "older"  # go back to the newest point that verifies
+    FAIL = "fail"  # end the run, so that a person decides
+
+
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
     """Both ways between the driver and each slot."""
@@ -123,6 +128,7 @@ class Settings:
     max_memory_state_bytes: int
     compresses_snapshots: bool
     verification_interval_ms: int
+    on_damaged_point: DamagedPointPolicy
     driver_host: str
     driver_bind_host: str  # empty: driver_host
     driver_port: int  # 0: any

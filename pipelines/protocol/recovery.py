@@ -35,7 +35,10 @@ class NoUsablePoint:
 
 
 def choose_point(
-    newest_first: list[RetainedPoint], problem_of: Callable[[RetainedPoint], str | None]
+    newest_first: list[RetainedPoint],
+    problem_of: Callable[[RetainedPoint], str | None],
+    *,
+    may_fall_back: bool = True,
 ) -> Choice | NoUsablePoint:
     """`problem_of` verifies one point and answers with a sentence, or None when it is whole."""
     refused: list[RefusedPoint] = []
@@ -44,6 +47,8 @@ def choose_point(
         if problem is None:
             return Choice(point, tuple(refused))
         refused.append(RefusedPoint(point, problem))
+        if not may_fall_back:
+            break
     return NoUsablePoint(tuple(refused)) if refused else Choice(None, ())
 
 

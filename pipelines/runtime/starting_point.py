@@ -45,6 +45,7 @@ class StartingPointChooser:
     pipeline: Pipeline
     store: CheckpointStore
     emit: Callable[[Event], None]
+    may_fall_back: bool = True  # to an older point, when the newest does not verify
 
     def choose(self, points: RetainedPoints) -> StartingPoint:
         """The newest own point that verifies; before there is one, the point asked for.
@@ -58,16 +59,16 @@ class StartingPointChooser:
         fit = PointFit.of(self.spec, self.pipeline)
         requested = None if own else self._requested(fit)
         candidates = own or ([requested] if requested else [])
-        found = choose_point(candidates, verifier(self.store, fit))
+        found = choose_point(
+            candidates, verifier(self.store, fit), may_fall_back=self.may_fall_back
+        )
         for refused in found.refused:
             location = refused.point.location
             self.emit(RestorePointRefused(path=location, message=refused.problem))
             if refused.point in own:
                 points.on_refused(refused.point)
         if isinstance(found, NoUsablePoint):
-            raise CorruptSnapshot(
-                f"No recovery point of this run can be used: {found.refused[0].problem}"
-            )
+            raise CorruptSnapshot(self._why_none(found))
         return self._described(found.point, fit, is_own=bool(own))
 
     def rewind_sinks(self, start: StartingPoint) -> None:
@@ -79,6 +80,16 @@ class StartingPointChooser:
                     sink=uid, files=superseded.items, moved_to=superseded.moved_to
                 )
                 self.emit(event)
+
+    def _why_none(self, found: NoUsablePoint) -> str:
+        problem = found.refused[0].problem
+        if self.may_fall_back:
+            return f"No recovery point of this run can be used: {problem}"
+        return (
+            f"The newest recovery point of this run cannot be used: {problem} It does not go back"
+            " to an older one (execution.state-recovery.on-damaged-point = fail); choose a point"
+            " and restore it."
+        )
 
     def _requested(self, fit: PointFit) -> RetainedPoint | None:
         requested = requested_point(self.spec, self.store)

@@ -20,19 +20,24 @@ log = logging.getLogger(__name__)
 
 
 class PointVerifier:
-    """Used on the job master's thread; `interval_ms` 0 turns it off."""
+    """Used on the job master's thread; `interval_ms` 0 turns it off.
+
+    Not `drops_damaged`: it only reports, and the recovery that meets the point decides.
+    """
 
     def __init__(
         self,
         store: CheckpointStore,
         clock: Clock,
         interval_ms: int,
+        drops_damaged: bool,
         emit: Callable[[Event], None],
         post: Callable[[JobEvent], None],
     ) -> None:
         self._store = store
         self._clock = clock
         self._interval_ms = interval_ms
+        self._drops_damaged = drops_damaged
         self._emit = emit
         self._post = post
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="verification")
@@ -59,7 +64,8 @@ class PointVerifier:
         damaged = [(point, why) for point, why in looked.damaged if point in kept]
         for point, why in damaged:
             self._emit(RestorePointRefused(path=point.location, message=f"Looked at again: {why}"))
-        points.on_damaged([point for point, _ in damaged])
+        if self._drops_damaged:
+            points.on_damaged([point for point, _ in damaged])
         self._emit(
             PointsVerified(
                 whole=len([point for point in looked.whole if point in kept]),

@@ -21,9 +21,10 @@ from pipelines.domain.events import (
     Envelope,
     Event,
     JobStatusChanged,
+    RecoveryPhaseReached,
     SlotConnected,
 )
-from pipelines.domain.status import JobStatus
+from pipelines.domain.status import JobStatus, RecoveryPhase
 from pipelines.runtime.clocks import SystemClock
 from tests.bench.events import EVENTS, event_files
 from tests.driven_run import StartedRun, started_run
@@ -52,7 +53,10 @@ def main() -> None:
             running_ms = _first_after(run, killed_ms, _is_running)
             running.append(running_ms - killed_ms)
             output.append(_first_after(run, running_ms, _is_committed) - killed_ms)
-            print(f"kill {kill}: running {running[-1]} ms, output {output[-1]} ms", file=sys.stderr)
+            print(
+                f"kill {kill}: running {running[-1]} ms, output {output[-1]} ms; {_phases(run)}",
+                file=sys.stderr,
+            )
     print(
         json.dumps(
             {
@@ -90,6 +94,14 @@ def _kill_a_slot(run: StartedRun, slot: int) -> int:
     killed_ms = SystemClock().wall_ms()
     os.kill(pid, signal.SIGKILL)
     return killed_ms
+
+
+def _phases(run: StartedRun) -> str:
+    """Of the newest recovery, milliseconds each."""
+    reached = [e.event for e in run.of(RecoveryPhaseReached)]
+    phases = [e for e in reached if isinstance(e, RecoveryPhaseReached)]
+    begins = max(i for i, event in enumerate(phases) if event.phase is RecoveryPhase.DETECT)
+    return ", ".join(f"{event.phase} {event.duration_ms:.0f}" for event in phases[begins:])
 
 
 def _first_after(run: StartedRun, since_ms: int, holds: Callable[[Event], bool]) -> int:

@@ -62,13 +62,34 @@ def test_a_point_damaged_while_the_run_goes_on_is_found_before_a_recovery_needs_
         run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
         point = Path(run.completed()[-1].path)
         manifest = point / "manifest.json"
-        manifest.write_bytes(manifest.read_bytes().replace(b"numbers", b"letters", 1))
+        alter(manifest)
         run.wait_for(lambda _: bool(run.of(RestorePointRefused)), STEP_S)
 
     (refused,) = run.of(RestorePointRefused)
     assert refused.event.path == str(point)  # type: ignore[attr-defined]
     assert f"Looked at again: {manifest} was altered" in refused.event.message  # type: ignore[attr-defined]
     assert run.of(FailureOccurred) == []
+
+
+def test_a_run_that_may_not_fall_back_ends_with_the_reason_when_its_newest_point_is_damaged(
+    tmp_path: Path,
+) -> None:
+    settings = {
+        "execution.checkpointing.interval": "50 ms",
+        "execution.state-recovery.on-damaged-point": "fail",
+        "testing.faults": "kill published nth=4",
+    }
+    with hosted_run(tmp_path, LONGER, settings=settings) as run:
+        run.process.wait(STEP_S)
+    newest = max(run.directory.path.glob("checkpoints/chk-*/manifest.json"), key=number_of)
+    alter(newest)
+
+    with hosted_run(tmp_path, run_id=run.directory.run_id) as successor:
+        ended = successor.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FAILED
+    assert f"The newest recovery point of this run cannot be used: {newest} was" in ended.reason
+    assert "on-damaged-point = fail" in ended.reason
 
 
 def test_a_driver_whose_lease_was_taken_over_stops_at_once_and_says_so(tmp_path: Path) -> None:
@@ -119,6 +140,17 @@ def test_a_kill_whose_attempt_ends_otherwise_has_failed(tmp_path: Path) -> None:
     (answer,) = run.of(RequestEnded)
     assert answer.event.outcome is RequestOutcome.FAILED  # type: ignore[attr-defined]
     assert answer.event.message == "Attempt 1 ended before slot 1 aligned."  # type: ignore[attr-defined]
+
+
+def alter(manifest: Path) -> None:
+    """In one step: somebody may be reading it."""
+    altered = manifest.with_name(".altered")
+    altered.write_bytes(manifest.read_bytes().replace(b"numbers", b"letters", 1))
+    altered.replace(manifest)
+
+
+def number_of(manifest: Path) -> int:
+    return int(manifest.parent.name.removeprefix("chk-"))
 
 
 def pid_of(run: StartedRun, slot: int) -> int:

@@ -43,6 +43,14 @@ def test_a_run_whose_points_are_all_damaged_does_not_start_afresh() -> None:
     assert isinstance(choose_point(newest_first(2), lambda _: "damaged"), NoUsablePoint)
 
 
+def test_without_falling_back_an_older_whole_point_is_not_even_looked_at() -> None:
+    newest, *older = newest_first(3)
+
+    choice = choose_point([newest, *older], lambda p: problem_if(p is newest), may_fall_back=False)
+
+    assert choice == NoUsablePoint((RefusedPoint(newest, "damaged"),))
+
+
 @pytest.mark.parametrize("seed", range(50))
 def test_steps_add_up_and_milestones_count_from_the_last_step(seed: int) -> None:
     rng = random.Random(seed)

@@ -83,6 +83,16 @@ def test_it_looks_once_per_interval_and_never_twice_at_a_time(verified: "Verifie
     assert verified.verifier.due_ms == 2 * INTERVAL_MS + 50
 
 
+def test_where_a_person_decides_about_damage_it_is_only_told() -> None:
+    verified = Verified(drops_damaged=False)
+    verified.damage("/chk-3")
+
+    verified.look()
+
+    assert verified.offered == [3, 2, 1]
+    assert verified.counts == [(2, 1)]
+
+
 def test_zero_turns_it_off() -> None:
     verified = Verified(interval_ms=0)
 
@@ -109,7 +119,7 @@ class Damaged:
 
 
 class Verified:
-    def __init__(self, interval_ms: int = INTERVAL_MS) -> None:
+    def __init__(self, interval_ms: int = INTERVAL_MS, *, drops_damaged: bool = True) -> None:
         self.clock = ManualClock()
         self.clock.now_ms = 0.0
         self.store = Damaged()
@@ -121,6 +131,7 @@ class Verified:
             self.store,  # type: ignore[arg-type]
             self.clock,
             interval_ms,
+            drops_damaged,
             self.events.append,
             self._post,
         )
