@@ -38,6 +38,17 @@ def test_checkpoints_overlap_and_a_killed_slot_changes_nothing(tmp_path: Path) -
     assert_exact(tmp_path)
 
 
+def test_checkpoints_overlap_where_nobody_waits_for_barriers(tmp_path: Path) -> None:
+    at_least_once = {**CONCURRENT, "execution.checkpointing.mode": "AT_LEAST_ONCE"}
+    with hosted_run(tmp_path, LONGER, settings=at_least_once) as run:
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FINISHED
+    assert run.of(FailureOccurred) == []
+    assert most_under_way(run) == 3
+    assert_exact(tmp_path)
+
+
 def test_a_killed_driver_leaves_no_id_to_be_used_again(tmp_path: Path) -> None:
     with hosted_run(tmp_path, LONGER, settings=CONCURRENT) as run:
         run.wait_for(lambda _: len(run.completed()) >= 3, STEP_S)
