@@ -4,7 +4,7 @@ Decides neither why an attempt ends (`failures`) nor where the next one starts
 (`starting_point`); it brings up what it is given and fences what it ends.
 """
 
-from pipelines.domain.errors import InvariantViolated
+from pipelines.domain.errors import InvariantViolated, Retryable
 from pipelines.domain.events import RestorePointRefused, SlotConnected, ZombieRefused
 from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.faults import FaultPoint, parse_faults
@@ -24,6 +24,10 @@ from pipelines.runtime.slot import SlotAddress
 from pipelines.runtime.starting_point import StartingPoint, StartingPointChooser
 
 STAGE_END_TIMEOUT_MS = 10_000.0
+
+
+class SinksNotRewound(Exception):
+    """No slot of the attempt was started, because where output goes does not answer."""
 
 
 class Attempts:
@@ -107,7 +111,8 @@ class Attempts:
     def begin_first(self, stages: StageHost) -> None:
         """A driver that replaces a dead one recovers; a new run starts where it was told to.
 
-        Raises Rejected when it cannot start as asked.
+        Raises Rejected when it cannot start as asked, SinksNotRewound, and Retryable when the
+        storage does not answer.
         """
         self._stages = stages
         resumes = self._parts.lease.attempts_so_far() > 0
@@ -137,6 +142,7 @@ class Attempts:
         self._restart_due_ms = self._parts.clock.monotonic_ms() + delay_ms
 
     def begin_when_due(self, now_ms: float) -> None:
+        """Raises SinksNotRewound."""
         due_ms, start = self._restart_due_ms, self._start
         if due_ms is None or now_ms < due_ms or start is None:
             return
@@ -159,7 +165,7 @@ class Attempts:
         self._fence.on_attempt(attempt)
         self._record.move_to(JobStatus.INITIALIZING)
         self._watchers.checkpoints.ancestors = start.ancestors_of(spec.run_id)
-        self._chooser.rewind_sinks(start)
+        self._rewind_sinks(start)
         self._parts.faults.reach(FaultPoint.REWOUND, attempt)
         self._began_ms = self._parts.clock.monotonic_ms()
         self._host = AttemptHost(attempt, spec.parallelism)
@@ -172,6 +178,12 @@ class Attempts:
         self._stage_is_over = False
         if self._stages is not None:
             self._stages.start(self._address, spec.parallelism)
+
+    def _rewind_sinks(self, start: StartingPoint) -> None:
+        try:
+            self._chooser.rewind_sinks(start)
+        except Retryable as error:
+            raise SinksNotRewound(f"The attempt cannot begin: {error}") from error
 
     # Progress.
 

@@ -7,6 +7,8 @@ Source: Flink, `DefaultScheduler.handleGlobalFailure` and `ExecutionFailureHandl
 """
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from pipelines.domain.clock import Clock
 from pipelines.domain.errors import Rejected, Retryable
@@ -16,13 +18,13 @@ from pipelines.domain.ids import Attempt
 from pipelines.domain.status import JobStatus
 from pipelines.protocol.repeated_failures import RepeatedFailures
 from pipelines.protocol.restart import GiveUp, RestartAfter
-from pipelines.runtime.attempts import Attempts
+from pipelines.runtime.attempts import Attempts, SinksNotRewound
 from pipelines.runtime.control import Failed
 from pipelines.runtime.failure_report import failure_of, final_reason
 from pipelines.runtime.metrics_board import MetricsBoard
 from pipelines.runtime.recovery_watch import RecoveryWatch
 from pipelines.runtime.restart_choice import restart_backoff
-from pipelines.runtime.run_parts import RunParts
+from pipelines.runtime.run_parts import RunParts, StageHost
 from pipelines.runtime.run_record import RunRecord
 
 SLOT_LOST_GRACE_MS = 250.0
@@ -148,6 +150,24 @@ class Failures:
             case GiveUp(reason):
                 self._give_up(reason, f"{event.cause} {reason}")
 
+    def begin_first(self, stages: StageHost) -> None:
+        """Raises Rejected when it cannot start as asked, Retryable when the storage is silent."""
+        with self._counted():
+            self._attempts.begin_first(stages)
+
+    def begin_when_due(self, now_ms: float) -> None:
+        with self._counted():
+            self._attempts.begin_when_due(now_ms)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Where output goes does not answer: a failure like any other, though no slot has died."""
+        try:
+            yield
+        except SinksNotRewound as error:
+            self._record.move_to(JobStatus.RESTARTING, str(error))
+            self._ask_again_later(str(error))
+
     def _restart_after(self, delay_ms: float, cause: str) -> None:
         self._record.move_to(JobStatus.RESTARTING, cause)
         self._choose_start(delay_ms)
@@ -159,9 +179,9 @@ class Failures:
         except Rejected as error:
             self._give_up(str(error), str(error))
         except Retryable as error:
-            self._on_storage_silent(f"Where to restart from cannot be told: {error}")
+            self._ask_again_later(f"Where to restart from cannot be told: {error}")
 
-    def _on_storage_silent(self, cause: str) -> None:
+    def _ask_again_later(self, cause: str) -> None:
         """It counts as a failure, so that the restart strategy bounds how often it is asked."""
         self._record.emit(FailureOccurred(cause=cause))
         now_ms = self._clock.monotonic_ms()

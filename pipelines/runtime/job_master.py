@@ -145,7 +145,7 @@ class JobMaster(CheckpointListener):
     def begin(self, stages: StageHost) -> None:
         """Start the first attempt. Raises Rejected and LeaseLost."""
         self._record.emit(run_started(self._parts))
-        self._attempts.begin_first(stages)
+        self._failures.begin_first(stages)
 
     def take_turn(self, *, may_wait: bool = True) -> bool:
         """Do what is due, then hear one event, if need be after waiting for it.
@@ -191,7 +191,7 @@ class JobMaster(CheckpointListener):
         self._failures.on_time(now_ms)
         self._attempts.beat_when_due(now_ms)
         self._commands.on_time()
-        self._attempts.begin_when_due(now_ms)
+        self._failures.begin_when_due(now_ms)
         self._verifier.start_when_due(now_ms, self._checkpoints.points)
         self._checkpoint_due_ms = self._checkpoints.on_time()
 

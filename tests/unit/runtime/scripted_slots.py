@@ -140,6 +140,7 @@ class ScriptedRun:
         settings: dict[str, str] | None = None,
         *,
         has_nothing_to_read: bool = False,
+        sink: MemorySink | None = None,
     ) -> None:
         self.directory = RunDirectory.of(root, "joining", spec_of().run_id)
         self._lease = Lease.acquire(self.directory)
@@ -151,7 +152,7 @@ class ScriptedRun:
         parsed = parse_settings(spec.settings)
         places = SnapshotPlaces.of(self.directory, parsed)
         store = FileSystemCheckpointStore([str(root)])
-        pipeline = joining_pipeline(ListSource([]), MemorySink())
+        pipeline = joining_pipeline(ListSource([]), sink or MemorySink())
         parts = RunParts(
             spec, places, [str(root)], pipeline, parsed, store, self._lease, clock, NO_FAULTS
         )

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.connectors.sink import Superseded
 from pipelines.domain.commands import (
     Cancel,
     ChangeSettings,
@@ -12,11 +13,13 @@ from pipelines.domain.commands import (
     TakeSavepoint,
     TriggerCheckpoint,
 )
+from pipelines.domain.errors import Retryable
 from pipelines.domain.events import (
     CheckpointCompleted,
     CheckpointDiscarded,
     CheckpointFailed,
     CheckpointTriggered,
+    FailureOccurred,
     JobStatusChanged,
     RequestEnded,
     RunEnded,
@@ -25,13 +28,15 @@ from pipelines.domain.events import (
     ZombieRefused,
 )
 from pipelines.domain.failures import CheckpointFailureReason
-from pipelines.domain.ids import Attempt, CheckpointId, RequestId, Uid
+from pipelines.domain.ids import Attempt, CheckpointId, RequestId, RunId, Uid
 from pipelines.domain.status import CheckpointKind, JobStatus, RequestOutcome
 from pipelines.runtime.control import Deploy, Failed, Sampled, SourcesEnded
+from tests.unit.runtime.hosted import MemorySink
 from tests.unit.runtime.scripted_slots import ScriptedRun, acknowledgement
 
 RETENTION = "execution.checkpointing.externalized-checkpoint-retention"
 WHO = {"requested_by": "ann", "reason": "try"}
+FIXED_DELAY = "restart-strategy.fixed-delay."
 SOON = {"execution.checkpointing.interval": "20 ms"}
 
 
@@ -50,6 +55,40 @@ def test_what_an_older_attempt_claims_is_refused_and_shown(tmp_path: Path) -> No
     assert refused.zombie_attempt == 1
     assert refused.what == "an acknowledgement of checkpoint 7 by left[0]"
     cancel(run)
+
+
+@pytest.mark.parametrize(
+    ("failures", "attempts", "status"),
+    [(2, "5", JobStatus.FINISHED), (9, "3", JobStatus.FAILED)],
+)
+def test_a_target_that_does_not_answer_is_asked_as_often_as_the_restart_strategy_allows(
+    tmp_path: Path, failures: int, attempts: str, status: JobStatus
+) -> None:
+    sink = AwaySink(failures)
+    restarts = {FIXED_DELAY + "attempts": attempts, FIXED_DELAY + "delay": "10 ms"}
+
+    run = ScriptedRun(tmp_path, {"restart-strategy.type": "fixed-delay", **restarts}, sink=sink)
+    run.ask(StopWithSavepoint(request_id=RequestId("stop"), requested_by="ann", reason="upgrade"))
+
+    assert run.wait_until_over() is status
+    causes = [event.cause for event in run.of(FailureOccurred)]
+    assert causes == ["The attempt cannot begin: the target is away"] * min(failures, 4)
+
+
+class AwaySink(MemorySink):
+    """Its target does not answer the first times."""
+
+    def __init__(self, failures: int) -> None:
+        super().__init__()
+        self._failures_left = failures
+
+    def rewind(
+        self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
+    ) -> Superseded | None:
+        if self._failures_left:
+            self._failures_left -= 1
+            raise Retryable("the target is away")
+        return super().rewind(ancestors, run_id)
 
 
 def test_a_stop_with_savepoint_ends_the_run(tmp_path: Path) -> None:
