@@ -13,6 +13,7 @@ from pipelines.domain.ids import Uid
 from pipelines.domain.key_groups import owner_of, range_of
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.runtime.key_times import KeyTime, by_key_group, key_times
+from pipelines.state.backend import BackendFactory
 from pipelines.state.hashing import key_groups, key_hashes
 from pipelines.state.hashmap import HashMapBackend
 from tests.unit.operators.harness import MAX_PARALLELISM, Row
@@ -42,7 +43,9 @@ class Subtasks:
         parallelism: int = 1,
         watermark_ms: int = MIN_WATERMARK_MS,
         now_ms: Callable[[], int] = lambda: 0,
+        backends: BackendFactory = HashMapBackend,
     ) -> None:
+        self._backends = backends
         self._now_ms = now_ms
         self._create = create
         self._inputs = inputs
@@ -68,6 +71,7 @@ class Subtasks:
             part = batch.filter(pa.array([owner == subtask for owner in owners], pa.bool_()))
             if part.num_rows:
                 operator.on_batch(port, part)
+                self.contexts[subtask].state.settle()
 
     def advance(self, watermark_ms: int) -> None:
         for subtask in range(len(self._operators)):
@@ -77,6 +81,7 @@ class Subtasks:
         """As when barriers overtake: then a cut finds subtasks unequally far."""
         self.watermarks_ms[subtask] = watermark_ms
         self._operators[subtask].on_watermark(watermark_ms)
+        self.contexts[subtask].state.settle()
 
     def owner_of(self, key_group: int) -> int:
         return owner_of(key_group, len(self._operators), MAX_PARALLELISM)
@@ -115,7 +120,7 @@ class Subtasks:
         for subtask in range(parallelism):
             operator = self._create()
             schema = operator.output_schema(self._inputs)
-            state = HashMapBackend(range_of(subtask, parallelism, MAX_PARALLELISM), MAX_PARALLELISM)
+            state = self._backends(range_of(subtask, parallelism, MAX_PARALLELISM), MAX_PARALLELISM)
             context = OperatorContext(
                 uid=Uid("under-test"),
                 subtask=subtask,

@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,9 @@ from pipelines.operators.operator import Operator
 from pipelines.operators.stream_join import StreamJoin
 from pipelines.operators.window_join import WindowJoin
 from pipelines.operators.windows import AlignedWindows, SlidingWindows, TumblingWindows
+from pipelines.state.backend import BackendFactory
+from pipelines.state.hashmap import HashMapBackend
+from tests.contracts.rocksdb_slots import TINY_BYTES, rocksdb_backends
 from tests.unit.operators.harness import Row
 from tests.unit.operators.subtasks import Subtasks
 
@@ -38,10 +42,20 @@ Pair = tuple[int | None, int | None]
 
 @pytest.mark.parametrize("seed", range(40))
 def test_an_interval_join_gives_each_pair_when_its_later_half_comes(seed: int) -> None:
-    rng = random.Random(seed)
+    check_interval_join(random.Random(seed))
+
+
+@pytest.mark.slow
+def test_joins_are_the_same_when_state_is_in_rocksdb(tmp_path: Path) -> None:
+    with rocksdb_backends(tmp_path, TINY_BYTES) as backends:
+        check_interval_join(random.Random(1), backends)
+        check_stream_join(random.Random(2), JoinKind.FULL, backends)
+
+
+def check_interval_join(rng: random.Random, backends: BackendFactory = HashMapBackend) -> None:
     lower = rng.randint(-40, 30)
     interval = Interval(lower, lower + rng.choice([0, rng.randint(0, 60)]))
-    joined = subtasks(lambda: IntervalJoin(ON, TIMES, interval), rng)
+    joined = subtasks(lambda: IntervalJoin(ON, TIMES, interval), rng, backends)
     accepted: tuple[list[Rec], list[Rec]] = ([], [])
     watermark = -100
     joined.advance(watermark)
@@ -70,8 +84,13 @@ def test_an_interval_join_gives_each_pair_when_its_later_half_comes(seed: int) -
 def test_a_join_without_windows_is_at_any_time_the_join_of_all_input_so_far(
     seed: int, kind: JoinKind
 ) -> None:
-    rng = random.Random(seed)
-    joined = subtasks(lambda: StreamJoin(ON, kind), rng)
+    check_stream_join(random.Random(seed), kind)
+
+
+def check_stream_join(
+    rng: random.Random, kind: JoinKind, backends: BackendFactory = HashMapBackend
+) -> None:
+    joined = subtasks(lambda: StreamJoin(ON, kind), rng, backends)
     so_far: tuple[list[Rec], list[Rec]] = ([], [])
     table: Counter[Pair] = Counter()
 
@@ -288,8 +307,12 @@ def test_what_cannot_be_joined_is_refused(build: Callable[[], object], sentence:
         build()
 
 
-def subtasks(create: Callable[[], Operator], rng: random.Random) -> Subtasks:
-    return Subtasks(create, [LEFT, RIGHT], [ON, ON], rng.randint(1, 3))
+def subtasks(
+    create: Callable[[], Operator],
+    rng: random.Random,
+    backends: BackendFactory = HashMapBackend,
+) -> Subtasks:
+    return Subtasks(create, [LEFT, RIGHT], [ON, ON], rng.randint(1, 3), backends=backends)
 
 
 def random_input(rng: random.Random) -> Iterator[tuple[int, list[Rec]]]:

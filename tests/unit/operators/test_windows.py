@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -25,7 +26,10 @@ from pipelines.operators.windows import (
     session,
     sliding,
 )
+from pipelines.state.backend import BackendFactory
 from pipelines.state.hashing import key_groups, key_hashes
+from pipelines.state.hashmap import HashMapBackend
+from tests.contracts.rocksdb_slots import TINY_BYTES, rocksdb_backends
 from tests.unit.operators.harness import MAX_PARALLELISM, Row
 from tests.unit.operators.subtasks import Subtasks
 from tests.unit.operators.window_oracle import AlignedOracle, Result, SessionOracle
@@ -155,6 +159,40 @@ def test_after_a_cut_of_subtasks_that_were_unequally_far_no_key_sees_time_go_bac
     assert subtasks.state_rows == 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_windows_are_the_same_when_state_is_in_rocksdb(seed: int, tmp_path: Path) -> None:
+    rng = random.Random(seed)
+    gap, size, every, lateness = 12, 15, 4, rng.choice([0, 20])
+    sessions, windows = SessionWindows(gap), SlidingWindows(size, every_ms=every)
+    whole: list[tuple[Callable[[], Operator], Oracle]] = [
+        (
+            lambda: SessionRows(("key",), "time", sessions, listed, LISTED, lateness),
+            SessionOracle(gap, lateness, -100),
+        ),
+        (
+            lambda: WindowRows(("key",), "time", windows, listed, LISTED, lateness),
+            AlignedOracle(size, every, lateness, -100),
+        ),
+    ]
+    summed: list[tuple[Callable[[], Operator], Oracle]] = [
+        (
+            lambda: SessionAggregate(("key",), "time", sessions, AGGREGATES, lateness),
+            SessionOracle(gap, lateness, -100),
+        ),
+        (
+            lambda: WindowAggregate(("key",), "time", windows, AGGREGATES, lateness),
+            AlignedOracle(size, every, lateness, -100),
+        ),
+    ]
+
+    with rocksdb_backends(tmp_path, TINY_BYTES) as backends:
+        for create, oracle in whole:
+            compare(rng, create, oracle, as_result, lambda result: result, backends)
+        for create, oracle in summed:
+            compare(rng, create, oracle, as_summary, summarized, backends)
+
+
 def test_a_session_ends_only_when_the_gap_behind_its_last_row_has_passed() -> None:
     subtasks = sessions_of(gap=10)
     subtasks.send([row("a", 0), row("a", 10), row("b", 11)])
@@ -245,9 +283,17 @@ def compare(
     oracle: Oracle,
     read: Callable[[Row], tuple[object, ...]],
     expected: Callable[[Result], tuple[object, ...]],
+    backends: BackendFactory = HashMapBackend,
 ) -> None:
     """Step by step the same output, the same late rows, and nothing left in the state."""
-    subtasks = Subtasks(create, [SCHEMA], [("key",)], rng.randint(1, 3), oracle.watermark)
+    subtasks = Subtasks(
+        create,
+        [SCHEMA],
+        [("key",)],
+        rng.randint(1, 3),
+        oracle.watermark,
+        backends=backends,
+    )
     subtasks.advance(oracle.watermark)
     for watermark in [*random_watermarks(rng), MAX_WATERMARK_MS]:
         rows = random_rows(rng, oracle.watermark)
