@@ -145,6 +145,13 @@ class Settings:
         return Heartbeat(self.heartbeat_interval_ms, self.heartbeat_timeout_ms)
 
     @property
+    def may_fall_back(self) -> bool:
+        """To an older point, when the newest does not verify. Never at most once: what has come
+        out since would come out again."""
+        may_repeat = self.checkpointing_mode is not CheckpointingMode.AT_MOST_ONCE
+        return may_repeat and self.on_damaged_point is DamagedPointPolicy.OLDER
+
+    @property
     def barriers(self) -> BarrierOptions:
         return BarrierOptions(
             mode=self.checkpointing_mode,

@@ -10,7 +10,7 @@ from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.faults import FaultPoint, parse_faults
 from pipelines.domain.ids import Attempt, Uid
 from pipelines.domain.places import MEMORY, scheme_of
-from pipelines.domain.settings import CheckpointingMode, DamagedPointPolicy
+from pipelines.domain.settings import CheckpointingMode
 from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import JobStatus, RecoveryPhase
 from pipelines.protocol.fencing import AttemptFence
@@ -51,7 +51,7 @@ class Attempts:
             parts.pipeline,
             parts.store,
             record.emit,
-            may_fall_back=parts.settings.on_damaged_point is DamagedPointPolicy.OLDER,
+            may_fall_back=parts.settings.may_fall_back,
         )
         self._stages: StageHost | None = None
         self._host: AttemptHost | None = None

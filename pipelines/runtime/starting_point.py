@@ -87,8 +87,8 @@ class StartingPointChooser:
             return f"No recovery point of this run can be used: {problem}"
         return (
             f"The newest recovery point of this run cannot be used: {problem} It does not go back"
-            " to an older one (execution.state-recovery.on-damaged-point = fail); choose a point"
-            " and restore it."
+            " to an older one (execution.state-recovery.on-damaged-point = fail, or"
+            " execution.checkpointing.mode = AT_MOST_ONCE); choose a point and restore it."
         )
 
     def _requested(self, fit: PointFit) -> RetainedPoint | None:

@@ -47,3 +47,17 @@ def test_every_slot_is_told_how_barriers_are_treated() -> None:
 
     assert settings.barriers.unaligned
     assert settings.barriers.aligned_timeout_ms == 30_000
+
+
+@pytest.mark.parametrize(
+    ("given", "may_fall_back"),
+    [
+        ({}, True),
+        ({"execution.checkpointing.mode": "AT_LEAST_ONCE"}, True),
+        ({"execution.checkpointing.mode": "AT_MOST_ONCE"}, False),
+        ({"execution.state-recovery.on-damaged-point": "fail"}, False),
+    ],
+)
+def test_at_most_once_no_older_point_is_taken(given: dict[str, str], may_fall_back: bool) -> None:
+    """What has come out since would come out again."""
+    assert parse_settings(given).may_fall_back is may_fall_back

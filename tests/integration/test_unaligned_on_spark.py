@@ -1,0 +1,56 @@
+"""Barriers that overtake, on real Spark: killed and restored at another parallelism, exact."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from pipelines.domain.events import FailureOccurred, SubtaskAcknowledged
+from pipelines.domain.status import JobStatus
+from tests.driven_run import started_run
+from tests.integration.test_exactly_once_on_spark import (
+    PACED,
+    SOONER,
+    STEP_S,
+    assert_output_is_exact,
+    newest_pid,
+    parameters_for,
+    wait_for_checkpoints,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
+
+UNALIGNED = {**SOONER, "execution.checkpointing.unaligned.enabled": "true"}
+
+
+def test_kills_and_a_restore_at_another_parallelism_change_nothing(
+    flights: Path,
+    tmp_path: Path,
+) -> None:
+    paced = parameters_for(flights, tmp_path, speed=PACED)
+    with started_run(tmp_path, "flight_delays", paced, settings=UNALIGNED) as run:
+        wait_for_checkpoints(run, 2)
+        os.kill(newest_pid(run, slot=1), signal.SIGKILL)
+        wait_for_checkpoints(run, 2)
+        os.kill(run.process.pid, signal.SIGKILL)
+        run.process.wait(10)
+        acknowledged = [envelope.event for envelope in run.of(SubtaskAcknowledged)]
+        newest = run.completed()[-1].path
+        assert len(run.of(FailureOccurred)) == 1
+    phases = [e.phases for e in acknowledged if isinstance(e, SubtaskAcknowledged)]
+    assert any(phase.is_unaligned for phase in phases)
+
+    unpaced = parameters_for(flights, tmp_path, speed="max")
+    with started_run(
+        tmp_path,
+        "flight_delays",
+        unpaced,
+        settings=UNALIGNED,
+        parallelism=3,
+        restore_from=newest,
+    ) as restored:
+        ended = restored.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FINISHED
+    assert_output_is_exact(flights, tmp_path)
