@@ -8,9 +8,8 @@ from typing import Any
 
 from django import forms
 
-from pipelines.domain.setting_table import DEFINITIONS
-
 EXAMPLE = "execution.checkpointing.interval: 500 ms"
+HELP = "One on each line; what is not given keeps its default. All of them are listed below."
 
 
 class SettingsField(forms.CharField):
@@ -19,7 +18,7 @@ class SettingsField(forms.CharField):
     widget = forms.Textarea
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(label="Settings", required=False, help_text=_help(), **kwargs)
+        super().__init__(label="Settings", required=False, help_text=HELP, **kwargs)
         self.widget.attrs |= {
             "rows": 3,
             "placeholder": EXAMPLE,
@@ -43,8 +42,3 @@ def _pair(line: str) -> tuple[str, str]:
     if not separator:
         raise forms.ValidationError(f"{line.strip()!r} is no setting; write it like {EXAMPLE!r}.")
     return key.strip(), text.strip()
-
-
-def _help() -> str:
-    first = ", ".join(definition.key for definition in DEFINITIONS[:3])
-    return f"One on each line, for example {first}; what is not given keeps its default."

@@ -16,6 +16,7 @@ from ftdash.ui.forms import PLAIN_TEXT, REASON_LENGTH_MAX
 from ftdash.ui.settings_field import SettingsField
 from pipelines.domain.errors import Rejected
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
+from pipelines.domain.setting_table import DEFINITIONS
 
 PREFIX = "parameter-"
 
@@ -66,7 +67,7 @@ def submit(request: HttpRequest) -> HttpResponse:
     if flow not in FLOWS:
         return redirect("submit")
     form = SubmitForm(request.POST or None, flow=flow)
-    context = {"form": form, "flow": flow, "flows": list(FLOWS)}
+    context = {"form": form, "flow": flow, "flows": list(FLOWS), "definitions": DEFINITIONS}
     if request.method == "GET":
         return render(request, "actions/submit.html", context)
     if form.is_valid() and start(request, flow, form):

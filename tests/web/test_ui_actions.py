@@ -12,6 +12,7 @@ from django.urls import reverse
 from ftdash.jobs.models import Pipeline, Request, RequestKind
 from ftdash.jobs.projector import Projector
 from pipelines.domain.ids import Attempt, CheckpointId, RunId
+from pipelines.domain.setting_table import DEFINITIONS
 from pipelines.domain.snapshots import FORMAT_VERSION, Manifest
 from pipelines.domain.status import CheckpointKind
 from pipelines.storage.filesystem import FileSystemCheckpointStore
@@ -227,6 +228,14 @@ def test_settings_are_given_one_on_each_line(admin: Client, tmp_path: Path) -> N
         "execution.checkpointing.interval": "500 ms",
         "heartbeat.timeout": "5 s",
     }
+
+
+def test_every_setting_is_explained_where_one_can_be_given(admin: Client) -> None:
+    page = unescape(words(admin.get(reverse("submit")).content.decode()))
+
+    for definition in DEFINITIONS:
+        assert f"{definition.key} {definition.default or 'not set'}" in page
+        assert definition.help in page
 
 
 def start_fields(root: Path) -> dict[str, str]:
