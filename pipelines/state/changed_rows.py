@@ -4,9 +4,20 @@ Keeps one mask per cut, as long as an increment may still build on what came bef
 be merged under the younger number: an increment then holds some rows more than it must.
 """
 
+from dataclasses import dataclass
+
 from pipelines.state.dirty_rows import DirtyRows, Mask, Rows, union
 
 MASKS_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    masks: tuple[tuple[int, Mask], ...]  # none of them is written to any more
+
+    def since(self, cut: int) -> Mask:
+        """Rows that changed between that cut and the newest one."""
+        return union([mask for number, mask in self.masks if number > cut])
 
 
 class ChangedRows:
@@ -28,9 +39,9 @@ class ChangedRows:
             self._merge(0)
         return self._cuts
 
-    def since(self, cut: int) -> Mask:
-        """Rows that changed between that cut and the newest one."""
-        return union([mask for number, mask in self._masks if number > cut])
+    def up_to_now(self) -> "Changes":
+        """What has changed up to the newest cut; for any thread, whatever follows here."""
+        return Changes(tuple(self._masks))
 
     def forget_up_to(self, cut: int) -> None:
         """Nothing will build on that cut's predecessors any more."""

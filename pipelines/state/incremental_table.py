@@ -23,7 +23,7 @@ from pipelines.state.backend import (
     StoredIncrement,
     TableDescriptor,
 )
-from pipelines.state.changed_rows import ChangedRows
+from pipelines.state.changed_rows import ChangedRows, Changes
 from pipelines.state.dirty_rows import Mask
 from pipelines.state.frozen_table import (
     DELETED_COLUMN,
@@ -95,7 +95,7 @@ class IncrementalTable(HashMapTable):
     ) -> FrozenState:
         chain = self.log.base(confirmed_id)
         cut = self._changed.cut()
-        plan = _plan(chain, self._changed, cut, len(self))
+        changes, live_rows = self._changed.up_to_now(), len(self)
         if chain is not None:
             self._changed.forget_up_to(chain.base_cut)
         if not len(self):
@@ -103,7 +103,9 @@ class IncrementalTable(HashMapTable):
         schema = snapshot_schema(self.descriptor)
         frozen = self.freeze_rows()
         increment = TableIncrement(
-            frozen, plan, lambda chain: self.log.on_written(checkpoint_id, chain)
+            frozen,
+            lambda: _plan(chain, changes, cut, live_rows),
+            lambda chain: self.log.on_written(checkpoint_id, chain),
         )
         return FrozenState(self.descriptor.name, "table", schema, len(self), iter(()), increment)
 
@@ -117,10 +119,10 @@ class _Plan:
     unchanged: DeltaChain | None = None  # nothing is to be written at all
 
 
-def _plan(chain: DeltaChain | None, changed: ChangedRows, cut: int, live_rows: int) -> _Plan:
+def _plan(chain: DeltaChain | None, changes: Changes, cut: int, live_rows: int) -> _Plan:
     """1. A delta, while the chain has room. 2. One delta in place of all. 3. A new base."""
     if chain is not None:
-        recent = changed.since(chain.cut)
+        recent = changes.since(chain.cut)
         count = int(np.count_nonzero(recent))
         if count == 0 or chain.has_room_for(count):
             return _Plan(
@@ -133,7 +135,7 @@ def _plan(chain: DeltaChain | None, changed: ChangedRows, cut: int, live_rows: i
                 ),
                 replace(chain, cut=cut) if count == 0 else None,
             )
-        all_since_base = changed.since(chain.base_cut)
+        all_since_base = changes.since(chain.base_cut)
         total = int(np.count_nonzero(all_since_base))
         if total <= chain.base_rows * DELTA_SHARE_MAX / 2:
             return _Plan(
@@ -145,22 +147,23 @@ def _plan(chain: DeltaChain | None, changed: ChangedRows, cut: int, live_rows: i
 
 @dataclass(frozen=True, slots=True)
 class TableIncrement:
-    """Implements `Increment`."""
+    """Implements `Increment`. What to write is counted here, beside the processing."""
 
     frozen: FrozenTable
-    plan: _Plan
+    plan: Callable[[], _Plan]
     on_written: Callable[[DeltaChain], None]
 
     def write(self, files: IncrementFiles) -> StoredIncrement:
-        chain = self.plan.unchanged or self.plan.chain_with(self._file(files))
+        plan = self.plan()
+        chain = plan.unchanged or plan.chain_with(self._file(files, plan.rows))
         self.on_written(chain)
         parts = tuple(StatePart(name="delta", file=delta) for delta in chain.deltas)
         return StoredIncrement(StateFormat.DELTAS, chain.base, parts)
 
-    def _file(self, files: IncrementFiles) -> FileHandle:
-        label = "base" if self.plan.rows is None else "delta"
+    def _file(self, files: IncrementFiles, rows: Mask | None) -> FileHandle:
+        label = "base" if rows is None else "delta"
         schema = increment_schema(self.frozen.schema)
-        return files.write_rows(label, schema, self.frozen.increment(self.plan.rows))
+        return files.write_rows(label, schema, self.frozen.increment(rows))
 
 
 def merged_rows(
