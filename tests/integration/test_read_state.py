@@ -1,26 +1,42 @@
 """State of a savepoint as a Spark DataFrame, against the same files read by pandas."""
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
+from pipelines.bus.inbox import submit
+from pipelines.domain.commands import Cancel
 from pipelines.domain.errors import CorruptSnapshot, Rejected
+from pipelines.domain.ids import RequestId
+from pipelines.domain.snapshots import StateFormat
+from pipelines.runtime.restoring import rows_of
 from pipelines.spark import read_state
-from pipelines.spark.session import open_session
+from pipelines.spark.state_reader import handles_of
+from pipelines.storage.filesystem import FileSystemCheckpointStore
+from tests.processes.host import hosted_run
 from tests.unit.points.stored_views import savepoint_of_views, write_events
 
 pytestmark = pytest.mark.spark
 
 KEYS = 1_000
+STEP_S = 30.0
 
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    session = open_session("local[2]", "read state")
+    """A session as anybody has one, not that of a run; its workers find this interpreter."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    for name in ("spark.driver.host", "spark.driver.bindAddress"):
+        builder = builder.config(name, "127.0.0.1")
+    session = builder.getOrCreate()
     yield session
     session.stop()
 
@@ -44,6 +60,40 @@ def test_state_in_either_format_is_a_data_frame_with_the_rows_that_pandas_reads(
     assert list(expected.columns) == ["app_id", "pv__count", "__key_group"]
 
 
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+def test_an_incremental_checkpoint_of_either_backend_is_a_data_frame_too(
+    spark: SparkSession, tmp_path: Path, backend: str
+) -> None:
+    settings = {
+        "state.backend.type": backend,
+        "execution.checkpointing.incremental": "true",
+        "execution.checkpointing.interval": "100 ms",
+        "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+    }
+    with hosted_run(tmp_path, {"hours_per_s": "0.2"}, settings=settings) as run:
+        run.wait_for(lambda _: len(run.completed()) >= 4, STEP_S)
+        asked = {"request_id": RequestId("end"), "requested_by": "ada", "reason": "test"}
+        submit(run.directory, Cancel(**asked))
+        run.wait_until_over(STEP_S)
+    path = run.completed()[-1].path
+    handles = handles_of(store_at(path).manifest(path), path, "totals", "windows")
+
+    found = read_state(spark, path, "totals", "windows").toPandas()
+
+    batches = [b for handle in handles for b in rows_of(store_at(path), path, handle)]
+    expected = pa.Table.from_batches(batches).to_pandas()
+    order = ["window_start", "key"]
+    found["window_start"] = found["window_start"].astype("datetime64[us]")
+    expected["window_start"] = expected["window_start"].dt.tz_localize(None)
+    pd.testing.assert_frame_equal(
+        found.sort_values(order).reset_index(drop=True),
+        expected.sort_values(order).reset_index(drop=True),
+        check_dtype=False,
+    )
+    assert len(found) == sum(handle.rows for handle in handles) > 0
+    assert any(handle.format is not StateFormat.ROWS for handle in handles)
+
+
 def test_what_is_not_there_is_refused_with_what_there_is_and_damage_is_named(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -62,3 +112,8 @@ def test_what_is_not_there_is_refused_with_what_there_is_and_damage_is_named(
     second.write_bytes(second.read_bytes()[:-1])
     with pytest.raises(PythonException, match=second.name):
         frame.count()
+
+
+def store_at(path: str) -> FileSystemCheckpointStore:
+    """The directory around the point too: shared files lie beside it."""
+    return FileSystemCheckpointStore([str(Path(path).parent)])
