@@ -2,17 +2,21 @@
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from pipelines.domain.errors import Rejected
+from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.settings import StateOptions
 from pipelines.runtime.state_backends import state_backends
+from pipelines.state.backend import TableDescriptor
 from pipelines.state.hashmap import HashMapBackend
 from pipelines.state.rocksdb import RocksDbBackend
 
 GROUPS = KeyGroupRange(0, 127)
+SEEN = TableDescriptor("seen", pa.schema([("id", pa.int64())]), pa.schema([]), {}, ("id",))
 
 
 def test_state_is_kept_in_memory_unless_the_settings_say_otherwise() -> None:
@@ -45,6 +49,28 @@ def test_a_directory_that_cannot_be_used_is_refused_by_name(tmp_path: Path) -> N
 def test_a_memory_that_is_no_size_or_too_small_is_refused(text: str) -> None:
     with pytest.raises(Rejected, match=r"memory\.fixed-per-slot.*64 mb"):
         options({"state.backend.rocksdb.memory.fixed-per-slot": text})
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+@pytest.mark.parametrize("is_incremental", [True, False])
+def test_checkpoints_hold_what_has_changed_only_if_the_settings_say_so(
+    tmp_path: Path, backend: str, is_incremental: bool
+) -> None:
+    given = {
+        "state.backend.type": backend,
+        "state.backend.rocksdb.localdir": str(tmp_path),
+        "execution.checkpointing.incremental": str(is_incremental).lower(),
+    }
+    backends = state_backends(options(given), "slot")
+    state = backends.create(GROUPS, 128)
+    state.table(SEEN).rows_for(pa.record_batch([pa.array([1])], schema=SEEN.key))
+
+    [frozen] = state.cut_increment(CheckpointId(1), NO_CHECKPOINT)
+
+    assert (frozen.increment is not None) is is_incremental
+    assert sum(batch.num_rows for batch in frozen.batches) == (0 if is_incremental else 1)
+    state.close()
+    backends.close()
 
 
 def options(given: dict[str, str] | None = None) -> StateOptions:
