@@ -18,9 +18,10 @@ from pipelines.channels.channel import (
     ChannelClosed,
     ChannelStatistics,
 )
+from pipelines.channels.inlet import Inlet
 from pipelines.channels.limits import MAX_QUEUED_MARKS
 from pipelines.channels.recorder import ChannelRecorder
-from pipelines.domain.elements import Barrier, Element, Records
+from pipelines.domain.elements import Barrier, Element
 from pipelines.domain.errors import ProtocolError, check
 from pipelines.domain.ids import ChannelId, CheckpointId
 
@@ -39,39 +40,6 @@ class Writer(Protocol):
         ...
 
 
-class Inlet:
-    """One channel's queue, from the side of whoever delivers into it."""
-
-    __slots__ = (
-        "_gate",
-        "channel",
-        "credit_due_bytes",
-        "elements",
-        "held_back",
-        "is_ready",
-        "on_close",
-        "queued_bytes",
-        "queued_marks",
-        "queued_records",
-        "return_credit",
-    )
-
-    def __init__(self, gate: "Gate", channel: ChannelId) -> None:
-        self._gate = gate
-        self.channel = channel
-        self.elements: deque[tuple[Element, int]] = deque()
-        self.queued_records = self.queued_bytes = self.queued_marks = 0
-        self.credit_due_bytes = 0  # taken by the reader, not yet given back to the writer
-        self.held_back = False
-        self.is_ready = False  # stands in the gate's list of channels to serve
-        self.return_credit: Callable[[int], object] | None = None
-        self.on_close: Callable[[str], None] | None = None
-
-    def offer(self, element: Element, cost_bytes: int) -> None:
-        """Never blocks. Raises ProtocolError if the writer had no credit for it."""
-        self._gate.offer(self, element, cost_bytes)
-
-
 class Gate:
     """All inputs of one subtask; implements `InputGate`.
 
@@ -88,7 +56,7 @@ class Gate:
         # Small enough to keep the writer busy, large enough that credit is not a message a batch.
         self._credit_step_bytes = max(1, capacity_bytes // 4)
         self._lock = threading.Lock()
-        self._inlets = {channel: Inlet(self, channel) for channel in channels}
+        self._inlets = {channel: Inlet(self.offer, channel) for channel in channels}
         self._ready: deque[Inlet] = deque()  # open channels with something queued
         self._wake: Callable[[], None] = _wake_nobody
         self._is_closed = False
@@ -127,7 +95,7 @@ class Gate:
             if self._is_closed:
                 return
             self._refuse_overrun(inlet, cost_bytes)
-            _enqueue(inlet, element, cost_bytes)
+            inlet.enqueue(element, cost_bytes)
             if self._recorder is not None:
                 self._recorder.on_arrived(inlet.channel, element)
             was_idle = not self._ready
@@ -146,7 +114,7 @@ class Gate:
                 self._refuse_if_closed()
                 return None
             inlet = self._ready.popleft()
-            element = _dequeue(inlet)
+            element = inlet.dequeue()
             inlet.is_ready = False
             self._list_if_servable(inlet)
             credit_bytes = self._credit_to_return(inlet)
@@ -216,7 +184,7 @@ class Gate:
             self._is_closed = True
             self._ready.clear()
             for inlet in self._inlets.values():
-                _drop_queue(inlet)
+                inlet.drop_queue()
         for on_close in writers:
             if on_close is not None:
                 on_close(GATE_CLOSED)
@@ -247,32 +215,6 @@ class Gate:
             return 0
         credit_bytes, inlet.credit_due_bytes = inlet.credit_due_bytes, 0
         return credit_bytes
-
-
-def _enqueue(inlet: Inlet, element: Element, cost_bytes: int) -> None:
-    inlet.elements.append((element, cost_bytes))
-    inlet.queued_bytes += cost_bytes
-    if isinstance(element, Records):
-        inlet.queued_records += element.batch.num_rows
-    else:
-        inlet.queued_marks += 1
-
-
-def _dequeue(inlet: Inlet) -> Element:
-    element, cost_bytes = inlet.elements.popleft()
-    inlet.queued_bytes -= cost_bytes
-    inlet.credit_due_bytes += cost_bytes
-    if isinstance(element, Records):
-        inlet.queued_records -= element.batch.num_rows
-    else:
-        inlet.queued_marks -= 1
-    return element
-
-
-def _drop_queue(inlet: Inlet) -> None:
-    inlet.elements.clear()
-    inlet.queued_records = inlet.queued_bytes = inlet.queued_marks = 0
-    inlet.is_ready = False
 
 
 def _wake_nobody() -> None:

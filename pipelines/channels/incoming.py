@@ -12,7 +12,8 @@ from typing import Protocol
 
 from pipelines.channels.channel import ChannelClosed
 from pipelines.channels.connection import Connection
-from pipelines.channels.gate import Gate, Inlet, Writer
+from pipelines.channels.gate import Gate, Writer
+from pipelines.channels.inlet import Inlet
 from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.origins import origin_of
 from pipelines.channels.serialization import RecordsDecoder

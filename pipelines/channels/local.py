@@ -6,7 +6,8 @@ import pyarrow as pa
 
 from pipelines.channels.channel import ChannelClosed
 from pipelines.channels.credit import Credit, cost_of
-from pipelines.channels.gate import Gate, Inlet
+from pipelines.channels.gate import Gate
+from pipelines.channels.inlet import Inlet
 from pipelines.channels.outbox import Outbox
 from pipelines.domain.elements import Barrier, Element
 from pipelines.domain.errors import InvariantViolated

@@ -5,7 +5,8 @@ import pytest
 
 from pipelines.channels import gate as gate_module
 from pipelines.channels.channel import ChannelClosed
-from pipelines.channels.gate import Gate, Inlet
+from pipelines.channels.gate import Gate
+from pipelines.channels.inlet import Inlet
 from pipelines.domain.elements import Records, Watermark
 from pipelines.domain.errors import InvariantViolated, ProtocolError
 from pipelines.domain.ids import ChannelId

@@ -1,0 +1,69 @@
+"""One channel's queue in a gate: what is in it, what is due back, and who writes it.
+
+Owns the counts; decides nothing. Everything but `offer` is called under the gate's lock.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from pipelines.domain.elements import Element, Records
+from pipelines.domain.ids import ChannelId
+
+Offer = Callable[["Inlet", Element, int], None]
+"""The gate's way in: inlet, element and its cost in bytes."""
+
+
+class Inlet:
+    """One channel's queue, from the side of whoever delivers into it."""
+
+    __slots__ = (
+        "_offer",
+        "channel",
+        "credit_due_bytes",
+        "elements",
+        "held_back",
+        "is_ready",
+        "on_close",
+        "queued_bytes",
+        "queued_marks",
+        "queued_records",
+        "return_credit",
+    )
+
+    def __init__(self, offer: Offer, channel: ChannelId) -> None:
+        self._offer = offer
+        self.channel = channel
+        self.elements: deque[tuple[Element, int]] = deque()
+        self.queued_records = self.queued_bytes = self.queued_marks = 0
+        self.credit_due_bytes = 0  # taken by the reader, not yet given back to the writer
+        self.held_back = False
+        self.is_ready = False  # stands in the gate's list of channels to serve
+        self.return_credit: Callable[[int], object] | None = None
+        self.on_close: Callable[[str], None] | None = None
+
+    def offer(self, element: Element, cost_bytes: int) -> None:
+        """Never blocks. Raises ProtocolError if the writer had no credit for it."""
+        self._offer(self, element, cost_bytes)
+
+    def enqueue(self, element: Element, cost_bytes: int) -> None:
+        self.elements.append((element, cost_bytes))
+        self.queued_bytes += cost_bytes
+        if isinstance(element, Records):
+            self.queued_records += element.batch.num_rows
+        else:
+            self.queued_marks += 1
+
+    def dequeue(self) -> Element:
+        element, cost_bytes = self.elements.popleft()
+        self.queued_bytes -= cost_bytes
+        self.credit_due_bytes += cost_bytes
+        if isinstance(element, Records):
+            self.queued_records -= element.batch.num_rows
+        else:
+            self.queued_marks -= 1
+        return element
+
+    def drop_queue(self) -> None:
+        self.elements.clear()
+        self.queued_records = self.queued_bytes = self.queued_marks = 0
+        self.is_ready = False
