@@ -11,6 +11,7 @@ import queue
 from pipelines.bus.inbox import Inbox
 from pipelines.bus.journal import JournalWriter
 from pipelines.bus.lease import LeaseLost
+from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.events import (
     FailureOccurred,
     JobStatusChanged,
@@ -136,9 +137,9 @@ class JobMaster(CheckpointListener):
             return self._finish_again(self._over)
         self.begin(stages)
         self._desk.open()
-        while self._record.outcome is None:
+        while not self.has_ended:
             self.take_turn()
-        return self._finish(*self._record.outcome)
+        return self.finish()
 
     # The loop.
 
@@ -159,6 +160,11 @@ class JobMaster(CheckpointListener):
             return False
         self._on_event(event)
         return True
+
+    @property
+    def has_ended(self) -> bool:
+        """Nothing more is to be done but `finish`."""
+        return self._record.outcome is not None
 
     def _until_due_s(self) -> float:
         return max(0.0, self._next_due_ms() - self._clock.monotonic_ms()) / 1000.0
@@ -278,7 +284,11 @@ class JobMaster(CheckpointListener):
 
     # The end.
 
-    def _finish(self, status: JobStatus, reason: str) -> JobStatus:
+    def finish(self) -> JobStatus:
+        """Answer what is still open, and put down how the run ended."""
+        if self._record.outcome is None:
+            raise InvariantViolated("a run is finished once it has ended")
+        status, reason = self._record.outcome
         self._record.move_to(status, reason)
         self._report_metrics()
         return self._close(status, reason)

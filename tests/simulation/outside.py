@@ -1,0 +1,169 @@
+"""The world outside of a simulated run: logs that are read, and a store that is written.
+
+The store outlives every crash. It takes transactions: written, prepared at a barrier, committed by
+name, however often. A writer of an attempt that is over is refused, as by every real sink.
+"""
+
+import copy
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from pipelines.connectors.lineage import newest_of
+from pipelines.connectors.sink import SinkContext, Superseded
+from pipelines.domain.errors import InvariantViolated, ProtocolError
+from pipelines.domain.ids import Attempt, CheckpointId, RunId
+
+BATCH = 4
+STEP_MS = 1_000  # of event time from one record to the next
+KEYS = 5
+
+SCHEMA = pa.schema([("id", pa.int64()), ("key", pa.int64()), ("at", pa.timestamp("ms", tz="UTC"))])
+Part = dict[tuple[int, int], int]
+"""How many records of each (source, split)."""
+
+
+def event(source: int, split: int, offset: int, records: int) -> tuple[int, int, int]:
+    """id, key and milliseconds of one record; later splits hold later event time."""
+    number = (source * 10 + split) * 100 + offset
+    return number, (number * 7 + split) % KEYS, (split * records + offset) * STEP_MS
+
+
+@dataclass(frozen=True)
+class SimulatedSource:
+    """Splits of `records` each, of which the first `ends[split]` are there. Implements `Source`."""
+
+    number: int
+    records: int
+    ends: dict[int, int]
+
+    schema = SCHEMA
+    timestamp_column = "at"
+    out_of_orderness_ms = 0
+
+    def validate(self) -> None:
+        pass
+
+    def split_id(self, index: int) -> str | None:
+        return f"split-{index}" if index in self.ends else None
+
+    def read(self, index: int, offset: int) -> Iterator[pa.RecordBatch]:
+        for start in range(offset, self.ends[index], BATCH):
+            end = min(start + BATCH, self.ends[index])
+            rows = [event(self.number, index, each, self.records) for each in range(start, end)]
+            columns = zip(zip(*rows, strict=True), SCHEMA, strict=True)
+            yield pa.record_batch([pa.array(c, f.type) for c, f in columns], schema=SCHEMA)
+
+    def event_time_ms(self, index: int, offset: int) -> int | None:
+        if offset >= self.ends.get(index, 0):
+            return None
+        return event(self.number, index, offset, self.records)[2]
+
+
+@dataclass
+class Transaction:
+    run_id: RunId
+    attempt: Attempt
+    checkpoint_id: CheckpointId
+    rows: list[tuple[Any, ...]]
+
+
+@dataclass
+class World:
+    """What a reader of the output sees, and what lies ready to be seen."""
+
+    visible: dict[str, Transaction] = field(default_factory=dict)
+    prepared: dict[str, Transaction] = field(default_factory=dict)
+    superseded: dict[str, Transaction] = field(default_factory=dict)
+    newest_writer: dict[RunId, Attempt] = field(default_factory=dict)
+    names: int = 0
+
+    def output(self) -> Counter[tuple[Any, ...]]:
+        return Counter(row for each in self.visible.values() for row in each.rows)
+
+    def copied(self) -> "World":
+        return copy.deepcopy(self)
+
+
+WORLDS: dict[str, World] = {}
+"""By the name that a pipeline's parameter gives; a pipeline is built from text alone."""
+
+
+@dataclass(frozen=True)
+class OutsideSink:
+    """Two-phase commit into a world. Implements `Sink`."""
+
+    world: str
+
+    guarantee = "exactly-once"
+
+    def validate(self, schema: pa.Schema) -> None:
+        pass
+
+    def open(self, context: SinkContext, schema: pa.Schema) -> "OutsideWriter":
+        world = WORLDS[self.world]
+        newest = world.newest_writer.get(context.run_id, Attempt(0))
+        if context.attempt < newest:
+            raise ProtocolError(f"attempt {newest} writes already")
+        world.newest_writer[context.run_id] = context.attempt
+        return OutsideWriter(world, context)
+
+    def rewind(
+        self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
+    ) -> Superseded | None:
+        world, newest = WORLDS[self.world], newest_of(ancestors)
+
+        def belongs(each: Transaction) -> bool:
+            return each.checkpoint_id <= newest.get(each.run_id, 0)
+
+        foreign = [name for name, each in world.visible.items() if not belongs(each)]
+        returning = [name for name, each in world.superseded.items() if belongs(each)]
+        for name in foreign:
+            world.superseded[name] = world.visible.pop(name)
+        for name in returning:
+            world.visible[name] = world.superseded.pop(name)
+        for name, each in list(world.prepared.items()):
+            if each.run_id == run_id and not belongs(each):
+                del world.prepared[name]
+        return Superseded(len(foreign), "aside")
+
+
+class OutsideWriter:
+    def __init__(self, world: World, context: SinkContext) -> None:
+        self._world, self._context = world, context
+        self._rows: list[tuple[Any, ...]] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._refuse_if_fenced()
+        self._rows += [tuple(row.values()) for row in batch.to_pylist()]
+
+    def prepare(self, checkpoint_id: CheckpointId) -> list[Any]:
+        self._refuse_if_fenced()
+        if not self._rows:
+            return []
+        self._world.names += 1
+        name = f"transaction-{self._world.names}"
+        context = self._context
+        self._world.prepared[name] = Transaction(
+            context.run_id, context.attempt, checkpoint_id, self._rows
+        )
+        self._rows = []
+        return [name]
+
+    def commit(self, checkpoint_id: CheckpointId, committables: list[Any]) -> None:
+        for name in committables:
+            if name in self._world.prepared:
+                self._world.visible[name] = self._world.prepared.pop(name)
+            elif name not in self._world.visible and name not in self._world.superseded:
+                raise InvariantViolated(f"{name} is lost")
+
+    def close(self) -> None:
+        pass
+
+    def _refuse_if_fenced(self) -> None:
+        newest = self._world.newest_writer[self._context.run_id]
+        if self._context.attempt < newest:
+            raise ProtocolError(f"attempt {newest} writes now")
