@@ -121,8 +121,11 @@ class CheckpointHost:
         self._triggers.on_settings(settings)
 
     def on_run_ended(self, status: JobStatus) -> None:
+        """What a killed slot had begun to write has nobody else who would take it away."""
+        attempt = self._around.fence.current
         self._keeper.on_run_ended(status)
-        self._shared.sweep(self._around.fence.current)
+        self._files.sweep(attempt, self._coordinator.next_id)
+        self._shared.sweep(attempt)
 
     def on_source_finished(self) -> None:
         self._triggers.on_source_finished()

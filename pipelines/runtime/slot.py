@@ -32,6 +32,7 @@ from pipelines.domain.settings import Heartbeat
 from pipelines.domain.snapshots import SubtaskSnapshot
 from pipelines.domain.status import KillMoment, SavepointFormat
 from pipelines.runtime.chain import ChainPlace
+from pipelines.runtime.checkpoint_locations import CheckpointLocations, Upload
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.control import (
     MASTER_DECODER,
@@ -132,7 +133,7 @@ class SlotHost:
         self._uploads = ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="upload")
         self._deployment: Deployment | None = None
         self._peers: list[PeerAddress] = []
-        self._locations: dict[CheckpointId, str] = {}
+        self._locations = CheckpointLocations()
         self._running_subtasks = 0
         self._counting = threading.Lock()
         self._has_ended = False
@@ -167,11 +168,11 @@ class SlotHost:
             case Inject():
                 self._inject(message)
             case Completed(checkpoint_id=checkpoint_id):
-                self._locations.pop(checkpoint_id, None)
+                self._locations.on_over(checkpoint_id)
                 for subtask in self._deployed().subtasks:
                     subtask.mailbox.post(CheckpointCompleted(checkpoint_id))
             case Aborted(checkpoint_id=checkpoint_id):
-                self._locations.pop(checkpoint_id, None)
+                self._locations.on_over(checkpoint_id)
                 for subtask in self._deployed().subtasks:
                     subtask.mailbox.post(CheckpointAborted(checkpoint_id))
             case Beat():
@@ -208,7 +209,7 @@ class SlotHost:
         Sampler(deployment, self._clock, self._try_send).start()
 
     def _inject(self, message: Inject) -> None:
-        self._locations[message.checkpoint_id] = message.location
+        self._locations.on_triggered(message.checkpoint_id, message.location)
         barrier = Barrier(
             message.checkpoint_id,
             message.trigger_ms,
@@ -233,7 +234,10 @@ class SlotHost:
         self._check_vigil()
 
     def location_of(self, checkpoint_id: CheckpointId) -> str | None:
-        return self._locations.get(checkpoint_id)
+        return self._locations.of(checkpoint_id)
+
+    def once_heard_of(self, checkpoint_id: CheckpointId, upload: Upload) -> None:
+        self._locations.once_heard_of(checkpoint_id, upload)
 
     def acknowledged(
         self, checkpoint_id: CheckpointId, snapshot: SubtaskSnapshot, phases: SubtaskPhases

@@ -23,6 +23,7 @@ from pipelines.domain.settings import BarrierOptions
 from pipelines.domain.snapshots import Json, SubtaskSnapshot
 from pipelines.runtime.barrier_modes import overtakes_at_once, turns_at_ms
 from pipelines.runtime.chain import ChainPlace, OperatorChain
+from pipelines.runtime.checkpoint_locations import Upload
 from pipelines.runtime.gathering import Gathering
 from pipelines.runtime.in_flight import InFlightRecords
 from pipelines.runtime.mailbox import (
@@ -69,6 +70,10 @@ class SubtaskReporter(Protocol):
 
         None: it was given up meanwhile.
         """
+        ...
+
+    def once_heard_of(self, checkpoint_id: CheckpointId, upload: Upload) -> None:
+        """Call `upload` as soon as the master has said where to; at once if it has."""
         ...
 
 
@@ -295,7 +300,10 @@ class Subtask(threading.Thread):
         gathering = self._gathering
         if gathering is not None and gathering.is_complete:
             self._gathering = None
-            self._uploads.submit(self._upload, gathering)
+            self.reporter.once_heard_of(
+                gathering.barrier.checkpoint_id,
+                lambda: self._uploads.submit(self._upload, gathering),
+            )
 
     def _upload(self, gathered: Gathering) -> None:
         """Runs on an upload thread; a failure declines the checkpoint and hurts nobody else."""

@@ -121,6 +121,9 @@ class RecordingReporter:
             return None
         return str(self.root / f"chk-{checkpoint_id}")
 
+    def once_heard_of(self, checkpoint_id: CheckpointId, upload: Callable[[], object]) -> None:
+        upload()
+
 
 class Remembering(Operator):
     """Passes everything on, and keeps it as state; counts the records of each port."""

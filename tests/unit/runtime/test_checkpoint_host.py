@@ -19,7 +19,7 @@ from pipelines.domain.ids import Attempt, CheckpointId, RequestId, Uid
 from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.snapshots import SubtaskSnapshot
-from pipelines.domain.status import CheckpointKind, SavepointFormat
+from pipelines.domain.status import CheckpointKind, JobStatus, SavepointFormat
 from pipelines.protocol.fencing import AttemptFence
 from pipelines.protocol.retention import RetainedPoints
 from pipelines.protocol.triggering import TriggerRequest
@@ -393,6 +393,20 @@ def test_a_savepoint_waits_for_a_place_only_where_barriers_may_overtake(
     master.host.on_time()
 
     assert [inject.checkpoint_id for inject in master.attempt.of(Inject)] == started
+
+
+def test_the_end_of_a_run_leaves_no_unfinished_checkpoint_behind(tmp_path: Path) -> None:
+    master = Master(tmp_path)
+    master.complete_one()
+    master.trigger()
+    location = Path(master.attempt.of(Inject)[1].location)
+    master.host.on_stopped(SUSPENDED, "somebody cancelled the run")
+    location.mkdir(parents=True)  # a slot that was slow to end has written once more
+
+    master.host.on_run_ended(JobStatus.FAILED)
+
+    assert not location.exists()
+    assert master.published == ["chk-1"]
 
 
 def test_a_request_beyond_the_bound_is_refused_and_shown(tmp_path: Path) -> None:
