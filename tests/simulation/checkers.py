@@ -64,7 +64,7 @@ def nothing_is_left_open(outcome: Outcome) -> list[str]:
 
 def every_run_has_ended(outcome: Outcome) -> list[str]:
     """Progress after the faults have stopped; a run that goes on for ever raises NoProgress."""
-    ends = outcome.events(RunEnded)
+    ends = outcome.of(RunEnded)
     return [] if len(ends) == len(outcome.directories) else [f"{len(ends)} runs have ended"]
 
 
@@ -106,8 +106,8 @@ def _prepared(outcome: Outcome) -> list[str]:
 
 def _without_end(outcome: Outcome) -> list[int]:
     """A driver that was killed could not say how its newest checkpoints ended."""
-    ended = {e.checkpoint_id for e in outcome.events(CheckpointCompleted, CheckpointFailed)}
-    triggered = {e.checkpoint_id for e in outcome.events(CheckpointTriggered)}
+    ended = {e.checkpoint_id for e in outcome.of(CheckpointCompleted, CheckpointFailed)}
+    triggered = {e.checkpoint_id for e in outcome.of(CheckpointTriggered)}
     if outcome.seen["driver killed"]:
         return []
     return sorted(triggered - ended)

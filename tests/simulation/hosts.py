@@ -25,6 +25,7 @@ from pipelines.domain.settings import Heartbeat
 from pipelines.domain.snapshots import SubtaskSnapshot
 from pipelines.domain.status import SavepointFormat
 from pipelines.runtime.chain import ChainPlace
+from pipelines.runtime.checkpoint_locations import CheckpointLocations, Upload
 from pipelines.runtime.control import (
     MASTER_DECODER,
     SLOT_DECODER,
@@ -155,7 +156,7 @@ class Slot:
     is_cut_off: bool = False  # its connection was closed; it will notice
     has_ended: bool = False
     ended: set[int] = field(default_factory=set)
-    locations: dict[CheckpointId, str] = field(default_factory=dict)
+    locations: CheckpointLocations = field(default_factory=CheckpointLocations)
 
     # What the master uses as its connection.
 
@@ -228,20 +229,21 @@ class Slot:
             case Completed(checkpoint_id=checkpoint_id):
                 self._tell(CheckpointCompleted(checkpoint_id))
             case Aborted(checkpoint_id=checkpoint_id):
-                self.locations.pop(checkpoint_id, None)
+                self.locations.on_over(checkpoint_id)
                 self._tell(CheckpointAborted(checkpoint_id))
 
     def _inject(self, message: Inject) -> None:
-        self.locations[message.checkpoint_id] = message.location
+        self.locations.on_triggered(message.checkpoint_id, message.location)
         barrier = Barrier(
             message.checkpoint_id,
             message.trigger_ms,
             is_savepoint=message.savepoint_format is not None,
             is_native=message.savepoint_format is SavepointFormat.NATIVE,
             is_final=message.is_final,
+            confirmed_id=message.confirmed_id,
         )
         for subtask in self.deployment.sources if self.deployment else ():
-            subtask.mailbox.post(InjectBarrier(barrier))
+            subtask.mailbox.post(InjectBarrier(barrier, message.drains))
 
     def _tell(self, mail: CheckpointCompleted | CheckpointAborted) -> None:
         for subtask in self.deployment.subtasks if self.deployment else ():
@@ -292,7 +294,10 @@ class Slot:
         pass  # a kill strikes between any two turns
 
     def location_of(self, checkpoint_id: CheckpointId) -> str | None:
-        return self.locations.get(checkpoint_id)
+        return self.locations.of(checkpoint_id)
+
+    def once_heard_of(self, checkpoint_id: CheckpointId, upload: Upload) -> None:
+        self.locations.once_heard_of(checkpoint_id, upload)
 
 
 class Stages:
@@ -302,6 +307,7 @@ class Stages:
         self._clock, self._rng, self._post = clock, rng, post
         self.slots: list[Slot] = []
         self.is_driver_dead = False
+        self.zombie_turns = 0  # of slots that are over and have not noticed
 
     def start(self, address: SlotAddress, parallelism: int) -> None:
         wires = Wires()
@@ -322,11 +328,19 @@ class Stages:
 
     def turns(self) -> Iterator[Callable[[], object]]:
         for slot in self.slots:
-            yield from slot.turns()
-            if slot.outbox and not slot.is_cut_off and not self.is_driver_dead:
-                yield lambda s=slot: self._deliver(s)
-            if (slot.is_cut_off or self.is_driver_dead) and not slot.is_dead:
+            if slot.is_dead:
+                continue
+            if slot.is_cut_off or self.is_driver_dead:
+                yield from (lambda t=turn: self._act_late(t) for turn in slot.turns())
                 yield lambda s=slot: self._notice(s)
+                continue
+            yield from slot.turns()
+            if slot.outbox:
+                yield lambda s=slot: self._deliver(s)
+
+    def _act_late(self, turn: Callable[[], object]) -> None:
+        self.zombie_turns += 1
+        turn()
 
     def _deliver(self, slot: Slot) -> None:
         message = SLOT_DECODER.decode(slot.outbox.popleft())

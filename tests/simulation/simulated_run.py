@@ -24,9 +24,7 @@ from pipelines.channels.gate import Gate
 from pipelines.connectors.positions import SplitPositions
 from pipelines.domain.commands import Cancel, StopWithSavepoint, TakeSavepoint
 from pipelines.domain.errors import Retryable
-from pipelines.domain.events import (
-    Event,
-)
+from pipelines.domain.events import CheckpointCompleted, Event, RunStarted
 from pipelines.domain.ids import ChannelId, CheckpointId, RequestId, RunId
 from pipelines.domain.places import SnapshotPlaces
 from pipelines.domain.run import RunDirectory, RunSpec
@@ -92,10 +90,14 @@ class Outcome:
     directories: list[RunDirectory] = field(default_factory=list)
     seen: Counter[str] = field(default_factory=Counter)
     trace: str = ""
+    events: list[Event] = field(default_factory=list)
 
-    def events(self, *kinds: type[Event]) -> list[Event]:
+    def of(self, *kinds: type[Event]) -> list[Event]:
+        return [event for event in self.events if isinstance(event, kinds)]
+
+    def journalled(self) -> list[Event]:
         read = (read_journal(d.journal_file, 0)[0] for d in self.directories)
-        return [e.event for e in itertools.chain(*read) if not kinds or isinstance(e.event, kinds)]
+        return [each.event for each in itertools.chain(*read)]
 
     def points(self) -> list[str]:
         """The completed points that are still there, of all runs."""
@@ -161,8 +163,23 @@ class Simulation:
             points = self.outcome.points()
             newest = sorted(points, key=lambda p: self.outcome.store.manifest(p).checkpoint_id)
             restore_from = self.rng.choice(newest[-3:]) if points else restore_from
-        self.outcome.trace = self._digest.hexdigest()
-        return self.outcome
+        return self._closed()
+
+    def _closed(self) -> Outcome:
+        outcome = self.outcome
+        outcome.trace = self._digest.hexdigest()
+        outcome.events = outcome.journalled()
+        outcome.seen["restored"] = sum(
+            event.restored_from is not None
+            for event in outcome.events
+            if isinstance(event, RunStarted)
+        )
+        outcome.seen["in-flight records kept"] = sum(
+            event.buffered_records > 0
+            for event in outcome.events
+            if isinstance(event, CheckpointCompleted)
+        )
+        return outcome
 
     def run_once(
         self, run: str, restore_from: str | None, part: Part, stops_after: int | None = None
@@ -178,9 +195,11 @@ class Simulation:
             while True:
                 driver = Driver(directory, spec, self._clock, self.rng, self.outcome.store)
                 ended = self._drive(driver, zombies, stops_after)
-                if ended is not None:
-                    return ended is JobStatus.FINISHED and not driver.was_stopped
                 zombies.append(driver.stages)
+                if ended is not None:
+                    acted = sum(stages.zombie_turns for stages in zombies)
+                    self.outcome.seen["zombie acted"] += acted
+                    return ended is JobStatus.FINISHED and not driver.was_stopped
                 self.outcome.seen["driver killed"] += 1
 
     def _drive(
@@ -190,7 +209,7 @@ class Simulation:
         while not driver.master.has_ended:
             self._turns += 1
             if self._turns > TURNS_MAX:
-                raise NoProgress(f"after {TURNS_MAX} turns: {self.outcome.events()[-5:]}")
+                raise NoProgress(f"after {TURNS_MAX} turns: {self.outcome.journalled()[-5:]}")
             self._clock.now_ms += self.rng.uniform(0.05, 2.5)
             if self._strikes(self._faults.kill_driver):
                 driver.kill()
