@@ -116,5 +116,6 @@ def _without_end(outcome: Outcome) -> list[int]:
 def _stray_files(outcome: Outcome) -> list[str]:
     points = set(outcome.points())
     places = [d.path / "checkpoints" for d in outcome.directories]
+    places.append(outcome.directories[0].jobs_root / "savepoints")
     found = [place for root in places if root.is_dir() for place in root.iterdir()]
     return [str(place) for place in found if str(place) not in points]
