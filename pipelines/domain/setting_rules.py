@@ -98,6 +98,63 @@ def _timeout_needs_overtaking(settings: Settings) -> str | None:
     )
 
 
+def _at_most_once_needs_checkpoints(settings: Settings) -> str | None:
+    """Nothing comes out before a completed checkpoint has reserved what was read."""
+    if settings.checkpointing_mode is not CheckpointingMode.AT_MOST_ONCE:
+        return None
+    if settings.checkpoint_interval_ms is None:
+        return (
+            "execution.checkpointing.mode AT_MOST_ONCE needs periodic checkpoints, as records come"
+            " out only once one has completed; set execution.checkpointing.interval."
+        )
+    if not settings.allows_finished_sources:
+        return (
+            "execution.checkpointing.mode AT_MOST_ONCE needs"
+            " execution.checkpointing.checkpoints-after-tasks-finish true: the last records of a"
+            " source come out only with a checkpoint after its end."
+        )
+    return None
+
+
+def _memory_keeps_whole_checkpoints(settings: Settings) -> str | None:
+    is_memory = settings.checkpoint_storage is CheckpointStorage.JOBMANAGER
+    if not is_memory or not settings.incremental_checkpoints:
+        return None
+    return (
+        "execution.checkpointing.incremental is true, but execution.checkpointing.storage is"
+        " jobmanager, which has no files that a later checkpoint could refer to; leave one out."
+    )
+
+
+def _pause_needs_an_interval(settings: Settings) -> str | None:
+    if settings.min_pause_ms == 0 or settings.checkpoint_interval_ms is not None:
+        return None
+    return (
+        "execution.checkpointing.min-pause delays periodic checkpoints, and"
+        " execution.checkpointing.interval is off; leave one of them out."
+    )
+
+
+def _alignment_fits_the_timeout(settings: Settings) -> str | None:
+    if settings.aligned_timeout_ms < settings.checkpoint_timeout_ms:
+        return None
+    return (
+        f"execution.checkpointing.aligned-checkpoint-timeout ({settings.aligned_timeout_ms} ms) is"
+        f" not shorter than execution.checkpointing.timeout ({settings.checkpoint_timeout_ms} ms):"
+        " a checkpoint would expire before its barriers overtake; make it shorter."
+    )
+
+
+def _files_need_encryption(settings: Settings) -> str | None:
+    named = (settings.tls_certificate, settings.tls_key, settings.tls_authority)
+    if settings.tls_enabled or not any(named):
+        return None
+    return (
+        "security.ssl.internal names files, but security.ssl.internal.enabled is false and nothing"
+        " would be encrypted; set it to true, or leave the files out."
+    )
+
+
 def _cap_needs_alignment(settings: Settings) -> str | None:
     has_cap = settings.channel_cap_bytes or settings.subtask_cap_bytes
     key = "execution.checkpointing.alignment-buffer"
@@ -145,4 +202,9 @@ RULES: tuple[Rule, ...] = (
     _overtaking_is_done_by_one,
     _timeout_needs_overtaking,
     _cap_needs_alignment,
+    _at_most_once_needs_checkpoints,
+    _memory_keeps_whole_checkpoints,
+    _pause_needs_an_interval,
+    _alignment_fits_the_timeout,
+    _files_need_encryption,
 )

@@ -18,7 +18,6 @@ from pipelines.domain.events import (
     RunEnded,
     ZombieRefused,
 )
-from pipelines.domain.settings import DamagedPointPolicy
 from pipelines.domain.status import JobStatus, RecoveryPhase
 from pipelines.protocol.fencing import AttemptFence
 from pipelines.protocol.triggering import FINAL, TriggerRequest
@@ -105,7 +104,7 @@ class JobMaster(CheckpointListener):
             parts.store,
             parts.clock,
             parts.settings.verification_interval_ms,
-            parts.settings.on_damaged_point is DamagedPointPolicy.OLDER,
+            parts.settings.may_fall_back,
             self._record.emit,
             self.post,
         )

@@ -4,6 +4,7 @@ import pytest
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.settings import CapAction
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,19 @@ from pipelines.domain.setting_parsing import parse_settings
             },
             "max-concurrent-checkpoints 1",
         ),
+        (
+            {
+                "unaligned.enabled": "true",
+                "aligned-checkpoint-timeout": "1 min",
+                "timeout": "1 min",
+            },
+            "would expire before its barriers overtake",
+        ),
+        ({"mode": "AT_MOST_ONCE", "interval": "off"}, "AT_MOST_ONCE needs periodic checkpoints"),
+        (
+            {"mode": "AT_MOST_ONCE", "checkpoints-after-tasks-finish": "false"},
+            "AT_MOST_ONCE needs .*checkpoints-after-tasks-finish true",
+        ),
         ({"alignment-buffer.max-size-per-channel": "1"}, "expected a size"),
         ({"unaligned.enabled": "maybe"}, "expected true or false"),
     ],
@@ -47,6 +61,20 @@ def test_every_slot_is_told_how_barriers_are_treated() -> None:
 
     assert settings.barriers.unaligned
     assert settings.barriers.aligned_timeout_ms == 30_000
+
+
+def test_every_slot_is_told_how_much_may_be_held_back() -> None:
+    settings = parse_settings(
+        {
+            "execution.checkpointing.alignment-buffer.max-size-per-channel": "1 mb",
+            "execution.checkpointing.alignment-buffer.max-size-per-subtask": "3 mb",
+            "execution.checkpointing.alignment-buffer.when-exceeded": "abort",
+        }
+    )
+
+    barriers = settings.barriers
+    assert barriers.channel_cap_bytes * 3 == barriers.subtask_cap_bytes == 3 << 20
+    assert barriers.cap_action is CapAction.ABORT
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,24 @@ def test_a_directory_contradicts_storage_in_memory() -> None:
             },
             ["externalized-checkpoint-retention is RETAIN", "execution.checkpointing.storage"],
         ),
+        (
+            {
+                "execution.checkpointing.storage": "jobmanager",
+                "execution.checkpointing.incremental": "true",
+            },
+            ["execution.checkpointing.incremental is true", "storage is jobmanager"],
+        ),
+        (
+            {
+                "execution.checkpointing.min-pause": "1 s",
+                "execution.checkpointing.interval": "off",
+            },
+            ["execution.checkpointing.min-pause", "interval is off"],
+        ),
+        (
+            {"security.ssl.internal.ca-file": "/etc/ca.pem"},
+            ["security.ssl.internal.enabled is false"],
+        ),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused_by_their_names(

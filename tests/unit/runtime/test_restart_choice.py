@@ -54,3 +54,14 @@ def test_a_run_that_was_stable_for_the_threshold_starts_over() -> None:
     backoff.on_failure(0, 0)
 
     assert backoff.on_failure(2_000, 0) == RestartAfter(100)
+
+
+def test_failures_are_counted_over_the_interval_that_is_set() -> None:
+    settings = {"type": "failure-rate", "failure-rate.failure-rate-interval": "1 s"}
+    backoff = restart_backoff(parse_settings({PREFIX + k: v for k, v in settings.items()}))
+
+    first, later, soon = (backoff.on_failure(at_ms, 0.0) for at_ms in (0.0, 1_500.0, 1_900.0))
+
+    assert isinstance(first, RestartAfter)
+    assert isinstance(later, RestartAfter)
+    assert isinstance(soon, GiveUp)

@@ -1,0 +1,34 @@
+"""Each address that can be set is the one that is used."""
+
+import pytest
+
+from pipelines.domain.setting_parsing import parse_settings
+from pipelines.runtime.networking import driver_networking
+
+
+@pytest.mark.parametrize(
+    ("settings", "host", "bind_host"),
+    [
+        ({}, "127.0.0.1", "127.0.0.1"),
+        ({"jobmanager.rpc.address": "10.0.0.1"}, "10.0.0.1", "10.0.0.1"),
+        (
+            {"jobmanager.rpc.address": "driver", "jobmanager.bind-host": "0.0.0.0"},
+            "driver",
+            "0.0.0.0",
+        ),
+    ],
+)
+def test_the_driver_is_reached_and_listens_where_it_is_told(
+    settings: dict[str, str], host: str, bind_host: str
+) -> None:
+    networking = driver_networking(parse_settings(settings))
+
+    assert (networking.host, networking.bind_host) == (host, bind_host)
+
+
+def test_slots_are_told_where_to_listen() -> None:
+    settings = parse_settings({"taskmanager.host": "worker", "taskmanager.bind-host": "0.0.0.0"})
+
+    slots = driver_networking(settings).slots
+
+    assert (slots.host, slots.bind_host) == ("worker", "0.0.0.0")
