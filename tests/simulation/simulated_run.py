@@ -9,6 +9,7 @@ import hashlib
 import itertools
 import json
 import random
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -74,6 +75,8 @@ class Faults:
 
 
 NONE = Faults()
+KEPT = 0.6
+"""Part of the points that is copied for the cut equation."""
 USUAL = Faults(kill_slot=0.0015, kill_driver=0.0007, fail_write=0.03, savepoint=0.002)
 
 
@@ -89,6 +92,7 @@ class Outcome:
     store: FileSystemCheckpointStore
     directories: list[RunDirectory] = field(default_factory=list)
     seen: Counter[str] = field(default_factory=Counter)
+    kept: list[str] = field(default_factory=list)  # copies of points, as they completed
     trace: str = ""
     events: list[Event] = field(default_factory=list)
 
@@ -107,11 +111,15 @@ class Outcome:
 
 
 class FailingStore(FileSystemCheckpointStore):
-    """Writes and publications fail now and then; some publications fail after they succeeded."""
+    """Writes and publications fail now and then. Of some points a copy is kept as they complete,
+    so that they can be judged although retention deletes them."""
 
-    def __init__(self, roots: list[str], fails: Callable[[], bool]) -> None:
+    def __init__(
+        self, roots: list[str], fails: Callable[[], bool], keeps: Callable[[], Path | None]
+    ) -> None:
         super().__init__(roots)
         self._fails = fails
+        self._keeps = keeps
 
     def write_batches(
         self,
@@ -129,7 +137,11 @@ class FailingStore(FileSystemCheckpointStore):
     def publish(self, location: str, manifest: Manifest) -> Publication:
         if self._fails():
             raise Retryable("the simulated disk is full")
-        return super().publish(location, manifest)
+        published = super().publish(location, manifest)
+        copy = self._keeps()
+        if copy is not None:
+            shutil.copytree(location, copy)
+        return published
 
 
 class Simulation:
@@ -148,7 +160,7 @@ class Simulation:
         self._digest = hashlib.blake2b(digest_size=8)
         self._requests = itertools.count()
         self._capacity = self.rng.choice(GATES_BYTES)
-        store = FailingStore([str(root)], lambda: self._strikes(self._faults.fail_write))
+        store = FailingStore([str(root)], self._write_fails, self._place_to_keep)
         world = WORLDS[self.world_name] = World()
         self.outcome = Outcome(seed, root, self.mode, self.plan, world, store)
 
@@ -246,6 +258,16 @@ class Simulation:
             self.outcome.seen[kind.__name__] += 1
         elif self._strikes(self._faults.savepoint):
             driver.master.post(CommandArrived(TakeSavepoint(**asked)))
+
+    def _write_fails(self) -> bool:
+        return self._strikes(self._faults.fail_write)
+
+    def _place_to_keep(self) -> Path | None:
+        if self._faults is NONE or self.rng.random() > KEPT:
+            return None
+        place = self.root / "kept" / f"point-{len(self.outcome.kept)}"
+        self.outcome.kept.append(str(place))
+        return place
 
     def _strikes(self, chance: float) -> bool:
         return self._turns < FAULTY_TURNS and self.rng.random() < chance
