@@ -37,6 +37,7 @@ def test_submit_starts_a_run_in_the_name_of_the_person() -> None:
         "2",
         "--parameter",
         "speed=24",
+        "--forever",
         "--set",
         "execution.checkpointing.interval=1 s",
         "--reason",
@@ -46,7 +47,7 @@ def test_submit_starts_a_run_in_the_name_of_the_person() -> None:
 
     run = Run.objects.get()
     assert (run.pipeline.flow, run.parallelism) == ("flight_delays", 2)
-    assert run.parameters == {"speed": "24"}
+    assert run.parameters == {"speed": "24", "forever": "true"}
     assert run.settings == {"execution.checkpointing.interval": "1 s"}
     assert (request["requester"], request["reason"]) == (getpass.getuser(), "night run")
     assert (request["kind"], request["phase"]) == ("SUBMIT", "PENDING")

@@ -99,3 +99,10 @@ def _add_parameters(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--parameter", action="append", default=[], metavar="NAME=VALUE", help="of the flow"
     )
+    parser.add_argument(
+        "--forever",
+        dest="parameter",
+        action="append_const",
+        const="forever=true",
+        help="the flow's input starts again, shifted, when it ends (--parameter forever=true)",
+    )
