@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from pipelines.bus.inbox import submit
 from pipelines.domain.commands import Cancel
 from pipelines.domain.errors import CorruptSnapshot, Rejected
+from pipelines.domain.events import CheckpointCompleted
 from pipelines.domain.ids import RequestId
 from pipelines.domain.snapshots import StateFormat
 from pipelines.runtime.restoring import rows_of
@@ -71,7 +72,8 @@ def test_an_incremental_checkpoint_of_either_backend_is_a_data_frame_too(
         "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
     }
     with hosted_run(tmp_path, {"hours_per_s": "0.2"}, settings=settings) as run:
-        run.wait_for(lambda _: len(run.completed()) >= 4, STEP_S)
+        # Windows hold rows from the first record on, and then something has to change.
+        run.wait_for(lambda _: len(with_records(run.completed())) >= 4, STEP_S)
         asked = {"request_id": RequestId("end"), "requested_by": "ada", "reason": "test"}
         submit(run.directory, Cancel(**asked))
         run.wait_until_over(STEP_S)
@@ -92,6 +94,10 @@ def test_an_incremental_checkpoint_of_either_backend_is_a_data_frame_too(
     )
     assert len(found) == sum(handle.rows for handle in handles) > 0
     assert any(handle.format is not StateFormat.ROWS for handle in handles)
+
+
+def with_records(completed: list[CheckpointCompleted]) -> list[CheckpointCompleted]:
+    return [each for each in completed if each.source_records > 0]
 
 
 def test_what_is_not_there_is_refused_with_what_there_is_and_damage_is_named(

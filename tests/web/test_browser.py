@@ -51,7 +51,7 @@ def test_a_checkpoint_arrives_without_reloading(page: Page) -> None:
 
 
 def test_a_savepoint_is_asked_for_and_its_request_is_seen(page: Page) -> None:
-    page.click("#act-savepoint")
+    open_dialog(page, "savepoint")
     expect(page.locator("dialog .consequence")).to_contain_text("A savepoint is written")
     page.fill("dialog #id_reason", "before the upgrade")
     page.click("dialog button[type=submit]")
@@ -64,7 +64,7 @@ def test_a_savepoint_is_asked_for_and_its_request_is_seen(page: Page) -> None:
 
 
 def test_a_refusal_stays_in_the_dialog_with_what_was_typed(page: Page) -> None:
-    page.click("#act-kill")
+    open_dialog(page, "kill")
     page.fill("dialog #id_reason", "game day")
     page.fill("dialog #id_confirmation", "flihgt_delays")
     page.click("dialog button[type=submit]")
@@ -76,7 +76,7 @@ def test_a_refusal_stays_in_the_dialog_with_what_was_typed(page: Page) -> None:
 
 
 def test_a_refresh_does_not_disturb_who_is_typing_or_reading(page: Page) -> None:
-    page.click("#act-savepoint")
+    open_dialog(page, "savepoint")
     page.locator("dialog #id_reason").press_sequentially("before", delay=250)
     wait_for_next_checkpoint(page)
     page.locator("dialog #id_reason").press_sequentially(" lunch", delay=250)
@@ -229,6 +229,20 @@ def sign_in(page: Page, site: Site) -> None:
 def go_when_up(page: Page, address: str) -> None:
     """The server may still be starting; the browser asks again until it answers."""
     retry(stop=stop_after_delay(START_PATIENCE_S), wait=wait_fixed(0.2))(page.goto)(address)
+
+
+def open_dialog(page: Page, action: str) -> None:
+    """Press the button once it is more than a link: right after a refresh, for a moment, it leads
+    to the page of the action instead, as it does without scripts."""
+    page.wait_for_function(
+        """id => {
+            const button = document.getElementById(id);
+            const isReady = Boolean(button && button["htmx-internal-data"]);
+            if (isReady) button.click();
+            return isReady;
+        }""",
+        arg=f"act-{action}",
+    )
 
 
 def wait_for_next_checkpoint(page: Page) -> None:
