@@ -232,17 +232,9 @@ def go_when_up(page: Page, address: str) -> None:
 
 
 def open_dialog(page: Page, action: str) -> None:
-    """Press the button once it is more than a link: right after a refresh, for a moment, it leads
-    to the page of the action instead, as it does without scripts."""
-    page.wait_for_function(
-        """id => {
-            const button = document.getElementById(id);
-            const isReady = Boolean(button && button["htmx-internal-data"]);
-            if (isReady) button.click();
-            return isReady;
-        }""",
-        arg=f"act-{action}",
-    )
+    """Press the button once the page's script has run: before, it is a link to a page of its own."""
+    expect(page.locator("#freshness")).to_have_attribute("data-tone", "fresh", timeout=PATIENCE_MS)
+    page.click(f"#act-{action}")
 
 
 def wait_for_next_checkpoint(page: Page) -> None:
