@@ -232,7 +232,7 @@ def go_when_up(page: Page, address: str) -> None:
 
 
 def open_dialog(page: Page, action: str) -> None:
-    """Press the button once the page's script has run: before, it is a link to a page of its own."""
+    """Press the button once the page's script has run: before, it is a link to another page."""
     expect(page.locator("#freshness")).to_have_attribute("data-tone", "fresh", timeout=PATIENCE_MS)
     page.click(f"#act-{action}")
 
