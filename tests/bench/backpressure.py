@@ -6,10 +6,7 @@ hold is written: some tens of milliseconds, and about as much to gather. Slots a
 here, because it is the engine that is measured, not how Spark starts it.
 """
 
-import argparse
-import json
 import statistics
-import sys
 import tempfile
 from pathlib import Path
 
@@ -17,9 +14,11 @@ from pipelines.bus.inbox import submit
 from pipelines.domain.commands import TriggerCheckpoint
 from pipelines.domain.events import CheckpointCompleted, MetricsSampled
 from pipelines.domain.ids import RequestId
+from tests.bench.benchmark import Benchmark, Fields, at_most, progress
 from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run
 
+BARS = (at_most("unaligned_ms", 1_000),)
 PARALLELISM = 2
 FULL_BYTES = 7 << 20  # of a channel's 8 MiB: credit comes back in quarters
 FILL_TIMEOUT_S, CHECKPOINT_TIMEOUT_S = 120.0, 180.0
@@ -29,23 +28,22 @@ UNALIGNED = {**ON_DEMAND, "execution.checkpointing.unaligned.enabled": "true"}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--checkpoints", type=int, default=5, help="overtaking ones")
-    options = parser.parse_args()
-    unaligned = measured(UNALIGNED, options.checkpoints)
+    benchmark = Benchmark("backpressure", __doc__)
+    benchmark.options.add_argument("--checkpoints", type=int, default=5, help="overtaking ones")
+    options = benchmark.options.parse()
+    benchmark.report(measure(options.checkpoints), BARS)
+
+
+def measure(checkpoints: int) -> Fields:
+    unaligned = measured(UNALIGNED, checkpoints)
     aligned = measured(ON_DEMAND, 1)
-    print(
-        json.dumps(
-            {
-                "benchmark": "backpressure",
-                "unaligned_ms": round(statistics.median(e.end_to_end_ms for e in unaligned)),
-                "unaligned_ms_max": round(max(e.end_to_end_ms for e in unaligned)),
-                "aligned_ms": round(aligned[0].end_to_end_ms),
-                "persisted_bytes": round(statistics.median(e.persisted_bytes for e in unaligned)),
-                "checkpoints": len(unaligned),
-            }
-        )
-    )
+    return {
+        "unaligned_ms": round(statistics.median(e.end_to_end_ms for e in unaligned)),
+        "unaligned_ms_max": round(max(e.end_to_end_ms for e in unaligned)),
+        "aligned_ms": round(aligned[0].end_to_end_ms),
+        "persisted_bytes": round(statistics.median(e.persisted_bytes for e in unaligned)),
+        "checkpoints": len(unaligned),
+    }
 
 
 def measured(settings: dict[str, str], count: int) -> list[CheckpointCompleted]:
@@ -69,7 +67,7 @@ def measured(settings: dict[str, str], count: int) -> list[CheckpointCompleted]:
             )
             run.wait_for(lambda _, n=number: len(run.completed()) == n, CHECKPOINT_TIMEOUT_S)  # type: ignore[misc]
             took_ms = run.completed()[-1].end_to_end_ms
-            print(f"checkpoint {number}: {took_ms:,.0f} ms", file=sys.stderr)
+            progress(f"checkpoint {number}: {took_ms:,.0f} ms")
         return run.completed()
 
 

@@ -8,8 +8,7 @@ Subtasks are simulated: what they say comes as values, so that messages and the 
 count. `host_acks_per_s` is the same with them: decoded, and journalled as events.
 """
 
-import argparse
-import json
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -28,7 +27,9 @@ from pipelines.protocol.coordination import CheckpointCoordinator
 from pipelines.protocol.triggering import PERIODIC
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.control import SLOT_DECODER, Acknowledged
+from tests.bench.benchmark import Benchmark, Fields, at_least
 
+BARS = (at_least("acks_per_s", 100_000),)
 SUBTASKS = (100, 1_000, 10_000)
 SUBTASKS_OF_VERTEX = 100
 ACKNOWLEDGEMENTS = 300_000  # for each number of subtasks
@@ -36,31 +37,34 @@ ROUNDS = 5  # of which the median counts
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--subtasks", type=int, default=SUBTASKS[-1])
-    largest = parser.parse_args().subtasks
+    benchmark = Benchmark("coordinator", __doc__)
+    benchmark.options.add_argument("--subtasks", type=int, default=SUBTASKS[-1])
+    benchmark.options.add_argument("--acknowledgements", type=int, default=ACKNOWLEDGEMENTS)
+    options = benchmark.options.parse()
+    benchmark.report(measure(options.subtasks, options.acknowledgements), BARS)
+
+
+def measure(largest: int, acknowledgements: int) -> Fields:
     counts = sorted({*(n for n in SUBTASKS if n < largest), largest})
-    by_subtasks = {str(count): round(_median(lambda n=count: _pure(n))) for count in counts}  # type: ignore[misc]
-    print(
-        json.dumps(
-            {
-                "benchmark": "coordinator",
-                "acks_per_s": by_subtasks[str(largest)],
-                "by_subtasks": by_subtasks,
-                "host_acks_per_s": round(_hosted(largest)),
-            }
-        )
-    )
+    by_subtasks = {
+        str(count): round(_median(lambda n=count: _pure(n, acknowledgements)))  # type: ignore[misc]
+        for count in counts
+    }
+    return {
+        "acks_per_s": by_subtasks[str(largest)],
+        "by_subtasks": by_subtasks,
+        "host_acks_per_s": round(_hosted(largest)),
+    }
 
 
-def _median(measure: Callable[[], float]) -> float:
-    return sorted(measure() for _ in range(ROUNDS))[ROUNDS // 2]
+def _median(measured: Callable[[], float]) -> float:
+    return statistics.median(measured() for _ in range(ROUNDS))
 
 
-def _pure(subtask_count: int) -> float:
+def _pure(subtask_count: int, acknowledgements: int) -> float:
     """Acknowledgements a second, whole checkpoints from trigger to completion."""
     coordinator, snapshots = _coordinator(subtask_count), _snapshots(subtask_count)
-    checkpoints = max(1, ACKNOWLEDGEMENTS // subtask_count)
+    checkpoints = max(1, acknowledgements // subtask_count)
     began_s = time.perf_counter()
     for number in range(1, checkpoints + 1):
         _complete_one(coordinator, CheckpointId(number), snapshots)

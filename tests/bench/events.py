@@ -1,6 +1,9 @@
 """The benchmark's input: page-view events as CSV without header, written once per seed."""
 
+import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +26,16 @@ def event_files(events: int = EVENTS) -> Path:
     for path in directory.iterdir():
         path.read_bytes()  # so that the page cache is warm before any clock starts
     return directory
+
+
+@contextmanager
+def repeated_files(directory: Path, rounds: int) -> Iterator[Path]:
+    """The same files under `rounds` names each, for programs that read every name once."""
+    with tempfile.TemporaryDirectory(dir=directory.parent, prefix="ftdash-events-") as repeated:
+        for path in directory.iterdir():
+            for number in range(rounds):
+                os.link(path, Path(repeated) / f"{number}-{path.name}")
+        yield Path(repeated)
 
 
 def _write(directory: Path, events: int) -> None:

@@ -6,8 +6,6 @@ copies its small manifest, about 0.015. Compaction and new bases add to that now
 mean over many checkpoints is told as well.
 """
 
-import argparse
-import json
 import tempfile
 from pathlib import Path
 
@@ -23,7 +21,9 @@ from pipelines.state.memory_share import SlotMemory
 from pipelines.state.rocksdb import RocksDbSlot
 from pipelines.state.working_directory import WorkingDirectory
 from pipelines.storage.filesystem import FileSystemCheckpointStore
+from tests.bench.benchmark import Benchmark, Fields, at_most
 
+BARS = (at_most("rocksdb_ratio", 0.1), at_most("hashmap_ratio", 0.1))
 MAX_PARALLELISM = 128
 GROUPS = KeyGroupRange(0, MAX_PARALLELISM - 1)
 COUNTS = TableDescriptor(
@@ -81,7 +81,7 @@ class Measured:
         return upload.uploaded_bytes
 
 
-def measure(name: str, keys: int, part: float, checkpoints: int) -> dict[str, object]:
+def measure(name: str, keys: int, part: float, checkpoints: int) -> Fields:
     with tempfile.TemporaryDirectory(prefix="ftdash-bench-") as root:
         directory = WorkingDirectory(Path(root) / "local", "bench")
         slot = RocksDbSlot(directory, SlotMemory(MEMORY_BYTES), is_incremental=True)
@@ -110,15 +110,15 @@ def measure(name: str, keys: int, part: float, checkpoints: int) -> dict[str, ob
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--keys", type=int, default=1_000_000)
-    parser.add_argument("--part", type=float, default=0.01)
-    parser.add_argument("--checkpoints", type=int, default=30)
-    options = parser.parse_args()
-    found: dict[str, object] = {"benchmark": "incremental", "keys": options.keys}
+    benchmark = Benchmark("incremental", __doc__)
+    benchmark.options.add_argument("--keys", type=int, default=1_000_000)
+    benchmark.options.add_argument("--part", type=float, default=0.01, help="of the keys, touched")
+    benchmark.options.add_argument("--checkpoints", type=int, default=30)
+    options = benchmark.options.parse()
+    found: Fields = {"keys": options.keys, "checkpoints": options.checkpoints}
     for name in ("rocksdb", "hashmap"):
         found |= measure(name, options.keys, options.part, options.checkpoints)
-    print(json.dumps({**found, "checkpoints": options.checkpoints}))
+    benchmark.report(found, BARS)
 
 
 if __name__ == "__main__":

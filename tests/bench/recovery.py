@@ -5,15 +5,10 @@ the workers of a stage in about 200 ms: about 0.5 s; output follows with the nex
 million keys (`--keys 1000000`) are about 25 MB to verify and to restore: some 0.3 s more.
 """
 
-import argparse
-import json
 import os
 import signal
 import statistics
-import sys
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
 from pipelines.domain.events import (
     CheckpointCommitted,
@@ -26,57 +21,60 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.status import JobStatus, RecoveryPhase
 from pipelines.runtime.clocks import SystemClock
-from tests.bench.events import EVENTS, event_files
-from tests.driven_run import StartedRun, started_run
+from tests.bench.benchmark import Benchmark, Fields, at_most, progress
+from tests.bench.page_views import Start, Work, endless_run, on_spark
+from tests.driven_run import StartedRun
 
 STEP_TIMEOUT_S = 60.0
 FILL_TIMEOUT_S = 300.0
 KEY_OF = {1_000: "app_id", 1_000_000: "user_id"}
 """The column of the events that has about so many values."""
+BARS = {
+    1_000: (at_most("running_ms_median", 1_000), at_most("output_ms_median", 2_000)),
+    1_000_000: (at_most("running_ms_median", 3_000),),
+}
+"""By keys."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=5)
-    parser.add_argument("--keys", type=int, choices=sorted(KEY_OF), default=min(KEY_OF))
-    options = parser.parse_args()
-    parameters = {"data": str(event_files()), "key": KEY_OF[options.keys], "repeat": "1000000"}
+    benchmark = Benchmark("recovery", __doc__)
+    benchmark.options.add_argument("--kills", type=int, default=5)
+    benchmark.options.add_argument("--keys", type=int, choices=sorted(KEY_OF), default=min(KEY_OF))
+    benchmark.options.add_argument("--backend", choices=("hashmap", "rocksdb"), default="hashmap")
+    options = benchmark.options.parse()
+    work = Work(KEY_OF[options.keys], options.backend)
+    fields = measure(work, options.kills)
+    benchmark.report({**fields, "keys": options.keys}, BARS[options.keys])
+
+
+def measure(work: Work, kills: int, start: Start = on_spark) -> Fields:
     running, output = [], []
-    with (
-        tempfile.TemporaryDirectory(prefix="ftdash-bench-") as root,
-        started_run(Path(root), "page_view_count", parameters) as run,
-    ):
-        _wait_for_all_keys(run)
-        for kill in range(options.kills):
+    with endless_run(work, start) as run:
+        _wait_for_all_keys(run, work.events)
+        for kill in range(kills):
             _wait_for_checkpoint(run)
             killed_ms = _kill_a_slot(run, kill % 2)
             running_ms = _first_after(run, killed_ms, _is_running)
             running.append(running_ms - killed_ms)
             output.append(_first_after(run, running_ms, _is_committed) - killed_ms)
-            print(
-                f"kill {kill}: running {running[-1]} ms, output {output[-1]} ms; {_phases(run)}",
-                file=sys.stderr,
+            progress(
+                f"kill {kill}: running {running[-1]} ms, output {output[-1]} ms; {_phases(run)}"
             )
-    print(
-        json.dumps(
-            {
-                "benchmark": "recovery",
-                "running_ms_median": statistics.median(running),
-                "output_ms_median": statistics.median(output),
-                "running_ms": running,
-                "output_ms": output,
-                "kills": options.kills,
-                "keys": options.keys,
-                "state_bytes": run.completed()[-1].state_bytes,
-            }
-        )
-    )
+        return {
+            "backend": work.backend,
+            "running_ms_median": statistics.median(running),
+            "output_ms_median": statistics.median(output),
+            "running_ms": running,
+            "output_ms": output,
+            "kills": kills,
+            "state_bytes": run.completed()[-1].state_bytes,
+        }
 
 
-def _wait_for_all_keys(run: StartedRun) -> None:
+def _wait_for_all_keys(run: StartedRun, events: int) -> None:
     """A checkpoint behind the first reading of all files, which holds nearly every key."""
     run.wait_for(
-        lambda _: any(event.source_records >= EVENTS for event in run.completed()), FILL_TIMEOUT_S
+        lambda _: any(event.source_records >= events for event in run.completed()), FILL_TIMEOUT_S
     )
 
 

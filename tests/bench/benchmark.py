@@ -1,0 +1,96 @@
+"""What all benchmarks have in common: options, bars, and one JSON object as the last line.
+
+Owns how an option is refused and how a figure is held against its bar. What is measured, and how,
+is each benchmark's own.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+Fields = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What a field has to reach; None in the field means that it was not measured."""
+
+    field: str
+    limit: float
+    is_least: bool
+
+    def __str__(self) -> str:
+        return f"at {'least' if self.is_least else 'most'} {self.limit:g}"
+
+    def is_missed_by(self, fields: Mapping[str, object]) -> bool:
+        value = fields.get(self.field)
+        if not isinstance(value, int | float):
+            return False
+        return value < self.limit if self.is_least else value > self.limit
+
+
+def at_least(field: str, limit: float) -> Bar:
+    return Bar(field, limit, is_least=True)
+
+
+def at_most(field: str, limit: float) -> Bar:
+    return Bar(field, limit, is_least=False)
+
+
+def missed(fields: Mapping[str, object], bars: Sequence[Bar]) -> list[str]:
+    return [bar.field for bar in bars if bar.is_missed_by(fields)]
+
+
+class Benchmark:
+    """One benchmark under its name on the command line."""
+
+    def __init__(self, name: str, question: str | None) -> None:
+        self.options = OptionParser(name, question)
+        self._name = name
+        self._load = round(os.getloadavg()[0], 2)  # what others do on this machine
+
+    def report(self, fields: Fields, bars: Sequence[Bar] = ()) -> None:
+        """The last line. `missed` names the fields that do not reach their bar."""
+        judged = {"bars": {bar.field: str(bar) for bar in bars}, "missed": missed(fields, bars)}
+        machine = {"cores": os.cpu_count(), "load_before": self._load}
+        print(json.dumps({"benchmark": self._name, **fields, **judged, **machine}))
+
+
+class OptionParser(argparse.ArgumentParser):
+    """Refuses in one sentence what the benchmark does not know."""
+
+    def __init__(self, name: str, question: str | None) -> None:
+        super().__init__(
+            prog=f"manage.py bench {name}",
+            description=question,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        self._name = name
+
+    def parse(self, given: Sequence[str] | None = None) -> argparse.Namespace:
+        options, unknown = self.parse_known_args(given)
+        if unknown:
+            known = ", ".join(self._known()) or "no options"
+            self._refuse(f"does not know {unknown[0]}; it knows {known}")
+        return options
+
+    def error(self, message: str) -> NoReturn:
+        self._refuse(f"cannot start: {message}")
+
+    def _known(self) -> list[str]:
+        shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
+        names = [action.option_strings[-1] for action in shown if action.option_strings]
+        return sorted(name for name in names if name != "--help")
+
+    def _refuse(self, why: str) -> NoReturn:
+        self.exit(2, f"The benchmark {self._name!r} {why}.\n")
+
+
+def progress(text: str) -> None:
+    """What is going on, for whoever waits; never on the stream of the last line."""
+    print(text, file=sys.stderr, flush=True)

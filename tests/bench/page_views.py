@@ -1,0 +1,113 @@
+"""Runs of the flow `page_view_count` over the events: one to its end, or one without an end."""
+
+import argparse
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipelines.domain.status import JobStatus
+from tests.bench.events import EVENTS, event_files
+from tests.bench.modes import MODES
+from tests.driven_run import StartedRun, started_run
+
+RUN_TIMEOUT_S = 600.0
+EVERY_SECOND, NEVER = "1 s", "off"
+ROUNDS = {
+    ("app_id", "hashmap"): 30,
+    ("user_id", "hashmap"): 12,
+    ("app_id", "rocksdb"): 20,
+    ("user_id", "rocksdb"): 3,
+}
+"""Times 10 million records: at least ten seconds and ten checkpoints on the reference machine."""
+
+Start = Callable[[Path, dict[str, str], dict[str, str]], AbstractContextManager[StartedRun]]
+"""Root, parameters and settings of a run that is to be started."""
+
+
+WITHOUT_END = 1_000_000  # readings
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is counted: `events` records, read `rounds` times."""
+
+    key: str
+    backend: str = "hashmap"
+    rounds: int = WITHOUT_END
+    events: int = EVENTS
+
+    @property
+    def directory(self) -> Path:
+        return event_files(self.events)
+
+    @property
+    def records(self) -> int:
+        return self.rounds * self.events
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        return {"data": str(self.directory), "key": self.key, "repeat": str(self.rounds)}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    records_per_s: float
+    checkpoints: int
+
+
+def add_work_options(parser: argparse.ArgumentParser) -> None:
+    add_state_options(parser, key="app_id")
+    parser.add_argument("--rounds", type=int, help="how often the events are read")
+
+
+def add_state_options(parser: argparse.ArgumentParser, *, key: str) -> None:
+    parser.add_argument("--key", choices=("app_id", "user_id"), default=key)
+    parser.add_argument("--backend", choices=("hashmap", "rocksdb"), default="hashmap")
+    parser.add_argument("--events", type=int, default=EVENTS, help="records of one reading")
+
+
+def work_of(options: argparse.Namespace) -> Work:
+    rounds = options.rounds or ROUNDS[options.key, options.backend]
+    return Work(options.key, options.backend, rounds, options.events)
+
+
+def on_spark(
+    root: Path, parameters: dict[str, str], settings: dict[str, str]
+) -> AbstractContextManager[StartedRun]:
+    return started_run(root, "page_view_count", parameters, settings=settings)
+
+
+def run_once(work: Work, mode: str, interval: str, start: Start = on_spark) -> Measured:
+    """From all subtasks running to everything committed. Raises RuntimeError if it fails."""
+    settings = {
+        "execution.checkpointing.interval": interval,
+        "state.backend.type": work.backend,
+        **MODES[mode],
+    }
+    with (
+        tempfile.TemporaryDirectory(prefix="ftdash-bench-") as root,
+        start(Path(root), work.parameters, settings) as run,
+    ):
+        ended = run.wait_until_over(RUN_TIMEOUT_S)
+        if ended.status is not JobStatus.FINISHED:
+            raise RuntimeError(ended.reason)
+        last = run.completed()[-1]
+        if last.source_records != work.records:
+            raise RuntimeError(f"read {last.source_records} of {work.records} records")
+        took_s = (run.envelopes[-1].at_ms - run.running_at_ms()) / 1000.0
+        return Measured(work.records / took_s, len(run.completed()))
+
+
+@contextmanager
+def endless_run(
+    work: Work, start: Start = on_spark, settings: dict[str, str] | None = None
+) -> Iterator[StartedRun]:
+    """A run that goes on until the block ends, checkpointed every second."""
+    chosen = {"state.backend.type": work.backend, **(settings or {})}
+    with (
+        tempfile.TemporaryDirectory(prefix="ftdash-bench-") as root,
+        start(Path(root), work.parameters, chosen) as run,
+    ):
+        yield run

@@ -1,0 +1,57 @@
+"""What all benchmarks have in common: bars, refusals in a sentence, one JSON object at the end."""
+
+import json
+
+import pytest
+
+from tests.bench.benchmark import Benchmark, Fields, at_least, at_most, missed
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"ratio": 0.5, "slowdown": 0.03}, []),
+        ({"ratio": 0.49, "slowdown": 0.031}, ["ratio", "slowdown"]),
+        ({"ratio": None}, []),  # not measured
+    ],
+)
+def test_a_figure_beyond_its_bar_is_named(fields: Fields, expected: list[str]) -> None:
+    assert missed(fields, (at_least("ratio", 0.5), at_most("slowdown", 0.03))) == expected
+
+
+def test_the_last_line_is_one_object_with_figures_bars_and_the_machine(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Benchmark("speed", "how fast?").report({"ratio": 0.4}, [at_least("ratio", 0.5)])
+
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    machine = {name: told.pop(name) for name in ("cores", "load_before")}
+    assert told == {
+        "benchmark": "speed",
+        "ratio": 0.4,
+        "bars": {"ratio": "at least 0.5"},
+        "missed": ["ratio"],
+    }
+    assert machine["cores"] > 0
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (["--keys", "5"], "The benchmark 'speed' does not know --keys; it knows --pairs.\n"),
+        (
+            ["--pairs", "many"],
+            "The benchmark 'speed' cannot start: argument --pairs: invalid int value: 'many'.\n",
+        ),
+    ],
+)
+def test_an_unknown_option_is_refused_in_a_sentence(
+    capsys: pytest.CaptureFixture[str], given: list[str], sentence: str
+) -> None:
+    benchmark = Benchmark("speed", "how fast?")
+    benchmark.options.add_argument("--pairs", type=int)
+
+    with pytest.raises(SystemExit):
+        benchmark.options.parse(given)
+
+    assert capsys.readouterr().err == sentence

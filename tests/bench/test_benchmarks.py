@@ -1,0 +1,83 @@
+"""Each benchmark, with next to nothing to do, says what it promises; times are not judged."""
+
+import importlib
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from ftdash.jobs.management.commands.bench import BENCHMARKS
+from tests.bench import coordinator, incremental, overhead, pause, pv, recovery
+from tests.bench.modes import MODES
+from tests.bench.page_views import Work
+from tests.bench.peer_runs import NO_PEERS
+from tests.bench.plain_run import on_processes
+from tests.driven_run import StartedRun
+
+Texts = dict[str, str]
+EVENTS = 20_000
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_every_benchmark_that_the_command_lists_is_there(name: str) -> None:
+    assert callable(importlib.import_module(f"tests.bench.{name.replace('-', '_')}").main)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_pv_measures_every_mode_against_the_limit(mode: str) -> None:
+    backend = "rocksdb" if mode == "unaligned" else "hashmap"
+    work = Work("app_id", backend, rounds=2, events=EVENTS)
+    started: list[dict[str, str]] = []
+
+    def start(root: Path, parameters: Texts, settings: Texts) -> AbstractContextManager[StartedRun]:
+        started.append(settings)
+        return on_processes(root, parameters, settings)
+
+    found = pv.measure(work, [mode], 1, NO_PEERS, start)
+
+    chosen = {"execution.checkpointing.interval": "1 s", "state.backend.type": backend}
+    assert started == [{**chosen, **MODES[mode]}]
+    assert found["records"] == 2 * EVENTS
+    assert list(found["by_mode"]) == [mode]
+    assert 0 < found["ratio"] == found["by_mode"][mode]["ratio"]
+    assert found["flink_ratio"] is None
+    assert found["peers"]["flink"] == "not asked for (--with-peers)"
+
+
+def test_overhead_holds_every_mode_against_one_run_without_checkpoints() -> None:
+    work = Work("user_id", rounds=2, events=EVENTS)
+
+    found = overhead.measure(work, ["aligned", "unaligned"], 1, on_processes)
+
+    slowdowns = {mode: fields["slowdown"] for mode, fields in found["by_mode"].items()}
+    assert set(slowdowns) == {"aligned", "unaligned"}
+    assert found["slowdown"] == max(slowdowns.values())
+
+
+def test_pause_tells_the_longest_cut() -> None:
+    found = pause.measure(Work("user_id", events=EVENTS), 2, on_processes)
+
+    assert found["cuts"] >= 4
+    assert 0 < found["pause_ms_p99"] <= found["pause_ms_max"]
+
+
+def test_recovery_tells_each_kill() -> None:
+    found = recovery.measure(Work("app_id", events=EVENTS), 1, on_processes)
+
+    assert [len(found[name]) for name in ("running_ms", "output_ms")] == [1, 1]
+    assert 0 < found["running_ms_median"] <= found["output_ms_median"]
+
+
+def test_coordinator_counts_by_subtasks() -> None:
+    found = coordinator.measure(largest=200, acknowledgements=400)
+
+    assert list(found["by_subtasks"]) == ["100", "200"]
+    assert found["acks_per_s"] == found["by_subtasks"]["200"] > 0
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+def test_incremental_compares_with_the_full_snapshot(backend: str) -> None:
+    found = incremental.measure(backend, keys=5_000, part=0.01, checkpoints=2)
+
+    assert 0 < found[f"{backend}_uploaded_bytes"] < found[f"{backend}_full_bytes"]
