@@ -20,10 +20,13 @@ from pipelines.domain.settings import CheckpointingMode
 from pipelines.flows.registry import flow
 from pipelines.runtime.alignment_timing import AlignmentTiming
 from pipelines.runtime.barrier_modes import handler_for
-from pipelines.runtime.chain import ChainPlace, OperatorChain
+from pipelines.runtime.chain import OperatorChain
+from pipelines.runtime.chain_place import ChainPlace
 from pipelines.runtime.clocks import ProcessingTime
 from pipelines.runtime.control import Deploy
 from pipelines.runtime.exchange import Exchange
+from pipelines.runtime.feed import Feed
+from pipelines.runtime.gate_alignment import GateAlignment
 from pipelines.runtime.gate_feed import GateFeed
 from pipelines.runtime.mailbox import Mailbox
 from pipelines.runtime.reserving_reader import ReservingReader
@@ -32,7 +35,8 @@ from pipelines.runtime.snapshotting import SnapshotWriter
 from pipelines.runtime.source_feed import SourceFeed
 from pipelines.runtime.source_reader import SourceReader
 from pipelines.runtime.state_backends import state_backends
-from pipelines.runtime.subtask import Feed, Subtask, SubtaskReporter
+from pipelines.runtime.subtask import Subtask
+from pipelines.runtime.subtask_reporter import SubtaskReporter
 from pipelines.state.backend import BackendFactory
 from pipelines.storage.store import CheckpointStore
 from pipelines.storage.stores import CheckpointStores
@@ -213,13 +217,12 @@ class _Builder:
 
     def _feed(self, vertex: Vertex, gate: Gate | None, restored: RestoredOperator) -> Feed:
         if gate is not None:
-            timing = AlignmentTiming(self.clock)
             ports = dict(self._ports(vertex))
             barriers = self.message.barriers
             handler = handler_for(barriers, vertex, ports)
+            alignment = GateAlignment(gate, handler, barriers, AlignmentTiming(self.clock))
             in_flight = self._in_flight(vertex)
-            watermark_ms = restored.watermark_ms
-            return GateFeed(gate, ports, handler, barriers, timing, watermark_ms, in_flight)
+            return GateFeed(gate, ports, alignment, restored.watermark_ms, in_flight)
         reader = SourceReader(
             self.pipeline.sources[vertex.uid],
             restored.positions,

@@ -31,7 +31,7 @@ from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.settings import Heartbeat
 from pipelines.domain.snapshots import SubtaskSnapshot
 from pipelines.domain.status import KillMoment, SavepointFormat
-from pipelines.runtime.chain import ChainPlace
+from pipelines.runtime.chain_place import ChainPlace
 from pipelines.runtime.checkpoint_locations import CheckpointLocations, Upload
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.control import (
@@ -64,7 +64,7 @@ from pipelines.runtime.mailbox import CheckpointAborted, CheckpointCompleted, In
 from pipelines.runtime.networking import load_tls, slot_hosts
 from pipelines.runtime.operator_failure import OperatorFailed, described, is_fatal
 from pipelines.runtime.sampling import Sampler
-from pipelines.runtime.subtask import failure_reason
+from pipelines.runtime.subtask_reporter import failure_reason
 from pipelines.runtime.vigil import Pulse, Vigil, Watch
 
 CONNECT_TIMEOUT_S = 30.0

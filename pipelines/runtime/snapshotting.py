@@ -11,7 +11,6 @@ from itertools import groupby
 import msgspec
 
 from pipelines.domain.ids import CheckpointId, Uid, channel_ends
-from pipelines.domain.key_groups import range_of
 from pipelines.domain.snapshots import (
     FileHandle,
     InFlightHandle,
@@ -21,7 +20,8 @@ from pipelines.domain.snapshots import (
     StateHandle,
     SubtaskSnapshot,
 )
-from pipelines.runtime.chain import ChainPlace, OperatorCut
+from pipelines.runtime.chain_node import OperatorCut
+from pipelines.runtime.chain_place import ChainPlace
 from pipelines.runtime.in_flight import InFlightRecords
 from pipelines.runtime.increment_files import IncrementUpload
 from pipelines.runtime.key_times import KeyTime
@@ -98,7 +98,7 @@ class _Upload:
 
     def states(self, operator: OperatorCut) -> Iterator[StateHandle]:
         place = self._place
-        groups = range_of(place.subtask, place.parallelism, place.max_parallelism)
+        groups = place.key_groups
         for state in operator.states:
             if state.rows == 0:
                 continue

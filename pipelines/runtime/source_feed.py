@@ -7,15 +7,22 @@ so that the tail is committed like everything before it (Flink, FLIP-147).
 import pyarrow as pa
 
 from pipelines.channels.channel import ChannelStatistics
-from pipelines.domain.elements import MAX_WATERMARK_MS, Barrier, Watermark, WatermarkStatus
+from pipelines.domain.elements import (
+    MAX_WATERMARK_MS,
+    Barrier,
+    EndOfInput,
+    Watermark,
+    WatermarkStatus,
+)
 from pipelines.domain.errors import Retryable
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.origin import RecordOrigin
 from pipelines.domain.snapshots import Json
 from pipelines.protocol.watermarks import EventTimeMark
+from pipelines.runtime.feed import IDLE_WAIT_MS
 from pipelines.runtime.reserving_reader import ReservingReader
 from pipelines.runtime.source_reader import PACED_WAIT_MS, SourceReader
-from pipelines.runtime.subtask import IDLE_WAIT_MS, Subtask, end_of_stream
+from pipelines.runtime.subtask import Subtask
 
 TIMESTAMPS_FAR_AHEAD = "timestamps_far_ahead"
 """Records whose event time leapt so far that it was not believed; see `connectors.watermarks`."""
@@ -73,14 +80,14 @@ class SourceFeed:
         if barrier.is_final:
             self._stopping_id = barrier.checkpoint_id
         delay_ms = max(0.0, float(subtask.clock.wall_ms() - barrier.trigger_ms))
-        subtask.snapshot(barrier, delay_ms, 0.0, [])
+        subtask.checkpoints.snapshot(barrier, delay_ms, 0.0, [])
 
     def on_completed(self, checkpoint_id: CheckpointId, subtask: Subtask) -> None:
         if isinstance(self._reader, ReservingReader):
             self._reader.on_completed(checkpoint_id)
         if checkpoint_id == self._stopping_id:
             self._has_ended = True
-            end_of_stream(subtask)
+            subtask.chain.broadcast(EndOfInput())
 
     def on_aborted(self, checkpoint_id: CheckpointId, subtask: Subtask) -> None:
         """A final checkpoint that failed: the stream goes on, unless event time has ended.

@@ -24,7 +24,7 @@ from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.settings import Heartbeat
 from pipelines.domain.snapshots import SubtaskSnapshot
 from pipelines.domain.status import SavepointFormat
-from pipelines.runtime.chain import ChainPlace
+from pipelines.runtime.chain_place import ChainPlace
 from pipelines.runtime.checkpoint_locations import CheckpointLocations, Upload
 from pipelines.runtime.control import (
     MASTER_DECODER,
@@ -50,7 +50,8 @@ from pipelines.runtime.job_events import JobEvent, SlotArrived, SlotGone, SlotSp
 from pipelines.runtime.mailbox import CheckpointAborted, CheckpointCompleted, InjectBarrier
 from pipelines.runtime.operator_failure import is_fatal
 from pipelines.runtime.slot import SlotAddress
-from pipelines.runtime.subtask import Subtask, failure_reason
+from pipelines.runtime.subtask import Subtask
+from pipelines.runtime.subtask_reporter import failure_reason
 
 Post = Callable[[JobEvent], None]
 

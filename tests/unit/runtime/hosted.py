@@ -26,15 +26,18 @@ from pipelines.domain.snapshots import Json, SubtaskSnapshot
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.runtime.alignment_timing import AlignmentTiming
 from pipelines.runtime.barrier_modes import handler_for
-from pipelines.runtime.chain import ChainPlace, OperatorChain
+from pipelines.runtime.chain import OperatorChain
+from pipelines.runtime.chain_place import ChainPlace
 from pipelines.runtime.exchange import Exchange
+from pipelines.runtime.feed import Feed
+from pipelines.runtime.gate_alignment import GateAlignment
 from pipelines.runtime.gate_feed import GateFeed
 from pipelines.runtime.mailbox import Mailbox
 from pipelines.runtime.restoring import NOTHING
 from pipelines.runtime.snapshotting import SnapshotWriter
 from pipelines.runtime.source_feed import SourceFeed
 from pipelines.runtime.source_reader import SourceReader
-from pipelines.runtime.subtask import Feed, Subtask
+from pipelines.runtime.subtask import Subtask
 from pipelines.state.backend import BatchListDescriptor
 from pipelines.state.hashmap import HashMapBackend
 from pipelines.storage.filesystem import FileSystemCheckpointStore
@@ -243,7 +246,8 @@ class JoiningSubtask:
         pipeline = joining_pipeline(ListSource([]), self.sink, self.operator)
         handler = handler_for(self.options, pipeline.graph.vertex(both), ports)
         timing = AlignmentTiming(self.clock)
-        self.feed = GateFeed(self.gate, ports, handler, self.options, timing, None, self.in_flight)
+        alignment = GateAlignment(self.gate, handler, self.options, timing)
+        self.feed = GateFeed(self.gate, ports, alignment, None, self.in_flight)
         self.reporter = RecordingReporter(self.root)
         self.subtask = subtask_of(
             pipeline, both, self.feed, self.reporter, self.clock, {}, self.mailbox, self.options

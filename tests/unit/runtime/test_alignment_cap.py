@@ -10,7 +10,7 @@ from pipelines.domain.elements import Barrier, CancelCheckpoint, EndOfInput, Rec
 from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import CheckpointId, Uid, channel_id
 from pipelines.domain.settings import BarrierOptions, CapAction
-from pipelines.runtime.subtask import failure_reason
+from pipelines.runtime.subtask_reporter import failure_reason
 from tests.unit.runtime.fakes import batch_of
 from tests.unit.runtime.hosted import ALIGNED, LEFT, RIGHT, JoiningSubtask, RecordingOutput
 

@@ -7,7 +7,8 @@ from pipelines.domain.graph import EdgeKind
 from pipelines.domain.ids import Attempt, ChannelId, RunId, Uid
 from pipelines.operators.operator import Operator
 from pipelines.operators.side_output import SideOutput
-from pipelines.runtime.chain import ChainPlace, OperatorChain
+from pipelines.runtime.chain import OperatorChain
+from pipelines.runtime.chain_place import ChainPlace
 from pipelines.runtime.exchange import Exchange
 from pipelines.runtime.restoring import NOTHING
 from pipelines.state.hashmap import HashMapBackend
