@@ -22,6 +22,7 @@ from pipelines.domain.events import (
     Event,
     JobStatusChanged,
     RunEnded,
+    SlotConnected,
 )
 from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.run import RunDirectory, RunSpec
@@ -76,6 +77,11 @@ class StartedRun:
             if isinstance(envelope.event, JobStatusChanged)
             and envelope.event.status is JobStatus.RUNNING
         )
+
+    def pid_of(self, slot: int) -> int:
+        """Of the process that has taken the slot last."""
+        events = [envelope.event for envelope in self.of(SlotConnected)]
+        return [e.pid for e in events if isinstance(e, SlotConnected) and e.slot == slot][-1]
 
     def tail(self) -> str:
         events = [str(envelope.event)[:2000] for envelope in self.envelopes[-6:]]

@@ -9,7 +9,6 @@ from pathlib import Path
 import pandas as pd
 import pyarrow.parquet as pq
 
-from pipelines.domain.events import SlotConnected
 from tests.driven_run import StartedRun
 
 KEY = ["carrier", "window_start"]
@@ -30,11 +29,6 @@ def parameters_for(flights: Path, root: Path, *, speed: str) -> dict[str, str]:
 def wait_for_checkpoints(run: StartedRun, count: int) -> None:
     seen = len(run.completed())
     run.wait_for(lambda _: len(run.completed()) >= seen + count, STEP_S)
-
-
-def newest_pid(run: StartedRun, slot: int) -> int:
-    events = [envelope.event for envelope in run.of(SlotConnected)]
-    return [e.pid for e in events if isinstance(e, SlotConnected) and e.slot == slot][-1]
 
 
 def assert_output_is_exact(flights: Path, root: Path) -> None:

@@ -34,6 +34,7 @@ NOT_IN_PURE = {"time", "random", "threading", "asyncio", "os", "uuid", "redis", 
 RUNS_WHAT_IT_READS = {"pickle", "cloudpickle", "dill", "shelve", "marshal"}
 NOT_IN_ENGINE = {"django", "celery", "ftdash"}
 FILES = sorted(p for top in ("pipelines", "ftdash") for p in ROOT.glob(f"{top}/**/*.py"))
+TEST_FILES = sorted(ROOT.glob("tests/**/*.py"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
@@ -50,6 +51,14 @@ def test_module_keeps_the_rules(path: Path) -> None:
         check_import(package, name)
     for node in ast.walk(tree):
         assert not isinstance(node, ast.Assert), "use check(): -O strips assert"
+
+
+@pytest.mark.parametrize("path", TEST_FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_tests_share_modules_of_their_own(path: Path) -> None:
+    """Whoever imports a module of tests runs into its fixtures and may collect its tests."""
+    for name in imports(ast.parse(path.read_text())):
+        is_test = name.startswith("tests.") and ".test_" in name
+        assert not is_test, f"{name} holds tests; what others need of it goes elsewhere"
 
 
 def check_import(package: str, name: str) -> None:

@@ -1,9 +1,12 @@
-"""The data of the flights, written once for all runs."""
+"""The data of the flights, written once for all runs; a home for a demonstration."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from ftdash.embedded.ledger import end_all
+from ftdash.embedded.opening import LEDGER_NAME
 from pipelines.flows.flight_data import prepare
 
 
@@ -12,3 +15,11 @@ def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("flights")
     prepare(directory)
     return directory
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    home = tmp_path / "home"
+    yield home
+    if (home / LEDGER_NAME).is_file():
+        end_all(home / LEDGER_NAME)

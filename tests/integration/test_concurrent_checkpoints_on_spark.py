@@ -8,16 +8,15 @@ import pytest
 
 from pipelines.domain.events import FailureOccurred
 from pipelines.domain.status import JobStatus
+from tests.concurrent_checkpoints import CONCURRENT, most_under_way
 from tests.driven_run import started_run
 from tests.flight_runs import (
     PACED,
     STEP_S,
     assert_output_is_exact,
-    newest_pid,
     parameters_for,
     wait_for_checkpoints,
 )
-from tests.processes.test_concurrent_checkpoints import CONCURRENT, most_under_way
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
@@ -29,7 +28,7 @@ def test_checkpoints_overlap_and_a_killed_slot_changes_nothing(
 
     with started_run(tmp_path, "flight_delays", parameters, settings=CONCURRENT) as run:
         wait_for_checkpoints(run, 3)
-        os.kill(newest_pid(run, slot=1), signal.SIGKILL)
+        os.kill(run.pid_of(1), signal.SIGKILL)
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED

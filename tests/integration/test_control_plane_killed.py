@@ -4,7 +4,6 @@ What the control plane does is told again from the journal once it is back.
 """
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -13,12 +12,12 @@ import redis
 
 from ftdash.embedded.accounts import Account
 from ftdash.embedded.dashboard_client import DashboardClient
-from ftdash.embedded.ledger import end_all, living
+from ftdash.embedded.ledger import living
 from ftdash.embedded.opening import LEDGER_NAME
 from ftdash.embedded.supervisor import wait_until
 from pipelines.bus.journal import read_journal
 from pipelines.domain.events import CheckpointCompleted, Envelope, FailureOccurred
-from tests.integration.test_demo_check import Demo
+from tests.integration.demonstration import Demo
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
@@ -109,11 +108,3 @@ def redis_url(home: Path) -> str:
     (path,) = home.rglob("redis.conf")
     words = dict(line.split(" ", 1) for line in path.read_text().splitlines())
     return f"redis://:{words['requirepass']}@127.0.0.1:{words['port']}/0"
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Iterator[Path]:
-    home = tmp_path / "home"
-    yield home
-    if (home / LEDGER_NAME).is_file():
-        end_all(home / LEDGER_NAME)

@@ -26,7 +26,6 @@ from tests.flight_runs import (
     SOONER,
     STEP_S,
     assert_output_is_exact,
-    newest_pid,
     parameters_for,
     wait_for_checkpoints,
 )
@@ -45,7 +44,7 @@ def test_a_killed_slot_changes_nothing_in_the_output(
 
     with started_run(tmp_path, "flight_delays", parameters, master=master, settings=SOONER) as run:
         wait_for_checkpoints(run, 2)
-        os.kill(newest_pid(run, slot=1), signal.SIGKILL)
+        os.kill(run.pid_of(1), signal.SIGKILL)
         wait_for_checkpoints(run, 2)
         ended = run.wait_until_over(STEP_S)
 
@@ -75,7 +74,7 @@ def test_a_killed_slot_recovers_from_an_object_store_where_everything_is_encrypt
 
     with started_run(tmp_path, "flight_delays", parameters, settings=settings) as run:
         wait_for_checkpoints(run, 2)
-        os.kill(newest_pid(run, slot=1), signal.SIGKILL)
+        os.kill(run.pid_of(1), signal.SIGKILL)
         wait_for_checkpoints(run, 2)
         ended = run.wait_until_over(STEP_S)
 
@@ -93,7 +92,7 @@ def test_a_killed_executor_takes_its_slots_along_and_changes_nothing(
 
     with started_run(tmp_path, "flight_delays", parameters, master=master, settings=SOONER) as run:
         wait_for_checkpoints(run, 2)
-        slot = psutil.Process(newest_pid(run, slot=1))
+        slot = psutil.Process(run.pid_of(1))
         executor = next(p for p in slot.parents() if EXECUTOR in " ".join(p.cmdline()))
         executor.kill()
         wait_for_checkpoints(run, 2)

@@ -9,12 +9,11 @@ import pytest
 from pipelines.domain.events import FailureOccurred, SubtaskAcknowledged
 from pipelines.domain.status import JobStatus
 from tests.driven_run import started_run
-from tests.integration.test_exactly_once_on_spark import (
+from tests.flight_runs import (
     PACED,
     SOONER,
     STEP_S,
     assert_output_is_exact,
-    newest_pid,
     parameters_for,
     wait_for_checkpoints,
 )
@@ -31,7 +30,7 @@ def test_kills_and_a_restore_at_another_parallelism_change_nothing(
     paced = parameters_for(flights, tmp_path, speed=PACED)
     with started_run(tmp_path, "flight_delays", paced, settings=UNALIGNED) as run:
         wait_for_checkpoints(run, 2)
-        os.kill(newest_pid(run, slot=1), signal.SIGKILL)
+        os.kill(run.pid_of(1), signal.SIGKILL)
         wait_for_checkpoints(run, 2)
         os.kill(run.process.pid, signal.SIGKILL)
         run.process.wait(10)

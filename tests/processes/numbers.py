@@ -18,6 +18,7 @@ from pipelines.flows.registry import Flow, Parameter
 from pipelines.stream import Environment, Pipeline, count, sum, tumbling
 
 KEYS = 7
+TOTAL = 7_200  # numbers, unless a run is asked for fewer
 STEP_MS = 1_000  # of event time from one number to the next
 WINDOW_MS = 60_000
 SPLIT_RECORDS = 1_000
@@ -111,6 +112,18 @@ def committed(output: Path) -> pd.DataFrame:
     return frame[columns].sort_values(["window", "key"]).reset_index(drop=True)
 
 
+def assert_exact(output: Path, total: int = TOTAL) -> None:
+    """Every window once, and nothing left over of what was never committed."""
+    left_over = [p.name for p in output.iterdir() if p.name.startswith((".p", ".i"))]
+    assert left_over == []
+    assert_rows_exact(output, total)
+
+
+def assert_rows_exact(output: Path, total: int = TOTAL) -> None:
+    """For output of a run beside which a dead one has prepared more, which may be restored yet."""
+    pd.testing.assert_frame_equal(committed(output), expected(total), check_dtype=False)
+
+
 def _batch(numbers: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> pa.RecordBatch:
     at = pa.array(numbers * STEP_MS).cast(SCHEMA.field("at").type)
     return pa.record_batch([pa.array(numbers), pa.array(numbers % KEYS), at], schema=SCHEMA)
@@ -121,7 +134,7 @@ FLOW = Flow(
     summary="Numbers counted per key and minute, for tests.",
     parameters=(
         Parameter("output", None, "directory of the output"),
-        Parameter("total", "7200", "how many numbers there are"),
+        Parameter("total", str(TOTAL), "how many numbers there are"),
         Parameter("hours_per_s", "", "event-hours per second; empty: as fast as possible"),
         Parameter("poison", "-1", "the number that the user's function fails on"),
         Parameter("poison_total", "-1", "the total that a function behind the exchange fails on"),

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from pipelines.domain.events import CheckpointFailed, FailureOccurred
@@ -16,7 +15,7 @@ from pipelines.domain.run import RunDirectory
 from pipelines.domain.status import JobStatus
 from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run
-from tests.processes.numbers import committed, expected
+from tests.processes.numbers import assert_exact
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +47,7 @@ def test_a_full_disk_fails_checkpoints_by_name_until_there_is_room_again(
     assert all("No space left on device" in event.message for event in declined(run))
     assert bool(run.of(FailureOccurred)) == (tolerable == 0)
     assert partial == []
-    assert_exact(tmp_path)
+    assert_exact(tmp_path / "output", TOTAL)
 
 
 def test_a_disk_that_turns_read_only_is_named_and_survived(tmp_path: Path) -> None:
@@ -65,7 +64,7 @@ def test_a_disk_that_turns_read_only_is_named_and_survived(tmp_path: Path) -> No
 
     assert ended.status is JobStatus.FINISHED
     assert all("Read-only file system" in event.message for event in declined(run))
-    assert_exact(tmp_path)
+    assert_exact(tmp_path / "output", TOTAL)
 
 
 def test_a_slow_upload_expires_its_checkpoint_and_comes_too_late_to_count(tmp_path: Path) -> None:
@@ -87,7 +86,7 @@ def test_a_slow_upload_expires_its_checkpoint_and_comes_too_late_to_count(tmp_pa
     points = [run.directory.path / "checkpoints" / f"chk-{n}" / "manifest.json" for n in failed]
     assert not any(point.exists() for point in points)
     assert ended.status is JobStatus.FINISHED
-    assert_exact(tmp_path)
+    assert_exact(tmp_path / "output", TOTAL)
 
 
 @contextmanager
@@ -129,7 +128,3 @@ def declined(run: StartedRun) -> list[CheckpointFailed]:
         if isinstance(event, CheckpointFailed)
         and event.reason is not CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND
     ]
-
-
-def assert_exact(root: Path) -> None:
-    pd.testing.assert_frame_equal(committed(root / "output"), expected(TOTAL), check_dtype=False)

@@ -21,7 +21,6 @@ from tests.processes.event_times import (
     expected_sliding,
 )
 from tests.processes.host import hosted_run
-from tests.processes.test_killed_processes import pid_of
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +38,7 @@ def test_windows_and_joins_are_exact_after_a_kill_and_at_another_parallelism(
 ) -> None:
     with hosted_run(tmp_path, PACED, settings=settings, asked=EVENT_TIMES) as run:
         run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
-        os.kill(pid_of(run, 1), signal.SIGKILL)
+        os.kill(run.pid_of(1), signal.SIGKILL)
         known = len(run.completed())
         run.wait_for(lambda _: len(run.completed()) >= known + 2, STEP_S)
         os.kill(run.process.pid, signal.SIGKILL)

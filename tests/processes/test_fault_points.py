@@ -4,7 +4,6 @@ import random
 import signal
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from pipelines.bus.inbox import submit
@@ -25,7 +24,7 @@ from pipelines.domain.status import CheckpointKind, JobStatus, RecoveryPhase
 from pipelines.protocol.recovery import STEPS
 from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run
-from tests.processes.numbers import committed, expected
+from tests.processes.numbers import assert_exact
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +45,7 @@ def test_a_slot_killed_at_any_point_of_a_checkpoint_changes_nothing(
 
     assert ended.status is JobStatus.FINISHED
     assert [e.event.slot for e in run.of(FailureOccurred)] == [1]  # type: ignore[attr-defined]
-    assert_exact(tmp_path)
+    assert_exact(tmp_path / "output", TOTAL)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +63,7 @@ def test_a_restore_that_fails_twice_in_a_row_succeeds_in_the_end(
     assert ended.status is JobStatus.FINISHED
     assert len(run.of(FailureOccurred)) == 3
     assert steps_of(run) == [*[list(STEPS[:-1])] * 2, list(STEPS)]
-    assert_exact(tmp_path)
+    assert_exact(tmp_path / "output", TOTAL)
 
 
 @pytest.mark.parametrize("point", [FaultPoint.UPLOADED, FaultPoint.COMMITTING])
@@ -75,7 +74,7 @@ def test_an_exception_at_a_point_is_a_failure_like_any_other(
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED
-    assert_exact(tmp_path)
+    assert_exact(tmp_path / "output", TOTAL)
 
 
 def test_a_driver_killed_before_the_manifest_goes_back_to_the_checkpoint_before(
@@ -87,7 +86,7 @@ def test_a_driver_killed_before_the_manifest_goes_back_to_the_checkpoint_before(
     assert restored_ids(run) == [newest - 1]
     assert steps_of(run) == [list(STEPS)]
     assert ended.status is JobStatus.FINISHED
-    assert_exact(tmp_path)
+    assert_exact(tmp_path / "output", TOTAL)
 
 
 def test_a_driver_killed_after_the_manifest_goes_back_to_it_though_nobody_was_told(
@@ -100,7 +99,7 @@ def test_a_driver_killed_after_the_manifest_goes_back_to_it_though_nobody_was_to
     assert restored_ids(run) == [newest]
     assert newest not in told
     assert ended.status is JobStatus.FINISHED
-    assert_exact(tmp_path)
+    assert_exact(tmp_path / "output", TOTAL)
 
 
 @pytest.mark.parametrize("point", [FaultPoint.RESTARTING, FaultPoint.REWOUND])
@@ -116,7 +115,7 @@ def test_a_driver_killed_in_the_middle_of_a_recovery_is_replaced(
     assert attempts == sorted(attempts)
     assert attempts[-1] == attempt + 1
     assert ended.status is JobStatus.FINISHED
-    assert_exact(tmp_path)
+    assert_exact(tmp_path / "output", TOTAL)
 
 
 def test_all_slots_lost_at_once_are_one_failure_with_every_phase(tmp_path: Path) -> None:
@@ -128,7 +127,7 @@ def test_all_slots_lost_at_once_are_one_failure_with_every_phase(tmp_path: Path)
     assert steps_of(run) == [list(STEPS)]
     durations = [e.event.duration_ms for e in run.of(RecoveryPhaseReached)]  # type: ignore[attr-defined]
     assert min(durations) >= 0
-    assert_exact(tmp_path)
+    assert_exact(tmp_path / "output", TOTAL)
 
 
 def test_before_the_first_checkpoint_everything_starts_over(tmp_path: Path) -> None:
@@ -137,7 +136,7 @@ def test_before_the_first_checkpoint_everything_starts_over(tmp_path: Path) -> N
 
     assert restored_ids(run) == [None]
     assert ended.status is JobStatus.FINISHED
-    assert_exact(tmp_path)
+    assert_exact(tmp_path / "output", TOTAL)
 
 
 def test_a_stop_whose_commits_fail_ends_with_its_savepoint_and_commits_once(tmp_path: Path) -> None:
@@ -155,7 +154,7 @@ def test_a_stop_whose_commits_fail_ends_with_its_savepoint_and_commits_once(tmp_
     assert restored_ids(run) == [savepoint.checkpoint_id]
     assert ended.status is JobStatus.FINISHED
     assert ended.reason == f"Stopped with the savepoint {savepoint.path}."
-    assert_exact(tmp_path)
+    assert_exact(tmp_path / "output", TOTAL)
 
 
 @pytest.mark.parametrize("seed", [1])
@@ -174,7 +173,7 @@ def test_five_kills_at_random_points_change_nothing(tmp_path: Path, seed: int) -
 
     assert ended.status is JobStatus.FINISHED
     assert len(run.of(FailureOccurred)) == 5
-    assert_exact(tmp_path)
+    assert_exact(tmp_path / "output", TOTAL)
 
 
 def test_a_plan_is_refused_where_faults_are_not_allowed(tmp_path: Path) -> None:
@@ -227,10 +226,3 @@ def steps_of(run: StartedRun) -> list[list[RecoveryPhase]]:
         if phase in STEPS:
             recoveries[-1].append(phase)
     return recoveries
-
-
-def assert_exact(root: Path) -> None:
-    """Every window once, and nothing left over of what was never committed."""
-    left_over = [p.name for p in (root / "output").iterdir() if p.name.startswith((".p", ".i"))]
-    assert left_over == []
-    pd.testing.assert_frame_equal(committed(root / "output"), expected(TOTAL), check_dtype=False)

@@ -11,11 +11,12 @@ from pipelines.domain.status import JobStatus
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run
-from tests.processes.test_killed_processes import LONGER, STEP_S, assert_exact, pid_of
+from tests.processes.numbers import assert_exact, assert_rows_exact
 
 pytestmark = pytest.mark.slow
 
-SLOWLY = {**LONGER, "hours_per_s": "0.4"}  # 5 s, which leaves time for checkpoints and kills
+STEP_S = 20.0
+SLOWLY = {"hours_per_s": "0.4"}  # 5 s, which leaves time for checkpoints and kills
 BACKENDS = pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
 
 
@@ -26,13 +27,13 @@ def test_kills_change_nothing_and_leave_no_file_behind(tmp_path: Path, backend: 
         for slot in (0, 1):
             awaited = len(run.completed()) + 4
             run.wait_for(lambda _, n=awaited: len(run.completed()) >= n, STEP_S)  # type: ignore[misc]
-            os.kill(pid_of(run, slot), signal.SIGKILL)
+            os.kill(run.pid_of(slot), signal.SIGKILL)
             attempts = 2 * (slot + 2)
             run.wait_for(lambda _, n=attempts: len(run.of(SlotConnected)) >= n, STEP_S)  # type: ignore[misc]
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED, ended.reason
-    assert_exact(tmp_path)
+    assert_exact(tmp_path / "output")
     assert points_of(run) == []  # a finished run keeps savepoints only
     assert list((run.directory.path / "checkpoints" / "shared").iterdir()) == []
     assert not list(local.glob("*"))
@@ -60,7 +61,7 @@ def test_a_point_that_refers_to_older_files_is_restored_at_any_parallelism_by_ei
         ended = second.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED, ended.reason
-    assert_exact(tmp_path)
+    assert_rows_exact(tmp_path / "output")
 
 
 def settings_of(backend: str, local: Path) -> dict[str, str]:

@@ -4,7 +4,6 @@ import os
 import signal
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from pipelines.bus.inbox import submit
@@ -19,14 +18,12 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import JobStatus, KillMoment, RequestOutcome
-from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run
-from tests.processes.numbers import committed, expected
+from tests.processes.numbers import TOTAL, assert_exact
 
 pytestmark = pytest.mark.slow
 
 STEP_S = 20.0
-TOTAL = 7_200
 LONGER = {"hours_per_s": "0.6", "total": str(TOTAL)}  # 3 s; most tests wait for none of it
 SOONER = {"execution.checkpointing.interval": "50 ms"}
 
@@ -36,18 +33,18 @@ def test_an_undisturbed_run_gives_the_expected_output(tmp_path: Path) -> None:
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED
-    assert_exact(tmp_path)
+    assert_exact(tmp_path / "output")
 
 
 def test_a_killed_slot_changes_nothing(tmp_path: Path) -> None:
     with hosted_run(tmp_path, LONGER, settings=SOONER) as run:
         run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
-        os.kill(pid_of(run, 1), signal.SIGKILL)
+        os.kill(run.pid_of(1), signal.SIGKILL)
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED
     assert [e.event.slot for e in run.of(FailureOccurred)] == [1]  # type: ignore[attr-defined]
-    assert_exact(tmp_path)
+    assert_exact(tmp_path / "output")
 
 
 def test_a_point_damaged_while_the_run_goes_on_is_found_before_a_recovery_needs_it(
@@ -105,7 +102,7 @@ def test_a_driver_whose_lease_was_taken_over_stops_at_once_and_says_so(tmp_path:
     sequences = [envelope.sequence for envelope in successor.poll()]
     assert sequences == list(range(1, len(sequences) + 1))
     assert ended.status is JobStatus.FINISHED
-    assert_exact(tmp_path)
+    assert_exact(tmp_path / "output")
 
 
 @pytest.mark.parametrize("moment", list(KillMoment))
@@ -134,7 +131,7 @@ def test_a_kill_whose_attempt_ends_otherwise_has_failed(tmp_path: Path) -> None:
         run.wait_for(lambda _: len(run.of(SlotConnected)) == 2, STEP_S)
         submit(run.directory, kill)
         run.wait_for(lambda _: bool(run.of(RequestAccepted)), STEP_S)
-        os.kill(pid_of(run, 0), signal.SIGKILL)
+        os.kill(run.pid_of(0), signal.SIGKILL)
         run.wait_for(lambda _: bool(run.of(RequestEnded)), STEP_S)
 
     (answer,) = run.of(RequestEnded)
@@ -151,12 +148,3 @@ def alter(manifest: Path) -> None:
 
 def number_of(manifest: Path) -> int:
     return int(manifest.parent.name.removeprefix("chk-"))
-
-
-def pid_of(run: StartedRun, slot: int) -> int:
-    connected = [e.event for e in run.of(SlotConnected)]
-    return [e.pid for e in connected if isinstance(e, SlotConnected) and e.slot == slot][-1]
-
-
-def assert_exact(root: Path, total: int = TOTAL) -> None:
-    pd.testing.assert_frame_equal(committed(root / "output"), expected(total), check_dtype=False)

@@ -15,7 +15,6 @@ from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run
 from tests.processes.numbers import committed
 from tests.processes.relay import Balance, balance
-from tests.processes.test_killed_processes import pid_of
 
 pytestmark = pytest.mark.slow
 
@@ -118,7 +117,7 @@ def run_and_kill(root: Path, settings: dict[str, str], parameters: dict[str, str
     """Kills a slot after a checkpoint whose barriers came far apart; then the run may end."""
     with hosted_run(root, parameters, settings=settings, asked=RELAY) as run:
         run.wait_for(lambda _: newest_spread_ms(run) >= 50, STEP_S)
-        os.kill(pid_of(run, 0), signal.SIGKILL)
+        os.kill(run.pid_of(0), signal.SIGKILL)
         ended = run.wait_until_over(STEP_S)
     assert ended.status is JobStatus.FINISHED
     assert len(run.of(FailureOccurred)) == 1

@@ -4,7 +4,6 @@ import os
 import signal
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from pipelines.domain.events import SlotConnected
@@ -12,12 +11,11 @@ from pipelines.domain.status import JobStatus
 from tests.certificates import Authority
 from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run
-from tests.processes.numbers import committed, expected
+from tests.processes.numbers import TOTAL, assert_exact
 
 pytestmark = pytest.mark.slow
 
 STEP_S = 20.0
-TOTAL = 7_200
 PACED = {"hours_per_s": "1", "total": str(TOTAL)}  # two seconds
 SOONER = {"execution.checkpointing.interval": "50 ms"}
 DRIVER, SLOTS = "127.0.0.2", "127.0.0.3"
@@ -39,7 +37,7 @@ def test_a_killed_slot_changes_nothing_where_everything_is_encrypted(tmp_path: P
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED
-    assert_exact(tmp_path)
+    assert_exact(tmp_path / "output")
 
 
 def test_the_files_for_tls_may_be_named_by_each_machine(tmp_path: Path) -> None:
@@ -53,7 +51,7 @@ def test_the_files_for_tls_may_be_named_by_each_machine(tmp_path: Path) -> None:
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED
-    assert_exact(tmp_path)
+    assert_exact(tmp_path / "output")
 
 
 def test_driver_and_slots_are_reached_where_the_settings_say(tmp_path: Path) -> None:
@@ -63,7 +61,7 @@ def test_driver_and_slots_are_reached_where_the_settings_say(tmp_path: Path) -> 
 
     assert ended.status is JobStatus.FINISHED
     assert {event.host for event in connected(run)} == {SLOTS}
-    assert_exact(tmp_path)
+    assert_exact(tmp_path / "output")
 
 
 def test_a_machine_knows_best_how_its_slots_are_reached(tmp_path: Path) -> None:
@@ -103,7 +101,3 @@ def test_what_a_driver_cannot_do_ends_the_run_with_a_sentence(
 def connected(run: StartedRun) -> list[SlotConnected]:
     events = [envelope.event for envelope in run.of(SlotConnected)]
     return [event for event in events if isinstance(event, SlotConnected)]
-
-
-def assert_exact(root: Path) -> None:
-    pd.testing.assert_frame_equal(committed(root / "output"), expected(TOTAL), check_dtype=False)

@@ -12,8 +12,7 @@ from pipelines.domain.events import CheckpointCompleted
 from pipelines.domain.status import JobStatus
 from tests.processes.host import hosted_run
 from tests.processes.numbers import KEYS, WINDOW_MS
-from tests.processes.test_killed_processes import pid_of
-from tests.processes.test_savepoints import WHO, asked, manifest_of
+from tests.processes.savepoint_requests import WHO, asked, manifest_of
 from tests.processes.timed import committed_totals, expected_totals, reminded_keys
 
 pytestmark = pytest.mark.slow
@@ -33,7 +32,7 @@ def test_what_functions_remember_and_their_timers_survive_killed_slots(
         for slot in (1, 0):
             known = len(run.completed())
             run.wait_for(lambda _, known=known: len(run.completed()) > known, STEP_S)
-            os.kill(pid_of(run, slot), signal.SIGKILL)
+            os.kill(run.pid_of(slot), signal.SIGKILL)
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED

@@ -10,38 +10,30 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipelines.bus.inbox import submit
 from pipelines.domain.commands import (
     CancelWithSavepoint,
-    Command,
-    DriverCommand,
     StopWithSavepoint,
     TakeSavepoint,
 )
 from pipelines.domain.events import (
     ClaimedPointDiscarded,
     RecoveryPhaseReached,
-    RequestEnded,
     SlotConnected,
 )
-from pipelines.domain.ids import RequestId
-from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import (
     ClaimMode,
     JobStatus,
     RecoveryPhase,
-    RequestOutcome,
     SavepointFormat,
 )
-from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run
-from tests.processes.numbers import committed, expected
+from tests.processes.numbers import TOTAL, assert_exact, committed, expected
+from tests.processes.savepoint_requests import WHO, asked, manifest_of
 
 pytestmark = pytest.mark.slow
 
 STEP_S = 20.0
-TOTAL = 7_200
 PACED = {"hours_per_s": "2", "total": str(TOTAL)}  # a second
 SLOW = {"hours_per_s": "0.2", "total": str(TOTAL)}  # far from its end when it is stopped
 OFTEN = {"execution.checkpointing.interval": "50 ms"}
@@ -110,7 +102,7 @@ def test_a_run_that_is_cancelled_with_a_savepoint_ends_as_cancelled_and_goes_on_
 def test_after_a_savepoint_a_crash_goes_back_to_it_and_repeats_nothing(tmp_path: Path) -> None:
     with running(tmp_path, NEVER) as run:
         savepoint = asked(run, TakeSavepoint(**WHO))
-        os.kill(pid_of(run, slot=1), signal.SIGKILL)
+        os.kill(run.pid_of(1), signal.SIGKILL)
         ended = run.wait_until_over(STEP_S)
 
     decided = [e.event for e in run.of(RecoveryPhaseReached)]
@@ -167,7 +159,7 @@ def test_without_a_claim_the_original_may_go_after_the_first_own_checkpoint(
         run.wait_for(lambda _: len(run.completed()) >= 1, STEP_S)
         assert savepoint.exists()
         shutil.rmtree(savepoint)
-        os.kill(pid_of(run, slot=0), signal.SIGKILL)
+        os.kill(run.pid_of(0), signal.SIGKILL)
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED, ended.reason
@@ -190,9 +182,6 @@ def test_a_damaged_savepoint_ends_the_run_before_anything_starts(tmp_path: Path)
     assert run.of(SlotConnected) == []
 
 
-WHO = {"request_id": RequestId("asked-1"), "requested_by": "ada", "reason": "test"}
-
-
 @contextmanager
 def running(root: Path, settings: dict[str, str] = OFTEN) -> Iterator[StartedRun]:
     """A run that has written some of its output, and has more to write."""
@@ -203,21 +192,6 @@ def running(root: Path, settings: dict[str, str] = OFTEN) -> Iterator[StartedRun
         else:
             run.wait_for(lambda _: len(run.of(SlotConnected)) == 2, STEP_S)
         yield run
-
-
-def asked(run: StartedRun, command: DriverCommand) -> Path:
-    """Deliver and wait for the one answer; the savepoint."""
-    answer = answered(run, command)
-    assert answer.outcome is RequestOutcome.SUCCEEDED, answer.message
-    return Path(answer.path or "")
-
-
-def answered(run: StartedRun, command: Command) -> RequestEnded:
-    submit(run.directory, command)  # type: ignore[arg-type]
-    run.wait_for(lambda _: len(run.of(RequestEnded)) > 0, STEP_S)
-    [ended] = [envelope.event for envelope in run.of(RequestEnded)]
-    assert isinstance(ended, RequestEnded)
-    return ended
 
 
 def stopped(root: Path) -> Path:
@@ -258,16 +232,3 @@ def restored(
         asked={"first_checkpoint_id": first, **spec},
     ) as run:
         yield run
-
-
-def manifest_of(point: Path) -> Manifest:
-    return FileSystemCheckpointStore([str(point)]).manifest(str(point))
-
-
-def pid_of(run: StartedRun, slot: int) -> int:
-    connected = [e.event for e in run.of(SlotConnected)]
-    return [e.pid for e in connected if isinstance(e, SlotConnected) and e.slot == slot][-1]
-
-
-def assert_exact(output: Path) -> None:
-    pd.testing.assert_frame_equal(committed(output), expected(TOTAL), check_dtype=False)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from pipelines.bus.inbox import submit
@@ -26,12 +25,11 @@ from pipelines.domain.status import JobStatus, RecoveryPhase, RequestOutcome
 from tests.driven_run import StartedRun
 from tests.object_server import CREDENTIALS, Fault, ObjectServer, never, on_path
 from tests.processes.host import hosted_run
-from tests.processes.numbers import committed, expected
+from tests.processes.numbers import TOTAL, assert_exact, committed
 
 pytestmark = pytest.mark.slow
 
 STEP_S = 20.0
-TOTAL = 7_200
 PACED = {"hours_per_s": "1", "total": str(TOTAL)}  # two seconds, at least
 SOONER = {"execution.checkpointing.interval": "50 ms"}
 MEMORY = {**SOONER, "execution.checkpointing.storage": "jobmanager"}
@@ -50,11 +48,11 @@ def test_a_killed_slot_changes_nothing_with_checkpoints_in_an_object_store(
 ) -> None:
     with in_objects(tmp_path, server) as (run, root):
         run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
-        os.kill(pid_of(run, slot=1), signal.SIGKILL)
+        os.kill(run.pid_of(1), signal.SIGKILL)
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED
-    assert_exact(tmp_path)
+    assert_exact(tmp_path / "output")
     [restored] = restored_from(run)
     assert restored is not None
     assert restored.startswith(f"{root}/{run.directory.run_id}/chk-")
@@ -77,7 +75,7 @@ def test_checkpoints_fail_by_name_while_the_object_store_does_and_the_run_goes_o
     failed = [e.event for e in run.of(CheckpointFailed)]
     assert ended.status is JobStatus.FINISHED
     assert all(".arrow cannot be written: " in event.message for event in failed)  # type: ignore[attr-defined]
-    assert_exact(tmp_path)
+    assert_exact(tmp_path / "output")
 
 
 def test_a_new_driver_finds_the_points_of_the_dead_one_in_the_object_store(
@@ -104,7 +102,7 @@ def test_a_new_driver_finds_the_points_of_the_dead_one_in_the_object_store(
     assert ended.status is JobStatus.FINISHED
     assert restored_from(late)[0] == newest.path
     assert_ids_grow(late)
-    assert_exact(tmp_path)
+    assert_exact(tmp_path / "output")
 
 
 def test_a_recovery_waits_for_an_object_store_that_does_not_answer(
@@ -113,14 +111,14 @@ def test_a_recovery_waits_for_an_object_store_that_does_not_answer(
     with in_objects(tmp_path, server) as (run, _):
         run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
         server.plan(lambda request: Fault.DENIED)
-        os.kill(pid_of(run, slot=1), signal.SIGKILL)
+        os.kill(run.pid_of(1), signal.SIGKILL)
         run.wait_for(lambda _: len(storage_failures(run)) >= 2, STEP_S)
         server.plan(never)
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED
     assert run.of(RestorePointRefused) == []  # what cannot be read now is not damaged
-    assert_exact(tmp_path)
+    assert_exact(tmp_path / "output")
 
 
 def test_a_savepoint_in_an_object_store_is_restored_by_another_run(
@@ -151,17 +149,17 @@ def test_a_savepoint_in_an_object_store_is_restored_by_another_run(
         ended = again.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED
-    assert_exact(tmp_path)
+    assert_exact(tmp_path / "output")
 
 
 def test_a_killed_slot_recovers_from_the_coordinator_s_memory(tmp_path: Path) -> None:
     with hosted_run(tmp_path, PACED, settings=MEMORY) as run:
         run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
-        os.kill(pid_of(run, slot=0), signal.SIGKILL)
+        os.kill(run.pid_of(0), signal.SIGKILL)
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED
-    assert_exact(tmp_path)
+    assert_exact(tmp_path / "output")
     [restored] = restored_from(run)
     assert restored is not None
     assert restored.startswith(f"memory://{run.directory.run_id}/chk-")
@@ -182,7 +180,7 @@ def test_checkpoints_in_memory_are_lost_with_the_driver_which_is_said(tmp_path: 
     assert restored_from(again)[0] is None
     assert ended.status is JobStatus.FINISHED
     assert_ids_grow(again)
-    assert_exact(tmp_path)
+    assert_exact(tmp_path / "output")
 
 
 def test_state_that_is_too_large_for_memory_fails_the_checkpoint_by_name(tmp_path: Path) -> None:
@@ -238,16 +236,7 @@ def storage_failures(run: StartedRun) -> list[str]:
     return [cause for cause in causes if "cannot be told" in cause]
 
 
-def pid_of(run: StartedRun, slot: int) -> int:
-    connected = [e.event for e in run.of(SlotConnected)]
-    return [e.pid for e in connected if isinstance(e, SlotConnected) and e.slot == slot][-1]
-
-
 def assert_ids_grow(run: StartedRun) -> None:
     events = [envelope.event for envelope in run.of(CheckpointTriggered)]
     used = [event.checkpoint_id for event in events if isinstance(event, CheckpointTriggered)]
     assert used == sorted(set(used))
-
-
-def assert_exact(root: Path) -> None:
-    pd.testing.assert_frame_equal(committed(root / "output"), expected(TOTAL), check_dtype=False)

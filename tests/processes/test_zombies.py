@@ -5,7 +5,6 @@ import signal
 import time
 from pathlib import Path
 
-import pandas as pd
 import psutil
 import pytest
 
@@ -14,12 +13,11 @@ from pipelines.domain.faults import FaultPoint
 from pipelines.domain.status import JobStatus
 from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run
-from tests.processes.numbers import committed, expected
+from tests.processes.numbers import TOTAL, assert_exact
 
 pytestmark = pytest.mark.slow
 
 STEP_S = 30.0
-TOTAL = 7_200
 PACED = {"hours_per_s": "0.8", "total": str(TOTAL)}  # 2.5 s
 SOON = {
     "execution.checkpointing.interval": "50 ms",
@@ -48,9 +46,7 @@ def test_a_slot_stopped_at_a_point_and_continued_after_its_replacement(
     assert 1 in {e.zombie_attempt for e in refused}  # type: ignore[attr-defined]
     assert ended.status is JobStatus.FINISHED
     assert {e.attempt for e in run.of(SlotConnected)} == {1, 2}
-    pd.testing.assert_frame_equal(
-        committed(tmp_path / "output"), expected(TOTAL), check_dtype=False
-    )
+    assert_exact(tmp_path / "output")
 
 
 def test_slots_whose_driver_is_stopped_end_themselves(tmp_path: Path) -> None:
@@ -64,9 +60,7 @@ def test_slots_whose_driver_is_stopped_end_themselves(tmp_path: Path) -> None:
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED
-    pd.testing.assert_frame_equal(
-        committed(tmp_path / "output"), expected(TOTAL), check_dtype=False
-    )
+    assert_exact(tmp_path / "output")
 
 
 def completed_of(run: StartedRun, attempt: int) -> int:

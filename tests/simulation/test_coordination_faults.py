@@ -43,7 +43,7 @@ from pipelines.storage.store import Publication
 from tests.unit.runtime.fakes import SCHEMA, ListSource, ManualClock, batch_of
 from tests.unit.runtime.hosted import MemorySink, joining_pipeline
 from tests.unit.runtime.points import places_in, spec_of
-from tests.unit.runtime.test_checkpoint_host import RecordingAttempt, phases_of
+from tests.unit.runtime.recording_attempt import RecordingAttempt, phases_of
 
 pytestmark = pytest.mark.slow
 

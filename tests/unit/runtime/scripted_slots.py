@@ -51,7 +51,7 @@ from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.unit.runtime.fakes import ListSource
 from tests.unit.runtime.hosted import MemorySink, joining_pipeline
 from tests.unit.runtime.points import spec_of
-from tests.unit.runtime.test_checkpoint_host import phases_of
+from tests.unit.runtime.recording_attempt import phases_of
 
 E = TypeVar("E", bound=Event)
 STEP_S = 10.0

@@ -16,14 +16,12 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, Uid
-from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.snapshots import SubtaskSnapshot
 from pipelines.domain.status import CheckpointKind, JobStatus, SavepointFormat
 from pipelines.protocol.fencing import AttemptFence
 from pipelines.protocol.retention import RetainedPoints
 from pipelines.protocol.triggering import TriggerRequest
-from pipelines.runtime.attempt_host import AttemptHost
 from pipelines.runtime.checkpoint_host import CheckpointHost
 from pipelines.runtime.checkpoint_surroundings import CheckpointListener, CheckpointSurroundings
 from pipelines.runtime.control import (
@@ -33,14 +31,13 @@ from pipelines.runtime.control import (
     Completed,
     Declined,
     Inject,
-    Message,
 )
 from pipelines.runtime.job_events import JobEvent, ManifestWritten
 from tests.unit.runtime.fakes import ListSource, ManualClock
 from tests.unit.runtime.hosted import InlineExecutor, MemorySink, joining_pipeline
 from tests.unit.runtime.points import operator_of, places_in, spec_of, store_in
+from tests.unit.runtime.recording_attempt import RecordingAttempt, phases_of
 
-M = TypeVar("M", bound=Message)
 E = TypeVar("E", bound=Event)
 
 CONCURRENT = {"execution.checkpointing.max-concurrent-checkpoints": "3"}
@@ -434,20 +431,6 @@ def test_two_manifests_at_the_end_of_an_attempt_are_both_waited_for(tmp_path: Pa
     assert master.failed == []
 
 
-class RecordingAttempt(AttemptHost):
-    """The attempt's slots, of which only what they are sent is known."""
-
-    def __init__(self, parallelism: int) -> None:
-        super().__init__(Attempt(1), parallelism)
-        self.messages: list[Message] = []
-
-    def broadcast(self, message: Message) -> None:
-        self.messages.append(message)
-
-    def of(self, kind: type[M]) -> list[M]:
-        return [message for message in self.messages if isinstance(message, kind)]
-
-
 class RecordingListener(CheckpointListener):
     def __init__(self) -> None:
         self.completed: list[tuple[TriggerRequest, str]] = []
@@ -576,18 +559,3 @@ class Master:
                 checkpoint_id=CheckpointId(checkpoint_id), vertex=Uid("both"), subtask=subtask
             )
         )
-
-
-def phases_of(vertex: str, subtask: int) -> SubtaskPhases:
-    return SubtaskPhases(
-        vertex=Uid(vertex),
-        subtask=subtask,
-        start_delay_ms=0,
-        alignment_ms=0,
-        sync_ms=0,
-        async_ms=0,
-        acknowledged_ms=0,
-        state_bytes=0,
-        uploaded_bytes=0,
-        channels=[],
-    )

@@ -1,0 +1,45 @@
+"""`manage.py demo` as a process of its own, as people start it."""
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from ftdash.embedded.supervisor import wait_until
+
+ROOT = Path(__file__).parents[2]
+
+
+class Demo:
+    """A demonstration of its own process group, whose words go to a file."""
+
+    def __init__(self, home: Path, ignored: signal.Signals) -> None:
+        self._words = home.with_suffix(".txt")
+        before = signal.signal(ignored, signal.SIG_IGN)
+        try:
+            with self._words.open("wb") as words:
+                self.process = subprocess.Popen(
+                    [sys.executable, "manage.py", "demo", "--home", str(home), "--port", "0"],
+                    cwd=ROOT,
+                    stdout=words,
+                    stderr=subprocess.STDOUT,
+                )
+        finally:
+            signal.signal(ignored, before)
+
+    def wait_said(self, pattern: str) -> None:
+        wait_until(
+            lambda: self._has_said(pattern),
+            within_s=120,
+            otherwise=lambda: f"{pattern} was not said:\n{self._words.read_text()}",
+        )
+
+    def said(self, pattern: str) -> str:
+        found = re.search(pattern, self._words.read_text())
+        assert found, pattern
+        return found.group(1)
+
+    def _has_said(self, pattern: str) -> bool:
+        assert self.process.poll() is None, self._words.read_text()
+        return re.search(pattern, self._words.read_text()) is not None

@@ -1,0 +1,39 @@
+"""An attempt without slots: what they are sent is recorded, what they would say is made up."""
+
+from typing import TypeVar
+
+from pipelines.domain.ids import Attempt, Uid
+from pipelines.domain.phases import SubtaskPhases
+from pipelines.runtime.attempt_host import AttemptHost
+from pipelines.runtime.control import Message
+
+M = TypeVar("M", bound=Message)
+
+
+class RecordingAttempt(AttemptHost):
+    """The attempt's slots, of which only what they are sent is known."""
+
+    def __init__(self, parallelism: int) -> None:
+        super().__init__(Attempt(1), parallelism)
+        self.messages: list[Message] = []
+
+    def broadcast(self, message: Message) -> None:
+        self.messages.append(message)
+
+    def of(self, kind: type[M]) -> list[M]:
+        return [message for message in self.messages if isinstance(message, kind)]
+
+
+def phases_of(vertex: str, subtask: int) -> SubtaskPhases:
+    return SubtaskPhases(
+        vertex=Uid(vertex),
+        subtask=subtask,
+        start_delay_ms=0,
+        alignment_ms=0,
+        sync_ms=0,
+        async_ms=0,
+        acknowledged_ms=0,
+        state_bytes=0,
+        uploaded_bytes=0,
+        channels=[],
+    )
