@@ -31,7 +31,7 @@ class SavepointFormat(StrEnum):
     """Flink's `SavepointFormatType`; a savepoint of either is complete and shares no file."""
 
     CANONICAL = "CANONICAL"  # Parquet, the same for every backend, readable by anything
-    NATIVE = "NATIVE"  # the format of checkpoints: faster to write
+    NATIVE = "NATIVE"  # the files of the state backend: faster to write and to restore
 
 
 class ClaimMode(StrEnum):

@@ -104,5 +104,5 @@ class ChainNode:
 def _cut_states(state: StateBackend, barrier: Barrier) -> list[FrozenState]:
     """A savepoint is whole: it depends on no other point."""
     if barrier.is_savepoint:
-        return state.cut()
+        return state.cut_native() if barrier.is_native else state.cut()
     return state.cut_increment(barrier.checkpoint_id, barrier.confirmed_id)

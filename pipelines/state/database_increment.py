@@ -1,10 +1,12 @@
-"""A checkpoint of a RocksDB database: hard links at the cut, and a copy of each new file.
+"""A snapshot of a RocksDB database: hard links at the cut, and a copy of each new file.
 
 RocksDB's sorted files never change, so one that the newest completed checkpoint holds is referred
 to again; what says which files belong together is small and is copied every time. Beside them
-goes the schema of the rows, so that anybody can read the database.
+goes the schema of the rows, so that anybody can read the database. A native savepoint is the same
+with a copy of every file, so that it depends on nothing.
 
-Source: Flink's `RocksIncrementalSnapshotStrategy`.
+Source: Flink's `RocksIncrementalSnapshotStrategy` and, for savepoints, its
+`RocksNativeFullSnapshotStrategy`.
 """
 
 import shutil
@@ -59,31 +61,55 @@ class LinkedFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class DatabaseIncrement:
-    """Implements `Increment`."""
+class CutDatabase:
+    """A database as it is at one cut, once `flush` is written."""
 
     flushes: Flushes
     flush: Flush
     links: LinkedFiles
     schema: pa.Schema
-    key_count: int
+    key_count: int  # of a table; a batch list's columns are in its entries
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseIncrement:
+    """Implements `Increment` for a checkpoint."""
+
+    cut: CutDatabase
     reusable: Reusable
     on_written: Callable[[Reusable], None]
 
     def write(self, files: IncrementFiles) -> StoredIncrement:
-        self.flushes.run_until(self.flush)
-        stored = dict(self._stored(files))
+        stored = dict(_copied(self.cut, files, self.reusable, shares=True))
         self.on_written({n: file for n, file in stored.items() if n.endswith(SORTED_FILE)})
-        [manifest] = [name for name in stored if name.startswith(MANIFEST_PREFIX)]
-        parts = tuple(StatePart(name=n, file=f) for n, f in stored.items() if n != manifest)
-        return StoredIncrement(StateFormat.ROCKSDB, stored[manifest], parts)
+        return _database_of(stored)
 
-    def _stored(self, files: IncrementFiles) -> Iterator[tuple[str, FileHandle]]:
-        for path in [*self.links.paths(), self.links.write_schema(self.schema, self.key_count)]:
-            known = self.reusable.get(path.name)
-            if known is None:
-                is_shared = path.name.endswith(SORTED_FILE)
-                yield path.name, files.copy(path.name, path, is_shared=is_shared)
-                continue
-            check(known.length == path.stat().st_size, "a sorted file never changes", file=known)
-            yield path.name, known
+
+@dataclass(frozen=True, slots=True)
+class WholeDatabase:
+    """Implements `Increment` for a native savepoint: later checkpoints never refer to it."""
+
+    cut: CutDatabase
+
+    def write(self, files: IncrementFiles) -> StoredIncrement:
+        return _database_of(dict(_copied(self.cut, files, {}, shares=False)))
+
+
+def _copied(
+    cut: CutDatabase, files: IncrementFiles, reusable: Reusable, *, shares: bool
+) -> Iterator[tuple[str, FileHandle]]:
+    cut.flushes.run_until(cut.flush)
+    for path in [*cut.links.paths(), cut.links.write_schema(cut.schema, cut.key_count)]:
+        known = reusable.get(path.name)
+        if known is None:
+            is_shared = shares and path.name.endswith(SORTED_FILE)
+            yield path.name, files.copy(path.name, path, is_shared=is_shared)
+            continue
+        check(known.length == path.stat().st_size, "a sorted file never changes", file=known)
+        yield path.name, known
+
+
+def _database_of(stored: Mapping[str, FileHandle]) -> StoredIncrement:
+    [manifest] = [name for name in stored if name.startswith(MANIFEST_PREFIX)]
+    parts = tuple(StatePart(name=n, file=f) for n, f in stored.items() if n != manifest)
+    return StoredIncrement(StateFormat.ROCKSDB, stored[manifest], parts)

@@ -133,6 +133,10 @@ class KeyedBackend:
             for name, state in self._states.items()
         ]
 
+    def cut_native(self) -> list[FrozenState]:
+        """Rows in Arrow's layout are what the memory holds."""
+        return self.cut()
+
     def on_checkpoint_completed(self, checkpoint_id: CheckpointId) -> None:
         for state in self._incremental.values():
             state.log.on_completed(checkpoint_id)

@@ -11,7 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.domain.key_groups import KeyGroupRange
-from pipelines.state.backend import BatchListDescriptor, StoredDatabase, TableDescriptor
+from pipelines.state.backend import (
+    BatchListDescriptor,
+    FrozenState,
+    StoredDatabase,
+    TableDescriptor,
+)
 from pipelines.state.evolution import snapshot_schema
 from pipelines.state.hashing import key_hashes
 from pipelines.state.keyed_backend import KeptBatchList, KeptTable, KeyedBackend
@@ -50,6 +55,9 @@ class RocksDbBackend(KeyedBackend):
         )
         self._slot = slot
         self._by_name: dict[str, RocksDbTable | RocksDbBatchList] = {}
+
+    def cut_native(self) -> list[FrozenState]:
+        return [state.freeze_native() for state in self._by_name.values()]
 
     def adopt(self, database: StoredDatabase) -> bool:
         state = self._by_name.get(database.handle.state)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pipelines.domain.errors import check
 from pipelines.domain.ids import CheckpointId
-from pipelines.state.backend import BatchListDescriptor, FrozenState
+from pipelines.state.backend import BatchListDescriptor, FrozenState, Increment
 from pipelines.state.batch_entries import (
     Entry,
     decoded_batch,
@@ -21,7 +21,13 @@ from pipelines.state.batch_entries import (
     encoded_entry,
 )
 from pipelines.state.batch_list import HashMapBatchList, snapshot_schema, with_namespace
-from pipelines.state.database_increment import DatabaseIncrement, LinkedFiles, Reusable
+from pipelines.state.database_increment import (
+    CutDatabase,
+    DatabaseIncrement,
+    LinkedFiles,
+    Reusable,
+    WholeDatabase,
+)
 from pipelines.state.flushes import CutReader, Flush, Flushes, SortedRows
 from pipelines.state.hashing import KeyGroups
 from pipelines.state.increment_log import IncrementLog
@@ -110,21 +116,17 @@ class RocksDbBatchList:
     def freeze_increment(
         self, checkpoint_id: CheckpointId, confirmed_id: CheckpointId
     ) -> FrozenState:
-        rows = len(self)
-        links = LinkedFiles(self._scratch())
-        schema = snapshot_schema(self._descriptor)
-        if not rows:
+        if not len(self):
             self.log.on_written(checkpoint_id, None)
         increment = DatabaseIncrement(
-            self._flushes,
-            self._cut(links),
-            links,
-            schema,
-            0,
+            self._cut_database(),
             self.log.base(confirmed_id) or {},
             lambda files: self.log.on_written(checkpoint_id, files),
         )
-        return FrozenState(self._descriptor.name, "batches", schema, rows, iter(()), increment)
+        return self._frozen(increment)
+
+    def freeze_native(self) -> FrozenState:
+        return self._frozen(WholeDatabase(self._cut_database()))
 
     def adopt(self, files: SortedFiles, rows: int, reusable: Reusable) -> None:
         """Go on with the database of a snapshot, which holds `rows` rows of own key groups."""
@@ -137,6 +139,14 @@ class RocksDbBatchList:
             self._note(entry, decoded_batch(content)[0])
             self._next_number = max(self._next_number, entry[1])
         check(len(self) == rows, "a list has the rows that its snapshot names", rows=rows)
+
+    def _cut_database(self) -> CutDatabase:
+        links, schema = LinkedFiles(self._scratch()), snapshot_schema(self._descriptor)
+        return CutDatabase(self._flushes, self._cut(links), links, schema, 0)
+
+    def _frozen(self, increment: Increment) -> FrozenState:
+        name, schema = self._descriptor.name, snapshot_schema(self._descriptor)
+        return FrozenState(name, "batches", schema, len(self), iter(()), increment)
 
     def _note(self, entry: Entry, batch: pa.RecordBatch) -> None:
         stored = self._stored.setdefault(entry[0], _Stored([], 0, 0))

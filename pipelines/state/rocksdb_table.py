@@ -24,11 +24,18 @@ from pipelines.state.arrow_types import as_integers, decoded
 from pipelines.state.backend import (
     NO_ROW,
     FrozenState,
+    Increment,
     Rows,
     ScanPosition,
     TableDescriptor,
 )
-from pipelines.state.database_increment import DatabaseIncrement, LinkedFiles, Reusable
+from pipelines.state.database_increment import (
+    CutDatabase,
+    DatabaseIncrement,
+    LinkedFiles,
+    Reusable,
+    WholeDatabase,
+)
 from pipelines.state.dirty_rows import DirtyRows, Mask
 from pipelines.state.flushes import CutReader, Flush, Flushes
 from pipelines.state.frozen_table import FrozenTable, snapshot_schema
@@ -194,21 +201,17 @@ class RocksDbTable:
     def freeze_increment(
         self, checkpoint_id: CheckpointId, confirmed_id: CheckpointId
     ) -> FrozenState:
-        links = LinkedFiles(self._scratch())
-        schema = snapshot_schema(self._descriptor)
         if not self._count:
             self.log.on_written(checkpoint_id, None)
         increment = DatabaseIncrement(
-            self._flushes,
-            self._cut(links),
-            links,
-            schema,
-            len(self._descriptor.key),
+            self._cut_database(),
             self.log.base(confirmed_id) or {},
             lambda files: self.log.on_written(checkpoint_id, files),
         )
-        name = self._descriptor.name
-        return FrozenState(name, "table", schema, self._count, iter(()), increment)
+        return self._frozen(increment)
+
+    def freeze_native(self) -> FrozenState:
+        return self._frozen(WholeDatabase(self._cut_database()))
 
     def adopt(self, files: SortedFiles, rows: int, reusable: Reusable) -> None:
         """Go on with the database of a snapshot, which holds `rows` rows of own key groups."""
@@ -218,6 +221,15 @@ class RocksDbTable:
         self.log = IncrementLog(reusable)
         self._count = self._on_disk_only = rows
         self._least = dict.fromkeys(self._least, _SMALLEST)  # nothing is known of these rows
+
+    def _cut_database(self) -> CutDatabase:
+        links, schema = LinkedFiles(self._scratch()), snapshot_schema(self._descriptor)
+        flush = self._cut(links)
+        return CutDatabase(self._flushes, flush, links, schema, len(self._descriptor.key))
+
+    def _frozen(self, increment: Increment) -> FrozenState:
+        name, schema = self._descriptor.name, snapshot_schema(self._descriptor)
+        return FrozenState(name, "table", schema, self._count, iter(()), increment)
 
     def _known_rows(self, keys: pa.RecordBatch) -> Rows:
         """Rows of the keys, also of those that are deleted but still in memory."""

@@ -77,8 +77,10 @@ def sorted_files_of(database: StoredDatabase) -> dict[str, FileHandle]:
 
 
 def reusable_files(database: StoredDatabase) -> Reusable:
-    """What a later checkpoint may refer to: only files of the run itself."""
-    return sorted_files_of(database) if database.is_own else {}
+    """What a later checkpoint may refer to: files of the run itself, and of no savepoint."""
+    if not database.is_own:
+        return {}
+    return {name: file for name, file in sorted_files_of(database).items() if file.is_shared}
 
 
 def stored_rows(

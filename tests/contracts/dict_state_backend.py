@@ -193,6 +193,9 @@ class DictBackend:
     ) -> list[FrozenState]:
         return self.cut()
 
+    def cut_native(self) -> list[FrozenState]:
+        return self.cut()
+
     def on_checkpoint_completed(self, checkpoint_id: CheckpointId) -> None:
         """Every cut is whole."""
 

@@ -21,8 +21,10 @@ from pipelines.state import columns
 from pipelines.state.backend import (
     BatchList,
     BatchListDescriptor,
+    FrozenState,
     StateBackend,
     StoredDatabase,
+    StoredIncrement,
     Table,
     TableDescriptor,
 )
@@ -196,6 +198,49 @@ def test_a_database_of_other_key_groups_or_columns_is_not_taken_over(tmp_path: P
         assert not widened.adopt(database)
 
 
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_a_native_cut_is_whole_shares_nothing_and_disturbs_no_increment(
+    create: Create, tmp_path: Path, parallelism: int
+) -> None:
+    run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM), tmp_path)
+    run.put([(f"user {n}", 0) for n in range(50)])
+    run.append(3, "user 1")
+    run.complete(run.cut())
+    run.put([("user 1", 0)])
+
+    native = run.cut_native()
+    run.put([("user 2", 0)])
+    later = run.cut()
+
+    own = {file.name for handle in native.handles for file in handle.files}
+    assert not any(file.is_shared for handle in native.handles for file in handle.files)
+    assert not own & {file.name for handle in later.handles for file in handle.files}
+    assert run.restored(later, create, 1) == later.model
+    run.files = {name: content for name, content in run.files.items() if name in own}
+    for kind in (create, HashMapBackend):
+        assert run.restored(native, kind, parallelism) == native.model
+
+
+def test_a_native_cut_of_a_database_is_its_files_and_is_taken_over_without_being_built_upon(
+    tmp_path: Path,
+) -> None:
+    with rocksdb_backends(tmp_path / "local", is_incremental=True) as create:
+        run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM), tmp_path)
+        run.put([(f"user {n}", 0) for n in range(500)])
+        run.append(3, "user 1")
+        native = run.cut_native()
+
+        run.take_over(create(ALL_GROUPS, MAX_PARALLELISM), native)
+        run.check_live_state()
+        run.put([("new", 0)])
+        following = run.cut()
+
+        own = {file.name for handle in native.handles for file in handle.files}
+        assert any(name.endswith(".sst") for name in own)
+        assert not own & {file.name for handle in following.handles for file in handle.files}
+        assert run.restored(following, create, 2) == following.model
+
+
 Model = tuple[dict[tuple[object, ...], tuple[object, ...]], dict[int, list[tuple[object, ...]]]]
 
 
@@ -277,12 +322,20 @@ class Run:
         checkpoint_id = CheckpointId(self.newest_id)
         if confirmed_id is None:
             confirmed_id = self.completed[-1].checkpoint_id if self.completed else NO_CHECKPOINT
+        states = self.backend.cut_increment(checkpoint_id, confirmed_id)
+        assert all(state.increment is not None for state in states)
+        return self._written(checkpoint_id, states)
+
+    def cut_native(self) -> Checkpoint:
+        self.newest_id += 1
+        return self._written(CheckpointId(self.newest_id), self.backend.cut_native())
+
+    def _written(self, checkpoint_id: CheckpointId, states: list[FrozenState]) -> Checkpoint:
         handles = []
-        for state in self.backend.cut_increment(checkpoint_id, confirmed_id):
+        for state in states:
             if state.rows == 0:
                 continue
-            assert state.increment is not None
-            stored = state.increment.write(Files(self, f"{checkpoint_id}-{state.name}"))
+            stored = self._stored(state, Files(self, f"{checkpoint_id}-{state.name}"))
             handles.append(
                 StateHandle(
                     state=state.name,
@@ -297,6 +350,11 @@ class Run:
             )
         events = {namespace: list(rows) for namespace, rows in self.events.items()}
         return Checkpoint(checkpoint_id, handles, (dict(self.totals), events))
+
+    def _stored(self, state: FrozenState, files: "Files") -> StoredIncrement:
+        if state.increment is not None:
+            return state.increment.write(files)
+        return StoredIncrement(StateFormat.ROWS, files.own_rows("whole", list(state.batches)), ())
 
     def complete(self, checkpoint: Checkpoint) -> None:
         """The notice may be lost: the next barrier confirms as well."""
@@ -380,6 +438,9 @@ class Files:
         rows = list(batches)
         assert all(batch.schema == schema for batch in rows)
         return self._keep(f"shared/{self.stem}-{label}", rows, sum(b.nbytes for b in rows))
+
+    def own_rows(self, label: str, rows: list[pa.RecordBatch]) -> FileHandle:
+        return self._keep(f"own/{self.stem}-{label}", rows, 0)
 
     def copy(self, label: str, path: Path, *, is_shared: bool) -> FileHandle:
         place = "shared" if is_shared else "own"

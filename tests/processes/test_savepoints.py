@@ -38,22 +38,36 @@ PACED = {"hours_per_s": "2", "total": str(TOTAL)}  # a second
 SLOW = {"hours_per_s": "0.2", "total": str(TOTAL)}  # far from its end when it is stopped
 OFTEN = {"execution.checkpointing.interval": "50 ms"}
 NEVER = {"execution.checkpointing.interval": "10 min"}
+INCREMENTAL = {**OFTEN, "execution.checkpointing.incremental": "true"}
+BACKENDS = {
+    "HASHMAP": {**INCREMENTAL, "state.backend.type": "hashmap"},
+    "ROCKSDB": {**INCREMENTAL, "state.backend.type": "rocksdb"},
+}
 CANONICAL, NATIVE = SavepointFormat.CANONICAL, SavepointFormat.NATIVE
 
 
 @pytest.mark.parametrize(
-    ("taken_as", "parallelism", "suffix"), [(CANONICAL, 3, ".parquet"), (NATIVE, 1, ".arrow")]
+    ("settings", "taken_as", "parallelism", "held_as"),
+    [
+        ("HASHMAP", CANONICAL, 3, {"a1.parquet"}),
+        ("HASHMAP", NATIVE, 1, {"a1.arrow"}),
+        ("ROCKSDB", CANONICAL, 1, {"a1.parquet"}),
+        ("ROCKSDB", NATIVE, 2, {"sst", "CURRENT", "MANIFEST", "schema.arrow"}),
+        ("ROCKSDB", NATIVE, 3, {"sst", "CURRENT", "MANIFEST", "schema.arrow"}),
+    ],
 )
-def test_a_stopped_run_goes_on_at_any_parallelism_from_either_format(
-    tmp_path: Path, taken_as: SavepointFormat, parallelism: int, suffix: str
+def test_a_stopped_run_goes_on_at_any_parallelism_from_either_format_of_either_backend(
+    tmp_path: Path, settings: str, taken_as: SavepointFormat, parallelism: int, held_as: set[str]
 ) -> None:
-    with running(tmp_path) as run:
+    with running(tmp_path, BACKENDS[settings]) as run:
         savepoint = asked(run, StopWithSavepoint(**WHO, format=taken_as))
         assert run.wait_until_over(STEP_S).status is JobStatus.FINISHED
 
-    assert {file.suffix for file in savepoint.iterdir()} == {".json", suffix}
+    names = {file.name for file in savepoint.iterdir()} - {"manifest.json"}
+    assert {kind for kind in held_as for name in names if kind in name} == held_as
+    assert all(any(kind in name for kind in held_as) for name in names)
     assert manifest_of(savepoint).savepoint_format is taken_as
-    go_on(tmp_path, savepoint, parallelism=parallelism)
+    go_on(tmp_path, savepoint, parallelism=parallelism, settings=BACKENDS[settings])
     assert_exact(tmp_path / "output")
 
 
@@ -71,9 +85,14 @@ def test_a_chain_of_rescales_gives_the_output_of_one_run(tmp_path: Path) -> None
     assert_exact(tmp_path / "output")
 
 
-def test_a_savepoint_is_complete_in_itself_and_may_be_moved(tmp_path: Path) -> None:
-    with running(tmp_path) as run:
-        savepoint = asked(run, StopWithSavepoint(**WHO))
+@pytest.mark.parametrize(
+    ("backend", "taken_as"), [("HASHMAP", CANONICAL), ("HASHMAP", NATIVE), ("ROCKSDB", NATIVE)]
+)
+def test_a_savepoint_is_complete_in_itself_and_may_be_moved(
+    tmp_path: Path, backend: str, taken_as: SavepointFormat
+) -> None:
+    with running(tmp_path, BACKENDS[backend]) as run:
+        savepoint = asked(run, StopWithSavepoint(**WHO, format=taken_as))
         run.wait_until_over(STEP_S)
     moved = tmp_path / "numbers" / "archive" / "before-the-upgrade"
     moved.parent.mkdir()
@@ -81,7 +100,7 @@ def test_a_savepoint_is_complete_in_itself_and_may_be_moved(tmp_path: Path) -> N
     shutil.rmtree(savepoint)
     shutil.rmtree(run.directory.path)
 
-    go_on(tmp_path, moved)
+    go_on(tmp_path, moved, settings=BACKENDS[backend])
 
     assert_exact(tmp_path / "output")
 
@@ -185,9 +204,9 @@ def test_a_damaged_savepoint_ends_the_run_before_anything_starts(tmp_path: Path)
 @contextmanager
 def running(root: Path, settings: dict[str, str] = OFTEN) -> Iterator[StartedRun]:
     """A run that has written some of its output, and has more to write."""
-    pace = SLOW if settings is OFTEN else PACED
-    with hosted_run(root, pace, settings=settings) as run:
-        if settings is OFTEN:
+    is_often = settings is not NEVER
+    with hosted_run(root, SLOW if is_often else PACED, settings=settings) as run:
+        if is_often:
             run.wait_for(lambda _: len(committed(root / "output")) > 0, STEP_S)
         else:
             run.wait_for(lambda _: len(run.of(SlotConnected)) == 2, STEP_S)
