@@ -139,3 +139,5 @@ class RecoveryPoint:
     reason: str
     is_newest: bool
     is_present: bool  # its manifest is there to be read; the restore verifies all of it
+    verified_at: datetime | None  # when all its files were read again, and were as written
+    problem: str  # why it was refused when it was last looked at; empty when it was not

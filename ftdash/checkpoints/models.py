@@ -38,6 +38,8 @@ class Checkpoint(models.Model):
     reason_name = models.CharField(max_length=60, default="")  # CheckpointFailureReason's name
     message = models.TextField(default="")
     path = models.TextField(null=True)
+    verified_at = models.DateTimeField(null=True)  # all its files were read again: as written
+    problem = models.TextField(default="")  # why it was refused when it was last looked at
     watermark_ms = models.BigIntegerField(null=True)
     counters = models.JSONField(default=dict)
     request_id = models.CharField(max_length=80, null=True)

@@ -18,6 +18,8 @@ from pipelines.domain.events import (
     CheckpointTriggered,
     ClaimedPointDiscarded,
     Envelope,
+    PointsVerified,
+    RestorePointRefused,
     RunStarted,
     SubtaskAcknowledged,
 )
@@ -36,6 +38,7 @@ class CheckpointFold:
         self._touched: dict[CheckpointId, Checkpoint] = {}
         self._refused: list[Checkpoint] = []
         self._phases: list[SubtaskPhase] = []
+        self._looked_at: dict[str, dict[str, object]] = {}  # by path; maybe of another run
 
     def on(self, envelope: Envelope) -> None:
         match envelope.event:
@@ -54,6 +57,11 @@ class CheckpointFold:
             case ClaimedPointDiscarded(path=path):
                 # A row of the run that wrote it; only what is left of the point is said there.
                 Checkpoint.objects.filter(path=path).update(status=CheckpointStatus.DISCARDED)
+            case PointsVerified(paths=paths):
+                found = {"verified_at": moment(envelope.at_ms), "problem": ""}
+                self._looked_at.update(dict.fromkeys(paths, found))
+            case RestorePointRefused(path=path, message=message):
+                self._looked_at[path] = {"problem": message}
             case RunStarted():
                 self._fail_unfinished(envelope)
 
@@ -62,6 +70,8 @@ class CheckpointFold:
         Checkpoint.objects.bulk_create([row for row in rows if row.pk is None])
         Checkpoint.objects.bulk_update([row for row in rows if row.pk is not None], _CHANGING)
         SubtaskPhase.objects.bulk_create(self._phases, ignore_conflicts=True)
+        for path, found in self._looked_at.items():
+            Checkpoint.objects.filter(path=path).update(**found)
         newest = max(self._touched, default=0)
         if self._touched and newest % PRUNE_EVERY_CHECKPOINTS < len(self._touched):
             self._prune(newest)

@@ -166,4 +166,6 @@ def _point(
         reason=request.reason if request else "",
         is_newest=is_newest,
         is_present=may_be_read(row.path or ""),
+        verified_at=row.verified_at,
+        problem=row.problem,
     )

@@ -203,7 +203,7 @@ class Failure(JournalRow):
 
 
 class RestoreRefusal(JournalRow):
-    """A recovery point did not verify and an older one was used."""
+    """A recovery point did not verify, at a recovery or when it was looked at again."""
 
     path = models.TextField()
     message = models.TextField()

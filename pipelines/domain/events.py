@@ -154,6 +154,7 @@ class PointsVerified(Event, frozen=True, kw_only=True):
     whole: int
     damaged: int
     duration_ms: float
+    paths: list[str] = []  # of the whole ones; each damaged one is refused by an event of its own
 
 
 class ZombieRefused(Event, frozen=True, kw_only=True):

@@ -62,15 +62,17 @@ class PointVerifier:
         self._due_ms = self._clock.monotonic_ms() + self._interval_ms
         kept = points.newest_first()
         damaged = [(point, why) for point, why in looked.damaged if point in kept]
+        whole = [point for point in looked.whole if point in kept]
         for point, why in damaged:
             self._emit(RestorePointRefused(path=point.location, message=f"Looked at again: {why}"))
         if self._drops_damaged:
             points.on_damaged([point for point, _ in damaged])
         self._emit(
             PointsVerified(
-                whole=len([point for point in looked.whole if point in kept]),
+                whole=len(whole),
                 damaged=len(damaged),
                 duration_ms=looked.duration_ms,
+                paths=[point.location for point in whole],
             )
         )
 

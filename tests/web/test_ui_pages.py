@@ -15,6 +15,7 @@ from ftdash.metrics.models import Heartbeat, HeartbeatName
 from pipelines.domain.events import (
     CheckpointFailed,
     OutputSuperseded,
+    PointsVerified,
     RestorePointRefused,
     ZombieRefused,
 )
@@ -174,7 +175,7 @@ def test_damaged_points_zombies_and_superseded_output_are_told(operator: Client)
 
     page = words_of(operator, PIPELINE)
 
-    assert "A recovery point was damaged; an older one was used. chk-1/a.arrow is trunc" in page
+    assert "A recovery point cannot be used. chk-1/a.arrow is trunc" in page
     assert "An old attempt spoke up and was refused." in page
     assert "Output was set aside. 3 outputs of the sink delays" in page
 
@@ -193,6 +194,38 @@ def test_recovery_points_show_who_asked_and_whether_the_files_are_there(
     assert "ann upgrade" in as_words(page)
     assert page.count(">Restore</a>") == 2  # one button above, one beside the point that is there
     assert "gone" in as_words(page)
+
+
+def test_a_point_says_when_it_was_read_again_and_what_was_found(admin: Client, site: Path) -> None:
+    whole, damaged = present_point(site, "whole"), present_point(site, "damaged")
+    story = Story(new_run()).started().completed(path=str(whole)).completed(path=str(damaged))
+    fold(story)
+    shown_before = words_of(admin, PIPELINE)
+    message = "Looked at again: totals.arrow was altered."
+    fold(
+        story.tell(
+            RestorePointRefused(path=str(damaged), message=message),
+            PointsVerified(whole=1, damaged=1, duration_ms=5.0, paths=[str(whole)]),
+        )
+    )
+
+    page = words_of(admin, PIPELINE)
+
+    assert "verified" not in shown_before
+    points = page[page.index("Asked by Files") :]
+    assert re.search(rf"periodic not usable {message}", points)
+    assert re.search(r"periodic there verified \S+ \S* ?ago", points)
+
+
+def test_what_was_refused_once_and_is_whole_again_is_usable_again(
+    admin: Client, site: Path
+) -> None:
+    point = present_point(site)
+    story = Story(new_run()).started().completed(path=str(point))
+    story.tell(RestorePointRefused(path=str(point), message="totals.arrow is missing."))
+    fold(story.tell(PointsVerified(whole=1, damaged=0, duration_ms=5.0, paths=[str(point)])))
+
+    assert "not usable" not in words_of(admin, PIPELINE)
 
 
 def test_requests_show_who_asked_when_why_and_how_it_ended(operator: Client) -> None:

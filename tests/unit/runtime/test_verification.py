@@ -37,6 +37,7 @@ def test_a_damaged_point_is_told_with_its_reason_and_dropped(verified: "Verified
         path="/chk-2", message="Looked at again: /chk-2/a.arrow was altered."
     )
     assert verified.counts == [(2, 1)]
+    assert verified.found_whole == ["/chk-3", "/chk-1"]
 
 
 def test_as_long_as_none_is_whole_all_stay_because_nobody_may_start_afresh(
@@ -143,6 +144,10 @@ class Verified:
     @property
     def counts(self) -> list[tuple[int, int]]:
         return [(e.whole, e.damaged) for e in self.events if isinstance(e, PointsVerified)]
+
+    @property
+    def found_whole(self) -> list[str]:
+        return [path for e in self.events if isinstance(e, PointsVerified) for path in e.paths]
 
     def damage(self, *locations: str) -> None:
         for location in locations:
