@@ -314,8 +314,8 @@ def long_ago() -> StoryClock:
     return StoryClock(StoryClock().now_ms - 60_000)
 
 
-def present_point(root: Path) -> Path:
-    point = root / "savepoint-1"
+def present_point(root: Path, name: str = "savepoint-1") -> Path:
+    point = root / name
     point.mkdir()
     (point / "manifest.json").write_text("{}")
     return point
