@@ -171,6 +171,22 @@ class Request(models.Model):
         return f"{self.kind} {self.request_id}"
 
 
+class PointInspection(models.Model):
+    """How far a worker has read a recovery point, byte for byte, for somebody who may restore it."""
+
+    path = models.TextField(unique=True)
+    files_read = models.PositiveIntegerField(default=0)
+    files = models.PositiveIntegerField(null=True)  # null: nothing is known of it yet
+    bytes_read = models.PositiveBigIntegerField(default=0)
+    bytes = models.PositiveBigIntegerField(default=0)
+    problem = models.TextField(default="")
+    moved_at = models.DateTimeField()  # when it last went on, or was asked to
+    ended_at = models.DateTimeField(null=True)
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.files_read}/{self.files}"
+
+
 class JournalRow(models.Model):
     """One row for one journal line, by run and sequence."""
 

@@ -1,14 +1,17 @@
 """What people ask about recovery points: restore from one, look before, dispose of one.
 
 Writers like `services`. A restore is held against the preflight first, so that what cannot work is
-refused where the person asks, with all the reasons, and nothing is started.
+refused where the person asks, with all the reasons, and nothing is started. A command reads every
+byte of the point for that; a page, where somebody waits, has a worker do it (`inspection_of`).
 """
 
 import os
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
 from django.conf import settings as configuration
 from django.db import transaction
+from django.utils import timezone
 
 from ftdash.checkpoints.points import read_head
 from ftdash.jobs import tasks
@@ -24,13 +27,19 @@ from ftdash.jobs.asking import (
 )
 from ftdash.jobs.disposal import check_claimable, check_disposable
 from ftdash.jobs.measured import measured
-from ftdash.jobs.models import Pipeline, RequestKind, Run
+from ftdash.jobs.models import Pipeline, PointInspection, RequestKind, Run
 from ftdash.jobs.validation import check_place, check_reason, check_startable, roots
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import RequestId
 from pipelines.domain.places import scheme_of
 from pipelines.domain.preflight import Verdict
 from pipelines.domain.status import ClaimMode
+
+
+FRESH_FOR = timedelta(minutes=10)
+"""How long what an inspection has found is taken for what would be found now."""
+
+STALLED_AFTER = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +51,7 @@ class Restore:
     parallelism: int | None = None
     parameters: dict[str, str] | None = None  # replace those of the same name, for this run
     allow_non_restored_state: bool = False
+    reads_files: bool = True  # False: what an inspection has found, if there was one, counts
 
 
 def preflight(asked: Restore) -> Verdict:
@@ -52,6 +62,33 @@ def preflight(asked: Restore) -> Verdict:
     row, path = pipeline_named(asked.pipeline), _whole(asked.path)
     check_place(path)
     return _verdict(row, path, asked)
+
+
+def begin_inspection(path: str) -> None:
+    """Have a worker read the whole point, unless one is at it or found it whole just now.
+
+    Raises Rejected when the path lies outside the storage.
+    """
+    path, now = _whole(path), timezone.now()
+    check_place(path)
+    row, is_new = PointInspection.objects.get_or_create(path=path, defaults={"moved_at": now})
+    is_known = row.ended_at is not None and not row.problem and row.ended_at > now - FRESH_FOR
+    if row.ended_at is not None and not is_known:
+        fresh = PointInspection(pk=row.pk, path=path, moved_at=now)
+        fresh.save(force_update=True)
+        is_new = True
+    if is_new:
+        publish_on_commit(tasks.inspect_point, row.pk)
+
+
+def inspection_of(path: str) -> PointInspection | None:
+    """How far the worker has come. One that has stopped halfway is asked to go on."""
+    row = PointInspection.objects.filter(path=_whole(path)).first()
+    now = timezone.now()
+    if row is not None and row.ended_at is None and row.moved_at < now - STALLED_AFTER:
+        PointInspection.objects.filter(pk=row.pk).update(moved_at=now)
+        publish_on_commit(tasks.inspect_point, row.pk)
+    return row
 
 
 def restore(
@@ -76,6 +113,8 @@ def restore(
     parallelism = row.parallelism if asked.parallelism is None else asked.parallelism
     parameters = {**row.parameters, **(asked.parameters or {})}
     check_startable(row.flow, parallelism, row.max_parallelism, parameters, row.settings)
+    if not asked.reads_files:
+        _check_inspected(path)
     _check_verdict(_verdict(row, path, asked), row)
     with transaction.atomic():
         check_possible(RequestKind.RESTORE, row)
@@ -131,12 +170,20 @@ def _verdict(row: Pipeline, path: str, asked: Restore) -> Verdict:
         parallelism=row.parallelism if asked.parallelism is None else asked.parallelism,
         max_parallelism=row.max_parallelism,
         allow_non_restored_state=asked.allow_non_restored_state,
+        reads_files=asked.reads_files,
         measured=measured(row),
     )
     try:
         return look_at(question, CheckpointStores(roots(), max_memory_state_bytes=0))
     except Retryable as error:
         raise Rejected(f"{path} cannot be looked at now, ask again later: {error}") from error
+
+
+def _check_inspected(path: str) -> None:
+    since = timezone.now() - FRESH_FOR
+    damaged = PointInspection.objects.filter(path=path, ended_at__gt=since).exclude(problem="")
+    if row := damaged.first():
+        raise Rejected(f"{path} cannot be restored: {row.problem}")
 
 
 def _check_verdict(verdict: Verdict, row: Pipeline) -> None:

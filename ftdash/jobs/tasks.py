@@ -2,7 +2,7 @@
 
 from celery import shared_task
 
-from ftdash.jobs import delivery, disposal, supervision
+from ftdash.jobs import delivery, disposal, inspection, supervision
 
 
 @shared_task(ignore_result=True)
@@ -21,6 +21,13 @@ def deliver_request(request_key: int) -> None:
 def dispose_of_savepoint(request_key: int) -> None:
     """Delete the files of a savepoint that nobody needs."""
     disposal.dispose_of(request_key)
+
+
+@shared_task(ignore_result=True)
+def inspect_point(inspection_key: int) -> None:
+    """Read a recovery point, a second's worth at a time."""
+    if inspection.go_on(inspection_key):
+        inspect_point.delay(inspection_key)
 
 
 @shared_task(ignore_result=True)

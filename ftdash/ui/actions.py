@@ -22,6 +22,7 @@ from ftdash.jobs import point_services, queries, services
 from ftdash.jobs.answers import PipelinePage
 from ftdash.jobs.models import RequestKind
 from ftdash.jobs.point_services import Restore
+from ftdash.ui.before_restore import looked_at
 from ftdash.ui.forms import ActionForm, ConfirmedForm, KillSlotForm, RestoreForm, StartForm
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
@@ -75,6 +76,7 @@ def ask_restore(page: PipelinePage, values: Values, who: str) -> RequestId:
         path=values["path"],
         parallelism=values["parallelism"],
         allow_non_restored_state=values["allow_non_restored_state"],
+        reads_files=False,
     )
     return point_services.restore(
         asked,
@@ -161,6 +163,8 @@ def shown(
         "form": form,
         "is_destructive": isinstance(form, ConfirmedForm),
     }
+    if isinstance(form, RestoreForm):
+        context["verdict"] = None if request.htmx else looked_at(page, form)  # type: ignore[attr-defined]
     template = "actions/dialog.html" if request.htmx else "actions/page.html"  # type: ignore[attr-defined]
     return render(request, template, context, status=status)
 

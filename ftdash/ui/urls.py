@@ -3,7 +3,7 @@
 from django.contrib.auth import views as auth_views
 from django.urls import path
 
-from ftdash.ui import actions, submission, views
+from ftdash.ui import actions, before_restore, submission, views
 
 urlpatterns = [
     path("login/", auth_views.LoginView.as_view(redirect_authenticated_user=True), name="login"),
@@ -14,5 +14,7 @@ urlpatterns = [
     path("start/", submission.submit, name="submit"),
     path("pipelines/<slug:name>/", views.pipeline, name="pipeline"),
     path("pipelines/<slug:name>/regions/", views.pipeline_regions, name="pipeline-regions"),
+    path("pipelines/<slug:name>/restore/verdict/", before_restore.verdict, name="verdict"),
+    path("pipelines/<slug:name>/restore/reading/", before_restore.reading, name="reading"),
     path("pipelines/<slug:name>/<slug:action>/", actions.act, name="act"),
 ]

@@ -12,7 +12,7 @@ class Check(StrEnum):
     MANIFEST = "manifest"
     PIPELINE = "pipeline"  # the flow can be built with these parameters
     COMPATIBILITY = "compatibility"  # uids, states, columns, parallelism
-    FILES = "files"  # every one of them, byte for byte
+    FILES = "files"  # every one of them
     SOURCES = "sources"  # still hold what the positions ask for
     PENDING_COMMITS = "pending commits"
     REPLAY = "replay"

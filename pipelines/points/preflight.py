@@ -1,7 +1,8 @@
 """The preflight of a restore: everything that speaks for or against it, without touching anything.
 
-Builds the pipeline, reads the manifest and every file, asks the sources, and starts nothing. The
-verdict is for a person and for the service that restores; the driver holds the point against the
+Builds the pipeline, reads the manifest, looks at every file, asks the sources, and starts nothing.
+Files are read, or, where somebody waits, only asked for their lengths: reading takes as long as
+there is state and can be had in steps (`points.inspection`). The verdict is for a person and for the service that restores; the driver holds the point against the
 same rules again when it starts, because time passes in between.
 """
 
@@ -31,7 +32,10 @@ DAMAGES_NAMED_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class RestoreQuestion:
-    """May `flow` start from the point at `path`? `parameters` are those of the new run."""
+    """May `flow` start from the point at `path`? `parameters` are those of the new run.
+
+    `reads_files`: byte for byte; otherwise they are only asked whether they are there, whole.
+    """
 
     path: str
     flow: str
@@ -39,6 +43,7 @@ class RestoreQuestion:
     parallelism: int
     max_parallelism: int
     allow_non_restored_state: bool = False
+    reads_files: bool = True
     measured: Measured = field(default_factory=Measured)
 
 
@@ -127,15 +132,17 @@ def _compatibility(found: Compatibility) -> Iterator[Finding]:
 def _files(
     question: RestoreQuestion, manifest: Manifest, store: CheckpointStore
 ) -> Iterator[Finding]:
-    damages = store.verify(question.path)
-    for damage in damages[:DAMAGES_NAMED_MAX]:
-        yield Finding(Check.FILES, Outcome.REFUSED, damage.problem)
-    if len(damages) > DAMAGES_NAMED_MAX:
-        text = f"{len(damages) - DAMAGES_NAMED_MAX} more files are damaged."
+    files = list(files_of(manifest))
+    found = (store.problem_of(question.path, f, reads=question.reads_files) for f in files)
+    problems = [problem for problem in found if problem is not None]
+    for problem in problems[:DAMAGES_NAMED_MAX]:
+        yield Finding(Check.FILES, Outcome.REFUSED, problem)
+    if len(problems) > DAMAGES_NAMED_MAX:
+        text = f"{len(problems) - DAMAGES_NAMED_MAX} more files are damaged."
         yield Finding(Check.FILES, Outcome.REFUSED, text)
-    if not damages:
-        files = list(files_of(manifest))
-        text = f"{len(files)} files of {sum(f.length for f in files):,} bytes are as written."
+    if not problems:
+        state = "as written" if question.reads_files else "there, none of them truncated"
+        text = f"{len(files)} files of {sum(f.length for f in files):,} bytes are {state}."
         yield Finding(Check.FILES, Outcome.FINE, text)
 
 

@@ -23,10 +23,17 @@ from pipelines.storage.integrity import (
     problem_of_length,
     problem_of_name,
 )
-from pipelines.storage.manifest_file import MANIFEST, files_of, missing, seal, unseal
+from pipelines.storage.manifest_file import MANIFEST, missing, seal, unseal
 from pipelines.storage.roots import StorageRoots
-from pipelines.storage.state_file import decoded, encoded, file_name
-from pipelines.storage.store import Damage, Publication, checked_names, location_of
+from pipelines.storage.state_file import (
+    decoded,
+    encoded,
+    file_name,
+    has_layout,
+    mapped,
+    problem_of_layout,
+)
+from pipelines.storage.store import Damage, Publication, checked_names, damages_of, location_of
 
 READ_BLOCK_BYTES = 1 << 20
 
@@ -74,8 +81,7 @@ class FileSystemCheckpointStore:
         problem = _problem_of(directory, file)
         if problem is not None:
             raise CorruptSnapshot(problem)
-        content = pa.memory_map(str(directory / file.name)).read_buffer()
-        yield from decoded(file.name, content)
+        yield from decoded(file.name, mapped(str(directory / file.name)))
 
     def fetch(self, location: str, file: FileHandle, target: Path) -> None:
         directory = self._directory_of(location, file)
@@ -120,16 +126,17 @@ class FileSystemCheckpointStore:
             raise CorruptSnapshot(f"{path} cannot be read: {error}.") from error
         return unseal(str(path), content)
 
+    def problem_of(self, location: str, file: FileHandle, *, reads: bool) -> str | None:
+        directory = self._directory_of(location, file)
+        if not reads:
+            return _problem_outside(directory, file)
+        problem = _problem_of(directory, file)
+        if problem is not None or not has_layout(file.name):
+            return problem
+        return problem_of_layout(file.name, mapped(str(directory / file.name)))
+
     def verify(self, location: str) -> list[Damage]:
-        try:
-            manifest = self.manifest(location)
-        except CorruptSnapshot as error:
-            return [Damage(MANIFEST, str(error))]
-        problems = (
-            (file, _problem_of(self._directory_of(location, file), file))
-            for file in files_of(manifest)
-        )
-        return [Damage(file.name, problem) for file, problem in problems if problem is not None]
+        return damages_of(self, location)
 
     def published(self, root: str, *, among: Collection[str] | None = None) -> list[str]:
         found = self._roots.directory(root).glob(f"*/{MANIFEST}")
@@ -197,16 +204,25 @@ def _problem_of(directory: Path, file: FileHandle, copy_to: Path | None = None) 
 
     Raises Retryable when it cannot be copied.
     """
-    problem = problem_of_name(str(directory), file.name)
+    problem, path = _problem_outside(directory, file), directory / file.name
     if problem is not None:
         return problem
-    path = directory / file.name
+    try:
+        found = handle_of(file.name, _copied(_blocks(path), copy_to))
+        return problem_of_content(str(path), found, file)
+    except OSError as error:
+        return f"{path} cannot be read: {error}."
+
+
+def _problem_outside(directory: Path, file: FileHandle) -> str | None:
+    """What can be told without reading: the file has a name, is there, and has its length."""
+    problem, path = problem_of_name(str(directory), file.name), directory / file.name
+    if problem is not None:
+        return problem
     if path.is_symlink():
         return _link(path)
     try:
-        return problem_of_length(str(path), path.stat().st_size, file) or problem_of_content(
-            str(path), handle_of(file.name, _copied(_blocks(path), copy_to)), file
-        )
+        return problem_of_length(str(path), path.stat().st_size, file)
     except FileNotFoundError:
         return f"{path} is missing."
     except OSError as error:

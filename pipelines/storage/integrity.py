@@ -41,7 +41,7 @@ def handle_of(name: str, pieces: Iterable[bytes | memoryview]) -> FileHandle:
 def problem_of_name(directory: str, name: str) -> str | None:
     """A manifest that names anything but a file beside it was not written here."""
     if os.path.basename(name) != name or name in ("", os.curdir, os.pardir):
-        return f"{name!r} is no file name; the manifest in {directory} was not written here."
+        return f"{name!r} is no file name; the manifest at {directory} was not written here."
     return None
 
 

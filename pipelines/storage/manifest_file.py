@@ -8,8 +8,14 @@ from collections.abc import Iterator
 import msgspec
 
 from pipelines.domain.errors import CorruptSnapshot
-from pipelines.domain.snapshots import FORMAT_VERSION, FileHandle, Manifest, SubtaskSnapshot
-from pipelines.storage.integrity import digest_of
+from pipelines.domain.snapshots import (
+    FORMAT_VERSION,
+    FileHandle,
+    Manifest,
+    StateFormat,
+    SubtaskSnapshot,
+)
+from pipelines.storage.integrity import digest_of, problem_of_name
 
 MANIFEST = "manifest.json"
 
@@ -66,6 +72,21 @@ def _decode(where: str, content: bytes) -> Manifest:
                 f"{where} was written by a newer release (format {version}); this one reads "
                 f"formats up to {FORMAT_VERSION}."
             )
-        return msgspec.json.decode(content, type=Manifest)
+        manifest = msgspec.json.decode(content, type=Manifest)
     except msgspec.DecodeError as error:
         raise CorruptSnapshot(f"{where} is not a manifest: {error}.") from error
+    for name in _names_of(manifest):
+        problem = problem_of_name(where, name)
+        if problem is not None:
+            raise CorruptSnapshot(problem)
+    return manifest
+
+
+def _names_of(manifest: Manifest) -> Iterator[str]:
+    """Of files where they are stored, and of a database's files where it is put together."""
+    yield from (file.name for file in files_of(manifest))
+    for subtask in manifest.subtasks:
+        for operator in subtask.operators:
+            for state in operator.states:
+                if state.format is StateFormat.ROCKSDB:
+                    yield from (part.name for part in state.parts)

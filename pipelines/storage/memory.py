@@ -23,9 +23,9 @@ from pipelines.storage.integrity import (
     problem_of_length,
     problem_of_name,
 )
-from pipelines.storage.manifest_file import MANIFEST, files_of, missing, seal, unseal
-from pipelines.storage.state_file import decoded, encoded, file_name
-from pipelines.storage.store import Damage, Publication
+from pipelines.storage.manifest_file import MANIFEST, missing, seal, unseal
+from pipelines.storage.state_file import decoded, encoded, file_name, problem_of_layout
+from pipelines.storage.store import Damage, Publication, damages_of
 
 MAX_POINT_BYTES = 32 << 20
 """Of one point: every slot of an attempt is sent it in one control frame to restore from."""
@@ -98,13 +98,14 @@ class MemoryCheckpointStore:
             raise missing(where)
         return unseal(where, content)
 
+    def problem_of(self, location: str, file: FileHandle, *, reads: bool) -> str | None:
+        problem = _problem_of(location, file)
+        if problem is not None or not reads or file.content is None:
+            return problem
+        return problem_of_layout(file.name, pa.py_buffer(file.content))
+
     def verify(self, location: str) -> list[Damage]:
-        try:
-            manifest = self.manifest(location)
-        except CorruptSnapshot as error:
-            return [Damage(MANIFEST, str(error))]
-        problems = ((file, _problem_of(location, file)) for file in files_of(manifest))
-        return [Damage(file.name, problem) for file, problem in problems if problem is not None]
+        return damages_of(self, location)
 
     def published(self, root: str, *, among: Collection[str] | None = None) -> list[str]:
         with self._lock:

@@ -94,6 +94,20 @@ class ObjectFiles:
             raise _failed(prefix, file.name, "read", error) from error
         return problem_of_content(where, digest.handle(file.name), file)
 
+    def problem_outside(self, prefix: ObjectPrefix, file: FileHandle) -> str | None:
+        """What can be told without reading: the file has a name, is there, and has its length."""
+        problem = problem_of_name(str(prefix), file.name)
+        if problem is not None:
+            return problem
+        where = f"{prefix}/{file.name}"
+        try:
+            found = obstore.head(self._clients.of(prefix), prefix.key_of(file.name))
+        except FileNotFoundError:
+            return f"{where} is missing."
+        except STORE_ERRORS as error:
+            raise _failed(prefix, file.name, "read", error) from error
+        return problem_of_length(where, found["size"], file)
+
     def names(self, prefix: ObjectPrefix) -> list[str]:
         """Of objects, and of what has objects below it."""
         try:

@@ -9,18 +9,26 @@ import contextlib
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 import pyarrow as pa
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
 from pipelines.domain.snapshots import FileHandle, Manifest
-from pipelines.storage.manifest_file import MANIFEST, files_of, missing, seal, unseal
+from pipelines.storage.manifest_file import MANIFEST, missing, seal, unseal
 from pipelines.storage.object_clients import ObjectStoreLimits
 from pipelines.storage.object_files import ObjectFiles
 from pipelines.storage.roots import ObjectPrefix, StorageRoots
-from pipelines.storage.state_file import decoded, encoded, file_name
-from pipelines.storage.store import Damage, Publication, checked_names, location_of
+from pipelines.storage.state_file import (
+    decoded,
+    encoded,
+    file_name,
+    has_layout,
+    mapped,
+    problem_of_layout,
+)
+from pipelines.storage.store import Damage, Publication, checked_names, damages_of, location_of
 
 PUBLISH_TRIES = 2
 
@@ -62,8 +70,7 @@ class ObjectCheckpointStore:
             problem = self._files.problem_of(prefix, file, spool.write)
             if problem is not None:
                 raise CorruptSnapshot(problem)
-            spool.flush()
-            content = pa.memory_map(f"/proc/self/fd/{spool.fileno()}").read_buffer()
+            content = _mapped(spool)
         yield from decoded(file.name, content)
 
     def fetch(self, location: str, file: FileHandle, target: Path) -> None:
@@ -96,17 +103,19 @@ class ObjectCheckpointStore:
             raise missing(where)
         return unseal(where, content)
 
+    def problem_of(self, location: str, file: FileHandle, *, reads: bool) -> str | None:
+        prefix = self._prefix_of(location, file)
+        if not reads:
+            return self._files.problem_outside(prefix, file)
+        if not has_layout(file.name):
+            return self._files.problem_of(prefix, file, _forget)
+        with tempfile.TemporaryFile(prefix="verify-") as spool:
+            problem = self._files.problem_of(prefix, file, spool.write)
+            return problem or problem_of_layout(file.name, _mapped(spool))
+
     def verify(self, location: str) -> list[Damage]:
         """Raises Retryable when the storage does not answer."""
-        try:
-            manifest = self.manifest(location)
-        except CorruptSnapshot as error:
-            return [Damage(MANIFEST, str(error))]
-        problems = (
-            (file, self._files.problem_of(self._prefix_of(location, file), file, _forget))
-            for file in files_of(manifest)
-        )
-        return [Damage(file.name, problem) for file, problem in problems if problem is not None]
+        return damages_of(self, location)
 
     def published(self, root: str, *, among: Collection[str] | None = None) -> list[str]:
         prefix = self._roots.prefix(root)
@@ -147,6 +156,11 @@ class ObjectCheckpointStore:
 
     def _prefix_of(self, location: str, file: FileHandle) -> ObjectPrefix:
         return self._roots.prefix(location_of(location, file))
+
+
+def _mapped(spool: IO[bytes]) -> pa.Buffer:
+    spool.flush()
+    return mapped(f"/proc/self/fd/{spool.fileno()}")
 
 
 def _forget(block: bytes) -> None:

@@ -5,11 +5,14 @@ batches. Knows nothing of where the bytes are.
 """
 
 import base64
+import os
+import struct
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipelines.domain.errors import CorruptSnapshot
 from pipelines.storage.expansion import check_arrow, check_parquet
 
 ARROW = ".arrow"
@@ -51,18 +54,65 @@ def _writer(
     return pa.ipc.new_file(file, schema, options=options)
 
 
+def has_layout(name: str) -> bool:
+    """Whether a file of that name holds rows in a format of this module."""
+    return name.endswith((ARROW, PARQUET))
+
+
+def mapped(path: str) -> pa.Buffer:
+    """The content of a local file, in memory only as it is used; valid after the file is gone."""
+    if not os.path.getsize(path):
+        return pa.py_buffer(b"")  # nothing that could be mapped
+    return pa.memory_map(path).read_buffer()
+
+
+def problem_of_layout(name: str, content: pa.Buffer) -> str | None:
+    """Why whole files of rows cannot be taken as such, as a sentence; looks at headers only.
+
+    The digest says that a file is the one its manifest names, not who wrote the two of them.
+    """
+    try:
+        if name.endswith(PARQUET):
+            _open_parquet(name, content)
+        elif name.endswith(ARROW):
+            _open_arrow(name, content)
+    except CorruptSnapshot as error:
+        return str(error)
+    return None
+
+
 def decoded(name: str, content: pa.Buffer) -> Iterator[pa.RecordBatch]:
     """Batches that refer to `content` where the format allows it. The bytes are verified.
 
-    Raises CorruptSnapshot when they would unpack into far more than there is.
+    Raises CorruptSnapshot when they would unpack into far more than there is, or hold no rows.
     """
     if name.endswith(PARQUET):
-        yield from _parquet_batches(name, content)
-        return
-    check_arrow(name, content)
-    reader = pa.ipc.open_file(content)
+        batches = _parquet_batches(name, content)
+    else:
+        batches = _arrow_batches(_open_arrow(name, content))
+    try:
+        yield from batches
+    except (pa.ArrowException, OSError) as error:
+        raise _not_rows(name, error) from error
+
+
+def _open_arrow(name: str, content: pa.Buffer) -> pa.ipc.RecordBatchFileReader:
+    try:
+        reader = pa.ipc.open_file(content)
+        check_arrow(name, content)
+    except (pa.ArrowException, OSError, struct.error) as error:
+        raise _not_rows(name, error) from error
+    return reader
+
+
+def _arrow_batches(reader: pa.ipc.RecordBatchFileReader) -> Iterator[pa.RecordBatch]:
     for index in range(reader.num_record_batches):
         yield reader.get_batch(index)
+
+
+def _not_rows(name: str, error: Exception) -> CorruptSnapshot:
+    said = str(error).splitlines()
+    return CorruptSnapshot(f"{name} holds no rows that can be read: {said[0] if said else error}.")
 
 
 class _Drain:
@@ -88,11 +138,21 @@ class _Drain:
         return pieces
 
 
+def _open_parquet(name: str, content: pa.Buffer) -> pq.ParquetFile:
+    try:
+        file = pq.ParquetFile(pa.BufferReader(content))
+    except (pa.ArrowException, OSError) as error:
+        raise _not_rows(name, error) from error
+    check_parquet(name, file.metadata)
+    return file
+
+
 def _parquet_batches(name: str, content: pa.Buffer) -> Iterator[pa.RecordBatch]:
     """Rows in the types they were written in: Parquet itself has no seconds, for one."""
-    file = pq.ParquetFile(pa.BufferReader(content))
-    check_parquet(name, file.metadata)
-    encoded_schema = file.metadata.metadata[b"ARROW:schema"]
+    file = _open_parquet(name, content)
+    encoded_schema = (file.metadata.metadata or {}).get(b"ARROW:schema")
+    if encoded_schema is None:
+        raise CorruptSnapshot(f"{name} does not say of which types its rows are.")
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded_schema)))
     for batch in file.iter_batches(use_threads=False):
         yield batch.cast(schema)

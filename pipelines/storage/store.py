@@ -14,8 +14,9 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from pipelines.domain.errors import Rejected
+from pipelines.domain.errors import CorruptSnapshot, Rejected
 from pipelines.domain.snapshots import FileHandle, Manifest
+from pipelines.storage.manifest_file import MANIFEST, files_of
 
 SHARED = "shared"
 
@@ -51,6 +52,18 @@ class Damage:
 
     file: str
     problem: str
+
+
+def damages_of(store: "CheckpointStore", location: str) -> list[Damage]:
+    """`CheckpointStore.verify` for a store that can tell about one file."""
+    try:
+        manifest = store.manifest(location)
+    except CorruptSnapshot as error:
+        return [Damage(MANIFEST, str(error))]
+    problems = (
+        (file, store.problem_of(location, file, reads=True)) for file in files_of(manifest)
+    )
+    return [Damage(file.name, problem) for file, problem in problems if problem is not None]
 
 
 class CheckpointStore(Protocol):
@@ -103,6 +116,17 @@ class CheckpointStore(Protocol):
     def manifest(self, location: str) -> Manifest:
         """Raises CorruptSnapshot (missing, truncated, altered, newer format), naming the file, and
         Retryable when the storage does not answer: that says nothing about the point."""
+        ...
+
+    def problem_of(self, location: str, file: FileHandle, *, reads: bool) -> str | None:
+        """Why a file is not what its handle says, as a sentence that names it; None when it is.
+
+        `reads`: every byte, and that it would not unpack into far more. Otherwise only that it is
+        there with its length, which costs one question of the storage.
+
+        Raises:
+            Retryable: the storage does not answer.
+        """
         ...
 
     def verify(self, location: str) -> list[Damage]:

@@ -60,6 +60,9 @@ class CheckpointStores:
     def manifest(self, location: str) -> Manifest:
         return self._of(location).manifest(location)
 
+    def problem_of(self, location: str, file: FileHandle, *, reads: bool) -> str | None:
+        return self._of(location).problem_of(location, file, reads=reads)
+
     def verify(self, location: str) -> list[Damage]:
         return self._of(location).verify(location)
 

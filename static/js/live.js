@@ -234,7 +234,8 @@
     }
   });
 
-  dialog?.addEventListener("htmx:afterSwap", () => {
+  dialog?.addEventListener("htmx:afterSwap", (event) => {
+    if (event.target.id !== "dialog-body") return;  // a part of it: nobody's place is changed
     if (!dialog.open) dialog.showModal();
     const wrong = dialog.querySelector(".has-error :is(input, select)");
     (wrong ?? dialog.querySelector("#id_reason"))?.focus();

@@ -10,10 +10,10 @@ from django.conf import settings as configuration
 from django.utils import timezone
 
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
-from ftdash.jobs import delivery, point_services, tasks
+from ftdash.jobs import delivery, inspection, point_services, tasks
 from ftdash.jobs.disposal import dispose_of
 from ftdash.jobs.launcher import _spec
-from ftdash.jobs.models import Pipeline, Request, RequestKind, RequestPhase, Run
+from ftdash.jobs.models import Pipeline, PointInspection, Request, RequestKind, RequestPhase, Run
 from ftdash.jobs.point_services import Restore
 from ftdash.jobs.projector import Projector
 from pipelines.domain.errors import Rejected
@@ -38,7 +38,7 @@ def published(settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list
     """Messages that went to the broker."""
     settings.JOBS_ROOT = tmp_path / "jobs"
     sent: list[tuple[str, int]] = []
-    for task in (tasks.start_run, tasks.dispose_of_savepoint):
+    for task in (tasks.start_run, tasks.dispose_of_savepoint, tasks.inspect_point):
         monkeypatch.setattr(task, "delay", lambda key, name=task.name: sent.append((name, key)))
     return sent
 
@@ -196,6 +196,96 @@ def test_the_preflight_stores_nothing_and_knows_what_was_measured(old: Run, data
     assert not Request.objects.exists()
 
 
+def test_a_page_has_a_worker_read_the_point_and_is_told_how_far_it_is(
+    old: Run,
+    data: Path,
+    published: list,
+    monkeypatch: pytest.MonkeyPatch,
+    django_capture_on_commit_callbacks: Callable,
+) -> None:
+    path = point(data)
+    monkeypatch.setattr(inspection, "STEP_S", 0.0)  # a file at a time
+    with django_capture_on_commit_callbacks(execute=True):
+        point_services.begin_inspection(path)
+        point_services.begin_inspection(path)
+    row = PointInspection.objects.get(path=path)
+
+    tasks.inspect_point(row.pk)
+    halfway = point_services.inspection_of(path)
+    tasks.inspect_point(row.pk)
+    tasks.inspect_point(row.pk)  # a message that came twice
+    whole = point_services.inspection_of(path)
+
+    asked = (tasks.inspect_point.name, row.pk)
+    assert published == [asked, asked]  # one to begin, one to go on
+    assert halfway is not None
+    assert (halfway.files_read, halfway.files, halfway.ended_at) == (1, 2, None)
+    assert whole is not None
+    assert (whole.files_read, whole.bytes_read, whole.problem) == (2, whole.bytes, "")
+    assert whole.ended_at is not None
+
+
+def test_what_the_reading_found_refuses_a_restore_until_it_is_read_again(
+    old: Run, data: Path, published: list
+) -> None:
+    path = point(data)
+    file = max(Path(path).glob("*.parquet"))
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    read_through(path)
+
+    quick = Restore(pipeline=NAME, path=path, reads_files=False)
+    assert point_services.preflight(quick).is_possible  # nothing is missing or truncated
+    with pytest.raises(Rejected, match=f"{file.name} was altered"):
+        point_services.restore(quick, **WHO)
+    file.write_bytes(whole)
+    read_through(path)
+    point_services.restore(quick, **WHO)
+
+    assert Request.objects.count() == 1
+
+
+def test_a_reading_that_stopped_halfway_goes_on_when_somebody_looks(
+    old: Run, data: Path, published: list, django_capture_on_commit_callbacks: Callable
+) -> None:
+    path = point(data)
+    point_services.begin_inspection(path)  # and the message is lost
+    with django_capture_on_commit_callbacks(execute=True):
+        point_services.inspection_of(path)
+    published_before = list(published)
+    PointInspection.objects.update(moved_at=timezone.now() - timedelta(minutes=1))
+
+    with django_capture_on_commit_callbacks(execute=True):
+        point_services.inspection_of(path)
+        point_services.inspection_of(path)
+
+    assert published_before == []
+    assert published == [(tasks.inspect_point.name, PointInspection.objects.get().pk)]
+
+
+def test_what_was_read_just_now_is_not_read_again(
+    old: Run, data: Path, published: list, django_capture_on_commit_callbacks: Callable
+) -> None:
+    path = point(data)
+    read_through(path)
+
+    with django_capture_on_commit_callbacks(execute=True):
+        point_services.begin_inspection(path)
+    assert published == []
+    PointInspection.objects.update(ended_at=timezone.now() - timedelta(hours=1))
+    with django_capture_on_commit_callbacks(execute=True):
+        point_services.begin_inspection(path)
+
+    assert len(published) == 1
+    assert PointInspection.objects.get().files_read == 0
+
+
+def test_nothing_outside_the_storage_is_inspected(old: Run, tmp_path: Path) -> None:
+    with pytest.raises(Rejected, match="outside the configured storage"):
+        point_services.begin_inspection(str(tmp_path / "elsewhere"))
+    assert not PointInspection.objects.exists()
+
+
 def test_a_disposal_is_a_request_that_a_worker_carries_out(
     old: Run, data: Path, published: list, django_capture_on_commit_callbacks: Callable
 ) -> None:
@@ -314,6 +404,14 @@ def point(data: Path, *, home: str = NAME, **changes: object) -> str:
     path = str(root / home / "savepoints" / "savepoint-views-1-7")
     publish_views(FileSystemCheckpointStore([str(root)]), path, data, **changes)  # type: ignore[arg-type]
     return path
+
+
+def read_through(path: str) -> None:
+    """As a worker would, at once."""
+    point_services.begin_inspection(path)
+    row = PointInspection.objects.get(path=path)
+    while inspection.go_on(row.pk):
+        pass
 
 
 def allow_objects(objects: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> str:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
-from ftdash.jobs.models import Pipeline, Request, RequestKind
+from ftdash.jobs.models import Pipeline, PointInspection, Request, RequestKind
 from ftdash.jobs.projector import Projector
 from pipelines.domain.ids import Attempt, CheckpointId, RunId
 from pipelines.domain.setting_table import DEFINITIONS
@@ -21,6 +22,8 @@ from tests.web.journals import Story, new_run
 pytestmark = pytest.mark.usefixtures("site")
 
 FROM_HTMX = {"HTTP_HX_REQUEST": "true"}
+VERDICT = "/pipelines/flights/restore/verdict/"
+READING = "/pipelines/flights/restore/reading/"
 CONFIRMED = {"reason": "game day", "confirmation": "flights"}
 ON_A_RUNNING_ONE = {
     "checkpoint": (RequestKind.CHECKPOINT, {"reason": "before lunch"}),
@@ -150,6 +153,73 @@ def test_a_restore_offers_the_point_whose_button_was_pressed(admin: Client, site
     form = admin.get(address("restore"), {"path": path}).content.decode()
 
     assert re.search(rf'<option value="{re.escape(path)}" selected>savepoint 1 of run 1', form)
+
+
+def test_the_verdict_stands_above_the_button_of_a_restore(admin: Client, site: Path) -> None:
+    path = ended_with_a_point(site)
+
+    page = admin.get(address("restore"), {"path": path}).content.decode()
+
+    assert "It can be restored." in page
+    assert "0 files of 0 bytes are there, none of them truncated." in page
+    assert page.index("It can be restored.") < page.index('<button class="danger"')
+
+
+def test_the_dialog_asks_for_the_verdict_and_a_refusal_is_one_sentence(
+    admin: Client, site: Path
+) -> None:
+    path = ended_with_a_point(site)
+    form = admin.get(address("restore"), {"path": path}, **FROM_HTMX).content.decode()
+    asked = {"path": path, "parallelism": "2"}
+    possible = words(admin.get(VERDICT, asked, **FROM_HTMX).content.decode())
+    manifest = Path(path) / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes()[:-9])
+
+    refused = words(admin.get(VERDICT, asked, **FROM_HTMX).content.decode())
+
+    assert f'hx-get="{VERDICT}"' in form
+    assert "It can be restored." in possible
+    assert "It cannot be restored." in refused
+    assert f"{manifest} is truncated or altered" in unescape(refused)
+
+
+def test_the_reading_says_how_far_it_is_asks_again_and_turns_the_verdict(
+    admin: Client, site: Path
+) -> None:
+    path = ended_with_a_point(site)
+    admin.get(VERDICT, {"path": path})
+    PointInspection.objects.update(files_read=3, files=40, bytes_read=1_000_000, bytes=9_000_000)
+    under_way = admin.get(READING, {"path": path}).content.decode()
+    PointInspection.objects.update(ended_at=timezone.now())
+    whole = admin.get(READING, {"path": path}).content.decode()
+    PointInspection.objects.update(problem="a.arrow was altered.")
+
+    damaged = admin.get(READING, {"path": path}).content.decode()
+
+    assert "being read: 3 of 40 files, " in words(under_way)
+    assert 'hx-trigger="load delay:1s"' in under_way
+    assert "is as written" in words(whole)
+    assert "hx-trigger" not in whole
+    assert "a.arrow was altered. It cannot be restored." in words(damaged)
+
+
+def test_a_verdict_on_a_path_outside_the_storage_says_so_and_reads_nothing(
+    admin: Client, site: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    ended_with_a_point(site)
+    outside = str(tmp_path_factory.mktemp("outside"))
+
+    answer = words(admin.get(VERDICT, {"path": outside}).content.decode())
+
+    assert "outside the configured storage" in answer
+    assert not PointInspection.objects.exists()
+
+
+@pytest.mark.parametrize("part", ["verdict", "reading"])
+def test_only_who_may_restore_is_told_the_verdict(operator: Client, site: Path, part: str) -> None:
+    ended_with_a_point(site)
+
+    assert operator.get(reverse(part, args=["flights"])).status_code == 403
 
 
 def test_the_dialog_gets_the_form_alone_and_a_word_when_it_is_stored(admin: Client) -> None:

@@ -102,6 +102,20 @@ def test_every_file_is_read_and_a_damaged_one_is_named(
     assert file.name in verdict.refusals[0]
 
 
+@pytest.mark.parametrize(("damage", "is_seen"), [("missing", True), ("torn", True), ("one bit", False)])
+def test_without_reading_what_is_missing_or_truncated_is_still_seen(
+    tmp_path: Path, data: Path, damage: str, is_seen: bool
+) -> None:
+    point = savepoint_of_views(tmp_path, data)
+    file = sorted(point.glob("*.parquet"))[1]
+    harm(file, damage)
+
+    verdict = asked(point, data, reads_files=False)
+
+    assert verdict.is_possible is not is_seen
+    assert not is_seen or file.name in verdict.refusals[0]
+
+
 @pytest.mark.parametrize("damage", ["missing", "torn", "one bit"])
 def test_a_damaged_manifest_is_all_that_is_said(tmp_path: Path, data: Path, damage: str) -> None:
     point = savepoint_of_views(tmp_path, data)

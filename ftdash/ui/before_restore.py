@@ -1,0 +1,87 @@
+"""What stands above the button of a restore: whether it would work, and how far the point is read.
+
+Everything that can be told at once is told at once; reading the files is a worker's business, whose
+progress is asked for until it ends.
+"""
+
+from dataclasses import dataclass
+
+from django.contrib.auth.decorators import permission_required
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET
+
+from ftdash.jobs import point_services, queries
+from ftdash.jobs.answers import PipelinePage
+from ftdash.jobs.models import PointInspection
+from ftdash.jobs.point_services import Restore
+from ftdash.ui.forms import RestoreForm
+from pipelines.domain.errors import Rejected
+from pipelines.domain.preflight import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class LookedAt:
+    """`refusal`: nothing could be looked at, and why."""
+
+    path: str
+    verdict: Verdict | None = None
+    refusal: str = ""
+    inspection: PointInspection | None = None
+
+    @property
+    def is_possible(self) -> bool:
+        found = self.inspection.problem if self.inspection else ""
+        return self.verdict is not None and self.verdict.is_possible and not found
+
+
+@require_GET
+@never_cache
+@permission_required("jobs.operate", raise_exception=True)
+def verdict(request: HttpRequest, name: str) -> HttpResponse:
+    page = queries.pipeline_page(name)
+    if page is None:
+        raise Http404("There is no such pipeline.")
+    found = looked_at(page, RestoreForm(initial=request.GET.dict(), page=page))
+    return render(request, "actions/findings.html", {"page": page, "verdict": found})
+
+
+@require_GET
+@never_cache
+@permission_required("jobs.operate", raise_exception=True)
+def reading(request: HttpRequest, name: str) -> HttpResponse:
+    path = request.GET.get("path", "")
+    found = LookedAt(path, inspection=point_services.inspection_of(path))
+    return render(request, "actions/reading.html", {"page": {"name": name}, "verdict": found})
+
+
+def looked_at(page: PipelinePage, form: RestoreForm) -> LookedAt | None:
+    """None: there is no point to choose."""
+    asked = _asked(page, form)
+    if asked is None:
+        return None
+    try:
+        found = point_services.preflight(asked)
+        if found.is_possible:
+            point_services.begin_inspection(asked.path)
+    except Rejected as refusal:
+        return LookedAt(asked.path, refusal=str(refusal))
+    inspection = point_services.inspection_of(asked.path) if found.is_possible else None
+    return LookedAt(asked.path, found, inspection=inspection)
+
+
+def _asked(page: PipelinePage, form: RestoreForm) -> Restore | None:
+    """What the form holds now, or would hold if nothing were changed in it."""
+    choices = [path for path, _ in form.fields["path"].choices]  # type: ignore[attr-defined]
+    path = form["path"].value() or next(iter(choices), "")
+    if not path:
+        return None
+    parallelism = str(form["parallelism"].value())
+    return Restore(
+        pipeline=page.name,
+        path=path,
+        parallelism=int(parallelism) if parallelism.isdecimal() else page.parallelism,
+        allow_non_restored_state=form["allow_non_restored_state"].value() in (True, "on"),
+        reads_files=False,
+    )
