@@ -3,25 +3,29 @@
     FTDASH_HOME=DIR python -m tests.web.simulated_site [--history 40] [--period 1.0] [--seed 7]
 
 Fills the database of FTDASH_HOME with two people (admin, operator; the password of both is their
-name) and the history of one pipeline, then adds a sample and a checkpoint each period, folding
-them with the real projector. Prints `ready` when the history is there.
+name), the history of one pipeline and another one that has ended with two savepoints, the newer of
+them truncated. Then adds a sample and a checkpoint each period, folding them with the real
+projector, and reads points in the place of the worker. Prints `ready` when the history is there.
 """
 
 import argparse
 import os
 import random
 import time
+from pathlib import Path
 
 import django
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "ftdash.settings")
 django.setup()
 
+from django.conf import settings as project  # noqa: E402
 from django.contrib.auth.models import Permission, User  # noqa: E402
 from django.core.management import call_command  # noqa: E402
 from django.utils import timezone  # noqa: E402
 
-from ftdash.jobs.models import Run  # noqa: E402
+from ftdash.jobs import inspection  # noqa: E402
+from ftdash.jobs.models import Pipeline, PointInspection, Run  # noqa: E402
 from ftdash.jobs.projector import Projector  # noqa: E402
 from ftdash.metrics.models import Heartbeat, HeartbeatName  # noqa: E402
 from pipelines.domain.events import (  # noqa: E402
@@ -44,6 +48,8 @@ from pipelines.domain.failures import CheckpointFailureReason  # noqa: E402
 from pipelines.domain.ids import Attempt, CheckpointId, Uid, channel_id  # noqa: E402
 from pipelines.domain.phases import ChannelAlignment, SubtaskPhases  # noqa: E402
 from pipelines.domain.status import CheckpointKind, JobStatus  # noqa: E402
+from pipelines.storage.filesystem import FileSystemCheckpointStore  # noqa: E402
+from tests.unit.points.stored_views import FLOW, publish_views, write_events  # noqa: E402
 from tests.web.journals import Story, StoryClock, new_run  # noqa: E402
 
 INPUTS = {
@@ -255,6 +261,20 @@ def history(simulated: SimulatedRun, checkpoints: int) -> None:
     )
 
 
+def stopped_views() -> None:
+    data, jobs = write_events(project.FTDASH_HOME / "events"), Path(project.JOBS_ROOT)
+    run = new_run("views", settings={})
+    Pipeline.objects.filter(name="views").update(flow=FLOW, parameters={"data": str(data)})
+    story = Story(run).started()
+    for number in (1, 2):
+        path = jobs / "views" / "savepoints" / f"savepoint-{run.run_id}-{number}"
+        publish_views(FileSystemCheckpointStore([str(jobs)]), str(path), data)
+        story.completed(CheckpointKind.SAVEPOINT, path=str(path))
+    last = sorted(path.glob("*.parquet"))[-1]
+    last.write_bytes(last.read_bytes()[:-100])
+    story.ended()
+
+
 def live(simulated: SimulatedRun, projector: Projector, period_s: float) -> None:
     while True:
         simulated.clock.now_ms = max(time.time_ns() // 1_000_000, simulated.clock.now_ms)
@@ -266,6 +286,8 @@ def live(simulated: SimulatedRun, projector: Projector, period_s: float) -> None
 
 def beat(projector: Projector) -> None:
     projector.run_once()
+    for row in PointInspection.objects.filter(ended_at=None):
+        inspection.go_on(row.pk)
     seen = {"at": timezone.now(), "pid": os.getpid()}
     Heartbeat.objects.update_or_create(name=HeartbeatName.RECONCILE, defaults=seen)
 
@@ -281,6 +303,7 @@ def main() -> None:
     started_ms = time.time_ns() // 1_000_000 - given.history * 1_100
     simulated = SimulatedRun(new_run("flight_delays"), given.seed, started_ms)
     history(simulated, given.history)
+    stopped_views()
     projector = Projector()
     while projector.run_once():
         pass

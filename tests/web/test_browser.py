@@ -75,6 +75,28 @@ def test_a_refusal_stays_in_the_dialog_with_what_was_typed(page: Page) -> None:
     expect(page.locator("dialog #id_reason")).to_have_value("game day")
 
 
+def test_a_truncated_savepoint_is_refused_before_and_behind_the_button_and_a_whole_one_is_not(
+    page: Page, site: "Site"
+) -> None:
+    page.goto(site.address + "/pipelines/views/")
+    expect(page.locator("#freshness")).to_have_attribute("data-tone", "fresh", timeout=PATIENCE_MS)
+    page.locator("#region-points a.button", has_text="Restore").first.click()
+    verdict = page.locator("dialog #verdict")
+    expect(verdict).to_contain_text("It cannot be restored.", timeout=PATIENCE_MS)
+    expect(verdict.locator("[data-outcome=refused]")).to_contain_text("it was truncated.")
+
+    page.fill("dialog #id_reason", "game day")
+    page.fill("dialog #id_confirmation", "views")
+    page.click("dialog button[type=submit]")
+
+    refusal = page.locator("dialog .refusal")
+    expect(refusal).to_contain_text("into 'views': ", timeout=PATIENCE_MS)
+    expect(refusal).to_contain_text("it was truncated.")
+    page.select_option("dialog #id_path", index=1)
+    expect(verdict).to_contain_text("It can be restored.", timeout=PATIENCE_MS)
+    expect(verdict).to_contain_text("Every byte of them was read", timeout=PATIENCE_MS)
+
+
 def test_a_refresh_does_not_disturb_who_is_typing_or_reading(page: Page) -> None:
     open_dialog(page, "savepoint")
     page.locator("dialog #id_reason").press_sequentially("before", delay=250)
