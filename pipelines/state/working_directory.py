@@ -5,6 +5,7 @@ locked by its owner with flock(2), and a lock that can be taken shows that the o
 kernel drops the lock with the process, whatever ended it.
 """
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -49,6 +50,17 @@ def remove_abandoned(root: Path) -> None:
         except OSError:
             continue  # its owner lives
         else:
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
         finally:
             os.close(lock)
+
+
+def _remove(path: Path) -> None:
+    """The lock goes last: whoever dies halfway leaves what a later neighbour still recognises."""
+    with contextlib.suppress(OSError):  # another neighbour is at it too
+        for content in path.iterdir():
+            if content.is_dir():
+                shutil.rmtree(content, ignore_errors=True)
+            elif content.name != LOCK:
+                content.unlink(missing_ok=True)
+    shutil.rmtree(path, ignore_errors=True)

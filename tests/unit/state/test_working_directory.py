@@ -1,12 +1,15 @@
 """The directory of a process goes with it, however the process ended."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from pipelines.state.working_directory import WorkingDirectory
+import pytest
+
+from pipelines.state.working_directory import LOCK, PREFIX, WorkingDirectory, remove_abandoned
 
 OWNER = """
 import sys, time
@@ -54,3 +57,33 @@ def test_a_killed_owner_is_cleaned_up_after_by_the_next_and_a_living_one_is_left
     assert mine.path.is_dir()
     for directory in (mine, next_one):
         directory.close()
+
+
+def test_what_a_neighbour_had_half_removed_when_it_died_is_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    abandoned = tmp_path / f"{PREFIX}victim"
+    for name in ("db-1", "db-2"):
+        (abandoned / name).mkdir(parents=True)
+        (abandoned / name / "rows.sst").touch()
+    (abandoned / LOCK).touch()
+    remove = shutil.rmtree
+
+    def die_behind(path: Path, **options: bool) -> None:
+        remove(path, **options)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", die_behind)
+        for _ in range(2):
+            with pytest.raises(Killed):
+                remove_abandoned(tmp_path)
+    assert abandoned.exists()
+
+    remove_abandoned(tmp_path)
+
+    assert not abandoned.exists()
+
+
+class Killed(BaseException):
+    """The process is gone."""
