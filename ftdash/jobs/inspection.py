@@ -36,9 +36,7 @@ def go_on(inspection_key: int) -> bool:
         log.warning("%s cannot be inspected now: %s", row.path, error)
         return False
     now = timezone.now()
-    as_it_was = PointInspection.objects.filter(
-        pk=row.pk, ended_at=None, files_read=row.files_read
-    )
+    as_it_was = PointInspection.objects.filter(pk=row.pk, ended_at=None, files_read=row.files_read)
     is_ours = as_it_was.update(
         files_read=found.files_read,
         files=found.files,

@@ -172,7 +172,7 @@ class Request(models.Model):
 
 
 class PointInspection(models.Model):
-    """How far a worker has read a recovery point, byte for byte, for somebody who may restore it."""
+    """How far a worker has read a recovery point, byte for byte, for who may restore it."""
 
     path = models.TextField(unique=True)
     files_read = models.PositiveIntegerField(default=0)

@@ -35,7 +35,6 @@ from pipelines.domain.places import scheme_of
 from pipelines.domain.preflight import Verdict
 from pipelines.domain.status import ClaimMode
 
-
 FRESH_FOR = timedelta(minutes=10)
 """How long what an inspection has found is taken for what would be found now."""
 

@@ -2,8 +2,9 @@
 
 Builds the pipeline, reads the manifest, looks at every file, asks the sources, and starts nothing.
 Files are read, or, where somebody waits, only asked for their lengths: reading takes as long as
-there is state and can be had in steps (`points.inspection`). The verdict is for a person and for the service that restores; the driver holds the point against the
-same rules again when it starts, because time passes in between.
+there is state and can be had in steps (`points.inspection`). The verdict is for a person and for
+the service that restores; the driver holds the point against the same rules again when it starts,
+because time passes in between.
 """
 
 import statistics

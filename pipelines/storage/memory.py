@@ -24,7 +24,7 @@ from pipelines.storage.integrity import (
     problem_of_name,
 )
 from pipelines.storage.manifest_file import MANIFEST, missing, seal, unseal
-from pipelines.storage.state_file import decoded, encoded, file_name, problem_of_layout
+from pipelines.storage.state_file import decoded, encoded, file_name, has_layout, problem_of_layout
 from pipelines.storage.store import Damage, Publication, damages_of
 
 MAX_POINT_BYTES = 32 << 20
@@ -100,7 +100,7 @@ class MemoryCheckpointStore:
 
     def problem_of(self, location: str, file: FileHandle, *, reads: bool) -> str | None:
         problem = _problem_of(location, file)
-        if problem is not None or not reads or file.content is None:
+        if problem is not None or file.content is None or not (reads and has_layout(file.name)):
             return problem
         return problem_of_layout(file.name, pa.py_buffer(file.content))
 

@@ -17,6 +17,8 @@ from pipelines.storage.expansion import check_arrow, check_parquet
 
 ARROW = ".arrow"
 PARQUET = ".parquet"
+SCHEMA_OF_DATABASE = "-schema.arrow"
+"""How the file ends that lies beside a database (`state.database_increment`): a schema, no rows."""
 
 Piece = memoryview
 
@@ -56,7 +58,7 @@ def _writer(
 
 def has_layout(name: str) -> bool:
     """Whether a file of that name holds rows in a format of this module."""
-    return name.endswith((ARROW, PARQUET))
+    return name.endswith((ARROW, PARQUET)) and not name.endswith(SCHEMA_OF_DATABASE)
 
 
 def mapped(path: str) -> pa.Buffer:
@@ -67,14 +69,14 @@ def mapped(path: str) -> pa.Buffer:
 
 
 def problem_of_layout(name: str, content: pa.Buffer) -> str | None:
-    """Why whole files of rows cannot be taken as such, as a sentence; looks at headers only.
+    """Why a whole file of rows cannot be taken as such, as a sentence; looks at headers only.
 
     The digest says that a file is the one its manifest names, not who wrote the two of them.
     """
     try:
         if name.endswith(PARQUET):
             _open_parquet(name, content)
-        elif name.endswith(ARROW):
+        else:
             _open_arrow(name, content)
     except CorruptSnapshot as error:
         return str(error)

@@ -60,9 +60,7 @@ def damages_of(store: "CheckpointStore", location: str) -> list[Damage]:
         manifest = store.manifest(location)
     except CorruptSnapshot as error:
         return [Damage(MANIFEST, str(error))]
-    problems = (
-        (file, store.problem_of(location, file, reads=True)) for file in files_of(manifest)
-    )
+    problems = ((file, store.problem_of(location, file, reads=True)) for file in files_of(manifest))
     return [Damage(file.name, problem) for file, problem in problems if problem is not None]
 
 

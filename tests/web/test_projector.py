@@ -450,7 +450,7 @@ def rows_of(run: Run) -> dict[str, list[tuple[object, ...]]]:
     for app in FOLDED_APPS:
         for model in apps.get_app_config(app).get_models():
             owner = {"Run": "pk", "SubtaskPhase": "checkpoint__run"}.get(model.__name__, "run")
-            if model.__name__ in ("Pipeline", "Request", "Heartbeat"):
+            if model.__name__ in ("Pipeline", "Request", "PointInspection", "Heartbeat"):
                 continue
             columns = [f.attname for f in model._meta.fields if f.name not in unequal]
             rows = model._default_manager.filter(**{owner: run.pk}).order_by("pk")

@@ -102,7 +102,9 @@ def test_every_file_is_read_and_a_damaged_one_is_named(
     assert file.name in verdict.refusals[0]
 
 
-@pytest.mark.parametrize(("damage", "is_seen"), [("missing", True), ("torn", True), ("one bit", False)])
+@pytest.mark.parametrize(
+    ("damage", "is_seen"), [("missing", True), ("torn", True), ("one bit", False)]
+)
 def test_without_reading_what_is_missing_or_truncated_is_still_seen(
     tmp_path: Path, data: Path, damage: str, is_seen: bool
 ) -> None:
