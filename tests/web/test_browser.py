@@ -83,7 +83,7 @@ def test_a_truncated_savepoint_is_refused_before_and_behind_the_button_and_a_who
     page.locator("#region-points a.button", has_text="Restore").first.click()
     verdict = page.locator("dialog #verdict")
     expect(verdict).to_contain_text("It cannot be restored.", timeout=PATIENCE_MS)
-    expect(verdict.locator("[data-outcome=refused]")).to_contain_text("it was truncated.")
+    expect(verdict.locator("[data-outcome=refused]").first).to_contain_text("it was truncated.")
 
     page.fill("dialog #id_reason", "game day")
     page.fill("dialog #id_confirmation", "views")
