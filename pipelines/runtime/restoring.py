@@ -34,7 +34,7 @@ from pipelines.protocol.commit import Prepared
 from pipelines.runtime.in_flight import InFlightShare
 from pipelines.runtime.key_times import KeyTime
 from pipelines.state import stored_state
-from pipelines.state.backend import StoredDatabase
+from pipelines.state.increments import StoredDatabase
 from pipelines.storage.store import CheckpointStore
 
 

@@ -26,7 +26,8 @@ from pipelines.runtime.in_flight import InFlightRecords
 from pipelines.runtime.increment_files import IncrementUpload
 from pipelines.runtime.key_times import KeyTime
 from pipelines.runtime.restoring import StoredCommittables
-from pipelines.state.backend import FrozenState, StoredIncrement
+from pipelines.state.backend import FrozenState
+from pipelines.state.increments import StoredIncrement
 from pipelines.storage.manifest_file import files_of_subtask
 from pipelines.storage.memory import check_travels
 from pipelines.storage.store import CheckpointStore

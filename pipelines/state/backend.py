@@ -7,9 +7,8 @@ the frozen rows while the operator goes on writing. Nothing is ever unpickled.
 Source: Flink's `KeyedStateBackend` and `AsyncSnapshotStrategy`; the vectorised shape is ours.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -18,7 +17,7 @@ import pyarrow as pa
 
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.key_groups import KeyGroupRange
-from pipelines.domain.snapshots import FileHandle, StateFormat, StateHandle, StatePart
+from pipelines.state.increments import Increment, StoredDatabase
 
 KEY_GROUP_COLUMN = "__key_group"
 """Added to every snapshot batch: uint16, the key group of the row."""
@@ -151,43 +150,7 @@ class FrozenState:
     schema: pa.Schema
     rows: int
     batches: Iterator[pa.RecordBatch]  # none, if there is an increment instead
-    increment: "Increment | None" = None
-
-
-class IncrementFiles(Protocol):
-    """Where one state writes its increment; names are made unique from `label`."""
-
-    def write_rows(
-        self, label: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
-    ) -> FileHandle:
-        """A file of rows that later checkpoints may refer to."""
-        ...
-
-    def copy(self, label: str, path: Path, *, is_shared: bool) -> FileHandle:
-        """A file of the local disk, as it is."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class StoredIncrement:
-    format: StateFormat
-    file: FileHandle
-    parts: tuple[StatePart, ...]
-
-
-class Increment(Protocol):
-    """What one state has to write for a checkpoint; may be used once, from any thread."""
-
-    def write(self, files: IncrementFiles) -> StoredIncrement: ...
-
-
-@dataclass(frozen=True, slots=True)
-class StoredDatabase:
-    """One state of a snapshot whose files are a database. `fetch` copies one of them."""
-
-    handle: StateHandle
-    fetch: Callable[[FileHandle, Path], None]
-    is_own: bool  # of this run, so that its files may be referred to again
+    increment: Increment | None = None
 
 
 class StateBackend(Protocol):
@@ -221,7 +184,7 @@ class StateBackend(Protocol):
 
     def on_checkpoint_aborted(self, checkpoint_id: CheckpointId) -> None: ...
 
-    def adopt(self, database: "StoredDatabase") -> bool:
+    def adopt(self, database: StoredDatabase) -> bool:
         """Take the database of a snapshot over as it is, into a declared state that is empty.
 
         False: it does not fit as it is, and its rows are to be restored one by one.

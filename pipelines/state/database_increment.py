@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from pipelines.domain.errors import check
 from pipelines.domain.snapshots import FileHandle, StateFormat, StatePart
-from pipelines.state.backend import IncrementFiles, StoredIncrement
 from pipelines.state.flushes import Flush, Flushes
+from pipelines.state.increments import IncrementFiles, StoredIncrement
 from pipelines.state.sorted_files import SortedFiles
 
 SORTED_FILE = ".sst"

@@ -16,13 +16,7 @@ import pyarrow as pa
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.domain.snapshots import FileHandle, StateFormat, StatePart
-from pipelines.state.backend import (
-    FrozenState,
-    IncrementFiles,
-    Rows,
-    StoredIncrement,
-    TableDescriptor,
-)
+from pipelines.state.backend import FrozenState, Rows, TableDescriptor
 from pipelines.state.changed_rows import ChangedRows, Changes
 from pipelines.state.dirty_rows import Mask
 from pipelines.state.frozen_table import (
@@ -32,9 +26,10 @@ from pipelines.state.frozen_table import (
     increment_schema,
     snapshot_schema,
 )
-from pipelines.state.hashing import Hashes
 from pipelines.state.increment_log import IncrementLog
-from pipelines.state.table import HashKeys, HashMapTable
+from pipelines.state.increments import IncrementFiles, StoredIncrement
+from pipelines.state.key_rows import HashKeys
+from pipelines.state.table import HashMapTable
 
 DELTAS_MAX = 8
 """Files behind the base; a restore reads all of them."""
@@ -85,10 +80,9 @@ class IncrementalTable(HashMapTable):
         self._changed.mark(rows)
         super().delete(rows)
 
-    def _add(self, keys: pa.RecordBatch, hashes: Hashes) -> Rows:
-        rows = super()._add(keys, hashes)
+    def _on_added(self, rows: Rows) -> None:
         self._changed.mark(rows)
-        return rows
+        super()._on_added(rows)
 
     def freeze_increment(
         self, checkpoint_id: CheckpointId, confirmed_id: CheckpointId

@@ -20,15 +20,15 @@ from pipelines.state.backend import (
     BatchList,
     BatchListDescriptor,
     FrozenState,
-    StoredDatabase,
     Table,
     TableDescriptor,
 )
 from pipelines.state.declaring import check_batch_list, check_table
 from pipelines.state.evolution import evolved
 from pipelines.state.hashing import KeyGroups, key_hashes
+from pipelines.state.increments import StoredDatabase
+from pipelines.state.key_rows import HashKeys
 from pipelines.state.restoring import check_no_nulls, own_rows
-from pipelines.state.table import HashKeys
 
 
 class KeptTable(Table, Protocol):

@@ -8,6 +8,10 @@ from rocksdict import Cache
 
 BLOCK_CACHE_SHARE = 0.5
 
+ROOM_PER_BYTE = 4
+"""Memory that a byte of a row stands for: columns and index have room to grow, and a flush holds
+the changed rows a second time, encoded."""
+
 
 class SlotMemory:
     def __init__(self, total_bytes: int) -> None:
@@ -23,3 +27,7 @@ class SlotMemory:
     @property
     def bytes_per_state(self) -> int:
         return self._rows_bytes // max(1, self._states)
+
+    def share_of(self, row_bytes: int) -> float:
+        """What part of a state's rows of that size has room in memory; all from 1 on."""
+        return self.bytes_per_state / max(1, row_bytes * ROOM_PER_BYTE)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pipelines.domain.errors import check
 from pipelines.domain.ids import CheckpointId
-from pipelines.state.backend import BatchListDescriptor, FrozenState, Increment
+from pipelines.state.backend import BatchListDescriptor, FrozenState
 from pipelines.state.batch_entries import (
     Entry,
     decoded_batch,
@@ -31,9 +31,10 @@ from pipelines.state.database_increment import (
 from pipelines.state.flushes import CutReader, Flush, Flushes, SortedRows
 from pipelines.state.hashing import KeyGroups
 from pipelines.state.increment_log import IncrementLog
+from pipelines.state.increments import Increment
+from pipelines.state.key_rows import HashKeys
 from pipelines.state.memory_share import SlotMemory
 from pipelines.state.sorted_files import SortedFiles
-from pipelines.state.table import HashKeys
 
 Content = tuple[pa.RecordBatch, KeyGroups] | None
 """None: the entry is removed."""

@@ -15,7 +15,7 @@ from rocksdict import Cache
 from pipelines.domain.errors import CorruptSnapshot
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.domain.snapshots import FileHandle
-from pipelines.state.backend import KEY_GROUP_COLUMN, NAMESPACE_COLUMN, StoredDatabase
+from pipelines.state.backend import KEY_GROUP_COLUMN, NAMESPACE_COLUMN
 from pipelines.state.batch_entries import decoded_batch, decoded_namespace
 from pipelines.state.database_increment import (
     CURRENT,
@@ -25,6 +25,7 @@ from pipelines.state.database_increment import (
     SORTED_FILE,
     Reusable,
 )
+from pipelines.state.increments import StoredDatabase
 from pipelines.state.row_codec import RowCodec
 from pipelines.state.sorted_files import SortedFiles
 

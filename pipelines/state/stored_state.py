@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.domain.snapshots import FileHandle, StateFormat, StateHandle
-from pipelines.state.backend import StoredDatabase
 from pipelines.state.incremental_batch_list import merged_batches
 from pipelines.state.incremental_table import merged_rows
+from pipelines.state.increments import StoredDatabase
 from pipelines.state.stored_database import stored_rows
 
 Read = Callable[[FileHandle], Iterable[pa.RecordBatch]]

@@ -1,39 +1,23 @@
-"""One keyed table of the hashmap backend: an index from key to row, and a column per field.
+"""One keyed table of the hashmap backend: keys and their rows, and a column per field of the value.
 
-Owns the rows and the correspondence of keys to rows, also where two keys share a hash. Freezing
-is the columns' affair (`columns`), snapshots and restores are the backend's.
+Which row a key has is decided by `key_rows`; freezing is the columns' affair (`columns`), snapshots
+and restores are the backend's.
 
 Source: Flink's `CopyOnWriteStateMap` for the idea that a cut costs nothing until a write.
 """
 
 import threading
-from collections.abc import Callable, Hashable, Sequence
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipelines.domain.errors import check
 from pipelines.domain.key_groups import KeyGroupRange
-from pipelines.state.arrow_types import decoded
 from pipelines.state.backend import FrozenState, Rows, ScanPosition, TableDescriptor
-from pipelines.state.collisions import Collisions
-from pipelines.state.columns import Column
 from pipelines.state.frozen_table import FrozenTable, snapshot_schema
-from pipelines.state.hashing import (
-    Hashes,
-    KeyGroups,
-    is_bijective,
-    is_bytes_like,
-    key_groups,
-)
-from pipelines.state.key_columns import NumberKeys, key_column
-from pipelines.state.key_index import ABSENT, Distinct, KeyIndex
-from pipelines.state.row_numbers import RowNumbers
+from pipelines.state.hashing import KeyGroups
+from pipelines.state.key_rows import HashKeys, KeyRows
 from pipelines.state.value_columns import ValueColumn, value_column
-
-HashKeys = Callable[[pa.RecordBatch, Sequence[str]], Hashes]
 
 
 class HashMapTable:
@@ -51,24 +35,15 @@ class HashMapTable:
     ) -> None:
         lock = threading.Lock()
         self._descriptor = descriptor
-        self._own_groups = own_groups
-        self._max_parallelism = max_parallelism
-        self._hash_keys = hash_keys
-        self._key_types = [(f.name, f.type) for f in descriptor.key]
-        self._is_exact = is_bijective(descriptor.key)  # until the first null
-        self._numbers = RowNumbers()
-        self._index = KeyIndex()
-        self._collisions = Collisions()
-        self._hashes = Column(np.uint64, 0, lock)
-        self._groups = Column(np.uint16, 0, lock)
-        self._live = Column(np.bool_, False, lock)
-        self._keys = {f.name: key_column(f.type, lock) for f in descriptor.key}
+        self._keys = KeyRows(
+            descriptor, own_groups, max_parallelism, hash_keys, self._on_added, lock
+        )
         self._values = {
             f.name: value_column(f, descriptor.defaults[f.name], lock) for f in descriptor.value
         }
 
     def __len__(self) -> int:
-        return len(self._numbers)
+        return len(self._keys)
 
     @property
     def descriptor(self) -> TableDescriptor:
@@ -80,18 +55,16 @@ class HashMapTable:
 
     @property
     def state_bytes(self) -> int:
-        own = [self._hashes, self._groups, self._live]
-        width = sum(column.dtype.itemsize for column in own) + 8 * len(self._keys)
-        width += sum(column.row_bytes for column in self._values.values())
-        texts = sum(column.heap_bytes for column in self._keys.values())
-        texts += sum(column.heap_bytes for column in self._values.values())
+        values = self._values.values()
+        width = self._keys.row_bytes + sum(column.row_bytes for column in values)
+        texts = self._keys.heap_bytes + sum(column.heap_bytes for column in values)
         return len(self) * width + texts
 
     def rows_for(self, keys: pa.RecordBatch) -> Rows:
-        return self._look_up(keys, self._rows_for)
+        return self._keys.rows_for(keys)
 
     def find(self, keys: pa.RecordBatch) -> Rows:
-        return self._look_up(keys, self._find)
+        return self._keys.find(keys)
 
     def read(self, column: str, rows: Rows) -> npt.NDArray[np.generic]:
         return self._values[column].read(rows)
@@ -104,35 +77,26 @@ class HashMapTable:
 
     def write_arrow(self, column: str, rows: Rows, values: pa.Array) -> None:
         written = self._values[column]
-        written.tidy(self._live_mask)
+        written.tidy(self._keys.live_mask)
         written.write_arrow(rows, values)
 
     def delete(self, rows: Rows) -> None:
-        if not len(rows):
-            return
-        check(bool(self._live.read(rows).all()), "only live rows are deleted")
-        self._forget_hashes(rows)
-        self._live.write(rows, False)
-        self._numbers.release(rows)
+        self._keys.delete(rows)
 
     def select_at_most(self, key_column: str, bound: int) -> Rows:
-        column = self._keys[key_column]
-        check(isinstance(column, NumberKeys), "only numbers have a bound", column=key_column)
-        return cast(NumberKeys, column).select_at_most(bound, self._live_mask)
+        return self._keys.select_at_most(key_column, bound)
 
     def scan(self, after: ScanPosition | None, limit: int) -> tuple[Rows, ScanPosition | None]:
         first = after if isinstance(after, int) else 0
         end = first + limit
-        rows = first + np.flatnonzero(self._live_mask()[first:end])
-        return rows, end if end < self._numbers.length else None
+        rows = first + np.flatnonzero(self._keys.live_mask()[first:end])
+        return rows, end if end < self.length else None
 
     def keys(self, rows: Rows) -> pa.RecordBatch:
-        arrays = [column.get(rows) for column in self._keys.values()]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._descriptor.key)
+        return self._keys.keys(rows)
 
     def key_groups_of(self, keys: pa.RecordBatch) -> KeyGroups:
-        """Where the stream's key puts each row."""
-        return key_groups(self._group_hashes(keys), self._max_parallelism)
+        return self._keys.key_groups_of(keys)
 
     def freeze(self) -> FrozenState:
         frozen = self.freeze_rows()
@@ -142,20 +106,20 @@ class HashMapTable:
 
     def freeze_rows(self) -> FrozenTable:
         """The table as it is now, to be read once; takes a time independent of its length."""
-        length = self._numbers.length
+        length = self.length
         return FrozenTable(
             schema=snapshot_schema(self._descriptor),
             length=length,
-            live=self._live.freeze(length),
-            keys=[column.freeze(length) for column in self._keys.values()],
+            live=self._keys.live.freeze(length),
+            keys=self._keys.freeze(length),
             values=[column.freeze(length) for column in self._values.values()],
-            groups=self._groups.freeze(length),
+            groups=self._keys.groups.freeze(length),
         )
 
     @property
     def length(self) -> int:
         """All row numbers are below it."""
-        return self._numbers.length
+        return self._keys.length
 
     def reset(self, rows: Rows) -> None:
         """Give rows the defaults of their values again."""
@@ -163,127 +127,10 @@ class HashMapTable:
             column.reset(rows)
 
     def live_rows(self) -> Rows:
-        return np.flatnonzero(self._live_mask())
+        return np.flatnonzero(self._keys.live_mask())
 
-    def _look_up(self, keys: pa.RecordBatch, of: Callable[[pa.RecordBatch], Rows]) -> Rows:
-        """Each distinct text is looked up once."""
-        keys = decoded(keys)
-        given = [(f.name, f.type) for f in keys.schema]
-        check(given == self._key_types, "keys have the declared columns", keys=given)
-        if not keys.num_rows:
-            return np.empty(0, np.int64)
-        if len(given) > 1 or not is_bytes_like(given[0][1]):
-            return of(keys)
-        encoded = keys.column(0).dictionary_encode(null_encoding="encode")
-        distinct = pa.RecordBatch.from_arrays([encoded.dictionary], schema=self._descriptor.key)
-        rows: Rows = of(distinct)[encoded.indices.to_numpy()]
-        return rows
-
-    def _find(self, keys: pa.RecordBatch) -> Rows:
-        hashes = self._hash_keys(keys, self._descriptor.key.names)
-        rows = self._index.find(hashes)
-        if self._is_exact and not keys.column(0).null_count:
-            return rows
-        found = np.flatnonzero(rows != ABSENT)
-        picked = keys.take(pa.array(found))
-        strangers = found[~self._same(picked, rows[found])]
-        for at, key in zip(strangers.tolist(), self._identities(keys, strangers), strict=True):
-            row = self._collisions.row_of(int(hashes[at]), key)
-            rows[at] = ABSENT if row is None else row
-        return rows
-
-    def _rows_for(self, keys: pa.RecordBatch) -> Rows:
-        hashes = self._hash_keys(keys, self._descriptor.key.names)
-        if self._is_exact and keys.column(0).null_count:
-            self._is_exact = False  # some number has the hash of null
-        rows = self._index.find(hashes)
-        missing = np.flatnonzero(rows == ABSENT)
-        if len(missing):
-            rows[missing] = self._insert(keys, hashes, missing)
-        return rows if self._is_exact else self._separate(keys, hashes, rows)
-
-    def _insert(self, keys: pa.RecordBatch, hashes: Hashes, missing: Rows) -> Rows:
-        """Rows for the unseen hashes at `missing`, in which hashes may repeat."""
-        distinct = Distinct.of(hashes[missing])
-        rows = self._add(keys.take(pa.array(missing[distinct.first])), distinct.hashes)
-        self._index.insert(distinct.hashes, rows)
-        return rows.take(distinct.code)
-
-    def _add(self, keys: pa.RecordBatch, hashes: Hashes) -> Rows:
-        """Fresh rows for distinct keys."""
-        is_whole_key = self._descriptor.key_group_by == tuple(self._descriptor.key.names)
-        hashes_of_group = hashes if is_whole_key else self._group_hashes(keys)
-        groups = key_groups(hashes_of_group, self._max_parallelism)
-        self._check_own(groups)
-        for key in self._keys.values():
-            key.tidy(self._live_mask)
-        rows = self._numbers.allocate(len(hashes))
-        self._reserve(self._numbers.length)
-        self._hashes.write(rows, hashes)
-        self._groups.write(rows, groups)
-        self._live.write(rows, True)
-        for (name, _), array in zip(self._key_types, keys.columns, strict=True):
-            self._keys[name].put(rows, array)
+    def _on_added(self, rows: Rows) -> None:
+        """Rows for keys that are new."""
         for column in self._values.values():
-            column.reset(rows)
-        return rows
-
-    def _group_hashes(self, keys: pa.RecordBatch) -> Hashes:
-        return self._hash_keys(keys, self._descriptor.key_group_by)
-
-    def _separate(self, keys: pa.RecordBatch, hashes: Hashes, rows: Rows) -> Rows:
-        """Give keys that only share the hash of the row they found rows of their own."""
-        strangers = np.flatnonzero(~self._same(keys, rows))
-        for at, key in zip(strangers.tolist(), self._identities(keys, strangers), strict=True):
-            key_hash = int(hashes[at])
-            row = self._collisions.row_of(key_hash, key)
-            if row is None:
-                row = int(self._add(keys.slice(at, 1), hashes[at : at + 1])[0])
-                self._collisions.add(key_hash, key, row)
-            rows[at] = row
-        return rows
-
-    def _same(self, keys: pa.RecordBatch, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Whether each row holds the key, and not another one of the same hash."""
-        same = np.ones(len(rows), np.bool_)
-        for (name, _), array in zip(self._key_types, keys.columns, strict=True):
-            same &= self._keys[name].matches(rows, array)
-        return same
-
-    def _identities(self, keys: pa.RecordBatch, at: Rows) -> list[tuple[Hashable, ...]]:
-        if not len(at):
-            return []
-        chosen = keys.take(pa.array(at))
-        named = zip(self._key_types, chosen.columns, strict=True)
-        return list(zip(*(self._keys[n].identities(a) for (n, _), a in named), strict=True))
-
-    def _forget_hashes(self, rows: Rows) -> None:
-        """Take rows out of the index; a key that collided with one moves up into it."""
-        if len(self._collisions):
-            collided = self._collisions.holds(rows)
-            for row in rows[collided].tolist():
-                self._collisions.remove(row)
-            rows = rows[~collided]
-        hashes = self._hashes.read(rows).astype(np.uint64, copy=False)
-        successors = np.full(len(rows), ABSENT, np.int64)
-        if len(self._collisions):
-            successors[:] = [self._collisions.pop_successor(h) for h in hashes.tolist()]
-        has_successor = successors != ABSENT
-        self._index.replace(hashes[has_successor], successors[has_successor])
-        self._index.delete(hashes[~has_successor])
-
-    def _reserve(self, length: int) -> None:
-        for key in self._keys.values():
-            key.reserve(length)
-        for column in (self._hashes, self._groups, self._live):
-            column.reserve(length)
-        for value in self._values.values():
-            value.reserve(length)
-
-    def _live_mask(self) -> npt.NDArray[np.bool_]:
-        return self._live.values[: self._numbers.length].astype(np.bool_, copy=False)
-
-    def _check_own(self, groups: KeyGroups) -> None:
-        own = self._own_groups
-        holds = own.first <= int(groups.min()) and int(groups.max()) <= own.last
-        check(holds, "a key reaches the owner of its group", table=self._descriptor.name, own=own)
+            column.reserve(self.length)
+        self.reset(rows)

@@ -18,10 +18,10 @@ from pipelines.state.backend import (
     FrozenState,
     Rows,
     ScanPosition,
-    StoredDatabase,
     TableDescriptor,
 )
 from pipelines.state.hashing import key_groups, key_hashes
+from pipelines.state.increments import StoredDatabase
 
 Key = tuple[object, ...]
 

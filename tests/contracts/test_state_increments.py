@@ -23,12 +23,11 @@ from pipelines.state.backend import (
     BatchListDescriptor,
     FrozenState,
     StateBackend,
-    StoredDatabase,
-    StoredIncrement,
     Table,
     TableDescriptor,
 )
 from pipelines.state.hashmap import HashMapBackend
+from pipelines.state.increments import StoredDatabase, StoredIncrement
 from pipelines.state.stored_state import rows_of
 from tests.contracts.dict_state_backend import batch_of, tuples
 from tests.contracts.rocksdb_slots import AMPLE_BYTES, TINY_BYTES, rocksdb_backends, seeded

@@ -1,0 +1,49 @@
+"""The contract of increments: what one state writes for a checkpoint, and what comes back of it.
+
+Who builds on what is decided by `protocol.increments`; where files go, by the runtime.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from pipelines.domain.snapshots import FileHandle, StateFormat, StateHandle, StatePart
+
+
+class IncrementFiles(Protocol):
+    """Where one state writes its increment; names are made unique from `label`."""
+
+    def write_rows(
+        self, label: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+    ) -> FileHandle:
+        """A file of rows that later checkpoints may refer to."""
+        ...
+
+    def copy(self, label: str, path: Path, *, is_shared: bool) -> FileHandle:
+        """A file of the local disk, as it is."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoredIncrement:
+    format: StateFormat
+    file: FileHandle
+    parts: tuple[StatePart, ...]
+
+
+class Increment(Protocol):
+    """What one state has to write for a checkpoint; may be used once, from any thread."""
+
+    def write(self, files: IncrementFiles) -> StoredIncrement: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDatabase:
+    """One state of a snapshot whose files are a database. `fetch` copies one of them."""
+
+    handle: StateHandle
+    fetch: Callable[[FileHandle, Path], None]
+    is_own: bool  # of this run, so that its files may be referred to again

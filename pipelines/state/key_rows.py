@@ -1,0 +1,223 @@
+"""Which row of a table each key has, also where two keys share a hash.
+
+Owns the keys themselves, their hashes and key groups, and the numbers of the rows. What else a row
+holds is the table's affair, which is told of each fresh row.
+
+Source: none; Flink's `CopyOnWriteStateMap` chains entries of equal hash instead.
+"""
+
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipelines.domain.errors import check
+from pipelines.domain.key_groups import KeyGroupRange
+from pipelines.state.arrow_types import decoded
+from pipelines.state.backend import Rows, TableDescriptor
+from pipelines.state.collisions import Collisions
+from pipelines.state.columns import Column
+from pipelines.state.hashing import Hashes, KeyGroups, is_bijective, is_bytes_like, key_groups
+from pipelines.state.key_columns import FrozenArrays, NumberKeys, key_column
+from pipelines.state.key_index import ABSENT, Distinct, KeyIndex
+from pipelines.state.row_numbers import RowNumbers
+
+HashKeys = Callable[[pa.RecordBatch, Sequence[str]], Hashes]
+
+
+class KeyRows:
+    """Guarantee: one row per distinct key. Needs only keys of its own key groups."""
+
+    def __init__(
+        self,
+        descriptor: TableDescriptor,
+        own_groups: KeyGroupRange,
+        max_parallelism: int,
+        hash_keys: HashKeys,
+        on_added: Callable[[Rows], None],
+        lock: threading.Lock,
+    ) -> None:
+        self._descriptor = descriptor
+        self._own_groups = own_groups
+        self._max_parallelism = max_parallelism
+        self._hash_keys = hash_keys
+        self._on_added = on_added
+        self._types = [(f.name, f.type) for f in descriptor.key]
+        self._is_exact = is_bijective(descriptor.key)  # until the first null
+        self._numbers = RowNumbers()
+        self._index = KeyIndex()
+        self._collisions = Collisions()
+        self._hashes = Column(np.uint64, 0, lock)
+        self.groups = Column(np.uint16, 0, lock)
+        self.live = Column(np.bool_, False, lock)
+        self.columns = {f.name: key_column(f.type, lock) for f in descriptor.key}
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @property
+    def length(self) -> int:
+        """All row numbers are below it."""
+        return self._numbers.length
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes per row, texts aside."""
+        own = [self._hashes, self.groups, self.live]
+        return sum(column.dtype.itemsize for column in own) + 8 * len(self.columns)
+
+    @property
+    def heap_bytes(self) -> int:
+        return sum(column.heap_bytes for column in self.columns.values())
+
+    def rows_for(self, keys: pa.RecordBatch) -> Rows:
+        """The row of each key; unseen ones get fresh rows."""
+        return self._look_up(keys, self._rows_for)
+
+    def find(self, keys: pa.RecordBatch) -> Rows:
+        """The row of each key, ABSENT where there is none."""
+        return self._look_up(keys, self._find)
+
+    def delete(self, rows: Rows) -> None:
+        if not len(rows):
+            return
+        check(bool(self.live.read(rows).all()), "only live rows are deleted")
+        self._forget_hashes(rows)
+        self.live.write(rows, False)
+        self._numbers.release(rows)
+
+    def select_at_most(self, key_column: str, bound: int) -> Rows:
+        column = self.columns[key_column]
+        check(isinstance(column, NumberKeys), "only numbers have a bound", column=key_column)
+        return cast(NumberKeys, column).select_at_most(bound, self.live_mask)
+
+    def keys(self, rows: Rows) -> pa.RecordBatch:
+        arrays = [column.get(rows) for column in self.columns.values()]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._descriptor.key)
+
+    def key_groups_of(self, keys: pa.RecordBatch) -> KeyGroups:
+        """Where the stream's key puts each row."""
+        return key_groups(self._group_hashes(keys), self._max_parallelism)
+
+    def live_mask(self) -> npt.NDArray[np.bool_]:
+        return self.live.values[: self.length].astype(np.bool_, copy=False)
+
+    def freeze(self, length: int) -> list[FrozenArrays]:
+        return [column.freeze(length) for column in self.columns.values()]
+
+    def _look_up(self, keys: pa.RecordBatch, of: Callable[[pa.RecordBatch], Rows]) -> Rows:
+        """Each distinct text is looked up once."""
+        keys = decoded(keys)
+        given = [(f.name, f.type) for f in keys.schema]
+        check(given == self._types, "keys have the declared columns", keys=given)
+        if not keys.num_rows:
+            return np.empty(0, np.int64)
+        if len(given) > 1 or not is_bytes_like(given[0][1]):
+            return of(keys)
+        encoded = keys.column(0).dictionary_encode(null_encoding="encode")
+        distinct = pa.RecordBatch.from_arrays([encoded.dictionary], schema=self._descriptor.key)
+        rows: Rows = of(distinct)[encoded.indices.to_numpy()]
+        return rows
+
+    def _find(self, keys: pa.RecordBatch) -> Rows:
+        hashes = self._hash_keys(keys, self._descriptor.key.names)
+        rows = self._index.find(hashes)
+        if self._is_exact and not keys.column(0).null_count:
+            return rows
+        found = np.flatnonzero(rows != ABSENT)
+        picked = keys.take(pa.array(found))
+        strangers = found[~self._same(picked, rows[found])]
+        for at, key in zip(strangers.tolist(), self._identities(keys, strangers), strict=True):
+            row = self._collisions.row_of(int(hashes[at]), key)
+            rows[at] = ABSENT if row is None else row
+        return rows
+
+    def _rows_for(self, keys: pa.RecordBatch) -> Rows:
+        hashes = self._hash_keys(keys, self._descriptor.key.names)
+        if self._is_exact and keys.column(0).null_count:
+            self._is_exact = False  # some number has the hash of null
+        rows = self._index.find(hashes)
+        missing = np.flatnonzero(rows == ABSENT)
+        if len(missing):
+            rows[missing] = self._insert(keys, hashes, missing)
+        return rows if self._is_exact else self._separate(keys, hashes, rows)
+
+    def _insert(self, keys: pa.RecordBatch, hashes: Hashes, missing: Rows) -> Rows:
+        """Rows for the unseen hashes at `missing`, in which hashes may repeat."""
+        distinct = Distinct.of(hashes[missing])
+        rows = self._add(keys.take(pa.array(missing[distinct.first])), distinct.hashes)
+        self._index.insert(distinct.hashes, rows)
+        return rows.take(distinct.code)
+
+    def _add(self, keys: pa.RecordBatch, hashes: Hashes) -> Rows:
+        """Fresh rows for distinct keys."""
+        is_whole_key = self._descriptor.key_group_by == tuple(self._descriptor.key.names)
+        hashes_of_group = hashes if is_whole_key else self._group_hashes(keys)
+        groups = key_groups(hashes_of_group, self._max_parallelism)
+        self._check_own(groups)
+        for key in self.columns.values():
+            key.tidy(self.live_mask)
+        rows = self._numbers.allocate(len(hashes))
+        for key in self.columns.values():
+            key.reserve(self.length)
+        for column in (self._hashes, self.groups, self.live):
+            column.reserve(self.length)
+        self._hashes.write(rows, hashes)
+        self.groups.write(rows, groups)
+        self.live.write(rows, True)
+        for (name, _), array in zip(self._types, keys.columns, strict=True):
+            self.columns[name].put(rows, array)
+        self._on_added(rows)
+        return rows
+
+    def _group_hashes(self, keys: pa.RecordBatch) -> Hashes:
+        return self._hash_keys(keys, self._descriptor.key_group_by)
+
+    def _separate(self, keys: pa.RecordBatch, hashes: Hashes, rows: Rows) -> Rows:
+        """Give keys that only share the hash of the row they found rows of their own."""
+        strangers = np.flatnonzero(~self._same(keys, rows))
+        for at, key in zip(strangers.tolist(), self._identities(keys, strangers), strict=True):
+            key_hash = int(hashes[at])
+            row = self._collisions.row_of(key_hash, key)
+            if row is None:
+                row = int(self._add(keys.slice(at, 1), hashes[at : at + 1])[0])
+                self._collisions.add(key_hash, key, row)
+            rows[at] = row
+        return rows
+
+    def _same(self, keys: pa.RecordBatch, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Whether each row holds the key, and not another one of the same hash."""
+        same = np.ones(len(rows), np.bool_)
+        for (name, _), array in zip(self._types, keys.columns, strict=True):
+            same &= self.columns[name].matches(rows, array)
+        return same
+
+    def _identities(self, keys: pa.RecordBatch, at: Rows) -> list[tuple[Hashable, ...]]:
+        if not len(at):
+            return []
+        chosen = keys.take(pa.array(at))
+        named = zip(self._types, chosen.columns, strict=True)
+        return list(zip(*(self.columns[n].identities(a) for (n, _), a in named), strict=True))
+
+    def _forget_hashes(self, rows: Rows) -> None:
+        """Take rows out of the index; a key that collided with one moves up into it."""
+        if len(self._collisions):
+            collided = self._collisions.holds(rows)
+            for row in rows[collided].tolist():
+                self._collisions.remove(row)
+            rows = rows[~collided]
+        hashes = self._hashes.read(rows).astype(np.uint64, copy=False)
+        successors = np.full(len(rows), ABSENT, np.int64)
+        if len(self._collisions):
+            successors[:] = [self._collisions.pop_successor(h) for h in hashes.tolist()]
+        has_successor = successors != ABSENT
+        self._index.replace(hashes[has_successor], successors[has_successor])
+        self._index.delete(hashes[~has_successor])
+
+    def _check_own(self, groups: KeyGroups) -> None:
+        own = self._own_groups
+        holds = own.first <= int(groups.min()) and int(groups.max()) <= own.last
+        check(holds, "a key reaches the owner of its group", table=self._descriptor.name, own=own)

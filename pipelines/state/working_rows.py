@@ -1,0 +1,193 @@
+"""The rows of a RocksDB table that lie in memory, and what of them the database does not know yet.
+
+Owns what is known of each such row: whether its key is in the database, whether it was changed or
+deleted since the last cut, when it was last used. What lies on disk is its owner's affair.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipelines.domain.errors import check
+from pipelines.domain.key_groups import KeyGroupRange
+from pipelines.state.backend import NO_ROW, Rows, ScanPosition, TableDescriptor
+from pipelines.state.deleted_rows import DeletedRows
+from pipelines.state.dirty_rows import DirtyRows, Mask
+from pipelines.state.flushes import Flush
+from pipelines.state.frozen_table import FrozenTable
+from pipelines.state.hashing import KeyGroups
+from pipelines.state.key_rows import HashKeys
+from pipelines.state.recent_use import RecentUse
+from pipelines.state.table import HashMapTable
+
+ORIGIN = "__origin"
+"""Of a row: FRESH, STORED, the epoch in which its key was new, or minus one minus the epoch in
+which it was deleted. An epoch lasts from one cut to the next; the first is 1."""
+
+FRESH = 0  # just made; whether the database knows the key is to be found out
+STORED = -1  # the database knows the key, or will by the next flush
+
+Changed = tuple[pa.RecordBatch, Mask]
+"""Rows that have changed, and which of them are deleted."""
+
+
+class WorkingRows:
+    def __init__(
+        self,
+        descriptor: TableDescriptor,
+        own_groups: KeyGroupRange,
+        max_parallelism: int,
+        hash_keys: HashKeys,
+    ) -> None:
+        working = replace(
+            descriptor,
+            value=pa.schema([*descriptor.value, (ORIGIN, pa.int64())]),
+            defaults={**descriptor.defaults, ORIGIN: FRESH},
+        )
+        self._table = HashMapTable(working, own_groups, max_parallelism, hash_keys)
+        self._dirty = DirtyRows()
+        self._deleted = DeletedRows()
+        self._use = RecentUse()
+        self._epoch = 1
+
+    @property
+    def state_bytes(self) -> int:
+        return self._table.state_bytes
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """Of rows that the next flush takes to the database, about."""
+        row_bytes = max(1, self.state_bytes // max(1, len(self._table)))
+        return self._dirty.count() * row_bytes
+
+    def find(self, keys: pa.RecordBatch) -> tuple[Rows, Mask]:
+        """The row of each key that is live, else NO_ROW; and which keys memory knows, also as
+        deleted."""
+        rows = self._table.find(keys)
+        is_known = rows != NO_ROW
+        known = rows[is_known]
+        rows[is_known] = np.where(self._origins(known) >= STORED, known, NO_ROW)
+        return rows, is_known
+
+    def rows_for(self, keys: pa.RecordBatch) -> Rows:
+        """Rows of the keys, also of those that are deleted; unseen keys get fresh ones."""
+        return self._table.rows_for(keys)
+
+    def fresh_among(self, rows: Rows) -> Rows:
+        """Distinct rows of which is to be found out whether the database knows their keys."""
+        fresh = self._origins(rows) == FRESH
+        return np.unique(rows[fresh]) if fresh.any() else _NO_ROWS
+
+    def deleted_among(self, rows: Rows) -> Rows:
+        deleted = self._origins(rows) < STORED
+        return np.unique(rows[deleted]) if deleted.any() else _NO_ROWS
+
+    def live_among(self, rows: Rows) -> Rows:
+        return rows[self._origins(rows) >= STORED]
+
+    def add_new(self, rows: Rows) -> None:
+        """Fresh rows whose keys the database does not know."""
+        self._table.write(ORIGIN, rows, np.full(len(rows), self._epoch))
+        self._dirty.mark(rows)
+
+    def add_stored(self, rows: Rows, values: pa.RecordBatch) -> None:
+        """Fresh rows that hold what the database knows of them."""
+        for name in values.schema.names:
+            self._table.write_arrow(name, rows, values.column(name))
+        self._table.write(ORIGIN, rows, np.full(len(rows), STORED))
+
+    def revive(self, rows: Rows) -> None:
+        """Keys that come back after their rows were deleted, and before memory forgot them."""
+        self._table.reset(rows)
+        self._table.write(ORIGIN, rows, np.full(len(rows), STORED))
+        self._dirty.mark(rows)
+
+    def read(self, column: str, rows: Rows) -> npt.NDArray[np.generic]:
+        return self._table.read(column, rows)
+
+    def read_arrow(self, column: str, rows: Rows) -> pa.Array:
+        return self._table.read_arrow(column, rows)
+
+    def write(self, column: str, rows: Rows, values: npt.NDArray[np.generic]) -> None:
+        self._dirty.mark(rows)
+        self._table.write(column, rows, values)
+
+    def write_arrow(self, column: str, rows: Rows, values: pa.Array) -> None:
+        self._dirty.mark(rows)
+        self._table.write_arrow(column, rows, values)
+
+    def delete(self, rows: Rows) -> None:
+        origin = self._origins(rows)
+        check(bool((origin >= STORED).all()), "only live rows are deleted")
+        is_new = origin == self._epoch  # neither the database nor any cut has heard of it
+        self._dirty.clear(rows[is_new])
+        self._table.delete(rows[is_new])
+        known = rows[~is_new]
+        self._table.write(ORIGIN, known, np.full(len(known), STORED - self._epoch))
+        self._dirty.mark(known)
+        self._deleted.add(known)
+
+    def select_at_most(self, key_column: str, bound: int) -> Rows:
+        return self.live_among(self._table.select_at_most(key_column, bound))
+
+    def scan(self, after: ScanPosition | None, limit: int) -> tuple[Rows, ScanPosition | None]:
+        rows, position = self._table.scan(after, limit)
+        return self.live_among(rows), position
+
+    def keys(self, rows: Rows) -> pa.RecordBatch:
+        return self._table.keys(rows)
+
+    def key_groups_of(self, keys: pa.RecordBatch) -> KeyGroups:
+        return self._table.key_groups_of(keys)
+
+    def note_use(self, rows: Rows) -> None:
+        self._use.note(rows, self._table.length)
+
+    def settle(self) -> None:
+        """One more call of the operator is over; deletions that the database has taken over are
+        forgotten."""
+        self._use.tick()
+        self.forget_deleted()
+
+    def cut(self) -> Callable[[], Changed]:
+        """What has changed up to now; to be called once, on any thread. `on_cut` follows."""
+        frozen, dirty = self._table.freeze_rows(), self._dirty.take()
+        return lambda: _changed(frozen, dirty)
+
+    def on_cut(self, flush: Flush) -> None:
+        """`flush` will take what the last `cut` gave to the database."""
+        self._deleted.on_cut(flush, self._epoch)
+        self._epoch += 1
+
+    def forget_deleted(self) -> None:
+        """Rows whose deletion the database has taken over leave the memory."""
+        for epoch, rows in self._deleted.taken_over():
+            # A key may have come back meanwhile, and may even be deleted again.
+            still = self._origins(rows) == STORED - epoch
+            self._table.delete(rows[still])
+
+    def least_used(self, share_kept: float) -> Rows:
+        """The rows that leave the memory if only that share of them may stay."""
+        rows = self._table.live_rows()
+        self.note_use(_NO_ROWS)
+        return self._use.oldest(rows, len(rows) - int(len(rows) * share_kept))
+
+    def evict(self, rows: Rows) -> None:
+        """Forget rows that the database holds as they are."""
+        self._table.delete(rows)
+
+    def _origins(self, rows: Rows) -> Rows:
+        return self._table.read(ORIGIN, rows).astype(np.int64, copy=False)
+
+
+_NO_ROWS: Rows = np.empty(0, np.int64)
+
+
+def _changed(frozen: FrozenTable, dirty: Mask) -> Changed:
+    batches = frozen.batches(dirty)
+    rows = pa.Table.from_batches(batches, frozen.schema).combine_chunks().to_batches()
+    changed = rows[0] if rows else pa.RecordBatch.from_pylist([], schema=frozen.schema)
+    return changed, changed.column(ORIGIN).to_numpy() < STORED
