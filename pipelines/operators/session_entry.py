@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from pipelines.operators.columns import Longs
 from pipelines.operators.keyed_time import KeyedTime
-from pipelines.operators.lateness import with_time, without_late
+from pipelines.operators.lateness import LATE, with_time, without_late
 from pipelines.operators.operator import OperatorContext
 from pipelines.operators.session_state import SessionState
 
@@ -19,6 +19,7 @@ class SessionEntry:
     context: OperatorContext
     time: KeyedTime
     lateness_ms: int = 0
+    side: str = LATE  # output of the rows that are late
 
     def admit(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Longs]:
         """The rows that are in time, and the event time of each.
@@ -31,4 +32,4 @@ class SessionEntry:
         if is_late.any():
             suspects = rows.filter(pa.array(is_late))
             is_late[is_late] = ~self.sessions.touches_open(suspects, times[is_late])
-        return without_late(self.context, rows, times, is_late)
+        return without_late(self.context, rows, times, is_late, self.side)

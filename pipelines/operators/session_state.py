@@ -29,6 +29,7 @@ LAST = Accumulator("__last", pa.int64(), Combine.MAX)
 _EMITTED = "__emitted"
 
 Flags = npt.NDArray[np.bool_]
+_NO_ROWS: Longs = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,12 @@ class Sessions:
 
     def changed(self) -> "Sessions":
         return self if self.is_changed.all() else self.where(self.is_changed)
+
+    def of_rows(self, rows: pa.RecordBatch, times_ms: Longs) -> Longs:
+        """The position of the session that holds each row, NO_RUN where none of these does."""
+        codes = _common_codes(self.keys, rows)
+        runs = Runs(_NO_ROWS, codes[: len(self)], self.first_ms, self.last_ms, _NO_ROWS)
+        return run_at(runs, codes[len(self) :], times_ms, 0)
 
     def where(self, chosen: Flags) -> "Sessions":
         return Sessions(
@@ -90,9 +97,7 @@ class SessionState:
     def touches_open(self, rows: pa.RecordBatch, times_ms: Longs) -> Flags:
         """Whether each row would grow a session that is not closed yet."""
         panes = self._panes.select_at_most(PANE, MAX_WATERMARK_MS)
-        names = self._aggregation.key_names
-        both = pa.concat_batches([self._panes.keys(panes).select(names), rows.select(names)])
-        codes = group(both, names).index
+        codes = _common_codes(self._panes.keys(panes).select(self._aggregation.key_names), rows)
         runs = self._runs(panes, codes[: len(panes)])
         touched = run_at(runs, codes[len(panes) :], times_ms, self._gap_ms)
         return np.asarray(touched != NO_RUN)
@@ -183,6 +188,13 @@ class SessionState:
             value=pa.schema(values),
             defaults=defaults,
         )
+
+
+def _common_codes(keys: pa.RecordBatch, rows: pa.RecordBatch) -> Longs:
+    """A number per key, equal for equal ones: first of `keys`, then of the keys of `rows`."""
+    columns = [rows.column(name) for name in keys.schema.names]
+    of_rows = pa.RecordBatch.from_arrays(columns, schema=keys.schema)
+    return group(pa.concat_batches([keys, of_rows]), keys.schema.names).index
 
 
 def _as_groups(runs: Runs) -> Groups:

@@ -20,18 +20,10 @@ import pyarrow as pa
 from pipelines.operators.accumulators import Values
 from pipelines.operators.aggregates import Aggregate
 from pipelines.operators.aggregation import Aggregation, check_distinct
-from pipelines.operators.columns import (
-    Longs,
-    check_event_time,
-    in_slices,
-    longs,
-    timestamps,
-)
+from pipelines.operators.aligned_operator import AlignedOperator
+from pipelines.operators.columns import Longs, check_event_time, in_slices, longs, timestamps
 from pipelines.operators.grouping import group
-from pipelines.operators.keyed_time import KeyedTime
-from pipelines.operators.lateness import LATE, WindowEntry
-from pipelines.operators.operator import Operator, OperatorContext
-from pipelines.operators.side_output import SideOutput
+from pipelines.operators.operator import OperatorContext
 from pipelines.operators.window_columns import (
     BOUNDS,
     WINDOW_START,
@@ -46,7 +38,7 @@ from pipelines.state.backend import Rows, TableDescriptor
 _EMITTED = "__emitted"
 
 
-class WindowAggregate(Operator):
+class WindowAggregate(AlignedOperator):
     """Emits keys, `window_start`, aggregates; by window, then by key.
 
     Windows that are no tumbling ones may overlap: then `window_end` and `window_time` follow.
@@ -60,11 +52,8 @@ class WindowAggregate(Operator):
         aggregates: Mapping[str, Aggregate],
         lateness_ms: int = 0,
     ) -> None:
-        self._keys = keys
-        self._time_column = time_column
-        self._windows = windows
+        super().__init__(keys, time_column, windows, lateness_ms)
         self._aggregates = dict(aggregates)
-        self._lateness_ms = lateness_ms
 
     def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
         schema = self._bind(inputs[0]).output_schema
@@ -74,20 +63,10 @@ class WindowAggregate(Operator):
         without_start = schema.remove(schema.get_field_index(WINDOW_START))
         return bounded_schema(without_start, len(self._keys))
 
-    def side_outputs(self, inputs: list[pa.Schema]) -> dict[str, SideOutput]:
-        return {LATE: SideOutput(inputs[0], self._time_column)}
-
     def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
         super().open(context, inputs)
         self._aggregation = self._bind(inputs[0])
         self._open_windows = context.state.table(self._descriptor())
-        self._entry = WindowEntry(
-            self._windows,
-            self._time_column,
-            context,
-            KeyedTime(context, self._keys),
-            self._lateness_ms,
-        )
 
     def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
         in_time, times = self._entry.admit(batch)

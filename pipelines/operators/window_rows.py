@@ -6,23 +6,19 @@ lateness, rows that come after their window was due call the function again with
 Source: Flink's `WindowOperator` with a `ProcessWindowFunction`.
 """
 
-from collections.abc import Iterable
-
 import numpy as np
 import pyarrow as pa
 
-from pipelines.operators.columns import Longs, by_value, check_event_time, field_of
+from pipelines.operators.aligned_operator import AlignedOperator
+from pipelines.operators.columns import Longs, by_value
 from pipelines.operators.grouping import group
-from pipelines.operators.keyed_time import KeyedTime
-from pipelines.operators.lateness import LATE, WindowEntry
-from pipelines.operators.operator import Operator, OperatorContext
-from pipelines.operators.row_lists import row_list
-from pipelines.operators.side_output import SideOutput
+from pipelines.operators.operator import OperatorContext
+from pipelines.operators.pane_rows import PaneRows, Panes
 from pipelines.operators.window_function import WindowCalls, WindowFunction
 from pipelines.operators.windows import AlignedWindows
 
 
-class WindowRows(Operator):
+class WindowRows(AlignedOperator):
     def __init__(
         self,
         keys: tuple[str, ...],
@@ -32,48 +28,29 @@ class WindowRows(Operator):
         schema: pa.Schema,
         lateness_ms: int = 0,
     ) -> None:
-        self._keys = keys
-        self._time_column = time_column
-        self._windows = windows
+        super().__init__(keys, time_column, windows, lateness_ms)
         self._function = function
         self._schema = schema
-        self._lateness_ms = lateness_ms
 
     def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
-        check_event_time(inputs[0], self._time_column)
-        for key in self._keys:
-            field_of(inputs[0], key)
+        self._check_input(inputs[0])
         return self._schema
-
-    def side_outputs(self, inputs: list[pa.Schema]) -> dict[str, SideOutput]:
-        return {LATE: SideOutput(inputs[0], self._time_column)}
 
     def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
         super().open(context, inputs)
-        self._rows = context.state.batch_list(
-            row_list("rows", inputs[0], self._keys, self._time_column)
-        )
+        self._rows = PaneRows(context.state, "rows", inputs[0], self._keys, self._time_column)
         self._calls = WindowCalls(self._function, self._schema, self._keys, context)
-        self._entry = WindowEntry(
-            self._windows,
-            self._time_column,
-            context,
-            KeyedTime(context, self._keys),
-            self._lateness_ms,
-        )
 
     def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
         in_time, times = self._entry.admit(batch)
-        for pane, rows in by_value(in_time, self._windows.panes(times)):
-            self._rows.append(pane, rows)
+        self._rows.add(in_time, self._windows.panes(times))
         if self._lateness_ms and in_time.num_rows:
             self._call_again(in_time, times)
 
     def on_watermark(self, timestamp_ms: int) -> None:
         called = self._newest_due()
         self._entry.time.advance(timestamp_ms)
-        held = self._rows.namespaces_at_most(self._newest_pane())
-        _, starts = self._windows.assign(np.array(held, np.int64))
+        _, starts = self._windows.assign(self._rows.held(self._newest_pane()))
         is_due = (starts > called) & (starts <= self._newest_due())
         is_closed = starts <= self._entry.newest_closed
         if is_due.any() or is_closed.any():
@@ -86,14 +63,14 @@ class WindowRows(Operator):
         is_due = self._entry.is_due(starts, of_windows) & self._entry.is_open(starts, of_windows)
         if not is_due.any():
             return
-        panes = self._take(int(starts[is_due].max()) + self._windows.size_ms)
+        panes = self._rows.take(int(starts[is_due].max()) + self._windows.size_ms)
         touched = of_windows.select(list(self._keys)).filter(pa.array(is_due))
         for start, keys in by_value(touched, starts[is_due]):
             self._call(start, _of_keys(self._of_window(panes, start), keys))
         self._put_back(panes)
 
     def _call_for(self, windows: list[int]) -> None:
-        panes = self._take(self._newest_pane())
+        panes = self._rows.take(self._newest_pane())
         for start in windows:
             self._call(start, self._not_called(start, self._of_window(panes, start)))
         self._put_back(panes)
@@ -114,25 +91,16 @@ class WindowRows(Operator):
         """Panes up to this one may belong to a window that is due."""
         return self._newest_due() + self._windows.size_ms - 1
 
-    def _take(self, newest: int) -> dict[int, list[pa.RecordBatch]]:
-        panes = self._rows.namespaces_at_most(newest)
-        return {pane: self._rows.pop(pane) for pane in panes}
-
-    def _put_back(self, panes: dict[int, list[pa.RecordBatch]]) -> None:
+    def _put_back(self, panes: Panes) -> None:
         """What belongs to a window that is not closed yet."""
         newest = self._windows.newest_starts(np.array(list(panes), np.int64)).tolist()
-        for (pane, batches), newest_start in zip(panes.items(), newest, strict=True):
-            if newest_start > self._entry.newest_closed:
-                for batch in batches:
-                    self._rows.append(pane, batch)
+        is_open = [newest_start > self._entry.newest_closed for newest_start in newest]
+        held = zip(panes.items(), is_open, strict=True)
+        self._rows.put_back({pane: batches for (pane, batches), stays in held if stays})
 
-    def _of_window(self, panes: dict[int, list[pa.RecordBatch]], start: int) -> pa.RecordBatch:
+    def _of_window(self, panes: Panes, start: int) -> pa.RecordBatch:
         within = range(start, start + self._windows.size_ms)
-        return pa.concat_batches(_flat(batches for p, batches in panes.items() if p in within))
-
-
-def _flat(lists: Iterable[list[pa.RecordBatch]]) -> list[pa.RecordBatch]:
-    return [batch for batches in lists for batch in batches]
+        return self._rows.joined(batches for p, batches in panes.items() if p in within)
 
 
 def _of_keys(rows: pa.RecordBatch, keys: pa.RecordBatch) -> pa.RecordBatch:

@@ -86,6 +86,10 @@ class SessionWindows:
 
     gap_ms: int
 
+    @property
+    def is_tumbling(self) -> bool:
+        return False
+
 
 Windows: TypeAlias = AlignedWindows | SessionWindows
 

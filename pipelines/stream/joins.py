@@ -3,13 +3,14 @@
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Uid
 from pipelines.operators.interval_join import JOIN_TIME, Interval, IntervalJoin
 from pipelines.operators.joined_columns import JoinKind
+from pipelines.operators.session_join import SessionJoin
 from pipelines.operators.stream_join import StreamJoin
 from pipelines.operators.window_columns import WINDOW_TIME
-from pipelines.operators.window_join import WindowJoin, has_bounds
+from pipelines.operators.window_join import WindowJoin
+from pipelines.operators.windowed_join import WindowedJoin, has_bounds
 from pipelines.operators.windows import SessionWindows, Windows
 from pipelines.stream.windowed import event_time_of
 
@@ -28,12 +29,8 @@ def join_in_windows(
     kind: JoinKind,
     uid: str,
 ) -> "Stream":
-    if isinstance(windows, SessionWindows):
-        raise Rejected(
-            f"{uid!r} cannot join within sessions; take tumbling or sliding windows or an interval."
-        )
     times = (event_time_of(left), event_time_of(right))
-    node = _add(left, right, on, lambda: WindowJoin(on, times, windows, kind), uid)
+    node = _add(left, right, on, lambda: _within(on, times, windows, kind), uid)
     return left.derived(node, WINDOW_TIME if has_bounds(windows, kind) else times[0])
 
 
@@ -59,6 +56,14 @@ def join_for_ever(
 ) -> "Stream":
     ttl_ms = None if ttl is None else ttl // timedelta(milliseconds=1)
     return left.derived(_add(left, right, on, lambda: StreamJoin(on, kind, ttl_ms), uid), None)
+
+
+def _within(
+    on: tuple[str, ...], times: tuple[str, str], windows: Windows, kind: JoinKind
+) -> WindowedJoin:
+    if isinstance(windows, SessionWindows):
+        return SessionJoin(on, times, windows, kind)
+    return WindowJoin(on, times, windows, kind)
 
 
 def _add(

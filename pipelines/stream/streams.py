@@ -121,7 +121,8 @@ class Stream:
     ) -> "Stream":
         """Join on equal columns; `how` is inner, left, right or full; every pair counts.
 
-        With a window, rows of one window of event time meet, and outer joins only add rows.
+        With a window, rows of one window of event time meet, and outer joins only add rows; a
+        session is made by the rows of both sides together.
         Without one, both sides are kept for ever, and an outer join takes back what it gave out
         alone: its column `row_kind` is then `+I` or `-D`, as in Flink. With a `ttl` an inner join
         forgets each row so long after it came.

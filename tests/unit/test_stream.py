@@ -317,10 +317,6 @@ def test_a_pipeline_guarantees_no_more_than_its_weakest_sink(
             "'p' processes two streams",
         ),
         (
-            lambda s: s.join(s, on=["key"], window=session(minutes=5), uid="j"),
-            "'j' cannot join within sessions",
-        ),
-        (
             lambda s: s.join(s, on=["key"], window=HOURLY, ttl=timedelta(1), uid="j"),
             "'j' joins within windows, which end by themselves",
         ),

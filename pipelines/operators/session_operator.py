@@ -1,0 +1,77 @@
+"""The steps of every operator over sessions of one input: admit, note the extent, give out.
+
+State: the extents of the sessions (`session_state`). What a session holds besides, and what it
+gives out, is decided by those that are built on it.
+
+With an allowed lateness a session stays for that long after it was due: rows that come meanwhile
+and grow it, or join it with another, give it out again, whole and with its new bounds; nothing
+takes back what was given out before. A row is late when it would be a closed session of its own
+and grows no open one.
+
+Source: Flink's `WindowOperator` with merging windows.
+"""
+
+from abc import abstractmethod
+
+import pyarrow as pa
+
+from pipelines.operators.accumulators import Values
+from pipelines.operators.aggregation import Aggregation
+from pipelines.operators.columns import Longs
+from pipelines.operators.keyed_time import KeyedTime
+from pipelines.operators.operator import OperatorContext
+from pipelines.operators.session_entry import SessionEntry
+from pipelines.operators.session_state import Sessions, SessionState
+from pipelines.operators.window_operator import WindowOperator
+from pipelines.operators.windows import SessionWindows
+
+
+class SessionOperator(WindowOperator):
+    def __init__(
+        self, keys: tuple[str, ...], time_column: str, windows: SessionWindows, lateness_ms: int
+    ) -> None:
+        super().__init__(keys, time_column, lateness_ms)
+        self._gap_ms = windows.gap_ms
+
+    def open(self, context: OperatorContext, inputs: list[pa.Schema]) -> None:
+        super().open(context, inputs)
+        self._sessions = SessionState(
+            self._accumulated(inputs[0]), context.state, self._gap_ms, self._lateness_ms
+        )
+        self._entry = SessionEntry(
+            self._sessions,
+            self._time_column,
+            self._gap_ms,
+            context,
+            KeyedTime(context, self._keys),
+            self._lateness_ms,
+        )
+
+    def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
+        in_time, times = self._entry.admit(batch)
+        if in_time.num_rows == 0:
+            return
+        self._sessions.add(in_time, times, self._take_in(in_time, times))
+        if self._lateness_ms:
+            self._give_out_due()
+
+    def on_watermark(self, timestamp_ms: int) -> None:
+        self._entry.time.advance(timestamp_ms)
+        self._give_out_due()
+
+    @abstractmethod
+    def _accumulated(self, schema: pa.Schema) -> Aggregation:
+        """What is kept per session beside its extent, by key."""
+
+    @abstractmethod
+    def _take_in(self, rows: pa.RecordBatch, times_ms: Longs) -> list[Values]:
+        """Keep rows that are in time; returns their accumulators."""
+
+    @abstractmethod
+    def _give_out(self, due: Sessions) -> None:
+        """Sessions that are due: changed ones are emitted, closed ones will not come again."""
+
+    def _give_out_due(self) -> None:
+        due = self._sessions.take_due(self._entry.time)
+        if due is not None and len(due):
+            self._give_out(due)
