@@ -32,6 +32,9 @@ from tests.driven_run import StartedRun
 
 FLOWS["numbers"] = "tests.processes.numbers"
 FLOWS["relay"] = "tests.processes.relay"
+FLOWS["scripted"] = "tests.processes.scripted"
+FLOWS["diamond"] = "tests.processes.diamond"
+FLOWS["silent"] = "tests.processes.silent"
 FLOWS["numbers_again"] = "tests.processes.numbers"  # another pipeline of the same uids
 FLOWS["timed"] = "tests.processes.timed"
 FLOWS["event_times"] = "tests.processes.event_times"

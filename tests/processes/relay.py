@@ -1,7 +1,7 @@
 """A flow whose output tells every record that was lost or came twice: numbers in, numbers out.
 
-One half of the splits is read slowly, so that barriers arrive far apart; the reader behind the
-exchange is slow, too, so that records queue up in front of it.
+Every second split is read slowly, so that barriers arrive far apart; the reader behind the exchange
+is slow, too, so that records queue up in front of it.
 """
 
 import time
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.connectors.files import ExactlyOnceFiles
-from pipelines.domain.graph import Connection
+from pipelines.domain.graph import Connection, EdgeKind
 from pipelines.flows.registry import Flow, Parameter
 from pipelines.operators.batch_function import BatchFunction
 from pipelines.stream import Environment, Pipeline
@@ -51,8 +51,12 @@ def assemble(parameters: Mapping[str, str]) -> Pipeline:
     lag_s, whole_splits = float(parameters["lag_ms"]) / 1000, parameters["whole_splits"] == "yes"
     source = LaggingNumbers(int(parameters["total"]), lag_s, whole_splits)
     numbers = env.source(source, uid="numbers")
-    keyed = Connection(numbers.node, ("key",))
-    node = env.add_operator("relay", lambda: BatchFunction(relay, SCHEMA), (keyed,))
+    edges = {
+        "key": Connection(numbers.node, ("key",)),
+        "rebalance": Connection(numbers.node, unkeyed=EdgeKind.REBALANCE),
+    }
+    edge = edges[parameters["edge"]]
+    node = env.add_operator("relay", lambda: BatchFunction(relay, SCHEMA), (edge,))
     output = ExactlyOnceFiles(Path(parameters["output"]), pipeline="relay")
     Stream(env, node, "at").sink(output, uid="files")
     return env.build()
@@ -82,6 +86,7 @@ FLOW = Flow(
         Parameter("total", "6000", "how many numbers there are"),
         Parameter("slow_ms", "2", "how long the reader takes for a batch"),
         Parameter("whole_splits", "no", "yes: a batch is a split of 1000 numbers"),
+        Parameter("edge", "key", "how the reader gets its records: key or rebalance"),
         Parameter("lag_ms", "0", "how long a batch of every second split takes to read"),
     ),
     assemble=assemble,

@@ -1,149 +1,256 @@
-"""The modes, told apart by what a crash leaves: the same input, the same kill, other counts."""
+"""The modes, told apart by what a crash leaves: the same input, the same kill, other counts.
+
+Everything happens in an order that the test dictates: the slow split's barrier comes when the test
+says so, long after the fast split's one, and behind that barrier a hundred records wait.
+"""
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from pipelines.bus.inbox import submit
-from pipelines.domain.commands import StopWithSavepoint
-from pipelines.domain.events import FailureOccurred, SubtaskAcknowledged
+from pipelines.domain.commands import ChangeSettings, TriggerCheckpoint
+from pipelines.domain.events import CheckpointTriggered, FailureOccurred, SubtaskAcknowledged
 from pipelines.domain.ids import RequestId
+from pipelines.domain.phases import ChannelAlignment, SubtaskPhases
 from pipelines.domain.status import JobStatus
 from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run
-from tests.processes.numbers import committed
+from tests.processes.numbers import KEYS
 from tests.processes.relay import Balance, balance
+from tests.processes.scripted import (
+    BEFORE,
+    BEHIND,
+    BEHIND_IS_SENT,
+    FAST,
+    FAST_WAITS,
+    GO_ON,
+    LAST,
+    READ_SLOW,
+    RELAY,
+    SEEN,
+    SEND_BEHIND,
+    SLOW,
+    SLOW_WAITS,
+    SPLIT,
+)
 
 pytestmark = pytest.mark.slow
 
-STEP_S = 30.0
-TOTAL = 6_000
-SKEWED = {"lag_ms": "80", "slow_ms": "0"}
-RELAY = {"pipeline": "relay"}
-SOONER = {"execution.checkpointing.interval": "100 ms"}
-UNALIGNED = {**SOONER, "execution.checkpointing.unaligned.enabled": "true"}
-PATIENT = {**UNALIGNED, "execution.checkpointing.aligned-checkpoint-timeout": "20 ms"}
-AT_MOST_ONCE = {**SOONER, "execution.checkpointing.mode": "AT_MOST_ONCE"}
-AT_LEAST_ONCE = {**SOONER, "execution.checkpointing.mode": "AT_LEAST_ONCE"}
+STEP_S = 20.0
+TOTAL = 2 * LAST
+EXACT = Balance(lost=0, doubled=0)
+CHECKPOINTING = "execution.checkpointing."
+BY_HAND = {CHECKPOINTING + "interval": "2 h", CHECKPOINTING + "min-pause": "1 h"}
+UNALIGNED = {CHECKPOINTING + "unaligned.enabled": "true"}
+TIMEOUT_MS = 300
+PATIENT = {**UNALIGNED, CHECKPOINTING + "aligned-checkpoint-timeout": f"{TIMEOUT_MS} ms"}
 
 
-@pytest.mark.parametrize("settings", [SOONER, UNALIGNED, PATIENT])
-def test_exactly_once_loses_nothing_and_doubles_nothing(
-    tmp_path: Path, settings: dict[str, str]
+def test_at_most_once_what_a_crash_catches_on_its_way_is_lost_and_nothing_is_doubled(
+    tmp_path: Path,
 ) -> None:
-    run_and_kill(tmp_path, settings, SKEWED)
+    with scripted(tmp_path, mode("AT_MOST_ONCE")) as script:
+        script.until_barriers_can_come()
+        script.trigger()
+        script.tell(READ_SLOW)
+        script.until_completed()
+        on_its_way = {*BEFORE[FAST], *BEFORE[SLOW]}
+        script.until_seen(on_its_way)
+        counts = script.crash()
 
-    assert balance(tmp_path / "output", TOTAL) == Balance(lost=0, doubled=0)
-
-
-def test_at_least_once_loses_nothing_and_doubles_some(tmp_path: Path) -> None:
-    """Whether a kill finds records taken from behind a barrier is chance, so it has a few."""
-    doubled = 0
-    for number in range(4):
-        root = tmp_path / str(number)
-        run_and_kill(root, AT_LEAST_ONCE, SKEWED)
-        counts = balance(root / "output", TOTAL)
-        assert counts.lost == 0
-        doubled += counts.doubled
-        if doubled:
-            break
-    assert doubled > 0
+    assert counts == Balance(lost=len(on_its_way), doubled=0)
 
 
-def test_at_most_once_doubles_nothing_and_loses_some(tmp_path: Path) -> None:
-    run_and_kill(tmp_path, AT_MOST_ONCE, SKEWED)
-
-    counts = balance(tmp_path / "output", TOTAL)
-    assert counts.doubled == 0
-    assert 0 < counts.lost < TOTAL
-
-
-@pytest.mark.parametrize("parallelism", [1, 3])
-def test_records_in_flight_are_restored_at_another_parallelism(
-    tmp_path: Path, parallelism: int
+def test_at_least_once_what_passed_between_the_barriers_is_doubled_and_nothing_is_lost(
+    tmp_path: Path,
 ) -> None:
-    parameters = {"slow_ms": "20", "lag_ms": "10"}
-    with hosted_run(tmp_path, parameters, settings=UNALIGNED, asked=RELAY) as run:
-        run.wait_for(lambda _: has_kept_records_in_flight(run), STEP_S)
-        os.kill(run.process.pid, signal.SIGKILL)
-        run.process.wait(10)
-        newest = run.completed()[-1].path
+    with scripted(tmp_path, mode("AT_LEAST_ONCE")) as script:
+        script.until_between_the_barriers()
+        script.until_seen(BEHIND)
+        counts = script.until_over()
+        aligned = [one for phases in script.relays() for one in phases.channels]
 
+    assert counts == Balance(lost=0, doubled=len(BEHIND))
+    assert not any(channel.blocked_ms for channel in aligned), "nobody was held back"
+
+
+def test_aligned_what_comes_between_the_barriers_is_held_back(tmp_path: Path) -> None:
+    with scripted(tmp_path, mode("EXACTLY_ONCE")) as script:
+        script.until_between_the_barriers()
+        assert not script.seen(BEHIND)
+        counts = script.until_over()
+        fast, slow = script.channels_of_slot_0()
+        relays = script.relays()
+
+    assert counts == EXACT
+    assert fast.buffered_records > 0
+    assert slow.buffered_records == 0
+    assert not any(one.is_unaligned or one.persisted_bytes for one in relays)
+
+
+def test_unaligned_barriers_overtake_and_what_they_overtook_is_kept_and_taken_in_again(
+    tmp_path: Path,
+) -> None:
+    with scripted(tmp_path, UNALIGNED, relay_waits=True) as script:
+        script.until_between_the_barriers()
+        assert not script.seen(BEFORE[FAST]), "all of it is in work or queued in front of it"
+        script.tell(RELAY)
+        script.until_seen(BEHIND)
+        counts = script.until_over()
+        fast, slow = script.channels_of_slot_0()
+        again = [number for number in script.seen(BEFORE[FAST]) if script.times_seen(number) > 1]
+
+    assert counts == EXACT
+    assert all(phases.is_unaligned for phases in script.relays())
+    assert fast.persisted_records > 0
+    assert slow.persisted_records > 0
+    assert script.is_in_order(), "what was in flight came before anything new"
+    assert len(again) >= fast.persisted_records, (
+        "the source had read them: they come from the point"
+    )
+
+
+def test_a_barrier_that_aligns_for_too_long_begins_to_overtake(tmp_path: Path) -> None:
+    with scripted(tmp_path, PATIENT) as script:
+        script.until_between_the_barriers()
+        script.until_seen(BEHIND)
+        held_back_ms = script.seen(BEHIND)[BEHIND.start] - script.triggered_ms()
+        counts = script.until_over()
+        fast, slow = script.channels_of_slot_0()
+
+    assert counts == EXACT
+    assert all(phases.is_unaligned for phases in script.relays())
+    assert held_back_ms >= TIMEOUT_MS - 50, "it began by aligning"
+    assert fast.persisted_records == 0, "and had taken all that came before the barrier"
+    assert slow.persisted_records > 0
+
+
+def mode(name: str) -> dict[str, str]:
+    return {CHECKPOINTING + "mode": name}
+
+
+@contextmanager
+def scripted(
+    root: Path, settings: dict[str, str], *, relay_waits: bool = False
+) -> Iterator["Script"]:
+    """The slow split's last hundred, and everything behind the barriers, wait for the test."""
+    directory = root / "script"
+    directory.mkdir()
+    if not relay_waits:
+        (directory / RELAY).touch()
     with hosted_run(
-        tmp_path,
-        {"slow_ms": "0"},
-        settings=SOONER,
-        parallelism=parallelism,
-        restore_from=newest,
-        asked=RELAY,
-    ) as restored:
-        ended = restored.wait_until_over(STEP_S)
-
-    assert ended.status is JobStatus.FINISHED
-    assert balance(tmp_path / "output", TOTAL) == Balance(lost=0, doubled=0)
+        root,
+        {"script": str(directory)},
+        settings=BY_HAND | settings,
+        asked={"pipeline": "scripted"},
+    ) as run:
+        yield Script(run, directory, root / "output")
 
 
-@pytest.mark.parametrize("drain", [True, False])
-def test_draining_fires_the_open_windows_before_the_savepoint(tmp_path: Path, drain: bool) -> None:
-    paced = {"hours_per_s": "1", "total": "7200"}
-    with hosted_run(tmp_path, paced, settings=SOONER) as run:
-        run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
-        identity = {"request_id": RequestId("stop"), "requested_by": "test", "reason": "a test"}
-        submit(run.directory, StopWithSavepoint(drain=drain, **identity))  # type: ignore[arg-type]
-        ended = run.wait_until_over(STEP_S)
-        read = run.completed()[-1].source_records
+@dataclass
+class Script:
+    """Checkpoint 1, step by step, and the crash behind it."""
 
-    assert ended.status is JobStatus.FINISHED
-    assert 0 < read < 7200
-    visible = int(committed(tmp_path / "output")["count"].sum())
-    assert (visible == read) == drain, "without draining the open windows wait in the savepoint"
-    assert visible <= read
+    run: StartedRun
+    directory: Path
+    output: Path
 
+    def tell(self, what: str) -> None:
+        (self.directory / what).touch()
 
-def test_checkpoints_go_on_after_some_sources_have_finished(tmp_path: Path) -> None:
-    with hosted_run(tmp_path, SKEWED, settings=SOONER, asked=RELAY) as run:
-        ended = run.wait_until_over(STEP_S)
+    def until(self, *said: str) -> None:
+        self.run.wait_for(lambda _: all((self.directory / s).exists() for s in said), STEP_S)
 
-    half = TOTAL // 2
-    after_the_fast_half = [e for e in run.completed() if e.source_records >= half + TOTAL // 6]
-    assert ended.status is JobStatus.FINISHED
-    assert len(after_the_fast_half) >= 3, "the fast source has read all of its half by then"
-    assert balance(tmp_path / "output", TOTAL) == Balance(lost=0, doubled=0)
+    def seen(self, numbers: range | set[int]) -> dict[int, int]:
+        """Which of them the relay has seen, and when for the first time."""
+        first: dict[int, int] = {}
+        for number, at_ms in self._log():
+            if number in numbers:
+                first.setdefault(number, at_ms)
+        return first
 
+    def times_seen(self, number: int) -> int:
+        return sum(seen == number for seen, _ in self._log())
 
-def run_and_kill(root: Path, settings: dict[str, str], parameters: dict[str, str]) -> None:
-    """Kills a slot after a checkpoint whose barriers came far apart; then the run may end."""
-    with hosted_run(root, parameters, settings=settings, asked=RELAY) as run:
-        run.wait_for(lambda _: newest_spread_ms(run) >= 50, STEP_S)
-        os.kill(run.pid_of(0), signal.SIGKILL)
-        ended = run.wait_until_over(STEP_S)
-    assert ended.status is JobStatus.FINISHED
-    assert len(run.of(FailureOccurred)) == 1
+    def _log(self) -> list[tuple[int, int]]:
+        log = self.directory / SEEN
+        lines = log.read_text().splitlines() if log.exists() else []
+        return [(int(number), int(at_ms)) for number, at_ms in map(str.split, lines)]
 
+    def is_in_order(self) -> bool:
+        """Of each key and split, by when the relay saw each number for the last time."""
+        last = {number: place for place, (number, _) in enumerate(self._log())}
+        lanes: dict[tuple[int, int], list[int]] = {}
+        for number in sorted(last, key=last.__getitem__):
+            lanes.setdefault((number // SPLIT, number % KEYS), []).append(number)
+        return all(lane == sorted(lane) for lane in lanes.values())
 
-def newest_spread_ms(run: StartedRun) -> float:
-    """How much later the slow source's barrier came than the fast one's, in the newest completed
-    checkpoint: so long did records from behind a barrier arrive at a reader that was not done."""
-    newest = run.completed()[-1].checkpoint_id if run.completed() else None
-    acknowledged = [envelope.event for envelope in run.of(SubtaskAcknowledged)]
-    spreads = (
-        slow.arrived_ms - fast.arrived_ms
-        for event in acknowledged
-        if isinstance(event, SubtaskAcknowledged) and event.checkpoint_id == newest
-        if len(event.phases.channels) == 2
-        for fast, slow in [sorted(event.phases.channels, key=lambda one: one.channel)]
-    )
-    return max(spreads, default=0.0)
+    def until_seen(self, numbers: range | set[int]) -> None:
+        self.run.wait_for(lambda _: len(self.seen(numbers)) == len(numbers), STEP_S)
 
+    def trigger(self) -> None:
+        identity = {"request_id": RequestId("one"), "requested_by": "test", "reason": "a test"}
+        submit(self.run.directory, TriggerCheckpoint(**identity))  # type: ignore[arg-type]
 
-def has_kept_records_in_flight(run: StartedRun) -> bool:
-    """A completed checkpoint holds some, on inputs."""
-    completed = {event.checkpoint_id for event in run.completed()}
-    acknowledged = [e.event for e in run.of(SubtaskAcknowledged)]
-    return any(
-        event.checkpoint_id in completed and event.phases.persisted_bytes > 0
-        for event in acknowledged
-        if isinstance(event, SubtaskAcknowledged)
-    )
+    def until_barriers_can_come(self) -> None:
+        self.until(FAST_WAITS, SLOW_WAITS)
+
+    def until_between_the_barriers(self) -> None:
+        """The fast split's barrier is out, with records behind it; the slow one's is not."""
+        self.until_barriers_can_come()
+        if (self.directory / RELAY).exists():
+            self.until_seen({*BEFORE[FAST], *range(BEFORE[SLOW].start, BEFORE[SLOW].start + 100)})
+        self.trigger()
+        self.run.wait_for(lambda _: bool(self.phases("numbers")), STEP_S)
+        self.tell(SEND_BEHIND)
+        self.until(BEHIND_IS_SENT)
+
+    def until_over(self) -> Balance:
+        self.tell(READ_SLOW)
+        self.until_completed()
+        self.until_seen({*BEHIND, *BEFORE[SLOW]})
+        return self.crash()
+
+    def until_completed(self) -> None:
+        self.run.wait_for(lambda _: len(self.run.completed()) == 1, STEP_S)
+
+    def crash(self) -> Balance:
+        """A slot dies; then the run may go on to its end."""
+        os.kill(self.run.pid_of(0), signal.SIGKILL)
+        self.run.wait_for(lambda _: bool(self.run.of(FailureOccurred)), STEP_S)
+        often = {CHECKPOINTING + "interval": "50 ms", CHECKPOINTING + "min-pause": "0"}
+        identity = {"request_id": RequestId("two"), "requested_by": "test", "reason": "a test"}
+        submit(self.run.directory, ChangeSettings(settings=often, **identity))  # type: ignore[arg-type]
+        self.tell(SEND_BEHIND)
+        self.tell(GO_ON)
+        ended = self.run.wait_until_over(STEP_S)
+        assert ended.status is JobStatus.FINISHED
+        assert len(self.run.of(FailureOccurred)) == 1
+        return balance(self.output, TOTAL)
+
+    def phases(self, vertex: str) -> list[SubtaskPhases]:
+        """Of checkpoint 1."""
+        events = [envelope.event for envelope in self.run.of(SubtaskAcknowledged)]
+        return [
+            event.phases
+            for event in events
+            if isinstance(event, SubtaskAcknowledged)
+            and (event.checkpoint_id, event.phases.vertex) == (1, vertex)
+        ]
+
+    def relays(self) -> list[SubtaskPhases]:
+        return self.phases("relay")
+
+    def channels_of_slot_0(self) -> list[ChannelAlignment]:
+        """From the fast split and from the slow one."""
+        [relay] = [phases for phases in self.relays() if phases.subtask == 0]
+        return sorted(relay.channels, key=lambda channel: channel.channel)
+
+    def triggered_ms(self) -> int:
+        return self.run.of(CheckpointTriggered)[0].at_ms

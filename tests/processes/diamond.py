@@ -1,0 +1,105 @@
+"""One source, two ways of different length, and the place where they meet again.
+
+There every record arrives once by each way, and behind the record of its key that came before it:
+the output says which one that was, by way.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipelines.connectors.files import ExactlyOnceFiles
+from pipelines.domain.graph import Connection
+from pipelines.flows.registry import Flow, Parameter
+from pipelines.operators.batch_function import BatchFunction
+from pipelines.operators.rows import Row
+from pipelines.stream import (
+    Environment,
+    KeyedProcessFunction,
+    MapStateDescriptor,
+    Pipeline,
+    RowContext,
+    RuntimeContext,
+)
+from pipelines.stream.streams import Stream
+from tests.processes.numbers import KEYS, SCHEMA, SPLIT_RECORDS, Numbers
+
+SHORT, LONG = range(2)  # ways
+SLOW_S = 0.01
+FIRST = -1
+MET = pa.schema([("number", pa.int64()), ("way", pa.int64()), ("previous", pa.int64())])
+
+
+class Meeting(KeyedProcessFunction):
+    def open(self, runtime: RuntimeContext) -> None:
+        self._previous = runtime.get_map_state(
+            MapStateDescriptor("previous", pa.int64(), pa.int64())
+        )
+
+    def process_element(self, row: Row, context: RowContext) -> Iterator[Row]:
+        yield self._met(row["number"], SHORT)
+
+    def process_other_element(self, row: Row, context: RowContext) -> Iterator[Row]:
+        yield self._met(row["number"], LONG)
+
+    def _met(self, number: int, way: int) -> Row:
+        previous = self._previous.get(way)
+        self._previous.put(way, number)
+        return {"number": number, "way": way, "previous": FIRST if previous is None else previous}
+
+
+def assemble(parameters: Mapping[str, str]) -> Pipeline:
+    env = Environment(pace=float(parameters["hours_per_s"]))
+    numbers = env.source(Numbers(int(parameters["total"])), uid="numbers")
+    keyed = numbers.map_batches(_with_keys_of_a_split, SCHEMA, uid="keyed")
+    slower = env.add_operator(
+        "slower", lambda: BatchFunction(_slowly, SCHEMA), (Connection(keyed.node, ("key",)),)
+    )
+    met = keyed.connect(Stream(env, slower, "at")).key_by(["key"], ["key"])
+    output = ExactlyOnceFiles(Path(parameters["output"]), pipeline="diamond")
+    met.process(Meeting(), MET, uid="met").sink(output, uid="files")
+    return env.build()
+
+
+def _with_keys_of_a_split(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Splits are read side by side: between them there is no order."""
+    splits = pc.divide(batch["number"], SPLIT_RECORDS)
+    keys = pc.add(batch["key"], pc.multiply(splits, KEYS))
+    return pa.record_batch([batch["number"], keys, batch["at"]], schema=SCHEMA)
+
+
+def _slowly(batch: pa.RecordBatch) -> pa.RecordBatch:
+    time.sleep(SLOW_S)
+    return batch
+
+
+def expected(total: int) -> pd.DataFrame:
+    numbers = pd.DataFrame({"number": range(total)})
+    # Keys go round, so that the one before is `KEYS` numbers back, unless the split begins there.
+    is_first = numbers["number"] % SPLIT_RECORDS < KEYS
+    numbers["previous"] = (numbers["number"] - KEYS).where(~is_first, FIRST)
+    both = pd.concat([numbers.assign(way=way) for way in (SHORT, LONG)])
+    return both[MET.names].sort_values(["number", "way"]).reset_index(drop=True)
+
+
+def committed(output: Path) -> pd.DataFrame:
+    files = sorted(path for path in output.glob("*.parquet") if path.name[0] not in "._")
+    rows = pd.concat([pq.read_table(path).to_pandas() for path in files])
+    return rows[MET.names].sort_values(["number", "way"]).reset_index(drop=True)
+
+
+FLOW = Flow(
+    name="diamond",
+    summary="Numbers that part and meet again, for tests.",
+    parameters=(
+        Parameter("output", None, "directory of the output"),
+        Parameter("total", "2880", "how many numbers there are"),
+        Parameter("hours_per_s", "1", "event-hours per second"),
+    ),
+    assemble=assemble,
+)

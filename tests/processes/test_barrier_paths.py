@@ -1,0 +1,57 @@
+"""Barriers reach everybody: over ways of different length, and where hardly anything flows."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pipelines.domain.events import CheckpointFailed, FailureOccurred
+from pipelines.domain.status import JobStatus
+from tests.processes import diamond
+from tests.processes.host import hosted_run
+from tests.processes.relay import Balance, balance
+from tests.processes.silent import OVER
+
+pytestmark = pytest.mark.slow
+
+STEP_S = 20.0
+OFTEN = {"execution.checkpointing.interval": "50 ms"}
+UNALIGNED = {**OFTEN, "execution.checkpointing.unaligned.enabled": "true"}
+MID_ALIGNMENT = "kill aligning slot=1 nth=11; kill aligning attempt=2 slot=0 nth=7"
+WITH_RECORDS_IN_FLIGHT = "kill uploaded slot=1 nth=5; kill uploaded attempt=2 slot=0 nth=6"
+
+
+@pytest.mark.parametrize(
+    ("settings", "faults"), [(OFTEN, MID_ALIGNMENT), (UNALIGNED, WITH_RECORDS_IN_FLIGHT)]
+)
+def test_where_two_ways_meet_every_record_comes_once_by_each_and_in_order(
+    tmp_path: Path, settings: dict[str, str], faults: str
+) -> None:
+    plan = {**settings, "testing.faults": faults}
+    with hosted_run(tmp_path, settings=plan, asked={"pipeline": "diamond"}) as run:
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FINISHED
+    assert len(run.of(FailureOccurred)) == 2
+    met = diamond.committed(tmp_path / "output")
+    pd.testing.assert_frame_equal(met, diamond.expected(2880), check_dtype=False)
+
+
+@pytest.mark.parametrize("total", [0, 100])
+def test_checkpoints_complete_where_splits_are_silent_empty_or_at_their_end(
+    tmp_path: Path, total: int
+) -> None:
+    parameters = {"script": str(tmp_path), "total": str(total)}
+    settings = {**OFTEN, "execution.checkpointing.timeout": "5 s"}
+    silent = {"pipeline": "silent"}
+    with hosted_run(tmp_path, parameters, settings=settings, parallelism=3, asked=silent) as run:
+        run.wait_for(lambda _: len(run.completed()) >= 3, STEP_S)
+        read = [event.source_records for event in run.completed()]
+        (tmp_path / OVER).touch()
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FINISHED
+    assert run.of(CheckpointFailed) == []
+    assert max(read) == total
+    if total:
+        assert balance(tmp_path / "output", total) == Balance(lost=0, doubled=0)

@@ -1,0 +1,83 @@
+"""How a stream ends, and what records in flight become at another parallelism."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from pipelines.bus.inbox import submit
+from pipelines.domain.commands import StopWithSavepoint
+from pipelines.domain.ids import RequestId
+from pipelines.domain.status import JobStatus
+from tests.driven_run import StartedRun
+from tests.processes.host import hosted_run
+from tests.processes.numbers import committed
+from tests.processes.relay import Balance, balance
+
+pytestmark = pytest.mark.slow
+
+STEP_S = 30.0
+TOTAL = 6_000
+SKEWED = {"lag_ms": "80", "slow_ms": "0"}
+RELAY = {"pipeline": "relay"}
+SOONER = {"execution.checkpointing.interval": "100 ms"}
+UNALIGNED = {**SOONER, "execution.checkpointing.unaligned.enabled": "true"}
+
+
+@pytest.mark.parametrize(("parallelism", "edge"), [(1, "key"), (3, "key"), (3, "rebalance")])
+def test_records_in_flight_are_restored_at_another_parallelism(
+    tmp_path: Path, parallelism: int, edge: str
+) -> None:
+    parameters = {"slow_ms": "20", "lag_ms": "10", "edge": edge}
+    with hosted_run(tmp_path, parameters, settings=UNALIGNED, asked=RELAY) as run:
+        run.wait_for(lambda _: bool(with_records_in_flight(run)), STEP_S)
+        os.kill(run.process.pid, signal.SIGKILL)
+        run.process.wait(10)
+        newest = with_records_in_flight(run)[-1]
+
+    with hosted_run(
+        tmp_path,
+        {"slow_ms": "0", "edge": edge},
+        settings=SOONER,
+        parallelism=parallelism,
+        restore_from=newest,
+        asked=RELAY,
+    ) as restored:
+        ended = restored.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FINISHED
+    assert balance(tmp_path / "output", TOTAL) == Balance(lost=0, doubled=0)
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_draining_fires_the_open_windows_before_the_savepoint(tmp_path: Path, drain: bool) -> None:
+    paced = {"hours_per_s": "1", "total": "7200"}
+    with hosted_run(tmp_path, paced, settings=SOONER) as run:
+        run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
+        identity = {"request_id": RequestId("stop"), "requested_by": "test", "reason": "a test"}
+        submit(run.directory, StopWithSavepoint(drain=drain, **identity))  # type: ignore[arg-type]
+        ended = run.wait_until_over(STEP_S)
+        read = run.completed()[-1].source_records
+
+    assert ended.status is JobStatus.FINISHED
+    assert 0 < read < 7200
+    visible = int(committed(tmp_path / "output")["count"].sum())
+    assert (visible == read) == drain, "without draining the open windows wait in the savepoint"
+    assert visible <= read
+
+
+def test_checkpoints_go_on_after_some_sources_have_finished(tmp_path: Path) -> None:
+    with hosted_run(tmp_path, SKEWED, settings=SOONER, asked=RELAY) as run:
+        ended = run.wait_until_over(STEP_S)
+
+    half = TOTAL // 2
+    after_the_fast_half = [e for e in run.completed() if e.source_records >= half + TOTAL // 6]
+    assert ended.status is JobStatus.FINISHED
+    assert len(after_the_fast_half) >= 3, "the fast source has read all of its half by then"
+    assert balance(tmp_path / "output", TOTAL) == Balance(lost=0, doubled=0)
+
+
+def with_records_in_flight(run: StartedRun) -> list[str]:
+    """The completed checkpoints that hold some, the newest last."""
+    return [event.path for event in run.completed() if event.persisted_bytes > 0]
