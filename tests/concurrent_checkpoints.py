@@ -1,7 +1,7 @@
 """Settings under which several checkpoints are under way, and how many of them were."""
 
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import CheckpointCompleted, CheckpointFailed, CheckpointTriggered
-from pipelines.domain.failures import CheckpointFailureReason
 from tests.driven_run import StartedRun
 
 CONCURRENT = {

@@ -9,6 +9,7 @@ from django.conf import settings
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus, SubtaskPhase
 from ftdash.jobs.models import Run
 from ftdash.times import moment
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.errors import check
 from pipelines.domain.events import (
     CheckpointCommitted,
@@ -23,7 +24,6 @@ from pipelines.domain.events import (
     RunStarted,
     SubtaskAcknowledged,
 )
-from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.status import CheckpointKind
 

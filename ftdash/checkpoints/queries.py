@@ -18,7 +18,7 @@ from ftdash.checkpoints.models import Checkpoint, CheckpointStatus, SubtaskPhase
 from ftdash.checkpoints.points import may_be_read
 from ftdash.jobs.models import Request, Run
 from ftdash.times import watermark_moment
-from pipelines.domain.failures import CheckpointFailureReason
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 
 SUMMARY_CHECKPOINTS = 500
 COMPLETE = (CheckpointStatus.COMPLETED, CheckpointStatus.DISCARDED)

@@ -4,7 +4,7 @@ from ftdash.checkpoints.models import Checkpoint
 from ftdash.jobs.axis import UP_TO_RUNNING
 from ftdash.jobs.models import Pipeline, Recovery
 from ftdash.metrics.models import Sample
-from pipelines.domain.preflight import Measured
+from pipelines.domain.preflight_verdict import Measured
 
 RECOVERIES_MAX = 20
 SAMPLES_MAX = 60

@@ -32,7 +32,7 @@ from ftdash.jobs.validation import check_place, check_reason, check_startable, r
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import RequestId
 from pipelines.domain.places import scheme_of
-from pipelines.domain.preflight import Verdict
+from pipelines.domain.preflight_verdict import Verdict
 from pipelines.domain.status import ClaimMode
 
 FRESH_FOR = timedelta(minutes=10)

@@ -18,7 +18,7 @@ from ftdash.jobs.models import PointInspection
 from ftdash.jobs.point_services import Restore
 from ftdash.ui.forms import RestoreForm
 from pipelines.domain.errors import Rejected
-from pipelines.domain.preflight import Verdict
+from pipelines.domain.preflight_verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from pipelines.bus.files import create_if_absent
+from pipelines.bus.atomic_files import create_if_absent
 from pipelines.bus.journal import read_journal
 from pipelines.domain.commands import DriverCommand
 from pipelines.domain.errors import Rejected

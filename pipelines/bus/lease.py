@@ -16,7 +16,7 @@ import msgspec
 import psutil
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from pipelines.bus.files import replace_atomically
+from pipelines.bus.atomic_files import replace_atomically
 from pipelines.domain.errors import InvariantViolated, check
 from pipelines.domain.ids import Attempt
 from pipelines.domain.run import RunDirectory

@@ -8,7 +8,7 @@ monotonic clock.
 
 import msgspec
 
-from pipelines.domain.failures import CheckpointFailureReason
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, RunId, Uid
 from pipelines.domain.origin import RecordOrigin
 from pipelines.domain.phases import SubtaskPhases

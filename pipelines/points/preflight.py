@@ -16,7 +16,7 @@ import msgspec
 
 from pipelines.domain.errors import CorruptSnapshot, Rejected
 from pipelines.domain.ids import Uid
-from pipelines.domain.preflight import Check, Finding, Measured, Outcome, Verdict
+from pipelines.domain.preflight_verdict import Check, Finding, Measured, Outcome, Verdict
 from pipelines.domain.snapshots import Manifest
 from pipelines.flows.registry import flow
 from pipelines.protocol.compatibility import Compatibility, Target, compare

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pipelines.domain.failures import CheckpointFailureReason
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.snapshots import SubtaskSnapshot
 from pipelines.protocol.triggering import TriggerRequest

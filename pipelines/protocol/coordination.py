@@ -15,8 +15,8 @@ Source: Flink, `CheckpointCoordinator`, `PendingCheckpoint`.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.errors import InvariantViolated, check
-from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.snapshots import SubtaskSnapshot
 from pipelines.domain.status import CheckpointKind

@@ -7,7 +7,7 @@ not finish one in time or could not write its manifest says nothing about checkp
 Source: Flink, `CheckpointFailureManager`.
 """
 
-from pipelines.domain.failures import CheckpointFailureReason
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId
 
 

@@ -10,8 +10,8 @@ Source: Flink, `CheckpointRequestDecider`.
 
 from dataclasses import dataclass, field
 
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.errors import check
-from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import CheckpointKind, SavepointFormat
 

@@ -4,9 +4,9 @@ Decides neither why an attempt ends (`failures`) nor where the next one starts
 (`starting_point`); it brings up what it is given and fences what it ends.
 """
 
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.errors import InvariantViolated, Retryable
 from pipelines.domain.events import RestorePointRefused, SlotConnected, ZombieRefused
-from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.faults import FaultPoint, parse_faults
 from pipelines.domain.ids import Attempt, Uid
 from pipelines.domain.places import MEMORY, scheme_of

@@ -4,6 +4,7 @@ Runs on the job master's thread; files are written and deleted by `point_files` 
 the outcome of a manifest comes back as an event. Decides nothing itself.
 """
 
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import (
     CheckpointCommitted,
     CheckpointFailed,
@@ -11,7 +12,6 @@ from pipelines.domain.events import (
     SubtaskAcknowledged,
     ZombieRefused,
 )
-from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import BUILD_ON_NOTHING, NO_CHECKPOINT, CheckpointId, RunId
 from pipelines.domain.settings import Settings
 from pipelines.domain.status import JobStatus
@@ -40,7 +40,7 @@ from pipelines.runtime.job_events import ManifestWritten
 from pipelines.runtime.manifests import manifest_of, savepoint_format_of
 from pipelines.runtime.point_files import PointFiles
 from pipelines.runtime.point_keeper import PointKeeper
-from pipelines.runtime.shared_files import SharedFilesHost
+from pipelines.runtime.shared_file_deletion import SharedFilesHost
 from pipelines.runtime.trigger_desk import TriggerDesk
 from pipelines.runtime.underway import Underway
 from pipelines.storage.store import Publication

@@ -6,6 +6,7 @@ Each command is answered once (`request_desk`). Decides nothing about when a che
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.commands import (
     Cancel,
     CancelWithSavepoint,
@@ -18,7 +19,6 @@ from pipelines.domain.commands import (
 )
 from pipelines.domain.errors import Rejected
 from pipelines.domain.events import SettingsChanged
-from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import Attempt
 from pipelines.domain.setting_parsing import changed_settings, parse_settings
 from pipelines.domain.status import CheckpointKind, JobStatus, KillMoment, RequestOutcome

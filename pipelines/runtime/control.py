@@ -6,8 +6,8 @@ its end is the slot's end.
 
 import msgspec
 
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import SubtaskSample
-from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.faults import Fault
 from pipelines.domain.ids import NO_CHECKPOINT, Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.phases import SubtaskPhases

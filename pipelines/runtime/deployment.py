@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pipelines.channels.channel import Output
 from pipelines.channels.gate import Gate
-from pipelines.channels.network import SlotNetwork
+from pipelines.channels.slot_network import SlotNetwork
 from pipelines.domain.clock import Clock
 from pipelines.domain.graph import Vertex
 from pipelines.domain.ids import Attempt, ChannelId, Uid, channel_id

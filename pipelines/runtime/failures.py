@@ -10,10 +10,10 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.clock import Clock
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.events import FailureOccurred, SlotLost
-from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import Attempt
 from pipelines.domain.status import JobStatus
 from pipelines.protocol.repeated_failures import RepeatedFailures

@@ -18,7 +18,7 @@ from pipelines.domain.status import CheckpointKind
 from pipelines.protocol.retention import RetainedPoint
 from pipelines.runtime.faults import Faults
 from pipelines.runtime.job_events import JobEvent, ManifestWritten
-from pipelines.runtime.shared_files import discard_claimed
+from pipelines.runtime.shared_file_deletion import discard_claimed
 from pipelines.runtime.underway import Underway
 from pipelines.storage.store import CheckpointStore, Publication
 

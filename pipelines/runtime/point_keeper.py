@@ -6,7 +6,7 @@ from pipelines.domain.status import CheckpointKind, JobStatus
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 from pipelines.runtime.checkpoint_surroundings import CheckpointSurroundings
 from pipelines.runtime.point_files import PointFiles
-from pipelines.runtime.shared_files import SharedFilesHost
+from pipelines.runtime.shared_file_deletion import SharedFilesHost
 from pipelines.runtime.underway import Underway
 
 

@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from pipelines.channels.channel import PeerAddress
 from pipelines.channels.handshake import HANDSHAKE_TIMEOUT_MS, prove_token
-from pipelines.channels.network import SlotNetwork
 from pipelines.channels.server import RefusedConnection
+from pipelines.channels.slot_network import SlotNetwork
 from pipelines.channels.tls import Tls
 from pipelines.domain.elements import Barrier
 from pipelines.domain.errors import InvariantViolated, ProtocolError

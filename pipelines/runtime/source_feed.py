@@ -25,7 +25,7 @@ from pipelines.runtime.source_reader import PACED_WAIT_MS, SourceReader
 from pipelines.runtime.subtask import Subtask
 
 TIMESTAMPS_FAR_AHEAD = "timestamps_far_ahead"
-"""Records whose event time leapt so far that it was not believed; see `connectors.watermarks`."""
+"""Records whose event time leapt further ahead than `connectors.watermark_strategy` believes."""
 
 
 class SourceFeed:

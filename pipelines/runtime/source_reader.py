@@ -13,7 +13,7 @@ import pyarrow as pa
 from pipelines.connectors.positions import SplitPositions, initial, redistribute
 from pipelines.connectors.reachability import SplitMemory
 from pipelines.connectors.source import ConcurrentSplits, Source
-from pipelines.connectors.watermarks import WatermarkStrategy
+from pipelines.connectors.watermark_strategy import WatermarkStrategy
 from pipelines.domain.clock import Clock
 from pipelines.domain.elements import MIN_WATERMARK_MS, Watermark
 from pipelines.domain.snapshots import Json

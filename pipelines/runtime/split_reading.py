@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipelines.connectors.watermarks import (
+from pipelines.connectors.watermark_strategy import (
     BoundedOutOfOrderness,
     WatermarkGenerator,
     WatermarkStrategy,

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from pipelines.domain.failures import CheckpointFailureReason
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.phases import SubtaskPhases

@@ -5,8 +5,8 @@ Decides nothing itself; a start is carried out by whoever asks (`checkpoint_host
 
 from collections.abc import Callable
 
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import CheckpointFailed
-from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.settings import CapAction, Settings
 from pipelines.protocol.triggering import (
     PERIODIC,

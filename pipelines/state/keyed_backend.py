@@ -28,7 +28,7 @@ from pipelines.state.evolution import evolved
 from pipelines.state.hashing import KeyGroups, key_hashes
 from pipelines.state.increments import StoredDatabase
 from pipelines.state.key_rows import HashKeys
-from pipelines.state.restoring import check_no_nulls, own_rows
+from pipelines.state.restored_rows import check_no_nulls, own_rows
 
 
 class KeptTable(Table, Protocol):

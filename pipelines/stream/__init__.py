@@ -5,7 +5,7 @@ that a wrong column or a missing uid is refused before anything starts. Source: 
 API; batches and column expressions in the place of functions on records.
 """
 
-from pipelines.connectors.watermarks import (
+from pipelines.connectors.watermark_strategy import (
     WatermarkGenerator,
     WatermarkStrategy,
     bounded_out_of_orderness,

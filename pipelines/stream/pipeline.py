@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from pipelines.connectors.sink import Sink
 from pipelines.connectors.source import Source
-from pipelines.connectors.watermarks import WatermarkStrategy
+from pipelines.connectors.watermark_strategy import WatermarkStrategy
 from pipelines.domain.graph import Connection, JobGraph
 from pipelines.domain.ids import Uid
 from pipelines.operators.operator import Operator

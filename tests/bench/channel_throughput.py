@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from pipelines.channels.channel import Output, PeerAddress
 from pipelines.channels.gate import Gate
-from pipelines.channels.network import SlotNetwork
+from pipelines.channels.slot_network import SlotNetwork
 from pipelines.domain.elements import Element, EndOfInput, Records, Watermark
 from pipelines.domain.ids import Attempt, ChannelId
 

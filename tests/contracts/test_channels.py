@@ -13,7 +13,7 @@ import pytest
 from pipelines.channels.channel import ChannelClosed, ChannelStatistics, Output, PeerAddress
 from pipelines.channels.credit import cost_of
 from pipelines.channels.gate import Gate
-from pipelines.channels.network import SlotNetwork
+from pipelines.channels.slot_network import SlotNetwork
 from pipelines.domain.elements import (
     Barrier,
     CancelCheckpoint,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import CheckpointFailed, FailureOccurred
-from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import RunId
 from pipelines.domain.run import RunDirectory
 from pipelines.domain.status import JobStatus

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.errors import Retryable
 from pipelines.domain.events import (
     CheckpointCompleted,
@@ -25,7 +26,6 @@ from pipelines.domain.events import (
     CheckpointTriggered,
     Event,
 )
-from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import Attempt, CheckpointId, Uid
 from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.snapshots import Manifest, OperatorSnapshot, StateHandle, SubtaskSnapshot

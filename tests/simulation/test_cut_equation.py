@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from pipelines.domain.failures import CheckpointFailureReason
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.ids import NO_CHECKPOINT, ChannelId, CheckpointId, Uid
 from pipelines.domain.snapshots import OperatorSnapshot, SubtaskSnapshot
 from pipelines.domain.status import CheckpointKind

@@ -28,6 +28,7 @@ from ftdash.jobs import inspection  # noqa: E402
 from ftdash.jobs.models import Pipeline, PointInspection, Run  # noqa: E402
 from ftdash.jobs.projector import Projector  # noqa: E402
 from ftdash.metrics.models import Heartbeat, HeartbeatName  # noqa: E402
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason  # noqa: E402
 from pipelines.domain.events import (  # noqa: E402
     CheckpointCommitted,
     CheckpointCompleted,
@@ -44,7 +45,6 @@ from pipelines.domain.events import (  # noqa: E402
     VertexShape,
     ZombieRefused,
 )
-from pipelines.domain.failures import CheckpointFailureReason  # noqa: E402
 from pipelines.domain.ids import Attempt, CheckpointId, Uid, channel_id  # noqa: E402
 from pipelines.domain.phases import ChannelAlignment, SubtaskPhases  # noqa: E402
 from pipelines.domain.status import CheckpointKind, JobStatus  # noqa: E402

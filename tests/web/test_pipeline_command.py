@@ -15,7 +15,7 @@ from ftdash.jobs.point_services import Restore
 from ftdash.jobs.projector import Projector
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
-from pipelines.domain.preflight import Check, Finding, Outcome, Verdict
+from pipelines.domain.preflight_verdict import Check, Finding, Outcome, Verdict
 from pipelines.domain.status import ClaimMode
 from tests.web.journals import Story, new_run
 

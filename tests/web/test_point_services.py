@@ -18,7 +18,7 @@ from ftdash.jobs.point_services import Restore
 from ftdash.jobs.projector import Projector
 from pipelines.domain.errors import Rejected
 from pipelines.domain.events import ClaimedPointDiscarded
-from pipelines.domain.preflight import Check, Verdict
+from pipelines.domain.preflight_verdict import Check, Verdict
 from pipelines.domain.status import CheckpointKind, ClaimMode
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.stores import CheckpointStores

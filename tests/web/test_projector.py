@@ -16,6 +16,7 @@ from ftdash.jobs.projector import Projector, project, rebuild
 from ftdash.metrics.models import Heartbeat, Sample
 from ftdash.times import moment
 from pipelines.bus.journal import read_journal
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import (
     CheckpointDiscarded,
     CheckpointFailed,
@@ -26,7 +27,6 @@ from pipelines.domain.events import (
     SettingsChanged,
     ZombieRefused,
 )
-from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, Uid
 from pipelines.domain.status import CheckpointKind, JobStatus, RecoveryPhase, RequestOutcome
 from tests.web.journals import SUBTASKS, Story, new_request, new_run, phase, run_started

@@ -13,6 +13,7 @@ from ftdash.jobs.models import RequestKind, RequestPhase
 from ftdash.jobs.projector import Projector
 from ftdash.metrics import queries as metric_queries
 from ftdash.metrics.models import Heartbeat, HeartbeatName
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.elements import MAX_WATERMARK_MS
 from pipelines.domain.events import (
     CheckpointDiscarded,
@@ -21,7 +22,6 @@ from pipelines.domain.events import (
     RestorePointRefused,
     ZombieRefused,
 )
-from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import Attempt, CheckpointId, Uid
 from pipelines.domain.status import CheckpointKind, JobStatus
 from tests.web.journals import Story, new_request, new_run

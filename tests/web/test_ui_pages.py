@@ -12,6 +12,7 @@ from django.utils import timezone
 from ftdash.jobs.models import RequestKind, Run
 from ftdash.jobs.projector import Projector
 from ftdash.metrics.models import Heartbeat, HeartbeatName
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import (
     CheckpointFailed,
     OutputSuperseded,
@@ -19,7 +20,6 @@ from pipelines.domain.events import (
     RestorePointRefused,
     ZombieRefused,
 )
-from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import Attempt, CheckpointId, Uid
 from pipelines.domain.status import CheckpointKind, JobStatus
 from tests.web.journals import Story, StoryClock, new_request, new_run

@@ -9,7 +9,7 @@ import pytest
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Uid
-from pipelines.domain.preflight import Check, Measured, Outcome, Verdict
+from pipelines.domain.preflight_verdict import Check, Measured, Outcome, Verdict
 from pipelines.domain.snapshots import FORMAT_VERSION, Manifest, OperatorSnapshot
 from pipelines.points.disposal import dispose
 from pipelines.points.preflight import RestoreQuestion, preflight

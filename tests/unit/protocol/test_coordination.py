@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.errors import InvariantViolated
-from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.snapshots import OperatorSnapshot, SubtaskSnapshot
 from pipelines.domain.status import CheckpointKind

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from pipelines.domain.failures import CheckpointFailureReason
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.ids import CheckpointId
 from pipelines.protocol.tolerance import FailureTolerance
 

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.errors import InvariantViolated
-from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import CheckpointKind
 from pipelines.protocol.triggering import (

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pipelines.channels.gate import Gate
 from pipelines.channels.local import LocalOutput
 from pipelines.connectors.sink import SinkContext, Superseded
-from pipelines.connectors.watermarks import WatermarkStrategy
+from pipelines.connectors.watermark_strategy import WatermarkStrategy
 from pipelines.domain.elements import Barrier, Element
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.graph import Connection

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from pipelines.channels.credit import cost_of
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.elements import Barrier, CancelCheckpoint, EndOfInput, Records
-from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import CheckpointId, Uid, channel_id
 from pipelines.domain.settings import BarrierOptions, CapAction
 from pipelines.runtime.subtask_reporter import failure_reason

@@ -5,6 +5,7 @@ from typing import TypeVar
 
 import pytest
 
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import (
     CheckpointCommitted,
     CheckpointCompleted,
@@ -14,7 +15,6 @@ from pipelines.domain.events import (
     Event,
     ZombieRefused,
 )
-from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, Uid
 from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.snapshots import SubtaskSnapshot

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.connectors.sink import Superseded
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.commands import (
     Cancel,
     ChangeSettings,
@@ -27,7 +28,6 @@ from pipelines.domain.events import (
     SettingsChanged,
     ZombieRefused,
 )
-from pipelines.domain.failures import CheckpointFailureReason
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, RunId, Uid
 from pipelines.domain.status import CheckpointKind, JobStatus, RequestOutcome
 from pipelines.runtime.control import Deploy, Failed, Sampled, SourcesEnded

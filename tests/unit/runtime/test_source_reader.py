@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.connectors.positions import SplitPositions
-from pipelines.connectors.watermarks import MAX_LEAP_MS, WatermarkStrategy, monotonous
+from pipelines.connectors.watermark_strategy import MAX_LEAP_MS, WatermarkStrategy, monotonous
 from pipelines.domain.elements import MAX_WATERMARK_MS, Watermark, WatermarkStatus
 from pipelines.domain.snapshots import Json
 from pipelines.runtime.source_reader import MS_PER_HOUR, SourceReader

@@ -18,9 +18,9 @@ from pipelines.channels.dialing import audience_of
 from pipelines.channels.gate import Gate
 from pipelines.channels.handshake import Refusal, prove_token, verify_token
 from pipelines.channels.limits import NetworkLimits
-from pipelines.channels.network import SlotNetwork
 from pipelines.channels.remote import _send_all
 from pipelines.channels.server import RefusedConnection
+from pipelines.channels.slot_network import SlotNetwork
 from pipelines.channels.wire import BYTES, HEADER, Kind, bytes_frame, frame
 from pipelines.domain.elements import EndOfInput, Records, Watermark
 from pipelines.domain.errors import ProtocolError, Rejected, Retryable

@@ -11,7 +11,7 @@ from pipelines.domain.snapshots import FileHandle, StateHandle, StatePart
 from pipelines.domain.status import CheckpointKind
 from pipelines.protocol.retention import RetainedPoint
 from pipelines.protocol.shared_files import shared_name
-from pipelines.runtime.shared_files import SharedFilesHost, discard_claimed
+from pipelines.runtime.shared_file_deletion import SharedFilesHost, discard_claimed
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.store import shared_location
 from tests.unit.runtime.points import manifest_of, operator_of

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipelines.connectors.watermarks import (
+from pipelines.connectors.watermark_strategy import (
     MAX_LEAP_MS,
     BoundedOutOfOrderness,
     WatermarkGenerator,
