@@ -1,5 +1,11 @@
-"""RocksDB backends for tests, below a temporary directory."""
+"""RocksDB backends for tests.
 
+Their databases lie in memory where the machine has a file system for that: every step of a test
+waits for the disk otherwise, and what is tested here is not the disk.
+"""
+
+import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +17,8 @@ from pipelines.state.memory_share import SlotMemory
 from pipelines.state.rocksdb import RocksDbBackend, RocksDbSlot
 from pipelines.state.working_directory import WorkingDirectory
 
+_MEMORY = Path("/dev/shm")
+_ROOT = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
 AMPLE_BYTES = 64 << 20
 TINY_BYTES = 4_000
 """So little that almost every row leaves the memory when the backend settles."""
@@ -29,8 +37,8 @@ def seeded(backend_fixture: str, names: list[str], count: int) -> pytest.MarkDec
 class RocksDbBackends:
     """Makes backends, and closes them all at the end."""
 
-    def __init__(self, root: Path, memory_bytes: int, is_incremental: bool) -> None:
-        directory = WorkingDirectory(root, "test")
+    def __init__(self, memory_bytes: int, is_incremental: bool) -> None:
+        directory = WorkingDirectory(_ROOT, "test")
         self.slot = RocksDbSlot(directory, SlotMemory(memory_bytes), is_incremental)
         self._made: list[RocksDbBackend] = []
 
@@ -47,8 +55,10 @@ class RocksDbBackends:
 
 @contextmanager
 def rocksdb_backends(
-    root: Path, memory_bytes: int = AMPLE_BYTES, *, is_incremental: bool = False
+    memory_bytes: int = AMPLE_BYTES, *, is_incremental: bool = False
 ) -> Iterator[RocksDbBackends]:
-    backends = RocksDbBackends(root, memory_bytes, is_incremental)
-    yield backends
-    backends.close()
+    backends = RocksDbBackends(memory_bytes, is_incremental)
+    try:
+        yield backends
+    finally:
+        backends.close()

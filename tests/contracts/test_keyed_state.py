@@ -60,7 +60,7 @@ BACKENDS = ["hashmap", "dict", "rocksdb in tiny memory"]
 @pytest.fixture(params=BACKENDS)
 def create(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Create]:
     if request.param.startswith("rocksdb"):
-        with rocksdb_backends(tmp_path, TINY_BYTES) as backends:
+        with rocksdb_backends(TINY_BYTES) as backends:
             yield backends
     else:
         yield HashMapBackend if request.param == "hashmap" else DictBackend

@@ -66,7 +66,7 @@ def build(
     """Tiny segments and indexes: what otherwise takes 100,000 keys happens with a dozen."""
     if request.param.startswith("rocksdb"):
         memory_bytes = TINY_BYTES if "tiny" in request.param else AMPLE_BYTES
-        with rocksdb_backends(tmp_path, memory_bytes) as backends:
+        with rocksdb_backends(memory_bytes) as backends:
             yield lambda groups: backends(groups, MAX_PARALLELISM)
         return
     if request.param == "hashmap in tiny segments":

@@ -101,7 +101,7 @@ def create(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Create]:
             yield DictBackend
         case name:
             memory_bytes = TINY_BYTES if "tiny" in name else AMPLE_BYTES
-            with rocksdb_backends(tmp_path, memory_bytes) as backends:
+            with rocksdb_backends(memory_bytes) as backends:
                 yield backends
 
 

@@ -1,7 +1,11 @@
-"""How state survives a change of its columns: added with a default, widened, or refused by name."""
+"""How state survives a change of its columns: added with a default, widened, or refused by name.
 
-from collections.abc import Callable
-from dataclasses import replace
+On every backend, through a checkpoint and either savepoint; a canonical one into the other backend.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -11,11 +15,11 @@ from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.domain.schema_evolution import is_wider
 from pipelines.state.backend import BatchListDescriptor, StateBackend, TableDescriptor
 from pipelines.state.hashmap import HashMapBackend
+from tests.contracts.rocksdb_slots import TINY_BYTES, rocksdb_backends
+from tests.contracts.stored_states import StoredAs, store_states
 
 MAX_PARALLELISM = 128
 ALL_GROUPS = KeyGroupRange(0, MAX_PARALLELISM - 1)
-
-Build = Callable[[], StateBackend]
 
 TOTALS = TableDescriptor(
     name="totals",
@@ -29,9 +33,40 @@ EVENTS = BatchListDescriptor(
 )
 
 
-@pytest.fixture(params=["hashmap"])
-def build(request: pytest.FixtureRequest) -> Build:
-    return lambda: HashMapBackend(ALL_GROUPS, MAX_PARALLELISM)
+WAYS = [
+    (StoredAs.CHECKPOINT, "hashmap", "hashmap"),
+    (StoredAs.CHECKPOINT, "rocksdb", "rocksdb"),
+    (StoredAs.CANONICAL, "hashmap", "rocksdb"),
+    (StoredAs.CANONICAL, "rocksdb", "hashmap"),
+    (StoredAs.NATIVE, "hashmap", "hashmap"),
+    (StoredAs.NATIVE, "rocksdb", "rocksdb"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """An operator's life before the change, and the one after it."""
+
+    root: Path
+    stored_as: StoredAs
+    old: StateBackend
+    new: StateBackend
+
+    def hand_over(self) -> None:
+        stored = store_states(self.root, [self.old], self.stored_as, MAX_PARALLELISM)
+        stored.restore(self.new)
+
+
+@pytest.fixture(params=WAYS, ids=" ".join)
+def build(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Build]:
+    stored_as, old, new = request.param
+    with rocksdb_backends(TINY_BYTES, is_incremental=True) as rocksdb:
+        create = {
+            "hashmap": lambda *place: HashMapBackend(*place, is_incremental=True),
+            "rocksdb": rocksdb,
+        }
+        place = ALL_GROUPS, MAX_PARALLELISM
+        yield Build(tmp_path, stored_as, create[old](*place), create[new](*place))
 
 
 def test_an_added_value_column_holds_its_default_and_the_others_stay(build: Build) -> None:
@@ -130,16 +165,15 @@ def test_what_counts_as_wider_loses_no_value(narrow: pa.DataType, wide: pa.DataT
 
 def restored_table(build: Build, declared: TableDescriptor) -> dict[str, list[object]]:
     """Values by column, for the carriers AA and UA, stored as TOTALS and read as `declared`."""
-    old, new = build(), build()
+    old, new = build.old, build.new
     keys = pa.RecordBatch.from_pylist([{"carrier": "AA"}, {"carrier": "UA"}], TOTALS.key)
     stored = old.table(TOTALS)
     rows = stored.rows_for(keys)
     stored.write("flights", rows, pa.array([3, 4], pa.int32()).to_numpy())
     stored.write("delay", rows, pa.array([1.5, -2.0], pa.float32()).to_numpy())
     table = new.table(declared)
-    [frozen] = old.cut()
 
-    new.restore(frozen.name, frozen.batches)
+    build.hand_over()
 
     found = table.rows_for(keys)
     assert len(table) == 2
@@ -147,13 +181,12 @@ def restored_table(build: Build, declared: TableDescriptor) -> dict[str, list[ob
 
 
 def restored_rows(build: Build, declared: BatchListDescriptor) -> list[dict[str, object]]:
-    old, new = build(), build()
+    old, new = build.old, build.new
     events = [{"carrier": "AA", "delay": 5}, {"carrier": "UA", "delay": 6}]
     old.batch_list(EVENTS).append(9, pa.RecordBatch.from_pylist(events, EVENTS.schema))
     restored = new.batch_list(declared)
-    [frozen] = old.cut()
 
-    new.restore(frozen.name, frozen.batches)
+    build.hand_over()
 
     return [row for batch in restored.pop(9) for row in batch.to_pylist()]
 

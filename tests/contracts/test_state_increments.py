@@ -54,7 +54,7 @@ def create(
 ) -> Iterator[Create]:
     if request.param.startswith("rocksdb"):
         memory_bytes = TINY_BYTES if "tiny" in request.param else AMPLE_BYTES
-        with rocksdb_backends(tmp_path / "local", memory_bytes, is_incremental=True) as backends:
+        with rocksdb_backends(memory_bytes, is_incremental=True) as backends:
             yield backends
         return
     if "tiny" in request.param:
@@ -159,7 +159,7 @@ def test_a_chain_never_grows_beyond_its_bounds(tmp_path: Path) -> None:
 
 
 def test_a_database_is_taken_over_as_it_is_and_goes_on(tmp_path: Path) -> None:
-    with rocksdb_backends(tmp_path / "local", is_incremental=True) as create:
+    with rocksdb_backends(is_incremental=True) as create:
         run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM), tmp_path)
         run.put([(f"user {n}", 0) for n in range(500)])
         run.append(3, "user 1")
@@ -179,7 +179,7 @@ def test_a_database_is_taken_over_as_it_is_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_database_of_other_key_groups_or_columns_is_not_taken_over(tmp_path: Path) -> None:
-    with rocksdb_backends(tmp_path / "local", is_incremental=True) as create:
+    with rocksdb_backends(is_incremental=True) as create:
         run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM), tmp_path)
         run.put([("a", 1)])
         checkpoint = run.cut()
@@ -223,7 +223,7 @@ def test_a_native_cut_is_whole_shares_nothing_and_disturbs_no_increment(
 def test_a_native_cut_of_a_database_is_its_files_and_is_taken_over_without_being_built_upon(
     tmp_path: Path,
 ) -> None:
-    with rocksdb_backends(tmp_path / "local", is_incremental=True) as create:
+    with rocksdb_backends(is_incremental=True) as create:
         run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM), tmp_path)
         run.put([(f"user {n}", 0) for n in range(500)])
         run.append(3, "user 1")

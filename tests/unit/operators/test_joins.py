@@ -50,7 +50,7 @@ def test_an_interval_join_gives_each_pair_when_its_later_half_comes(seed: int) -
 
 @pytest.mark.slow
 def test_joins_are_the_same_when_state_is_in_rocksdb(tmp_path: Path) -> None:
-    with rocksdb_backends(tmp_path, TINY_BYTES) as backends:
+    with rocksdb_backends(TINY_BYTES) as backends:
         check_interval_join(random.Random(1), backends)
         check_stream_join(random.Random(2), JoinKind.FULL, backends)
 

@@ -272,24 +272,43 @@ def test_timers_that_never_stop_are_named_instead_of_hanging(
         host.advance(MAX_WATERMARK_MS)
 
 
-def test_a_timer_that_is_deleted_does_not_fire_and_one_registered_again_does() -> None:
+@pytest.mark.parametrize("domain", list(TimeDomain))
+def test_a_timer_that_is_deleted_does_not_fire_and_one_registered_again_does(
+    domain: TimeDomain,
+) -> None:
     class Undecided(KeyedProcessFunction):
+        """Deletes the timer of the row in the same call, or one that an earlier batch has set."""
+
         def process_element(self, row: Row, context: RowContext) -> None:
             service = context.timer_service()
-            service.register_event_time_timer(row["at_ms"])
-            service.delete_event_time_timer(row["at_ms"])
-            if row["amount"]:
-                service.register_event_time_timer(row["at_ms"])
+            if domain is TimeDomain.EVENT_TIME:
+                register, delete = (
+                    service.register_event_time_timer,
+                    service.delete_event_time_timer,
+                )
+            else:
+                register = service.register_processing_time_timer
+                delete = service.delete_processing_time_timer
+            if row["amount"] >= 0:
+                register(row["at_ms"])
+            if row["amount"] <= 0:
+                delete(row["at_ms"])
+            if row["amount"] == -1:
+                register(row["at_ms"])
 
         def on_timer(self, timestamp_ms: int, context: RowContext) -> Iterator[Row]:
             yield {"user": context.get_current_key(), "until_ms": timestamp_ms, "total": 0}
 
     host = host_of(Undecided(), SESSIONS)
-    host.send([event("a", 1, amount=0), event("b", 1, amount=1)])
+    host.send([event(user, 5, amount=1) for user in ("kept", "deleted later", "again")])
+    host.send([event("never", 5, amount=0), event("deleted later", 5, amount=-2)])
+    host.send([event("again", 5, amount=-1), event("unknown", 5, amount=-2)])
+    host = host.recovered()
 
     host.advance(5)
+    host.pass_time(5)
 
-    assert [row["user"] for row in host.rows] == ["b"]
+    assert sorted(str(row["user"]) for row in host.rows) == ["again", "kept"]
 
 
 def test_processing_time_timers_fire_by_the_clock_until_the_input_has_ended() -> None:
@@ -448,6 +467,51 @@ def test_awkward_keys_each_have_a_state_of_their_own(type_: pa.DataType, values:
     host.send([{"k": value} for value in values])
 
     assert [row["n"] for row in host.rows] == [1] * len(values) + [2] * len(values)
+
+
+@pytest.mark.parametrize(
+    ("key", "type_", "sentence"),
+    [
+        ("\ud800", pa.string(), "surrogates not allowed"),
+        (float("nan"), pa.int64(), "nan is not a whole number"),
+        (1.5, pa.int64(), "1.5 is not a whole number"),
+        ("1", pa.int64(), "'1'"),
+        (True, pa.int64(), "bool"),
+        (1, pa.bool_(), "1"),
+        (1, pa.string(), "'int'"),
+        (2**63, pa.int64(), "too large"),
+    ],
+)
+def test_a_key_that_a_map_cannot_hold_is_refused_in_a_sentence(
+    key: object, type_: pa.DataType, sentence: str
+) -> None:
+    class Mapped(KeyedProcessFunction):
+        def open(self, runtime: RuntimeContext) -> None:
+            self._map = runtime.get_map_state(MapStateDescriptor("odd", type_, pa.int64()))
+
+        def process_element(self, row: Row, context: RowContext) -> None:
+            self._map.put(key, 1)
+
+    with pytest.raises(Rejected, match=f"'odd' is {type_}; a value does not fit: .*{sentence}"):
+        host_of(Mapped(), SESSIONS).send([event("a", 0)])
+
+
+def test_one_and_true_and_one_as_a_double_are_one_key_where_whole_numbers_are_kept() -> None:
+    class Counting(KeyedProcessFunction):
+        def open(self, runtime: RuntimeContext) -> None:
+            self._seen = runtime.get_map_state(MapStateDescriptor("seen", pa.int64(), pa.int64()))
+
+        def process_element(self, row: Row, context: RowContext) -> Iterator[Row]:
+            key = (1, 1.0, 1)[row["at_ms"]]
+            self._seen.put(key, (self._seen.get(key) or 0) + 1)
+            yield {"user": "all", "until_ms": 0, "total": self._seen.get(1)}
+
+    host = host_of(Counting(), SESSIONS)
+    host.send([event("a", 0), event("a", 1)])
+    host = host.recovered()
+    host.send([event("a", 1), event("a", 2)])
+
+    assert [row["total"] for row in host.rows] == [1, 2, 3, 4]
 
 
 def test_functions_of_batches_and_of_rows_are_not_mixed_up() -> None:

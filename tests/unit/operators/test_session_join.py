@@ -47,7 +47,7 @@ def test_every_pair_of_a_session_is_joined_once_and_what_stands_alone_as_the_kin
 
 
 def test_it_is_the_same_when_state_is_in_rocksdb(tmp_path: Path) -> None:
-    with rocksdb_backends(tmp_path, TINY_BYTES) as backends:
+    with rocksdb_backends(TINY_BYTES) as backends:
         check(random.Random(7), JoinKind.FULL, backends)
 
 

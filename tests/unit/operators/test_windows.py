@@ -186,7 +186,7 @@ def test_windows_are_the_same_when_state_is_in_rocksdb(seed: int, tmp_path: Path
         ),
     ]
 
-    with rocksdb_backends(tmp_path, TINY_BYTES) as backends:
+    with rocksdb_backends(TINY_BYTES) as backends:
         for create, oracle in whole:
             compare(rng, create, oracle, as_result, lambda result: result, backends)
         for create, oracle in summed:
