@@ -15,6 +15,7 @@ from pipelines.domain.settings import (
     Settings,
 )
 
+READ_AHEAD_KEY = "execution.checkpointing.at-most-once.read-ahead"
 RETENTION_KEY = "execution.checkpointing.externalized-checkpoint-retention"
 
 Rule = Callable[[Settings], str | None]
@@ -24,7 +25,8 @@ Rule = Callable[[Settings], str | None]
 def check_settings(settings: Settings, given: Collection[str]) -> None:
     """Raises Rejected with the sentence of the first rule that objects; `given` are keys."""
     objections = [rule(settings) for rule in RULES]
-    for objection in (*objections, _memory_retains_nothing(settings, given)):
+    objections += [rule(settings, given) for rule in RULES_OF_GIVEN]
+    for objection in objections:
         if objection is not None:
             raise Rejected(objection)
 
@@ -116,6 +118,16 @@ def _at_most_once_needs_checkpoints(settings: Settings) -> str | None:
     return None
 
 
+def _reading_ahead_needs_at_most_once(settings: Settings, given: Collection[str]) -> str | None:
+    is_at_most_once = settings.checkpointing_mode is CheckpointingMode.AT_MOST_ONCE
+    if READ_AHEAD_KEY not in given or is_at_most_once:
+        return None
+    return (
+        f"{READ_AHEAD_KEY} has no effect with execution.checkpointing.mode"
+        f" {settings.checkpointing_mode}, which reads nothing ahead; leave it out."
+    )
+
+
 def _memory_keeps_whole_checkpoints(settings: Settings) -> str | None:
     is_memory = settings.checkpoint_storage is CheckpointStorage.JOBMANAGER
     if not is_memory or not settings.incremental_checkpoints:
@@ -192,6 +204,9 @@ def _memory_retains_nothing(settings: Settings, given: Collection[str]) -> str |
         " retention to NO_EXTERNALIZED_CHECKPOINTS."
     )
 
+
+RULES_OF_GIVEN = (_memory_retains_nothing, _reading_ahead_needs_at_most_once)
+"""They object only to what somebody has asked for, not to a default."""
 
 RULES: tuple[Rule, ...] = (
     _heartbeats_fit_their_timeout,

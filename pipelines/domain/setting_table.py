@@ -110,6 +110,15 @@ DEFINITIONS = (
         " asks to restore is restored with its state.",
     ),
     Definition(
+        _CHECKPOINTING + "at-most-once.read-ahead",
+        "read_ahead_bytes",
+        "256 mb",
+        memory_of_at_least(1 << 10),
+        "With mode AT_MOST_ONCE: the most that a subtask of a source reads ahead, and so emits from"
+        " one checkpoint to the next; it is also the most that its failure loses, besides what was"
+        " on its way. Ours; Flink has no such mode.",
+    ),
+    Definition(
         _CHECKPOINTING + "unaligned.enabled",
         "unaligned",
         "false",

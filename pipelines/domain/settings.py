@@ -37,6 +37,7 @@ class BarrierOptions(msgspec.Struct, frozen=True, kw_only=True):
     channel_cap_bytes: int = 0  # held back while aligning; 0: no cap
     subtask_cap_bytes: int = 0
     cap_action: CapAction = CapAction.WAIT
+    read_ahead_bytes: int = 256 << 20  # at most once, by one subtask of a source
 
 
 class StateBackendType(StrEnum):
@@ -104,6 +105,7 @@ class Settings:
     channel_cap_bytes: int
     subtask_cap_bytes: int
     cap_action: CapAction
+    read_ahead_bytes: int
     restart_strategy: RestartStrategy
     fixed_delay_attempts: int
     fixed_delay_ms: int
@@ -160,6 +162,7 @@ class Settings:
             channel_cap_bytes=self.channel_cap_bytes,
             subtask_cap_bytes=self.subtask_cap_bytes,
             cap_action=self.cap_action,
+            read_ahead_bytes=self.read_ahead_bytes,
         )
 
     @property

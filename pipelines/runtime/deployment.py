@@ -233,5 +233,7 @@ class _Builder:
             self.pipeline.watermarks.get(vertex.uid),
             restored.watermark_ms,
         )
-        is_reserving = self.message.barriers.mode is CheckpointingMode.AT_MOST_ONCE
-        return SourceFeed(ReservingReader(reader) if is_reserving else reader)
+        barriers = self.message.barriers
+        if barriers.mode is CheckpointingMode.AT_MOST_ONCE:
+            return SourceFeed(ReservingReader(reader, barriers.read_ahead_bytes))
+        return SourceFeed(reader)

@@ -18,10 +18,6 @@ from pipelines.domain.snapshots import Json
 from pipelines.protocol.watermarks import EventTimeMark
 from pipelines.runtime.source_reader import SourceReader, SplitInWork
 
-AHEAD_BYTES_MAX = 64 << 20
-"""Read ahead by one subtask, at most, and one batch; so also its bound per checkpoint."""
-
-
 BATCHES_PER_CALL = 4
 
 
@@ -41,8 +37,10 @@ class ReservingReader:
     """Guarantee: `next` gives a batch only after a completed checkpoint holds, as `reserved`,
     positions behind it. Needs to be told of completed checkpoints only."""
 
-    def __init__(self, reader: SourceReader) -> None:
+    def __init__(self, reader: SourceReader, ahead_bytes_max: int) -> None:
+        """`ahead_bytes_max`: read ahead, besides one batch; so handed out per checkpoint."""
         self._reader = reader
+        self._ahead_bytes_max = ahead_bytes_max
         self._ahead: deque[_Ahead] = deque()
         self._ahead_bytes = 0
         self._read_count = 0
@@ -101,7 +99,7 @@ class ReservingReader:
     def _read_ahead(self) -> None:
         """A few batches a call, so that barriers are answered in between."""
         for _ in range(BATCHES_PER_CALL):
-            if self._ahead_bytes >= AHEAD_BYTES_MAX:
+            if self._ahead_bytes >= self._ahead_bytes_max:
                 return
             batch = self._reader.next()
             if batch is None:

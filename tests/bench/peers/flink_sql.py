@@ -11,8 +11,8 @@ import threading
 import time
 from pathlib import Path
 
-from pyflink.common import Configuration, JobStatus
-from pyflink.table import EnvironmentSettings, TableEnvironment
+from pyflink.common import Configuration
+from pyflink.table import EnvironmentSettings, TableEnvironment, TableResult
 
 PARALLELISM = 2
 POLL_S = 0.02
@@ -38,12 +38,16 @@ def main(directory: str, key: str, backend: str, scratch: str) -> None:
     counter = CheckpointCounter(checkpoints)
     counter.start()
     result = tables.execute_sql(COUNT.format(key=key))
-    job = result.get_job_client()
-    while job.get_job_status().result() in (JobStatus.INITIALIZING, JobStatus.CREATED):
+    while status(result) in ("INITIALIZING", "CREATED"):
         time.sleep(POLL_S)
     began_s = time.monotonic()
     result.wait()
     print(json.dumps({"seconds": time.monotonic() - began_s, "checkpoints": counter.newest}))
+
+
+def status(result: TableResult) -> str:
+    """As Java says it: the enumeration of PyFlink lacks a member."""
+    return result.get_job_client()._j_job_client.getJobStatus().get().toString()
 
 
 def environment(backend: str, checkpoints: Path) -> TableEnvironment:

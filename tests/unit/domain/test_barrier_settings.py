@@ -42,6 +42,7 @@ from pipelines.domain.settings import CapAction
             {"mode": "AT_MOST_ONCE", "checkpoints-after-tasks-finish": "false"},
             "AT_MOST_ONCE needs .*checkpoints-after-tasks-finish true",
         ),
+        ({"at-most-once.read-ahead": "1 mb"}, "no effect with .*mode EXACTLY_ONCE"),
         ({"alignment-buffer.max-size-per-channel": "1"}, "expected a size"),
         ({"unaligned.enabled": "maybe"}, "expected true or false"),
     ],
@@ -61,6 +62,17 @@ def test_every_slot_is_told_how_barriers_are_treated() -> None:
 
     assert settings.barriers.unaligned
     assert settings.barriers.aligned_timeout_ms == 30_000
+
+
+def test_every_slot_is_told_how_much_may_be_read_ahead() -> None:
+    settings = parse_settings(
+        {
+            "execution.checkpointing.mode": "AT_MOST_ONCE",
+            "execution.checkpointing.at-most-once.read-ahead": "3 mb",
+        }
+    )
+
+    assert settings.barriers.read_ahead_bytes == 3 << 20
 
 
 def test_every_slot_is_told_how_much_may_be_held_back() -> None:

@@ -6,7 +6,6 @@ import pytest
 
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.snapshots import Json
-from pipelines.runtime import reserving_reader
 from pipelines.runtime.reserving_reader import ReservingReader
 from pipelines.runtime.source_reader import SourceReader
 from tests.unit.runtime.fakes import ListSource, ManualClock, keys_of
@@ -96,9 +95,8 @@ def test_the_exact_position_is_behind_what_came_out_and_the_reserved_one_further
     assert first_key_from(reserved) > 3
 
 
-def test_what_is_read_ahead_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reserving_reader, "AHEAD_BYTES_MAX", 1)
-    reader = reader_from(None)
+def test_what_is_read_ahead_is_bounded() -> None:
+    reader = reader_from(None, ahead_bytes_max=1)
 
     for _ in range(10):
         assert reader.next() is None
@@ -119,10 +117,11 @@ def test_event_time_is_that_of_what_came_out() -> None:
     assert reader.watermark_ms() == 1, "just before the newest record that came out"
 
 
-def reader_from(stored: Json) -> ReservingReader:
+def reader_from(stored: Json, ahead_bytes_max: int = 1 << 20) -> ReservingReader:
     restored = () if stored is None else (stored,)
     source = ListSource(SPLITS)
-    return ReservingReader(SourceReader(source, restored, 0, 1, ManualClock(), None))
+    reader = SourceReader(source, restored, 0, 1, ManualClock(), None)
+    return ReservingReader(reader, ahead_bytes_max)
 
 
 def first_key_from(stored: Json) -> int:
