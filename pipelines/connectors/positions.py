@@ -55,12 +55,12 @@ class SplitPositions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
             frontier += self.stride
         return SplitPositions(tuple(backlog), frontier, self.stride)
 
-    def advanced(self, records: int, split: int | None = None) -> "SplitPositions":
-        """After `records` more of that split, or the current one, have been handed out."""
+    def advanced(self, distance: int, split: int | None = None) -> "SplitPositions":
+        """That far further in that split, or in the current one; gaps between records count."""
         wanted = self.current()[0] if split is None else split
         begun = self if self.backlog else self.opened(1, lambda _: True)
         check(any(s == wanted for s, _ in begun.backlog), "the split is open", split=wanted)
-        backlog = [(s, offset + records * (s == wanted)) for s, offset in begun.backlog]
+        backlog = [(s, offset + distance * (s == wanted)) for s, offset in begun.backlog]
         return SplitPositions(tuple(backlog), begun.frontier, begun.stride)
 
     def finished(

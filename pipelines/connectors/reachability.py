@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterator, Sequence
 import msgspec
 
 from pipelines.connectors.positions import SeenSplit, SplitPositions
-from pipelines.connectors.source import Source, VersionedSplits
-from pipelines.domain.errors import Rejected
+from pipelines.connectors.source import GrowingSource, Source, VersionedSplits
+from pipelines.connectors.split_progress import NamedPositions, SplitProgress
+from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import Uid
 
 SPLITS_AHEAD_MAX = 1_000
@@ -55,6 +56,32 @@ def problems_of(
         return moved[:1]  # the later ones have moved for the same reason
     changed = _changed(uid, source, [seen[index] for index in sorted(begun & seen.keys())])
     return [*changed, *(_gone(uid, source, _unread(source, positions)) if ahead else ())]
+
+
+def named_problems_of(
+    uid: Uid, source: GrowingSource, positions: Sequence[NamedPositions], *, ahead: bool
+) -> list[str]:
+    """One sentence for each split that cannot be read on; with `ahead` also who does not answer."""
+    every = [split for position in positions for split in position.splits]
+    problems: list[str] = []
+    for split in (split for split in every if not split.is_finished):
+        try:
+            check_still_there(source, split)
+        except Rejected as refusal:
+            problems.append(f"The source {uid!r} cannot go back: {refusal}")
+        except Retryable as error:
+            # A point is not refused because nobody can be asked now: its reader asks again.
+            return (
+                [*problems, f"The source {uid!r} cannot be asked: {error}"] if ahead else problems
+            )
+    return problems
+
+
+def check_still_there(source: GrowingSource, split: SplitProgress) -> None:
+    """Raises Rejected naming the range that is gone, or Retryable."""
+    oldest = source.oldest(split)
+    if oldest > split.offset:
+        raise Rejected(source.range_gone(split, oldest))
 
 
 def _moved(uid: Uid, source: Source, seen: Sequence[SeenSplit]) -> Iterator[str]:

@@ -1,14 +1,37 @@
-"""The contract of a source: an ordered sequence of splits, each read from an offset.
+"""The contract of a source: splits, each read from an offset.
 
 The engine owns positions: it deals splits to subtasks, stores (split, offset next to read) in every
 checkpoint, and rewinds by opening a split at that offset. A reader keeps nothing that a checkpoint
-does not know. Source: Flink's FLIP-27 (`SplitReader`), with a static enumeration.
+does not know. The splits are either a sequence that never changes (`Source`), or known by name and
+found while the run goes on (`GrowingSource`). Source: Flink's FLIP-27 (`SplitReader`).
 """
 
-from collections.abc import Iterator
-from typing import Protocol, runtime_checkable
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+
+from pipelines.connectors.split_progress import SplitProgress
+
+Offsets = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedRecords:
+    """Records of a log with gaps: `offsets` ascends and holds the one of each record.
+
+    A position is one behind the offset of the last record handed out.
+    """
+
+    records: pa.RecordBatch
+    offsets: Offsets
+
+
+Batch: TypeAlias = pa.RecordBatch | LoggedRecords
+"""Of a bare batch the offsets follow each other without gaps."""
 
 
 class Source(Protocol):
@@ -43,8 +66,8 @@ class Source(Protocol):
         """
         ...
 
-    def read(self, index: int, offset: int) -> Iterator[pa.RecordBatch]:
-        """The records of a split from the `offset`-th on, in a stable order.
+    def read(self, index: int, offset: int) -> Iterator[Batch]:
+        """The records of a split from `offset` on, in a stable order.
 
         A batch without rows says that there is nothing at the moment, but the split goes on.
 
@@ -80,3 +103,90 @@ class VersionedSplits(Protocol):
     def split_version(self, index: int) -> str:
         """Short text, equal as long as the records are. Raises Rejected when the split is gone."""
         ...
+
+
+class SplitReader(Protocol):
+    """Reads any number of splits for one subtask, by its thread only."""
+
+    def read(self, split: SplitProgress) -> Iterator[Batch]:
+        """The records from `split.offset` on, up to `split.end_offset`, in a stable order.
+
+        A batch without rows says that there is nothing at the moment, but the split goes on. It
+        does not block for longer than a barrier may wait.
+
+        Raises:
+            Rejected: the split cannot be read; what is gone is named.
+            Retryable: the world has not answered for too long.
+        """
+        ...
+
+    def close(self) -> None:
+        """Called once, when nothing is read any more."""
+        ...
+
+
+@runtime_checkable
+class GrowingSource(Protocol):
+    """A source whose splits are known by name, and of which there may be more later.
+
+    Every subtask finds the splits by itself and takes those that it owns, so nobody has to agree
+    on anything. Source: Flink's `KafkaSourceEnumerator`, `ContinuousFileSplitEnumerator`.
+    """
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    @property
+    def timestamp_column(self) -> str | None:
+        """As for `Source`."""
+        ...
+
+    @property
+    def out_of_orderness_ms(self) -> int: ...
+
+    @property
+    def concurrent_splits(self) -> int:
+        """How many splits one subtask reads side by side; event time is the slowest one's."""
+        ...
+
+    @property
+    def discovery_interval_ms(self) -> int | None:
+        """How often new splits are looked for; None: there are those of the start only."""
+        ...
+
+    def validate(self) -> None:
+        """Raises Rejected before anything starts, as for `Source`."""
+        ...
+
+    def find(self, known: Collection[str], *, is_start: bool) -> list[SplitProgress]:
+        """The splits that are not `known`, in the order to read them, where to begin and to end.
+
+        `is_start`: nothing was ever read, so the author's choice of where to begin holds; what is
+        found later is read from its beginning. Never on the subtask's thread but the first time.
+
+        Raises:
+            Retryable: the world does not answer.
+        """
+        ...
+
+    def owner(self, name: str, parallelism: int) -> int:
+        """Which subtask reads the split of that name; the same in every process, for ever."""
+        ...
+
+    def oldest(self, split: SplitProgress) -> int:
+        """The oldest offset from which on nothing is missing that `split` has not read yet.
+
+        Raises:
+            Rejected: the split itself is gone, or holds other records now.
+            Retryable: the world does not answer.
+        """
+        ...
+
+    def range_gone(self, split: SplitProgress, oldest: int) -> str:
+        """One sentence for a person: which range before `oldest` was not read and is gone."""
+        ...
+
+    def open(self) -> SplitReader: ...
+
+
+AnySource: TypeAlias = Source | GrowingSource

@@ -42,7 +42,9 @@ class RecordOrigin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def at_row(self, row: int) -> "RecordOrigin":
         """One record of a batch that holds exactly the records of this range, in order."""
-        offset = self.first_offset + row
+        return self.at_offset(self.first_offset + row)
+
+    def at_offset(self, offset: int) -> "RecordOrigin":
         return msgspec.structs.replace(self, first_offset=offset, last_offset=offset)
 
     def _first_shared(self, other: "RecordOrigin") -> int:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from pipelines.channels.channel import Output
+from pipelines.connectors.source import Offsets
 from pipelines.domain.elements import Barrier, Mark, Watermark, WatermarkStatus
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.origin import RecordOrigin
@@ -79,9 +80,14 @@ class OperatorChain:
         self._delivery.deliver(self._nodes[0], port, batch)
         self._settle()
 
-    def emit_from_source(self, batch: pa.RecordBatch, origin: RecordOrigin | None = None) -> None:
+    def emit_from_source(
+        self,
+        batch: pa.RecordBatch,
+        origin: RecordOrigin | None = None,
+        offsets: Offsets | None = None,
+    ) -> None:
         """Raises OperatorFailed."""
-        self._delivery.begin(batch, origin)
+        self._delivery.begin(batch, origin, offsets)
         self._nodes[0].context.collect(batch)
         self._settle()
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
+from pipelines.connectors.source import Offsets
 from pipelines.domain.graph import JobGraph, NodeKind
 from pipelines.domain.origin import RecordOrigin
 from pipelines.operators.operator import Collector, SideCollector
@@ -23,11 +24,15 @@ class ChainDelivery:
         self.records_in = 0
         self.records_out = 0
         self.origin: RecordOrigin | None = None  # of the batch in work, or of the newest one
+        self._offsets: Offsets | None = None  # of its records, where they have gaps
 
-    def begin(self, batch: pa.RecordBatch, origin: RecordOrigin | None) -> None:
-        """A batch enters the chain."""
+    def begin(
+        self, batch: pa.RecordBatch, origin: RecordOrigin | None, offsets: Offsets | None = None
+    ) -> None:
+        """A batch enters the chain; `offsets` None: they follow each other, or are not known."""
         self.records_in += batch.num_rows
         self.origin = origin
+        self._offsets = offsets
 
     def deliver(self, node: ChainNode, port: int, batch: pa.RecordBatch) -> None:
         """Raises OperatorFailed."""
@@ -68,10 +73,13 @@ class ChainDelivery:
         upstreams = [self._graph.node(c.upstream) for c in self._graph.node(node.uid).inputs]
         if any(upstream.kind is not NodeKind.SOURCE for upstream in upstreams):
             return origin
-        if batch.num_rows != origin.records:
+        offsets = self._offsets
+        if batch.num_rows != (origin.records if offsets is None else len(offsets)):
             return origin  # a part of it, behind an exchange
         row = node.operator.failing_row(batch)
-        return origin if row < 0 else origin.at_row(row)
+        if row < 0:
+            return origin
+        return origin.at_row(row) if offsets is None else origin.at_offset(int(offsets[row]))
 
 
 def side_collector(by_name: Mapping[str, Collector]) -> SideCollector:

@@ -34,7 +34,7 @@ from pipelines.runtime.restoring import NOTHING, RestoredOperator, RestorePoint
 from pipelines.runtime.snapshotting import SnapshotWriter
 from pipelines.runtime.source_feed import SourceFeed
 from pipelines.runtime.source_reader import SourceReader
-from pipelines.runtime.state_backends import state_backends
+from pipelines.runtime.state_backends import StateBackends, state_backends
 from pipelines.runtime.subtask import Subtask
 from pipelines.runtime.subtask_reporter import SubtaskReporter
 from pipelines.state.backend import BackendFactory
@@ -89,8 +89,15 @@ def deploy(
         sources=[one.subtask for one in built if one.gate is None],
         gate_feeds=[one.feed for one in built if isinstance(one.feed, GateFeed)],
         gates=[one.gate for one in built if one.gate is not None],
-        close=backends.close,
+        close=lambda: _close(backends, [one.feed for one in built]),
     )
+
+
+def _close(backends: StateBackends, feeds: list[Feed]) -> None:
+    backends.close()
+    for feed in feeds:
+        if isinstance(feed, SourceFeed):
+            feed.close()
 
 
 def _restore_point(store: CheckpointStore, message: Deploy) -> RestorePoint | None:

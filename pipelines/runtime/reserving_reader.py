@@ -83,6 +83,9 @@ class ReservingReader:
         self.split = first.split
         return first.batch
 
+    def close(self) -> None:
+        self._reader.close()
+
     def watermark_ms(self) -> int | None:
         """Of what was handed out."""
         return self._reader.watermark_ms() if self.is_exhausted else self._watermark_ms

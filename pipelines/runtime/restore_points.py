@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import msgspec
 
 from pipelines.connectors.positions import SplitPositions
-from pipelines.connectors.reachability import problems_of
-from pipelines.connectors.source import Source
+from pipelines.connectors.reachability import named_problems_of, problems_of
+from pipelines.connectors.source import AnySource, GrowingSource
+from pipelines.connectors.split_progress import NamedPositions
 from pipelines.domain.errors import CorruptSnapshot, InvariantViolated, Rejected
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.places import SnapshotPlaces
 from pipelines.domain.run import RunSpec
-from pipelines.domain.snapshots import Manifest
+from pipelines.domain.snapshots import Json, Manifest
 from pipelines.domain.status import CheckpointKind, ClaimMode
 from pipelines.protocol.compatibility import Compatibility, Target, compare
 from pipelines.protocol.retention import RetainedPoint
@@ -72,7 +73,7 @@ class PointFit:
     """Whether a point fits the run: its operators, its columns, and what its sources can give."""
 
     target: Target
-    sources: Mapping[Uid, Source]
+    sources: Mapping[Uid, AnySource]
 
     @classmethod
     def of(cls, spec: RunSpec, pipeline: Pipeline) -> "PointFit":
@@ -95,7 +96,7 @@ class PointFit:
         return found
 
 
-def unreachable(manifest: Manifest, sources: Mapping[Uid, Source], *, ahead: bool) -> list[str]:
+def unreachable(manifest: Manifest, sources: Mapping[Uid, AnySource], *, ahead: bool) -> list[str]:
     """What the sources cannot give any more, one sentence each."""
     problems: list[str] = []
     for uid, source in sources.items():
@@ -106,12 +107,18 @@ def unreachable(manifest: Manifest, sources: Mapping[Uid, Source], *, ahead: boo
             if operator.uid == uid and operator.positions is not None
         ]
         try:
-            positions = [SplitPositions.from_json(each) for each in stored]
+            problems += _problems_of(uid, source, stored, ahead=ahead)
         except (msgspec.ValidationError, InvariantViolated) as error:
             problems.append(f"The positions of the source {uid!r} make no sense: {error}.")
-            continue
-        problems += problems_of(uid, source, positions, ahead=ahead)
     return problems
+
+
+def _problems_of(uid: Uid, source: AnySource, stored: list[Json], *, ahead: bool) -> list[str]:
+    if isinstance(source, GrowingSource):
+        named = [NamedPositions.from_json(each) for each in stored]
+        return named_problems_of(uid, source, named, ahead=ahead)
+    numbered = [SplitPositions.from_json(each) for each in stored]
+    return problems_of(uid, source, numbered, ahead=ahead)
 
 
 def verifier(store: CheckpointStore, fit: PointFit) -> Callable[[RetainedPoint], str | None]:

@@ -61,7 +61,9 @@ class SourceFeed:
         chain.on_event_time(marks[:before])
         if batch is not None:
             self._count(batch, subtask)
-            chain.emit_from_source(batch, self._origin(batch, subtask))
+            split = self._reader.split
+            offsets = None if split is None else split.offsets
+            chain.emit_from_source(batch, self._origin(subtask), offsets)
         chain.on_event_time(marks[before:])
         if batch is None and self._reader.is_exhausted:
             self._exhaustion_reported = True
@@ -106,6 +108,10 @@ class SourceFeed:
     def positions(self) -> Json:
         return self._reader.positions()
 
+    def close(self) -> None:
+        """Once the subtask has ended."""
+        self._reader.close()
+
     def reserved(self, checkpoint_id: CheckpointId) -> Json:
         reader = self._reader
         return reader.reserved(checkpoint_id) if isinstance(reader, ReservingReader) else None
@@ -116,7 +122,7 @@ class SourceFeed:
     def queued(self) -> list[ChannelStatistics]:
         return []
 
-    def _origin(self, batch: pa.RecordBatch, subtask: Subtask) -> RecordOrigin | None:
+    def _origin(self, subtask: Subtask) -> RecordOrigin | None:
         split = self._reader.split
         if split is None:
             return None
@@ -124,7 +130,7 @@ class SourceFeed:
             source=subtask.place.vertex.uid,
             subtask=subtask.place.subtask,
             split=split.name,
-            first_offset=split.next_offset - batch.num_rows,
+            first_offset=split.first_offset,
             last_offset=split.next_offset - 1,
         )
 

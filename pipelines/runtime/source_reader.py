@@ -10,22 +10,23 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipelines.connectors.positions import SplitPositions, initial, redistribute
-from pipelines.connectors.reachability import SplitMemory
-from pipelines.connectors.source import ConcurrentSplits, Source
+from pipelines.connectors.source import AnySource, GrowingSource, Offsets
 from pipelines.connectors.watermark_strategy import WatermarkStrategy
 from pipelines.domain.clock import Clock
 from pipelines.domain.elements import MIN_WATERMARK_MS, Watermark
 from pipelines.domain.snapshots import Json
 from pipelines.protocol.watermarks import EventTimeMark, WatermarkMerger
-from pipelines.runtime.split_reading import OpenSplit
+from pipelines.runtime.found_splits import FoundSplits
+from pipelines.runtime.split_reading import OpenSplit, Taken
+from pipelines.runtime.split_sequence import FixedSplits, SplitSequence, deal
 
 MS_PER_HOUR = 3_600_000
 PACED_WAIT_MS = 20.0
 """How long a paced source sleeps when nothing is due."""
 
-_BEFORE_THE_FIRST = "before the first split"
-"""Holds event time back until splits are opened, or ends it when there are none."""
+_TO_COME = "splits to come"
+"""Holds event time back until splits are opened. Where more may be found later it stays, idle, so
+that event time does not end with the last one; else it goes, and the last split ends it."""
 
 
 @dataclass(slots=True)
@@ -43,10 +44,12 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class SplitInWork:
-    """Where the newest batch came from: the records before `next_offset`."""
+    """Where the newest batch came from; `offsets` None: from first to next without gaps."""
 
     name: str
+    first_offset: int
     next_offset: int
+    offsets: Offsets | None = None
 
 
 class SourceReader:
@@ -54,7 +57,7 @@ class SourceReader:
 
     def __init__(
         self,
-        source: Source,
+        source: AnySource,
         restored: tuple[Json, ...],
         subtask: int,
         parallelism: int,
@@ -66,12 +69,11 @@ class SourceReader:
         self._source = source
         self._clock = clock
         self._strategy = strategy or WatermarkStrategy(source.out_of_orderness_ms)
-        self._positions = _deal(restored, subtask, parallelism)
-        self._memory = SplitMemory(source, [SplitPositions.from_json(one) for one in restored])
+        self._splits = _splits_of(source, restored, subtask, parallelism, clock)
+        self._positions = self._splits.initial()
         self._pace = _pace(source, restored, parallelism, clock, event_hours_per_s)
-        self._concurrency = source.concurrent_splits if isinstance(source, ConcurrentSplits) else 1
         self._open: dict[int, OpenSplit] = {}
-        self._merger = WatermarkMerger([_BEFORE_THE_FIRST], restored_watermark_ms)
+        self._merger = WatermarkMerger([_TO_COME], restored_watermark_ms)
         self._has_begun = False
         # Told anew: a watermark that was in flight at the cut may not have been kept.
         self._marks: list[EventTimeMark] = (
@@ -82,23 +84,30 @@ class SourceReader:
 
     @property
     def is_exhausted(self) -> bool:
-        return not self._open and not self._has_split(self._positions.current()[0])
+        if self._open or self._splits.may_grow:
+            return False
+        return self._has_begun and not self._has_split(self._positions.current()[0])
 
     def positions(self) -> Json:
-        return self._memory.beside(self._positions).to_json()
+        return self._splits.to_json(self._positions)
+
+    def close(self) -> None:
+        """Called once, when nothing is read any more."""
+        self._splits.close()
 
     def next(self) -> pa.RecordBatch | None:
         """The next batch, or None when nothing is due, nothing is there or nothing is left."""
+        self._positions = self._splits.grown(self._positions)
         self._open_up()
         while self._open:
             ended = None
             for split in sorted(self._open.values(), key=OpenSplit.watermark_ms):
-                batch = split.take()
-                if batch is None:
+                taken = split.take()
+                if taken is None:
                     ended = split
                     break
-                due = self._due_part(split, batch)
-                if due.num_rows:
+                due = self._due_part(split, taken)
+                if due.records.num_rows:
                     return self._hand_out(split, due)
             if ended is None:
                 return None
@@ -121,24 +130,27 @@ class SourceReader:
 
     def _open_up(self) -> None:
         """Open as many splits as are read side by side."""
-        if len(self._open) < self._concurrency:
-            opened = self._positions.opened(self._concurrency, self._has_split)
-            for index, offset in opened.backlog[: self._concurrency]:
+        concurrency = self._splits.concurrency
+        if len(self._open) < concurrency:
+            opened = self._positions.opened(concurrency, self._has_split)
+            for index, offset in opened.backlog[:concurrency]:
                 if index not in self._open and self._has_split(index):
                     self._positions = opened
                     self._open_split(index, offset)
         if not self._has_begun:
             self._has_begun = True
-            self._marks += self._merger.on_end(_BEFORE_THE_FIRST)
+            self._marks += (
+                self._merger.on_status(_TO_COME, is_idle=True)
+                if self._splits.may_grow
+                else self._merger.on_end(_TO_COME)
+            )
 
     def _open_split(self, index: int, offset: int) -> None:
-        self._memory.on_opened(index, offset, self._open)
-        name = self._source.split_id(index) or str(index)
         self._open[index] = OpenSplit(
             index,
-            name,
+            self._splits.name_of(index) or str(index),
             offset,
-            iter(self._source.read(index, offset)),
+            self._splits.read(index, offset, self._open),
             self._strategy.generator(),
             self._strategy,
             self._source.timestamp_column,
@@ -152,26 +164,28 @@ class SourceReader:
         self._open_up()
         self._marks += self._merger.on_end(_input(split.index))
 
-    def _due_part(self, split: OpenSplit, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _due_part(self, split: OpenSplit, taken: Taken) -> Taken:
         """Empty when nothing is due, or the split is silent; then it may become idle."""
         now_ms = self._clock.monotonic_ms()
-        if batch.num_rows == 0:
+        if taken.records.num_rows == 0:
             if split.is_idle(now_ms):
                 self._marks += self._merger.on_status(_input(split.index), is_idle=True)
-            return batch
-        due = split.due_part(batch, None if self._pace is None else self._pace.reached_ms(now_ms))
-        if due.num_rows == 0:
+            return taken
+        due = split.due_part(taken, None if self._pace is None else self._pace.reached_ms(now_ms))
+        if due.records.num_rows == 0:
             self._tell_event_time(split)
         return due
 
-    def _hand_out(self, split: OpenSplit, batch: pa.RecordBatch) -> pa.RecordBatch:
-        not_believed = split.far_ahead_count()
-        split.on_handed_out(batch)
+    def _hand_out(self, split: OpenSplit, taken: Taken) -> pa.RecordBatch:
+        not_believed, offsets = split.far_ahead_count(), taken.offsets
+        first = split.next_offset if offsets is None else int(offsets[0])
+        distance = split.on_handed_out(taken)
         self._far_ahead_count += split.far_ahead_count() - not_believed
-        self._positions = self._positions.advanced(batch.num_rows, split.index)
-        self.split = SplitInWork(split.name, split.next_offset)
+        self._positions = self._positions.advanced(distance, split.index)
+        self._splits.on_handed_out(split.index, taken.records.num_rows)
+        self.split = SplitInWork(split.name, first, split.next_offset, offsets)
         self._tell_event_time(split)
-        return batch
+        return taken.records
 
     def _tell_event_time(self, split: OpenSplit) -> None:
         name = _input(split.index)
@@ -180,31 +194,32 @@ class SourceReader:
             self._marks += self._merger.on_watermark(name, split.watermark_ms())
 
     def _has_split(self, index: int) -> bool:
-        return self._source.split_id(index) is not None
+        return self._splits.name_of(index) is not None
 
 
 def _input(index: int) -> str:
     return f"split {index}"
 
 
-def _deal(restored: tuple[Json, ...], subtask: int, parallelism: int) -> SplitPositions:
-    if not restored:
-        return initial(subtask, parallelism)
-    old = [SplitPositions.from_json(position) for position in restored]
-    return redistribute(old, subtask, parallelism)
+def _splits_of(
+    source: AnySource, restored: tuple[Json, ...], subtask: int, parallelism: int, clock: Clock
+) -> SplitSequence:
+    if isinstance(source, GrowingSource):
+        return FoundSplits(source, restored, subtask, parallelism, clock)
+    return FixedSplits(source, restored, subtask, parallelism)
 
 
 def _pace(
-    source: Source,
+    source: AnySource,
     restored: tuple[Json, ...],
     parallelism: int,
     clock: Clock,
     event_hours_per_s: float | None,
 ) -> Pace | None:
     """All subtasks compute the same anchor: the earliest record that any of them has to read."""
-    if event_hours_per_s is None:
-        return None
-    positions = [_deal(restored, subtask, parallelism) for subtask in range(parallelism)]
+    if event_hours_per_s is None or isinstance(source, GrowingSource):
+        return None  # what grows comes at a pace of its own
+    positions = [deal(restored, subtask, parallelism) for subtask in range(parallelism)]
     current = [position.current() for position in positions]
     times = [source.event_time_ms(*place) for place in current if place is not None]
     known = [time for time in times if time is not None]

@@ -10,14 +10,47 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pipelines.connectors.source import Batch, LoggedRecords, Offsets
 from pipelines.connectors.watermark_strategy import (
     BoundedOutOfOrderness,
     WatermarkGenerator,
     WatermarkStrategy,
 )
 from pipelines.domain.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
+from pipelines.domain.errors import check
 
 Times = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Records of one split; `offsets` None: they follow each other without gaps."""
+
+    records: pa.RecordBatch
+    offsets: Offsets | None = None
+
+    def sliced(self, start: int, end: int | None) -> "Taken":
+        length = None if end is None else end - start
+        offsets = None if self.offsets is None else self.offsets[start:end]
+        return Taken(self.records.slice(start, length), offsets)
+
+    def end_from(self, next_offset: int) -> int:
+        """The offset behind the last record, if the first one is not before `next_offset`."""
+        rows: int = self.records.num_rows
+        if self.offsets is None:
+            return next_offset + rows
+        is_ascending = bool((np.diff(self.offsets) > 0).all())
+        begins_there = not len(self.offsets) or int(self.offsets[0]) >= next_offset
+        check(is_ascending and begins_there, "offsets ascend", next_offset=next_offset)
+        return int(self.offsets[-1]) + 1 if len(self.offsets) else next_offset
+
+
+def taken_of(batch: Batch) -> Taken:
+    if not isinstance(batch, LoggedRecords):
+        return Taken(batch)
+    rows = batch.records.num_rows
+    check(rows == len(batch.offsets), "every record has an offset", rows=rows)
+    return Taken(batch.records, batch.offsets)
 
 
 @dataclass(slots=True)
@@ -31,35 +64,39 @@ class OpenSplit:
     index: int
     name: str
     next_offset: int
-    batches: Iterator[pa.RecordBatch]
+    batches: Iterator[Batch]
     generator: WatermarkGenerator
     strategy: WatermarkStrategy
     time_column: str | None
-    held: pa.RecordBatch | None = None  # read, but not yet due
+    held: Taken | None = None  # read, but not yet due
     silent_since_ms: float | None = None
 
-    def take(self) -> pa.RecordBatch | None:
-        """The next batch, perhaps without rows; None when the split has ended."""
+    def take(self) -> Taken | None:
+        """What comes next, perhaps without rows; None when the split has ended."""
         if self.held is not None:
-            batch, self.held = self.held, None
-            return batch
-        return next(self.batches, None)
+            taken, self.held = self.held, None
+            return taken
+        batch = next(self.batches, None)
+        return None if batch is None else taken_of(batch)
 
-    def due_part(self, batch: pa.RecordBatch, reached_ms: int | None) -> pa.RecordBatch:
+    def due_part(self, taken: Taken, reached_ms: int | None) -> Taken:
         """The leading records that a replay has reached; the rest is held. None: all are due."""
         if self.time_column is None or reached_ms is None:
-            return batch
-        times = np.maximum.accumulate(times_of(batch, self.time_column))
+            return taken
+        times = np.maximum.accumulate(times_of(taken.records, self.time_column))
         due = int(np.searchsorted(times, reached_ms, side="right"))
-        if due < batch.num_rows:
-            self.held = batch.slice(due)
-        return batch.slice(0, due)
+        if due < taken.records.num_rows:
+            self.held = taken.sliced(due, None)
+        return taken.sliced(0, due)
 
-    def on_handed_out(self, batch: pa.RecordBatch) -> None:
-        self.next_offset += batch.num_rows
+    def on_handed_out(self, taken: Taken) -> int:
+        """The position moves behind the last record; how far, gaps included."""
+        before = self.next_offset
+        self.next_offset = taken.end_from(before)
         self.silent_since_ms = None
         if self.time_column is not None:
-            self.generator.on_batch(batch, times_of(batch, self.time_column))
+            self.generator.on_batch(taken.records, times_of(taken.records, self.time_column))
+        return self.next_offset - before
 
     def is_idle(self, now_ms: float) -> bool:
         """Asked when the split had nothing."""
@@ -85,7 +122,7 @@ class OpenSplit:
     def _before_held_ms(self) -> int:
         if self.held is None or self.time_column is None or self.strategy.create is not None:
             return MIN_WATERMARK_MS
-        first_ms = int(times_of(self.held.slice(0, 1), self.time_column)[0])
+        first_ms = int(times_of(self.held.records.slice(0, 1), self.time_column)[0])
         return first_ms - self.strategy.out_of_orderness_ms - 1
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from pipelines.connectors.sink import Sink
-from pipelines.connectors.source import Source
+from pipelines.connectors.source import AnySource
 from pipelines.connectors.watermark_strategy import WatermarkStrategy
 from pipelines.domain.errors import Rejected
 from pipelines.domain.graph import Connection, JobGraph, Node, NodeKind
@@ -28,7 +28,7 @@ class Environment:
     max_parallelism: int = DEFAULT_MAX_PARALLELISM
     pace: float | None = None
     _nodes: list[Node] = field(default_factory=list)
-    _sources: dict[Uid, Source] = field(default_factory=dict)
+    _sources: dict[Uid, AnySource] = field(default_factory=dict)
     _operators: dict[Uid, Callable[[], Operator]] = field(default_factory=dict)
     _sinks: dict[Uid, Sink] = field(default_factory=dict)
     _schemas: dict[Uid, pa.Schema] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Environment:
     _side_outputs: dict[tuple[Uid, str], SideOutput] = field(default_factory=dict)
 
     def source(
-        self, source: Source, *, uid: str, watermarks: WatermarkStrategy | None = None
+        self, source: AnySource, *, uid: str, watermarks: WatermarkStrategy | None = None
     ) -> Stream:
         """`watermarks` None: as far out of order as the source says, and never idle."""
         node = Uid(uid)

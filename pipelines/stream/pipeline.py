@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pipelines.connectors.sink import Sink
-from pipelines.connectors.source import Source
+from pipelines.connectors.source import AnySource
 from pipelines.connectors.watermark_strategy import WatermarkStrategy
 from pipelines.domain.graph import Connection, JobGraph
 from pipelines.domain.ids import Uid
@@ -19,7 +19,7 @@ class Pipeline:
     """`schemas` holds what each node emits; for a sink, what it takes."""
 
     graph: JobGraph
-    sources: Mapping[Uid, Source]
+    sources: Mapping[Uid, AnySource]
     operators: Mapping[Uid, Callable[[], Operator]]
     sinks: Mapping[Uid, Sink]
     schemas: Mapping[Uid, pa.Schema]

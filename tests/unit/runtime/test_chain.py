@@ -1,15 +1,21 @@
 """The calls inside a subtask: main and side outputs go their own ways, and a sink may be a head."""
 
+from typing import Any
+
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 
 from pipelines.domain.graph import EdgeKind
 from pipelines.domain.ids import Attempt, ChannelId, RunId, Uid
+from pipelines.domain.origin import RecordOrigin
 from pipelines.operators.operator import Operator
 from pipelines.operators.side_output import SideOutput
 from pipelines.runtime.chain import OperatorChain
 from pipelines.runtime.chain_place import ChainPlace
 from pipelines.runtime.exchange import Exchange
+from pipelines.runtime.operator_failure import OperatorFailed
 from pipelines.runtime.restoring import NOTHING
 from pipelines.state.hashmap import HashMapBackend
 from pipelines.stream import Environment, Pipeline
@@ -83,6 +89,25 @@ class OddOnes(Operator):
         is_odd = pc.equal(pc.bit_wise_and(batch.column("key"), 1), 1)
         self.context.collect(batch.filter(pc.invert(is_odd)))
         self.context.collect_side("odd", batch.filter(is_odd))
+
+
+def test_a_failure_names_the_offset_of_its_record_in_a_log_with_gaps() -> None:
+    def fail_at_seven(row: dict[str, Any]) -> dict[str, Any]:
+        if row["key"] == 7:
+            raise ValueError("7 is bad")
+        return row
+
+    env = Environment()
+    stream = env.source(ListSource([]), uid="in").map(fail_at_seven, SCHEMA, uid="map")
+    stream.sink(MemorySink(), uid="out")
+    origin = RecordOrigin(source=Uid("in"), subtask=0, split="a", first_offset=3, last_offset=90)
+
+    with pytest.raises(OperatorFailed) as failed:
+        chain_of(env.build(), "in").emit_from_source(
+            batch_of([(1, 0), (7, 0), (3, 0)]), origin, np.array([3, 50, 90])
+        )
+
+    assert failed.value.origin == origin.at_offset(50)
 
 
 def chain_of(

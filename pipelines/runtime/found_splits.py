@@ -1,0 +1,134 @@
+"""The splits of a growing source that one subtask owns, in the order in which it found them.
+
+Looks for new ones every now and then, beside the reading: a broker that does not answer holds no
+barrier up. What cannot be asked now is asked again; only the first look has to succeed, because
+without it nobody knows where to begin.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+
+import msgspec
+
+from pipelines.connectors.positions import SplitPositions
+from pipelines.connectors.reachability import check_still_there
+from pipelines.connectors.source import Batch, GrowingSource
+from pipelines.connectors.split_progress import NamedPositions, SplitProgress, owned
+from pipelines.domain.clock import Clock
+from pipelines.domain.errors import Retryable
+from pipelines.domain.snapshots import Json
+
+
+class FoundSplits:
+    """Guarantee: a split is read by the subtask that owns it and by no other, and every split that
+    a checkpoint knows keeps its position. Every unfinished one is in the backlog at all times.
+    """
+
+    def __init__(
+        self,
+        source: GrowingSource,
+        restored: Sequence[Json],
+        subtask: int,
+        parallelism: int,
+        clock: Clock,
+        looking: Executor | None = None,
+    ) -> None:
+        self._source = source
+        self._subtask = subtask
+        self._parallelism = parallelism
+        self._clock = clock
+        old = [NamedPositions.from_json(one) for one in restored]
+        self._splits = list(owned(old, self._owner, subtask))
+        self._known = {split.name for positions in old for split in positions.splits}
+        # Splits of a subtask that had not looked yet are no later finds.
+        self._is_start = not old or not all(positions.has_looked for positions in old)
+        self._reader = source.open()
+        self._looking = looking or ThreadPoolExecutor(1, thread_name_prefix="find-splits")
+        self._look: Future[list[SplitProgress]] | None = None
+        self._looked_ms: float | None = None
+
+    @property
+    def concurrency(self) -> int:
+        return self._source.concurrent_splits
+
+    @property
+    def may_grow(self) -> bool:
+        return self._source.discovery_interval_ms is not None
+
+    def initial(self) -> SplitPositions:
+        unfinished = [(i, s.offset) for i, s in enumerate(self._splits) if not s.is_finished]
+        return SplitPositions(tuple(unfinished), len(self._splits), 1)
+
+    def grown(self, positions: SplitPositions) -> SplitPositions:
+        """Raises Retryable when the first look fails, Rejected when any does for good."""
+        found = [split for split in self._found() if split.name not in self._known]
+        self._known.update(split.name for split in found)
+        mine = [split for split in found if self._owner(split.name) == self._subtask]
+        if not mine:
+            return positions
+        first = len(self._splits)
+        self._splits += mine
+        added = tuple((first + i, split.offset) for i, split in enumerate(mine))
+        return SplitPositions((*positions.backlog, *added), len(self._splits), 1)
+
+    def name_of(self, index: int) -> str | None:
+        return self._splits[index].name if index < len(self._splits) else None
+
+    def read(self, index: int, offset: int, still_open: Collection[int]) -> Iterator[Batch]:
+        split = msgspec.structs.replace(self._splits[index], offset=offset)
+        check_still_there(self._source, split)
+        return iter(self._reader.read(split))
+
+    def on_handed_out(self, index: int, records: int) -> None:
+        split = self._splits[index]
+        self._splits[index] = msgspec.structs.replace(split, passed=split.passed + records)
+
+    def to_json(self, positions: SplitPositions) -> Json:
+        offsets = dict(positions.backlog)
+        return NamedPositions(
+            tuple(
+                msgspec.structs.replace(
+                    split, offset=offsets.get(i, split.offset), is_finished=i not in offsets
+                )
+                for i, split in enumerate(self._splits)
+            ),
+            has_looked=not self._is_start or self._looked_ms is not None,
+        ).to_json()
+
+    def close(self) -> None:
+        self._looking.shutdown(wait=False, cancel_futures=True)
+        self._reader.close()
+
+    def _owner(self, name: str) -> int:
+        return self._source.owner(name, self._parallelism)
+
+    def _found(self) -> list[SplitProgress]:
+        if self._looked_ms is None:
+            return self._look_first()
+        if self._look is not None and self._look.done():
+            look, self._look = self._look, None
+            return _answer(look)
+        self._look_again_if_due(self._looked_ms)
+        return []
+
+    def _look_first(self) -> list[SplitProgress]:
+        found: list[SplitProgress] = []
+        if self._is_start or self.may_grow:  # else the splits are those of the start
+            found = self._source.find(frozenset(self._known), is_start=self._is_start)
+        self._looked_ms = self._clock.monotonic_ms()
+        return found
+
+    def _look_again_if_due(self, looked_ms: float) -> None:
+        interval_ms, now_ms = self._source.discovery_interval_ms, self._clock.monotonic_ms()
+        if interval_ms is None or self._look is not None or now_ms - looked_ms < interval_ms:
+            return
+        self._looked_ms = now_ms
+        known = frozenset(self._known)
+        self._look = self._looking.submit(self._source.find, known, is_start=False)
+
+
+def _answer(look: Future[list[SplitProgress]]) -> list[SplitProgress]:
+    try:
+        return look.result()
+    except Retryable:
+        return []  # what is there already is read on, and the next look may succeed

@@ -1,0 +1,97 @@
+"""A growing source in memory: splits that appear while it is read, and logs with gaps."""
+
+from collections.abc import Collection, Iterator
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipelines.connectors.source import LoggedRecords
+from pipelines.connectors.split_progress import SplitProgress
+from pipelines.domain.errors import Retryable
+from tests.unit.runtime.fakes import SCHEMA, batch_of
+
+
+@dataclass(slots=True)
+class GrowingLog:
+    """`logs` holds (offset, key, event time) of each split. What is before `oldest_offset` is gone;
+    a split in `ended` has no more records to come.
+    """
+
+    logs: dict[str, list[tuple[int, int, int]]]
+    ended: set[str] = field(default_factory=set)
+    batch_rows: int = 3
+    concurrent_splits: int = 2
+    discovery_interval_ms: int | None = 1_000
+    starts_at_the_end: bool = False
+    oldest_offset: dict[str, int] = field(default_factory=dict)
+    is_away: bool = False
+    timestamp_column: str | None = "at"
+    out_of_orderness_ms: int = 0
+    schema: pa.Schema = field(default_factory=lambda: SCHEMA)
+
+    def validate(self) -> None:
+        pass
+
+    def find(self, known: Collection[str], *, is_start: bool) -> list[SplitProgress]:
+        if self.is_away:
+            raise Retryable("the log does not answer")
+        at_end = is_start and self.starts_at_the_end
+        is_bounded = self.discovery_interval_ms is None
+        return [
+            SplitProgress(
+                name,
+                offset=end_of(log) if at_end else 0,
+                end_offset=end_of(log) if is_bounded else None,
+            )
+            for name, log in self.logs.items()
+            if name not in known
+        ]
+
+    def owner(self, name: str, parallelism: int) -> int:
+        return sum(name.encode()) % parallelism
+
+    def oldest(self, split: SplitProgress) -> int:
+        if self.is_away:
+            raise Retryable("the log does not answer")
+        return self.oldest_offset.get(split.name, 0)
+
+    def range_gone(self, split: SplitProgress, oldest: int) -> str:
+        return f"{split.name}: offsets {split.offset} to {oldest - 1} are gone."
+
+    def open(self) -> "GrowingLog":
+        return self
+
+    def read(self, split: SplitProgress) -> Iterator[LoggedRecords]:
+        offset = split.offset
+        while True:
+            rows = [row for row in self.logs[split.name] if row[0] >= offset][: self.batch_rows]
+            rows = [r for r in rows if split.end_offset is None or r[0] < split.end_offset]
+            if not rows and (split.name in self.ended or split.end_offset is not None):
+                return
+            offset = rows[-1][0] + 1 if rows else offset
+            yield LoggedRecords(
+                batch_of([(key, at) for _, key, at in rows]),
+                np.array([row[0] for row in rows], np.int64),
+            )
+
+    def close(self) -> None:
+        pass
+
+
+class AtOnce(Executor):
+    """Runs what is submitted in the thread of the caller."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+def end_of(log: list[tuple[int, int, int]]) -> int:
+    return log[-1][0] + 1 if log else 0
