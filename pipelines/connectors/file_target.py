@@ -8,10 +8,12 @@
 
 Who removes what, so that nothing restorable is lost:
 
-- in progress: the next attempt of the same run. No checkpoint names such a file.
-- prepared: only `rewind`, only of the run that starts, and only behind its starting point. That
-  run restores its newest whole point, so what lies behind it belongs to checkpoints that never
-  completed. Prepared files of other runs stay: their last checkpoint may be restored later.
+- in progress: whoever starts next, of this run or another. No checkpoint names such a file.
+- prepared: only of the run that starts, and only behind its starting point. That run restores its
+  newest whole point, so what lies behind it belongs to checkpoints that never completed. Prepared
+  files of other runs stay: their last checkpoint may be restored later.
+- both are removed by `rewind`, and again when writers of the next attempt start and end: a slot
+  that was fenced may finish what it was doing for as long as it takes to die.
 - visible: nobody. `rewind` makes the visible files exactly those of the lineage: it sets others
   aside, and brings back what an earlier rewind set aside and this lineage contains.
 """
@@ -35,7 +37,8 @@ SUPERSEDED = "_superseded"
 
 FINAL = re.compile(r"part-(?P<run>[^/]+)-(?P<checkpoint>\d{8,})-\d+-\d+\.parquet")
 PREPARED = re.compile(
-    r"\.prepared-(?P<run>[^/]+)-a(?P<attempt>\d+)-(?P<checkpoint>\d{8,})-\d+-\d+\.parquet"
+    r"\.prepared-(?P<run>[^/]+)-a(?P<attempt>\d+)-(?P<checkpoint>\d{8,})-(?P<subtask>\d+)-\d+"
+    r"\.parquet"
 )
 IN_PROGRESS = re.compile(
     r"\.in-progress-(?P<run>[^/]+)-a(?P<attempt>\d+)-(?P<subtask>\d+)-\d+\.parquet"
@@ -43,11 +46,13 @@ IN_PROGRESS = re.compile(
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """The pipeline a directory belongs to, and the newest writer it has seen."""
+    """The pipeline a directory belongs to, the newest writer it has seen, and the checkpoint of
+    the run that this writer starts from; None: nobody has said."""
 
     pipeline: str
     run_id: RunId
     attempt: Attempt
+    restored_id: int | None = None
 
 
 class FileTarget:
@@ -74,15 +79,16 @@ class FileTarget:
 
     def rewind(self, lineage: Lineage, run_id: RunId) -> int:
         """How many visible files were set aside. A rewind that was interrupted can be repeated."""
+        newest = newest_of(lineage)
+        restored_id = newest.get(run_id, 0)
         with self._locked() as owner:
             attempt = owner.attempt if owner and owner.run_id == run_id else Attempt(0)
-            self._write_owner(owner, run_id, attempt)
-        newest = newest_of(lineage)
+            self._write_owner(owner, run_id, attempt, restored_id)
         foreign = [f for f in self.directory.iterdir() if _final_belongs(f, newest) is False]
         self._move(foreign, self.directory / SUPERSEDED / run_id)
         returning = self.directory.glob(f"{SUPERSEDED}/*/part-*")
         self._move([f for f in returning if _final_belongs(f, newest)], self.directory)
-        self._remove_unfinished(run_id, newest.get(run_id, 0))
+        self._remove_unfinished(run_id, restored_id)
         return len(foreign)
 
     def enter(self, run_id: RunId, attempt: Attempt) -> None:
@@ -93,7 +99,7 @@ class FileTarget:
         with self._locked() as owner:
             if owner is not None:
                 self._check_not_replaced(owner, run_id, attempt)
-            self._write_owner(owner, run_id, attempt)
+            self._write_owner(owner, run_id, attempt, owner.restored_id if owner else None)
 
     def check_current(self, run_id: RunId, attempt: Attempt) -> None:
         """Raises ProtocolError if a newer attempt or another run writes here now."""
@@ -102,19 +108,19 @@ class FileTarget:
         if owner is not None:
             self._check_not_replaced(owner, run_id, attempt)
 
-    def remove_in_progress(self, run_id: RunId, attempt: Attempt, subtask: int) -> None:
-        """What older attempts of this subtask left; subtask 0 also stands in for those gone."""
+    def remove_left_over(self, run_id: RunId, attempt: Attempt, subtask: int) -> None:
+        """What older attempts of this subtask left behind the starting point; subtask 0 also
+        stands in for those gone."""
+        owner = self._owner()
+        restored_id = None if owner is None else owner.restored_id
         for file in self.directory.iterdir():
-            name = IN_PROGRESS.fullmatch(file.name)
-            if name is None or name["run"] != run_id or int(name["attempt"]) >= attempt:
-                continue
-            if subtask in (0, int(name["subtask"])):
+            name = _left_over(file, run_id, restored_id)
+            if name and int(name["attempt"]) < attempt and subtask in (0, int(name["subtask"])):
                 file.unlink(missing_ok=True)
 
-    def _remove_unfinished(self, run_id: RunId, newest: int) -> None:
+    def _remove_unfinished(self, run_id: RunId, restored_id: int) -> None:
         for file in self.directory.iterdir():
-            name = PREPARED.fullmatch(file.name)
-            if name and name["run"] == run_id and int(name["checkpoint"]) > newest:
+            if IN_PROGRESS.fullmatch(file.name) or _left_over(file, run_id, restored_id):
                 file.unlink(missing_ok=True)
 
     def _move(self, files: list[Path], to: Path) -> None:
@@ -156,8 +162,12 @@ class FileTarget:
         except msgspec.DecodeError as error:
             raise Rejected(f"{file} does not say whose output this is: {error}.") from error
 
-    def _write_owner(self, old: Owner | None, run_id: RunId, attempt: Attempt) -> None:
-        owner = Owner(pipeline=self._pipeline, run_id=run_id, attempt=attempt)
+    def _write_owner(
+        self, old: Owner | None, run_id: RunId, attempt: Attempt, restored_id: int | None
+    ) -> None:
+        owner = Owner(
+            pipeline=self._pipeline, run_id=run_id, attempt=attempt, restored_id=restored_id
+        )
         if owner == old:
             return
         new = self.directory / f".{OWNER_FILE}.new"  # one name suffices: the lock is held
@@ -195,6 +205,15 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _left_over(file: Path, run_id: RunId, restored_id: int | None) -> re.Match[str] | None:
+    """The name of an unfinished file of the run that its starting point does not know."""
+    name = IN_PROGRESS.fullmatch(file.name)
+    if name is None and restored_id is not None:
+        name = PREPARED.fullmatch(file.name)
+        name = name if name and int(name["checkpoint"]) > restored_id else None
+    return name if name and name["run"] == run_id else None
 
 
 def _final_belongs(file: Path, newest: dict[RunId, int]) -> bool | None:

@@ -55,7 +55,7 @@ class ExactlyOnceFiles:
         target = self._target
         with writing(target.directory):
             target.enter(context.run_id, context.attempt)
-            target.remove_in_progress(context.run_id, context.attempt, context.subtask)
+            target.remove_left_over(context.run_id, context.attempt, context.subtask)
         return FilesWriter(target, context, schema)
 
     def rewind(
@@ -126,11 +126,13 @@ class FilesWriter:
 
     def close(self) -> None:
         self._buffer = []
+        context = self._context
         with writing(self._target.directory):
             if self._parquet is not None:
                 self._parquet.close()
             if self._in_progress is not None:
                 self._in_progress.unlink(missing_ok=True)
+            self._target.remove_left_over(context.run_id, context.attempt, context.subtask)
         self._parquet = self._in_progress = None
 
     def _flush(self) -> None:
@@ -139,6 +141,8 @@ class FilesWriter:
         self._buffer, self._buffered_rows, self._buffered_bytes = [], 0, 0
         if table.num_rows == 0:
             return
+        if self._parquet is None:
+            self._target.check_current(self._context.run_id, self._context.attempt)
         with writing(self._target.directory):
             if self._parquet is None:
                 self._in_progress = self._target.directory / self._name(".in-progress")

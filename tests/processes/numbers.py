@@ -3,8 +3,9 @@
 The right output follows from the parameters alone, so every test has its oracle.
 """
 
+import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ STEP_MS = 1_000  # of event time from one number to the next
 WINDOW_MS = 60_000
 SPLIT_RECORDS = 1_000
 BATCH_RECORDS = 100
+POLL_S = 0.002
 SCHEMA = pa.schema(
     [("number", pa.int64()), ("key", pa.int64()), ("at", pa.timestamp("ms", tz="UTC"))]
 )
@@ -30,9 +32,16 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """0, 1, 2, ...: a thousand to a split. Implements `Source`."""
+    """0, 1, 2, ...: a thousand to a split. Implements `Source`.
+
+    There is nothing to read for `pause_s` before each batch, until the file `hurry` exists: a test
+    has all the time it needs, and waits for none of it afterwards.
+    """
 
     total: int
+    _: KW_ONLY
+    pause_s: float = 0.0
+    hurry: str = ""
 
     @property
     def schema(self) -> pa.Schema:
@@ -55,7 +64,14 @@ class Numbers:
     def read(self, index: int, offset: int) -> Iterator[pa.RecordBatch]:
         end = min((index + 1) * SPLIT_RECORDS, self.total)
         for start in range(index * SPLIT_RECORDS + offset, end, BATCH_RECORDS):
+            yield from self._nothing_yet()
             yield _batch(np.arange(start, min(start + BATCH_RECORDS, end)))
+
+    def _nothing_yet(self) -> Iterator[pa.RecordBatch]:
+        due_s = time.monotonic() + self.pause_s
+        while time.monotonic() < due_s and not Path(self.hurry).exists():
+            time.sleep(POLL_S)
+            yield _batch(np.arange(0))
 
     def event_time_ms(self, index: int, offset: int) -> int | None:
         number = index * SPLIT_RECORDS + offset
@@ -73,7 +89,9 @@ def assemble(parameters: Mapping[str, str]) -> Pipeline:
             raise ValueError(f"{poison} cannot be digested")
         return batch
 
-    numbers = env.source(Numbers(int(parameters["total"])), uid="numbers")
+    pause_s = int(parameters["pause_ms"]) / 1000
+    source = Numbers(int(parameters["total"]), pause_s=pause_s, hurry=parameters["hurry"])
+    numbers = env.source(source, uid="numbers")
     digested = numbers.map_batches(digest, SCHEMA, uid="digest")
     totals = (
         digested.key_by("key")
@@ -136,6 +154,8 @@ FLOW = Flow(
         Parameter("output", None, "directory of the output"),
         Parameter("total", str(TOTAL), "how many numbers there are"),
         Parameter("hours_per_s", "", "event-hours per second; empty: as fast as possible"),
+        Parameter("pause_ms", "0", "how long there is nothing to read before each batch"),
+        Parameter("hurry", "", "a file; once it exists, there is always something to read"),
         Parameter("poison", "-1", "the number that the user's function fails on"),
         Parameter("poison_total", "-1", "the total that a function behind the exchange fails on"),
     ),

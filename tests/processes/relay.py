@@ -49,7 +49,7 @@ def assemble(parameters: Mapping[str, str]) -> Pipeline:
 
     env = Environment()
     lag_s, whole_splits = float(parameters["lag_ms"]) / 1000, parameters["whole_splits"] == "yes"
-    source = LaggingNumbers(int(parameters["total"]), lag_s, whole_splits)
+    source = LaggingNumbers(int(parameters["total"]), lag_s=lag_s, whole_splits=whole_splits)
     numbers = env.source(source, uid="numbers")
     edges = {
         "key": Connection(numbers.node, ("key",)),

@@ -9,7 +9,7 @@ import pytest
 from pipelines.connectors import files
 from pipelines.connectors.files import ExactlyOnceFiles, FilesWriter
 from pipelines.connectors.sink import SinkContext
-from pipelines.domain.errors import InvariantViolated, Rejected, Retryable
+from pipelines.domain.errors import InvariantViolated, ProtocolError, Rejected, Retryable
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.snapshots import Json
 
@@ -61,15 +61,56 @@ def test_the_next_attempt_removes_what_was_in_progress_even_of_subtasks_that_are
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "ROW_GROUP_ROWS", 1)
-    for run_id, subtask in ((OTHER, 0), (RUN, 0), (RUN, 5)):
-        sink(tmp_path).rewind([], run_id)
-        opened(tmp_path, run_id=run_id, subtask=subtask).write(records(1))
+    for subtask in (0, 5):
+        opened(tmp_path, subtask=subtask).write(records(1))
 
     opened(tmp_path, attempt=2, subtask=1)
-    assert len(hidden(tmp_path, "in-progress")) == 3
+    assert len(hidden(tmp_path, "in-progress")) == 2
 
     opened(tmp_path, attempt=2, subtask=0)
-    assert hidden(tmp_path, "in-progress") == [".in-progress-run-2-a1-0-0.parquet"]
+    assert hidden(tmp_path, "in-progress") == []
+
+
+def test_whoever_takes_a_directory_over_removes_what_was_in_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "ROW_GROUP_ROWS", 1)
+    sink(tmp_path).rewind([], OTHER)
+    opened(tmp_path, run_id=OTHER).write(records(1))
+
+    sink(tmp_path).rewind([(OTHER, FIRST)], RUN)
+
+    assert hidden(tmp_path, "in-progress") == []
+
+
+@pytest.mark.parametrize("moment", ["open", "close"])
+def test_what_a_dying_slot_prepared_after_the_rewind_is_removed(
+    tmp_path: Path, moment: str
+) -> None:
+    dying = opened(tmp_path, subtask=1)
+    dying.write(records(1))
+    dying.prepare(FIRST)
+    sink(tmp_path).rewind([(RUN, FIRST)], RUN)
+    successor = opened(tmp_path, attempt=2) if moment == "close" else None
+    (tmp_path / ".prepared-run-1-a1-00000003-1-1.parquet").touch()
+
+    if successor is None:
+        opened(tmp_path, attempt=2)
+    else:
+        successor.close()
+
+    assert hidden(tmp_path, "prepared") == [".prepared-run-1-a1-00000001-1-0.parquet"]
+
+
+def test_a_replaced_writer_begins_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "ROW_GROUP_ROWS", 1)
+    replaced = opened(tmp_path)
+    opened(tmp_path, attempt=2)
+
+    with pytest.raises(ProtocolError, match="attempt 1 of run run-1 may not write"):
+        replaced.write(records(1))
+
+    assert hidden(tmp_path, "in-progress") == []
 
 
 def test_an_attempt_leaves_its_own_files_in_progress_alone(
