@@ -202,7 +202,6 @@ STALE_AFTER_S = 3.0
 """A running driver reports once a second; silence for this long makes its rows stale."""
 
 PROJECTOR_POLL_MS = 300
-PROJECTOR_BATCH_EVENTS = 500
 SAMPLE_RETENTION_S = 1800
 """Samples older than this, measured from a run's newest, are deleted."""
 

@@ -1,4 +1,4 @@
-"""Why a checkpoint did not complete: every reason that Flink knows, with its text and its flags.
+"""Why a checkpoint did not complete: every reason that Flink knows, and which of them count.
 
 Some never occur here, because what they name does not exist (Flink's blocking outputs, a channel
 state file shared by subtasks, ...); they stay in the list, so that a person finds every name.
@@ -47,25 +47,10 @@ class CheckpointFailureReason(StrEnum):
     TRIGGER_CHECKPOINT_FAILURE = "Trigger checkpoint failure."
 
     @property
-    def is_preflight(self) -> bool:
-        """It fails before or while it is triggered; no subtask has heard of it."""
-        return self in _PREFLIGHT
-
-    @property
     def counts_against_tolerance(self) -> bool:
         return self in _COUNTED
 
 
-_PREFLIGHT = frozenset(
-    {
-        CheckpointFailureReason.PERIODIC_SCHEDULER_SHUTDOWN,
-        CheckpointFailureReason.TOO_MANY_CHECKPOINT_REQUESTS,
-        CheckpointFailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS,
-        CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING,
-        CheckpointFailureReason.IO_EXCEPTION,
-        CheckpointFailureReason.BLOCKING_OUTPUT_EXIST,
-    }
-)
 _COUNTED = frozenset(
     {
         CheckpointFailureReason.IO_EXCEPTION,

@@ -35,16 +35,6 @@ class FaultPoint(StrEnum):
     RESTORED = "restored"  # a slot has restored and has not said so
 
 
-DRIVER_POINTS = frozenset(
-    {
-        FaultPoint.ACKNOWLEDGED,
-        FaultPoint.PUBLISHED,
-        FaultPoint.RESTARTING,
-        FaultPoint.REWOUND,
-    }
-)
-
-
 class FaultAction(StrEnum):
     KILL = "kill"  # SIGKILL to the own process
     STOP = "stop"  # SIGSTOP: it lives, and goes on when somebody continues it

@@ -89,9 +89,6 @@ class JobGraph:
     def vertex(self, uid: Uid) -> Vertex:
         return _only((vertex for vertex in self.vertices if vertex.uid == uid), uid)
 
-    def vertex_of(self, node: Uid) -> Vertex:
-        return _only((vertex for vertex in self.vertices if node in vertex.nodes), node)
-
     def successors_in_chain(self, node: Uid, side: str | None = None) -> tuple[Uid, ...]:
         """The nodes that get the batches of this node's main or side output by a direct call."""
         return tuple(

@@ -18,7 +18,6 @@ RequestId = NewType("RequestId", str)
 Uid = NewType("Uid", str)
 """The author's name of an operator. State is mapped by it, so it is compulsory and unique."""
 
-SubtaskIndex = NewType("SubtaskIndex", int)
 ChannelId = NewType("ChannelId", str)
 """`<upstream uid>[i]><downstream uid>.<input>[j]`, see `channel_id`."""
 

@@ -29,7 +29,6 @@ Structured = npt.NDArray[Any]
 
 _VALID = "valid"
 _GROUP = "group"
-GROUP_BYTES = 2
 
 
 class RowCodec:

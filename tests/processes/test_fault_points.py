@@ -18,7 +18,7 @@ from pipelines.domain.events import (
     SlotConnected,
     SubtaskSample,
 )
-from pipelines.domain.faults import DRIVER_POINTS, FaultPoint
+from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import CheckpointKind, JobStatus, RecoveryPhase
 from pipelines.protocol.recovery import STEPS
@@ -32,6 +32,14 @@ STEP_S = 30.0
 TOTAL = 2_880
 PACED = {"hours_per_s": "1", "total": str(TOTAL)}  # 0.8 s
 SOONER = "50 ms"
+DRIVER_POINTS = frozenset(
+    {
+        FaultPoint.ACKNOWLEDGED,
+        FaultPoint.PUBLISHED,
+        FaultPoint.RESTARTING,
+        FaultPoint.REWOUND,
+    }
+)
 SLOT_POINTS = sorted(set(FaultPoint) - DRIVER_POINTS - {FaultPoint.RESTORING, FaultPoint.RESTORED})
 NTH = 2
 

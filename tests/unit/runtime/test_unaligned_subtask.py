@@ -11,7 +11,14 @@ from pipelines.domain.ids import CheckpointId
 from pipelines.domain.settings import BarrierOptions
 from pipelines.runtime.mailbox import CheckpointAborted
 from tests.unit.runtime.fakes import batch_of, keys_of
-from tests.unit.runtime.hosted import LEFT, OVERTAKING, RIGHT, JoiningSubtask, WaitsForEver
+from tests.unit.runtime.hosted import (
+    ALIGNED,
+    LEFT,
+    OVERTAKING,
+    RIGHT,
+    JoiningSubtask,
+    WaitsForEver,
+)
 
 SIDES = (LEFT, RIGHT)
 PATIENT: BarrierOptions = msgspec.structs.replace(OVERTAKING, aligned_timeout_ms=100)
@@ -74,6 +81,29 @@ def test_an_overtaking_barrier_cuts_before_what_is_queued_is_taken(tmp_path: Pat
     assert [c.persisted_records for c in phases.channels] == [2, 2]
     host.consume()
     assert sorted(host.sink.written) == [1, 2, 3, 4, 5], "all of it is still delivered, once"
+
+
+def test_behind_full_queues_an_aligned_barrier_waits_for_all_an_overtaking_one_for_nothing(
+    tmp_path: Path,
+) -> None:
+    queued = 20
+    elements: dict[str, int] = {}
+    for name, options, mark in (
+        ("aligned", ALIGNED, barrier(1)),
+        ("overtaking", OVERTAKING, overtaking(1)),
+    ):
+        host = JoiningSubtask(tmp_path / name, options=options)
+        for side in SIDES:
+            for _ in range(queued):
+                host.inputs[side].send(records(1))
+            host.inputs[side].send(mark)
+        while not host.reporter.snapshots:
+            host.step()
+        elements[name] = len(host.sink.written)
+        kept = [c.persisted_records for c in host.reporter.phases[1].channels]
+        assert sum(kept) + elements[name] == 2 * queued
+
+    assert elements == {"aligned": 2 * queued, "overtaking": 0}
 
 
 def test_a_subtask_that_waits_for_credit_still_cuts(tmp_path: Path) -> None:
