@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pipelines.connectors.event_time import check_event_time
 from pipelines.connectors.input_files import (
     FilePaths,
     check_columns,
@@ -26,7 +27,6 @@ from pipelines.connectors.input_files import (
 )
 from pipelines.domain.errors import Rejected
 
-EVENT_TIME = pa.timestamp("ms", tz="UTC")
 YEAR_MS = 365 * 24 * 3_600_000
 CACHED_ROW_GROUPS = 16
 """Row groups whose timestamps stay in memory to pace a replay, over all sources of a process."""
@@ -58,11 +58,7 @@ class ParquetFiles:
         if self.concurrent_splits < 1:
             raise Rejected(f"{self.concurrent_splits} files cannot be read side by side; give 1.")
         object.__setattr__(self, "files", input_files(self.paths, ".parquet"))
-        column = self.timestamp_column
-        if column is None:
-            return
-        if column not in self.schema.names or self.schema.field(column).type != EVENT_TIME:
-            raise Rejected(f"The event time column {column} must be a column of type {EVENT_TIME}.")
+        check_event_time(self.schema, self.timestamp_column)
 
     def validate(self) -> None:
         for index, file in enumerate(self.files):

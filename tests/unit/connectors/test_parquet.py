@@ -6,8 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipelines.connectors.event_time import EVENT_TIME
 from pipelines.connectors.input_files import write_listing
-from pipelines.connectors.parquet import EVENT_TIME, YEAR_MS, ParquetFiles
+from pipelines.connectors.parquet import YEAR_MS, ParquetFiles
 from pipelines.domain.errors import Rejected
 
 SCHEMA = pa.schema([("id", pa.int64()), ("at", EVENT_TIME)])

@@ -1,0 +1,114 @@
+"""Where the records of growing sources lie: the same few words for files, streams and topics."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+
+from pipelines.connectors.growing_directory import (
+    csv_directory,
+    json_lines_directory,
+    parquet_directory,
+)
+from pipelines.connectors.source import Batch, GrowingSource, LoggedRecords
+from pipelines.connectors.split_progress import SplitProgress
+from tests.unit.runtime.growing_log import GrowingLog
+
+SCHEMA = pa.schema([("key", pa.int64())])
+
+
+class Place(Protocol):
+    """Names are given by the test; how a split is called is the source's business."""
+
+    is_log: bool  # records can be added to a split, and its oldest ones be lost
+
+    def source(self, *, is_bounded: bool = False) -> GrowingSource: ...
+
+    def write(self, name: str, keys: list[int]) -> None:
+        """A split of that name, or more records behind those of a log."""
+        ...
+
+    def lose(self, name: str, count: int) -> None:
+        """The oldest `count` records of a log, or the whole file, are gone."""
+        ...
+
+
+class MemoryPlace:
+    is_log = True
+
+    def __init__(self) -> None:
+        self._logs: dict[str, list[tuple[int, int, int]]] = {}
+        self._oldest: dict[str, int] = {}
+
+    def source(self, *, is_bounded: bool = False) -> GrowingSource:
+        interval_ms = None if is_bounded else 1_000
+        return GrowingLog(self._logs, discovery_interval_ms=interval_ms, oldest_offset=self._oldest)
+
+    def write(self, name: str, keys: list[int]) -> None:
+        log = self._logs.setdefault(name, [])
+        log += [(3 * key, key, key) for key in keys]
+
+    def lose(self, name: str, count: int) -> None:
+        self._oldest[name] = self._logs[name][count - 1][0] + 1
+
+
+@dataclass(slots=True)
+class DirectoryPlace:
+    directory: Path
+    suffix: str
+    is_log: bool = False
+
+    def source(self, *, is_bounded: bool = False) -> GrowingSource:
+        options: dict[str, Any] = {"look_every": None} if is_bounded else {}
+        build = {
+            ".parquet": parquet_directory,
+            ".csv": csv_directory,
+            ".jsonl": json_lines_directory,
+        }[self.suffix]
+        source = build(self.directory, schema=SCHEMA, **options)
+        assert isinstance(source, GrowingSource)
+        return source
+
+    def write(self, name: str, keys: list[int]) -> None:
+        table = pa.table({"key": pa.array(keys, pa.int64())})
+        new, file = self.directory / f".{name}", self.directory / f"{name}{self.suffix}"
+        match self.suffix:
+            case ".parquet":
+                pq.write_table(table, new)
+            case ".csv":
+                pacsv.write_csv(table, new, pacsv.WriteOptions(include_header=False))
+            case _:
+                new.write_text("".join(f"{json.dumps({'key': key})}\n" for key in keys))
+        new.rename(file)
+
+    def lose(self, name: str, count: int) -> None:
+        (self.directory / f"{name}{self.suffix}").unlink()
+
+
+def rows_of(batches: Iterator[Batch], wanted: int) -> list[tuple[int, int | None]]:
+    """(key, offset) of the next `wanted` records, or as many as the split has."""
+    rows: list[tuple[int, int | None]] = []
+    while len(rows) < wanted:
+        batch = next(batches, None)
+        if batch is None:
+            break
+        logged = isinstance(batch, LoggedRecords)
+        keys = (batch.records if logged else batch).column("key").to_pylist()
+        offsets = batch.offsets.tolist() if logged else [None] * len(keys)
+        rows += list(zip(keys, offsets, strict=True))
+    return rows
+
+
+def behind(split: SplitProgress, rows: list[tuple[int, int | None]]) -> SplitProgress:
+    """After these records have been handed out."""
+    offset = split.offset + len(rows)
+    if rows and rows[-1][1] is not None:
+        offset = rows[-1][1] + 1
+    return SplitProgress(
+        split.name, offset, split.passed + len(rows), split.end_offset, split.version
+    )

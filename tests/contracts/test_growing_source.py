@@ -1,0 +1,170 @@
+"""The contract of growing sources: a name and an offset mean the same record for ever, or nothing.
+
+Files, streams and topics; brokers are real.
+"""
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from pipelines.connectors.reachability import check_still_there
+from pipelines.connectors.source import GrowingSource, LoggedRecords
+from pipelines.connectors.split_progress import SplitProgress
+from pipelines.domain.errors import Rejected
+from tests.contracts.growing_places import (
+    SCHEMA,
+    DirectoryPlace,
+    MemoryPlace,
+    Place,
+    behind,
+    rows_of,
+)
+
+PLACES = ["memory", "parquet", "csv", "jsonl"]
+KEYS = list(range(10, 17))
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "memory":
+        return MemoryPlace()
+    return DirectoryPlace(tmp_path, f".{request.param}")
+
+
+def test_splits_are_found_once_each(place: Place) -> None:
+    place.write("a", [1])
+    place.write("b", [2])
+    source = place.source()
+
+    first = source.find(set(), is_start=True)
+    place.write("c", [3])
+    second = source.find({split.name for split in first}, is_start=False)
+
+    assert len(first) == 2
+    assert len(second) == 1
+    assert source.find({split.name for split in [*first, *second]}, is_start=False) == []
+
+
+def test_every_split_has_one_owner_and_every_process_agrees_who(place: Place) -> None:
+    for name in "abcdefgh":
+        place.write(name, [1])
+    source, other = place.source(), place.source()
+    names = [split.name for split in source.find(set(), is_start=True)]
+
+    for parallelism in (1, 2, 3, 7):
+        owners = [source.owner(name, parallelism) for name in names]
+        assert owners == [other.owner(name, parallelism) for name in names]
+        assert set(owners) <= set(range(parallelism))
+
+
+def test_every_position_gives_exactly_the_rest(place: Place) -> None:
+    place.write("a", KEYS)
+    source = place.source()
+    (split,) = source.find(set(), is_start=True)
+    whole = read(source, split, len(KEYS))
+
+    assert [key for key, _ in whole] == KEYS
+    for passed in range(len(KEYS)):
+        rest = read(source, behind(split, whole[:passed]), len(KEYS) - passed)
+        assert rest == whole[passed:]
+
+
+def test_batches_have_the_declared_schema(place: Place) -> None:
+    place.write("a", KEYS)
+    source = place.source()
+    (split,) = source.find(set(), is_start=True)
+
+    with closing(source.open()) as reader:
+        for batch in reader.read(split):
+            records = batch.records if isinstance(batch, LoggedRecords) else batch
+            assert records.schema.equals(source.schema, check_metadata=True)
+            if records.num_rows:
+                break
+
+
+def test_several_splits_are_read_side_by_side_by_one_reader(place: Place) -> None:
+    place.write("a", [1, 2, 3])
+    place.write("b", [4, 5, 6])
+    source = place.source()
+    splits = source.find(set(), is_start=True)
+
+    with closing(source.open()) as reader:
+        batches = [reader.read(split) for split in splits]
+        read = [[key for key, _ in rows_of(each, 3)] for each in batches]
+
+    assert sorted(read) == [[1, 2, 3], [4, 5, 6]]
+
+
+def test_a_bounded_split_ends_where_it_ended_when_it_was_found(place: Place) -> None:
+    place.write("a", [1, 2])
+    source = place.source(is_bounded=True)
+    (split,) = source.find(set(), is_start=True)
+    if place.is_log:
+        place.write("a", [3])
+
+    assert source.discovery_interval_ms is None
+    assert [key for key, _ in read(source, split, 100)] == [1, 2]
+
+
+def test_records_that_come_later_are_read_from_the_same_position(place: Place) -> None:
+    if not place.is_log:
+        return
+    place.write("a", [1, 2])
+    source = place.source()
+    (split,) = source.find(set(), is_start=True)
+
+    with closing(source.open()) as reader:
+        batches = reader.read(split)
+        first = rows_of(batches, 2)
+        place.write("a", [3])
+        assert [key for key, _ in rows_of(batches, 1)] == [3]
+    assert [key for key, _ in read(source, behind(split, first), 1)] == [3]
+
+
+def test_what_is_there_is_not_missed(place: Place) -> None:
+    place.write("a", KEYS)
+    source = place.source()
+    (split,) = source.find(set(), is_start=True)
+
+    check_still_there(source, split)
+    check_still_there(source, behind(split, read(source, split, 3)))
+
+
+def test_what_is_gone_is_named_and_not_skipped(place: Place) -> None:
+    place.write("a", KEYS)
+    source = place.source()
+    (split,) = source.find(set(), is_start=True)
+    position = behind(split, read(source, split, 3))
+    place.lose("a", 5)
+
+    with pytest.raises(Rejected, match=r"\ba\b.* gone"):
+        check_still_there(source, position)
+
+
+def test_what_was_read_before_it_was_lost_is_not_missed(place: Place) -> None:
+    if not place.is_log:
+        return
+    place.write("a", KEYS)
+    source = place.source()
+    (split,) = source.find(set(), is_start=True)
+    whole = read(source, split, len(KEYS))
+    place.lose("a", 3)
+
+    check_still_there(source, behind(split, whole[:3]))
+    assert read(source, behind(split, whole[:3]), 4) == whole[3:]
+
+
+def test_a_source_that_is_whole_validates(place: Place) -> None:
+    place.write("a", KEYS)
+
+    place.source().validate()
+
+
+def read(source: GrowingSource, split: SplitProgress, wanted: int) -> list[tuple[int, int | None]]:
+    with closing(source.open()) as reader:
+        return rows_of(reader.read(split), wanted)
+
+
+def test_the_schema_is_the_declared_one(place: Place) -> None:
+    assert place.source().schema.field("key") == SCHEMA.field("key")
