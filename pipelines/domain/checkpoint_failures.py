@@ -1,7 +1,7 @@
-"""Why a checkpoint did not complete: every reason that Flink knows, and which of them count.
+"""Why a checkpoint did not complete: every reason that Flink knows, with its text and its flag.
 
-Some never occur here, because what they name does not exist (Flink's blocking outputs, a channel
-state file shared by subtasks, ...); they stay in the list, so that a person finds every name.
+Some never occur here, because what they name does not exist; each says why, and stays in the
+list, so that a person finds every name. Where the others come from is `docs/checkpoints.md`.
 
 Source: Flink 2.3, `CheckpointFailureReason`, and `CheckpointFailureManager` for what counts.
 """
@@ -12,13 +12,17 @@ from enum import StrEnum
 class CheckpointFailureReason(StrEnum):
     """The value is the sentence that is shown; the name is Flink's."""
 
+    # Never: the schedule is no timer of its own, so nothing fires once it has stopped.
     PERIODIC_SCHEDULER_SHUTDOWN = "Periodic checkpoint scheduler is shut down."
     TOO_MANY_CHECKPOINT_REQUESTS = "The maximum number of queued checkpoint requests exceeded."
+    # Never: what comes too early waits for its moment and does not fail.
     MINIMUM_TIME_BETWEEN_CHECKPOINTS = "The minimum time between checkpoints is still pending."
     NOT_ALL_REQUIRED_TASKS_RUNNING = "Not all required tasks are currently running."
     IO_EXCEPTION = "An exception occurred while triggering the checkpoint. I/O problem detected."
+    # Never: every exchange is pipelined.
     BLOCKING_OUTPUT_EXIST = "Blocking output edge exists in running tasks."
     CHECKPOINT_ASYNC_EXCEPTION = "Asynchronous task checkpoint failed."
+    # Never: each subtask writes a file of its own for what was in flight.
     CHANNEL_STATE_SHARED_STREAM_EXCEPTION = (
         "The checkpoint was aborted due to exception of other subtasks sharing the channel state"
         " file."
@@ -26,7 +30,9 @@ class CheckpointFailureReason(StrEnum):
     CHECKPOINT_EXPIRED = "Checkpoint expired before completing."
     CHECKPOINT_SUBSUMED = "Checkpoint has been subsumed."
     CHECKPOINT_DECLINED = "Checkpoint was declined."
+    # Never: a slot hears of checkpoints only after all have said that their subtasks run.
     CHECKPOINT_DECLINED_TASK_NOT_READY = "Checkpoint was declined (tasks not ready)."
+    # Never: subtasks stay until the final checkpoint has completed, and none starts after it.
     CHECKPOINT_DECLINED_TASK_CLOSING = "Checkpoint was declined (task is closing)."
     CHECKPOINT_DECLINED_SUBSUMED = (
         "Checkpoint was canceled because a barrier from newer checkpoint was received."
@@ -34,14 +40,19 @@ class CheckpointFailureReason(StrEnum):
     CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER = (
         "Task received cancellation from one of its inputs."
     )
+    # Never: channels end only after the final checkpoint.
     CHECKPOINT_DECLINED_INPUT_END_OF_STREAM = (
         "Checkpoint was declined because one input stream is finished."
     )
     CHECKPOINT_COORDINATOR_SHUTDOWN = "Checkpoint coordinator shut down."
     CHECKPOINT_COORDINATOR_SUSPEND = "Checkpoint coordinator is suspending."
+    # Never: a run is one region, and its failover suspends the coordinator.
     JOB_FAILOVER_REGION = "Failover region is restarting."
     TASK_FAILURE = "Task has failed."
+    # Never: nobody is asked for a checkpoint of a task that it does not host; a cut that fails
+    # fails its task, as in Flink.
     TASK_CHECKPOINT_FAILURE = "Task local checkpoint failure."
+    # Never: the same, of notifications.
     UNKNOWN_TASK_CHECKPOINT_NOTIFICATION_FAILURE = "Unknown task for the checkpoint to notify."
     FINALIZE_CHECKPOINT_FAILURE = "Failure to finalize checkpoint."
     TRIGGER_CHECKPOINT_FAILURE = "Trigger checkpoint failure."
@@ -49,6 +60,11 @@ class CheckpointFailureReason(StrEnum):
     @property
     def counts_against_tolerance(self) -> bool:
         return self in _COUNTED
+
+    @property
+    def follows_another_decline(self) -> bool:
+        """A subtask declines so because another one has, or because the coordinator gave up."""
+        return self in _FOLLOWS
 
 
 _COUNTED = frozenset(
@@ -58,5 +74,11 @@ _COUNTED = frozenset(
         CheckpointFailureReason.CHECKPOINT_EXPIRED,
         CheckpointFailureReason.CHECKPOINT_DECLINED,
         CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE,
+    }
+)
+_FOLLOWS = frozenset(
+    {
+        CheckpointFailureReason.CHECKPOINT_DECLINED_SUBSUMED,
+        CheckpointFailureReason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER,
     }
 )

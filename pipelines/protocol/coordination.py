@@ -12,8 +12,8 @@ against the run is `tolerance`.
 Source: Flink, `CheckpointCoordinator`, `PendingCheckpoint`.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.errors import InvariantViolated, check
@@ -64,21 +64,12 @@ class CheckpointCoordinator:
         self._ordered: list[SubtaskId] = []
         self._pending: dict[CheckpointId, _Pending] = {}  # in order of their ids
         self._writing: CheckpointId | None = None  # its manifest
-        self._abandoned: dict[CheckpointId, TriggerRequest] = {}  # by this attempt, oldest first
+        self._abandoned: dict[CheckpointId, AbortCheckpoint] = {}  # by this attempt, oldest first
 
     @property
     def next_id(self) -> CheckpointId:
         """Above every id that was used."""
         return self._next_id
-
-    @property
-    def pending_ids(self) -> tuple[CheckpointId, ...]:
-        """Oldest first."""
-        return tuple(self._pending)
-
-    def acknowledged_count(self, checkpoint_id: CheckpointId) -> int:
-        pending = self._pending.get(checkpoint_id)
-        return len(pending.snapshots) if pending else 0
 
     def tolerate(self, failures: int) -> None:
         """From the next failure on, so many in a row are tolerated."""
@@ -90,12 +81,26 @@ class CheckpointCoordinator:
         self._ordered = sorted(self._subtasks)  # once: every manifest lists them like this
         self._abandoned = {}
 
-    def on_stopped(self, reason: CheckpointFailureReason, why: str) -> list[CoordinationEffect]:
-        """The attempt is over; a manifest that is being written may still become durable, so the
-        host passes the outcome in first."""
+    def on_stopped(
+        self,
+        reason: CheckpointFailureReason,
+        why: str,
+        failed: Collection[SubtaskId] = (),
+    ) -> list[CoordinationEffect]:
+        """The attempt is over; `failed` are the subtasks that were lost, if that is why.
+
+        What still needed an acknowledgement of theirs ends as TASK_FAILURE, the rest for `reason`.
+        A manifest that is being written may still become durable: the host passes its outcome in
+        first.
+        """
         check(self._writing is None, "the outcome of a manifest is passed in first")
         self._subtasks = frozenset()
-        return [self._abort(pending, reason, why) for pending in list(self._pending.values())]
+        lost, aborted = frozenset(failed), []
+        for pending in list(self._pending.values()):
+            is_unhurt = lost <= pending.snapshots.keys()
+            by_name = reason if is_unhurt else CheckpointFailureReason.TASK_FAILURE
+            aborted.append(self._abort(pending, by_name, why))
+        return [*aborted]
 
     def on_trigger(self, request: TriggerRequest) -> list[CoordinationEffect]:
         check(bool(self._subtasks), "a checkpoint is triggered while all subtasks run")
@@ -103,6 +108,13 @@ class CheckpointCoordinator:
         self._next_id = CheckpointId(checkpoint_id + 1)
         self._pending[checkpoint_id] = _Pending(checkpoint_id, request)
         return [Inject(checkpoint_id, request)]
+
+    def on_untriggered(
+        self, checkpoint_id: CheckpointId, reason: CheckpointFailureReason, why: str
+    ) -> list[CoordinationEffect]:
+        """Where it would be stored could not be prepared; no subtask has heard of it."""
+        pending = self._pending.get(checkpoint_id)
+        return [] if pending is None else self._fail(pending, reason, why)
 
     def on_acknowledged(
         self, checkpoint_id: CheckpointId, snapshot: SubtaskSnapshot
@@ -120,10 +132,14 @@ class CheckpointCoordinator:
     def on_declined(
         self, checkpoint_id: CheckpointId, reason: CheckpointFailureReason, why: str
     ) -> list[CoordinationEffect]:
-        """Too late once all have acknowledged: nothing is missing any more."""
+        """Too late once all have acknowledged: nothing is missing any more.
+
+        The decline that others follow may come behind theirs; it counts all the same.
+        """
         pending = self._pending.get(checkpoint_id)
         if pending is None:
-            return self._discard_late(checkpoint_id)
+            late = self._discard_late(checkpoint_id)
+            return [*late, *self._count_behind_others(checkpoint_id, reason, why)]
         if self._is_ready(pending):
             return []
         return self._fail(pending, reason, why, by_subtask=True)
@@ -179,8 +195,17 @@ class CheckpointCoordinator:
         return pending
 
     def _discard_late(self, checkpoint_id: CheckpointId) -> list[CoordinationEffect]:
-        request = self._abandoned.get(checkpoint_id)
-        return [] if request is None else [DiscardLate(checkpoint_id, request)]
+        aborted = self._abandoned.get(checkpoint_id)
+        return [] if aborted is None else [DiscardLate(checkpoint_id, aborted.request)]
+
+    def _count_behind_others(
+        self, checkpoint_id: CheckpointId, reason: CheckpointFailureReason, why: str
+    ) -> list[CoordinationEffect]:
+        aborted = self._abandoned.get(checkpoint_id)
+        if aborted is None or not aborted.reason.follows_another_decline:
+            return []
+        self._abandoned[checkpoint_id] = replace(aborted, reason=reason)  # counted once
+        return self._counted(checkpoint_id, aborted.request, reason, why, by_subtask=True)
 
     def _fail(
         self,
@@ -190,21 +215,34 @@ class CheckpointCoordinator:
         *,
         by_subtask: bool = False,
     ) -> list[CoordinationEffect]:
-        effects: list[CoordinationEffect] = [self._abort(pending, reason, why)]
-        is_savepoint = pending.request.kind is CheckpointKind.SAVEPOINT
-        if self._tolerance.is_exceeded_by(
-            pending.checkpoint_id, reason, is_savepoint=is_savepoint, by_subtask=by_subtask
+        aborted = self._abort(pending, reason, why)
+        checkpoint_id, request = pending.checkpoint_id, pending.request
+        return [aborted, *self._counted(checkpoint_id, request, reason, why, by_subtask=by_subtask)]
+
+    def _counted(
+        self,
+        checkpoint_id: CheckpointId,
+        request: TriggerRequest,
+        reason: CheckpointFailureReason,
+        why: str,
+        *,
+        by_subtask: bool,
+    ) -> list[CoordinationEffect]:
+        is_savepoint = request.kind is CheckpointKind.SAVEPOINT
+        if not self._tolerance.is_exceeded_by(
+            checkpoint_id, reason, is_savepoint=is_savepoint, by_subtask=by_subtask
         ):
-            message = "Exceeded checkpoint tolerable failure threshold."
-            effects.append(FailAttempt(f"{message} The latest one failed: {reason} {why}"))
-        return effects
+            return []
+        message = "Exceeded checkpoint tolerable failure threshold."
+        return [FailAttempt(f"{message} The latest one failed: {reason} {why}")]
 
     def _abort(
         self, pending: _Pending, reason: CheckpointFailureReason, why: str
     ) -> AbortCheckpoint:
-        checkpoint_id, request = pending.checkpoint_id, pending.request
+        checkpoint_id = pending.checkpoint_id
         del self._pending[checkpoint_id]
-        self._abandoned[checkpoint_id] = request
+        aborted = AbortCheckpoint(checkpoint_id, pending.request, reason, why)
+        self._abandoned[checkpoint_id] = aborted
         if len(self._abandoned) > ABANDONED_REMEMBERED_MAX:
             del self._abandoned[next(iter(self._abandoned))]
-        return AbortCheckpoint(checkpoint_id, request, reason, why)
+        return aborted

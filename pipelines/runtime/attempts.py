@@ -4,23 +4,26 @@ Decides neither why an attempt ends (`failures`) nor where the next one starts
 (`starting_point`); it brings up what it is given and fences what it ends.
 """
 
+from collections.abc import Collection
+
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.errors import InvariantViolated, Retryable
 from pipelines.domain.events import RestorePointRefused, SlotConnected, ZombieRefused
-from pipelines.domain.faults import FaultPoint, parse_faults
+from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import Attempt, Uid
 from pipelines.domain.places import MEMORY, scheme_of
-from pipelines.domain.settings import CheckpointingMode
-from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import JobStatus, RecoveryPhase
+from pipelines.protocol.checkpoint_effects import SubtaskId
 from pipelines.protocol.fencing import AttemptFence
 from pipelines.runtime.attempt_host import AttemptHost, Readiness
-from pipelines.runtime.control import Deploy, Heartbeat
+from pipelines.runtime.control import Heartbeat
+from pipelines.runtime.deployment_orders import deployment_of
 from pipelines.runtime.hosting import ControlDoor
 from pipelines.runtime.job_events import SlotArrived
 from pipelines.runtime.run_parts import RunParts, RunWatchers, StageHost
 from pipelines.runtime.run_record import RunRecord
 from pipelines.runtime.slot import SlotAddress
+from pipelines.runtime.sources_left import SourcesLeft
 from pipelines.runtime.starting_point import StartingPoint, StartingPointChooser
 
 STAGE_END_TIMEOUT_MS = 10_000.0
@@ -61,7 +64,7 @@ class Attempts:
         self._restart_due_ms: float | None = None
         self._beat_due_ms = 0.0
         self._start: StartingPoint | None = None  # of this attempt, or of the next one
-        self._sources_left: set[tuple[Uid, int]] = set()
+        self._sources = SourcesLeft(parts, watchers.checkpoints)
 
     @property
     def host(self) -> AttemptHost | None:
@@ -169,11 +172,7 @@ class Attempts:
         self._parts.faults.reach(FaultPoint.REWOUND, attempt)
         self._began_ms = self._parts.clock.monotonic_ms()
         self._host = AttemptHost(attempt, spec.parallelism)
-        self._sources_left = {
-            (uid, index)
-            for uid in self._parts.pipeline.sources
-            for index in range(spec.parallelism)
-        }
+        self._sources.on_begun()
         self._address = self._control.open_for(attempt)
         self._stage_is_over = False
         if self._stages is not None:
@@ -197,7 +196,7 @@ class Attempts:
         if host.readiness is Readiness.DEPLOYING:
             self._watchers.recovery.reached(RecoveryPhase.STOP)
             self._watchers.recovery.reached(RecoveryPhase.START)
-            host.deploy(self._deployment(host))
+            host.deploy(deployment_of(self._parts, host, self._start))
 
     def on_deployed(self, slot: int) -> None:
         host = self.current()
@@ -212,21 +211,12 @@ class Attempts:
             self._record.move_to(JobStatus.RUNNING)
             self._watchers.recovery.reached(RecoveryPhase.RESTORE)
             self._watchers.checkpoints.on_running(host)
-            self._look_for_the_end_of_sources()
+            self._sources.tell()
 
     def on_sources_ended(self, vertex: Uid, subtask: int) -> None:
-        self._sources_left.discard((vertex, subtask))
+        self._sources.on_ended(vertex, subtask)
         if self.current().readiness is Readiness.RUNNING:
-            self._look_for_the_end_of_sources()
-
-    def _look_for_the_end_of_sources(self) -> None:
-        """A source with nothing to read ends before the last slot says that it runs."""
-        all_sources = len(self._parts.pipeline.sources) * self._parts.spec.parallelism
-        if len(self._sources_left) == all_sources:
-            return
-        self._watchers.checkpoints.on_source_finished()
-        if not self._sources_left:
-            self._watchers.checkpoints.on_sources_ended()
+            self._sources.tell()
 
     def on_stage_ended(self, attempt: Attempt) -> None:
         if attempt == self._fence.current:
@@ -247,12 +237,17 @@ class Attempts:
         self._fence.on_ended()
         return True
 
-    def end(self, reason: CheckpointFailureReason, why: str) -> None:
-        """Fence the attempt: its connections close, which ends every slot of it."""
+    def end(
+        self, reason: CheckpointFailureReason, why: str, failed: Collection[SubtaskId] = ()
+    ) -> None:
+        """Fence the attempt: its connections close, which ends every slot of it.
+
+        `failed` are the subtasks whose loss is why.
+        """
         if self._host is None:
             return
         self.abandon()
-        self._watchers.checkpoints.on_stopped(reason, why)
+        self._watchers.checkpoints.on_stopped(reason, why, failed)
         self._fence.on_ended()
 
     def abandon(self) -> None:
@@ -263,36 +258,3 @@ class Attempts:
         host.end()
         if self._stages is not None and self._address is not None:
             self._stages.cancel(self._address)
-
-    def _deployment(self, host: AttemptHost) -> Deploy:
-        spec = self._parts.spec
-        return Deploy(
-            run_id=spec.run_id,
-            pipeline=spec.pipeline,
-            parameters=spec.parameters,
-            parallelism=spec.parallelism,
-            max_parallelism=spec.max_parallelism,
-            peers=host.peers(),
-            storage_roots=self._parts.storage_roots,
-            max_memory_state_bytes=self._parts.settings.max_memory_state_bytes,
-            compresses_snapshots=self._parts.settings.compresses_snapshots,
-            restore_location=self._start.location if self._start else None,
-            restore_manifest=self._manifest_in_memory(),
-            forgets_state=self._forgets_state(),
-            dropped_states=list(self._start.dropped_states) if self._start else [],
-            barriers=self._parts.settings.barriers,
-            state=self._parts.settings.state,
-            faults=list(parse_faults(self._parts.settings.faults)),
-        )
-
-    def _manifest_in_memory(self) -> Manifest | None:
-        """A point that only this process has travels with the deployment."""
-        location = self._start.location if self._start else None
-        if location is None or scheme_of(location) != MEMORY:
-            return None
-        return self._parts.store.manifest(location)
-
-    def _forgets_state(self) -> bool:
-        """At most once, a failure costs the state: what it holds may have come out already."""
-        is_own = self._start is not None and self._start.is_own
-        return is_own and self._parts.settings.checkpointing_mode is CheckpointingMode.AT_MOST_ONCE

@@ -4,15 +4,11 @@ Runs on the job master's thread; files are written and deleted by `point_files` 
 the outcome of a manifest comes back as an event. Decides nothing itself.
 """
 
+from collections.abc import Collection
+
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
-from pipelines.domain.events import (
-    CheckpointCommitted,
-    CheckpointFailed,
-    CheckpointTriggered,
-    SubtaskAcknowledged,
-    ZombieRefused,
-)
-from pipelines.domain.ids import BUILD_ON_NOTHING, NO_CHECKPOINT, CheckpointId, RunId
+from pipelines.domain.events import SubtaskAcknowledged
+from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.settings import Settings
 from pipelines.domain.status import JobStatus
 from pipelines.protocol.checkpoint_effects import (
@@ -26,18 +22,15 @@ from pipelines.protocol.checkpoint_effects import (
     SubtaskId,
 )
 from pipelines.protocol.coordination import CheckpointCoordinator
-from pipelines.protocol.fencing import Stale
 from pipelines.protocol.retention import RetainedPoints
-from pipelines.protocol.triggering import (
-    TriggerRequest,
-)
+from pipelines.protocol.triggering import TriggerRequest
 from pipelines.runtime.attempt_host import AttemptHost
+from pipelines.runtime.barrier_injection import BarrierInjection
 from pipelines.runtime.checkpoint_surroundings import CheckpointListener, CheckpointSurroundings
 from pipelines.runtime.commit_watch import CommitWatch
 from pipelines.runtime.control import Aborted, Acknowledged, Committed, Declined
-from pipelines.runtime.control import Inject as InjectMessage
-from pipelines.runtime.job_events import ManifestWritten
-from pipelines.runtime.manifests import manifest_of, savepoint_format_of
+from pipelines.runtime.job_events import LocationPrepared, ManifestWritten
+from pipelines.runtime.manifests import manifest_of
 from pipelines.runtime.point_files import PointFiles
 from pipelines.runtime.point_keeper import PointKeeper
 from pipelines.runtime.shared_file_deletion import SharedFilesHost
@@ -60,19 +53,11 @@ class CheckpointHost:
         self.points = points
         self.ancestors: list[tuple[RunId, CheckpointId]] = []
         self.last_completed_ms: int | None = None
-        self.last_committed_ms: int | None = None
         self._triggers = TriggerDesk(surroundings, listener)
         self._coordinator = CheckpointCoordinator(
             first_id=first_id, tolerable_failures=self._settings.tolerable_failed_checkpoints
         )
-        self._files = PointFiles(
-            surroundings.places,
-            surroundings.store,
-            surroundings.executor,
-            surroundings.owns_run,
-            surroundings.post,
-            surroundings.faults,
-        )
+        self._files = PointFiles(surroundings)
         self._shared = SharedFilesHost(
             surroundings.store,
             surroundings.places.checkpoints,
@@ -81,9 +66,14 @@ class CheckpointHost:
             points.newest_first(),
         )
         self._keeper = PointKeeper(surroundings, points, self._files, self._shared)
-        self._commits = CommitWatch()
+        self._commits = CommitWatch(surroundings)
+        self._injection = BarrierInjection(surroundings, points, self._files, self._shared)
         self._attempt: AttemptHost | None = None
         self._underway: dict[CheckpointId, Underway] = {}  # oldest first
+
+    @property
+    def last_committed_ms(self) -> int | None:
+        return self._commits.newest_ms
 
     # What the job master passes on.
 
@@ -91,8 +81,7 @@ class CheckpointHost:
         """All slots run: checkpoints may be triggered."""
         self._attempt = attempt
         shapes, parallelism = self._around.graph.shape(), self._around.spec.parallelism
-        sinks = [shape.uid for shape in shapes if shape.is_sink]
-        self._commits.on_running(SubtaskId(uid, i) for uid in sinks for i in range(parallelism))
+        self._commits.on_running()
         self._coordinator.on_running(
             SubtaskId(shape.uid, i) for shape in shapes for i in range(parallelism)
         )
@@ -100,14 +89,19 @@ class CheckpointHost:
         self._shared.sweep(attempt.attempt)
         self._triggers.on_running()
 
-    def on_stopped(self, reason: CheckpointFailureReason, why: str) -> None:
-        """The attempt is over. A manifest on its way is waited for: it may make a point."""
+    def on_stopped(
+        self, reason: CheckpointFailureReason, why: str, failed: Collection[SubtaskId] = ()
+    ) -> None:
+        """The attempt is over, because `failed` were lost or for another `reason`.
+
+        A manifest on its way is waited for: it may make a point.
+        """
         while (writing := self._writing()) is not None:
             if writing.publication is not None:
                 writing.publication.result()  # posts ManifestWritten; its outcome is read below
             self.on_manifest(self._files.read_back(self._around.fence.current, writing))
         self._attempt = None
-        self._carry_out(self._coordinator.on_stopped(reason, why))
+        self._carry_out(self._coordinator.on_stopped(reason, why, failed))
         self._triggers.on_stopped()
 
     def on_request(self, request: TriggerRequest) -> bool:
@@ -138,9 +132,19 @@ class CheckpointHost:
         now_ms = self._around.clock.monotonic_ms()
         for late in [u for u in self._underway.values() if now_ms >= u.expires_ms]:
             self._carry_out(self._coordinator.on_expired(late.checkpoint_id))
-        dues = [self._triggers.start_what_is_due(now_ms, self._start)]
+        dues = [self._triggers.start_what_is_due(now_ms, self._start, self._injection.is_preparing)]
         dues += [u.expires_ms for u in self._underway.values() if u.publication is None]
         return min((due for due in dues if due is not None), default=None)
+
+    def on_prepared(self, event: LocationPrepared) -> None:
+        underway = self._underway.get(event.checkpoint_id)
+        if underway is None:
+            return
+        if event.reason is None:
+            self._injection.on_prepared(underway, self._attempt)
+            return
+        effects = self._coordinator.on_untriggered(event.checkpoint_id, event.reason, event.why)
+        self._carry_out(effects)
 
     def on_acknowledged(self, message: Acknowledged) -> None:
         underway = self._underway.get(message.checkpoint_id)
@@ -157,10 +161,7 @@ class CheckpointHost:
         self._carry_out(self._coordinator.on_declined(message.checkpoint_id, message.reason, why))
 
     def on_committed(self, message: Committed) -> None:
-        sink = SubtaskId(message.vertex, message.subtask)
-        if self._commits.on_committed(message.checkpoint_id, sink):
-            self.last_committed_ms = self._around.clock.wall_ms()
-            self._around.emit(CheckpointCommitted(checkpoint_id=message.checkpoint_id))
+        self._commits.on_committed(message)
 
     def on_manifest(self, written: ManifestWritten) -> None:
         underway = self._underway.get(written.checkpoint_id)
@@ -202,50 +203,9 @@ class CheckpointHost:
                     self._listener.too_many_failures(message)
 
     def _inject(self, effect: Inject) -> None:
-        underway = self._begun(effect)
-        if self._attempt is not None:
-            self._attempt.broadcast(
-                InjectMessage(
-                    checkpoint_id=effect.checkpoint_id,
-                    trigger_ms=underway.trigger_wall_ms,
-                    location=underway.location,
-                    savepoint_format=savepoint_format_of(effect.request),
-                    is_final=effect.request.stops_run,
-                    drains=effect.request.drains,
-                    confirmed_id=self._confirmed_id(),
-                )
-            )
-
-    def _confirmed_id(self) -> CheckpointId:
-        """The newest complete checkpoint, unless it was found damaged since."""
-        confirmed_id = self._shared.confirmed_id
-        kept = [p.checkpoint_id for p in self.points.newest_first() if not p.is_claimed]
-        is_whole = confirmed_id == NO_CHECKPOINT or confirmed_id in kept
-        return confirmed_id if is_whole else BUILD_ON_NOTHING
-
-    def _begun(self, effect: Inject) -> Underway:
-        around, request = self._around, effect.request
-        now_ms = around.clock.monotonic_ms()
-        underway = Underway(
-            effect.checkpoint_id,
-            request.kind,
-            self._files.location(request.kind, effect.checkpoint_id),
-            triggered_ms=now_ms,
-            expires_ms=now_ms + self._settings.checkpoint_timeout_ms,
-            trigger_wall_ms=around.clock.wall_ms(),
-        )
+        underway = self._injection.begin(effect, self._settings.checkpoint_timeout_ms)
         self._underway[effect.checkpoint_id] = underway
-        self._shared.on_triggered(effect.checkpoint_id)
-        around.emit(
-            CheckpointTriggered(
-                checkpoint_id=effect.checkpoint_id,
-                kind=request.kind,
-                trigger_ms=underway.trigger_wall_ms,
-                subtask_count=len(around.graph.vertices) * around.spec.parallelism,
-                request_id=request.request_id,
-            )
-        )
-        return underway
+        self._injection.prepare(underway)
 
     def _finalize(self, effect: Finalize) -> None:
         underway, attempt = self._underway[effect.checkpoint_id], self._attempt
@@ -273,30 +233,14 @@ class CheckpointHost:
         around.emit(underway.completed_event(underway.manifest, now_ms))
         self._shared.on_completed(around.fence.current, underway.manifest)
         self._keeper.on_completed(underway)
-        self._commits.on_completed(effect.checkpoint_id)
-        self._announce(effect.checkpoint_id)
+        self._commits.on_completed(effect.checkpoint_id, self._attempt)
         self._listener.checkpoint_completed(effect.request, underway.location)
-
-    def _announce(self, checkpoint_id: CheckpointId) -> None:
-        if self._attempt is None:
-            return  # the attempt ended meanwhile; the restored one commits
-        match self._around.fence.permit_commit(self._attempt.attempt, checkpoint_id):
-            case Stale(attempt):
-                self._around.emit(ZombieRefused(zombie_attempt=attempt, what="a commit"))
-            case permit:
-                self._attempt.announce_completed(permit)
 
     def _abort(self, effect: AbortCheckpoint) -> None:
         underway = self._underway.pop(effect.checkpoint_id)
+        self._injection.on_over(effect.checkpoint_id)
         self._triggers.on_aborted(effect.request)
-        self._around.emit(
-            CheckpointFailed(
-                checkpoint_id=effect.checkpoint_id,
-                reason=effect.reason,
-                message=effect.message,
-                request_id=effect.request.request_id,
-            )
-        )
+        self._around.emit(underway.failed_event(effect))
         if self._attempt is not None:
             self._attempt.broadcast(Aborted(checkpoint_id=effect.checkpoint_id))
         self._shared.on_aborted(self._around.fence.current, effect.checkpoint_id)

@@ -16,6 +16,7 @@ from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.events import FailureOccurred, SlotLost
 from pipelines.domain.ids import Attempt
 from pipelines.domain.status import JobStatus
+from pipelines.protocol.checkpoint_effects import SubtaskId
 from pipelines.protocol.repeated_failures import RepeatedFailures
 from pipelines.protocol.restart import GiveUp, RestartAfter
 from pipelines.runtime.attempts import Attempts, SinksNotRewound
@@ -140,7 +141,8 @@ class Failures:
         self._record.emit(event)
         self._recovery.on_failure(last_sign_of_life_ms, self._board.source_records)
         self._suspicion = None
-        self._attempts.end(CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND, event.cause)
+        suspend = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND
+        self._attempts.end(suspend, event.cause, self._failed_subtasks(event))
         if no_restart is not None:
             self._give_up(no_restart, no_restart)
             return
@@ -149,6 +151,15 @@ class Failures:
                 self._restart_after(delay_ms, event.cause)
             case GiveUp(reason):
                 self._give_up(reason, f"{event.cause} {reason}")
+
+    def _failed_subtasks(self, event: FailureOccurred) -> frozenset[SubtaskId]:
+        """The one that reported, or all of a slot that was lost."""
+        if event.vertex is not None and event.subtask is not None:
+            return frozenset({SubtaskId(event.vertex, event.subtask)})
+        if event.slot is None:
+            return frozenset()
+        shapes = self._parts.pipeline.graph.shape()
+        return frozenset(SubtaskId(shape.uid, event.slot) for shape in shapes)
 
     def begin_first(self, stages: StageHost) -> None:
         """Raises Rejected when it cannot start as asked, Retryable when the storage is silent."""

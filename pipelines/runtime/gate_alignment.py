@@ -26,6 +26,7 @@ from pipelines.protocol.effects import (
 from pipelines.protocol.unaligned import UnalignedBarriers
 from pipelines.runtime.alignment_buffers import CAP_STEP_MS, AlignmentBuffers
 from pipelines.runtime.alignment_timing import Alignment, AlignmentTiming, with_persisted
+from pipelines.runtime.barrier_declines import declines
 from pipelines.runtime.barrier_modes import may_turn, turns_at_ms
 from pipelines.runtime.feed import IDLE_WAIT_MS
 from pipelines.runtime.in_flight import InFlightRecords
@@ -76,12 +77,14 @@ class GateAlignment:
 
     def on_barrier(self, channel: ChannelId, barrier: Barrier, subtask: Subtask) -> None:
         self._timing.on_barrier(channel, barrier)
-        self._carry_out(self._handler.on_barrier(channel, barrier.checkpoint_id), subtask)
+        effects = self._handler.on_barrier(channel, barrier.checkpoint_id)
+        self._carry_out_of_stream(barrier.checkpoint_id, effects, subtask)
 
     def on_cancelled(
         self, channel: ChannelId, checkpoint_id: CheckpointId, subtask: Subtask
     ) -> None:
-        self._carry_out(self._handler.on_cancelled(channel, checkpoint_id), subtask)
+        effects = self._handler.on_cancelled(channel, checkpoint_id)
+        self._carry_out_of_stream(checkpoint_id, effects, subtask)
 
     def on_aborted(self, checkpoint_id: CheckpointId, subtask: Subtask) -> None:
         self._carry_out(self._handler.on_aborted(checkpoint_id), subtask)
@@ -100,7 +103,7 @@ class GateAlignment:
         if self._alarm is None or subtask.clock.monotonic_ms() < self._alarm[1]:
             return False
         checkpoint_id, self._alarm = self._alarm[0], None
-        self._carry_out(turning.on_time_is_up(checkpoint_id), subtask)
+        self._carry_out_of_stream(checkpoint_id, turning.on_time_is_up(checkpoint_id), subtask)
         return True
 
     def _on_announced(
@@ -113,7 +116,7 @@ class GateAlignment:
             self._timing.on_announced(barrier)
         self._set_alarm(barrier, subtask)
         effects = turning.on_announced(channel, checkpoint_id, overtakes=barrier.overtakes)
-        self._carry_out(effects, subtask)
+        self._carry_out_of_stream(checkpoint_id, effects, subtask)
 
     def _set_alarm(self, barrier: Barrier, subtask: Subtask) -> None:
         is_newer = self._alarm is None or self._alarm[0] < barrier.checkpoint_id
@@ -138,6 +141,15 @@ class GateAlignment:
                 subtask.checkpoints.decline(checkpoint_id, excess)
                 self._carry_out(self._handler.on_aborted(checkpoint_id), subtask)
         return True
+
+    def _carry_out_of_stream(
+        self, checkpoint_id: CheckpointId, effects: list[AlignmentEffect], subtask: Subtask
+    ) -> None:
+        """What the barrier of `checkpoint_id`, or a marker in its place, ends is declined."""
+        for declined_id, reason in declines(checkpoint_id, effects).items():
+            why = f"met by checkpoint {checkpoint_id}"
+            subtask.checkpoints.report_declined(declined_id, reason, why)
+        self._carry_out(effects, subtask)
 
     def _carry_out(self, effects: list[AlignmentEffect], subtask: Subtask) -> None:
         for effect in effects:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.commands import DriverCommand
 from pipelines.domain.ids import Attempt, CheckpointId
 from pipelines.protocol.retention import RetainedPoint
@@ -50,6 +51,15 @@ class StageEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class LocationPrepared:
+    """Where a checkpoint will be stored is ready, or cannot be made ready."""
+
+    checkpoint_id: CheckpointId
+    reason: CheckpointFailureReason | None = None  # None: it is ready
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ManifestWritten:
     attempt: Attempt
     checkpoint_id: CheckpointId
@@ -76,6 +86,7 @@ JobEvent = (
     | SlotGone
     | StrangerRefused
     | StageEnded
+    | LocationPrepared
     | ManifestWritten
     | PointsLookedAt
     | CommandArrived

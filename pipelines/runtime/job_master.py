@@ -1,7 +1,8 @@
 """The job master: one thread, one queue, every decision of a run in one place.
 
-Hands what it hears to who decides: `attempts`, `failures`, `command_desk`, `checkpoint_host`, which
-host the machines of `pipelines.protocol`. Records never pass here.
+Hands what it hears to who decides: `slot_reports` (what slots say), `attempts`, `failures`,
+`command_desk`, `checkpoint_host`, which host the machines of `pipelines.protocol`. Records never
+pass here.
 
 Source: Flink, `JobMaster` and `DefaultScheduler` (one pipelined region: the whole job restarts).
 """
@@ -12,40 +13,20 @@ from pipelines.bus.inbox import Inbox
 from pipelines.bus.journal import JournalWriter
 from pipelines.bus.lease import LeaseLost
 from pipelines.domain.errors import InvariantViolated
-from pipelines.domain.events import (
-    FailureOccurred,
-    JobStatusChanged,
-    RunEnded,
-    ZombieRefused,
-)
+from pipelines.domain.events import FailureOccurred, JobStatusChanged, RunEnded
 from pipelines.domain.status import JobStatus, RecoveryPhase
 from pipelines.protocol.fencing import AttemptFence
-from pipelines.protocol.triggering import FINAL, TriggerRequest
+from pipelines.protocol.triggering import TriggerRequest
 from pipelines.runtime.attempts import Attempts
 from pipelines.runtime.checkpoint_host import CheckpointHost
 from pipelines.runtime.checkpoint_surroundings import CheckpointListener
 from pipelines.runtime.command_desk import CommandDesk
-from pipelines.runtime.control import (
-    Acknowledged,
-    Committed,
-    Declined,
-    Deployed,
-    Ended,
-    Failed,
-    FromSlot,
-    Heartbeat,
-    PeerLost,
-    Running,
-    Sampled,
-    SourcesEnded,
-    StrangerTurnedAway,
-)
-from pipelines.runtime.control_claims import claim_of
 from pipelines.runtime.failures import Failures
 from pipelines.runtime.hosting import MasterHosting
 from pipelines.runtime.job_events import (
     CommandArrived,
     JobEvent,
+    LocationPrepared,
     ManifestWritten,
     PointsLookedAt,
     SlotArrived,
@@ -57,6 +38,7 @@ from pipelines.runtime.job_events import (
 from pipelines.runtime.metrics_board import MetricsBoard
 from pipelines.runtime.recovery_watch import RecoveryWatch
 from pipelines.runtime.request_desk import RequestDesk
+from pipelines.runtime.run_end import RunEnd
 from pipelines.runtime.run_opening import (
     first_checkpoint_id,
     how_it_ended,
@@ -66,6 +48,7 @@ from pipelines.runtime.run_opening import (
 )
 from pipelines.runtime.run_parts import RunParts, RunWatchers, StageHost
 from pipelines.runtime.run_record import RunRecord
+from pipelines.runtime.slot_reports import SlotReports
 from pipelines.runtime.verification import PointVerifier
 
 
@@ -108,10 +91,18 @@ class JobMaster(CheckpointListener):
             self._record.emit,
             self.post,
         )
+        self._end = RunEnd(self._record)
+        self._slots = SlotReports(
+            parts.clock,
+            self._record,
+            self._attempts,
+            self._failures,
+            self._commands,
+            watchers,
+            self._end,
+        )
         self._over = how_it_ended(journal)
         self._checkpoint_due_ms: float | None = None
-        self._stop_path: str | None = None  # the point after which the run has to end
-        self._is_cancelled = False  # by whoever asked for that point
 
     def post(self, event: JobEvent) -> None:
         """From any thread."""
@@ -170,18 +161,12 @@ class JobMaster(CheckpointListener):
 
     def _on_event(self, event: JobEvent) -> None:
         match event:
-            case SlotArrived():
-                self._attempts.on_slot_arrived(event)
-            case SlotSpoke():
-                self._on_slot_spoke(event)
-            case SlotGone(attempt, slot, problem):
-                if self._attempts.admit(attempt, None) is not None:
-                    self._on_slot_gone(slot, problem)
-                    self._commands.on_slot_gone(attempt, slot)
-            case StrangerRefused(attempt, what):
-                self._record.emit(ZombieRefused(zombie_attempt=attempt, what=what))
+            case SlotArrived() | SlotSpoke() | SlotGone() | StrangerRefused():
+                self._slots.on_event(event)
             case StageEnded(attempt, problem):
                 self._failures.on_stage_ended(attempt, problem)
+            case LocationPrepared():
+                self._checkpoints.on_prepared(event)
             case ManifestWritten():
                 self._checkpoints.on_manifest(event)
             case PointsLookedAt():
@@ -211,68 +196,12 @@ class JobMaster(CheckpointListener):
         )
         return min(due_ms for due_ms in dues if due_ms is not None)
 
-    def _on_slot_gone(self, slot: int, problem: str) -> None:
-        if not self._attempts.current().has_ended(slot):
-            self._failures.on_slot_lost(slot, problem)
-
-    def _on_slot_spoke(self, event: SlotSpoke) -> None:
-        host = self._attempts.admit(event.attempt, claim_of(event.message))
-        if host is not None:
-            host.on_heard(event.slot, self._clock.monotonic_ms())
-            self._on_message(event.slot, event.message)
-
-    def _on_message(self, slot: int, message: FromSlot) -> None:
-        match message:
-            case Deployed():
-                self._attempts.on_deployed(slot)
-            case Running():
-                self._on_running(slot)
-            case Acknowledged():
-                self._checkpoints.on_acknowledged(message)
-            case Declined():
-                self._checkpoints.on_declined(message)
-            case Committed():
-                self._checkpoints.on_committed(message)
-            case SourcesEnded(vertex=vertex, subtask=subtask):
-                self._attempts.on_sources_ended(vertex, subtask)
-            case Sampled():
-                self._board.on_sampled(slot, message)
-                self._recovery.on_source_records(self._board.source_records)
-            case Heartbeat():
-                pass  # that it was heard is all it says
-            case Failed():
-                self._failures.on_subtask_failed(slot, message)
-            case PeerLost(problem=problem):
-                self._failures.on_peer_lost(slot, problem)
-            case StrangerTurnedAway(attempt=attempt, what=what):
-                self._record.emit(ZombieRefused(zombie_attempt=attempt, what=what))
-            case Ended():
-                if self._attempts.on_slot_ended(slot):
-                    self._on_all_ended()
-
-    def _on_all_ended(self) -> None:
-        if not self._is_cancelled:
-            self._record.end(JobStatus.FINISHED, self._finish_reason())
-            return
-        reason = f"Cancelled with the savepoint {self._stop_path}."
-        self._record.move_to(JobStatus.CANCELLING, reason)
-        self._record.end(JobStatus.CANCELED, reason)
-
-    def _on_running(self, slot: int) -> None:
-        self._attempts.on_running(slot)
-        is_running = self._record.status is JobStatus.RUNNING
-        if is_running and self._stop_path is not None:
-            # It failed between its last point and its end.
-            self._checkpoints.on_request(FINAL)
-
     # What becomes of checkpoints.
 
     def checkpoint_completed(self, request: TriggerRequest, path: str) -> None:
         self._failures.on_progress()
         self._recovery.reached(RecoveryPhase.FIRST_CHECKPOINT)
-        if request.stops_run and self._stop_path is None:
-            self._stop_path = path
-            self._is_cancelled = request.cancels_run
+        self._end.on_completed(request, path)
         self._commands.on_completed(request, path)
 
     def checkpoint_aborted(self, request: TriggerRequest, message: str) -> None:
@@ -305,11 +234,6 @@ class JobMaster(CheckpointListener):
         self._control.close()
         self._record.emit(RunEnded(status=status, reason=reason))
         return status
-
-    def _finish_reason(self) -> str:
-        if self._stop_path is None or "savepoint-" not in self._stop_path:
-            return "The sources have ended and the final checkpoint is committed."
-        return f"Stopped with the savepoint {self._stop_path}."
 
     # Small things.
 

@@ -7,40 +7,32 @@ about which points are kept (`protocol.retention`).
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import Attempt, CheckpointId
-from pipelines.domain.places import SnapshotPlaces
 from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import CheckpointKind
 from pipelines.protocol.retention import RetainedPoint
-from pipelines.runtime.faults import Faults
-from pipelines.runtime.job_events import JobEvent, ManifestWritten
+from pipelines.runtime.checkpoint_surroundings import CheckpointSurroundings
+from pipelines.runtime.job_events import LocationPrepared, ManifestWritten
 from pipelines.runtime.shared_file_deletion import discard_claimed
 from pipelines.runtime.underway import Underway
-from pipelines.storage.store import CheckpointStore, Publication
+from pipelines.storage.store import Publication
 
 log = logging.getLogger(__name__)
 
 
 class PointFiles:
-    def __init__(
-        self,
-        places: SnapshotPlaces,
-        store: CheckpointStore,
-        executor: Executor,
-        owns_run: Callable[[Attempt], bool],
-        post: Callable[[JobEvent], None],
-        faults: Faults,
-    ) -> None:
-        self._places = places
-        self._store = store
-        self._executor = executor
-        self._owns_run = owns_run
-        self._post = post
-        self._faults = faults
+    def __init__(self, surroundings: CheckpointSurroundings) -> None:
+        self._places = surroundings.places
+        self._store = surroundings.store
+        self._executor = surroundings.executor
+        self._owns_run = surroundings.owns_run
+        self._post = surroundings.post
+        self._faults = surroundings.faults
         self._lock = threading.Lock()
         self._waiting: set[str] = set()  # locations whose sweep has not begun
 
@@ -48,6 +40,10 @@ class PointFiles:
         is_savepoint = kind is CheckpointKind.SAVEPOINT
         where = self._places.savepoint if is_savepoint else self._places.checkpoint
         return where(checkpoint_id)
+
+    def prepare(self, checkpoint_id: CheckpointId, location: str) -> None:
+        """Make its place; the outcome is posted."""
+        self._executor.submit(self._prepare, checkpoint_id, location)
 
     def publish(self, attempt: Attempt, location: str, manifest: Manifest) -> Future[None]:
         """Its outcome is posted. The lease is asked right before the point becomes durable."""
@@ -81,6 +77,16 @@ class PointFiles:
         """Delete what earlier attempts wrote for checkpoints that never completed."""
         self._executor.submit(self._sweep, attempt, first_new_id)
 
+    def _prepare(self, checkpoint_id: CheckpointId, location: str) -> None:
+        reason, why = None, ""
+        try:
+            self._store.prepare(location)
+        except (Retryable, OSError) as error:
+            reason, why = CheckpointFailureReason.IO_EXCEPTION, str(error)
+        except Rejected as error:
+            reason, why = CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE, str(error)
+        self._post(LocationPrepared(checkpoint_id, reason, why))
+
     def _publish(self, attempt: Attempt, location: str, manifest: Manifest) -> None:
         self._faults.reach(FaultPoint.ACKNOWLEDGED, attempt)
         outcome = self._try_publish(attempt, location, manifest)
@@ -105,14 +111,14 @@ class PointFiles:
             return
         try:
             self._store.discard(location)
-        except (Retryable, OSError) as error:
+        except (Retryable, Rejected, OSError) as error:
             log.warning("%s could not be deleted: %s", location, error)
 
     def _sweep(self, attempt: Attempt, first_new_id: CheckpointId) -> None:
         for root in (self._places.checkpoints, self._places.savepoints):
             try:
                 unfinished = self._unfinished(root, first_new_id)
-            except (Retryable, OSError) as error:
+            except (Retryable, Rejected, OSError) as error:
                 log.warning("%s could not be swept: %s", root, error)
                 continue
             for location in unfinished:

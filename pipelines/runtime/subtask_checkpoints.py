@@ -4,6 +4,7 @@ Decides neither when to cut (the feed's machine does) nor what a checkpoint is w
 coordinator does). Used by the subtask's thread only.
 """
 
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.clock import Clock
 from pipelines.domain.elements import Barrier, CancelCheckpoint
 from pipelines.domain.faults import FaultPoint
@@ -102,8 +103,14 @@ class SubtaskCheckpoints:
 
     def decline(self, checkpoint_id: CheckpointId, why: str) -> None:
         """It will not be cut here: tell the coordinator, and downstream in the stream itself."""
-        self._reporter.declined(self._place, checkpoint_id, CheckpointDeclined(why))
+        self.report_declined(checkpoint_id, CheckpointFailureReason.CHECKPOINT_DECLINED, why)
         self._chain.broadcast(CancelCheckpoint(checkpoint_id))
+
+    def report_declined(
+        self, checkpoint_id: CheckpointId, reason: CheckpointFailureReason, why: str
+    ) -> None:
+        """Only the coordinator needs to be told: downstream learns it from the stream."""
+        self._reporter.declined(self._place, checkpoint_id, CheckpointDeclined(reason, why))
 
     def give_up(self, checkpoint_id: CheckpointId) -> None:
         """Drop what is being gathered for it, or for an older one."""

@@ -49,9 +49,13 @@ class SubtaskReporter(Protocol):
 class CheckpointDeclined(Exception):
     """This subtask will not take part in a checkpoint, for the reason that it says."""
 
+    def __init__(self, reason: CheckpointFailureReason, why: str) -> None:
+        super().__init__(why)
+        self.reason = reason
+
 
 def failure_reason(error: Exception) -> CheckpointFailureReason:
     """Whatever else goes wrong, on an upload thread, is the asynchronous phase's failure."""
     if isinstance(error, CheckpointDeclined):
-        return CheckpointFailureReason.CHECKPOINT_DECLINED
+        return error.reason
     return CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION

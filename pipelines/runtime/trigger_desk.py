@@ -53,10 +53,13 @@ class TriggerDesk:
         return is_queued
 
     def start_what_is_due(
-        self, now_ms: float, start: Callable[[TriggerRequest], None]
+        self, now_ms: float, start: Callable[[TriggerRequest], None], is_busy: Callable[[], bool]
     ) -> float | None:
-        """When something else may start (None: not before another event)."""
-        while True:
+        """When something else may start (None: not before another event).
+
+        Nothing starts while the one before `is_busy` with being triggered.
+        """
+        while not is_busy():
             match self._decider.next(now_ms):
                 case Start(request):
                     self._decider.on_started(request, now_ms)
@@ -66,6 +69,7 @@ class TriggerDesk:
                     self._refuse(request, reason)
                 case WaitUntil(monotonic_ms):
                     return monotonic_ms
+        return None
 
     def on_completed(self, request: TriggerRequest) -> None:
         self.on_aborted(request)

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from pipelines.domain.events import CheckpointCompleted
+from pipelines.domain.events import CheckpointCompleted, CheckpointFailed
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import CheckpointKind
+from pipelines.protocol.checkpoint_effects import AbortCheckpoint
+from pipelines.protocol.triggering import TriggerRequest
 from pipelines.runtime.control import Acknowledged
 
 
@@ -21,7 +23,7 @@ class Underway:
     """Moments are monotonic, except `trigger_wall_ms`."""
 
     checkpoint_id: CheckpointId
-    kind: CheckpointKind
+    request: TriggerRequest
     location: str
     triggered_ms: float
     expires_ms: float
@@ -32,6 +34,10 @@ class Underway:
     manifest: Manifest | None = None
     publication: Future[None] | None = None
     is_ours: bool = True  # False: another driver has published under this id
+
+    @property
+    def kind(self) -> CheckpointKind:
+        return self.request.kind
 
     def on_acknowledged(self, message: Acknowledged, now_ms: float) -> SubtaskPhases:
         """The subtask's phases, with the time that the coordinator saw."""
@@ -58,6 +64,14 @@ class Underway:
             source_records=self.source_records,
             watermark_ms=min(self.watermarks_ms, default=None),
             counters=counters_of(manifest),
+        )
+
+    def failed_event(self, aborted: AbortCheckpoint) -> CheckpointFailed:
+        return CheckpointFailed(
+            checkpoint_id=self.checkpoint_id,
+            reason=aborted.reason,
+            message=aborted.message,
+            request_id=self.request.request_id,
         )
 
 

@@ -45,6 +45,12 @@ class FileSystemCheckpointStore:
         self._roots = StorageRoots(roots)
         self._compresses = compresses
 
+    def prepare(self, location: str) -> None:
+        try:
+            self._roots.directory(location).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Retryable(f"{location} cannot be made: {error}") from error
+
     def write_batches(
         self,
         location: str,

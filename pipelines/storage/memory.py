@@ -40,6 +40,9 @@ class MemoryCheckpointStore:
         self._lock = threading.Lock()
         self._points: dict[str, bytes] = {}  # location -> the manifest's file
 
+    def prepare(self, location: str) -> None:
+        """There is nothing to make."""
+
     def write_batches(
         self,
         location: str,

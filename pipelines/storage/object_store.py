@@ -47,6 +47,10 @@ class ObjectCheckpointStore:
         self._roots = StorageRoots(roots)
         self._files = ObjectFiles(limits or ObjectStoreLimits())
 
+    def prepare(self, location: str) -> None:
+        """A prefix needs no making; nothing is sent."""
+        self._roots.prefix(location)
+
     def write_batches(
         self,
         location: str,

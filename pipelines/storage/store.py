@@ -65,6 +65,15 @@ def damages_of(store: "CheckpointStore", location: str) -> list[Damage]:
 
 
 class CheckpointStore(Protocol):
+    def prepare(self, location: str) -> None:
+        """Make the place where a point will be written; it may be there already.
+
+        Raises:
+            Retryable: the storage takes nothing there at the moment.
+            Rejected: it lies outside of what is allowed.
+        """
+        ...
+
     def write_batches(
         self,
         location: str,

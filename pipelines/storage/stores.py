@@ -33,6 +33,9 @@ class CheckpointStores:
         """Only for who uses one: its client starts threads."""
         return ObjectCheckpointStore(self._roots, compresses=self._compresses)
 
+    def prepare(self, location: str) -> None:
+        self._of(location).prepare(location)
+
     def write_batches(
         self,
         location: str,

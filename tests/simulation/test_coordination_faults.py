@@ -36,7 +36,8 @@ from pipelines.protocol.triggering import TriggerRequest
 from pipelines.runtime.checkpoint_host import CheckpointHost
 from pipelines.runtime.checkpoint_surroundings import CheckpointListener, CheckpointSurroundings
 from pipelines.runtime.control import Aborted, Acknowledged, Completed, Declined, Inject
-from pipelines.runtime.job_events import JobEvent, ManifestWritten
+from pipelines.runtime.job_events import JobEvent, LocationPrepared, ManifestWritten
+from pipelines.runtime.point_files import PointFiles
 from pipelines.runtime.restore_points import own_points
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.store import Publication
@@ -113,14 +114,20 @@ def assert_nobody_but_the_owner_completed_anything(world: "World") -> None:
 
 
 class LaterExecutor(Executor):
-    """Does what it is given when it is told to, or when somebody waits for it."""
+    """Does what it is given when it is told to, or when somebody waits for it.
+
+    Places are made at once: how long that takes is a matter of `test_barrier_injection`.
+    """
 
     def __init__(self) -> None:
         self.waiting: list[LaterFuture] = []
 
     def submit(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "LaterFuture":
         future = LaterFuture(lambda: call(*args, **kwargs))
-        self.waiting.append(future)
+        if call.__name__ == PointFiles._prepare.__name__:
+            future.do()
+        else:
+            self.waiting.append(future)
         return future
 
     def do_one(self, rng: random.Random) -> None:
@@ -230,11 +237,17 @@ class World:
             case p if p < 0.915:
                 self.take_over()
             case _:
-                driver.host.on_time()
+                self.on_time(driver)
         if driver.listener.has_failed:
             self.stop(driver)
         if not driver.is_running and driver is self.driver:
             self.begin(driver)
+
+    def on_time(self, driver: Driver) -> None:
+        driver.host.on_time()
+        for event in [e for e in driver.posted if isinstance(e, LocationPrepared)]:
+            driver.posted.remove(event)
+            driver.host.on_prepared(event)
 
     def check(self) -> None:
         """Every retained point can be restored, at every instant."""
@@ -352,7 +365,7 @@ class World:
         self.finish_work(self.driver)
         before = len(self.driver.of(CheckpointCompleted))
         self.clock.now_ms += INTERVAL_MS
-        self.driver.host.on_time()
+        self.on_time(self.driver)
         for inject in self.driver.attempts[-1].of(Inject):
             for vertex in VERTICES:
                 self.driver.host.on_acknowledged(self.written(inject, vertex, self.driver))

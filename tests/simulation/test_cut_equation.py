@@ -339,6 +339,7 @@ class Run:
     def start(self) -> None:
         """A new attempt on empty channels, at another parallelism, from the newest point."""
         self.finalizing: Finalize | None = None
+        self.pending: dict[CheckpointId, None] = {}  # in the order of their triggers
         self.replies: list[tuple[CheckpointId, SubtaskSnapshot]] = []
         parallelism, sinks = self.rng.randint(1, 3), self.rng.randint(1, 3)
         stored = self.stored or Stored(dict.fromkeys(range(len(self.logs)), 0), Counter(), ())
@@ -377,7 +378,7 @@ class Run:
         chance = self.rng.random()
         if with_faults and chance < 0.002:
             return self.kill()
-        pending = self.coordinator.pending_ids
+        pending = tuple(self.pending)
         if with_faults and chance < 0.003 and pending:
             reason = CheckpointFailureReason.CHECKPOINT_DECLINED
             return self.obey(self.coordinator.on_declined(self.rng.choice(pending), reason, ""))
@@ -435,12 +436,14 @@ class Run:
                 case FailAttempt():
                     self.kill()
                 case Complete() | AbortCheckpoint():
+                    del self.pending[effect.checkpoint_id]
                     self.seen["completed" if isinstance(effect, Complete) else "aborted"] += 1
                     if isinstance(effect, AbortCheckpoint):
                         subsumed = CheckpointFailureReason.CHECKPOINT_SUBSUMED
                         self.seen["subsumed"] += effect.reason is subsumed
                     self.tell_all(effect)
                 case Inject():
+                    self.pending[effect.checkpoint_id] = None
                     self.tell_all(effect)
                 case DiscardLate():
                     self.seen["late"] += 1

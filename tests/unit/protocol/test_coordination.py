@@ -60,7 +60,7 @@ def test_a_checkpoint_completes_after_all_acknowledged_and_its_manifest_is_publi
     assert first == []
     assert second == [Finalize(ONE, PERIODIC, (snapshot_of(COUNT), snapshot_of(READ)))]
     assert published == [Complete(ONE, PERIODIC)]
-    assert coordinator.pending_ids == ()
+    assert coordinator.on_stopped(Reason.TASK_FAILURE, "nothing is left open") == []
 
 
 def test_late_repeated_and_foreign_acknowledgements_change_nothing() -> None:
@@ -76,7 +76,7 @@ def test_late_repeated_and_foreign_acknowledgements_change_nothing() -> None:
     ]
 
     assert strangers == [[], [], [], []]
-    assert coordinator.acknowledged_count(ONE) == 1
+    assert len(coordinator.on_acknowledged(ONE, snapshot_of(COUNT))) == 1
 
 
 def test_the_first_of_repeated_acknowledgements_counts() -> None:
@@ -218,8 +218,56 @@ def test_a_completed_checkpoint_subsumes_older_ones_but_no_savepoint_and_no_end(
         Complete(CheckpointId(4), PERIODIC),
         AbortCheckpoint(THREE, PERIODIC, Reason.CHECKPOINT_SUBSUMED, why),
     ]
-    assert coordinator.pending_ids == (ONE, TWO)
     assert complete(coordinator, ONE) == [Complete(ONE, SAVEPOINT)]
+
+
+def test_a_lost_subtask_fails_what_it_has_not_acknowledged_and_suspends_the_rest() -> None:
+    coordinator = running_coordinator()
+    for _ in range(2):
+        coordinator.on_trigger(PERIODIC)
+    coordinator.on_acknowledged(ONE, snapshot_of(READ))
+    coordinator.on_acknowledged(TWO, snapshot_of(COUNT))
+
+    suspend = Reason.CHECKPOINT_COORDINATOR_SUSPEND
+    effects = coordinator.on_stopped(suspend, "slot 1 is gone", failed=[READ])
+
+    assert effects == [
+        AbortCheckpoint(ONE, PERIODIC, suspend, "slot 1 is gone"),
+        AbortCheckpoint(TWO, PERIODIC, Reason.TASK_FAILURE, "slot 1 is gone"),
+    ]
+
+
+@pytest.mark.parametrize(("request_", "counts"), [(PERIODIC, True), (SAVEPOINT, False)])
+def test_a_place_that_cannot_be_prepared_fails_the_checkpoint_and_no_savepoint_counts(
+    request_: TriggerRequest, counts: bool
+) -> None:
+    coordinator = running_coordinator()
+    coordinator.on_trigger(request_)
+
+    aborted, *failed = coordinator.on_untriggered(ONE, Reason.IO_EXCEPTION, "read-only")
+
+    assert aborted == AbortCheckpoint(ONE, request_, Reason.IO_EXCEPTION, "read-only")
+    assert bool(failed) is counts
+    assert coordinator.on_untriggered(ONE, Reason.IO_EXCEPTION, "again") == []
+
+
+@pytest.mark.parametrize(
+    "first",
+    [Reason.CHECKPOINT_DECLINED_SUBSUMED, Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER],
+)
+def test_the_decline_that_others_followed_counts_once_though_it_comes_behind_theirs(
+    first: Reason,
+) -> None:
+    coordinator = running_coordinator(tolerable_failures=0)
+    coordinator.on_trigger(PERIODIC)
+
+    follower = coordinator.on_declined(ONE, first, "upstream has declined")
+    origin = coordinator.on_declined(ONE, Reason.CHECKPOINT_DECLINED, "over the cap")
+    again = coordinator.on_declined(ONE, Reason.CHECKPOINT_DECLINED, "over the cap")
+
+    assert follower == [AbortCheckpoint(ONE, PERIODIC, first, "upstream has declined")]
+    assert [type(effect) for effect in origin] == [DiscardLate, FailAttempt]
+    assert [type(effect) for effect in again] == [DiscardLate]
 
 
 def test_manifests_are_written_one_after_the_other_the_oldest_first() -> None:
@@ -341,13 +389,15 @@ def finalizing_coordinator(*, tolerable_failures: int = 0) -> CheckpointCoordina
 
 
 def fail_one(coordinator: CheckpointCoordinator, reason: Reason) -> list[CoordinationEffect]:
+    triggered = coordinator.next_id
     coordinator.on_trigger(PERIODIC)
-    return coordinator.on_declined(coordinator.pending_ids[-1], reason, "it failed")
+    return coordinator.on_declined(triggered, reason, "it failed")
 
 
 def complete_one(coordinator: CheckpointCoordinator) -> None:
+    triggered = coordinator.next_id
     coordinator.on_trigger(PERIODIC)
-    complete(coordinator, coordinator.pending_ids[-1])
+    complete(coordinator, triggered)
 
 
 def complete(
@@ -394,6 +444,7 @@ class Host:
         self.writing: CheckpointId | None = None  # a manifest, asked for by Finalize
         self.published: set[CheckpointId] = set()
         self.counted: set[CheckpointId] = set()
+        self.followed: set[CheckpointId] = set()  # declined as another subtask had before
 
     def step(self) -> None:
         self.now_ms += self.rng.randint(0, 8)
@@ -409,8 +460,7 @@ class Host:
             case p if p < 0.60:
                 self.obey(self.coordinator.on_expired(self.any_id()))
             case p if p < 0.65:
-                reason = self.rng.choice(DECLINES)
-                self.obey(self.coordinator.on_declined(self.any_id(), reason, "no"))
+                self.decline(self.any_id(), self.rng.choice(DECLINES))
             case p if p < 0.67:
                 self.stop()
             case p if p < 0.70:
@@ -451,6 +501,11 @@ class Host:
             self.acknowledged[checkpoint_id].add(subtask)
         self.obey(self.coordinator.on_acknowledged(checkpoint_id, snapshot_of(subtask)))
 
+    def decline(self, checkpoint_id: CheckpointId, reason: Reason) -> None:
+        if checkpoint_id in self.followed and reason.counts_against_tolerance:
+            self.counted.add(checkpoint_id)
+        self.obey(self.coordinator.on_declined(checkpoint_id, reason, "no"))
+
     def report(self, *, published: bool) -> None:
         written, self.writing = self.writing, None
         assert written is not None
@@ -487,6 +542,8 @@ class Host:
                     self.aborted.add(checkpoint_id)
                     if reason.counts_against_tolerance:
                         self.counted.add(checkpoint_id)
+                    elif reason.follows_another_decline:
+                        self.followed.add(checkpoint_id)
                 case DiscardLate(checkpoint_id):
                     assert checkpoint_id in self.aborted
                 case FailAttempt():

@@ -63,7 +63,7 @@ def test_after_giving_up_the_count_starts_over() -> None:
     assert outcomes == [False, True, False, True]
 
 
-def test_flinks_reasons_are_all_there_and_those_count_that_count_in_flink() -> None:
+def test_flinks_reasons_are_all_there_and_count_as_in_flink() -> None:
     counted = {reason.name for reason in Reason if reason.counts_against_tolerance}
 
     assert len(Reason) == 24

@@ -65,6 +65,7 @@ class ScriptedSlots:
     post: Callable[[JobEvent], None]
     attempts: list[Attempt] = field(default_factory=list)
     told: "queue.SimpleQueue[Message]" = field(default_factory=queue.SimpleQueue)
+    injected: list[CheckpointId] = field(default_factory=list)
     acknowledges: bool = True
     has_nothing_to_read: bool = False  # then sources end before the slot says that it runs
 
@@ -109,6 +110,7 @@ class _Link:
                 self.final_id = checkpoint_id if is_final else self.final_id
                 if self.slots.acknowledges:
                     self.slots.acknowledge(self.attempt, checkpoint_id)
+                self.slots.injected.append(checkpoint_id)
             case Completed(checkpoint_id=checkpoint_id):
                 committed = Committed(checkpoint_id=checkpoint_id, vertex=Uid("both"), subtask=0)
                 self.slots.say(self.attempt, committed)

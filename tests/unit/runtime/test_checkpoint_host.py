@@ -10,40 +10,24 @@ from pipelines.domain.events import (
     CheckpointCommitted,
     CheckpointCompleted,
     CheckpointDiscarded,
-    CheckpointFailed,
     CheckpointTriggered,
     Event,
     ZombieRefused,
 )
-from pipelines.domain.ids import Attempt, CheckpointId, RequestId, Uid
-from pipelines.domain.setting_parsing import parse_settings
-from pipelines.domain.snapshots import SubtaskSnapshot
+from pipelines.domain.ids import Attempt, CheckpointId, RequestId
 from pipelines.domain.status import CheckpointKind, JobStatus, SavepointFormat
-from pipelines.protocol.fencing import AttemptFence
-from pipelines.protocol.retention import RetainedPoints
 from pipelines.protocol.triggering import TriggerRequest
-from pipelines.runtime.checkpoint_host import CheckpointHost
-from pipelines.runtime.checkpoint_surroundings import CheckpointListener, CheckpointSurroundings
 from pipelines.runtime.control import (
     Aborted,
-    Acknowledged,
-    Committed,
     Completed,
-    Declined,
     Inject,
 )
-from pipelines.runtime.job_events import JobEvent, ManifestWritten
-from tests.unit.runtime.fakes import ListSource, ManualClock
-from tests.unit.runtime.hosted import InlineExecutor, MemorySink, joining_pipeline
-from tests.unit.runtime.points import operator_of, places_in, spec_of, store_in
-from tests.unit.runtime.recording_attempt import RecordingAttempt, phases_of
+from tests.unit.runtime.hosted_checkpoints import INTERVAL_MS, TIMEOUT_MS, VERTICES, Master
 
 E = TypeVar("E", bound=Event)
 
 CONCURRENT = {"execution.checkpointing.max-concurrent-checkpoints": "3"}
-VERTICES = ("left", "right", "both")
 SUSPENDED = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND
-INTERVAL_MS, TIMEOUT_MS = 1_000, 5_000
 SAVEPOINT = TriggerRequest(CheckpointKind.SAVEPOINT, RequestId("save"))
 STOP = TriggerRequest(CheckpointKind.SAVEPOINT, RequestId("stop"), stops_run=True)
 
@@ -151,7 +135,7 @@ def test_a_checkpoint_that_expires_answers_its_request_and_leaves_nothing(tmp_pa
     master.host.on_request(SAVEPOINT)
     expires_ms = master.trigger()
     left_behind = Path(master.attempt.of(Inject)[0].location)
-    left_behind.mkdir(parents=True)
+    assert left_behind.exists()
     master.acknowledge(1, "left")
 
     master.clock.now_ms += TIMEOUT_MS - 1
@@ -342,7 +326,7 @@ def test_what_a_subtask_writes_after_the_abort_is_swept(tmp_path: Path) -> None:
     master.trigger()
     location = Path(master.attempt.of(Inject)[0].location)
     master.decline(1)
-    location.mkdir(parents=True)
+    location.mkdir(parents=True, exist_ok=True)
     (location / "late.arrow").write_bytes(b"state")
 
     master.acknowledge(1, "left")
@@ -355,7 +339,7 @@ def test_a_new_attempt_sweeps_what_its_predecessors_left_unfinished(tmp_path: Pa
     first.complete_one()
     first.trigger()
     unfinished = Path(first.attempt.of(Inject)[1].location)
-    unfinished.mkdir(parents=True)
+    unfinished.mkdir(parents=True, exist_ok=True)
     foreign = unfinished.with_name("chk-2.tmp")
     foreign.mkdir()
 
@@ -429,133 +413,3 @@ def test_two_manifests_at_the_end_of_an_attempt_are_both_waited_for(tmp_path: Pa
 
     assert master.completed == [1, 2]
     assert master.failed == []
-
-
-class RecordingListener(CheckpointListener):
-    def __init__(self) -> None:
-        self.completed: list[tuple[TriggerRequest, str]] = []
-        self.aborted: list[tuple[TriggerRequest, str]] = []
-        self.too_many: list[str] = []
-
-    def checkpoint_completed(self, request: TriggerRequest, path: str) -> None:
-        self.completed.append((request, path))
-
-    def checkpoint_aborted(self, request: TriggerRequest, message: str) -> None:
-        self.aborted.append((request, message))
-
-    def too_many_failures(self, message: str) -> None:
-        self.too_many.append(message)
-
-
-class Master:
-    """A checkpoint host as the job master holds it, with the attempt's slots played by the test."""
-
-    def __init__(
-        self,
-        root: Path,
-        settings: dict[str, str] | None = None,
-        parallelism: int = 1,
-        first_id: int = 1,
-    ) -> None:
-        self.clock = ManualClock()
-        self.fence = AttemptFence()
-        self.fence.on_attempt(Attempt(1))
-        self.attempt = RecordingAttempt(parallelism)
-        self.listener = RecordingListener()
-        self.owns_run = True
-        self.events: list[Event] = []
-        self._posted: list[JobEvent] = []
-        self._places = places_in(root)
-        self._store = store_in(root)
-        self._parallelism = parallelism
-        parsed = parse_settings({"execution.checkpointing.timeout": "5 s", **(settings or {})})
-        surroundings = CheckpointSurroundings(
-            spec=spec_of(parallelism=parallelism),
-            places=self._places,
-            settings=parsed,
-            graph=joining_pipeline(ListSource([]), MemorySink()).graph,
-            store=self._store,
-            clock=self.clock,
-            executor=InlineExecutor(),
-            fence=self.fence,
-            owns_run=lambda attempt: self.owns_run,
-            emit=self.events.append,
-            post=self._posted.append,
-            draw=lambda low, high: high,
-        )
-        points = RetainedPoints(parsed.retained_checkpoints)
-        self.host = CheckpointHost(surroundings, points, CheckpointId(first_id), self.listener)
-        self.host.on_running(self.attempt)
-
-    @property
-    def completed(self) -> list[int]:
-        return [event.checkpoint_id for event in self.of(CheckpointCompleted)]
-
-    @property
-    def failed(self) -> list[CheckpointFailed]:
-        return self.of(CheckpointFailed)
-
-    @property
-    def published(self) -> list[str]:
-        roots = (self._places.checkpoints, self._places.savepoints)
-        return sorted(Path(point).name for root in roots for point in self._store.published(root))
-
-    def of(self, kind: type[E]) -> list[E]:
-        return [event for event in self.events if isinstance(event, kind)]
-
-    def trigger(self) -> float | None:
-        """Lets the interval pass; when the host wants to be called again."""
-        self.clock.now_ms += INTERVAL_MS
-        return self.host.on_time()
-
-    def complete_one(self) -> None:
-        self.trigger()
-        self.acknowledge_all(self.of(CheckpointTriggered)[-1].checkpoint_id)
-
-    def acknowledge_all(self, checkpoint_id: int, *, deliver: bool = True) -> None:
-        for vertex in VERTICES:
-            for subtask in range(self._parallelism):
-                self.acknowledge(checkpoint_id, vertex, subtask, deliver=deliver)
-
-    def acknowledge(
-        self, checkpoint_id: int, vertex: str, subtask: int = 0, *, deliver: bool = True
-    ) -> None:
-        snapshot = SubtaskSnapshot(
-            vertex=Uid(vertex), subtask=subtask, operators=[operator_of(counters={"read": 1})]
-        )
-        self.host.on_acknowledged(
-            Acknowledged(
-                checkpoint_id=CheckpointId(checkpoint_id),
-                snapshot=snapshot,
-                phases=phases_of(vertex, subtask),
-                source_records=10,
-                watermark_ms=100 + subtask,
-            )
-        )
-        if deliver:
-            self.deliver()
-
-    def deliver(self) -> None:
-        """What the executor has posted reaches the host, as through the master's queue."""
-        while self._posted:
-            event = self._posted.pop(0)
-            if isinstance(event, ManifestWritten):
-                self.host.on_manifest(event)
-
-    def decline(self, checkpoint_id: int) -> None:
-        self.host.on_declined(
-            Declined(
-                checkpoint_id=CheckpointId(checkpoint_id),
-                vertex=Uid("both"),
-                subtask=0,
-                reason=CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION,
-                message="the disk is full",
-            )
-        )
-
-    def commit(self, checkpoint_id: int, subtask: int) -> None:
-        self.host.on_committed(
-            Committed(
-                checkpoint_id=CheckpointId(checkpoint_id), vertex=Uid("both"), subtask=subtask
-            )
-        )

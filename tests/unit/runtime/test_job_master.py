@@ -30,7 +30,7 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, RunId, Uid
 from pipelines.domain.status import CheckpointKind, JobStatus, RequestOutcome
-from pipelines.runtime.control import Deploy, Failed, Sampled, SourcesEnded
+from pipelines.runtime.control import Deploy, Failed, PeerLost, Sampled, SourcesEnded
 from tests.unit.runtime.hosted import MemorySink
 from tests.unit.runtime.scripted_slots import ScriptedRun, acknowledgement
 
@@ -225,7 +225,7 @@ def test_what_is_under_way_when_the_run_ends_is_ended_by_name(tmp_path: Path) ->
     run = ScriptedRun(tmp_path, {"execution.checkpointing.interval": "off"})
     run.slots.acknowledges = False
     run.ask(TakeSavepoint(**WHO, request_id=RequestId("slow")))
-    run.wait_for(lambda: bool(run.of(CheckpointTriggered)))
+    run.wait_for(lambda: bool(run.slots.injected))
     run.slots.acknowledges = True
     run.slots.say(Attempt(1), SourcesEnded(vertex=Uid("left"), subtask=0))
     run.slots.say(Attempt(1), SourcesEnded(vertex=Uid("right"), subtask=0))
@@ -238,22 +238,29 @@ def test_what_is_under_way_when_the_run_ends_is_ended_by_name(tmp_path: Path) ->
     assert answers == {"slow": RequestOutcome.FAILED, "stop": RequestOutcome.SUCCEEDED}
 
 
-@pytest.mark.parametrize("mode", ["cancelled", "failed"])
+@pytest.mark.parametrize("mode", ["cancelled", "failed", "acknowledged", "failed as a whole"])
 def test_what_is_under_way_when_an_attempt_ends_is_ended_by_flinks_name(
     tmp_path: Path, mode: str
 ) -> None:
     run = ScriptedRun(tmp_path, SOON)
     run.slots.acknowledges = False
     run.wait_for(lambda: bool(run.of(CheckpointTriggered)))
-    if mode == "failed":
+    if mode == "acknowledged":
+        run.slots.say(Attempt(1), acknowledgement(CheckpointId(1), "both"))
+    if mode == "failed as a whole":
+        run.slots.say(Attempt(1), PeerLost(problem="reset by peer"))
+    elif mode != "cancelled":
         run.slots.say(Attempt(1), failure("a slot died"))
+    if mode != "cancelled":
         run.wait_for(lambda: bool(run.of(CheckpointFailed)))
 
     cancel(run)
 
     expected = {
         "cancelled": CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN,
-        "failed": CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND,
+        "failed": CheckpointFailureReason.TASK_FAILURE,
+        "acknowledged": CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND,
+        "failed as a whole": CheckpointFailureReason.TASK_FAILURE,
     }
     assert run.of(CheckpointFailed)[0].reason is expected[mode]
 
