@@ -153,8 +153,7 @@ class OperatorChain:
 
     def commit(self, checkpoint_id: CheckpointId) -> None:
         for node in self._nodes:
-            if node.sink is not None:
-                node.sink.commit(checkpoint_id)
+            node.commit(checkpoint_id)
 
     def close(self) -> None:
         for node in self._nodes:

@@ -16,6 +16,7 @@ from pipelines.runtime.chain_node import ChainNode, OpenSink
 from pipelines.runtime.chain_place import ChainPlace
 from pipelines.runtime.exchange import Exchange
 from pipelines.runtime.key_times import by_key_group
+from pipelines.runtime.operator_failure import located
 from pipelines.runtime.restoring import RestoredOperator
 from pipelines.state.backend import BackendFactory
 from pipelines.stream import Pipeline
@@ -47,7 +48,7 @@ class ChainBuilder:
         self._times_ms = by_key_group(head.key_times_ms, place.max_parallelism)
 
     def build(self) -> list[ChainNode]:
-        """In topological order. Raises Rejected or CorruptSnapshot."""
+        """In topological order. Raises OperatorFailed, Rejected or CorruptSnapshot."""
         for uid in reversed(
             self._place.vertex.nodes
         ):  # followers first, so that calls can be wired
@@ -91,7 +92,10 @@ class ChainBuilder:
 
     def _open_operator(self, uid: Uid, context: OperatorContext) -> Operator:
         operator = self._pipeline.operators[uid]()
-        operator.open(context, self._pipeline.input_schemas(uid))
+        try:
+            operator.open(context, self._pipeline.input_schemas(uid))
+        except Exception as error:
+            raise located(uid, None, error) from error
         restored = self._restored[uid]
         for stored in restored.states:
             if stored.database is None or not context.state.adopt(stored.database):

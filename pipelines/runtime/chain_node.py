@@ -90,6 +90,22 @@ class ChainNode:
             raise located(self.uid, None, error) from error
 
     def cut(self, barrier: Barrier) -> OperatorCut:
+        """Raises OperatorFailed: no record is in work."""
+        try:
+            return self._cut(barrier)
+        except Exception as error:
+            raise located(self.uid, None, error) from error
+
+    def commit(self, checkpoint_id: CheckpointId) -> None:
+        """Raises OperatorFailed, as `cut` does."""
+        if self.sink is None:
+            return
+        try:
+            self.sink.commit(checkpoint_id)
+        except Exception as error:
+            raise located(self.uid, None, error) from error
+
+    def _cut(self, barrier: Barrier) -> OperatorCut:
         prepared = () if self.sink is None else self.sink.prepare(barrier.checkpoint_id)
         context = self.context
         states = [*_cut_states(context.state, barrier), *context.operator_state.cut()]

@@ -36,9 +36,8 @@ def final_reason(
 
 def _place(message: Failed) -> str:
     error = message.error
-    if message.vertex is None:
-        return ""
+    number = "" if message.subtask is None else f"[{message.subtask}]"
     if error is None:
-        return f"{message.vertex}[{message.subtask}]: "
+        return f"{message.vertex}{number}: " if message.vertex else ""
     records = f" at {error.origin}" if error.origin else ""
-    return f"{error.operator}[{message.subtask}] failed{records}: "
+    return f"{error.operator}{number} failed{records}: "

@@ -17,10 +17,17 @@ class OperatorFailed(Exception):
     """`origin` None: no record was in work, or it is not known where it came from."""
 
     def __init__(self, operator: Uid, origin: RecordOrigin | None, error: Exception) -> None:
-        super().__init__(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+        super().__init__(_sentence(error))
         self.operator = operator
         self.origin = origin
         self.error = error
+
+
+def _sentence(error: Exception) -> str:
+    """What is refused is said as it is; other messages need the name of their error."""
+    if isinstance(error, Rejected):
+        return str(error)
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def is_located(error: Exception) -> bool:

@@ -56,6 +56,11 @@ class ReservingReader:
     def is_exhausted(self) -> bool:
         return not self._ahead and self._reader.is_exhausted
 
+    @property
+    def asked(self) -> SplitInWork | None:
+        """The split that was asked last, and for which record."""
+        return self._reader.asked
+
     def positions(self) -> Json:
         """Behind the last record handed out."""
         return self._positions

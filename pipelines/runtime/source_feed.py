@@ -20,8 +20,9 @@ from pipelines.domain.origin import RecordOrigin
 from pipelines.domain.snapshots import Json
 from pipelines.protocol.watermarks import EventTimeMark
 from pipelines.runtime.feed import IDLE_WAIT_MS
+from pipelines.runtime.operator_failure import located
 from pipelines.runtime.reserving_reader import ReservingReader
-from pipelines.runtime.source_reader import PACED_WAIT_MS, SourceReader
+from pipelines.runtime.source_reader import PACED_WAIT_MS, SourceReader, SplitInWork
 from pipelines.runtime.subtask import Subtask
 
 TIMESTAMPS_FAR_AHEAD = "timestamps_far_ahead"
@@ -54,7 +55,7 @@ class SourceFeed:
     def advance(self, subtask: Subtask) -> bool:
         if self._stopping_id is not None or self._exhaustion_reported:
             return False
-        batch = self._reader.next()
+        batch = self._read(subtask)
         chain, marks = subtask.chain, self._reader.take_marks()
         # That the source is active again goes ahead of the records that say so.
         before = 1 if marks[:1] == [WatermarkStatus(is_idle=False)] else 0
@@ -63,7 +64,7 @@ class SourceFeed:
             self._count(batch, subtask)
             split = self._reader.split
             offsets = None if split is None else split.offsets
-            chain.emit_from_source(batch, self._origin(subtask), offsets)
+            chain.emit_from_source(batch, _origin(subtask, split), offsets)
         chain.on_event_time(marks[before:])
         if batch is None and self._reader.is_exhausted:
             self._exhaustion_reported = True
@@ -122,17 +123,13 @@ class SourceFeed:
     def queued(self) -> list[ChannelStatistics]:
         return []
 
-    def _origin(self, subtask: Subtask) -> RecordOrigin | None:
-        split = self._reader.split
-        if split is None:
-            return None
-        return RecordOrigin(
-            source=subtask.place.vertex.uid,
-            subtask=subtask.place.subtask,
-            split=split.name,
-            first_offset=split.first_offset,
-            last_offset=split.next_offset - 1,
-        )
+    def _read(self, subtask: Subtask) -> pa.RecordBatch | None:
+        """Raises OperatorFailed with the record that the source or its watermarks failed at."""
+        try:
+            return self._reader.next()
+        except Exception as error:
+            where = _origin(subtask, self._reader.asked)
+            raise located(subtask.place.vertex.uid, where, error) from error
 
     def _count(self, batch: pa.RecordBatch, subtask: Subtask) -> None:
         context = subtask.chain.head_context()
@@ -140,3 +137,15 @@ class SourceFeed:
         far_ahead = self._reader.take_far_ahead_count()
         if far_ahead:
             context.count(TIMESTAMPS_FAR_AHEAD, far_ahead)
+
+
+def _origin(subtask: Subtask, split: SplitInWork | None) -> RecordOrigin | None:
+    if split is None:
+        return None
+    return RecordOrigin(
+        source=subtask.place.vertex.uid,
+        subtask=subtask.place.subtask,
+        split=split.name,
+        first_offset=split.first_offset,
+        last_offset=split.next_offset - 1,
+    )

@@ -81,6 +81,7 @@ class SourceReader:
         )
         self._far_ahead_count = 0
         self.split: SplitInWork | None = None  # None: nothing was handed out yet
+        self.asked: SplitInWork | None = None  # the split that was asked last, and for which record
 
     @property
     def is_exhausted(self) -> bool:
@@ -102,6 +103,7 @@ class SourceReader:
         while self._open:
             ended = None
             for split in sorted(self._open.values(), key=OpenSplit.watermark_ms):
+                self.asked = _first_of(split.name, split.next_offset)
                 taken = split.take()
                 if taken is None:
                     ended = split
@@ -146,9 +148,11 @@ class SourceReader:
             )
 
     def _open_split(self, index: int, offset: int) -> None:
+        name = self._splits.name_of(index) or str(index)
+        self.asked = _first_of(name, offset)
         self._open[index] = OpenSplit(
             index,
-            self._splits.name_of(index) or str(index),
+            name,
             offset,
             self._splits.read(index, offset, self._open),
             self._strategy.generator(),
@@ -195,6 +199,11 @@ class SourceReader:
 
     def _has_split(self, index: int) -> bool:
         return self._splits.name_of(index) is not None
+
+
+def _first_of(name: str, offset: int) -> SplitInWork:
+    """The record that a split is asked for."""
+    return SplitInWork(name, offset, offset + 1)
 
 
 def _input(index: int) -> str:
