@@ -8,7 +8,7 @@ that were not used for longest leave it. Owns which row is where; what lies in m
 Source: Flink's `RocksDBKeyedStateBackend`; the vectorised working set is ours.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -139,9 +139,8 @@ class RocksDbTable:
         self._files.close()
 
     def freeze(self) -> FrozenState:
-        reader = self._files.reader()
-        flush = self._cut(reader)
-        batches = reader.batches(self._files.flushes, flush)
+        """Rows that all lie in memory are read there; the database need not hear of them."""
+        batches = self._read_database() if self._on_disk_only else self._working.freeze()
         schema = snapshot_schema(self._descriptor)
         return FrozenState(self._descriptor.name, "table", schema, self._count, batches)
 
@@ -168,6 +167,10 @@ class RocksDbTable:
         self.log = IncrementLog(reusable)
         self._count = self._on_disk_only = rows
         self._bounds.on_unknown()
+
+    def _read_database(self) -> Iterator[pa.RecordBatch]:
+        reader = self._files.reader()
+        return reader.batches(self._files.flushes, self._cut(reader))
 
     def _cut_database(self) -> CutDatabase:
         links, schema = LinkedFiles(self._scratch()), snapshot_schema(self._descriptor)
@@ -242,7 +245,7 @@ class RocksDbTable:
         self._files.flushes.run_until(flush)
         self._working.forget_deleted()
         share = self._memory.share_of(self._working.state_bytes)
-        rows = self._working.least_used(min(1.0, share) / 2)
+        rows = self._working.least_used(min(1.0, share / 2))
         self._bounds.on_evicted(self._working.keys(rows))
         self._working.evict(rows)
         self._on_disk_only += len(rows)

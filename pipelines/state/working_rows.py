@@ -4,12 +4,13 @@ Owns what is known of each such row: whether its key is in the database, whether
 deleted since the last cut, when it was last used. What lies on disk is its owner's affair.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipelines.domain.errors import check
 from pipelines.domain.key_groups import KeyGroupRange
@@ -152,6 +153,10 @@ class WorkingRows:
         self._use.tick()
         self.forget_deleted()
 
+    def freeze(self) -> Iterator[pa.RecordBatch]:
+        """All live rows as they are now; to be read once, on any thread."""
+        return _live(self._table.freeze_rows())
+
     def cut(self) -> Callable[[], Changed]:
         """What has changed up to now; to be called once, on any thread. `on_cut` follows."""
         frozen, dirty = self._table.freeze_rows(), self._dirty.take()
@@ -184,6 +189,12 @@ class WorkingRows:
 
 
 _NO_ROWS: Rows = np.empty(0, np.int64)
+
+
+def _live(frozen: FrozenTable) -> Iterator[pa.RecordBatch]:
+    for batch in frozen.batches():
+        is_live = pc.greater_equal(batch.column(ORIGIN), STORED)
+        yield batch.filter(is_live).drop_columns([ORIGIN])
 
 
 def _changed(frozen: FrozenTable, dirty: Mask) -> Changed:

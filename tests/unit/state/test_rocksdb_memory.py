@@ -1,0 +1,101 @@
+"""What a RocksDB table reads where: rows that all lie in memory never pass through the database."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pipelines.domain.key_groups import KeyGroupRange
+from pipelines.state.backend import StateBackend, Table, TableDescriptor
+from tests.contracts.rocksdb_slots import TINY_BYTES, RocksDbBackends, rocksdb_backends
+
+COUNTS = TableDescriptor(
+    name="counts",
+    key=pa.schema([("user", pa.int64())]),
+    value=pa.schema([("count", pa.int64())]),
+    defaults={"count": 0},
+    key_group_by=("user",),
+)
+USERS = np.arange(100)
+
+
+@pytest.fixture
+def ample() -> Iterator[RocksDbBackends]:
+    with rocksdb_backends() as backends:
+        yield backends
+
+
+def test_a_snapshot_of_rows_in_memory_leaves_the_database_alone(ample: RocksDbBackends) -> None:
+    backend = backend_of(ample)
+    add(backend.table(COUNTS), USERS, 1)
+
+    rows = snapshot(backend)
+
+    assert rows == dict.fromkeys(range(100), 1)
+    assert not list(ample.slot.directory.path.glob("*/*.sst"))
+
+
+def test_a_snapshot_is_as_of_its_cut_whatever_follows_before_it_is_read(
+    ample: RocksDbBackends,
+) -> None:
+    backend = backend_of(ample)
+    table = backend.table(COUNTS)
+    add(table, USERS, 1)
+    backend.settle()
+
+    [frozen] = backend.cut()
+    add(table, np.arange(50, 150), 1)
+    table.delete(table.find(users(USERS[:10])))
+    backend.settle()
+
+    assert frozen.rows == 100
+    assert counts(frozen.batches) == dict.fromkeys(range(100), 1)
+    assert snapshot(backend) == {u: 2 if 50 <= u < 100 else 1 for u in range(10, 150)}
+
+
+def test_rows_that_have_left_the_memory_are_in_the_snapshot() -> None:
+    with rocksdb_backends(TINY_BYTES) as tiny:
+        backend = backend_of(tiny)
+        add(backend.table(COUNTS), USERS, 1)
+        backend.settle()
+
+        assert snapshot(backend) == dict.fromkeys(range(100), 1)
+
+
+def test_deleted_rows_of_which_the_database_knows_are_in_no_snapshot() -> None:
+    with rocksdb_backends(is_incremental=True) as backends:
+        backend = backend_of(backends)
+        table = backend.table(COUNTS)
+        add(table, USERS, 1)
+        backend.cut_increment(1, 0)  # type: ignore[arg-type]
+        table.delete(table.find(users(USERS[:90])))
+
+        assert snapshot(backend) == dict.fromkeys(range(90, 100), 1)
+
+
+def backend_of(backends: RocksDbBackends) -> StateBackend:
+    backend = backends(KeyGroupRange(0, 127), 128)
+    backend.table(COUNTS)
+    return backend
+
+
+def users(numbers: np.ndarray) -> pa.RecordBatch:
+    return pa.record_batch([numbers], schema=COUNTS.key)
+
+
+def add(table: Table, numbers: np.ndarray, increment: int) -> None:
+    rows = table.rows_for(users(numbers))
+    table.write("count", rows, np.asarray(table.read("count", rows)) + increment)
+
+
+def snapshot(backend: StateBackend) -> dict[int, int]:
+    [frozen] = backend.cut()
+    found = counts(frozen.batches)
+    assert len(found) == frozen.rows
+    return found
+
+
+def counts(batches: Iterator[pa.RecordBatch]) -> dict[int, int]:
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    return {row["user"]: row["count"] for row in rows}
