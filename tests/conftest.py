@@ -18,6 +18,21 @@ if TYPE_CHECKING:
 REQUIRE_ALL = os.environ.get("FTDASH_REQUIRE_ALL") == "1"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--nemesis-seconds",
+        type=float,
+        default=2.4,
+        help="how long processes of a run are killed; real trouble takes 120 or more",
+    )
+
+
+@pytest.fixture
+def nemesis_s(request: pytest.FixtureRequest) -> float:
+    seconds: float = request.config.getoption("--nemesis-seconds")
+    return seconds
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Tests write to a directory of their own, not to the home of an installation."""
     home = Path(tempfile.mkdtemp(prefix="ftdash-tests-"))

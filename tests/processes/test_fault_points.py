@@ -23,6 +23,7 @@ from pipelines.domain.ids import RequestId
 from pipelines.domain.status import CheckpointKind, JobStatus, RecoveryPhase
 from pipelines.protocol.recovery import STEPS
 from tests.driven_run import StartedRun
+from tests.processes.fault_points import CHECKPOINT_POINTS
 from tests.processes.host import hosted_run
 from tests.processes.numbers import assert_exact
 
@@ -32,19 +33,10 @@ STEP_S = 30.0
 TOTAL = 2_880
 PACED = {"hours_per_s": "1", "total": str(TOTAL)}  # 0.8 s
 SOONER = "50 ms"
-DRIVER_POINTS = frozenset(
-    {
-        FaultPoint.ACKNOWLEDGED,
-        FaultPoint.PUBLISHED,
-        FaultPoint.RESTARTING,
-        FaultPoint.REWOUND,
-    }
-)
-SLOT_POINTS = sorted(set(FaultPoint) - DRIVER_POINTS - {FaultPoint.RESTORING, FaultPoint.RESTORED})
 NTH = 2
 
 
-@pytest.mark.parametrize("point", SLOT_POINTS)
+@pytest.mark.parametrize("point", CHECKPOINT_POINTS)
 def test_a_slot_killed_at_any_point_of_a_checkpoint_changes_nothing(
     tmp_path: Path, point: FaultPoint
 ) -> None:
@@ -169,7 +161,7 @@ def test_a_stop_whose_commits_fail_ends_with_its_savepoint_and_commits_once(tmp_
 def test_five_kills_at_random_points_change_nothing(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     kills = [
-        f"kill {rng.choice(SLOT_POINTS)} slot={rng.randint(0, 1)} attempt={attempt}"
+        f"kill {rng.choice(CHECKPOINT_POINTS)} slot={rng.randint(0, 1)} attempt={attempt}"
         f" nth={rng.randint(1, 2)}"
         for attempt in range(1, 6)
     ]

@@ -1,0 +1,121 @@
+"""Each process dies while the other is at each named point; and a restore dies as often as it is
+tried. The process at the point stands still, so the kill falls exactly there.
+
+What dies at its own point is `test_fault_points`.
+"""
+
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pipelines.domain.events import FailureOccurred, RunEnded, SlotConnected
+from pipelines.domain.faults import FaultPoint
+from pipelines.domain.status import JobStatus
+from tests.driven_run import StartedRun
+from tests.processes.fault_points import CHECKPOINT_POINTS, DRIVER_POINTS, RESTORE_POINTS
+from tests.processes.host import hosted_run, hurry
+from tests.processes.numbers import assert_exact
+
+pytestmark = pytest.mark.slow
+
+STEP_S = 30.0
+SOON_S = 5.0  # its connection has ended; heartbeat.timeout takes twice as long
+TOTAL = 2_400
+PACED = {"pause_ms": "40", "total": str(TOTAL)}
+NTH = 4  # by then every checkpoint has output to commit
+
+
+@pytest.mark.parametrize("point", [*CHECKPOINT_POINTS, *RESTORE_POINTS])
+def test_a_driver_that_dies_while_a_slot_is_at_a_point_is_replaced(
+    tmp_path: Path, point: FaultPoint
+) -> None:
+    """The slot that stood still finds its driver gone when it goes on, and ends itself."""
+    with hosted_run(tmp_path, PACED, settings=plan(stop_at(point))) as run:
+        slot = stopped_slot(run, attempt=2 if point in RESTORE_POINTS else 1)
+        os.kill(run.process.pid, signal.SIGKILL)
+        run.process.wait(STEP_S)
+        slot.resume()
+        slot.wait(SOON_S)
+    with hosted_run(tmp_path, run_id=run.directory.run_id) as successor:
+        hurry(tmp_path)
+        ended = successor.wait_until_over(STEP_S)
+
+    assert_recovered(tmp_path, ended)
+
+
+@pytest.mark.parametrize("point", DRIVER_POINTS[:-1])  # at the last one there is no slot
+def test_a_slot_that_dies_while_the_driver_is_at_a_point_is_replaced(
+    tmp_path: Path, point: FaultPoint
+) -> None:
+    lost = f"kill cutting slot=0 nth={NTH}; " if point is FaultPoint.RESTARTING else ""
+    nth = "" if lost else f" nth={NTH}"
+    with hosted_run(tmp_path, PACED, settings=plan(f"{lost}stop {point}{nth}")) as run:
+        driver = psutil.Process(run.process.pid)
+        wait_until_stopped(driver)
+        with suppress(ProcessLookupError):  # of an attempt that is over already
+            os.kill(run.pid_of(1), signal.SIGKILL)
+        driver.resume()
+        hurry(tmp_path)
+        ended = run.wait_until_over(STEP_S)
+
+    assert run.of(FailureOccurred)
+    assert_recovered(tmp_path, ended)
+
+
+@pytest.mark.parametrize("point", RESTORE_POINTS)
+def test_a_restore_that_dies_three_times_in_a_row_succeeds_in_the_end(
+    tmp_path: Path, point: FaultPoint
+) -> None:
+    kills = [f"kill {point} slot={attempt % 2} attempt={attempt}" for attempt in (2, 3, 4)]
+    faults = "; ".join([f"kill committing slot=0 nth={NTH}", *kills])
+    with hosted_run(tmp_path, PACED, settings=plan(faults)) as run:
+        run.wait_for(lambda _: len(run.of(FailureOccurred)) == 4, STEP_S)
+        hurry(tmp_path)
+        ended = run.wait_until_over(STEP_S)
+
+    assert {e.attempt for e in run.of(SlotConnected)} == {1, 2, 3, 4, 5}
+    assert_recovered(tmp_path, ended)
+
+
+def stop_at(point: FaultPoint) -> str:
+    if point in RESTORE_POINTS:
+        return f"kill cutting slot=0 nth={NTH}; stop {point} slot=1 attempt=2"
+    return f"stop {point} slot=1 nth={NTH}"
+
+
+def plan(faults: str) -> dict[str, str]:
+    return {
+        "execution.checkpointing.interval": "50 ms",
+        "restart-strategy.exponential-delay.initial-backoff": "10 ms",
+        "testing.faults": faults,
+    }
+
+
+def stopped_slot(run: StartedRun, attempt: int) -> psutil.Process:
+    run.wait_for(lambda _: len(slots_of(run, attempt)) == 2, STEP_S)
+    process = psutil.Process(slots_of(run, attempt)[1])
+    wait_until_stopped(process)
+    return process
+
+
+def slots_of(run: StartedRun, attempt: int) -> dict[int, int]:
+    """{slot: pid}"""
+    connected = [e.event for e in run.of(SlotConnected) if e.attempt == attempt]
+    return {e.slot: e.pid for e in connected if isinstance(e, SlotConnected)}
+
+
+def wait_until_stopped(process: psutil.Process) -> None:
+    deadline = time.monotonic() + STEP_S
+    while process.status() != psutil.STATUS_STOPPED:
+        assert time.monotonic() < deadline, f"{process} does not stop"
+        time.sleep(0.005)
+
+
+def assert_recovered(root: Path, ended: RunEnded) -> None:
+    assert ended.status is JobStatus.FINISHED, ended.reason
+    assert_exact(root / "output", TOTAL)
