@@ -21,11 +21,9 @@ class Credentials:
     token: str = field(repr=False)
 
 
-KEEPALIVE_IDLE_S = 4
-KEEPALIVE_INTERVAL_S = 2
 KEEPALIVE_TRIES = 3
-UNANSWERED_MS = 10_000
-"""About heartbeat.timeout: whichever of the two notices first, the other is not needed."""
+LEAST_UNANSWERED_MS = 1_000
+"""One lost packet is sent again after some 200 ms, and is no reason to give up a connection."""
 
 
 def audience_of(slot: int) -> str:
@@ -47,7 +45,7 @@ def dial(
         raise Retryable(f"{where} cannot be reached: {error}") from error
     connection: Connection = dialled
     try:
-        tune(dialled)
+        tune(dialled, limits.unanswered_ms)
         if tls is not None:
             connection = tls.connect(dialled, limits.handshake_timeout_ms)
         _prove(connection, peer, own, limits)
@@ -60,18 +58,21 @@ def dial(
     return connection
 
 
-def tune(connection: socket.socket) -> None:
+def tune(connection: socket.socket, unanswered_ms: int) -> None:
     """Small frames leave at once; a peer whose machine or network has vanished is noticed.
 
     Without these bounds a connection that only one side knows is kept for hours: with nothing to
-    send it is asked for a sign of life, with something to send its answer is waited for this long.
+    send it is asked for a sign of life, with something to send its answer is waited for, either
+    for about `unanswered_ms`, and a second at least.
     """
+    unanswered_ms = max(unanswered_ms, LEAST_UNANSWERED_MS)
+    idle_s, interval_s = max(1, unanswered_ms // 2_500), max(1, unanswered_ms // 5_000)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval_s)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_TRIES)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNANSWERED_MS)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unanswered_ms)
 
 
 def _prove(

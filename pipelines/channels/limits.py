@@ -17,6 +17,7 @@ class NetworkLimits:
     max_pending_handshakes: int = 64
     connect_timeout_ms: int = 10_000
     handshake_timeout_ms: int = HANDSHAKE_TIMEOUT_MS
+    unanswered_ms: int = 10_000  # by a peer, before its connection is lost; heartbeat.timeout
     close_timeout_ms: int = 1_000  # for the peer to take what was sent before the end
 
 

@@ -106,7 +106,7 @@ class DataServer:
     def _prove_and_serve(self, accepted: socket.socket, address: str) -> None:
         connection: Connection = accepted
         try:
-            tune(accepted)
+            tune(accepted, self._limits.unanswered_ms)
             if self._tls is not None:
                 connection = self._tls.accept(accepted, self._limits.handshake_timeout_ms)
             claim = self._prove(connection)

@@ -14,6 +14,7 @@ import msgspec
 from pipelines.channels.connection import Connection
 from pipelines.channels.dialing import tune
 from pipelines.domain.errors import ProtocolError
+from pipelines.domain.settings import Heartbeat
 from pipelines.runtime.control import Message
 
 _LENGTH = struct.Struct("!I")
@@ -26,9 +27,9 @@ SEND_TIMEOUT = struct.pack("ll", 5, 0)
 T = TypeVar("T")
 
 
-def prepare(connection: socket.socket) -> None:
+def prepare(connection: socket.socket, heartbeat: Heartbeat) -> None:
     """What a socket needs to become a control link, before it is encrypted or used."""
-    tune(connection)
+    tune(connection, heartbeat.timeout_ms)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, SEND_TIMEOUT)
 
 

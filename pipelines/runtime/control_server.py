@@ -74,7 +74,7 @@ class ControlServer:
             return
         connection: Connection = accepted
         try:
-            prepare(accepted)
+            prepare(accepted, self._heartbeat)
             if self._tls is not None:
                 connection = self._tls.accept(accepted, HANDSHAKE_TIMEOUT_MS)
             verify_token(connection, address.token, attempt=address.attempt)

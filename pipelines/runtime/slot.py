@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from pipelines.channels.channel import PeerAddress
 from pipelines.channels.handshake import HANDSHAKE_TIMEOUT_MS, prove_token
+from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.server import RefusedConnection
 from pipelines.channels.slot_network import SlotNetwork
 from pipelines.channels.tls import Tls
@@ -94,7 +95,7 @@ def run_slot(address: SlotAddress, slot: int) -> None:
     tls = load_tls(address.networking)
     dialled = socket.create_connection((address.host, address.port), CONNECT_TIMEOUT_S)
     hosts = slot_hosts(address.networking, dialled.getsockname()[0])
-    prepare(dialled)
+    prepare(dialled, address.heartbeat)
     connection = dialled if tls is None else tls.connect(dialled, HANDSHAKE_TIMEOUT_MS)
     prove_token(connection, address.token, attempt=address.attempt, slot=slot)
     connection.settimeout(None)
@@ -129,6 +130,7 @@ class SlotHost:
             host=hosts[0],
             bind_host=hosts[1],
             tls=tls,
+            limits=NetworkLimits(unanswered_ms=address.heartbeat.timeout_ms),
         )
         self._uploads = ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="upload")
         self._deployment: Deployment | None = None

@@ -2,11 +2,12 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
-from pipelines.domain.events import SlotConnected
+from pipelines.domain.events import MetricsSampled, SlotConnected
 from pipelines.domain.status import JobStatus
 from tests.certificates import Authority
 from tests.driven_run import StartedRun
@@ -16,6 +17,7 @@ from tests.processes.numbers import TOTAL, assert_exact
 pytestmark = pytest.mark.slow
 
 STEP_S = 20.0
+ESTABLISHED = "01"  # in /proc/net/tcp
 PACED = {"hours_per_s": "1", "total": str(TOTAL)}  # two seconds
 SOONER = {"execution.checkpointing.interval": "50 ms"}
 DRIVER, SLOTS = "127.0.0.2", "127.0.0.3"
@@ -101,3 +103,24 @@ def test_what_a_driver_cannot_do_ends_the_run_with_a_sentence(
 def connected(run: StartedRun) -> list[SlotConnected]:
     events = [envelope.event for envelope in run.of(SlotConnected)]
     return [event for event in events if isinstance(event, SlotConnected)]
+
+
+def test_both_ends_of_every_connection_of_a_run_are_asked_for_signs_of_life(
+    tmp_path: Path,
+) -> None:
+    """Two slots: a control connection each, and a data connection either way."""
+    with hosted_run(tmp_path, {"pause_ms": "1000"}) as run:
+        run.wait_for(lambda _: len(run.of(MetricsSampled)) > 0, STEP_S)
+        pids = [run.process.pid, *(event.pid for event in connected(run))]
+        deadline = time.monotonic() + STEP_S
+        while (watched := [ends_of(pid) for pid in pids]) != [[True] * 2, *[[True] * 3] * 2]:
+            assert time.monotonic() < deadline, f"not all are: {watched}"
+            time.sleep(0.05)
+
+
+def ends_of(pid: int) -> list[bool]:
+    """Of each TCP connection of a process: whether the kernel's keepalive timer runs."""
+    links = (os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir())
+    own = {link.removeprefix("socket:[").removesuffix("]") for link in links if "socket" in link}
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return [row[5].startswith("02:") for row in rows if row[9] in own and row[3] == ESTABLISHED]

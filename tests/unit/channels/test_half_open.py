@@ -1,10 +1,23 @@
 """A connection whose peer has vanished from the network ends by itself in bounded time."""
 
+import queue
+import secrets
+import socket
 import subprocess
 import sys
 
 import pytest
 
+from pipelines.channels.channel import PeerAddress
+from pipelines.channels.connection import Connection
+from pipelines.channels.dialing import LEAST_UNANSWERED_MS, Credentials, dial, tune
+from pipelines.channels.limits import NetworkLimits
+from pipelines.channels.server import DataServer
+from pipelines.domain.ids import Attempt
+from pipelines.domain.settings import Heartbeat
+from pipelines.runtime.control_link import prepare
+
+TOKEN = secrets.token_hex(16)
 WITHIN_S = 6.0
 PROGRAM = """
 import ctypes, fcntl, os, socket, struct, sys, time
@@ -17,12 +30,10 @@ def loopback(flags):
 if ctypes.CDLL(None).unshare(0x40000000):  # CLONE_NEWNET: a network of our own
     sys.exit(77)
 loopback(1)  # IFF_UP
-dialing.KEEPALIVE_IDLE_S = dialing.KEEPALIVE_INTERVAL_S = dialing.KEEPALIVE_TRIES = 1
-dialing.UNANSWERED_MS = 1_000
 listener = socket.create_server(("127.0.0.1", 0))
 near = socket.create_connection(listener.getsockname())
 far, _ = listener.accept()
-dialing.tune(near)
+dialing.tune(near, unanswered_ms=1_000)
 loopback(0)
 began = time.monotonic()
 try:
@@ -32,6 +43,51 @@ try:
 except OSError as error:
     print(time.monotonic() - began, type(error).__name__)
 """
+
+
+def test_both_ends_of_a_data_connection_are_watched_for_as_long_as_is_asked() -> None:
+    limits = NetworkLimits(unanswered_ms=5_000)
+    ends: queue.Queue[Connection] = queue.Queue()
+    server = DataServer(
+        Credentials(1, Attempt(1), TOKEN),
+        "127.0.0.1",
+        limits,
+        None,
+        serve=lambda connection, claim: ends.put(connection),
+        on_refused=lambda refused: None,
+        on_broken=lambda problem: None,
+    )
+    try:
+        peer = PeerAddress(1, "127.0.0.1", server.port)
+        ends.put(dial(peer, Credentials(0, Attempt(1), TOKEN), limits))
+        for end in (ends.get(timeout=WITHIN_S), ends.get(timeout=WITHIN_S)):
+            assert isinstance(end, socket.socket)
+            assert_watched(end, unanswered_ms=5_000)
+            end.close()
+    finally:
+        server.close()
+
+
+def test_a_control_connection_is_watched_for_as_long_as_a_heartbeat_may_stay_away() -> None:
+    with socket.socket() as connection:
+        prepare(connection, Heartbeat(interval_ms=100, timeout_ms=3_000))
+
+        assert_watched(connection, unanswered_ms=3_000)
+
+
+def test_one_lost_packet_is_no_reason_to_give_up() -> None:
+    with socket.socket() as connection:
+        tune(connection, unanswered_ms=100)
+
+        assert_watched(connection, unanswered_ms=LEAST_UNANSWERED_MS)
+
+
+def assert_watched(connection: socket.socket, unanswered_ms: int) -> None:
+    tcp = socket.IPPROTO_TCP
+    assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert connection.getsockopt(tcp, socket.TCP_USER_TIMEOUT) == unanswered_ms
+    assert connection.getsockopt(tcp, socket.TCP_KEEPIDLE) * 1_000 <= unanswered_ms
+    assert connection.getsockopt(tcp, socket.TCP_KEEPINTVL) * 1_000 <= unanswered_ms
 
 
 @pytest.mark.slow
