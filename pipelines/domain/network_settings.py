@@ -22,6 +22,12 @@ def _host(text: str) -> str:
     return text
 
 
+def _reachable_host(text: str) -> str:
+    if not text:
+        raise ValueError("expected a host name or an IP address")
+    return _host(text)
+
+
 def _file(text: str) -> str:
     if text and not text.startswith("/"):
         raise ValueError("expected an absolute path")
@@ -33,7 +39,7 @@ NETWORK_DEFINITIONS = (
         "jobmanager.rpc.address",
         "driver_host",
         "127.0.0.1",
-        _host,
+        _reachable_host,
         "Address under which slots reach the driver. The default is good for one machine; on a"
         " cluster, the driver's name or address as the other machines see it.",
     ),

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 
 import msgspec
 
+from pipelines.domain.absent_settings import why_absent
 from pipelines.domain.errors import Rejected
 from pipelines.domain.setting_rules import check_settings
 from pipelines.domain.setting_table import DEFINITIONS
@@ -20,8 +21,8 @@ def parse_settings(given: Mapping[str, str]) -> Settings:
     """What is not given has the default of the table.
 
     Raises:
-        Rejected: an unknown key, with its closest neighbour; a bad value; settings that
-            contradict each other.
+        Rejected: an unknown key, with its closest neighbour; one of Flink's that is not here, with
+            what holds instead; a bad value; settings that contradict each other.
     """
     for key in given:
         _check_known(key)
@@ -61,6 +62,9 @@ def _check_known(key: str) -> None:
     known = [definition.key for definition in DEFINITIONS]
     if key in known:
         return
+    absent = why_absent(key)
+    if absent is not None:
+        raise Rejected(absent)
     closest = get_close_matches(key, known, n=1, cutoff=0.5)
     hint = f"; did you mean {closest[0]}?" if closest else "; no known setting is similar to it."
     raise Rejected(f"There is no setting {key!r}{hint}")

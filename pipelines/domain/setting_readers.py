@@ -13,8 +13,14 @@ from pipelines.domain.errors import Rejected
 
 _UNIT_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNIT_BYTES = {"b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
-_DURATION = re.compile(r"(\d{1,12})\s*(ms|s|min|h|d)")
+_DURATION = re.compile(r"([0-9]{1,12})\s*(ms|s|min|h|d)")
+MOST_DAYS = 3_650
+"""Of any duration: whoever means never leaves the setting out, or says off."""
+MOST_MEMORY_BYTES = 1 << 40
 _SIZE = re.compile(r"([0-9]{1,12})\s*(b|kb|mb|gb)")
+
+MOST_COUNT = (1 << 31) - 1
+"""Flink's counts are Java's int; its default of attempts-before-reset-backoff is the largest."""
 
 SettingValue = bool | int | float | str | None
 Reader = Callable[[str], SettingValue]
@@ -35,9 +41,15 @@ class Definition:
     def parse(self, text: str) -> SettingValue:
         """Raises Rejected naming key, value and what was expected."""
         try:
-            return self.read(text.strip())
+            return self.read(_printable(text.strip()))
         except ValueError as error:
             raise Rejected(f"The setting {self.key} cannot be {text!r}: {error}.") from error
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("expected text without line breaks and control characters")
+    return text
 
 
 def duration_ms(text: str) -> int:
@@ -47,7 +59,10 @@ def duration_ms(text: str) -> int:
     match = _DURATION.fullmatch(text)
     if match is None:
         raise ValueError("expected a whole number with a unit, such as '500 ms', '1 s' or '10 min'")
-    return int(match[1]) * _UNIT_MS[match[2]]
+    value_ms = int(match[1]) * _UNIT_MS[match[2]]
+    if value_ms > MOST_DAYS * _UNIT_MS["d"]:
+        raise ValueError(f"expected at most {MOST_DAYS} d")
+    return value_ms
 
 
 def duration_of_at_least(least_ms: int) -> Reader:
@@ -68,8 +83,8 @@ def duration_or_off(least_ms: int) -> Reader:
 
 def count_of_at_least(least: int) -> Reader:
     def read(text: str) -> int:
-        if not re.fullmatch(r"[0-9]{1,10}", text) or int(text) < least:
-            raise ValueError(f"expected a whole number of at least {least}")
+        if not re.fullmatch(r"[0-9]{1,10}", text) or not least <= int(text) <= MOST_COUNT:
+            raise ValueError(f"expected a whole number from {least} to {MOST_COUNT}")
         return int(text)
 
     return read
@@ -89,11 +104,13 @@ def memory_of_at_least(least_bytes: int) -> Reader:
 
     def read(text: str) -> int:
         match = _SIZE.fullmatch(text.lower())
-        if match is None or int(match[1]) * _UNIT_BYTES[match[2]] < least_bytes:
+        size = int(match[1]) * _UNIT_BYTES[match[2]] if match else 0
+        if not least_bytes <= size <= MOST_MEMORY_BYTES:
             raise ValueError(
-                f"expected a size of at least {least_bytes >> 10} kb, such as '64 mb' or '1 gb'"
+                f"expected a size from {least_bytes >> 10} kb to {MOST_MEMORY_BYTES >> 30} gb, such"
+                " as '64 mb' or '1 gb'"
             )
-        return int(match[1]) * _UNIT_BYTES[match[2]]
+        return size
 
     return read
 

@@ -10,7 +10,9 @@ _ROCKSDB = "state.backend.rocksdb."
 _LEAST_MEMORY_BYTES = 1 << 20
 
 
-def _any_text(text: str) -> str:
+def _directory(text: str) -> str:
+    if text and not text.startswith("/"):
+        raise ValueError("expected an absolute path")
     return text
 
 
@@ -45,7 +47,7 @@ STATE_DEFINITIONS = (
         _ROCKSDB + "localdir",
         "rocksdb_directory",
         "",
-        _any_text,
+        _directory,
         "Local directory for the databases of running slots; as in Flink, the directory for"
         " temporary files unless it is set. Each slot removes its own at the end; what a killed"
         " slot leaves is removed by the next one.",

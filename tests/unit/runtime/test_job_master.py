@@ -22,6 +22,7 @@ from pipelines.domain.events import (
     CheckpointTriggered,
     FailureOccurred,
     JobStatusChanged,
+    PointsVerified,
     RequestEnded,
     RunEnded,
     RunStarted,
@@ -31,6 +32,7 @@ from pipelines.domain.events import (
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, RunId, Uid
 from pipelines.domain.status import CheckpointKind, JobStatus, RequestOutcome
 from pipelines.runtime.control import Deploy, Failed, PeerLost, Sampled, SourcesEnded
+from pipelines.storage.manifest_file import MANIFEST
 from tests.unit.runtime.hosted import MemorySink
 from tests.unit.runtime.scripted_slots import ScriptedRun, acknowledgement
 
@@ -263,6 +265,34 @@ def test_what_is_under_way_when_an_attempt_ends_is_ended_by_flinks_name(
         "failed as a whole": CheckpointFailureReason.TASK_FAILURE,
     }
     assert run.of(CheckpointFailed)[0].reason is expected[mode]
+
+
+@pytest.mark.parametrize(
+    ("on_damaged", "ends"), [("older", JobStatus.CANCELED), ("fail", JobStatus.FAILED)]
+)
+def test_a_point_that_was_found_damaged_is_passed_over_only_where_older_ones_may_be_used(
+    tmp_path: Path, on_damaged: str, ends: JobStatus
+) -> None:
+    run = ScriptedRun(
+        tmp_path,
+        {
+            "execution.checkpointing.interval": "off",
+            "execution.checkpointing.verification-interval": "50 ms",
+            "execution.state-recovery.on-damaged-point": on_damaged,
+        },
+    )
+    for number in (1, 2):
+        run.ask(TriggerCheckpoint(**WHO, request_id=RequestId(f"point-{number}")))
+        newest = run.wait_for_checkpoints(number)[-1]
+    (Path(newest.path) / MANIFEST).write_bytes(b"damaged")
+    run.wait_for(lambda: any(event.damaged for event in run.of(PointsVerified)))
+
+    run.slots.say(Attempt(1), failure("a slot died"))
+    if ends is JobStatus.CANCELED:
+        run.wait_for(lambda: run.slots.attempts == [1, 2])
+        cancel(run)
+
+    assert run.wait_until_over() is ends
 
 
 def failure(cause: str) -> Failed:

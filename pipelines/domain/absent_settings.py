@@ -1,0 +1,93 @@
+"""Flink's settings about fault tolerance that are not here: each with what holds instead.
+
+Whoever brings a configuration from Flink is told by name, in a sentence, what to do with it. A
+setting that ftdash has under Flink's newer name is named under its older one, too.
+
+Source: Flink 2.3, `CheckpointingOptions`, `StateRecoveryOptions`, `RestartStrategyOptions`,
+`StateBackendOptions`, `RocksDBOptions`, `StateChangelogOptions`.
+"""
+
+_CHECKPOINTING = "execution.checkpointing."
+
+RENAMED = {
+    _CHECKPOINTING + "unaligned": _CHECKPOINTING + "unaligned.enabled",
+    _CHECKPOINTING + "alignment-timeout": _CHECKPOINTING + "aligned-checkpoint-timeout",
+    _CHECKPOINTING + "checkpoints-after-tasks-finish.enabled": (
+        _CHECKPOINTING + "checkpoints-after-tasks-finish"
+    ),
+    "state.checkpoints.num-retained": _CHECKPOINTING + "num-retained",
+    "state.checkpoint-storage": _CHECKPOINTING + "storage",
+    "state.checkpoints.dir": _CHECKPOINTING + "dir",
+    "state.savepoints.dir": _CHECKPOINTING + "savepoint-dir",
+    "state.backend.incremental": _CHECKPOINTING + "incremental",
+    "state.backend": "state.backend.type",
+    "restart-strategy": "restart-strategy.type",
+}
+"""Flink's older name -> the name that is understood."""
+
+_RESTORE = "a restore says so itself: choose the point and its options when you restore"
+_LOCAL = "every recovery reads from the checkpoint storage; no copy is kept beside it"
+_MERGING = "each subtask writes few files, whose number does not grow with the state"
+
+_ABSENT = {
+    _CHECKPOINTING + "interval-during-backlog": (
+        "no source here reports a backlog, so one interval holds throughout; change"
+        f" {_CHECKPOINTING}interval on the running pipeline instead"
+    ),
+    _CHECKPOINTING + "cleaner.parallel-mode": "old checkpoints are always deleted on other threads",
+    "pipeline.sources.pause-until-first-checkpoint": (
+        "what was in flight is always taken in before a source reads on"
+    ),
+    _CHECKPOINTING + "unaligned.forced": "there are no iterations that it could be forced for",
+    _CHECKPOINTING + "unaligned.max-subtasks-per-channel-state-file": (
+        "each subtask writes what was in flight to a file of its own"
+    ),
+    _CHECKPOINTING + "unaligned.interruptible-timers.enabled": (
+        "timers fire in batches, and a barrier waits for one batch only"
+    ),
+    _CHECKPOINTING + "unaligned.recover-output-on-downstream.enabled": (
+        "what was in flight in an output is always restored before anything new is emitted"
+    ),
+    _CHECKPOINTING + "during-recovery.enabled": (
+        "checkpoints start once all subtasks run, and what was in flight has been taken in"
+    ),
+    "execution.state-recovery.without-channel-state.checkpoint-id": (
+        "records in flight are never dropped; restore an older point if they cannot be read"
+    ),
+    _CHECKPOINTING + "create-subdir": "each run always has a directory of its own below dir",
+    _CHECKPOINTING + "data-inline-threshold": (
+        "state always lies in files, or with storage jobmanager always in the manifest"
+    ),
+    _CHECKPOINTING + "write-buffer-size": "state is written in batches of columns, not in a stream",
+    "execution.state-recovery.from-local": _LOCAL,
+    "state.backend.local-recovery": _LOCAL,
+    "execution.state-recovery.path": _RESTORE,
+    "execution.savepoint.path": _RESTORE,
+    "execution.state-recovery.ignore-unclaimed-state": _RESTORE,
+    "execution.state-recovery.claim-mode": _RESTORE,
+    "pipeline.max-parallelism": "it is given with the parallelism when the pipeline is started",
+    "pipeline.auto-generate-uids": "every operator needs a uid of its own, given by its author",
+    "state.checkpoint.cleaner.parallel-mode": "old checkpoints are deleted on other threads",
+    "jobmanager.execution.failover-strategy": (
+        "a run is one pipelined region, which restarts as a whole under either strategy"
+    ),
+}
+_ABSENT_GROUPS = {
+    _CHECKPOINTING + "local-backup.": _LOCAL,
+    _CHECKPOINTING + "file-merging.": _MERGING,
+    "state.changelog.": (
+        f"there is no changelog backend; {_CHECKPOINTING}incremental makes checkpoints short"
+    ),
+    "state.backend.rocksdb.": (
+        "of RocksDB only memory.fixed-per-slot and localdir are set by hand; the rest is derived"
+    ),
+}
+
+
+def why_absent(key: str) -> str | None:
+    """What a person is told who sets `key`; None: Flink has no such setting that we know of."""
+    if key in RENAMED:
+        return f"The setting {key!r} is called {RENAMED[key]} here, as in newer versions of Flink."
+    groups = (why for prefix, why in _ABSENT_GROUPS.items() if key.startswith(prefix))
+    why = _ABSENT.get(key) or next(groups, None)
+    return None if why is None else f"Flink's setting {key!r} is not here: {why}. Leave it out."

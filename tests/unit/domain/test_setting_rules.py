@@ -1,0 +1,124 @@
+"""Every contradiction between settings, with its sentence."""
+
+import pytest
+
+from pipelines.domain.errors import Rejected
+from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.setting_rules import RULES, RULES_OF_GIVEN
+
+C = "execution.checkpointing."
+CAP = C + "alignment-buffer."
+TLS = "security.ssl.internal."
+CASES: list[tuple[str, dict[str, str], str]] = [
+    (
+        "_heartbeats_fit_their_timeout",
+        {"heartbeat.interval": "6 s"},
+        "heartbeat.interval (6000 ms) is more than half",
+    ),
+    (
+        "_memory_has_no_directory",
+        {C + "storage": "jobmanager", C + "dir": "/points"},
+        "keeps nothing in a directory",
+    ),
+    (
+        "_pause_means_one_at_a_time",
+        {C + "min-pause": "1 s", C + "max-concurrent-checkpoints": "2"},
+        "needs checkpoints one after the other",
+    ),
+    (
+        "_backoff_grows",
+        {"restart-strategy.exponential-delay.initial-backoff": "2 min"},
+        "is longer than max-backoff (60000 ms)",
+    ),
+    (
+        "_overtaking_needs_exactly_once",
+        {C + "unaligned.enabled": "true", C + "mode": "AT_LEAST_ONCE"},
+        "needs execution.checkpointing.mode EXACTLY_ONCE, not AT_LEAST_ONCE",
+    ),
+    (
+        "_overtaking_is_done_by_one",
+        {C + "unaligned.enabled": "true", C + "max-concurrent-checkpoints": "2"},
+        "records in flight belong to one checkpoint",
+    ),
+    (
+        "_timeout_needs_overtaking",
+        {C + "aligned-checkpoint-timeout": "1 s"},
+        "has no effect without execution.checkpointing.unaligned.enabled true",
+    ),
+    (
+        "_cap_needs_alignment",
+        {CAP + "max-size-per-channel": "1 mb", C + "mode": "AT_LEAST_ONCE"},
+        "which holds nothing back",
+    ),
+    ("_cap_needs_alignment", {CAP + "when-exceeded": "abort"}, "but no cap is set"),
+    (
+        "_cap_needs_alignment",
+        {
+            CAP + "when-exceeded": "unaligned",
+            CAP + "max-size-per-subtask": "1 mb",
+            C + "max-concurrent-checkpoints": "2",
+        },
+        "when-exceeded unaligned needs",
+    ),
+    (
+        "_at_most_once_needs_checkpoints",
+        {C + "mode": "AT_MOST_ONCE", C + "interval": "off"},
+        "needs periodic checkpoints",
+    ),
+    (
+        "_at_most_once_needs_checkpoints",
+        {C + "mode": "AT_MOST_ONCE", C + "checkpoints-after-tasks-finish": "false"},
+        "the last records of a source come out only with a checkpoint after its end",
+    ),
+    (
+        "_memory_keeps_whole_checkpoints",
+        {C + "storage": "jobmanager", C + "incremental": "true"},
+        "has no files that a later checkpoint could refer to",
+    ),
+    (
+        "_pause_needs_an_interval",
+        {C + "min-pause": "1 s", C + "interval": "off"},
+        "delays periodic checkpoints, and execution.checkpointing.interval is off",
+    ),
+    (
+        "_alignment_fits_the_timeout",
+        {
+            C + "unaligned.enabled": "true",
+            C + "aligned-checkpoint-timeout": "10 min",
+        },
+        "would expire before its barriers overtake",
+    ),
+    ("_files_need_encryption", {TLS + "key-file": "/key.pem"}, "nothing would be encrypted"),
+    (
+        "_memory_retains_nothing",
+        {
+            C + "storage": "jobmanager",
+            C + "externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+        },
+        "whose memory ends with the run",
+    ),
+    (
+        "_reading_ahead_needs_at_most_once",
+        {C + "at-most-once.read-ahead": "1 mb"},
+        "reads nothing ahead",
+    ),
+]
+
+
+@pytest.mark.parametrize(("rule", "given", "sentence"), CASES)
+def test_a_contradiction_is_refused_in_its_sentence(
+    rule: str, given: dict[str, str], sentence: str
+) -> None:
+    with pytest.raises(Rejected) as refusal:
+        parse_settings(given)
+
+    said = str(refusal.value)
+    assert sentence in said, rule
+    assert said.endswith(".")
+    assert any(key.rpartition(".")[0] in said for key in given)
+
+
+def test_every_rule_has_its_contradiction() -> None:
+    rules = {rule.__name__ for rule in (*RULES, *RULES_OF_GIVEN)}
+
+    assert {rule for rule, _, _ in CASES} == rules

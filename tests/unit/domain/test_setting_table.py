@@ -1,0 +1,170 @@
+"""The whole table: no value that makes no sense gets through, and no default differs silently."""
+
+import pytest
+
+from pipelines.domain.absent_settings import RENAMED, why_absent
+from pipelines.domain.errors import Rejected
+from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.setting_readers import Definition
+from pipelines.domain.setting_table import DEFINITIONS
+
+KEYS = {definition.key: definition for definition in DEFINITIONS}
+NONSENSE = (
+    "",
+    "nan",
+    "inf",
+    "-1",
+    "-1 s",
+    "1 parsec",
+    "3651 d",
+    "999999999999 d",
+    "999999999999 gb",
+    "2147483648",
+    "99999999999999999999",
+    "1e400",
+    "0x10",
+    "maybe",
+    "[]",
+    "²",
+    "a\nb",
+    "/a\x00b",
+)
+PATHS = {
+    "testing.faults",
+    "state.backend.rocksdb.localdir",
+    "execution.checkpointing.dir",
+    "execution.checkpointing.savepoint-dir",
+    "security.ssl.internal.certificate-file",
+    "security.ssl.internal.key-file",
+    "security.ssl.internal.ca-file",
+}
+NAMES = {"jobmanager.bind-host", "taskmanager.host", "taskmanager.bind-host"}
+ANY_NAME = {"nan", "inf", "2147483648", "99999999999999999999", "1e400", "0x10", "maybe"}
+TAKEN = {
+    **{key: {""} for key in PATHS},
+    **{key: {"", *ANY_NAME} for key in NAMES},
+    "jobmanager.rpc.address": ANY_NAME,
+}
+"""Free text: what else than a plain word could be a machine's name, and empty means not set."""
+
+
+@pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: str(d.key))
+def test_nonsense_is_refused_in_one_sentence_that_names_key_and_value(
+    definition: Definition,
+) -> None:
+    taken = set()
+    for text in NONSENSE:
+        try:
+            definition.parse(text)
+        except Rejected as refusal:
+            said = str(refusal)
+            assert said.startswith(f"The setting {definition.key} cannot be {text!r}: expected ")
+            assert said.endswith(".")
+            assert "\n" not in said
+        else:
+            taken.add(text)
+
+    assert taken == TAKEN.get(definition.key, set())
+
+
+@pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: str(d.key))
+def test_every_default_is_a_value_that_a_person_could_have_given(definition: Definition) -> None:
+    assert definition.parse(str(definition.default)) == definition.parse(f" {definition.default} ")
+
+
+FLINK = {
+    "execution.checkpointing.interval": None,  # off
+    "execution.checkpointing.timeout": "10 min",
+    "execution.checkpointing.min-pause": "0",
+    "execution.checkpointing.max-concurrent-checkpoints": "1",
+    "execution.checkpointing.tolerable-failed-checkpoints": "0",
+    "execution.checkpointing.num-retained": "1",
+    "execution.checkpointing.externalized-checkpoint-retention": "NO_EXTERNALIZED_CHECKPOINTS",
+    "execution.checkpointing.checkpoints-after-tasks-finish": "true",
+    "execution.checkpointing.mode": "EXACTLY_ONCE",
+    "execution.checkpointing.unaligned.enabled": "false",
+    "execution.checkpointing.aligned-checkpoint-timeout": "0",
+    "execution.checkpointing.incremental": "false",
+    "execution.checkpointing.snapshot-compression": "false",
+    "execution.checkpointing.storage": "jobmanager",
+    "execution.checkpointing.dir": "",
+    "execution.checkpointing.savepoint-dir": "",
+    "restart-strategy.type": "exponential-delay",
+    "restart-strategy.fixed-delay.attempts": "1",
+    "restart-strategy.fixed-delay.delay": "1 s",
+    "restart-strategy.failure-rate.max-failures-per-interval": "1",
+    "restart-strategy.failure-rate.failure-rate-interval": "1 min",
+    "restart-strategy.failure-rate.delay": "1 s",
+    "restart-strategy.exponential-delay.initial-backoff": "1 s",
+    "restart-strategy.exponential-delay.max-backoff": "1 min",
+    "restart-strategy.exponential-delay.backoff-multiplier": "1.5",
+    "restart-strategy.exponential-delay.reset-backoff-threshold": "1 h",
+    "restart-strategy.exponential-delay.jitter-factor": "0.1",
+    "restart-strategy.exponential-delay.attempts-before-reset-backoff": "2147483647",
+    "heartbeat.interval": "10 s",
+    "heartbeat.timeout": "50 s",
+    "state.backend.type": "hashmap",
+    "state.backend.rocksdb.localdir": "",
+    "jobmanager.rpc.port": "6123",
+    "taskmanager.bind-host": "0.0.0.0",
+    "security.ssl.internal.enabled": "false",
+}
+"""Defaults of Flink 2.3 for the keys that both have."""
+
+DIFFERENT = {
+    "execution.checkpointing.interval",
+    "execution.checkpointing.num-retained",
+    "execution.checkpointing.externalized-checkpoint-retention",
+    "execution.checkpointing.storage",
+    "restart-strategy.fixed-delay.attempts",
+    "restart-strategy.fixed-delay.delay",
+    "restart-strategy.exponential-delay.initial-backoff",
+    "restart-strategy.exponential-delay.reset-backoff-threshold",
+    "heartbeat.interval",
+    "heartbeat.timeout",
+    "jobmanager.rpc.port",
+    "taskmanager.bind-host",
+}
+
+
+def test_only_these_defaults_differ_from_flinks_and_each_help_says_so() -> None:
+    different = {key for key, default in FLINK.items() if KEYS[key].default != default}
+
+    assert different == DIFFERENT
+    for key in different:
+        assert "Flink" in KEYS[key].help, key
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("execution.checkpointing.interval-during-backlog", "no source here reports a backlog"),
+        ("execution.checkpointing.cleaner.parallel-mode", "deleted on other threads"),
+        ("execution.checkpointing.unaligned.forced", "no iterations"),
+        ("execution.checkpointing.file-merging.max-file-size", "writes few files"),
+        ("execution.checkpointing.local-backup.dirs", "no copy is kept"),
+        ("execution.state-recovery.claim-mode", "when you restore"),
+        ("state.changelog.periodic-materialize.interval", "no changelog backend"),
+        ("state.backend.rocksdb.checkpoint.transfer.thread.num", "only memory.fixed-per-slot"),
+        ("jobmanager.execution.failover-strategy", "restarts as a whole"),
+        ("pipeline.auto-generate-uids", "a uid of its own"),
+        ("state.checkpoints.num-retained", "is called execution.checkpointing.num-retained here"),
+        ("restart-strategy", "is called restart-strategy.type here"),
+    ],
+)
+def test_a_setting_of_flink_that_is_not_here_is_refused_with_what_holds_instead(
+    key: str, said: str
+) -> None:
+    with pytest.raises(Rejected) as refusal:
+        parse_settings({key: "1"})
+
+    assert repr(key) in str(refusal.value)
+    assert said in str(refusal.value)
+
+
+def test_nothing_is_called_absent_that_is_here() -> None:
+    assert [key for key in KEYS if why_absent(key)] == [
+        key for key in KEYS if key.startswith("state.backend.rocksdb.")
+    ], "the group says what holds for the others; known keys are asked for first"
+    assert set(RENAMED.values()) <= set(KEYS)
+    assert parse_settings({"state.backend.rocksdb.localdir": "/fast"}).rocksdb_directory == "/fast"
