@@ -21,7 +21,12 @@ from pipelines.state.memory_share import SlotMemory
 from pipelines.state.rocksdb_batch_list import RocksDbBatchList
 from pipelines.state.rocksdb_table import RocksDbTable
 from pipelines.state.sorted_files import SortedFiles
-from pipelines.state.stored_database import fetch_database, reusable_files, row_schema
+from pipelines.state.stored_database import (
+    fetch_database,
+    opened,
+    reusable_files,
+    row_schema,
+)
 from pipelines.state.working_directory import WorkingDirectory
 
 
@@ -64,7 +69,7 @@ class RocksDbBackend(KeyedBackend):
         if row_schema(directory).snapshot != snapshot_schema(state.descriptor):
             shutil.rmtree(directory)
             return False
-        files = SortedFiles(directory, self._slot.memory.cache)
+        files = opened(database, directory, self._slot.memory.cache)
         state.adopt(files, database.handle.rows, reusable_files(database))
         return True
 

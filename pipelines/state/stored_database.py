@@ -62,13 +62,26 @@ def fetch_database(database: StoredDatabase, directory: Path) -> None:
     database.fetch(database.handle.file, directory / manifest)
 
 
+def opened(
+    database: StoredDatabase, directory: Path, cache: Cache, *, is_read_only: bool = False
+) -> SortedFiles:
+    """What `fetch_database` has put into `directory`. Raises CorruptSnapshot."""
+    try:
+        return SortedFiles(directory, cache, is_read_only=is_read_only)
+    except Exception as error:  # the library raises nothing more particular
+        raise CorruptSnapshot(
+            f"The database of {database.handle.file.name} cannot be opened: {_first_line(error)}."
+        ) from error
+
+
 def row_schema(directory: Path) -> RowSchema:
     """Raises CorruptSnapshot when the file beside the database cannot be understood."""
     try:
         schema = pa.ipc.read_schema(pa.py_buffer((directory / SCHEMA_FILE).read_bytes()))
         count = int((schema.metadata or {})[KEY_COUNT])
     except (OSError, pa.ArrowException, KeyError, ValueError) as error:
-        raise CorruptSnapshot(f"The schema of a stored database cannot be read: {error}") from error
+        problem = f"The schema of a stored database cannot be read: {_first_line(error)}."
+        raise CorruptSnapshot(problem) from error
     fields = list(schema)[:-1]  # the last one is the key group
     return RowSchema(pa.schema(fields[:count]), pa.schema(fields[count:]))
 
@@ -89,7 +102,7 @@ def stored_rows(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of some key groups, in the types they were written in; `directory` is scratch."""
     fetch_database(database, directory)
-    files = SortedFiles(directory, Cache(READ_CACHE_BYTES), is_read_only=True)
+    files = opened(database, directory, Cache(READ_CACHE_BYTES), is_read_only=True)
     try:
         if database.handle.kind == "table":
             yield from _table_rows(files, row_schema(directory), groups)
@@ -129,3 +142,7 @@ def _list_rows(files: SortedFiles, schema: pa.Schema) -> Iterator[pa.RecordBatch
         columns = {**dict(zip(batch.schema.names, batch.columns, strict=True))}
         columns |= {NAMESPACE_COLUMN: namespaces, KEY_GROUP_COLUMN: groups}
         yield pa.RecordBatch.from_pydict({name: columns[name] for name in schema.names})
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
