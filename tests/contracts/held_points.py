@@ -7,7 +7,6 @@ beside them a list of its own; a point is what its one subtask holds after `USER
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 import pyarrow as pa
@@ -137,11 +136,11 @@ class HeldPoint:
         return next(file for file in files if part in file.name)
 
 
-def hold(store: CheckpointStore, root: str, kind: str, scratch: Path) -> HeldPoint:
+def hold(store: CheckpointStore, root: str, kind: str) -> HeldPoint:
     """A complete point of `kind`, below `root`; written by the code that writes any snapshot."""
     pipeline = assemble({})
     form, _, backend_name = kind.partition(" ")
-    with _backend(backend_name, scratch, is_incremental=form == "incremental") as backend:
+    with _backend(backend_name, is_incremental=form == "incremental") as backend:
         operator, context = _opened(pipeline, backend)
         operator.on_batch(0, batch_of([(key, key) for key in range(USERS)]))
         if form == "incremental":
@@ -158,9 +157,9 @@ def hold(store: CheckpointStore, root: str, kind: str, scratch: Path) -> HeldPoi
     return HeldPoint(location, manifest)
 
 
-def held_in(restored: RestoredOperator, backend_name: str, scratch: Path) -> dict[str, int]:
+def held_in(restored: RestoredOperator, backend_name: str) -> dict[str, int]:
     """The rows of each state of an operator on a backend of that name that begins with these."""
-    with _backend(backend_name, scratch, is_incremental=False) as backend:
+    with _backend(backend_name, is_incremental=False) as backend:
         _, context = _opened(assemble({}), backend)
         for stored in restored.states:
             if stored.database is None or not backend.adopt(stored.database):
@@ -172,11 +171,11 @@ def held_in(restored: RestoredOperator, backend_name: str, scratch: Path) -> dic
 
 
 @contextmanager
-def _backend(name: str, scratch: Path, *, is_incremental: bool) -> Iterator[StateBackend]:
+def _backend(name: str, *, is_incremental: bool) -> Iterator[StateBackend]:
     if name != "rocksdb":
         yield HashMapBackend(ALL_GROUPS, MAX_PARALLELISM, is_incremental=is_incremental)
         return
-    with rocksdb_backends(scratch, is_incremental=is_incremental) as backends:
+    with rocksdb_backends(is_incremental=is_incremental) as backends:
         yield backends(ALL_GROUPS, MAX_PARALLELISM)
 
 
@@ -207,7 +206,7 @@ def _write(
     states: list[FrozenState],
     form: str,
 ) -> SubtaskSnapshot:
-    vertex = pipeline.graph.vertex_of(STATES)
+    vertex = pipeline.graph.vertex(STATES)
     place = ChainPlace(RUN, Attempt(1), vertex, 0, 1, MAX_PARALLELISM)
     cut = SubtaskCut(
         place,
@@ -217,7 +216,7 @@ def _write(
         key_times_ms=[],
     )
     overtaken = InFlightRecords(
-        channel_id(pipeline.graph.vertex_of(NUMBERS).uid, 0, vertex.uid, 0, 0),
+        channel_id(pipeline.graph.vertex(NUMBERS).uid, 0, vertex.uid, 0, 0),
         False,
         [batch_of([(key, key) for key in range(5)])],
     )
@@ -233,7 +232,7 @@ def _write(
 
 
 def _manifest(pipeline: Pipeline, states: SubtaskSnapshot, form: str) -> Manifest:
-    source = pipeline.graph.vertex_of(NUMBERS)
+    source = pipeline.graph.vertex(NUMBERS)
     read = SubtaskSnapshot(
         vertex=source.uid,
         subtask=0,

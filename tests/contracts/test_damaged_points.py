@@ -308,17 +308,14 @@ def skip_the_wait_for_the_disk() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def in_files(tmp_path_factory: pytest.TempPathFactory) -> "Shelf":
-    directory = tmp_path_factory.mktemp("shelf")
-    return Shelf(FilePoints(directory), directory)
+    return Shelf(FilePoints(tmp_path_factory.mktemp("shelf")))
 
 
 @pytest.fixture(scope="module")
-def in_objects(
-    objects: ObjectServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator["Shelf"]:
+def in_objects(objects: ObjectServer) -> Iterator["Shelf"]:
     objects.plan(never)
     with named_environment(objects.environment):
-        yield Shelf(ObjectPoints(objects), tmp_path_factory.mktemp("shelf"))
+        yield Shelf(ObjectPoints(objects))
 
 
 @pytest.fixture
@@ -332,9 +329,7 @@ class Shelf:
     """Two points of each kind, an older and a newer one; damage to the newer is undone again."""
 
     points: StoredPoints
-    scratch: Path
     _held: dict[str, tuple[HeldPoint, HeldPoint]] = field(default_factory=dict)
-    _count: int = 0
 
     def older(self, kind: str) -> HeldPoint:
         return self._both(kind)[0]
@@ -349,16 +344,11 @@ class Shelf:
                     self.points.store,
                     f"{self.points.root}/{kind.replace(' ', '-')}/{age}",
                     kind,
-                    self.fresh(),
                 )
                 for age in ("older", "newer")
             )
             self._held[kind] = (older, newer)
         return self._held[kind]
-
-    def fresh(self) -> Path:
-        self._count += 1
-        return self.scratch / f"scratch-{self._count}"
 
     @contextmanager
     def damaged(self, point: HeldPoint, file: FileHandle, damaging: Damaging) -> Iterator[None]:
@@ -458,9 +448,9 @@ class Shelf:
 
     def take_in(self, point: HeldPoint, manifest: Manifest, backend: str = "hashmap") -> None:
         given = RestorePoint(self.points.store, point.location, manifest, run_id=RUN)
-        vertex = assemble({}).graph.vertex_of(STATES)
+        vertex = assemble({}).graph.vertex(STATES)
         list(given.in_flight_into(vertex, 0, 1))
-        held_in(given.share_of(STATES, 0, 1, ALL_GROUPS), backend, self.fresh())
+        held_in(given.share_of(STATES, 0, 1, ALL_GROUPS), backend)
 
     def said_by_a_reader(self, point: HeldPoint, state: str) -> str:
         """Nobody reads records in flight; then it says nothing."""
