@@ -33,7 +33,7 @@ from pipelines.runtime.feed import Feed
 from pipelines.runtime.gate_alignment import GateAlignment
 from pipelines.runtime.gate_feed import GateFeed
 from pipelines.runtime.mailbox import Mailbox
-from pipelines.runtime.restoring import NOTHING
+from pipelines.runtime.restoring import NOTHING, RestoredOperator
 from pipelines.runtime.snapshotting import SnapshotWriter
 from pipelines.runtime.source_feed import SourceFeed
 from pipelines.runtime.source_reader import SourceReader
@@ -331,11 +331,12 @@ def subtask_of(
     exchanges: dict[Uid, list[Exchange]],
     mailbox: Mailbox,
     options: BarrierOptions = ALIGNED,
+    restored: dict[Uid, RestoredOperator] | None = None,
 ) -> Subtask:
     place = ChainPlace(
         RunId("run-1"), Attempt(1), pipeline.graph.vertex(vertex), 0, 1, MAX_PARALLELISM
     )
-    restored = dict.fromkeys(place.vertex.nodes, NOTHING)
+    restored = restored or dict.fromkeys(place.vertex.nodes, NOTHING)
     chain = OperatorChain(pipeline, place, HashMapBackend, exchanges, restored, clock.wall_ms)
     writer = SnapshotWriter(FileSystemCheckpointStore([str(reporter.root)]))
     return Subtask(place, chain, feed, writer, InlineExecutor(), reporter, clock, mailbox, options)
