@@ -13,6 +13,7 @@ from django.conf import settings
 from ftdash.embedded import java
 
 if TYPE_CHECKING:
+    from tests.brokers.redis_broker import RedisBroker
     from tests.object_server import ObjectServer
 
 REQUIRE_ALL = os.environ.get("FTDASH_REQUIRE_ALL") == "1"
@@ -58,6 +59,14 @@ def objects() -> Iterator["ObjectServer"]:
 
     with object_server() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator["RedisBroker"]:
+    from tests.brokers.redis_broker import redis_broker
+
+    with redis_broker(tmp_path_factory.mktemp("redis")) as broker:
+        yield broker
 
 
 @pytest.hookimpl(wrapper=True)

@@ -54,6 +54,8 @@ class GrowingDirectory:
             self.format_of(file).validate()
 
     def find(self, known: Collection[str], *, is_start: bool) -> list[SplitProgress]:
+        if self.look_every is None and not is_start:
+            return []
         try:
             new = [file for file in self._files() if file.name not in known]
             return [SplitProgress(f.name, version=file_version(f, f.name)) for f in new]

@@ -162,7 +162,8 @@ class GrowingSource(Protocol):
         """The splits that are not `known`, in the order to read them, where to begin and to end.
 
         `is_start`: nothing was ever read, so the author's choice of where to begin holds; what is
-        found later is read from its beginning. Never on the subtask's thread but the first time.
+        found later is read from its beginning, and a bounded source finds nothing any more. On the
+        subtask's thread the first time only.
 
         Raises:
             Retryable: the world does not answer.

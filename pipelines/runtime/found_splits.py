@@ -112,9 +112,7 @@ class FoundSplits:
         return []
 
     def _look_first(self) -> list[SplitProgress]:
-        found: list[SplitProgress] = []
-        if self._is_start or self.may_grow:  # else the splits are those of the start
-            found = self._source.find(frozenset(self._known), is_start=self._is_start)
+        found = self._source.find(frozenset(self._known), is_start=self._is_start)
         self._looked_ms = self._clock.monotonic_ms()
         return found
 

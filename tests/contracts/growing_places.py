@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,8 +15,10 @@ from pipelines.connectors.growing_directory import (
     json_lines_directory,
     parquet_directory,
 )
+from pipelines.connectors.redis_streams import RedisStreams
 from pipelines.connectors.source import Batch, GrowingSource, LoggedRecords
 from pipelines.connectors.split_progress import SplitProgress
+from tests.brokers.redis_broker import RedisBroker
 from tests.unit.runtime.growing_log import GrowingLog
 
 SCHEMA = pa.schema([("key", pa.int64())])
@@ -90,6 +92,30 @@ class DirectoryPlace:
         (self.directory / f"{name}{self.suffix}").unlink()
 
 
+@dataclass(slots=True)
+class RedisPlace:
+    broker: RedisBroker
+    prefix: str  # a test has streams of its own
+    is_log: bool = True
+    names: list[str] = field(default_factory=list)
+
+    def source(self, *, is_bounded: bool = False) -> GrowingSource:
+        return RedisStreams(
+            self.broker.url, tuple(self.names), schema=SCHEMA, is_bounded=is_bounded
+        )
+
+    def write(self, name: str, keys: list[int]) -> None:
+        stream = f"{self.prefix}-{name}"
+        if stream not in self.names:
+            self.names.append(stream)
+        for key in keys:
+            self.broker.client().xadd(stream, {"other": "x", "key": key})
+
+    def lose(self, name: str, count: int) -> None:
+        client, stream = self.broker.client(), f"{self.prefix}-{name}"
+        client.xtrim(stream, maxlen=client.xlen(stream) - count, approximate=False)
+
+
 def rows_of(batches: Iterator[Batch], wanted: int) -> list[tuple[int, int | None]]:
     """(key, offset) of the next `wanted` records, or as many as the split has."""
     rows: list[tuple[int, int | None]] = []
@@ -101,7 +127,7 @@ def rows_of(batches: Iterator[Batch], wanted: int) -> list[tuple[int, int | None
         keys = (batch.records if logged else batch).column("key").to_pylist()
         offsets = batch.offsets.tolist() if logged else [None] * len(keys)
         rows += list(zip(keys, offsets, strict=True))
-    return rows
+    return rows[:wanted]
 
 
 def behind(split: SplitProgress, rows: list[tuple[int, int | None]]) -> SplitProgress:

@@ -17,11 +17,12 @@ from tests.contracts.growing_places import (
     DirectoryPlace,
     MemoryPlace,
     Place,
+    RedisPlace,
     behind,
     rows_of,
 )
 
-PLACES = ["memory", "parquet", "csv", "jsonl"]
+PLACES = ["memory", "parquet", "csv", "jsonl", "redis"]
 KEYS = list(range(10, 17))
 
 
@@ -29,6 +30,8 @@ KEYS = list(range(10, 17))
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     if request.param == "memory":
         return MemoryPlace()
+    if request.param == "redis":
+        return RedisPlace(request.getfixturevalue("redis_server"), request.node.name)
     return DirectoryPlace(tmp_path, f".{request.param}")
 
 
@@ -39,6 +42,7 @@ def test_splits_are_found_once_each(place: Place) -> None:
 
     first = source.find(set(), is_start=True)
     place.write("c", [3])
+    source = place.source()
     second = source.find({split.name for split in first}, is_start=False)
 
     assert len(first) == 2
@@ -167,4 +171,6 @@ def read(source: GrowingSource, split: SplitProgress, wanted: int) -> list[tuple
 
 
 def test_the_schema_is_the_declared_one(place: Place) -> None:
+    place.write("a", KEYS)
+
     assert place.source().schema.field("key") == SCHEMA.field("key")

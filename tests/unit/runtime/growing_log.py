@@ -40,6 +40,8 @@ class GrowingLog:
             raise Retryable("the log does not answer")
         at_end = is_start and self.starts_at_the_end
         is_bounded = self.discovery_interval_ms is None
+        if is_bounded and not is_start:
+            return []
         return [
             SplitProgress(
                 name,

@@ -1,0 +1,46 @@
+"""Text to columns of declared types, a column at a time, or which value does not fit."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+class UnfitValue(Exception):
+    """`row` counts from 0 in what was converted."""
+
+    def __init__(self, row: int, column: str, problem: str) -> None:
+        super().__init__(problem)
+        self.row = row
+        self.column = column
+
+
+def typed(values: Sequence[bytes | None], column: pa.Field) -> pa.Array:
+    """Numbers in decimal, times as ISO 8601 or in the type's unit since 1970; None is null.
+
+    Raises UnfitValue.
+    """
+    raw = pa.array(values, pa.binary())
+    try:
+        return _converted(raw, column.type)
+    except pa.ArrowException:
+        pass
+    for row in range(len(raw)):
+        try:
+            _converted(raw.slice(row, 1), column.type)
+        except pa.ArrowException as error:
+            problem = str(error).split("\n")[0].rstrip(".")
+            raise UnfitValue(row, column.name, problem) from error
+    raise UnfitValue(0, column.name, "the values do not fit together")
+
+
+def _converted(raw: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Raises ArrowException."""
+    if pa.types.is_binary(wanted):
+        return raw
+    text = raw.cast(pa.string())
+    if not pa.types.is_timestamp(wanted):
+        return text.cast(wanted)
+    if pc.all(pc.match_substring_regex(text, r"^-?\d+$")).as_py():
+        return text.cast(pa.int64()).cast(wanted)
+    return text.cast(pa.timestamp("ns", wanted.tz)).cast(wanted, safe=False)

@@ -1,0 +1,54 @@
+"""A real Redis-protocol server that keeps its entries when it is killed."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from ftdash.embedded.ports import LOOPBACK
+from ftdash.embedded.redis_server import RedisAddress, find_redis_server, new_address
+from tests.brokers.processes import ServerProcess
+
+START_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class RedisBroker:
+    address: RedisAddress
+    server: ServerProcess
+
+    @property
+    def url(self) -> str:
+        return self.address.url
+
+    def client(self) -> "redis.Redis[Any]":
+        return redis.Redis.from_url(self.url)
+
+
+@contextmanager
+def redis_broker(directory: Path) -> Iterator[RedisBroker]:
+    address = new_address()
+    configuration = directory / "redis.conf"
+    configuration.write_text(
+        f"bind {LOOPBACK}\nport {address.port}\nrequirepass {address.password}\n"
+        f'dir "{directory}"\nsave ""\nappendonly yes\nappendfsync always\n'
+    )
+    command = [str(find_redis_server().executable), str(configuration)]
+    server = ServerProcess(
+        command, directory / "redis.log", lambda: _answers(address), within_s=START_S
+    )
+    server.start()
+    try:
+        yield RedisBroker(address, server)
+    finally:
+        server.kill()
+
+
+def _answers(address: RedisAddress) -> bool:
+    try:
+        return bool(redis.Redis.from_url(address.url).ping())
+    except redis.ConnectionError:
+        return False

@@ -1,0 +1,183 @@
+"""Redis Streams beyond the contract: what is lost, who is away, what does not fit, and secrets."""
+
+import dataclasses
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pipelines.connectors.reachability import check_still_there
+from pipelines.connectors.redis_streams import RedisStreams, StartAt
+from pipelines.connectors.split_progress import SplitProgress
+from pipelines.domain.errors import Rejected, Retryable
+from tests.brokers.redis_broker import RedisBroker, redis_broker
+from tests.contracts.growing_places import SCHEMA, behind, rows_of
+
+TYPED = pa.schema(
+    [("n", pa.int64()), ("x", pa.float64()), ("s", pa.string()), ("at", pa.timestamp("ms", "UTC"))]
+)
+
+
+def test_entries_become_typed_columns_and_missing_fields_null(redis_server: RedisBroker) -> None:
+    client = redis_server.client()
+    client.xadd("typed", {"n": 1, "x": "0.5", "s": "ü", "at": "1970-01-01T00:00:01Z"})
+    client.xadd("typed", {"s": "", "extra": "y", "n": -2})
+    source = source_of(redis_server, "typed", schema=TYPED)
+
+    with closing(source.open()) as reader:
+        batch = next(reader.read(SplitProgress("typed"))).records
+
+    first, second = batch.to_pylist()
+    assert (first["n"], first["x"], first["s"], first["at"].timestamp()) == (1, 0.5, "ü", 1.0)
+    assert second == {"n": -2, "x": None, "s": "", "at": None}
+
+
+def test_a_value_that_does_not_fit_names_entry_and_column(redis_server: RedisBroker) -> None:
+    client = redis_server.client()
+    client.xadd("unfit", {"key": 1}, id="5-1")
+    client.xadd("unfit", {"key": "one"}, id="5-2")
+
+    with pytest.raises(
+        Rejected, match=r"Entry 5-2 of the stream unfit does not fit column key: .*one"
+    ):
+        read(source_of(redis_server, "unfit"), SplitProgress("unfit"), 2)
+
+
+def test_entries_trimmed_unread_are_lost_and_trimmed_after_reading_are_not(
+    redis_server: RedisBroker,
+) -> None:
+    client = redis_server.client()
+    for number in range(1, 11):
+        client.xadd("trimmed", {"key": number}, id=f"{number}-0")
+    source = source_of(redis_server, "trimmed")
+    (split,) = source.find(set(), is_start=True)
+    at_five = behind(split, read(source, split, 5))
+
+    client.xtrim("trimmed", minid="6-0", approximate=False)
+    check_still_there(source, at_five)
+
+    client.xtrim("trimmed", minid="8-0", approximate=False)
+    with pytest.raises(Rejected, match=r"trimmed: entries 5-1 to 7-524287 are gone \(trimmed"):
+        check_still_there(source, at_five)
+    with pytest.raises(Rejected, match="entries 5-1 to"):
+        read(source, at_five, 1)
+
+
+def test_what_was_trimmed_before_the_start_is_not_missed(redis_server: RedisBroker) -> None:
+    client = redis_server.client()
+    for number in range(1, 11):
+        client.xadd("begun", {"key": number}, id=f"{number}-0")
+    client.xtrim("begun", minid="4-0", approximate=False)
+    source = source_of(redis_server, "begun")
+    (split,) = source.find(set(), is_start=True)
+
+    read_all = read(source, split, 7)
+    client.xtrim("begun", maxlen=0, approximate=False)
+
+    assert [key for key, _ in read_all] == [4, 5, 6, 7, 8, 9, 10]
+    check_still_there(source, behind(split, read_all))
+    with pytest.raises(Rejected, match="are gone"):
+        check_still_there(source, behind(split, read_all[:6]))
+
+
+def test_an_entry_deleted_unread_is_lost(redis_server: RedisBroker) -> None:
+    client = redis_server.client()
+    for number in range(1, 6):
+        client.xadd("deleted", {"key": number}, id=f"{number}-0")
+    source = source_of(redis_server, "deleted")
+    (split,) = source.find(set(), is_start=True)
+    at_two = behind(split, read(source, split, 2))
+
+    client.xdel("deleted", "2-0")
+    check_still_there(source, at_two)
+    client.xdel("deleted", "4-0")
+
+    with pytest.raises(Rejected, match="entries 2-1 to 4-0 are gone"):
+        check_still_there(source, at_two)
+
+
+def test_another_stream_of_the_same_name_is_refused(redis_server: RedisBroker) -> None:
+    client = redis_server.client()
+    client.xadd("again", {"key": 1}, id="9-0")
+    source = source_of(redis_server, "again")
+    (split,) = source.find(set(), is_start=True)
+    position = behind(split, read(source, split, 1))
+    client.delete("again")
+
+    with pytest.raises(Rejected, match="all that was not read of it is gone"):
+        check_still_there(source, position)
+    client.xadd("again", {"key": 1}, id="3-0")
+    with pytest.raises(Rejected, match="is another one than that which was read"):
+        check_still_there(source, position)
+
+
+def test_a_run_may_begin_with_what_comes_next(redis_server: RedisBroker) -> None:
+    client = redis_server.client()
+    client.xadd("newest", {"key": 1})
+    source = source_of(redis_server, "newest", start_at=StartAt.NEWEST)
+    (split,) = source.find(set(), is_start=True)
+    client.xadd("newest", {"key": 2})
+
+    assert [key for key, _ in read(source, split, 1)] == [2]
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_and_comes_back_is_read_on(tmp_path: Path) -> None:
+    with redis_broker(tmp_path) as broker:
+        for number in range(1, 4):
+            broker.client().xadd("s", {"key": number})
+        source = source_of(broker, "s")
+        (split,) = source.find(set(), is_start=True)
+        with closing(source.open()) as reader:
+            batches = reader.read(split)
+            assert [key for key, _ in rows_of(batches, 3)] == [1, 2, 3]
+
+            broker.server.kill()
+            assert next(batches).records.num_rows == 0
+            with pytest.raises(Retryable, match=r"127\.0\.0\.1:\d+ does not answer"):
+                source.find(set(), is_start=False)
+            broker.server.start()
+            broker.client().xadd("s", {"key": 4})
+
+            assert [key for key, _ in rows_of(batches, 1)] == [4]
+
+
+@pytest.mark.parametrize("password", ["wrong-secret", None])
+def test_a_refused_password_is_one_sentence_and_not_in_it(
+    redis_server: RedisBroker, password: str | None
+) -> None:
+    place = redis_server.url.rpartition("@")[2]
+    url = f"redis://:{password}@{place}" if password else f"redis://{place}"
+    source = RedisStreams(url, ("s",), schema=SCHEMA)
+
+    with pytest.raises(Rejected, match="check user and password") as refused:
+        source.validate()
+
+    assert "wrong-secret" not in str(refused.value)
+    assert "wrong-secret" not in repr(source)
+
+
+def test_what_is_missing_or_no_stream_is_refused_at_the_start(redis_server: RedisBroker) -> None:
+    redis_server.client().set("text", "x")
+
+    with pytest.raises(Rejected, match="There is no stream nothing-here"):
+        source_of(redis_server, "nothing-here").validate()
+    with pytest.raises(Rejected, match="The Redis key text is not a stream"):
+        source_of(redis_server, "text").validate()
+    with pytest.raises(Rejected, match="does not answer"):
+        RedisStreams("redis://:secret@127.0.0.1:1", ("s",), schema=SCHEMA).validate()
+    with pytest.raises(Rejected, match="is no redis:// address"):
+        RedisStreams("htp://:secret@x", ("s",), schema=SCHEMA).validate()
+
+
+def source_of(broker: RedisBroker, stream: str, **options: object) -> RedisStreams:
+    return RedisStreams(broker.url, (stream,), **{"schema": SCHEMA, **options})
+
+
+def read(
+    source: RedisStreams, split: SplitProgress, wanted: int, batch_rows: int = 100
+) -> list[tuple[int, int | None]]:
+    source = dataclasses.replace(source, batch_rows=batch_rows)
+    with closing(source.open()) as reader:
+        return rows_of(reader.read(split), wanted)
