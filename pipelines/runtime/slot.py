@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow as pa
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay
 
 from pipelines.channels.channel import PeerAddress
 from pipelines.channels.handshake import HANDSHAKE_TIMEOUT_MS, prove_token
@@ -69,10 +70,13 @@ from pipelines.runtime.subtask_reporter import failure_reason
 from pipelines.runtime.vigil import Pulse, Vigil, Watch
 
 CONNECT_TIMEOUT_S = 30.0
+CONNECT_TRY_S = 2.0
+"""A network that was cut is tried again soon: the kernel alone would wait longer each time."""
 UPLOAD_THREADS = 2
 EXIT_CONTROL_LOST = 71
 EXIT_STALE = 72
-FAREWELL_TIMEOUT_S = 5.0
+FAREWELL_TIMEOUT_S = 1.0
+"""Nothing depends on it, and a process that has been replaced should not live on for it."""
 
 log = logging.getLogger(__name__)
 
@@ -93,13 +97,21 @@ def run_slot(address: SlotAddress, slot: int) -> None:
     """Serve until the final checkpoint; otherwise never return: the process exits."""
     pa.set_cpu_count(1)  # parallelism comes from slots; more threads would only fight over cores
     tls = load_tls(address.networking)
-    dialled = socket.create_connection((address.host, address.port), CONNECT_TIMEOUT_S)
+    dialled = _dialled(address)
     hosts = slot_hosts(address.networking, dialled.getsockname()[0])
     prepare(dialled, address.heartbeat)
     connection = dialled if tls is None else tls.connect(dialled, HANDSHAKE_TIMEOUT_MS)
     prove_token(connection, address.token, attempt=address.attempt, slot=slot)
     connection.settimeout(None)
     SlotHost(address, slot, ControlLink(connection, MASTER_DECODER), hosts, tls).serve()
+
+
+def _dialled(address: SlotAddress) -> socket.socket:
+    """Raises OSError: a driver that refuses is gone, one that does not answer is waited for."""
+    silent = retry_if_exception_type(TimeoutError)
+    attempts = Retrying(retry=silent, stop=stop_after_delay(CONNECT_TIMEOUT_S), reraise=True)
+    where = (address.host, address.port)
+    return attempts(socket.create_connection, where, CONNECT_TRY_S)
 
 
 class SlotHost:

@@ -29,6 +29,7 @@ from pipelines.runtime.driving import drive
 from pipelines.runtime.job_events import JobEvent, StageEnded
 from pipelines.runtime.slot import SlotAddress, run_slot
 from tests.driven_run import StartedRun
+from tests.emulated_network import enter_machine
 
 FLOWS["numbers"] = "tests.processes.numbers"
 FLOWS["relay"] = "tests.processes.relay"
@@ -169,6 +170,7 @@ def _driver_main(path: str, environment: dict[str, str]) -> None:
     # Slots come from the server that this process was forked from; by itself it would start one.
     forkserver._forkserver.ensure_running = lambda: None  # type: ignore[attr-defined]
     os.environ.update(environment)
+    enter_machine(0)
     try:
         with Lease.acquire(directory) as lease:
             status = drive(directory, lease, plain_stages)
@@ -180,6 +182,7 @@ def _driver_main(path: str, environment: dict[str, str]) -> None:
 
 def _slot_main(address: SlotAddress, slot: int, environment: dict[str, str]) -> None:
     os.environ.update(environment)  # a slot has its driver's, as under Spark
+    enter_machine(1 + slot)
     run_slot(address, slot)
     os._exit(0)
 
