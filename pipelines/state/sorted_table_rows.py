@@ -7,7 +7,7 @@ from pipelines.state.dirty_rows import Mask
 from pipelines.state.flushes import SortedRows
 from pipelines.state.row_codec import Packed, RowCodec, bytes_list, sort_order, take
 
-PART_ROWS = 1 << 16  # so many exist as Python objects at a time
+PART_ROWS = 1 << 13  # so many exist as Python objects at a time
 
 
 class SortedTableRows:
@@ -25,9 +25,10 @@ class SortedTableRows:
         groups = rows.column(KEY_GROUP_COLUMN).to_numpy()
         count = rows.num_rows
         keys = key_codec.encode(rows.select(key_codec.schema.names).columns, count, groups)
-        values = value_codec.encode(rows.select(value_codec.schema.names).columns, count)
         order = sort_order(keys)
-        return cls(take(keys, order), take(values, order), gone[order])
+        keys = take(keys, order)  # one after the other: only one of them exists twice at a time
+        values = value_codec.encode(rows.select(value_codec.schema.names).columns, count)
+        return cls(keys, take(values, order), gone[order])
 
     def __call__(self) -> SortedRows:
         for start in range(0, len(self._gone), PART_ROWS):

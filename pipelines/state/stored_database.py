@@ -30,7 +30,7 @@ from pipelines.state.row_codec import RowCodec
 from pipelines.state.sorted_files import SortedFiles
 
 READ_CACHE_BYTES = 8 << 20
-READ_ROWS = 1 << 16
+READ_ROWS = 1 << 14  # each a tuple of bytes, some 150 bytes of Python objects
 _GROUP = struct.Struct(">H")
 
 
