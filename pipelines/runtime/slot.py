@@ -10,8 +10,6 @@ import logging
 import os
 import signal
 import socket
-import threading
-import traceback
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -24,49 +22,38 @@ from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.server import RefusedConnection
 from pipelines.channels.slot_network import SlotNetwork
 from pipelines.channels.tls import Tls
-from pipelines.domain.elements import Barrier
 from pipelines.domain.errors import InvariantViolated, ProtocolError
 from pipelines.domain.faults import FaultPoint
-from pipelines.domain.ids import Attempt, CheckpointId, Uid
+from pipelines.domain.ids import Attempt
 from pipelines.domain.network import SlotNetworking
-from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.settings import Heartbeat
-from pipelines.domain.snapshots import SubtaskSnapshot
-from pipelines.domain.status import KillMoment, SavepointFormat
-from pipelines.runtime.chain_place import ChainPlace
-from pipelines.runtime.checkpoint_locations import CheckpointLocations, Upload
+from pipelines.domain.status import KillMoment
+from pipelines.runtime.checkpoint_locations import CheckpointLocations
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.control import (
     MASTER_DECODER,
     Aborted,
-    Acknowledged,
     Begin,
-    Committed,
     Completed,
-    Declined,
     Deploy,
     Deployed,
     Die,
-    Ended,
-    Failed,
     FromMaster,
     Hello,
     Inject,
     Message,
     PeerLost,
     Running,
-    SourcesEnded,
     StrangerTurnedAway,
 )
 from pipelines.runtime.control import Heartbeat as Beat
 from pipelines.runtime.control_link import ControlLink, prepare
 from pipelines.runtime.deployment import Deployment, deploy
 from pipelines.runtime.faults import NO_FAULTS, Faults
-from pipelines.runtime.mailbox import CheckpointAborted, CheckpointCompleted, InjectBarrier
 from pipelines.runtime.networking import load_tls, slot_hosts
-from pipelines.runtime.operator_failure import OperatorFailed, described, is_fatal
 from pipelines.runtime.sampling import Sampler
-from pipelines.runtime.subtask_reporter import failure_reason
+from pipelines.runtime.slot_mail import deliver
+from pipelines.runtime.subtask_reports import SubtaskReports
 from pipelines.runtime.vigil import Pulse, Vigil, Watch
 
 CONNECT_TIMEOUT_S = 30.0
@@ -148,9 +135,7 @@ class SlotHost:
         self._deployment: Deployment | None = None
         self._peers: list[PeerAddress] = []
         self._locations = CheckpointLocations()
-        self._running_subtasks = 0
-        self._counting = threading.Lock()
-        self._has_ended = False
+        self._reports = SubtaskReports(self._try_send, self.reach, self._locations)
         self._faults = NO_FAULTS
 
     def serve(self) -> None:
@@ -163,8 +148,8 @@ class SlotHost:
             try:
                 self._on_message(message)
             except Exception as error:
-                self._report_failure(None, None, error)
-        if not self._has_ended:
+                self._reports.slot_failed(error)
+        if not self._reports.have_all_ended:
             self._check_vigil()
             os._exit(EXIT_CONTROL_LOST)
         self._watch.close()
@@ -179,16 +164,8 @@ class SlotHost:
                 self._deploy(message)
             case Begin():
                 self._begin()
-            case Inject():
-                self._inject(message)
-            case Completed(checkpoint_id=checkpoint_id):
-                self._locations.on_over(checkpoint_id)
-                for subtask in self._deployed().subtasks:
-                    subtask.mailbox.post(CheckpointCompleted(checkpoint_id))
-            case Aborted(checkpoint_id=checkpoint_id):
-                self._locations.on_over(checkpoint_id)
-                for subtask in self._deployed().subtasks:
-                    subtask.mailbox.post(CheckpointAborted(checkpoint_id))
+            case Inject() | Completed() | Aborted():
+                deliver(message, self._deployed(), self._locations)
             case Beat():
                 pass  # that it was heard is all it says
             case Die(moment=KillMoment.NOW):
@@ -207,10 +184,10 @@ class SlotHost:
             subtask=self._slot,
             network=self._network,
             uploads=self._uploads,
-            reporter=self,
+            reporter=self._reports,
             clock=self._clock,
         )
-        self._running_subtasks = len(self._deployment.subtasks)
+        self._reports.on_deployed(len(self._deployment.subtasks))
         self.reach(FaultPoint.RESTORED)
         self._link.send(Deployed())
 
@@ -222,102 +199,24 @@ class SlotHost:
         self._link.send(Running())
         Sampler(deployment, self._clock, self._try_send).start()
 
-    def _inject(self, message: Inject) -> None:
-        self._locations.on_triggered(message.checkpoint_id, message.location)
-        barrier = Barrier(
-            message.checkpoint_id,
-            message.trigger_ms,
-            is_savepoint=message.savepoint_format is not None,
-            is_native=message.savepoint_format is SavepointFormat.NATIVE,
-            is_final=message.is_final,
-            confirmed_id=message.confirmed_id,
-        )
-        for subtask in self._deployed().sources:
-            subtask.mailbox.post(InjectBarrier(barrier, message.drains))
-
     def _deployed(self) -> Deployment:
         if self._deployment is None:
             raise InvariantViolated("a slot is deployed before it is told anything else")
         return self._deployment
-
-    # What subtasks report (see SubtaskReporter).
 
     def reach(self, point: FaultPoint) -> None:
         """Also where a slot that may have been replaced looks before it acts."""
         self._faults.reach(point, self._attempt)
         self._check_vigil()
 
-    def location_of(self, checkpoint_id: CheckpointId) -> str | None:
-        return self._locations.of(checkpoint_id)
-
-    def once_heard_of(self, checkpoint_id: CheckpointId, upload: Upload) -> None:
-        self._locations.once_heard_of(checkpoint_id, upload)
-
-    def acknowledged(
-        self, checkpoint_id: CheckpointId, snapshot: SubtaskSnapshot, phases: SubtaskPhases
-    ) -> None:
-        head = snapshot.operators[0]
-        self._try_send(
-            Acknowledged(
-                checkpoint_id=checkpoint_id,
-                snapshot=snapshot,
-                phases=phases,
-                source_records=head.counters.get("records_read", 0),
-                watermark_ms=head.watermark_ms,
-            )
-        )
-
-    def declined(self, place: ChainPlace, checkpoint_id: CheckpointId, error: Exception) -> None:
-        self._try_send(
-            Declined(
-                checkpoint_id=checkpoint_id,
-                vertex=place.vertex.uid,
-                subtask=place.subtask,
-                reason=failure_reason(error),
-                message=str(error) or type(error).__name__,
-            )
-        )
-
-    def committed(self, place: ChainPlace, checkpoint_id: CheckpointId) -> None:
-        self._try_send(
-            Committed(checkpoint_id=checkpoint_id, vertex=place.vertex.uid, subtask=place.subtask)
-        )
-
-    def sources_ended(self, place: ChainPlace) -> None:
-        self._try_send(SourcesEnded(vertex=place.vertex.uid, subtask=place.subtask))
-
-    def failed(self, place: ChainPlace, error: BaseException) -> None:
-        self._report_failure(place.vertex.uid, place.subtask, error)
-
-    def ended(self, place: ChainPlace) -> None:
-        with self._counting:
-            self._running_subtasks -= 1
-            self._has_ended = self._running_subtasks == 0
-        if self._has_ended:
-            self._try_send(Ended())
-
     def _network_failed(self, problem: str) -> None:
-        if not self._has_ended:
+        if not self._reports.have_all_ended:
             self._try_send(PeerLost(problem=problem))
 
     def _turned_away(self, refused: RefusedConnection) -> None:
         attempt = refused.claim.attempt if refused.claim else Attempt(0)
         what = f"a data connection from {refused.address}: {refused.refusal}"
         self._try_send(StrangerTurnedAway(attempt=attempt, what=what))
-
-    def _report_failure(
-        self, vertex: Uid | None, subtask: int | None, error: BaseException
-    ) -> None:
-        self._try_send(
-            Failed(
-                vertex=vertex,
-                subtask=subtask,
-                cause=str(error) or type(error).__name__,
-                detail="".join(traceback.format_exception(error)),
-                is_fatal=is_fatal(error),
-                error=described(error) if isinstance(error, OperatorFailed) else None,
-            )
-        )
 
     def _check_vigil(self) -> None:
         objection = self._vigil.objection()
@@ -327,7 +226,7 @@ class SlotHost:
     def _end_stale(self, why: str) -> None:
         """Somebody else does this slot's work by now. The driver hears of it, and refuses."""
         log.error("Slot %d of attempt %d ends: %s.", self._slot, self._attempt, why)
-        self._report_failure(None, None, ProtocolError(f"Slot {self._slot} ends: {why}."))
+        self._reports.slot_failed(ProtocolError(f"Slot {self._slot} ends: {why}."))
         address = self._address
         with contextlib.suppress(OSError, ProtocolError):  # it may be gone
             where = (address.host, address.port)

@@ -7,6 +7,7 @@ Source: Flink, `StreamTask` and its mailbox model.
 """
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -80,22 +81,39 @@ class Subtask(threading.Thread):
         self._timers_due_ms = 0.0  # when processing time is looked at next
 
     def run(self) -> None:
+        self._reported(self._loop)
+
+    def take_turn(self) -> bool:
+        """One step, for a host that has no thread for every subtask. False: it has ended."""
+        return self._reported(self._turn)
+
+    def _reported(self, work: Callable[[], bool]) -> bool:
+        """Whether `work` may go on; the world is told how it ended."""
         try:
-            self._loop()
+            if work():
+                return True
             self.chain.close()
             self.reporter.ended(self.place)
         except ChannelClosed:
             pass  # the attempt is over; whoever ended it has reported why
         except BaseException as error:
             self.reporter.failed(self.place, error)
+        return False
 
-    def _loop(self) -> None:
+    def _loop(self) -> bool:
         while not self.is_done():
             match self.step():
                 case Step.WAITS_FOR_INPUT:
                     self._wait()
                 case Step.WAITS_FOR_CREDIT:
                     self._wait_for_credit()
+        return False
+
+    def _turn(self) -> bool:
+        if self.is_done():
+            return False
+        self.step()
+        return True
 
     def step(self) -> Step:
         """Handle one thing: mail first, then barriers that overtake, then input. Never blocks.

@@ -1,0 +1,51 @@
+"""Threads of a pool, as far as anybody can tell: what they do is done when its turn comes."""
+
+import random
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+
+class Chores:
+    """An executor whose work is done when its turn comes, or when somebody waits for it."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Chore] = deque()
+
+    def submit(self, work: Callable[..., Any], *arguments: Any) -> "Chore":
+        chore = Chore(lambda: work(*arguments))
+        self.waiting.append(chore)
+        return chore
+
+    def shutdown(self, wait: bool = True) -> None:
+        while self.waiting:
+            self.waiting.popleft().do()
+
+    def do_one(self, rng: random.Random) -> bool:
+        """One of those that wait; threads of a pool do not keep their order."""
+        if not self.waiting:
+            return False
+        index = rng.randrange(min(2, len(self.waiting)))
+        chore = self.waiting[index]
+        del self.waiting[index]
+        chore.do()
+        return True
+
+
+class Chore(Future):  # type: ignore[type-arg]
+    def __init__(self, work: Callable[[], Any]) -> None:
+        super().__init__()
+        self._work = work
+
+    def do(self) -> None:
+        if self.done():
+            return
+        try:
+            self.set_result(self._work())
+        except Exception as error:  # as an executor does: whoever asks for the result gets it
+            self.set_exception(error)
+
+    def result(self, timeout: float | None = None) -> Any:
+        self.do()
+        return super().result(timeout)

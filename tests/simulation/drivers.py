@@ -1,0 +1,149 @@
+"""One driver process of a run: the real master on its journal, its lease and its points."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from pipelines.bus.inbox import Inbox
+from pipelines.bus.journal import JournalWriter
+from pipelines.bus.lease import Lease, LeaseLost
+from pipelines.domain.faults import FaultPoint
+from pipelines.domain.ids import Attempt, RequestId
+from pipelines.domain.places import SnapshotPlaces
+from pipelines.domain.run import RunDirectory, RunSpec
+from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.status import JobStatus
+from pipelines.flows.registry import flow
+from pipelines.runtime.driving import given_settings
+from pipelines.runtime.hosting import MasterHosting
+from pipelines.runtime.job_events import CommandArrived
+from pipelines.runtime.job_master import JobMaster
+from pipelines.runtime.run_opening import how_it_ended
+from pipelines.runtime.run_parts import RunParts
+from tests.simulation.chores import Chores
+from tests.simulation.disk import Disk
+from tests.simulation.slots import ProcessEnded, Surroundings, Turn
+from tests.simulation.stages import Door, Stages
+
+MASTER_TURNS = 3
+"""It gets so many turns for one of a slot's subtask, as it runs alone on its thread."""
+
+
+class KilledAtAPoint:
+    """In place of `runtime.faults.Faults`: the process may end at any named point."""
+
+    def __init__(self, strikes: Callable[[str], bool]) -> None:
+        self._strikes = strikes
+
+    def reach(self, point: FaultPoint, attempt: Attempt) -> None:
+        del point, attempt
+        if self._strikes("kill at a point"):
+            raise ProcessEnded
+
+
+class Driver:
+    """To be begun, given turns, and finished; or to die, as every exception lets it."""
+
+    def __init__(self, directory: RunDirectory, spec: RunSpec, around: Surroundings) -> None:
+        self._directory = directory
+        self._spec = spec
+        self._around = around
+        self._seen: set[RequestId] = set()
+        self.chores = Chores()
+        self.is_dead = False
+        self.status: JobStatus | None = None  # once it has brought the run to its end
+        self.master: JobMaster | None = None
+        self.stages: Stages | None = None
+        self._lease = Lease.acquire(directory)
+        self._journal = JournalWriter(
+            directory, spec.run_id, around.clock, lambda run, number: None, self._lease.check_held
+        )
+
+    def begin(self, disk: Disk) -> None:
+        """Raises Retryable: the storage does not answer."""
+        self.master, self.stages = self._host(disk)
+        if how_it_ended(self._journal) is not None:
+            self._end(self.master.run(self.stages))  # its predecessor died while it cleaned up
+            return
+        self.master.begin(self.stages)
+        self.look_into_inbox()
+
+    def _host(self, disk: Disk) -> tuple[JobMaster, Stages]:
+        spec = self._spec
+        settings = parse_settings(given_settings(spec, self._journal))
+        root = str(self._directory.jobs_root)
+        parts = RunParts(
+            spec,
+            SnapshotPlaces.of(self._directory, settings),
+            [root],
+            flow(spec.pipeline).build(spec.parameters),
+            settings,
+            disk.open(),
+            self._lease,
+            self._around.clock,
+            KilledAtAPoint(self._around.dice.strikes),  # type: ignore[arg-type]
+        )
+        hosting = MasterHosting(self.chores, lambda post: Door(settings.heartbeat))  # type: ignore[arg-type]
+        self._inbox = Inbox(self._directory)
+        master = JobMaster(parts, self._journal, self._inbox, hosting)
+        return master, Stages(self._around, master.post)
+
+    def look_into_inbox(self) -> None:
+        for command in self._inbox.pending():
+            if command.request_id not in self._seen:
+                self._seen.add(command.request_id)
+                self.master.post(CommandArrived(command))
+
+    def turns(self) -> Iterator[Turn]:
+        """Its own, and those of its slots."""
+        if self.stages is not None:
+            yield from self.stages.turns()
+        if not self.is_dead:
+            yield lambda: self.chores.do_one(self._around.rng)
+            yield from [partial(self.master.take_turn, may_wait=False)] * MASTER_TURNS
+
+    def lose_lease(self) -> None:
+        """The lock's file is gone, as after a restore from a backup: another one may take over."""
+        self._directory.lease_lock.unlink()
+
+    def act_late(self, turn: Turn) -> None:
+        """It was replaced; when it finds that out, it ends."""
+        try:
+            turn()
+        except (LeaseLost, ProcessEnded):
+            self.die()
+
+    def kill(self) -> None:
+        """SIGKILL; what it was writing may have become durable, and nobody heard of it."""
+        with contextlib.suppress(ProcessEnded):
+            if self._around.rng.random() < 0.5:
+                self.chores.do_one(self._around.rng)
+        self.die()
+
+    @property
+    def has_ended(self) -> bool:
+        """Nothing more is to be done but `finish`, or nothing at all."""
+        return self.status is not None or self.master.has_ended
+
+    def finish(self) -> None:
+        if self.status is None:
+            self._end(self.master.finish())
+
+    def _end(self, status: JobStatus) -> None:
+        self.status = status
+        self.die()
+
+    def end(self) -> None:
+        """Nothing of it is left, neither process nor slots."""
+        self.die()
+        if self.stages is not None:
+            self.stages.end()
+
+    def die(self) -> None:
+        if self.is_dead:
+            return
+        self.is_dead = True
+        if self.stages is not None:
+            self.stages.is_driver_dead = True
+        self._journal.close()
+        self._lease.close()

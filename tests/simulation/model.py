@@ -1,0 +1,70 @@
+"""What a dataflow has to put out: its plan in plain Python, which uses nothing of the engine."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+
+from tests.simulation.outside import KEYS, Part, event
+from tests.simulation.plans import Plan, Step
+
+WINDOW_S = 8
+PAIR, MODULUS = 100_003, 1_000_000_007
+"""How two ids become the id of their pair."""
+
+Event = tuple[int, int, int]  # id, key, milliseconds
+Output = Counter[tuple[str, int, int]]
+"""Rows of `rows` are (id, key), of `counts` (key, n), of `windows` (start and key, n)."""
+
+
+def model(plan: Plan, part: Part) -> Output:
+    """The output for the first `part[source, split]` records of each split."""
+    streams: list[list[Event]] = []
+    output: Output = Counter()
+    for index, step in enumerate(plan.steps):
+        inputs = [streams[i] for i in step.inputs]
+        streams.append([] if step.is_end else list(_flow(plan, index, step, inputs, part)))
+        if step.is_end:
+            output.update(_ended(step.operation, inputs[0]))
+    return output
+
+
+def _flow(
+    plan: Plan, index: int, step: Step, inputs: list[list[Event]], part: Part
+) -> Iterable[Event]:
+    match step.operation:
+        case "source":
+            ends = ((k, n) for (source, k), n in part.items() if source == index)
+            return (event(index, k, o, plan.records) for k, n in ends for o in range(n))
+        case "map":
+            return ((i, (key * step.number + 1) % KEYS, at) for i, key, at in inputs[0])
+        case "filter":
+            return (each for each in inputs[0] if each[0] % step.number != 0)
+        case "rebalance":
+            return inputs[0]
+        case "union":
+            return inputs[0] + inputs[1]
+    return _pairs(*inputs)
+
+
+def _pairs(left: list[Event], right: list[Event]) -> Iterator[Event]:
+    by_place: defaultdict[tuple[int, int], list[Event]] = defaultdict(list)
+    for each in right:
+        by_place[_place(each)].append(each)
+    for number, key, at in left:
+        for other, _, _ in by_place[_place((number, key, at))]:
+            yield (number * PAIR + other) % MODULUS, key, at
+
+
+def _place(each: Event) -> tuple[int, int]:
+    return each[1], each[2] // (WINDOW_S * 1_000)
+
+
+def _ended(kind: str, events: list[Event]) -> Output:
+    if kind == "rows":
+        return Counter((kind, number, key) for number, key, _ in events)
+    if kind == "counts":
+        counts = Counter(key for _, key, _ in events)
+        return Counter((kind, key, n + 1) for key, count in counts.items() for n in range(count))
+    windows = Counter(_place(each) for each in events)
+    return Counter(
+        (kind, window * WINDOW_S * 1_000 * KEYS + key, n) for (key, window), n in windows.items()
+    )

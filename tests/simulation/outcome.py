@@ -1,0 +1,80 @@
+"""What a seed has left behind, for the checkers."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pipelines.bus.journal import read_journal
+from pipelines.connectors.positions import SplitPositions
+from pipelines.domain.events import Event
+from pipelines.domain.run import RunDirectory
+from pipelines.storage.filesystem import FileSystemCheckpointStore
+from tests.simulation.circumstances import Circumstances
+from tests.simulation.disk import Disk
+from tests.simulation.outside import Part, World
+from tests.simulation.plans import Plan
+
+
+@dataclass
+class Outcome:
+    seed: int
+    root: Path
+    circumstances: Circumstances
+    plan: Plan
+    world: World
+    disk: Disk
+    store: FileSystemCheckpointStore  # which never fails
+    directories: list[RunDirectory] = field(default_factory=list)  # of the runs, oldest first
+    drained_at: str | None = None  # the savepoint that ended the last run early, windows and all
+    seen: Counter[str] = field(default_factory=Counter)
+    parallelisms: list[int] = field(default_factory=list)
+    trace: str = ""
+
+    @property
+    def mode(self) -> str:
+        return self.circumstances.mode
+
+    def read(self) -> Part:
+        """The part of the input that the output has to show."""
+        return self.plan.whole() if self.drained_at is None else read_at(self, self.drained_at)
+
+    def events_of(self, directory: RunDirectory) -> list[Event]:
+        envelopes, _ = read_journal(directory.journal_file, 0)
+        return [envelope.event for envelope in envelopes]
+
+    def of(self, *kinds: type[Event]) -> list[Event]:
+        """Of all runs."""
+        events = (event for each in self.directories for event in self.events_of(each))
+        return [event for event in events if isinstance(event, kinds)]
+
+    def points(self) -> list[str]:
+        """The complete points that are still there, of all runs."""
+        roots = [str(directory.path / "checkpoints") for directory in self.directories]
+        roots.append(str(self.directories[0].path.parent.parent / "savepoints"))
+        return [path for root in roots for path in self.store.published(root)]
+
+
+def read_at(outcome: Outcome, point: str) -> Part:
+    """How many records of each split lie before the cut."""
+    part = dict.fromkeys(outcome.plan.whole(), 0)
+    for source in outcome.plan.sources:
+        positions = [
+            SplitPositions.from_json(operator.positions)
+            for subtask in outcome.store.manifest(point).subtasks
+            for operator in subtask.operators
+            if operator.uid == f"source-{source}"
+        ]
+        for split in range(outcome.plan.splits):
+            part[source, split] = _read_of(split, positions, outcome.plan.records)
+    return part
+
+
+def _read_of(split: int, positions: list[SplitPositions], records: int) -> int:
+    """Somebody has it in the backlog, or nobody has reached it, or it was read to its end."""
+    for position in positions:
+        for index, offset in position.backlog:
+            if index == split:
+                return offset
+    frontiers = [p.frontier for p in positions if split >= p.frontier]
+    is_ahead = any((split - frontier) % positions[0].stride == 0 for frontier in frontiers)
+    return 0 if is_ahead else records

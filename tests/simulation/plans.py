@@ -1,0 +1,76 @@
+"""Random dataflows as plain data: what the engine runs (`assembly`) and `model` computes.
+
+A plan is a list of steps, drawn from a seed: one or two sources, unions, joins, streams that are
+read twice, and a sink behind every stream.
+"""
+
+import random
+from dataclasses import dataclass
+
+from pipelines.domain.ids import Uid
+from tests.simulation.outside import Part
+
+OPERATORS_MIN, OPERATORS_MAX = 3, 10
+TWO_INPUTS = ("union", "join")
+ENDS = ("rows", "counts", "windows")
+
+
+@dataclass(frozen=True)
+class Step:
+    """`inputs` are indices of earlier steps, `number` is what the operation needs."""
+
+    operation: str  # source, map, filter, rebalance, union, join, rows, counts, windows
+    inputs: tuple[int, ...] = ()
+    number: int = 0
+
+    @property
+    def is_end(self) -> bool:
+        return self.operation in ENDS
+
+
+@dataclass(frozen=True)
+class Plan:
+    steps: tuple[Step, ...]
+    records: int  # per split
+    splits: int
+    batch: int  # records that a source emits at once, at most
+
+    @property
+    def sources(self) -> list[int]:
+        return [i for i, step in enumerate(self.steps) if step.operation == "source"]
+
+    def uid_of(self, step: Step) -> Uid:
+        return Uid(f"{step.operation}-{self.steps.index(step)}")
+
+    def whole(self) -> Part:
+        """All records of all splits."""
+        return {(s, k): self.records for s in self.sources for k in range(self.splits)}
+
+
+def draw(rng: random.Random) -> Plan:
+    steps = _draw_steps(rng)
+    while not OPERATORS_MIN <= len(steps) <= OPERATORS_MAX:
+        steps = _draw_steps(rng)
+    records, splits = rng.randint(8, 30), rng.randint(1, 3)
+    return Plan(steps, records, splits, batch=rng.choice([1, 4, 4, 10]))
+
+
+def _draw_steps(rng: random.Random) -> tuple[Step, ...]:
+    steps = [Step("source") for _ in range(rng.choice([1, 1, 2]))]
+    unread = list(range(len(steps)))
+    for _ in range(rng.randint(1, 6)):
+        step = _draw_step(rng, unread)
+        unread = [index for index in unread if index not in step.inputs]
+        steps.append(step)
+        unread.append(len(steps) - 1)
+        if rng.random() < 0.25:  # a diamond: the stream is read once more
+            unread.append(rng.choice([i for i in range(len(steps)) if not steps[i].is_end]))
+    return (*steps, *(Step(rng.choice(ENDS), (index,)) for index in unread))
+
+
+def _draw_step(rng: random.Random, unread: list[int]) -> Step:
+    if len(set(unread)) > 1 and rng.random() < 0.6:
+        pair = tuple(rng.sample(sorted(set(unread)), 2))
+        return Step(rng.choice(TWO_INPUTS), pair)
+    operation = rng.choice(["map", "filter", "rebalance"])
+    return Step(operation, (rng.choice(unread),), rng.randint(2, 4))

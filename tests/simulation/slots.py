@@ -1,0 +1,225 @@
+"""One slot of a simulated attempt: the real deployment, subtasks, reports and vigil, by turns.
+
+Only what a process adds is played: threads take turns, a queue of frames is the control connection,
+and `ProcessEnded` is the end of the process.
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+
+from pipelines.domain.errors import InvariantViolated, ProtocolError
+from pipelines.domain.faults import FaultPoint
+from pipelines.runtime.checkpoint_locations import CheckpointLocations
+from pipelines.runtime.control import (
+    MASTER_DECODER,
+    Aborted,
+    Acknowledged,
+    Begin,
+    Completed,
+    Deploy,
+    Deployed,
+    Die,
+    FromMaster,
+    Heartbeat,
+    Hello,
+    Inject,
+    Message,
+    Running,
+)
+from pipelines.runtime.deployment import Deployment, deploy
+from pipelines.runtime.slot import SlotAddress
+from pipelines.runtime.slot_mail import deliver
+from pipelines.runtime.subtask_reports import SubtaskReports
+from pipelines.runtime.vigil import Vigil
+from tests.simulation.chores import Chores
+from tests.simulation.circumstances import Circumstances, Dice
+from tests.simulation.clock import SimulatedClock
+from tests.simulation.wires import SlotWires
+
+Turn = Callable[[], object]
+SLOW_STEPS = 0.1
+"""How often a slow subtask gets the turn that it could have."""
+
+
+class ProcessEnded(BaseException):
+    """Nothing after this happens in the process that it is raised in."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What all slots of a seed live in."""
+
+    clock: SimulatedClock
+    rng: random.Random
+    dice: Dice
+    circumstances: Circumstances
+
+
+class Slot:
+    def __init__(
+        self, address: SlotAddress, number: int, wires: SlotWires, around: Surroundings
+    ) -> None:
+        self.attempt = address.attempt
+        self.number = number
+        self.inbox: deque[bytes] = deque()
+        self.outbox: deque[bytes] = deque()
+        self.deployment: Deployment | None = None
+        self.has_dialled = False
+        self.is_dead = False
+        self.is_cut_off = False  # its connection was closed; it will notice
+        self.is_silent = False  # nothing comes through its connection, which stays open
+        self.stopped_until_ms = 0.0
+        self._around = around
+        self._wires = wires
+        self._uploads = Chores()
+        self._locations = CheckpointLocations()
+        self.reports = SubtaskReports(self.say, self._reach, self._locations)
+        self._vigil = Vigil(around.clock, address.heartbeat)
+        self._beat_ms = address.heartbeat.interval_ms
+        self._beat_due_ms = around.clock.now_ms
+        self._has_begun = False
+        self._over: set[int] = set()  # subtasks that have ended
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_dead or self.reports.have_all_ended
+
+    # What the master uses as its connection.
+
+    def send(self, message: Message) -> None:
+        self.inbox.append(msgspec.json.encode(message))
+
+    def close(self) -> None:
+        self.is_cut_off = True
+
+    # Turns.
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._around.clock.now_ms < self.stopped_until_ms
+
+    def turns(self) -> Iterator[Turn]:
+        if self.is_over or self.is_stopped:
+            return
+        if self._around.clock.now_ms >= self._beat_due_ms:
+            yield partial(self._act, _nothing)
+        if self.inbox and not self.is_silent:
+            yield partial(self._act, self._hear)
+        if self._uploads.waiting:
+            yield partial(self._act, lambda: self._uploads.do_one(self._around.rng))
+        if self.deployment is not None and self._has_begun:
+            for index in range(len(self.deployment.subtasks)):
+                if index not in self._over:
+                    yield partial(self._act, partial(self._step, index))
+
+    def silence(self) -> None:
+        """Its connection stays open, and nothing comes through any more."""
+        self.is_silent = self.has_dialled
+
+    def stop(self, for_ms: float) -> None:
+        """As SIGSTOP does; somebody continues it later."""
+        self.stopped_until_ms = self._around.clock.now_ms + for_ms
+
+    def die(self) -> None:
+        """The kernel takes back what it held."""
+        self.is_dead = True
+        deployment, self.deployment = self.deployment, None
+        if deployment is not None:
+            deployment.close()
+
+    def say(self, message: Message) -> None:
+        if not self.is_dead:
+            self.outbox.append(msgspec.json.encode(message))
+            if isinstance(message, Acknowledged) and self._around.dice.strikes("repeat"):
+                self.outbox.append(self.outbox[-1])
+
+    def dial(self) -> Hello:
+        self.has_dialled = True
+        return Hello(slot=self.number, pid=self.number + 1, host="simulated", data_port=1)
+
+    def _act(self, turn: Turn) -> None:
+        try:
+            self._beat_when_due()
+            turn()
+        except ProcessEnded:
+            self.die()
+
+    def _beat_when_due(self) -> None:
+        """A slot has a thread for this, which also asks whether it may go on."""
+        now_ms = self._around.clock.now_ms
+        if now_ms >= self._beat_due_ms:
+            self._beat_due_ms = now_ms + self._beat_ms
+            self._end_if_stale()
+            self.say(Heartbeat())
+
+    def _hear(self) -> None:
+        message = MASTER_DECODER.decode(self.inbox.popleft())
+        self._vigil.on_heard()
+        try:
+            self._on_message(message)
+        except Exception as error:  # as a slot does: the master hears of it
+            self.reports.slot_failed(error)
+
+    def _on_message(self, message: FromMaster) -> None:
+        match message:
+            case Deploy():
+                self._deploy(message)
+            case Begin():
+                self._has_begun = True
+                self.say(Running())
+            case Inject() | Completed() | Aborted():
+                deliver(message, self._deployed(), self._locations)
+            case Heartbeat():
+                pass
+            case Die():
+                raise ProcessEnded
+
+    def _deploy(self, message: Deploy) -> None:
+        self._reach(FaultPoint.RESTORING)
+        self.deployment = deploy(
+            message,
+            attempt=self.attempt,
+            subtask=self.number,
+            network=self._wires,  # type: ignore[arg-type]
+            uploads=self._uploads,  # type: ignore[arg-type]
+            reporter=self.reports,
+            clock=self._around.clock,
+        )
+        self.reports.on_deployed(len(self.deployment.subtasks))
+        self._reach(FaultPoint.RESTORED)
+        self.say(Deployed())
+
+    def _deployed(self) -> Deployment:
+        if self.deployment is None:
+            raise InvariantViolated("a slot is deployed before it is told anything else")
+        return self.deployment
+
+    def _step(self, index: int) -> None:
+        subtask = self._deployed().subtasks[index]
+        is_slow = subtask.place.vertex.uid == self._around.circumstances.slow_vertex
+        if is_slow and self._around.dice.is_faulty and self._around.rng.random() > SLOW_STEPS:
+            return
+        if not subtask.take_turn():
+            self._over.add(index)
+
+    def _reach(self, point: FaultPoint) -> None:
+        del point
+        self._end_if_stale()
+        if self._around.dice.strikes("kill at a point"):
+            raise ProcessEnded
+
+    def _end_if_stale(self) -> None:
+        objection = self._vigil.objection()
+        if objection is not None:
+            self._around.dice.seen["ended itself"] += 1
+            self.reports.slot_failed(ProtocolError(f"Slot {self.number} ends: {objection}."))
+            raise ProcessEnded
+
+
+def _nothing() -> None:
+    """A beat is all that the turn is for."""

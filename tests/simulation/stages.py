@@ -1,0 +1,137 @@
+"""The slots of all attempts of one driver, living and dead, and the news of them on its way."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from pipelines.domain.ids import Attempt
+from pipelines.domain.network import SlotNetworking
+from pipelines.domain.settings import Heartbeat
+from pipelines.runtime.control import SLOT_DECODER, PeerLost
+from pipelines.runtime.job_events import JobEvent, SlotArrived, SlotGone, SlotSpoke, StageEnded
+from pipelines.runtime.slot import SlotAddress
+from tests.simulation.slots import Slot, Surroundings, Turn
+from tests.simulation.wires import Wires
+
+Post = Callable[[JobEvent], None]
+NOTICES_ITS_END = 0.2
+"""Seldom: a process that is slow to end is the zombie that must not change anything."""
+
+
+class Stages:
+    """Implements `StageHost`."""
+
+    def __init__(self, around: Surroundings, post: Post) -> None:
+        self._around, self._post = around, post
+        self._news: deque[JobEvent] = deque()
+        self._wires: dict[Attempt, Wires] = {}
+        self._ended: set[Attempt] = set()
+        self._mourned: set[tuple[Attempt, int]] = set()
+        self.slots: list[Slot] = []
+        self.is_driver_dead = False
+
+    def start(self, address: SlotAddress, parallelism: int) -> None:
+        wires = self._wires[address.attempt] = Wires()
+        for number in range(parallelism):
+            self.slots.append(Slot(address, number, wires.of(number), self._around))
+
+    def cancel(self, address: SlotAddress) -> None:
+        pass  # its slots end with their connections
+
+    def living(self) -> list[Slot]:
+        return [slot for slot in self.slots if not slot.is_over]
+
+    def turns(self) -> Iterator[Turn]:
+        if self._news:
+            yield self._tell_news
+        for slot in self.slots:
+            yield from self._turns_of(slot)
+
+    def end(self) -> None:
+        for slot in self.slots:
+            slot.die()
+
+    def _turns_of(self, slot: Slot) -> Iterator[Turn]:
+        if slot.is_dead:
+            if (slot.attempt, slot.number) not in self._mourned:
+                yield partial(self._mourn, slot)
+            return
+        is_lost = slot.is_cut_off or self.is_driver_dead
+        if not slot.has_dialled:
+            yield partial(self._end if is_lost else self._let_in, slot)
+            return
+        turns = slot.turns()
+        yield from (partial(self._act_late, turn) for turn in turns) if is_lost else turns
+        if slot.outbox and not slot.is_silent:
+            yield partial(self._deliver, slot)
+        if is_lost:
+            yield partial(self._notice, slot)
+
+    def _let_in(self, slot: Slot) -> None:
+        self._tell(SlotArrived(slot.attempt, slot.dial(), slot))  # type: ignore[arg-type]
+
+    def _act_late(self, turn: Turn) -> None:
+        self._around.dice.seen["zombie acted"] += 1
+        turn()
+
+    def _deliver(self, slot: Slot) -> None:
+        """A few frames at once, as a connection does; late ones too, behind the slot's end."""
+        for _ in range(min(3, len(slot.outbox))):
+            message = SLOT_DECODER.decode(slot.outbox.popleft())
+            self._around.dice.seen["late message"] += slot.is_cut_off
+            self._tell(SlotSpoke(slot.attempt, slot.number, message))
+
+    def _notice(self, slot: Slot) -> None:
+        if (
+            not slot.is_silent
+            and not slot.is_stopped
+            and self._around.rng.random() < NOTICES_ITS_END
+        ):
+            self._end(slot)
+
+    def _end(self, slot: Slot) -> None:
+        slot.die()
+        self._mourned.add((slot.attempt, slot.number))
+        self._end_stage_if_over(slot.attempt, "its slots have ended")
+
+    def _mourn(self, slot: Slot) -> None:
+        """A process was killed: its peers lose their channels, its driver hears of it, its stage
+        ends; in any order."""
+        self._mourned.add((slot.attempt, slot.number))
+        self._wires[slot.attempt].cut(slot.number)
+        for peer in self.slots:
+            if peer.attempt == slot.attempt and not peer.is_over and peer.deployment is not None:
+                peer.say(PeerLost(problem=f"slot {slot.number} is gone"))
+        if slot.has_dialled and not slot.is_silent:
+            self._news.append(SlotGone(slot.attempt, slot.number, "killed"))
+        self._news.append(StageEnded(slot.attempt, "a slot was killed"))
+        self._end_stage_if_over(slot.attempt, "a slot was killed")
+
+    def _end_stage_if_over(self, attempt: Attempt, why: str) -> None:
+        theirs = [slot for slot in self.slots if slot.attempt == attempt]
+        if attempt not in self._ended and all(slot.is_over for slot in theirs):
+            self._ended.add(attempt)
+            self._news.append(StageEnded(attempt, why))
+
+    def _tell_news(self) -> None:
+        index = self._around.rng.randrange(len(self._news))
+        event = self._news[index]
+        del self._news[index]
+        self._tell(event)
+
+    def _tell(self, event: JobEvent) -> None:
+        if not self.is_driver_dead:
+            self._post(event)
+
+
+class Door:
+    """Implements `ControlDoor`: slots need no socket here."""
+
+    def __init__(self, heartbeat: Heartbeat) -> None:
+        self._heartbeat = heartbeat
+
+    def open_for(self, attempt: Attempt) -> SlotAddress:
+        return SlotAddress("simulated", 1, "token", attempt, self._heartbeat, SlotNetworking())
+
+    def close(self) -> None:
+        pass
