@@ -243,7 +243,11 @@ class CheckpointHost:
         self._around.emit(underway.failed_event(effect))
         if self._attempt is not None:
             self._attempt.broadcast(Aborted(checkpoint_id=effect.checkpoint_id))
-        self._shared.on_aborted(self._around.fence.current, effect.checkpoint_id)
+        self._shared.on_aborted(
+            self._around.fence.current,
+            effect.checkpoint_id,
+            may_be_complete=underway.manifest is not None,
+        )
         if underway.is_ours:
             self._files.discard(self._around.fence.current, underway.location)
         self._listener.checkpoint_aborted(effect.request, f"{effect.reason} {effect.message}")

@@ -62,7 +62,7 @@ class PointFiles:
     def discard_retained(
         self, attempt: Attempt, point: RetainedPoint, then: Callable[[], None]
     ) -> None:
-        """Delete a point that retention has given up; `then` runs once it is gone."""
+        """Delete a point that retention has given up; `then` runs once it is gone, if it goes."""
         self._executor.submit(self._discard_retained, attempt, point, then)
 
     def discard(self, attempt: Attempt, location: str) -> None:
@@ -103,16 +103,18 @@ class PointFiles:
         except (Retryable, Rejected, OSError) as error:
             return str(error)
 
-    def _discard(self, attempt: Attempt, location: str) -> None:
-        """What cannot be deleted stays as garbage, which is worth a warning."""
+    def _discard(self, attempt: Attempt, location: str) -> bool:
+        """Whether it is gone. What cannot be deleted stays as garbage, and is worth a warning."""
         with self._lock:
             self._waiting.discard(location)
         if not self._owns_run(attempt):
-            return
+            return False
         try:
             self._store.discard(location)
         except (Retryable, Rejected, OSError) as error:
             log.warning("%s could not be deleted: %s", location, error)
+            return False
+        return True
 
     def _sweep(self, attempt: Attempt, first_new_id: CheckpointId) -> None:
         for root in (self._places.checkpoints, self._places.savepoints):
@@ -138,8 +140,8 @@ class PointFiles:
         self, attempt: Attempt, point: RetainedPoint, then: Callable[[], None]
     ) -> None:
         if not point.is_claimed:
-            self._discard(attempt, point.location)
-            then()
+            if self._discard(attempt, point.location):
+                then()
             return
         try:
             if self._owns_run(attempt):

@@ -78,8 +78,12 @@ class SharedFilesHost:
             self._has_failures = False
             self.sweep(attempt)
 
-    def on_aborted(self, attempt: Attempt, checkpoint_id: CheckpointId) -> None:
-        written = self._acknowledged.pop(checkpoint_id, set())
+    def on_aborted(
+        self, attempt: Attempt, checkpoint_id: CheckpointId, *, may_be_complete: bool = False
+    ) -> None:
+        """`may_be_complete`: its manifest may be there, so its files wait for the next sweep."""
+        acknowledged = self._acknowledged.pop(checkpoint_id, set())
+        written = set() if may_be_complete else acknowledged
         with self._machine:
             names = self._files.on_aborted(checkpoint_id, written)
         self._has_failures = True
@@ -90,9 +94,12 @@ class SharedFilesHost:
         somebody may still want to restore it."""
         if point.is_claimed or point.is_savepoint:
             return lambda: None  # not of this run's directory, or of no shared one
+        return lambda: self._let_go(attempt, point.checkpoint_id)
+
+    def _let_go(self, attempt: Attempt, checkpoint_id: CheckpointId) -> None:
         with self._machine:
-            names = self._files.on_discarded(point.checkpoint_id)
-        return lambda: self._delete_now(attempt, names)
+            names = self._files.on_discarded(checkpoint_id)
+        self._delete_now(attempt, names)
 
     def sweep(self, attempt: Attempt) -> None:
         """Delete what earlier attempts and failed checkpoints wrote, acknowledged or not."""
