@@ -1,8 +1,10 @@
 """Many seeds, side by side in processes; each one simulated, then held against every checker."""
 
 import multiprocessing
+import os
 import shutil
 import tempfile
+import time
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -12,7 +14,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from tests.simulation.checkers import CHECKERS, Checker
-from tests.simulation.simulated_run import USUAL, Faults, Simulation
+from tests.simulation.circumstances import USUAL, Chances
+from tests.simulation.outcome import Outcome
+from tests.simulation.reached import reached
+from tests.simulation.simulated_run import Simulation
 
 MEMORY = Path("/dev/shm")
 """Where there is one, files are kept in memory: the simulated disk needs no real one."""
@@ -25,29 +30,39 @@ class Verdict:
     problems: list[str]
     trace: str = ""
     seen: Counter[str] = field(default_factory=Counter)
+    cpu_s: float = field(default=0.0, compare=False)
 
 
 def campaign(seeds: Iterable[int], processes: int) -> Iterator[Verdict]:
-    """In any order."""
+    """In any order. The order of sets is fixed too, or a seed would not replay its run."""
+    os.environ["PYTHONHASHSEED"] = "0"
     with multiprocessing.get_context("spawn").Pool(processes, initializer=_begin) as pool:
         yield from pool.imap_unordered(judge, seeds, chunksize=5)
 
 
-def judge(seed: int, checkers: tuple[Checker, ...] = CHECKERS, faults: Faults = USUAL) -> Verdict:
+def judge(seed: int, checkers: tuple[Checker, ...] = CHECKERS, chances: Chances = USUAL) -> Verdict:
+    began_s = time.process_time()
     root = Path(tempfile.mkdtemp(prefix="ftdash-simulation-", dir=_memory()))
-    simulation = Simulation(seed, root, faults=faults)
+    simulation = Simulation(seed, root, chances=chances)
+    mode, outcome = simulation.circumstances.mode, simulation.outcome
     try:
-        outcome = simulation.run()
-        problems = [
-            f"{checker.__name__}: {problem}" for checker in checkers for problem in checker(outcome)
-        ]
-        return Verdict(seed, simulation.mode, problems, outcome.trace, outcome.seen)
+        problems = _problems(simulation, checkers)
+        seen = outcome.seen + reached(outcome)
+        return Verdict(seed, mode, problems, outcome.trace, seen, time.process_time() - began_s)
     except Exception as error:  # a seed that breaks the simulator is a bad seed, like any other
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        problem = f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
-        return Verdict(seed, simulation.mode, [problem])
+        return Verdict(seed, mode, [_where(error)])
     finally:
         shutil.rmtree(root, ignore_errors=True)
+
+
+def _problems(simulation: Simulation, checkers: tuple[Checker, ...]) -> list[str]:
+    outcome: Outcome = simulation.run()
+    return [f"{checker.__name__}: {each}" for checker in checkers for each in checker(outcome)]
+
+
+def _where(error: Exception) -> str:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
 
 
 def _begin() -> None:

@@ -1,6 +1,8 @@
 """What must hold of every simulated run, each said by itself. Rows come from the model alone.
 
-A checker returns what is wrong, in words; an empty list is good.
+A checker returns what is wrong, in words; an empty list is good. What each mode promises after a
+failure: exactly once the rows of the model, at least once all of them and some again, at most once
+none again.
 """
 
 from collections import Counter
@@ -10,10 +12,18 @@ from pipelines.domain.events import (
     CheckpointCompleted,
     CheckpointFailed,
     CheckpointTriggered,
+    Event,
+    FailureOccurred,
+    RequestAccepted,
+    RequestEnded,
     RunEnded,
+    RunStarted,
 )
-from tests.simulation.graphs import Output, model
-from tests.simulation.simulated_run import Outcome, continued, read_at
+from pipelines.domain.status import JobStatus
+from tests.simulation.circumstances import AT_LEAST_ONCE, AT_MOST_ONCE
+from tests.simulation.model import Output, model
+from tests.simulation.outcome import Outcome, read_at
+from tests.simulation.simulated_run import continued
 
 POINTS_MAX = 2
 """Points per seed that the cut equation is tried on; each costs a run of its own."""
@@ -22,37 +32,87 @@ Checker = Callable[[Outcome], list[str]]
 
 
 def nothing_is_lost(outcome: Outcome) -> list[str]:
-    expected = model(outcome.plan, outcome.plan.whole())
-    if outcome.mode == "at least once":
-        return _too_small(expected, outcome.world.output())
-    return _named("lost", expected - outcome.world.output())
+    expected, output = model(outcome.plan, outcome.read()), outcome.world.output()
+    if outcome.mode == AT_LEAST_ONCE:
+        return _too_small(expected, output)
+    if outcome.mode == AT_MOST_ONCE and _was_disturbed(outcome):
+        return []
+    return _named("lost", expected - output)
 
 
 def nothing_comes_twice(outcome: Outcome) -> list[str]:
-    """At least once allows it."""
-    expected = model(outcome.plan, outcome.plan.whole())
-    if outcome.mode == "at least once":
+    expected, output = model(outcome.plan, outcome.read()), outcome.world.output()
+    if outcome.mode == AT_LEAST_ONCE:
         return []
-    return _named("too many", outcome.world.output() - expected)
+    if outcome.mode == AT_MOST_ONCE:
+        return _named("too many", _sums(output) - _sums(expected))
+    return _named("too many", output - expected)
 
 
 def every_cut_is_exact(outcome: Outcome) -> list[str]:
     """The cut equation: what a checkpoint holds is what the offsets in it imply.
 
     Restored, at another parallelism, with sources that end exactly where it says that they stood,
-    a point gives the output for exactly those records. At least once, a point may hold more.
+    a point gives the output for exactly those records. Where nobody waits for barriers, a point
+    may hold more; where state is given up, less.
     """
-    problems = []
+    problems: list[str] = []
+    if outcome.mode == AT_MOST_ONCE and _was_disturbed(outcome):
+        return problems
     for number, point in enumerate(_judged(outcome)):
         expected = model(outcome.plan, read_at(outcome, point))
         output = continued(outcome, point, number).output()
         name = point.rpartition("/")[2]
-        if outcome.mode == "at least once":
+        if outcome.mode in (AT_LEAST_ONCE, AT_MOST_ONCE):
             problems += _too_small(expected, output)
         else:
             problems += _named(f"{name} lost", expected - output)
             problems += _named(f"{name} has too many", output - expected)
     return problems
+
+
+def nothing_is_seen_early(outcome: Outcome) -> list[str]:
+    """What is committed belongs to a point that was complete by then."""
+    return [f"{name} was committed before it was complete" for name in outcome.world.early]
+
+
+def every_point_stays_whole(outcome: Outcome) -> list[str]:
+    """At every instant: no complete point lacks a file, and there is one once there was one."""
+    return outcome.disk.problems
+
+
+def nothing_is_left_open(outcome: Outcome) -> list[str]:
+    """No transaction waits, every checkpoint and request has one end, every file has a point."""
+    problems = [f"{name} is still prepared" for name in _prepared(outcome)]
+    problems += [f"checkpoint {number} has no end" for number in _without_end(outcome)]
+    for directory in outcome.directories:
+        answers = _wrongly_answered(outcome.events_of(directory))
+        problems += [f"{request} has {n} answers" for request, n in answers]
+    return problems + [f"{path} belongs to no point" for path in _stray_files(outcome)]
+
+
+def every_run_has_ended(outcome: Outcome) -> list[str]:
+    """Progress after the faults have stopped; a run that goes on for ever raises NoProgress."""
+    ends = [e for e in outcome.of(RunEnded) if isinstance(e, RunEnded)]
+    problems = [f"a run has failed: {e.reason}" for e in ends if e.status is JobStatus.FAILED]
+    if len(ends) != len(outcome.directories):
+        problems.append(f"{len(ends)} runs of {len(outcome.directories)} have ended")
+    return problems
+
+
+CHECKERS: tuple[Checker, ...] = (
+    every_run_has_ended,
+    nothing_is_lost,
+    nothing_comes_twice,
+    every_cut_is_exact,
+    nothing_is_seen_early,
+    every_point_stays_whole,
+    nothing_is_left_open,
+)
+
+
+def _was_disturbed(outcome: Outcome) -> bool:
+    return bool(outcome.of(FailureOccurred)) or len(outcome.of(RunStarted)) > 1
 
 
 def _judged(outcome: Outcome) -> list[str]:
@@ -61,29 +121,7 @@ def _judged(outcome: Outcome) -> list[str]:
     def has_none_in_flight(point: str) -> bool:
         return not any(subtask.in_flight for subtask in outcome.store.manifest(point).subtasks)
 
-    return sorted(outcome.kept, key=has_none_in_flight)[:POINTS_MAX]
-
-
-def nothing_is_left_open(outcome: Outcome) -> list[str]:
-    """No transaction waits, every checkpoint has one end, and every file belongs to a point."""
-    problems = [f"{name} is still prepared" for name in _prepared(outcome)]
-    problems += [f"checkpoint {number} has no end" for number in _without_end(outcome)]
-    return problems + [f"{path} belongs to no point" for path in _stray_files(outcome)]
-
-
-def every_run_has_ended(outcome: Outcome) -> list[str]:
-    """Progress after the faults have stopped; a run that goes on for ever raises NoProgress."""
-    ends = outcome.of(RunEnded)
-    return [] if len(ends) == len(outcome.directories) else [f"{len(ends)} runs have ended"]
-
-
-CHECKERS: tuple[Checker, ...] = (
-    every_run_has_ended,
-    nothing_is_lost,
-    nothing_comes_twice,
-    every_cut_is_exact,
-    nothing_is_left_open,
-)
+    return sorted(outcome.disk.kept, key=has_none_in_flight)[:POINTS_MAX]
 
 
 def _named(what: str, rows: Output) -> list[str]:
@@ -103,6 +141,20 @@ def _highest(output: Output) -> Output:
     return rows
 
 
+def _sums(output: Output) -> Output:
+    """How many records the rows stand for, as state that is lost makes counts begin again."""
+    sums: Output = Counter()
+    for (kind, first, second), times in output.items():
+        match kind:
+            case "rows":
+                sums[kind, first, second] += times
+            case "counts":
+                sums[kind, first, 0] += times
+            case "windows":
+                sums[kind, first, 0] += times * second
+    return sums
+
+
 def _prepared(outcome: Outcome) -> list[str]:
     """Of the last attempt: a slot that is replaced may prepare once more before its successor's
     writers shut it out, which nobody ever sees; and a restore of an earlier run's point may still
@@ -114,17 +166,44 @@ def _prepared(outcome: Outcome) -> list[str]:
 
 
 def _without_end(outcome: Outcome) -> list[int]:
-    """A driver that was killed could not say how its newest checkpoints ended."""
-    ended = {e.checkpoint_id for e in outcome.of(CheckpointCompleted, CheckpointFailed)}
-    triggered = {e.checkpoint_id for e in outcome.of(CheckpointTriggered)}
-    if outcome.seen["driver killed"]:
-        return []
-    return sorted(triggered - ended)
+    """A new driver's start ends what its predecessor had under way: as the pages show it."""
+    return [number for each in outcome.directories for number in _open(outcome.events_of(each))]
+
+
+def _open(events: list[Event]) -> list[int]:
+    underway: set[int] = set()
+    for event in events:
+        match event:
+            case RunStarted():
+                underway.clear()
+            case CheckpointTriggered(checkpoint_id=number):
+                underway.add(number)
+            case CheckpointCompleted(checkpoint_id=number) | CheckpointFailed(checkpoint_id=number):
+                underway.discard(number or 0)
+    return sorted(underway)
+
+
+def _wrongly_answered(events: list[Event]) -> list[tuple[str, int]]:
+    """The end of the run answers what came too late for its driver, as the pages show it."""
+    accepted, answers = set[str](), Counter[str]()
+    for event in events:
+        match event:
+            case RunStarted():
+                accepted.clear()
+            case RequestAccepted(request_id=request_id):
+                accepted.add(request_id)
+            case RequestEnded(request_id=request_id):
+                answers[request_id] += 1
+    silent = [(request, 0) for request in sorted(accepted) if not answers[request]]
+    return silent + [(request, n) for request, n in answers.items() if n > 1]
 
 
 def _stray_files(outcome: Outcome) -> list[str]:
     points = set(outcome.points())
     places = [d.path / "checkpoints" for d in outcome.directories]
-    places.append(outcome.directories[0].jobs_root / "savepoints")
+    places.append(outcome.directories[0].path.parent.parent / "savepoints")
     found = [place for root in places if root.is_dir() for place in root.iterdir()]
-    return [str(place) for place in found if str(place) not in points]
+    strays = [str(place) for place in found if str(place) not in points and place.name != "shared"]
+    needed = {file for files in outcome.disk.complete.values() for file in files}
+    shared = [f for root in places for f in (root / "shared").glob("*") if str(f) not in needed]
+    return strays + [str(file) for file in shared]

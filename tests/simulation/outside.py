@@ -1,23 +1,22 @@
 """The world outside of a simulated run: logs that are read, and a store that is written.
 
 The store outlives every crash. It takes transactions: written, prepared at a barrier, committed by
-name, however often. A writer of an attempt that is over is refused, as by every real sink.
+name, however often. A writer of an attempt that is over is refused, as by every real sink; and now
+and then it does not answer.
 """
 
-import copy
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
 from pipelines.connectors.lineage import newest_of
 from pipelines.connectors.sink import SinkContext, Superseded
-from pipelines.domain.errors import InvariantViolated, ProtocolError
+from pipelines.domain.errors import InvariantViolated, ProtocolError, Retryable
 from pipelines.domain.ids import Attempt, CheckpointId, RunId
 
-BATCH = 4
 STEP_MS = 1_000  # of event time from one record to the next
 KEYS = 5
 
@@ -39,6 +38,7 @@ class SimulatedSource:
     number: int
     records: int
     ends: dict[int, int]
+    batch: int
 
     schema = SCHEMA
     timestamp_column = "at"
@@ -51,8 +51,8 @@ class SimulatedSource:
         return f"split-{index}" if index in self.ends else None
 
     def read(self, index: int, offset: int) -> Iterator[pa.RecordBatch]:
-        for start in range(offset, self.ends[index], BATCH):
-            end = min(start + BATCH, self.ends[index])
+        for start in range(offset, self.ends[index], self.batch):
+            end = min(start + self.batch, self.ends[index])
             rows = [event(self.number, index, each, self.records) for each in range(start, end)]
             columns = zip(zip(*rows, strict=True), SCHEMA, strict=True)
             yield pa.record_batch([pa.array(c, f.type) for c, f in columns], schema=SCHEMA)
@@ -63,7 +63,7 @@ class SimulatedSource:
         return event(self.number, index, offset, self.records)[2]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Transaction:
     run_id: RunId
     attempt: Attempt
@@ -71,21 +71,55 @@ class Transaction:
     rows: list[tuple[Any, ...]]
 
 
+def never() -> bool:
+    return False
+
+
 @dataclass
 class World:
-    """What a reader of the output sees, and what lies ready to be seen."""
+    """What a reader of the output sees, and what lies ready to be seen.
+
+    `completed` says which points there are, so that whatever is committed before its point is
+    there can be told: it goes to `early`.
+    """
 
     visible: dict[str, Transaction] = field(default_factory=dict)
     prepared: dict[str, Transaction] = field(default_factory=dict)
     superseded: dict[str, Transaction] = field(default_factory=dict)
     newest_writer: dict[RunId, Attempt] = field(default_factory=dict)
+    completed: dict[RunId, CheckpointId] = field(default_factory=dict)  # the newest of each run
+    early: list[str] = field(default_factory=list)
     names: int = 0
+    fails: Callable[[], bool] = never
 
     def output(self) -> Counter[tuple[Any, ...]]:
         return Counter(row for each in self.visible.values() for row in each.rows)
 
     def copied(self) -> "World":
-        return copy.deepcopy(self)
+        """One that answers always."""
+        return replace(
+            self,
+            visible=dict(self.visible),
+            prepared=dict(self.prepared),
+            superseded=dict(self.superseded),
+            newest_writer=dict(self.newest_writer),
+            completed=dict(self.completed),
+            early=[],
+            fails=never,
+        )
+
+    def on_published(self, run_id: RunId, checkpoint_id: CheckpointId) -> None:
+        self.completed[run_id] = max(checkpoint_id, self.completed.get(run_id, checkpoint_id))
+
+    def commit(self, name: str) -> None:
+        each = self.prepared[name]
+        if each.checkpoint_id > self.completed.get(each.run_id, 0):
+            self.early.append(f"{name} of checkpoint {each.checkpoint_id}")
+        self.visible[name] = self.prepared.pop(name)
+
+    def answer(self) -> None:
+        if self.fails():
+            raise Retryable("the world outside does not answer")
 
 
 WORLDS: dict[str, World] = {}
@@ -115,6 +149,7 @@ class OutsideSink:
         self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
     ) -> Superseded | None:
         world, newest = WORLDS[self.world], newest_of(ancestors)
+        world.answer()
 
         def belongs(each: Transaction) -> bool:
             return each.checkpoint_id <= newest.get(each.run_id, 0)
@@ -142,6 +177,7 @@ class OutsideWriter:
 
     def prepare(self, checkpoint_id: CheckpointId) -> list[Any]:
         self._refuse_if_fenced()
+        self._world.answer()
         if not self._rows:
             return []
         self._world.names += 1
@@ -156,7 +192,8 @@ class OutsideWriter:
     def commit(self, checkpoint_id: CheckpointId, committables: list[Any]) -> None:
         for name in committables:
             if name in self._world.prepared:
-                self._world.visible[name] = self._world.prepared.pop(name)
+                self._world.answer()
+                self._world.commit(name)
             elif name not in self._world.visible and name not in self._world.superseded:
                 raise InvariantViolated(f"{name} is lost")
 

@@ -5,35 +5,44 @@ from typing import Any
 
 import pytest
 
+from pipelines.bus.lease import Lease
 from pipelines.protocol.barrier_tracking import BarrierTracker
+from pipelines.protocol.coordination import CheckpointCoordinator
+from pipelines.protocol.fencing import AttemptFence
+from pipelines.protocol.shared_files import SharedFiles
 from pipelines.runtime import deployment, gate_feed, restoring
 from pipelines.runtime.checkpoint_host import CheckpointHost
 from pipelines.runtime.job_master import JobMaster
 from pipelines.runtime.point_files import PointFiles
 from pipelines.runtime.starting_point import StartingPointChooser
+from pipelines.storage.filesystem import FileSystemCheckpointStore
+from pipelines.storage.integrity import RunningDigest
 from tests.simulation import simulated_run
 from tests.simulation.campaign import judge
 from tests.simulation.checkers import (
     CHECKERS,
     Checker,
     every_cut_is_exact,
+    every_point_stays_whole,
     every_run_has_ended,
     nothing_comes_twice,
     nothing_is_left_open,
     nothing_is_lost,
+    nothing_is_seen_early,
 )
-from tests.simulation.simulated_run import MODES
+from tests.simulation.circumstances import MODES
+from tests.simulation.outside import OutsideWriter, World
 
 pytestmark = pytest.mark.slow
 
-SEEDS = 80
+SEEDS = 120
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def barriers_hold_nothing_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(deployment, "handler_for", lambda options, vertex, ports: BarrierTracker(ports))
-    patch.setitem(MODES, "unaligned", {})
-    patch.setitem(MODES, "timeout", {})
+    for mode in ("unaligned", "timeout", "cap waits", "cap overtakes", "cap aborts"):
+        patch.setitem(MODES, mode, {})
 
 
 def in_flight_records_are_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -49,12 +58,63 @@ def sinks_are_not_rewound(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StartingPointChooser, "rewind_sinks", _do_nothing)
 
 
+def a_commit_that_comes_again_counts_again(patch: pytest.MonkeyPatch) -> None:
+    commit = OutsideWriter.commit
+
+    def commit_again(self: OutsideWriter, checkpoint_id: Any, names: list[Any]) -> None:
+        world: World = self._world
+        for name in names:
+            if name in world.visible:
+                world.names += 1
+                world.visible[f"{name}-{world.names}"] = world.visible[name]
+        commit(self, checkpoint_id, names)
+
+    patch.setattr(OutsideWriter, "commit", commit_again)
+
+
+def commits_are_announced_before_the_manifest(patch: pytest.MonkeyPatch) -> None:
+    finalize = CheckpointHost._finalize
+
+    def announce_first(self: CheckpointHost, effect: Any) -> None:
+        self._announce(effect.checkpoint_id)
+        finalize(self, effect)
+
+    patch.setattr(CheckpointHost, "_finalize", announce_first)
+
+
+def shared_files_are_needed_by_nobody(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SharedFiles, "_needed", lambda self: frozenset())
+
+
+def files_are_acknowledged_unwritten(patch: pytest.MonkeyPatch) -> None:
+    def digest_only(self: Any, location: str, name: str, pieces: Any) -> Any:
+        digest = RunningDigest()
+        for piece in pieces:
+            digest.update(piece)
+        return digest.handle(name)
+
+    patch.setattr(FileSystemCheckpointStore, "_write", digest_only)
+
+
 def files_of_failed_checkpoints_stay(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PointFiles, "_discard", _do_nothing)
 
 
 def the_end_is_not_told(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(JobMaster, "_close", lambda self, status, reason: status)
+
+
+def one_acknowledgement_is_enough(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CheckpointCoordinator, "_is_ready", lambda self, each: bool(each.snapshots))
+
+
+def older_attempts_are_heard(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(AttemptFence, "admit", _do_nothing)
+
+
+def replaced_drivers_go_on(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Lease, "is_current", lambda self, attempt: True)
+    patch.setattr(Lease, "check_held", _do_nothing)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +124,10 @@ def the_end_is_not_told(patch: pytest.MonkeyPatch) -> None:
         (every_cut_is_exact, in_flight_records_are_forgotten),
         (nothing_is_lost, prepared_output_is_forgotten),
         (nothing_comes_twice, sinks_are_not_rewound),
+        (nothing_comes_twice, a_commit_that_comes_again_counts_again),
+        (nothing_is_seen_early, commits_are_announced_before_the_manifest),
+        (every_point_stays_whole, shared_files_are_needed_by_nobody),
+        (every_point_stays_whole, files_are_acknowledged_unwritten),
         (nothing_is_left_open, files_of_failed_checkpoints_stay),
         (every_run_has_ended, the_end_is_not_told),
     ],
@@ -74,6 +138,17 @@ def test_a_checker_finds_the_defect_that_it_is_there_for(
     plant(monkeypatch)
 
     assert any(checker.__name__ in each for each in _problems((checker,)))
+
+
+@pytest.mark.parametrize(
+    "plant", [one_acknowledgement_is_enough, older_attempts_are_heard, replaced_drivers_go_on]
+)
+def test_a_coordinator_that_trusts_too_easily_is_found_out(
+    monkeypatch: pytest.MonkeyPatch, plant: Plant
+) -> None:
+    plant(monkeypatch)
+
+    assert any(_problems(CHECKERS))
 
 
 def test_a_run_that_never_ends_is_a_bad_one(monkeypatch: pytest.MonkeyPatch) -> None:
