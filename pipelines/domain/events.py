@@ -230,6 +230,15 @@ class SettingsChanged(Event, frozen=True, kw_only=True):
     reason: str
 
 
+class RunStopping(Event, frozen=True, kw_only=True):
+    """The point with which the run ends is complete; whoever drives it now ends it there."""
+
+    path: str
+    kind: CheckpointKind  # a savepoint, or the final checkpoint
+    cancels_run: bool
+    request_id: RequestId | None
+
+
 class RunEnded(Event, frozen=True, kw_only=True):
     """The driver gave the lease back. Nothing follows in this journal."""
 
@@ -259,6 +268,7 @@ EngineEvent = (
     | RequestEnded
     | MetricsSampled
     | SettingsChanged
+    | RunStopping
     | RunEnded
 )
 

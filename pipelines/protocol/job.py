@@ -9,7 +9,8 @@ from pipelines.domain.status import JobStatus
 _S = JobStatus
 MOVES: dict[JobStatus, frozenset[JobStatus]] = {
     _S.CREATED: frozenset({_S.INITIALIZING, _S.CANCELLING, _S.FAILING}),
-    _S.INITIALIZING: frozenset({_S.RUNNING, _S.RESTARTING, _S.CANCELLING, _S.FAILING}),
+    # Finished from there: it only had to commit what the point that ends the run had prepared.
+    _S.INITIALIZING: frozenset({_S.RUNNING, _S.RESTARTING, _S.CANCELLING, _S.FAILING, _S.FINISHED}),
     _S.RUNNING: frozenset({_S.RESTARTING, _S.CANCELLING, _S.FAILING, _S.FINISHED}),
     _S.RESTARTING: frozenset({_S.INITIALIZING, _S.CANCELLING, _S.FAILING}),
     _S.CANCELLING: frozenset({_S.CANCELED}),

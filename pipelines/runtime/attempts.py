@@ -20,6 +20,7 @@ from pipelines.runtime.control import Heartbeat
 from pipelines.runtime.deployment_orders import deployment_of
 from pipelines.runtime.hosting import ControlDoor
 from pipelines.runtime.job_events import SlotArrived
+from pipelines.runtime.run_end import RunEnd
 from pipelines.runtime.run_parts import RunParts, RunWatchers, StageHost
 from pipelines.runtime.run_record import RunRecord
 from pipelines.runtime.slot import SlotAddress
@@ -43,12 +44,14 @@ class Attempts:
         fence: AttemptFence,
         control: ControlDoor,
         watchers: RunWatchers,
+        end: RunEnd,
     ) -> None:
         self._parts = parts
         self._record = record
         self._fence = fence
         self._control = control
         self._watchers = watchers
+        self._end = end
         self._chooser = StartingPointChooser(
             parts.spec,
             parts.pipeline,
@@ -119,7 +122,7 @@ class Attempts:
         """
         self._stages = stages
         resumes = self._parts.lease.attempts_so_far() > 0
-        start = self._chooser.choose(self._watchers.checkpoints.points)
+        start = self._choose()
         if resumes:
             now_ms = self._parts.clock.monotonic_ms()
             self._watchers.recovery.on_failure(now_ms, start.source_records)
@@ -141,8 +144,13 @@ class Attempts:
     def restart_after(self, delay_ms: float) -> None:
         """Raises Rejected when there is no point to start from."""
         self._parts.faults.reach(FaultPoint.RESTARTING, self._fence.current)
-        self._decided(self._chooser.choose(self._watchers.checkpoints.points))
+        self._decided(self._choose())
         self._restart_due_ms = self._parts.clock.monotonic_ms() + delay_ms
+
+    def _choose(self) -> StartingPoint:
+        start = self._chooser.choose(self._watchers.checkpoints.points)
+        self._end.check_start(start.location)
+        return start
 
     def begin_when_due(self, now_ms: float) -> None:
         """Raises SinksNotRewound."""
@@ -201,7 +209,12 @@ class Attempts:
     def on_deployed(self, slot: int) -> None:
         host = self.current()
         host.on_deployed(slot)
-        if host.readiness is Readiness.BEGINNING:
+        if host.readiness is not Readiness.BEGINNING:
+            return
+        if self._end.is_due:  # with the restore everything is committed
+            self.end(CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN, "The run has ended.")
+            self._end.on_all_committed()
+        else:
             host.begin()
 
     def on_running(self, slot: int) -> None:

@@ -26,6 +26,7 @@ from pipelines.protocol.triggering import TriggerRequest
 from pipelines.runtime.attempts import Attempts
 from pipelines.runtime.checkpoint_host import CheckpointHost
 from pipelines.runtime.request_desk import RequestDesk
+from pipelines.runtime.run_end import RunEnd
 from pipelines.runtime.run_record import RunRecord
 
 
@@ -45,6 +46,7 @@ class CommandDesk:
         checkpoints: CheckpointHost,
         parallelism: int,
         given_settings: Mapping[str, str],
+        end: RunEnd,
     ) -> None:
         self._desk = desk
         self._record = record
@@ -52,10 +54,13 @@ class CommandDesk:
         self._checkpoints = checkpoints
         self._parallelism = parallelism
         self._given_settings = dict(given_settings)
+        self._end = end
         self._kills: list[_Kill] = []  # asked for, and the slot still lives
 
     def on_command(self, command: DriverCommand) -> None:
         self._desk.accept(command)
+        if self._end.is_asked_by(command.request_id):
+            return
         match command:
             case TriggerCheckpoint():
                 self._request(TriggerRequest(CheckpointKind.CHECKPOINT, command.request_id))
@@ -73,6 +78,8 @@ class CommandDesk:
                 self._kill(command, slot)
 
     def on_completed(self, request: TriggerRequest, path: str) -> None:
+        if request.stops_run:
+            return  # answered when the run has ended
         outcome, message = RequestOutcome.SUCCEEDED, f"Completed: {path}"
         self._desk.answer(request.request_id, outcome, message, path)
 

@@ -22,10 +22,9 @@ from pipelines.protocol.restart import GiveUp, RestartAfter
 from pipelines.runtime.attempts import Attempts, SinksNotRewound
 from pipelines.runtime.control import Failed
 from pipelines.runtime.failure_report import failure_of, final_reason
-from pipelines.runtime.metrics_board import MetricsBoard
-from pipelines.runtime.recovery_watch import RecoveryWatch
 from pipelines.runtime.restart_choice import restart_backoff
-from pipelines.runtime.run_parts import RunParts, StageHost
+from pipelines.runtime.run_end import RunEnd
+from pipelines.runtime.run_parts import RunParts, RunWatchers, StageHost
 from pipelines.runtime.run_record import RunRecord
 
 SLOT_LOST_GRACE_MS = 250.0
@@ -40,15 +39,16 @@ class Failures:
         parts: RunParts,
         record: RunRecord,
         attempts: Attempts,
-        board: MetricsBoard,
-        recovery: RecoveryWatch,
+        watchers: RunWatchers,
+        end: RunEnd,
     ) -> None:
         self._parts = parts
         self._clock: Clock = parts.clock
         self._record = record
         self._attempts = attempts
-        self._board = board
-        self._recovery = recovery
+        self._board = watchers.board
+        self._recovery = watchers.recovery
+        self._end = end
         self._restart = restart_backoff(parts.settings)
         self._repeated = RepeatedFailures()
         self._draws = random.Random(parts.spec.run_id)  # for jitter
@@ -204,4 +204,4 @@ class Failures:
 
     def _give_up(self, reason: str, why_it_ended: str) -> None:
         self._record.move_to(JobStatus.FAILING, reason)
-        self._record.end(JobStatus.FAILED, why_it_ended)
+        self._record.end(JobStatus.FAILED, self._end.reason_of_failure(why_it_ended))

@@ -13,7 +13,7 @@ from pipelines.bus.inbox import Inbox
 from pipelines.bus.journal import JournalWriter
 from pipelines.bus.lease import LeaseLost
 from pipelines.domain.errors import InvariantViolated
-from pipelines.domain.events import FailureOccurred, JobStatusChanged, RunEnded
+from pipelines.domain.events import FailureOccurred, JobStatusChanged, RunEnded, RunStopping
 from pipelines.domain.status import JobStatus, RecoveryPhase
 from pipelines.protocol.fencing import AttemptFence
 from pipelines.protocol.triggering import TriggerRequest
@@ -71,9 +71,12 @@ class JobMaster(CheckpointListener):
             first_checkpoint_id(parts, journal),
             self,
         )
+        self._end = RunEnd(self._record, journal.newest(RunStopping))
         watchers = RunWatchers(self._checkpoints, self._board, self._recovery)
-        self._attempts = Attempts(parts, self._record, self._fence, self._control, watchers)
-        self._failures = Failures(parts, self._record, self._attempts, self._board, self._recovery)
+        self._attempts = Attempts(
+            parts, self._record, self._fence, self._control, watchers, self._end
+        )
+        self._failures = Failures(parts, self._record, self._attempts, watchers, self._end)
         self._desk = RequestDesk(inbox, self._record.emit, self.post)
         self._commands = CommandDesk(
             self._desk,
@@ -82,6 +85,7 @@ class JobMaster(CheckpointListener):
             self._checkpoints,
             parts.spec.parallelism,
             parts.spec.settings,
+            self._end,
         )
         self._verifier = PointVerifier(
             parts.store,
@@ -91,7 +95,6 @@ class JobMaster(CheckpointListener):
             self._record.emit,
             self.post,
         )
-        self._end = RunEnd(self._record)
         self._slots = SlotReports(
             parts.clock,
             self._record,
@@ -217,6 +220,7 @@ class JobMaster(CheckpointListener):
         if self._record.outcome is None:
             raise InvariantViolated("a run is finished once it has ended")
         status, reason = self._record.outcome
+        self._end.answer(self._desk, status, reason)
         self._record.move_to(status, reason)
         self._report_metrics()
         return self._close(status, reason)

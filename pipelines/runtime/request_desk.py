@@ -48,6 +48,13 @@ class RequestDesk:
         self._emit(RequestEnded(request_id=request_id, outcome=outcome, message=message, path=path))
         self._inbox.done(request_id)
 
+    def conclude(
+        self, request_id: RequestId, outcome: RequestOutcome, message: str, path: str
+    ) -> None:
+        """Answer a request that an earlier driver may have accepted."""
+        self._waiting.add(request_id)
+        self.answer(request_id, outcome, message, path)
+
     def close(self, why: str) -> None:
         """The run is over: whoever still waits is told so."""
         self._closed.set()

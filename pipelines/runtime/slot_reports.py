@@ -5,8 +5,6 @@ Called on the job master's thread. Decides nothing.
 
 from pipelines.domain.clock import Clock
 from pipelines.domain.events import ZombieRefused
-from pipelines.domain.status import JobStatus
-from pipelines.protocol.triggering import FINAL
 from pipelines.runtime.attempts import Attempts
 from pipelines.runtime.command_desk import CommandDesk
 from pipelines.runtime.control import (
@@ -81,7 +79,7 @@ class SlotReports:
             case Deployed():
                 self._attempts.on_deployed(slot)
             case Running():
-                self._on_running(slot)
+                self._attempts.on_running(slot)
             case Acknowledged():
                 checkpoints.on_acknowledged(message)
             case Declined():
@@ -103,10 +101,4 @@ class SlotReports:
                 self._record.emit(ZombieRefused(zombie_attempt=attempt, what=what))
             case Ended():
                 if self._attempts.on_slot_ended(slot):
-                    self._end.on_all_slots_ended()
-
-    def _on_running(self, slot: int) -> None:
-        self._attempts.on_running(slot)
-        if self._record.status is JobStatus.RUNNING and self._end.is_due:
-            # It failed between its last point and its end.
-            self._watchers.checkpoints.on_request(FINAL)
+                    self._end.on_all_committed()

@@ -33,6 +33,7 @@ from pipelines.runtime.control import (
     Deploy,
     Deployed,
     Ended,
+    Failed,
     FromSlot,
     Hello,
     Inject,
@@ -66,6 +67,11 @@ class ScriptedSlots:
     attempts: list[Attempt] = field(default_factory=list)
     told: "queue.SimpleQueue[Message]" = field(default_factory=queue.SimpleQueue)
     injected: list[CheckpointId] = field(default_factory=list)
+    final_ids: list[CheckpointId] = field(default_factory=list)  # of points that end the run
+    holds_final: bool = False  # what ends the run is not acknowledged
+    commits: bool = True
+    commits_fail: int = 0  # so often
+    on_commit_failure: Callable[[], None] = lambda: None
     acknowledges: bool = True
     has_nothing_to_read: bool = False  # then sources end before the slot says that it runs
 
@@ -108,9 +114,16 @@ class _Link:
                 self.slots.say(self.attempt, Running())
             case Inject(checkpoint_id=checkpoint_id, is_final=is_final):
                 self.final_id = checkpoint_id if is_final else self.final_id
-                if self.slots.acknowledges:
+                if self.slots.acknowledges and not (is_final and self.slots.holds_final):
                     self.slots.acknowledge(self.attempt, checkpoint_id)
                 self.slots.injected.append(checkpoint_id)
+                self.slots.final_ids += [checkpoint_id] if is_final else []
+            case Completed() if not self.slots.commits:
+                pass
+            case Completed(checkpoint_id=self.final_id) if self.slots.commits_fail:
+                self.slots.commits_fail -= 1
+                self.slots.on_commit_failure()
+                self.slots.say(self.attempt, _commit_failed())
             case Completed(checkpoint_id=checkpoint_id):
                 committed = Committed(checkpoint_id=checkpoint_id, vertex=Uid("both"), subtask=0)
                 self.slots.say(self.attempt, committed)
@@ -119,6 +132,11 @@ class _Link:
 
     def close(self) -> None:
         self.is_closed = True
+
+
+def _commit_failed() -> Failed:
+    cause = "the target takes no commit"
+    return Failed(vertex=Uid("both"), subtask=0, cause=cause, detail="", is_fatal=False)
 
 
 def acknowledgement(checkpoint_id: CheckpointId, vertex: str) -> Acknowledged:

@@ -1,0 +1,142 @@
+"""A run that is stopped with a savepoint: what follows when that fails, before and after the point
+is complete. Slots are played by a script."""
+
+from pathlib import Path
+
+import pytest
+
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.commands import CancelWithSavepoint, StopWithSavepoint
+from pipelines.domain.events import (
+    CheckpointCompleted,
+    CheckpointFailed,
+    RequestEnded,
+    RunEnded,
+    RunStopping,
+)
+from pipelines.domain.ids import Attempt, CheckpointId, RequestId, Uid
+from pipelines.domain.status import CheckpointKind, JobStatus, RequestOutcome
+from pipelines.runtime.control import Begin, Declined, Deploy
+from pipelines.storage.manifest_file import MANIFEST
+from tests.unit.runtime.scripted_slots import ScriptedRun
+
+WHO = {"request_id": RequestId("stop"), "requested_by": "ann", "reason": "upgrade"}
+TOLERANT = {"execution.checkpointing.tolerable-failed-checkpoints": "3"}
+OFF = {"execution.checkpointing.interval": "off"}
+SOON = {"execution.checkpointing.interval": "20 ms"}
+NO_RESTART = {"restart-strategy.type": "none"}
+
+
+def test_a_savepoint_that_fails_lets_the_run_go_on_and_checkpoints_resume(tmp_path: Path) -> None:
+    run = ScriptedRun(tmp_path, {**SOON, **TOLERANT})
+    run.wait_for_checkpoints(1)
+    run.slots.holds_final = True
+    run.ask(StopWithSavepoint(**WHO))
+    run.wait_for(lambda: bool(run.slots.final_ids))
+    savepoint = run.slots.final_ids[0]
+
+    run.slots.holds_final = False
+    run.slots.say(Attempt(1), declined(savepoint))
+    after = len(run.of(CheckpointCompleted)) + 2
+    run.wait_for_checkpoints(after)
+
+    (answer,) = run.of(RequestEnded)
+    assert answer.outcome is RequestOutcome.FAILED
+    assert "the disk is full" in answer.message
+    assert run.slots.attempts == [1]
+    assert run.of(RunStopping) == []
+    stop(run)
+
+
+@pytest.mark.parametrize(
+    ("command", "ends"),
+    [
+        (StopWithSavepoint(**WHO), JobStatus.FINISHED),
+        (CancelWithSavepoint(**WHO), JobStatus.CANCELED),
+    ],
+)
+def test_a_commit_that_fails_is_made_up_for_and_nothing_more_is_read(
+    tmp_path: Path, command: StopWithSavepoint | CancelWithSavepoint, ends: JobStatus
+) -> None:
+    run = ScriptedRun(tmp_path, OFF)
+    run.slots.commits_fail = 1
+    run.ask(command)
+
+    assert run.wait_until_over() is ends
+    (point,) = run.of(CheckpointCompleted)
+    told = drained(run)
+    assert run.slots.attempts == [1, 2]
+    assert [m.restore_location for m in told if isinstance(m, Deploy)] == [None, point.path]
+    assert len([m for m in told if isinstance(m, Begin)]) == 1, "the second attempt reads nothing"
+    (answer,) = run.of(RequestEnded)
+    assert (answer.outcome, answer.path) == (RequestOutcome.SUCCEEDED, point.path)
+
+
+def test_a_run_that_cannot_commit_says_that_its_savepoint_is_consistent(tmp_path: Path) -> None:
+    run = ScriptedRun(tmp_path, {**OFF, **NO_RESTART})
+    run.slots.commits_fail = 1
+    run.ask(StopWithSavepoint(**WHO))
+
+    assert run.wait_until_over() is JobStatus.FAILED
+    (point,) = run.of(CheckpointCompleted)
+    (answer,), (ended,) = run.of(RequestEnded), run.of(RunEnded)
+    assert f"The point {point.path} is consistent" in ended.reason
+    assert "a run that is restored from it commits it, once" in ended.reason
+    assert (answer.outcome, answer.path) == (RequestOutcome.FAILED, point.path)
+    assert answer.message == ended.reason
+    assert (Path(point.path) / MANIFEST).exists()
+
+
+def test_a_savepoint_that_ended_the_run_is_never_passed_over_for_an_older_point(
+    tmp_path: Path,
+) -> None:
+    run = ScriptedRun(tmp_path, SOON)
+    run.wait_for_checkpoints(1)
+    run.slots.commits_fail = 1
+    run.slots.on_commit_failure = lambda: damage(run.of(CheckpointCompleted)[-1].path)
+    run.ask(StopWithSavepoint(**WHO))
+
+    assert run.wait_until_over() is JobStatus.FAILED
+    assert run.slots.attempts == [1]
+    assert "does not go back to an older point" in run.of(RunEnded)[0].reason
+
+
+def test_a_driver_that_takes_over_after_the_savepoint_ends_the_run_with_it(tmp_path: Path) -> None:
+    run = ScriptedRun(tmp_path, OFF)
+    run.slots.commits = False
+    run.ask(StopWithSavepoint(**WHO))
+    run.wait_for(lambda: bool(run.of(RunStopping)))
+    run.die()
+
+    successor = ScriptedRun(tmp_path, OFF)
+
+    assert successor.wait_until_over() is JobStatus.FINISHED
+    (point,) = successor.of(CheckpointCompleted)
+    (answer,) = successor.of(RequestEnded)
+    assert point.kind is CheckpointKind.SAVEPOINT
+    assert (answer.outcome, answer.path) == (RequestOutcome.SUCCEEDED, point.path)
+    assert successor.of(RunEnded)[0].reason == f"Stopped with the savepoint {point.path}."
+    assert successor.of(CheckpointFailed) == []
+
+
+def declined(checkpoint_id: CheckpointId) -> Declined:
+    return Declined(
+        checkpoint_id=checkpoint_id,
+        vertex=Uid("both"),
+        subtask=0,
+        reason=CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION,
+        message="the disk is full",
+    )
+
+
+def drained(run: ScriptedRun) -> list[object]:
+    return [run.slots.told.get_nowait() for _ in range(run.slots.told.qsize())]
+
+
+def damage(path: str) -> None:
+    (Path(path) / MANIFEST).write_bytes(b"damaged")
+
+
+def stop(run: ScriptedRun) -> None:
+    run.ask(StopWithSavepoint(request_id=RequestId("again"), requested_by="ann", reason="enough"))
+    assert run.wait_until_over() is JobStatus.FINISHED
