@@ -1,11 +1,12 @@
 """One source, two ways of different length, and the place where they meet again.
 
 There every record arrives once by each way, and behind the record of its key that came before it:
-the output says which one that was, by way.
+the output says which one that was, by way. The source ends when a file says so.
 """
 
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -28,11 +29,25 @@ from pipelines.stream import (
 )
 from pipelines.stream.streams import Stream
 from tests.processes.numbers import KEYS, SCHEMA, SPLIT_RECORDS, Numbers
+from tests.processes.silent import NOTHING, OVER, POLL_S
 
 SHORT, LONG = range(2)  # ways
 SLOW_S = 0.01
 FIRST = -1
 MET = pa.schema([("number", pa.int64()), ("way", pa.int64()), ("previous", pa.int64())])
+
+
+@dataclass(frozen=True, slots=True)
+class NumbersUntilTold(Numbers):
+    script: Path = Path()
+
+    def read(self, index: int, offset: int) -> Iterator[pa.RecordBatch]:
+        # Not super(): a dataclass with slots is not the class that it knows.
+        yield from Numbers.read(self, index, offset)
+        is_last = Numbers.split_id(self, index + 1) is None
+        while is_last and not (self.script / OVER).exists():
+            time.sleep(POLL_S)
+            yield NOTHING
 
 
 class Meeting(KeyedProcessFunction):
@@ -55,7 +70,8 @@ class Meeting(KeyedProcessFunction):
 
 def assemble(parameters: Mapping[str, str]) -> Pipeline:
     env = Environment(pace=float(parameters["hours_per_s"]))
-    numbers = env.source(Numbers(int(parameters["total"])), uid="numbers")
+    source = NumbersUntilTold(int(parameters["total"]), Path(parameters["script"]))
+    numbers = env.source(source, uid="numbers")
     keyed = numbers.map_batches(_with_keys_of_a_split, SCHEMA, uid="keyed")
     slower = env.add_operator(
         "slower", lambda: BatchFunction(_slowly, SCHEMA), (Connection(keyed.node, ("key",)),)
@@ -98,6 +114,7 @@ FLOW = Flow(
     summary="Numbers that part and meet again, for tests.",
     parameters=(
         Parameter("output", None, "directory of the output"),
+        Parameter("script", None, "directory of the file that ends it"),
         Parameter("total", "2880", "how many numbers there are"),
         Parameter("hours_per_s", "1", "event-hours per second"),
     ),

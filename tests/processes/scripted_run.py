@@ -35,7 +35,7 @@ from tests.processes.scripted import (
     SPLIT,
 )
 
-STEP_S = 20.0
+STEP_S = 60.0
 CHECKPOINTING = "execution.checkpointing."
 BY_HAND = {CHECKPOINTING + "interval": "2 h", CHECKPOINTING + "min-pause": "1 h"}
 EXACT = Balance(lost=0, doubled=0)
