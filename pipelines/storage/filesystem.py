@@ -47,7 +47,7 @@ class FileSystemCheckpointStore:
 
     def prepare(self, location: str) -> None:
         try:
-            self._roots.directory(location).mkdir(parents=True, exist_ok=True)
+            _make_directory(self._roots.directory(location))
         except OSError as error:
             raise Retryable(f"{location} cannot be made: {error}") from error
 
@@ -71,7 +71,7 @@ class FileSystemCheckpointStore:
         directory = self._roots.directory(location)
         temporary = directory / f".{name}.{uuid.uuid4().hex}"
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            _make_directory(directory)
             handle = _write_durably(temporary, name, pieces)
             os.rename(temporary, directory / name)
             _make_durable(directory)
@@ -102,7 +102,7 @@ class FileSystemCheckpointStore:
         content = seal(manifest)
         temporary = directory / f".{MANIFEST}.{uuid.uuid4().hex}"
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            _make_directory(directory)
             with open(temporary, "xb") as file:
                 file.write(content)
                 file.flush()
@@ -195,6 +195,14 @@ def _link_if_absent(temporary: Path, final: Path) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+def _make_directory(directory: Path) -> None:
+    """With all above it; of each new one its parent is synced, or it would go with the power."""
+    missing = [each for each in (directory, *directory.parents) if not each.exists()]
+    directory.mkdir(parents=True, exist_ok=True)
+    for each in missing:
+        _make_durable(each.parent)
 
 
 def _make_durable(directory: Path) -> None:

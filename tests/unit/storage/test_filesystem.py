@@ -4,14 +4,11 @@ The shim numbers every call that touches the disk. A kill at step k also stops a
 cleaning up included; an error of the disk strikes once and lets the program go on.
 """
 
-import builtins
 import errno
-import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -28,9 +25,9 @@ from pipelines.domain.snapshots import (
 from pipelines.domain.status import CheckpointKind
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.store import Publication
+from tests.unit.storage.disks import STEPS_MAX, Disk
 
 SCHEMA = pa.schema([("key", pa.int64())])
-STEPS_MAX = 500
 HARMLESS = (None, "mkdir", "unlink")  # the directory is there, the temporary file is only litter
 DISK_ERRORS = [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES]
 
@@ -136,9 +133,10 @@ def test_what_the_manifest_names_is_durable_before_the_manifest_appears(
     disk.kill_at(STEPS_MAX, partial(take_point, root, str(root / "chk-1"), False, 1))
 
     calls = [call for call in disk.calls if call not in ("mkdir", "write", "unlink")]
+    of_new_directories = ["open directory", "fsync"] * 2  # the root and the point's
     of_a_file = ["open", "fsync", "rename", "open directory", "fsync"]
     of_the_manifest = ["open", "fsync", "link", *["open directory", "fsync"] * 2]
-    assert calls == [*of_a_file * 2, *of_the_manifest]
+    assert calls == [*of_new_directories, *of_a_file * 2, *of_the_manifest]
 
 
 def test_a_failure_of_the_rows_themselves_is_passed_on_and_leaves_no_litter(root: Path) -> None:
@@ -227,86 +225,3 @@ def store_at(root: Path) -> FileSystemCheckpointStore:
 
 def rows() -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([1, 2, 3], pa.int64())], schema=SCHEMA)
-
-
-class Killed(BaseException):
-    """The process is gone: nobody can handle this."""
-
-
-class Disk:
-    """Numbers the calls that change the disk, and makes one of them the last or a failure."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._monkeypatch = monkeypatch
-        self._kill_at = self._fail_at = STEPS_MAX * 10
-        self._code = 0
-        self.calls: list[str] = []
-        self.failed_call: str | None = None
-
-    def kill_at(self, step: int, act: Callable[[], object]) -> bool:
-        """Whether `act` got as far as this step."""
-        self._kill_at, self._fail_at = step, STEPS_MAX * 10
-        try:
-            self._run(act)
-        except Killed:
-            return True
-        return False
-
-    def fail_at(self, step: int, code: int, act: Callable[[], object]) -> Exception | None:
-        """What `act` raises when this step fails; `failed_call` tells which call that was."""
-        self._kill_at, self._fail_at, self._code = STEPS_MAX * 10, step, code
-        try:
-            self._run(act)
-        except Exception as error:
-            return error
-        return None
-
-    def _run(self, act: Callable[[], object]) -> None:
-        self.calls, self.failed_call = [], None
-        with self._monkeypatch.context() as patch:
-            for name in ("rename", "link", "fsync", "unlink", "rmdir", "mkdir"):
-                patch.setattr(os, name, self._counted(name, getattr(os, name)))
-            patch.setattr(os, "open", self._counted("open directory", os.open))
-            patch.setattr(builtins, "open", self._open)
-            act()
-
-    def _counted(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*args: Any, **options: Any) -> Any:
-            self._step(name)
-            return call(*args, **options)
-
-        return counted
-
-    def _open(self, path: Path, mode: str = "r") -> Any:
-        if "x" not in mode:
-            return io.open(path, mode)  # noqa: UP020 - the builtin is replaced by this
-        self._step("open")
-        return Recording(self, path)
-
-    def _step(self, name: str) -> None:
-        self.calls.append(name)
-        if len(self.calls) >= self._kill_at:
-            raise Killed(name)
-        if len(self.calls) == self._fail_at:
-            self.failed_call = name
-            raise OSError(self._code, os.strerror(self._code))
-
-    def on_write(self, file: io.FileIO, content: bytes) -> int:
-        """A write that is cut short leaves half of its bytes."""
-        try:
-            self._step("write")
-        except BaseException:
-            file.write(bytes(content)[: len(content) // 2])
-            raise
-        return file.write(content)
-
-
-class Recording(io.FileIO):
-    """A file, unbuffered, whose writes are steps."""
-
-    def __init__(self, disk: Disk, path: Path) -> None:
-        super().__init__(path, "x")
-        self._disk = disk
-
-    def write(self, content: Any) -> int:
-        return self._disk.on_write(super(), content)  # type: ignore[arg-type]
