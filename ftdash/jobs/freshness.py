@@ -61,7 +61,7 @@ def shown_state(run: Run | None, seen: Observation) -> tuple[ShownState, str]:
         return ShownState.UNKNOWN, seen.projector.note
     if run.last_event_at is None:
         return ShownState.CREATED, run.driver_note or "Its driver has not reported yet."
-    silent_for = seen.now - run.last_event_at
+    silent_for = abs(seen.now - run.last_event_at)  # either way, after a clock was set back
     if silent_for > timedelta(seconds=settings.STALE_AFTER_S):
         return ShownState.STALE, _silence(run, silent_for)
     return ShownState(run.status), run.reason
@@ -90,7 +90,7 @@ def _liveness(
     beat = beats.get(name)
     if beat is None:
         return Liveness(False, None, _SILENT[name].format(since="has never run"))
-    age_s = (now - beat.at).total_seconds()
+    age_s = abs((now - beat.at).total_seconds())  # from the future is no sign of life either
     if age_s > late_after_s:
         since = f"has been silent for {int(age_s)} s"
         return Liveness(False, beat.at, _SILENT[name].format(since=since))

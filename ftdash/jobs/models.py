@@ -87,7 +87,7 @@ class Run(models.Model):
     driver_starts_in_row = models.PositiveIntegerField(default=0)  # without a new checkpoint
     driver_started_at = models.DateTimeField(null=True)
     launched_pid = models.PositiveIntegerField(null=True)
-    launched_process_started_at = models.FloatField(null=True)  # seconds since the epoch
+    launched_process_started_at = models.FloatField(null=True)  # seconds after the boot
     driver_note = models.TextField(default="")  # what the control plane last did, and why
     stop_requested_at = models.DateTimeField(null=True)
 

@@ -231,7 +231,8 @@ class RunFold:
                 self._recovery.save()
             self._recovery = Recovery(run=self.run, sequence=envelope.sequence)
             self._recovery.at = self._recovery.started_at = self.run.driver_lost_at or at
-            duration_ms += (at - self._recovery.started_at) / timedelta(milliseconds=1)
+            silent_ms = (at - self._recovery.started_at) / timedelta(milliseconds=1)
+            duration_ms += max(0.0, silent_ms)  # the clock may have been set back meanwhile
             self.run.driver_lost_at = None
         recovery = self._recovery
         recovery.attempt = envelope.attempt

@@ -30,6 +30,7 @@ from ftdash.times import WallClock
 from pipelines.bus.announce import announce_nothing
 from pipelines.bus.journal import JournalWriter, last_event
 from pipelines.bus.lease import Lease, LeaseHeld, Owner, owner_of
+from pipelines.bus.process_identity import began_after_boot_s
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.events import FailureOccurred, JobStatusChanged, RunEnded
 from pipelines.domain.ids import RunId
@@ -116,7 +117,7 @@ def _is_starting(run: Run, now: datetime) -> bool:
         return False
     launched = Owner(
         pid=run.launched_pid,
-        process_started_at=run.launched_process_started_at,
+        process_began_s=run.launched_process_started_at,
         host="",
         acquired_at=0.0,
     )
@@ -124,7 +125,7 @@ def _is_starting(run: Run, now: datetime) -> bool:
     return (
         launched.is_alive
         and run.driver_started_at is not None
-        and (now < run.driver_started_at + grace)
+        and (abs(now - run.driver_started_at) < grace)
     )
 
 
@@ -141,9 +142,9 @@ def _next_start_at(run: Run, now: datetime) -> datetime:
     if starts == 0 or run.driver_started_at is None:
         return now
     wait_s = settings.DRIVER_START_BACKOFF_S * 2 ** (starts - 1)
-    return run.driver_started_at + timedelta(
-        seconds=min(wait_s, settings.DRIVER_START_BACKOFF_MAX_S)
-    )
+    wait = timedelta(seconds=min(wait_s, settings.DRIVER_START_BACKOFF_MAX_S))
+    # A clock that was set back must not make anybody wait until it has caught up.
+    return min(run.driver_started_at + wait, now + wait)
 
 
 def _start(run: Run) -> None:
@@ -170,7 +171,7 @@ def _start(run: Run) -> None:
         _note(run, f"A driver could not be started: {error}")
         raise
     Run.objects.filter(pk=run.pk).update(
-        launched_pid=driver.pid, launched_process_started_at=driver.create_time()
+        launched_pid=driver.pid, launched_process_started_at=began_after_boot_s(driver.pid)
     )
     Request.objects.filter(run=run, kind__in=STARTS, phase=RequestPhase.PENDING).update(
         phase=RequestPhase.DELIVERED, delivered_at=timezone.now()

@@ -17,6 +17,7 @@ import psutil
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from pipelines.bus.atomic_files import replace_atomically
+from pipelines.bus.process_identity import began_after_boot_s
 from pipelines.domain.errors import InvariantViolated, check
 from pipelines.domain.ids import Attempt
 from pipelines.domain.run import RunDirectory
@@ -24,8 +25,8 @@ from pipelines.domain.run import RunDirectory
 PROBE_TOLERANCE_S = 0.5
 """Whoever asks for the owner holds the lock shared for an instant; a driver waits that out."""
 
-START_TIME_TOLERANCE_S = 2.0
-"""Start times come from a clock that may be set; a process id returns much later than this."""
+START_TIME_TOLERANCE_S = 0.1
+"""Rounding only: start times count from the boot of the machine."""
 
 ATTEMPT_TRIES_MAX = 100
 
@@ -34,7 +35,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     """The process that holds a lease. A process id alone may be somebody else by now."""
 
     pid: int
-    process_started_at: float  # seconds since the epoch
+    process_began_s: float  # after the boot of the machine, so that a step of its clock is no end
     host: str
     acquired_at: float  # seconds since the epoch
 
@@ -42,7 +43,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     def this_process(cls) -> "Owner":
         return cls(
             pid=os.getpid(),
-            process_started_at=psutil.Process().create_time(),
+            process_began_s=began_after_boot_s(os.getpid()),
             host=socket.gethostname(),
             acquired_at=time.time(),
         )
@@ -55,7 +56,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
         """The very process, or None when it is gone."""
         try:
             process = psutil.Process(self.pid)
-            age_difference_s = abs(process.create_time() - self.process_started_at)
+            age_difference_s = abs(began_after_boot_s(self.pid) - self.process_began_s)
             is_zombie = process.status() == psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return None

@@ -4,11 +4,13 @@ import fcntl
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 
 from pipelines.bus.lease import Lease, LeaseHeld, LeaseLost, Owner, owner_of
@@ -138,7 +140,7 @@ def test_a_process_that_got_the_id_of_a_dead_driver_is_not_the_owner(
 ) -> None:
     lease = Lease.acquire(directory)
     itself = Owner.this_process()
-    impostor = msgspec.structs.replace(itself, process_started_at=itself.process_started_at - 60.0)
+    impostor = msgspec.structs.replace(itself, process_began_s=itself.process_began_s - 60.0)
 
     assert owner_of(directory) is not None
 
@@ -146,6 +148,21 @@ def test_a_process_that_got_the_id_of_a_dead_driver_is_not_the_owner(
 
     assert owner_of(directory) is None
     lease.close()
+
+
+@pytest.mark.parametrize("step_s", [-3_600.0, 3_600.0])
+def test_a_clock_that_is_set_makes_no_living_driver_dead(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, step_s: float
+) -> None:
+    created = psutil.Process().create_time()
+    with Lease.acquire(directory):
+        monkeypatch.setattr(psutil.Process, "create_time", lambda process: created + step_s)
+        monkeypatch.setattr(time, "time", lambda: created + step_s)
+
+        owner = owner_of(directory)
+
+    assert owner is not None
+    assert owner.pid == os.getpid()
 
 
 def test_nobody_owns_a_run_that_never_started(directory: RunDirectory) -> None:

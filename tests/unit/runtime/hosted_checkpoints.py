@@ -55,8 +55,9 @@ class Master:
         settings: dict[str, str] | None = None,
         parallelism: int = 1,
         first_id: int = 1,
+        clock: ManualClock | None = None,
     ) -> None:
-        self.clock = ManualClock()
+        self.clock = clock or ManualClock()
         self.fence = AttemptFence()
         self.fence.on_attempt(Attempt(1))
         self.attempt = RecordingAttempt(parallelism)

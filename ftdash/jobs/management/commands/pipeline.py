@@ -67,8 +67,9 @@ class Command(BaseCommand):
 
     def _ask(self, options: dict[str, Any]) -> None:
         request = _view(_request(options, getpass.getuser()))
-        give_up_at = request.deadline_at + GRACE_AFTER_DEADLINE
-        while options["wait"] and request.is_open and timezone.now() < give_up_at:
+        patience = request.deadline_at - timezone.now() + GRACE_AFTER_DEADLINE
+        give_up_s = time.monotonic() + patience.total_seconds()
+        while options["wait"] and request.is_open and time.monotonic() < give_up_s:
             time.sleep(POLL_S)
             request = _view(RequestId(request.request_id))
         self._show([_plain(request)], options["json"])

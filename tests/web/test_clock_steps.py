@@ -1,0 +1,61 @@
+"""The machine's clock is set, an hour back or forth: pages and supervision stay sensible."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from ftdash.jobs import freshness, supervision
+from ftdash.jobs.freshness import ShownState
+from ftdash.metrics.models import Heartbeat, HeartbeatName
+from ftdash.ui.templatetags import formats as tags
+from tests.web.journals import new_run
+
+pytestmark = pytest.mark.django_db
+HOUR = timedelta(hours=1)
+
+
+def test_a_sign_of_life_from_the_future_is_none() -> None:
+    run = new_run()
+    run.last_event_at = timezone.now()
+    beats(projector_at=timezone.now() + HOUR)
+
+    state, sentence = freshness.shown_state(run, freshness.observe())
+
+    assert state is ShownState.UNKNOWN
+    assert "-" not in sentence.replace("projector", "")
+
+
+def test_a_driver_that_spoke_last_before_the_clock_was_set_back_counts_as_silent() -> None:
+    run = new_run()
+    run.status, run.last_event_at = "RUNNING", timezone.now() + HOUR
+    beats(projector_at=timezone.now())
+
+    state, sentence = freshness.shown_state(run, freshness.observe())
+
+    assert state is ShownState.STALE
+    assert "-" not in sentence
+
+
+@pytest.mark.parametrize("step", [-HOUR, HOUR])
+def test_a_dead_driver_is_replaced_in_time_whatever_the_clock_says(step: timedelta) -> None:
+    run = new_run()
+    now = timezone.now()
+    run.driver_started_at, run.driver_starts_in_row = now - step, 1
+
+    start_at = supervision._next_start_at(run, now)
+
+    assert start_at - now <= timedelta(seconds=supervision.settings.DRIVER_START_BACKOFF_MAX_S)
+
+
+def test_no_age_on_a_page_is_negative() -> None:
+    future = timezone.now() + HOUR
+
+    assert tags.age_ms(future) == 0
+    assert 'data-age-ms="0"' in tags.clock(future)
+    assert ">0 s<" in tags.clock(future)
+
+
+def beats(projector_at: object) -> None:
+    for name in (HeartbeatName.PROJECTOR, HeartbeatName.RECONCILE):
+        Heartbeat.objects.update_or_create(name=name, defaults={"at": projector_at, "pid": 1})
