@@ -48,9 +48,9 @@ class StoredStates:
     subtasks: list[SubtaskSnapshot]
 
     def restore(self, backend: StateBackend, subtask: int = 0, parallelism: int = 1) -> None:
-        """Into declared states of the same uid. Raises what a subtask raises."""
+        """Into declared states of the same uid, in another run. Raises what a subtask raises."""
         manifest = manifest_of([], subtasks=self.subtasks, parallelism=len(self.subtasks))
-        point = RestorePoint(self.store, self.location, manifest, run_id=RUN)
+        point = RestorePoint(self.store, self.location, manifest)
         groups = range_of(subtask, parallelism, self.max_parallelism)
         for stored in point.share_of(UID, subtask, parallelism, groups).states:
             if stored.database is None or not backend.adopt(stored.database):

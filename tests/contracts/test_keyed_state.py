@@ -1,12 +1,15 @@
 """Value, list, map, reducing and aggregating state, and timers, against plain dictionaries.
 
-On every backend: random operations on whole batches of keys, time that passes, and snapshots that
-are restored at another parallelism at random points. A state that differs from the model is wrong.
+On every backend, and going from one to the other: random operations on whole batches of keys, time
+that passes or is set back, and at random points a checkpoint, whole or incremental, or a savepoint,
+from which everything goes on at any parallelism. A state that differs from the model is wrong.
 """
 
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -35,8 +38,8 @@ from pipelines.state.map_state import MapState
 from pipelines.state.timers import FiredTimers, TimeDomain, Timers
 from pipelines.state.ttl import StateTtlConfig, TtlUpdate, TtlVisibility
 from pipelines.state.value_state import ValueState
-from tests.contracts.dict_state_backend import DictBackend
 from tests.contracts.rocksdb_slots import TINY_BYTES, rocksdb_backends, seeded
+from tests.contracts.stored_states import StoredAs, store_states
 
 MAX_PARALLELISM = 16
 KEY = pa.schema([("name", pa.string()), ("number", pa.int64())])
@@ -54,26 +57,26 @@ TTLS = {
 }
 
 
-BACKENDS = ["hashmap", "dict", "rocksdb in tiny memory"]
+BACKENDS = ["hashmap", "rocksdb in tiny memory", "rocksdb and hashmap in turn"]
 
 
 @pytest.fixture(params=BACKENDS)
-def create(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Create]:
-    if request.param.startswith("rocksdb"):
-        with rocksdb_backends(TINY_BYTES) as backends:
-            yield backends
-    else:
-        yield HashMapBackend if request.param == "hashmap" else DictBackend
+def create(request: pytest.FixtureRequest) -> Iterator[Create]:
+    hashmap = partial(HashMapBackend, is_incremental=True)
+    with rocksdb_backends(TINY_BYTES, is_incremental=True) as rocksdb:
+        made = {"hashmap": [hashmap], "rocksdb in tiny memory": [rocksdb]}
+        kinds = cycle(made.get(request.param, [hashmap, rocksdb]))
+        yield lambda *place: next(kinds)(*place)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ttl", TTLS.values(), ids=TTLS.keys())
-@seeded("create", BACKENDS, 8)
+@seeded("create", BACKENDS, 6)
 def test_states_are_dictionaries_through_time_snapshots_and_rescaling(
-    create: Create, ttl: StateTtlConfig | None, seed: int
+    create: Create, ttl: StateTtlConfig | None, seed: int, tmp_path: Path
 ) -> None:
     rng = random.Random(seed)
-    world = World(rng, create, ttl)
+    world = World(rng, create, ttl, tmp_path)
     actions = [
         (world.update_values, 4),
         (world.clear_values, 1),
@@ -89,6 +92,7 @@ def test_states_are_dictionaries_through_time_snapshots_and_rescaling(
         (world.delete_timers, 1),
         (world.fire_timers, 2),
         (world.pass_time, 3),
+        (world.set_clock_back, 1),
         (world.remove_expired, 3),
         (world.restart, 1),
         (world.read_all, 6),
@@ -316,8 +320,10 @@ class World:
     rng: random.Random
     create: Create
     ttl: StateTtlConfig | None
+    root: Path
     clock: Clock = field(default_factory=Clock)
     parallelism: int = 1
+    restarts: int = 0
     values: dict[Key, Entry] = field(default_factory=dict)
     lists: dict[Key, list[Entry]] = field(default_factory=dict)
     maps: dict[tuple[Key, str | None], Entry] = field(default_factory=dict)
@@ -435,6 +441,15 @@ class World:
     def pass_time(self) -> None:
         self.clock.now_ms += self.rng.choice([1, 20, 49, 50])
 
+    def set_clock_back(self) -> None:
+        """As on another machine after a restart. What has expired by then is gone for good; what
+        was updated in a future that has not come yet lives on from there."""
+        for _ in range(5):  # memory and disk, to the end and from the beginning
+            for owner in self.owners:
+                owner.remove_expired(1000)
+        self._forget_expired()
+        self.clock.now_ms -= self.rng.choice([1, 30, 60])
+
     def settle(self) -> None:
         """What the runtime does between two calls of an operator."""
         for owner in self.owners:
@@ -445,16 +460,15 @@ class World:
             owner.remove_expired(self.rng.choice([1, 5, 1000]))
 
     def restart(self) -> None:
-        cuts = [
-            (state.name, list(state.batches))
-            for owner in self.owners
-            for state in owner.backend.cut()
-        ]
-        self.parallelism = self.rng.randint(1, 4)
+        """From a checkpoint or either savepoint, in files, at any parallelism."""
+        self.restarts += 1
+        backends = [owner.backend for owner in self.owners]
+        root, stored_as = self.root / str(self.restarts), self.rng.choice(list(StoredAs))
+        stored = store_states(root, backends, stored_as, MAX_PARALLELISM)
+        self.parallelism = self.rng.choice([self.parallelism, self.rng.randint(1, 4)])
         self.owners = self._fresh_owners()
-        for name, batches in cuts:
-            for owner in self.owners:
-                owner.backend.restore(name, batches)
+        for index, owner in enumerate(self.owners):
+            stored.restore(owner.backend, index, self.parallelism)
 
     def read_all(self) -> None:
         for owner, keys in self._some_keys():
@@ -532,6 +546,12 @@ class World:
 
     def _seen(self, entry: Entry | None) -> object:
         return entry[0] if entry is not None and self._is_alive(entry[1]) else None
+
+    def _forget_expired(self) -> None:
+        for state in (self.values, self.reduced, self.means, self.maps):
+            for key in [key for key, (_, at) in state.items() if not self._is_alive(at)]:
+                del state[key]
+        self.lists = {key: self._alive(key) for key in self.lists}
 
     def _mean(self, key: Key) -> float | None:
         numbers, updated_ms = self.means.get(key, ([], 0))

@@ -1,173 +1,43 @@
-"""The contract of state backends: a dictionary that can be frozen at any time, and dealt again."""
+"""The contract of state backends, rule by rule; `test_state_model` holds them to dictionaries."""
 
-import random
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import cache
-from itertools import islice
-from pathlib import Path
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from pipelines.domain.errors import Rejected
-from pipelines.domain.key_groups import KeyGroupRange, range_of
-from pipelines.state import columns, key_index
 from pipelines.state.backend import (
     KEY_GROUP_COLUMN,
+    NO_ROW,
     BatchListDescriptor,
     FrozenState,
-    StateBackend,
-    Table,
     TableDescriptor,
 )
-from pipelines.state.hashing import key_groups, key_hashes
-from pipelines.state.hashmap import HashMapBackend
-from tests.contracts.rocksdb_slots import AMPLE_BYTES, TINY_BYTES, rocksdb_backends, seeded
-
-MAX_PARALLELISM = 128
-ALL_GROUPS = KeyGroupRange(0, MAX_PARALLELISM - 1)
-DEADLINE_S = 20.0
-
-VALUES = pa.schema(
-    [
-        ("count", pa.int64()),
-        ("total", pa.float64()),
-        ("late", pa.bool_()),
-        ("at", pa.timestamp("us")),
-    ]
+from tests.contracts.state_tables import (
+    ALL_GROUPS,
+    BACKENDS,
+    DEFAULTS,
+    EVENTS,
+    NUMBER,
+    PROFILES,
+    TEXT,
+    VALUES,
+    WINDOWED,
+    Build,
+    backends_named,
+    batch_of,
+    events,
+    group_of,
+    numbers,
+    table_of,
 )
-DEFAULTS: dict[str, int | float | bool] = {"count": 0, "total": -1.5, "late": True, "at": 7}
-NUMBER = pa.schema([("id", pa.int64())])
-TEXT = pa.schema([("name", pa.string())])
-WINDOWED = pa.schema([("name", pa.string()), ("window_end", pa.timestamp("ms"))])
-KEY_SCHEMAS = pytest.mark.parametrize(
-    "key", [NUMBER, TEXT, WINDOWED], ids=["int", "text", "window"]
-)
-EVENTS = BatchListDescriptor(
-    "events", pa.schema([("name", pa.string()), ("amount", pa.int64())]), ("name",)
-)
-
-Key = tuple[object, ...]
-Model = dict[Key, tuple[int, float, bool, int]]  # the values in the order of VALUES
-Build = Callable[[KeyGroupRange], StateBackend]
-
-
-BACKENDS = ["hashmap", "hashmap in tiny segments", "rocksdb", "rocksdb in tiny memory"]
 
 
 @pytest.fixture(params=BACKENDS)
-def build(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Iterator[Build]:
-    """Tiny segments and indexes: what otherwise takes 100,000 keys happens with a dozen."""
-    if request.param.startswith("rocksdb"):
-        memory_bytes = TINY_BYTES if "tiny" in request.param else AMPLE_BYTES
-        with rocksdb_backends(memory_bytes) as backends:
-            yield lambda groups: backends(groups, MAX_PARALLELISM)
-        return
-    if request.param == "hashmap in tiny segments":
-        monkeypatch.setattr(columns, "SEGMENT_BITS", 2)
-        monkeypatch.setattr(columns, "SEGMENT_ROWS", 4)
-        monkeypatch.setattr(columns, "INITIAL_ROWS", 4)
-        monkeypatch.setattr(key_index, "INITIAL_CAPACITY", 4)
-    yield lambda groups: HashMapBackend(groups, MAX_PARALLELISM)
-
-
-@KEY_SCHEMAS
-@seeded("build", BACKENDS, 20)
-def test_it_is_a_dictionary_and_every_cut_stays_as_it_was(
-    build: Build, key: pa.Schema, seed: int
-) -> None:
-    rng = random.Random(seed)
-    owner = Owner(rng, build(ALL_GROUPS), key, key_count=rng.choice([3, 40, 200]))
-    cuts: list[PendingCut] = []
-
-    for _ in range(60):
-        match rng.random():
-            case p if p < 0.55:
-                owner.update()
-            case p if p < 0.75:
-                owner.delete()
-            case p if p < 0.90:
-                cuts.append(owner.cut())
-            case p if p < 0.95 and cuts:
-                cuts.pop(rng.randrange(len(cuts)))  # dropped unread
-            case _ if cuts:
-                rng.choice(cuts).read_some(rng.randint(1, 3))
-        owner.check()
-
-    for pending in cuts:
-        pending.check()
-
-
-@pytest.mark.slow
-@KEY_SCHEMAS
-@seeded("build", BACKENDS, 4)
-def test_cuts_may_be_read_on_another_thread_while_the_owner_writes(
-    build: Build, key: pa.Schema, seed: int, frequent_switches: None
-) -> None:
-    rng = random.Random(seed)
-    owner = Owner(rng, build(ALL_GROUPS), key, key_count=300)
-    owner.update()
-    readers: list[Reader] = []
-
-    for _ in range(12):
-        readers.append(Reader(owner.cut()))
-        for _ in range(rng.randint(1, 6)):
-            rng.choice([owner.update, owner.update, owner.delete])()
-
-    for reader in readers:
-        reader.check()
-    owner.check()
-
-
-@KEY_SCHEMAS
-@pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 3), (3, 2), (1, 4), (4, 1)])
-def test_a_snapshot_can_be_dealt_to_any_number_of_subtasks(
-    build: Build, key: pa.Schema, before: int, after: int
-) -> None:
-    rng = random.Random(before * 1000 + after)
-    ranges = [range_of(index, before, MAX_PARALLELISM) for index in range(before)]
-    old = [Owner(rng, build(own), key, key_count=200, groups=own) for own in ranges]
-    for owner in old:
-        owner.update()
-    snapshots = [owner.backend.cut()[0] for owner in old]
-    pieces = [list(snapshot.batches) for snapshot in snapshots]
-
-    new: list[Model] = []
-    for index in range(after):
-        backend = build(range_of(index, after, MAX_PARALLELISM))
-        table = backend.table(table_of(key))
-        for piece in pieces:
-            backend.restore("table", piece)
-        [frozen] = backend.cut()
-        new.append(model_of(key, frozen.batches))
-        assert len(table) == len(new[-1]) == frozen.rows
-
-    whole: Model = {}
-    for owner in old:
-        whole |= owner.model
-    assert sum(map(len, new)) == len(whole)
-    assert {k: v for part in new for k, v in part.items()} == whole
-
-
-def test_a_restored_table_goes_on_where_the_snapshot_was(build: Build) -> None:
-    owner = Owner(random.Random(1), build(ALL_GROUPS), TEXT, key_count=50)
-    owner.update()
-    [frozen] = owner.backend.cut()
-    restored = Owner(random.Random(2), build(ALL_GROUPS), TEXT, key_count=50)
-
-    restored.backend.restore("table", frozen.batches)
-    restored.model = dict(owner.model)
-
-    for _ in range(10):
-        restored.update()
-        restored.delete()
-        restored.check()
+def build(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Build]:
+    with backends_named(request.param, monkeypatch) as build:
+        yield build
 
 
 def test_a_fresh_row_holds_the_defaults(build: Build) -> None:
@@ -379,15 +249,6 @@ def test_columns_in_another_order_are_the_same_columns(build: Build) -> None:
     assert table.read("count", table.rows_for(numbers(1))).tolist() == [42]
 
 
-def test_null_is_a_key_of_its_own(build: Build) -> None:
-    table = build(ALL_GROUPS).table(table_of(NUMBER))
-
-    rows = table.rows_for(pa.RecordBatch.from_arrays([pa.array([0, None, None])], schema=NUMBER))
-
-    assert rows[0] != rows[1] == rows[2]
-    assert len(table) == 2
-
-
 def test_statistics_grow_with_the_rows(build: Build) -> None:
     backend = build(ALL_GROUPS)
     empty = backend.statistics()
@@ -411,68 +272,6 @@ def test_keys_that_come_and_go_do_not_make_the_state_grow(build: Build) -> None:
 
     assert len(table) == 0
     assert sizes[-1] == sizes[0]
-
-
-@seeded("build", BACKENDS, 40)
-def test_a_batch_list_keeps_order_and_every_cut_stays_as_it_was(build: Build, seed: int) -> None:
-    rng = random.Random(seed)
-    backend = build(ALL_GROUPS)
-    state = backend.batch_list(EVENTS)
-    model: dict[int, list[tuple[str, int]]] = {}
-    cuts: list[tuple[FrozenState, dict[int, list[tuple[str, int]]]]] = []
-
-    for number in range(50):
-        namespace = rng.randint(-3, 3)
-        match rng.random():
-            case p if p < 0.6:
-                rows = [(rng.choice("abcde"), number * 10 + i) for i in range(rng.randint(0, 4))]
-                state.append(namespace, events(*rows))
-                if rows:
-                    model[namespace] = model.get(namespace, []) + rows
-            case p if p < 0.8:
-                popped = [row for batch in state.pop(namespace) for row in pairs_of(batch)]
-                assert popped == model.pop(namespace, [])
-            case _:
-                cuts.append((backend.cut()[0], {n: list(rows) for n, rows in model.items()}))
-        assert len(state) == sum(map(len, model.values()))
-        assert state.namespaces_at_most(namespace) == sorted(n for n in model if n <= namespace)
-
-    for frozen, expected in cuts:
-        assert frozen.rows == sum(map(len, expected.values()))
-        assert by_namespace(list(frozen.batches)) == expected
-
-
-@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2), (1, 1)])
-def test_a_batch_list_can_be_dealt_to_any_number_of_subtasks_in_order(
-    build: Build, before: int, after: int
-) -> None:
-    rng = random.Random(after)
-    stream = [(f"key {rng.randrange(50)}", n) for n in range(400)]
-    pieces: list[list[pa.RecordBatch]] = []
-    for index in range(before):
-        groups = range_of(index, before, MAX_PARALLELISM)
-        backend = build(groups)
-        for start in range(0, len(stream), 7):
-            mine = [row for row in stream[start : start + 7] if group_of(row[0]) in groups]
-            backend.batch_list(EVENTS).append(rng.randrange(3), events(*mine))
-        pieces.append(list(backend.cut()[0].batches))
-    expected = by_namespace([batch for piece in pieces for batch in piece])
-
-    found: dict[int, list[tuple[str, int]]] = {}
-    for index in range(after):
-        groups = range_of(index, after, MAX_PARALLELISM)
-        backend = build(groups)
-        state = backend.batch_list(EVENTS)
-        for piece in pieces:
-            backend.restore("events", piece)
-        for namespace in state.namespaces_at_most(99):
-            rows = [row for batch in state.pop(namespace) for row in pairs_of(batch)]
-            assert rows == [r for r in expected[namespace] if group_of(r[0]) in groups]
-            found[namespace] = found.get(namespace, []) + rows
-
-    assert {n: sorted(rows) for n, rows in found.items()} == {
-        n: sorted(rows) for n, rows in expected.items()
-    }
 
 
 def test_a_restored_batch_list_is_as_large_as_it_was(build: Build) -> None:
@@ -500,177 +299,109 @@ def test_a_snapshot_of_a_batch_list_that_lacks_a_column_is_refused(
         backend.restore("events", [batch.drop_columns([column])])
 
 
-@pytest.fixture
-def frequent_switches() -> Iterator[None]:
-    """Threads take turns after microseconds, so that a race has thousands of chances."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(usual)
+def test_null_is_a_key_of_its_own_and_found_only_where_it_was_added(build: Build) -> None:
+    table = build(ALL_GROUPS).table(table_of(NUMBER))
+    null = batch_of(NUMBER, [(None,)])
+
+    zero = table.rows_for(numbers(0))
+    before = table.find(null)
+    rows = table.rows_for(batch_of(NUMBER, [(0,), (None,), (None,)]))
+
+    assert before.tolist() == [NO_ROW]
+    assert rows.tolist() == [zero[0], rows[1], rows[1]]
+    assert rows[0] != rows[1]
+    assert table.find(null).tolist() == [rows[1]]
 
 
-@dataclass
-class PendingCut:
-    """A cut that nobody has read yet, and what it must hold."""
+def test_a_null_in_one_key_column_is_a_key_of_its_own(build: Build) -> None:
+    table = build(ALL_GROUPS).table(table_of(WINDOWED))
 
-    key: pa.Schema
-    frozen: FrozenState
-    expected: Model
-    read: list[pa.RecordBatch] = field(default_factory=list)
+    rows = table.rows_for(
+        batch_of(WINDOWED, [("UA", 5), (None, 5), ("UA", None), (None, None), (None, 5)])
+    )
 
-    def read_some(self, count: int) -> None:
-        self.read += islice(self.frozen.batches, count)
-
-    def check(self) -> None:
-        self.read += self.frozen.batches
-        assert self.frozen.rows == len(self.expected)
-        assert model_of(self.key, self.read) == self.expected
+    assert len(set(rows[:4].tolist())) == len(table) == 4
+    assert rows[4] == rows[1]
 
 
-class Reader:
-    """Reads a cut on a thread of its own."""
+def test_a_key_that_was_never_seen_is_not_found_and_not_added(build: Build) -> None:
+    table = build(ALL_GROUPS).table(table_of(WINDOWED))
+    assert table.find(batch_of(WINDOWED, [("UA", 5)])).tolist() == [NO_ROW]
+    known = table.rows_for(batch_of(WINDOWED, [("UA", 5), (None, 5)]))
 
-    def __init__(self, cut: PendingCut) -> None:
-        self._cut = cut
-        self._thread = threading.Thread(target=cut.read_some, args=(sys.maxsize,))
-        self._thread.start()
+    found = table.find(batch_of(WINDOWED, [("AA", 5), (None, 5), ("UA", None), ("UA", 5)]))
 
-    def check(self) -> None:
-        self._thread.join(DEADLINE_S)
-        assert not self._thread.is_alive()
-        self._cut.check()
+    assert found.tolist() == [NO_ROW, known[1], NO_ROW, known[0]]
+    assert len(table) == 2
 
 
-class Owner:
-    """Random operations on a table and on a dictionary, side by side."""
+def test_not_a_number_is_a_value_and_not_null(build: Build) -> None:
+    backend = build(ALL_GROUPS)
+    table = backend.table(PROFILES)
+    rows = table.rows_for(batch_of(PROFILES.key, [(1, "a"), (2, "a")]))
 
-    def __init__(
-        self,
-        rng: random.Random,
-        backend: StateBackend,
-        key: pa.Schema,
-        key_count: int,
-        groups: KeyGroupRange = ALL_GROUPS,
-    ) -> None:
-        self.rng, self.backend, self.key, self.key_count = rng, backend, key, key_count
-        self.groups = groups
-        self.table: Table = backend.table(table_of(key))
-        self.model: Model = {}
+    table.write_arrow("ratio", rows, pa.array([float("nan"), None]))
 
-    def update(self) -> None:
-        keys = [self._random_key() for _ in range(self.rng.randint(1, self.key_count))]
-        keys = [key for key in keys if self._group(key) in self.groups]
-        if not keys:
-            return
-        rows = self.table.rows_for(batch_of(self.key, keys))
-        self._check_values(keys, rows)
-        values = [
-            (
-                self.rng.randrange(1000),
-                self.rng.random(),
-                self.rng.random() < 0.5,
-                self.rng.randrange(99),
-            )
-            for _ in keys
-        ]
-        for name, column in zip(VALUES.names, zip(*values, strict=True), strict=True):
-            self.table.write(name, rows, np.array(column))
-        self.model.update(zip(keys, values, strict=True))
-        self.backend.settle()
-
-    def delete(self) -> None:
-        gone = self.rng.sample(list(self.model), self.rng.randint(0, len(self.model)) // 2)
-        if gone:
-            self.table.delete(self.table.rows_for(batch_of(self.key, gone)))
-        for key in gone:
-            del self.model[key]
-        self.backend.settle()
-
-    def cut(self) -> PendingCut:
-        return PendingCut(self.key, self.backend.cut()[0], dict(self.model))
-
-    def check(self) -> None:
-        assert len(self.table) == len(self.model)
-        keys = list(self.model)
-        if keys:
-            rows = self.table.rows_for(batch_of(self.key, keys))
-            assert len(set(rows.tolist())) == len(keys)
-            assert keys_of(self.table.keys(rows)) == keys
-            self._check_values(keys, rows)
-
-    def _check_values(self, keys: list[Key], rows: np.ndarray) -> None:
-        read = [self.table.read(name, rows).tolist() for name in VALUES.names]
-        fresh = tuple(DEFAULTS.values())
-        assert list(zip(*read, strict=True)) == [self.model.get(key, fresh) for key in keys]
-
-    def _random_key(self) -> Key:
-        number = self.rng.randrange(self.key_count) - self.key_count // 2
-        if self.key is NUMBER:
-            return (number,)
-        name = f"ключ {number // 3}" if self.key is WINDOWED else f"ключ {number}"
-        return (name, 1000 * (number % 3)) if self.key is WINDOWED else (name,)
-
-    def _group(self, key: Key) -> int:
-        return group_of(key[0])
+    assert table.read_arrow("ratio", rows).is_null().to_pylist() == [False, True]
+    rows_in_cut = [row for batch in backend.cut()[0].batches for row in batch.to_pylist()]
+    assert {row["user"]: row["ratio"] is None for row in rows_in_cut} == {1: False, 2: True}
 
 
-def table_of(key: pa.Schema) -> TableDescriptor:
-    return TableDescriptor("table", key, VALUES, DEFAULTS, (key.names[0],))
+def test_a_table_may_hold_keys_alone(build: Build) -> None:
+    keys_alone = TableDescriptor("timers", WINDOWED, pa.schema([]), {}, ("name",))
+    backend, restored = build(ALL_GROUPS), build(ALL_GROUPS)
+    key = batch_of(WINDOWED, [("UA", 5)])
+    backend.table(keys_alone).rows_for(key)
+    table = restored.table(keys_alone)
+
+    restored.restore("timers", backend.cut()[0].batches)
+
+    assert table.keys(table.find(key)).equals(key)
 
 
-def batch_of(schema: pa.Schema, keys: list[Key]) -> pa.RecordBatch:
-    arrays = [
-        pa.array(column, f.type) for column, f in zip(zip(*keys, strict=True), schema, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+@pytest.mark.parametrize("limit", [1, 7, 1000])
+def test_a_scan_meets_every_row_that_stays_while_others_come_and_go(
+    build: Build, limit: int
+) -> None:
+    backend = build(ALL_GROUPS)
+    table = backend.table(table_of(NUMBER))
+    table.delete(table.rows_for(numbers(*range(100)))[10:30])
+    met: list[int] = []
+
+    position = None
+    for number in range(1000):
+        found, position = table.scan(position, limit)
+        assert len(found) <= limit
+        met += table.keys(found).column("id").to_pylist()
+        if position is None:
+            break
+        table.rows_for(numbers(1000 + number))
+        table.delete(table.find(numbers(1000 + number)))
+        backend.settle()
+
+    assert position is None
+    assert set(met) >= {*range(10), *range(30, 100)}
+    assert not set(met) & set(range(10, 30))
 
 
-def keys_of(batch: pa.RecordBatch) -> list[Key]:
-    plain = [c.cast(pa.int64()) if pa.types.is_timestamp(c.type) else c for c in batch.columns]
-    return list(zip(*(column.to_pylist() for column in plain), strict=True))
+def test_two_cuts_wait_at_the_same_time_and_whatever_follows_changes_neither(build: Build) -> None:
+    backend = build(ALL_GROUPS)
+    table = backend.table(table_of(NUMBER))
+    rows = table.rows_for(numbers(1, 2))
+    table.write("count", rows, np.array([1, 2]))
+    first = backend.cut()
+    table.write("count", rows[:1], np.array([10]))
+    second = backend.cut()
+    table.delete(rows)
+    table.write("count", table.rows_for(numbers(*range(3, 3000))), np.full(2997, -1))
+
+    assert counts_in(second) == {1: 10, 2: 2}
+    assert counts_in(first) == {1: 1, 2: 2}
+    assert first[0].rows == second[0].rows == 2
 
 
-def model_of(key: pa.Schema, batches: "Iterator[pa.RecordBatch] | list[pa.RecordBatch]") -> Model:
-    """Checks on the way that no key comes twice and that each has its own key group."""
-    model: Model = {}
-    for batch in batches:
-        keys = keys_of(batch.select(key.names))
-        assert not model.keys() & set(keys)
-        assert len(set(keys)) == len(keys)
-        groups = [group_of(each[0]) for each in keys]
-        assert batch.column(KEY_GROUP_COLUMN).to_pylist() == groups
-        model.update(zip(keys, keys_of(batch.select(VALUES.names)), strict=True))
-    return model
-
-
-@cache
-def group_of(stream_key: object) -> int:
-    batch = pa.record_batch({"key": [stream_key]})
-    return int(key_groups(key_hashes(batch, ("key",)), MAX_PARALLELISM)[0])
-
-
-def numbers(*values: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array(values, pa.int64())], schema=NUMBER)
-
-
-def events(*rows: tuple[str, int]) -> pa.RecordBatch:
-    names, amounts = [name for name, _ in rows], [amount for _, amount in rows]
-    arrays = [pa.array(names, pa.string()), pa.array(amounts, pa.int64())]
-    return pa.RecordBatch.from_arrays(arrays, schema=EVENTS.schema)
-
-
-def pairs_of(batch: pa.RecordBatch) -> list[tuple[str, int]]:
-    return [(row["name"], row["amount"]) for row in batch.to_pylist()]
-
-
-def by_namespace(batches: list[pa.RecordBatch]) -> dict[int, list[tuple[str, int]]]:
-    found: dict[int, list[tuple[str, int]]] = {}
-    for batch in batches:
-        for namespace, row in zip(
-            batch.column("__namespace").to_pylist(), pairs_of(batch), strict=True
-        ):
-            found.setdefault(namespace, []).append(row)
-    return found
+def counts_in(cut: list[FrozenState]) -> dict[int, int]:
+    return {row["id"]: row["count"] for batch in cut[0].batches for row in batch.to_pylist()}
 
 
 def one_row_snapshot(build: Build) -> pa.RecordBatch:

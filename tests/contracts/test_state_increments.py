@@ -29,8 +29,8 @@ from pipelines.state.backend import (
 from pipelines.state.hashmap import HashMapBackend
 from pipelines.state.increments import StoredDatabase, StoredIncrement
 from pipelines.state.stored_state import rows_of
-from tests.contracts.dict_state_backend import batch_of, tuples
 from tests.contracts.rocksdb_slots import AMPLE_BYTES, TINY_BYTES, rocksdb_backends, seeded
+from tests.contracts.state_tables import batch_of, tuples
 
 MAX_PARALLELISM = 16
 ALL_GROUPS = KeyGroupRange(0, MAX_PARALLELISM - 1)
@@ -293,7 +293,7 @@ class Run:
         self.backend.settle()
 
     def put(self, keys: list[tuple[object, ...]]) -> None:
-        rows = self.table.rows_for(batch_of(keys, TOTALS.key))
+        rows = self.table.rows_for(batch_of(TOTALS.key, keys))
         totals = [self.rng.randrange(1 << 40) for _ in keys]
         notes = [self.rng.choice([None, "", "a note", "ä" * 9]) for _ in keys]
         self.table.write("total", rows, np.array(totals))
@@ -303,13 +303,13 @@ class Run:
     def delete(self) -> None:
         gone = self.rng.sample(sorted(self.totals, key=str), len(self.totals) // 3)
         if gone:
-            self.table.delete(self.table.find(batch_of(gone, TOTALS.key)))
+            self.table.delete(self.table.find(batch_of(TOTALS.key, gone)))
         for key in gone:
             del self.totals[key]
 
     def append(self, namespace: int, user: str) -> None:
         self.number += 1
-        self.list.append(namespace, batch_of([(user, self.number)], EVENTS.schema))
+        self.list.append(namespace, batch_of(EVENTS.schema, [(user, self.number)]))
         self.events.setdefault(namespace, []).append((user, self.number))
 
     def pop(self, namespace: int) -> None:
@@ -403,7 +403,7 @@ class Run:
 
     def check_live_state(self) -> None:
         keys = list(self.totals)
-        rows = self.table.find(batch_of(keys, TOTALS.key))
+        rows = self.table.find(batch_of(TOTALS.key, keys))
         assert self.table.read("total", rows).tolist() == [v[0] for v in self.totals.values()]
         assert (len(self.table), len(self.list)) == (
             len(self.totals),
