@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from django.db import OperationalError, close_old_connections, transaction
+from django.db import InterfaceError, OperationalError, close_old_connections, transaction
 from django.db.models import F
 from django.utils import timezone
 
@@ -45,12 +45,13 @@ class Projector:
         self._heartbeat_due_s = 0.0
 
     def run_once(self) -> int:
-        """Fold what is there; how many events that was. A locked database waits for next time."""
+        """Fold what is there; how many events that was. What a database that is locked
+        or gone does not take waits for next time."""
         close_old_connections()
         try:
             folded = sum(project(run) for run in _unfinished_runs())
             self._beat()
-        except OperationalError as error:
+        except (OperationalError, InterfaceError) as error:
             log.warning("The database cannot be written now, going on: %s", error)
             return 0
         return folded

@@ -1,0 +1,33 @@
+"""What is said when no page can be made: whose fault it is, and that pipelines go on."""
+
+import pytest
+from django.db import OperationalError
+from django.test import Client
+
+from ftdash.jobs import queries
+
+pytestmark = pytest.mark.usefixtures("site")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (OperationalError("connection refused"), 503, "it is not known here how any pipeline"),
+        (RuntimeError("a mistake of ours"), 500, "The reason is in the log of the web server."),
+    ],
+)
+def test_a_page_that_cannot_be_made_says_why_and_that_pipelines_go_on(
+    client: Client, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, said: str
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("django.contrib.auth.middleware.get_user", fails)  # the first to look
+    monkeypatch.setattr(queries, "fleet", fails)
+    client.raise_request_exception = False
+
+    answer = client.get("/")
+
+    assert answer.status_code == status
+    assert said in " ".join(answer.content.decode().split())
+    assert answer.headers.get("Retry-After") == ("5" if status == 503 else None)
