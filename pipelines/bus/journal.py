@@ -59,7 +59,17 @@ class JournalWriter:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self._size, last = _end_of(path)
         self._sequence = last.sequence if last else 0
+        self._silent_ms = max(0, clock.wall_ms() - last.at_ms) if last else 0
+        self._opened_ms = clock.monotonic_ms()
         os.ftruncate(self._file, self._size)
+
+    @property
+    def last_heard_ms(self) -> float:
+        """Monotonic: when the driver before this one wrote its last line; without one, now.
+
+        Told by the wall clock, so never later than when this journal was opened.
+        """
+        return self._opened_ms - self._silent_ms
 
     def append(self, event: Event, attempt: Attempt) -> Envelope:
         """From any thread. Raises Retryable when the disk takes no more; nothing is then kept."""

@@ -124,8 +124,8 @@ class Attempts:
         resumes = self._parts.lease.attempts_so_far() > 0
         start = self._choose()
         if resumes:
-            now_ms = self._parts.clock.monotonic_ms()
-            self._watchers.recovery.on_failure(now_ms, start.source_records)
+            heard_ms = self._record.last_heard_ms
+            self._watchers.recovery.on_failure(heard_ms, start.source_records)
             self._say_what_memory_lost(start)
         self._decided(start)
         self._begin(start)

@@ -27,6 +27,11 @@ class RunRecord:
         """How the run ends and why; None while it goes on."""
         return self._outcome
 
+    @property
+    def last_heard_ms(self) -> float:
+        """Monotonic: of the driver before this one."""
+        return self._journal.last_heard_ms
+
     def emit(self, event: Event) -> None:
         self._journal.append(event, self._fence.current)
 

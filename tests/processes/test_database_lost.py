@@ -20,13 +20,14 @@ from pipelines.domain.status import JobStatus
 from tests.driven_run import StartedRun
 from tests.postgres_server import NoPostgres, PostgresServer, postgres_server
 from tests.processes.host import hosted_run, hurry
-from tests.processes.numbers import TOTAL, assert_exact
+from tests.processes.numbers import assert_exact
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 STEP_S = 30.0
-PACED = {"pause_ms": "100"}
+TOTAL = 30_000
+PACED = {"pause_ms": "200", "total": str(TOTAL)}  # half a minute
 SOONER = {"execution.checkpointing.interval": "50 ms"}
 RUN = RunId("run-1")
 PREPARE = """

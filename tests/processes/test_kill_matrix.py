@@ -25,8 +25,8 @@ pytestmark = pytest.mark.slow
 
 STEP_S = 30.0
 SOON_S = 5.0  # its connection has ended; heartbeat.timeout takes twice as long
-TOTAL = 2_400
-PACED = {"pause_ms": "40", "total": str(TOTAL)}
+TOTAL = 12_000
+PACED = {"pause_ms": "60", "total": str(TOTAL)}  # 3.6 s, if nobody hurries
 NTH = 4  # by then every checkpoint has output to commit
 
 

@@ -29,7 +29,8 @@ pytestmark = pytest.mark.slow
 
 STEP_S = 30.0
 DETECTED_S = 10.0  # far from the hours that TCP itself would take
-PACED = {"pause_ms": "100"}
+TOTAL = 30_000
+PACED = {"pause_ms": "100", "total": str(TOTAL)}  # a quarter of a minute
 SETTINGS = {
     "execution.checkpointing.interval": "50 ms",
     "heartbeat.interval": "200 ms",
@@ -72,7 +73,7 @@ def test_who_is_cut_off_is_replaced_and_ends_itself(
 
     assert ended.status is JobStatus.FINISHED, ended.reason
     assert run.of(SlotConnected)[-1].attempt >= 2
-    assert_exact(tmp_path / "output")
+    assert_exact(tmp_path / "output", TOTAL)
 
 
 def test_a_slow_network_that_loses_packets_costs_time_and_nothing_else(
@@ -91,7 +92,7 @@ def test_a_slow_network_that_loses_packets_costs_time_and_nothing_else(
     assert ended.status is JobStatus.FINISHED, ended.reason
     assert min(durations) >= 400, "a barrier and its acknowledgement take 200 ms each"
     assert run.of(FailureOccurred) == []
-    assert_exact(tmp_path / "output")
+    assert_exact(tmp_path / "output", TOTAL)
 
 
 def running_on(

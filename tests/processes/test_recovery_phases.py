@@ -1,0 +1,126 @@
+"""Every recovery is told in phases, whatever was lost: all are there, and they add up."""
+
+import os
+import signal
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from pipelines.domain.events import Envelope, RecoveryPhaseReached
+from pipelines.domain.status import JobStatus, RecoveryPhase
+from pipelines.protocol.recovery import MILESTONES, STEPS
+from tests.driven_run import StartedRun
+from tests.processes.host import hosted_run, hurry
+
+pytestmark = pytest.mark.slow
+
+STEP_S = 30.0
+ROUNDING_MS = 250.0  # journal lines are stamped when they are written, by another clock
+TOTAL = 20_000
+PACED = {"pause_ms": "60", "total": str(TOTAL)}
+SETTINGS = {
+    "execution.checkpointing.interval": "50 ms",
+    "restart-strategy.exponential-delay.initial-backoff": "100 ms",
+    "restart-strategy.exponential-delay.jitter-factor": "0",
+}
+LOST = {
+    "a slot": "kill uploading slot=1 nth=4",
+    "every slot": "kill cutting nth=4",
+    "a subtask": "fail cutting slot=0 nth=4",
+}
+
+
+@pytest.mark.parametrize("faults", LOST.values(), ids=list(LOST))
+def test_a_recovery_within_a_driver_has_every_phase(tmp_path: Path, faults: str) -> None:
+    with hosted_run(tmp_path, PACED, settings=SETTINGS | {"testing.faults": faults}) as run:
+        ended = until_caught_up(run, tmp_path)
+
+    (recovery,) = recoveries_of(run)
+    assert ended is JobStatus.FINISHED
+    assert_whole(recovery)
+    assert duration_of(recovery, RecoveryPhase.STOP) >= 90, "the restart strategy's wait is in it"
+
+
+def test_a_restore_that_fails_twice_is_three_recoveries_of_which_the_last_is_whole(
+    tmp_path: Path,
+) -> None:
+    faults = "kill cutting slot=0 nth=4; kill restoring slot=1 attempt=2; fail restored attempt=3"
+    with hosted_run(tmp_path, PACED, settings=SETTINGS | {"testing.faults": faults}) as run:
+        ended = until_caught_up(run, tmp_path)
+
+    *broken, last = recoveries_of(run)
+    assert ended is JobStatus.FINISHED
+    assert [[each.phase for each in events_of(one)] for one in broken] == [list(STEPS[:-1])] * 2
+    assert_whole(last)
+
+
+def test_a_driver_that_was_killed_is_missed_since_it_last_said_something(tmp_path: Path) -> None:
+    with hosted_run(tmp_path, PACED, settings=SETTINGS) as run:
+        run.wait_for(lambda _: len(run.completed()) >= 3, STEP_S)
+        os.kill(run.process.pid, signal.SIGKILL)
+        run.process.wait(STEP_S)
+        last_said_ms = run.poll()[-1].at_ms
+    with hosted_run(tmp_path, run_id=run.directory.run_id) as successor:
+        ended = until_caught_up(successor, tmp_path)
+
+    (recovery,) = recoveries_of(successor)
+    missed_ms = recovery[0].at_ms - last_said_ms
+    assert ended is JobStatus.FINISHED
+    assert_whole(recovery)
+    assert abs(duration_of(recovery, RecoveryPhase.DETECT) - missed_ms) <= ROUNDING_MS
+
+
+def test_a_run_whose_lease_was_taken_over_recovers_in_every_phase(tmp_path: Path) -> None:
+    with hosted_run(tmp_path, PACED, settings=SETTINGS) as run:
+        run.wait_for(lambda _: len(run.completed()) >= 3, STEP_S)
+        run.directory.lease_lock.unlink()
+        with hosted_run(tmp_path, run_id=run.directory.run_id) as successor:
+            ended = until_caught_up(successor, tmp_path)
+
+    (recovery,) = recoveries_of(successor)
+    assert ended is JobStatus.FINISHED
+    assert_whole(recovery)
+
+
+def until_caught_up(run: StartedRun, root: Path) -> JobStatus:
+    run.wait_for(lambda _: has_caught_up(run), STEP_S)
+    hurry(root)
+    return run.wait_until_over(STEP_S).status
+
+
+def has_caught_up(run: StartedRun) -> bool:
+    recoveries = recoveries_of(run)
+    return bool(recoveries) and {e.phase for e in events_of(recoveries[-1])} == set(RecoveryPhase)
+
+
+def recoveries_of(run: StartedRun) -> list[list[Envelope]]:
+    recoveries: list[list[Envelope]] = []
+    for envelope in run.of(RecoveryPhaseReached):
+        if envelope.event.phase is RecoveryPhase.DETECT:  # type: ignore[attr-defined]
+            recoveries.append([])
+        recoveries[-1].append(envelope)
+    return recoveries
+
+
+def events_of(recovery: list[Envelope]) -> list[RecoveryPhaseReached]:
+    events = (envelope.event for envelope in recovery)
+    return [event for event in events if isinstance(event, RecoveryPhaseReached)]
+
+
+def duration_of(recovery: list[Envelope], phase: RecoveryPhase) -> float:
+    return next(event.duration_ms for event in events_of(recovery) if event.phase is phase)
+
+
+def assert_whole(recovery: list[Envelope]) -> None:
+    """Each step once and in order, each milestone once, and durations that fit the journal."""
+    events = events_of(recovery)
+    assert [event.phase for event in events[: len(STEPS)]] == list(STEPS)
+    assert sorted(e.phase for e in events[len(STEPS) :]) == sorted(MILESTONES)
+    assert min(event.duration_ms for event in events) >= 0
+    for before, after in pairwise(recovery[: len(STEPS)]):
+        assert abs(events_of([after])[0].duration_ms - (after.at_ms - before.at_ms)) <= ROUNDING_MS
+    restored = recovery[len(STEPS) - 1]
+    for milestone in recovery[len(STEPS) :]:
+        took_ms = milestone.at_ms - restored.at_ms
+        assert abs(events_of([milestone])[0].duration_ms - took_ms) <= ROUNDING_MS
