@@ -1,4 +1,4 @@
-"""Shared files: the cases by name; random runs are in tests/simulation/test_shared_files.py."""
+"""Shared files: the cases by name; random runs are in `test_shared_files_by_seed`."""
 
 from pipelines.domain.ids import Attempt, CheckpointId
 from pipelines.protocol.increments import CompletedIncrements
