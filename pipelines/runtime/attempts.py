@@ -23,7 +23,7 @@ from pipelines.runtime.job_events import SlotArrived
 from pipelines.runtime.run_end import RunEnd
 from pipelines.runtime.run_parts import RunParts, RunWatchers, StageHost
 from pipelines.runtime.run_record import RunRecord
-from pipelines.runtime.slot import SlotAddress
+from pipelines.runtime.slot_address import SlotAddress
 from pipelines.runtime.sources_left import SourcesLeft
 from pipelines.runtime.starting_point import StartingPoint, StartingPointChooser
 

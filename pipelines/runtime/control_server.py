@@ -20,7 +20,7 @@ from pipelines.runtime.control import SLOT_DECODER, FromSlot, Hello
 from pipelines.runtime.control_link import ControlLink, prepare
 from pipelines.runtime.job_events import JobEvent, SlotArrived, SlotGone, SlotSpoke, StrangerRefused
 from pipelines.runtime.networking import listen
-from pipelines.runtime.slot import SlotAddress
+from pipelines.runtime.slot_address import SlotAddress
 
 TOKEN_BYTES = 32
 

@@ -14,7 +14,7 @@ from pipelines.domain.settings import Settings
 from pipelines.runtime.control_server import ControlServer
 from pipelines.runtime.job_events import JobEvent
 from pipelines.runtime.networking import driver_networking, load_tls
-from pipelines.runtime.slot import SlotAddress
+from pipelines.runtime.slot_address import SlotAddress
 
 EXECUTOR_THREADS = 2
 

@@ -12,7 +12,7 @@ from pipelines.runtime.checkpoint_host import CheckpointHost
 from pipelines.runtime.faults import Faults
 from pipelines.runtime.metrics_board import MetricsBoard
 from pipelines.runtime.recovery_watch import RecoveryWatch
-from pipelines.runtime.slot import SlotAddress
+from pipelines.runtime.slot_address import SlotAddress
 from pipelines.storage.store import CheckpointStore
 from pipelines.stream import Pipeline
 

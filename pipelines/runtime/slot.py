@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import pyarrow as pa
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay
@@ -25,8 +24,6 @@ from pipelines.channels.tls import Tls
 from pipelines.domain.errors import InvariantViolated, ProtocolError
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import Attempt
-from pipelines.domain.network import SlotNetworking
-from pipelines.domain.settings import Heartbeat
 from pipelines.domain.status import KillMoment
 from pipelines.runtime.checkpoint_locations import CheckpointLocations
 from pipelines.runtime.clocks import SystemClock
@@ -52,6 +49,7 @@ from pipelines.runtime.deployment import Deployment, deploy
 from pipelines.runtime.faults import NO_FAULTS, Faults
 from pipelines.runtime.networking import load_tls, slot_hosts
 from pipelines.runtime.sampling import Sampler
+from pipelines.runtime.slot_address import SlotAddress
 from pipelines.runtime.slot_mail import deliver
 from pipelines.runtime.subtask_reports import SubtaskReports
 from pipelines.runtime.vigil import Pulse, Vigil, Watch
@@ -66,18 +64,6 @@ FAREWELL_TIMEOUT_S = 1.0
 """Nothing depends on it, and a process that has been replaced should not live on for it."""
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class SlotAddress:
-    """What a slot is told by its host. The token is the attempt's secret and is never logged."""
-
-    host: str
-    port: int
-    token: str
-    attempt: Attempt
-    heartbeat: Heartbeat
-    networking: SlotNetworking
 
 
 def run_slot(address: SlotAddress, slot: int) -> None:

@@ -11,7 +11,8 @@ from pyspark import BarrierTaskContext, InheritableThread, SparkContext
 
 from pipelines.domain.ids import Attempt
 from pipelines.runtime.job_events import JobEvent, StageEnded
-from pipelines.runtime.slot import SlotAddress, run_slot
+from pipelines.runtime.slot import run_slot
+from pipelines.runtime.slot_address import SlotAddress
 
 
 class SparkStageHost:

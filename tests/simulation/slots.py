@@ -32,7 +32,7 @@ from pipelines.runtime.control import (
     Running,
 )
 from pipelines.runtime.deployment import Deployment, deploy
-from pipelines.runtime.slot import SlotAddress
+from pipelines.runtime.slot_address import SlotAddress
 from pipelines.runtime.slot_mail import deliver
 from pipelines.runtime.subtask_reports import SubtaskReports
 from pipelines.runtime.vigil import Vigil

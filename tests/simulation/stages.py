@@ -9,7 +9,7 @@ from pipelines.domain.network import SlotNetworking
 from pipelines.domain.settings import Heartbeat
 from pipelines.runtime.control import SLOT_DECODER, PeerLost
 from pipelines.runtime.job_events import JobEvent, SlotArrived, SlotGone, SlotSpoke, StageEnded
-from pipelines.runtime.slot import SlotAddress
+from pipelines.runtime.slot_address import SlotAddress
 from tests.simulation.slots import Slot, Surroundings, Turn
 from tests.simulation.wires import Wires
 

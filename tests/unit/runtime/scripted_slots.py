@@ -47,7 +47,7 @@ from pipelines.runtime.hosting import threaded_hosting
 from pipelines.runtime.job_events import JobEvent, SlotArrived, SlotGone, SlotSpoke, StageEnded
 from pipelines.runtime.job_master import JobMaster
 from pipelines.runtime.run_parts import RunParts
-from pipelines.runtime.slot import SlotAddress
+from pipelines.runtime.slot_address import SlotAddress
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.unit.runtime.fakes import ListSource
 from tests.unit.runtime.hosted import MemorySink, joining_pipeline

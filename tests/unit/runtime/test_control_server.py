@@ -19,7 +19,7 @@ from pipelines.runtime.control_link import MAX_FRAME_BYTES, ControlLink
 from pipelines.runtime.control_server import ControlServer
 from pipelines.runtime.job_events import JobEvent, SlotArrived, SlotGone, SlotSpoke, StrangerRefused
 from pipelines.runtime.networking import driver_networking
-from pipelines.runtime.slot import SlotAddress
+from pipelines.runtime.slot_address import SlotAddress
 from tests.certificates import Authority
 
 TIMEOUT_S = 10.0
