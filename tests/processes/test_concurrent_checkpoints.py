@@ -12,19 +12,20 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.status import JobStatus
 from tests.concurrent_checkpoints import CONCURRENT, most_under_way
-from tests.processes.host import hosted_run
+from tests.processes.host import hosted_run, hurry
 from tests.processes.numbers import assert_exact
 
 pytestmark = pytest.mark.slow
 
 STEP_S = 20.0
-LONGER = {"hours_per_s": "0.6"}  # 3 s
+LONGER = {"pause_ms": "150"}  # 5 s, of which no test waits for the end
 
 
 def test_checkpoints_overlap_and_a_killed_slot_changes_nothing(tmp_path: Path) -> None:
     with hosted_run(tmp_path, LONGER, settings=CONCURRENT) as run:
         run.wait_for(lambda _: len(run.completed()) >= 5, STEP_S)
         os.kill(run.pid_of(0), signal.SIGKILL)
+        hurry(tmp_path)
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED
@@ -36,6 +37,8 @@ def test_checkpoints_overlap_and_a_killed_slot_changes_nothing(tmp_path: Path) -
 def test_checkpoints_overlap_where_nobody_waits_for_barriers(tmp_path: Path) -> None:
     at_least_once = {**CONCURRENT, "execution.checkpointing.mode": "AT_LEAST_ONCE"}
     with hosted_run(tmp_path, LONGER, settings=at_least_once) as run:
+        run.wait_for(lambda _: most_under_way(run) == 3, STEP_S)
+        hurry(tmp_path)
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED
@@ -51,6 +54,7 @@ def test_a_killed_driver_leaves_no_id_to_be_used_again(tmp_path: Path) -> None:
         run.process.wait(10)
         run_id = run.directory.run_id
     with hosted_run(tmp_path, run_id=run_id) as successor:
+        hurry(tmp_path)
         successor.wait_until_over(STEP_S)
 
     ids = [e.event.checkpoint_id for e in successor.of(CheckpointTriggered)]  # type: ignore[attr-defined]

@@ -10,13 +10,13 @@ from pipelines.domain.events import SlotConnected
 from pipelines.domain.status import JobStatus
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.driven_run import StartedRun
-from tests.processes.host import hosted_run
+from tests.processes.host import hosted_run, hurry
 from tests.processes.numbers import assert_exact, assert_rows_exact
 
 pytestmark = pytest.mark.slow
 
 STEP_S = 20.0
-SLOWLY = {"hours_per_s": "0.4"}  # 5 s, which leaves time for checkpoints and kills
+SLOWLY = {"pause_ms": "150"}  # 5 s, of which no test waits for the end
 BACKENDS = pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
 
 
@@ -30,6 +30,7 @@ def test_kills_change_nothing_and_leave_no_file_behind(tmp_path: Path, backend: 
             os.kill(run.pid_of(slot), signal.SIGKILL)
             attempts = 2 * (slot + 2)
             run.wait_for(lambda _, n=attempts: len(run.of(SlotConnected)) >= n, STEP_S)  # type: ignore[misc]
+        hurry(tmp_path)
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED, ended.reason
@@ -58,6 +59,7 @@ def test_a_point_that_refers_to_older_files_is_restored_at_any_parallelism_by_ei
         parallelism=parallelism,
         restore_from=path,
     ) as second:
+        hurry(tmp_path)
         ended = second.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED, ended.reason

@@ -18,13 +18,13 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import JobStatus, KillMoment, RequestOutcome
-from tests.processes.host import hosted_run
-from tests.processes.numbers import TOTAL, assert_exact
+from tests.processes.host import hosted_run, hurry
+from tests.processes.numbers import assert_exact
 
 pytestmark = pytest.mark.slow
 
 STEP_S = 20.0
-LONGER = {"hours_per_s": "0.6", "total": str(TOTAL)}  # 3 s; most tests wait for none of it
+LONGER = {"pause_ms": "150"}  # 5 s, of which no test waits for the end
 SOONER = {"execution.checkpointing.interval": "50 ms"}
 
 
@@ -40,6 +40,7 @@ def test_a_killed_slot_changes_nothing(tmp_path: Path) -> None:
     with hosted_run(tmp_path, LONGER, settings=SOONER) as run:
         run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
         os.kill(run.pid_of(1), signal.SIGKILL)
+        hurry(tmp_path)
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED
@@ -82,6 +83,7 @@ def test_a_run_that_may_not_fall_back_ends_with_the_reason_when_its_newest_point
     alter(newest)
 
     with hosted_run(tmp_path, run_id=run.directory.run_id) as successor:
+        hurry(tmp_path)
         ended = successor.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FAILED
@@ -95,6 +97,7 @@ def test_a_driver_whose_lease_was_taken_over_stops_at_once_and_says_so(tmp_path:
         run.directory.lease_lock.unlink()
         with hosted_run(tmp_path, run_id=run.directory.run_id) as successor:
             exit_code = run.process.wait(STEP_S)
+            hurry(tmp_path)
             ended = successor.wait_until_over(STEP_S)
 
     assert exit_code == 3

@@ -11,14 +11,14 @@ from pipelines.domain.events import MetricsSampled, SlotConnected
 from pipelines.domain.status import JobStatus
 from tests.certificates import Authority
 from tests.driven_run import StartedRun
-from tests.processes.host import hosted_run
-from tests.processes.numbers import TOTAL, assert_exact
+from tests.processes.host import hosted_run, hurry
+from tests.processes.numbers import assert_exact
 
 pytestmark = pytest.mark.slow
 
 STEP_S = 20.0
 ESTABLISHED = "01"  # in /proc/net/tcp
-PACED = {"hours_per_s": "1", "total": str(TOTAL)}  # two seconds
+PACED = {"pause_ms": "150"}  # 5 s, of which no test waits for the end
 SOONER = {"execution.checkpointing.interval": "50 ms"}
 DRIVER, SLOTS = "127.0.0.2", "127.0.0.3"
 ENABLED = {"security.ssl.internal.enabled": "true"}
@@ -36,6 +36,7 @@ def test_a_killed_slot_changes_nothing_where_everything_is_encrypted(tmp_path: P
     with hosted_run(tmp_path, PACED, settings=settings) as run:
         run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
         os.kill(connected(run)[-1].pid, signal.SIGKILL)
+        hurry(tmp_path)
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED

@@ -24,13 +24,13 @@ from pipelines.domain.ids import CheckpointId, RequestId
 from pipelines.domain.status import JobStatus, RecoveryPhase, RequestOutcome
 from tests.driven_run import StartedRun
 from tests.object_server import CREDENTIALS, Fault, ObjectServer, never, on_path
-from tests.processes.host import hosted_run
+from tests.processes.host import hosted_run, hurry
 from tests.processes.numbers import TOTAL, assert_exact, committed
 
 pytestmark = pytest.mark.slow
 
 STEP_S = 20.0
-PACED = {"hours_per_s": "1", "total": str(TOTAL)}  # two seconds, at least
+PACED = {"pause_ms": "150"}  # 5 s, of which no test waits for the end
 SOONER = {"execution.checkpointing.interval": "50 ms"}
 MEMORY = {**SOONER, "execution.checkpointing.storage": "jobmanager"}
 DIR, SAVEPOINT_DIR = "execution.checkpointing.dir", "execution.checkpointing.savepoint-dir"
@@ -49,6 +49,7 @@ def test_a_killed_slot_changes_nothing_with_checkpoints_in_an_object_store(
     with in_objects(tmp_path, server) as (run, root):
         run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
         os.kill(run.pid_of(1), signal.SIGKILL)
+        hurry(tmp_path)
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED
@@ -70,6 +71,7 @@ def test_checkpoints_fail_by_name_while_the_object_store_does_and_the_run_goes_o
         server.plan(on_path(".arrow", Fault.DENIED))
         run.wait_for(lambda _: len(run.of(CheckpointFailed)) >= 2, STEP_S)
         server.plan(never)
+        hurry(tmp_path)
         ended = run.wait_until_over(STEP_S)
 
     failed = [e.event for e in run.of(CheckpointFailed)]
@@ -96,6 +98,7 @@ def test_a_new_driver_finds_the_points_of_the_dead_one_in_the_object_store(
         said = early.directory.driver_log.read_text().strip().splitlines()[-1]
         assert not early.of(RunEnded)
     with hosted_run(tmp_path, run_id=run_id, environment=variables) as late:
+        hurry(tmp_path)
         ended = late.wait_until_over(STEP_S)
 
     assert "cannot be listed" in said
@@ -114,6 +117,7 @@ def test_a_recovery_waits_for_an_object_store_that_does_not_answer(
         os.kill(run.pid_of(1), signal.SIGKILL)
         run.wait_for(lambda _: len(storage_failures(run)) >= 2, STEP_S)
         server.plan(never)
+        hurry(tmp_path)
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED
@@ -146,6 +150,7 @@ def test_a_savepoint_in_an_object_store_is_restored_by_another_run(
         asked={"first_checkpoint_id": CheckpointId(run.completed()[-1].checkpoint_id + 1)},
         environment=variables,
     ) as again:
+        hurry(tmp_path)
         ended = again.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED
@@ -156,6 +161,7 @@ def test_a_killed_slot_recovers_from_the_coordinator_s_memory(tmp_path: Path) ->
     with hosted_run(tmp_path, PACED, settings=MEMORY) as run:
         run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
         os.kill(run.pid_of(0), signal.SIGKILL)
+        hurry(tmp_path)
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED
@@ -172,6 +178,7 @@ def test_checkpoints_in_memory_are_lost_with_the_driver_which_is_said(tmp_path: 
         os.kill(run.process.pid, signal.SIGKILL)
         run.process.wait(STEP_S)
     with hosted_run(tmp_path, run_id=run.directory.run_id) as again:
+        hurry(tmp_path)
         ended = again.wait_until_over(STEP_S)
 
     [lost] = [envelope.event for envelope in again.of(RestorePointRefused)]

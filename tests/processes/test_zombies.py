@@ -12,13 +12,13 @@ from pipelines.domain.events import CheckpointCompleted, SlotConnected, SlotLost
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.status import JobStatus
 from tests.driven_run import StartedRun
-from tests.processes.host import hosted_run
-from tests.processes.numbers import TOTAL, assert_exact
+from tests.processes.host import hosted_run, hurry
+from tests.processes.numbers import assert_exact
 
 pytestmark = pytest.mark.slow
 
 STEP_S = 30.0
-PACED = {"hours_per_s": "0.8", "total": str(TOTAL)}  # 2.5 s
+PACED = {"pause_ms": "150"}  # 5 s, of which no test waits for the end
 SOON = {
     "execution.checkpointing.interval": "50 ms",
     "heartbeat.interval": "100 ms",
@@ -39,6 +39,7 @@ def test_a_slot_stopped_at_a_point_and_continued_after_its_replacement(
         os.kill(zombie.pid, signal.SIGCONT)
         run.wait_for(lambda _: bool(run.of(ZombieRefused)), STEP_S)
         assert_gone(zombie)
+        hurry(tmp_path)
         ended = run.wait_until_over(STEP_S)
 
     refused = [e.event for e in run.of(ZombieRefused)]
@@ -57,6 +58,7 @@ def test_slots_whose_driver_is_stopped_end_themselves(tmp_path: Path) -> None:
         for slot in slots:
             assert_gone(slot)
         os.kill(run.process.pid, signal.SIGCONT)
+        hurry(tmp_path)
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED
