@@ -14,7 +14,7 @@ from pipelines.domain.ids import RunId
 from pipelines.domain.run import RunDirectory
 from pipelines.domain.status import JobStatus
 from tests.driven_run import StartedRun
-from tests.processes.host import hosted_run
+from tests.processes.host import hosted_run, hurry
 from tests.processes.numbers import assert_exact
 
 pytestmark = pytest.mark.slow
@@ -25,6 +25,7 @@ PACED = {"hours_per_s": "1", "total": str(TOTAL)}
 SOON = {"execution.checkpointing.interval": "50 ms"}
 RUN = RunId("run-1")
 DISK_BYTES = 1 << 20
+NO_ROOM = "No space left on device"
 
 
 @pytest.mark.parametrize("tolerable", [0, 1_000_000])
@@ -44,7 +45,7 @@ def test_a_full_disk_fails_checkpoints_by_name_until_there_is_room_again(
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED
-    assert all("No space left on device" in event.message for event in declined(run))
+    assert all(NO_ROOM in event.message for event in declined(run))
     assert bool(run.of(FailureOccurred)) == (tolerable == 0)
     assert partial == []
     assert_exact(tmp_path / "output", TOTAL)
@@ -89,10 +90,30 @@ def test_a_slow_upload_expires_its_checkpoint_and_comes_too_late_to_count(tmp_pa
     assert_exact(tmp_path / "output", TOTAL)
 
 
+def test_a_full_disk_under_the_output_is_named_and_costs_nothing_but_time(
+    tmp_path: Path,
+) -> None:
+    settings = {**SOON, "restart-strategy.exponential-delay.max-backoff": "200 ms"}
+    slowly = {"pause_ms": "100", "total": str(TOTAL)}
+    with (
+        small_disk(tmp_path, tmp_path / "output") as disk,
+        hosted_run(tmp_path, slowly, settings=settings, run_id=RUN) as run,
+    ):
+        run.wait_for(lambda _: len(run.completed()) >= 4, STEP_S)
+        fill(disk)
+        run.wait_for(lambda _: any(NO_ROOM in cause for cause in what_failed(run)), STEP_S)
+        (disk / "filler").unlink()
+        hurry(tmp_path)
+        ended = run.wait_until_over(STEP_S)
+        assert_exact(disk, TOTAL)
+
+    assert ended.status is JobStatus.FINISHED, ended.reason
+
+
 @contextmanager
-def small_disk(root: Path) -> Iterator[Path]:
-    """The checkpoints' directory of the run, on a disk of its own."""
-    disk = RunDirectory.of(root, "numbers", RUN).path / "checkpoints"
+def small_disk(root: Path, disk: Path | None = None) -> Iterator[Path]:
+    """The checkpoints' directory of the run, or another one, on a disk of its own."""
+    disk = disk or RunDirectory.of(root, "numbers", RUN).path / "checkpoints"
     disk.mkdir(parents=True)
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(disk)],
@@ -117,6 +138,12 @@ def fill(disk: Path) -> None:
 
 def remount(disk: Path, mode: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{mode}", str(disk)], check=True)
+
+
+def what_failed(run: StartedRun) -> list[str]:
+    """Of checkpoints and of attempts."""
+    failures = [e.event.cause for e in run.of(FailureOccurred)]  # type: ignore[attr-defined]
+    return [event.message for event in declined(run)] + failures
 
 
 def declined(run: StartedRun) -> list[CheckpointFailed]:
