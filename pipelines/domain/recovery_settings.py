@@ -139,7 +139,8 @@ RECOVERY_DEFINITIONS = (
         duration_of_at_least(100),
         "A slot that is silent for this long is taken for dead, and a slot whose driver is silent"
         " for this long ends itself. Flink waits 50 s. A killed process is noticed at once by its"
-        " closed connection; this is for one that hangs, or that a network cut off.",
+        " closed connection; this is for one that hangs, or that a network cut off. A connection"
+        " between slots is given up after the same time without an answer, a second at least.",
     ),
     Definition(
         "execution.checkpointing.verification-interval",

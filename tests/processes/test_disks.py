@@ -110,6 +110,25 @@ def test_a_full_disk_under_the_output_is_named_and_costs_nothing_but_time(
     assert ended.status is JobStatus.FINISHED, ended.reason
 
 
+def test_a_driver_whose_journal_has_no_room_is_replaced_once_there_is(tmp_path: Path) -> None:
+    """Its end is not in the journal, so the run is not over for whoever supervises drivers."""
+    slowly = {"pause_ms": "100", "total": str(TOTAL)}
+    place = RunDirectory.of(tmp_path, "numbers", RUN).path
+    with small_disk(tmp_path, place) as disk:
+        with hosted_run(tmp_path, slowly, settings=SOON, run_id=RUN) as run:
+            run.wait_for(lambda _: len(run.completed()) >= 4, STEP_S)
+            fill(disk)
+            run.process.wait(STEP_S)
+        assert run.process.poll() not in (0, None)
+        (disk / "filler").unlink()
+        with hosted_run(tmp_path, run_id=RUN) as successor:
+            hurry(tmp_path)
+            ended = successor.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FINISHED, ended.reason
+    assert_exact(tmp_path / "output", TOTAL)
+
+
 @contextmanager
 def small_disk(root: Path, disk: Path | None = None) -> Iterator[Path]:
     """The checkpoints' directory of the run, or another one, on a disk of its own."""
