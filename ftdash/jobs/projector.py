@@ -24,7 +24,7 @@ from ftdash.jobs.run_fold import RunFold
 from ftdash.metrics import projector as metrics_projector
 from ftdash.metrics.models import Heartbeat, HeartbeatName
 from ftdash.metrics.projector import SampleFold
-from pipelines.bus.journal import UndecodableEvent, read_journal
+from pipelines.bus.journal import JournalCutShort, UndecodableEvent, read_journal
 from pipelines.domain.errors import InvariantViolated, check
 from pipelines.domain.events import Envelope
 
@@ -71,6 +71,10 @@ def project(run: Run) -> int:
             return 0
         with transaction.atomic():
             fold(run, envelopes, offset, expected_offset=run.journal_offset)
+    except JournalCutShort as error:
+        log.warning("The rows of %s are made anew: %s", run.run_id, error)
+        rebuild(run)
+        return 0
     except ProjectionRaced:
         log.warning("Another projector is at work on %s.", run.run_id)
         return 0

@@ -2,7 +2,9 @@
 
 What is in the journal happened; everything else that shows events is made from it. A line is one
 `write()`, so that a crash tears at most the last one, and a torn line is cut off by the next
-writer. A line survives the death of the driver; it is not synced against the loss of the machine.
+writer. A line survives the death of the driver. What somebody was told by it (`DECISIVE`) survives
+the loss of the machine, too, with everything before it; of the rest the last seconds may be gone,
+and a reader that had seen them is told (`JournalCutShort`) and starts over.
 """
 
 import os
@@ -16,7 +18,17 @@ import msgspec
 
 from pipelines.domain.clock import Clock
 from pipelines.domain.errors import Retryable, check
-from pipelines.domain.events import EngineEvent, Envelope, Event
+from pipelines.domain.events import (
+    EngineEvent,
+    Envelope,
+    Event,
+    JobStatusChanged,
+    RequestEnded,
+    RunEnded,
+    RunStarted,
+    RunStopping,
+    SettingsChanged,
+)
 from pipelines.domain.ids import Attempt, RunId
 from pipelines.domain.run import RunDirectory
 
@@ -24,6 +36,9 @@ E = TypeVar("E", bound=EngineEvent)
 Announce = Callable[[RunId, int], None]
 
 READ_BYTES_MAX = 8 << 20
+DECISIVE = (RunStarted, JobStatusChanged, SettingsChanged, RequestEnded, RunStopping, RunEnded)
+"""Synced before anybody hears of them: what a person asked for, and how the run stands."""
+
 _TAIL_BYTES = 64 << 10
 
 _encoder = msgspec.json.Encoder()
@@ -32,6 +47,10 @@ _decoder = msgspec.json.Decoder(Envelope)
 
 class UndecodableEvent(Exception):
     """A complete line of a journal that this program cannot read. Names file and line."""
+
+
+class JournalCutShort(Exception):
+    """Lines that were read are gone: the machine was lost before they were on its disk."""
 
 
 class JournalWriter:
@@ -83,7 +102,7 @@ class JournalWriter:
                 attempt=attempt,
                 event=event,  # type: ignore[arg-type]  # checked above
             )
-            self._write(_encoder.encode(envelope) + b"\n")
+            self._write(_encoder.encode(envelope) + b"\n", is_decisive=isinstance(event, DECISIVE))
             self._sequence += 1
         self._announce(self._run_id, envelope.sequence)
         return envelope
@@ -116,10 +135,12 @@ class JournalWriter:
     ) -> None:
         self.close()
 
-    def _write(self, line: bytes) -> None:
+    def _write(self, line: bytes, *, is_decisive: bool) -> None:
         problem = "the disk took only a part"
         try:
             written = os.write(self._file, line)
+            if is_decisive and written == len(line):
+                os.fdatasync(self._file)
         except OSError as error:
             written, problem = 0, str(error)
         if written != len(line):
@@ -134,11 +155,14 @@ def read_journal(
     """Events of complete lines from `byte_offset` on, and the offset to go on from.
 
     Raises UndecodableEvent when the first unread line cannot be read; events before such a
-    line are returned first.
+    line are returned first. Raises JournalCutShort when no line ends at `byte_offset` any more.
     """
     try:
         with path.open("rb") as file:
-            file.seek(byte_offset)
+            if byte_offset:
+                file.seek(byte_offset - 1)
+                if file.read(1) != b"\n":
+                    raise JournalCutShort(f"{path} has no line that ends at {byte_offset}.")
             block = file.read(bytes_max)
             if len(block) == bytes_max and b"\n" not in block:
                 block += file.readline()

@@ -15,11 +15,12 @@ from ftdash.jobs.models import Failure, Recovery, RequestKind, RequestPhase, Run
 from ftdash.jobs.projector import Projector, project, rebuild
 from ftdash.metrics.models import Heartbeat, Sample
 from ftdash.times import moment
-from pipelines.bus.journal import read_journal
+from pipelines.bus.journal import JournalWriter, read_journal
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import (
     CheckpointDiscarded,
     CheckpointFailed,
+    FailureOccurred,
     OutputSuperseded,
     RequestAccepted,
     RequestEnded,
@@ -29,6 +30,7 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, Uid
 from pipelines.domain.status import CheckpointKind, JobStatus, RecoveryPhase, RequestOutcome
+from pipelines.runtime.clocks import SystemClock
 from tests.web.journals import SUBTASKS, Story, new_request, new_run, phase, run_started
 
 pytestmark = pytest.mark.django_db
@@ -198,6 +200,31 @@ def test_a_gap_in_the_journal_stops_the_projection() -> None:
     run.refresh_from_db()
     assert "a journal has no gaps" in run.projection_error
     assert run.last_sequence == 0
+
+
+@pytest.mark.parametrize("lines_after", [0, 1, 40])
+def test_what_a_lost_machine_took_from_the_journal_goes_from_the_rows_too(
+    lines_after: int,
+) -> None:
+    run = new_run()
+    Story(run).started().completed().completed()
+    Projector().run_once()
+    journal = run_directory(run).journal_file
+    lines = journal.read_bytes().splitlines(keepends=True)
+    kept = len(lines) // 2
+
+    journal.write_bytes(b"".join(lines[:kept]) + b'{"sequence": ')  # the last one is torn
+    with JournalWriter(run_directory(run), run.run_id, SystemClock(), lambda *_: None) as writer:
+        for number in range(lines_after):
+            writer.append(FailureOccurred(cause=f"after it, {number}"), Attempt(1))
+    for _ in range(2):
+        Projector().run_once()
+
+    run.refresh_from_db()
+    assert run.projection_error == ""
+    assert run.last_sequence == kept + lines_after
+    assert run.journal_offset == journal.stat().st_size
+    assert Failure.objects.filter(run=run, cause__startswith="after").count() == lines_after
 
 
 def test_a_recovery_is_one_row_with_all_its_phases() -> None:

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.bus.journal import JournalWriter, UndecodableEvent, last_event, read_journal
+from pipelines.bus.journal import (
+    JournalCutShort,
+    JournalWriter,
+    UndecodableEvent,
+    last_event,
+    read_journal,
+)
 from pipelines.domain.errors import Retryable
 from pipelines.domain.events import (
     CheckpointTriggered,
@@ -50,6 +56,52 @@ def test_a_torn_last_line_is_cut_off_and_its_number_is_used_again(directory: Run
 
     envelopes, _ = read_journal(directory.journal_file, 0)
     assert [(each.sequence, each.event) for each in envelopes] == [(1, lost(1)), (2, lost(3))]
+
+
+def test_what_somebody_was_told_is_on_the_disk_first_and_nothing_else_waits_for_it(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", lambda file: synced.append(os.fstat(file).st_size))
+    heard: list[tuple[int, int]] = []
+
+    with JournalWriter(
+        directory, RunId("r1"), FixedClock(), lambda _, number: heard.append((number, len(synced)))
+    ) as journal:
+        journal.append(lost(1), FIRST)
+        journal.append(JobStatusChanged(status=JobStatus.RUNNING, reason=""), FIRST)
+        size = directory.journal_file.stat().st_size
+
+    assert heard == [(1, 0), (2, 1)]
+    assert synced == [size], "with everything before it"
+
+
+def test_a_decisive_line_that_cannot_be_made_durable_is_not_there(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(file: int) -> None:
+        raise OSError("input/output error")
+
+    with writer(directory) as journal:
+        journal.append(lost(1), FIRST)
+        monkeypatch.setattr(os, "fdatasync", fail)
+        with pytest.raises(Retryable, match="input/output error"):
+            journal.append(JobStatusChanged(status=JobStatus.RUNNING, reason=""), FIRST)
+
+    assert [each.event for each in read_journal(directory.journal_file, 0)[0]] == [lost(1)]
+
+
+def test_a_reader_is_told_that_lines_it_has_read_are_gone(directory: RunDirectory) -> None:
+    with writer(directory) as journal:
+        for slot in (1, 2):
+            journal.append(lost(slot), FIRST)
+    _, offset = read_journal(directory.journal_file, 0)
+    lines = directory.journal_file.read_bytes().splitlines(keepends=True)
+
+    directory.journal_file.write_bytes(lines[0])
+
+    with pytest.raises(JournalCutShort):
+        read_journal(directory.journal_file, offset)
 
 
 def test_a_reader_waits_for_the_rest_of_an_unfinished_line(directory: RunDirectory) -> None:
