@@ -24,7 +24,7 @@ from rocksdict import (
     SstFileWriter,
 )
 
-LEVEL_ZERO_FILES = 8
+LEVEL_ZERO_FILES = 16
 """Files that one increment after the other leaves before RocksDB merges them; each is small, and
 merging rewrites, and so uploads, the whole state."""
 
