@@ -13,6 +13,7 @@ from django.conf import settings
 from ftdash.embedded import java
 
 if TYPE_CHECKING:
+    from tests.brokers.kafka_broker import KafkaBroker
     from tests.brokers.redis_broker import RedisBroker
     from tests.object_server import ObjectServer
 
@@ -66,6 +67,14 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator["RedisBro
     from tests.brokers.redis_broker import redis_broker
 
     with redis_broker(tmp_path_factory.mktemp("redis")) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def kafka_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator["KafkaBroker"]:
+    from tests.brokers.kafka_broker import kafka_broker
+
+    with kafka_broker(tmp_path_factory.mktemp("kafka")) as broker:
         yield broker
 
 

@@ -6,7 +6,6 @@ truth. Reads nothing itself; see `redis_reader`.
 
 from collections.abc import Collection
 from dataclasses import KW_ONLY, dataclass, field
-from enum import StrEnum
 
 import pyarrow as pa
 
@@ -14,17 +13,11 @@ from pipelines.connectors.event_time import check_event_time
 from pipelines.connectors.redis_connection import RedisConnection
 from pipelines.connectors.redis_reader import StreamsReader
 from pipelines.connectors.split_progress import SplitProgress
+from pipelines.connectors.start_at import StartAt
 from pipelines.connectors.stream_extent import StreamExtent, oldest_of, range_gone
 from pipelines.domain.errors import Rejected, Retryable
 
 BATCH_ROWS = 10_000
-
-
-class StartAt(StrEnum):
-    """Where a run begins that restores nothing."""
-
-    OLDEST = "oldest"
-    NEWEST = "newest"
 
 
 @dataclass(frozen=True, slots=True)

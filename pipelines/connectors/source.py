@@ -23,11 +23,13 @@ Offsets = npt.NDArray[np.int64]
 class LoggedRecords:
     """Records of a log with gaps: `offsets` ascends and holds the one of each record.
 
-    A position is one behind the offset of the last record handed out.
+    A position is one behind the offset of the last record handed out; or `end`, where the source
+    knows that nothing lies between. A batch without rows may move a position so.
     """
 
     records: pa.RecordBatch
     offsets: Offsets
+    end: int | None = None
 
 
 Batch: TypeAlias = pa.RecordBatch | LoggedRecords

@@ -172,6 +172,9 @@ class SourceReader:
         """Empty when nothing is due, or the split is silent; then it may become idle."""
         now_ms = self._clock.monotonic_ms()
         if taken.records.num_rows == 0:
+            distance = split.on_passed(taken)
+            if distance:
+                self._positions = self._positions.advanced(distance, split.index)
             if split.is_idle(now_ms):
                 self._marks += self._merger.on_status(_input(split.index), is_idle=True)
             return taken

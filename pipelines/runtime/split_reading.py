@@ -28,11 +28,15 @@ class Taken:
 
     records: pa.RecordBatch
     offsets: Offsets | None = None
+    end: int | None = None  # nothing lies between the last record and this offset
 
-    def sliced(self, start: int, end: int | None) -> "Taken":
-        length = None if end is None else end - start
-        offsets = None if self.offsets is None else self.offsets[start:end]
-        return Taken(self.records.slice(start, length), offsets)
+    def divided(self, row: int) -> tuple["Taken", "Taken"]:
+        """Up to that row, and from there on."""
+        head, tail = (None, None) if self.offsets is None else np.split(self.offsets, [row])
+        return (
+            Taken(self.records.slice(0, row), head),
+            Taken(self.records.slice(row), tail, self.end),
+        )
 
     def end_from(self, next_offset: int) -> int:
         """The offset behind the last record, if the first one is not before `next_offset`."""
@@ -42,7 +46,8 @@ class Taken:
         is_ascending = bool((np.diff(self.offsets) > 0).all())
         begins_there = not len(self.offsets) or int(self.offsets[0]) >= next_offset
         check(is_ascending and begins_there, "offsets ascend", next_offset=next_offset)
-        return int(self.offsets[-1]) + 1 if len(self.offsets) else next_offset
+        behind = int(self.offsets[-1]) + 1 if len(self.offsets) else next_offset
+        return max(behind, self.end or 0)
 
 
 def taken_of(batch: Batch) -> Taken:
@@ -50,7 +55,7 @@ def taken_of(batch: Batch) -> Taken:
         return Taken(batch)
     rows = batch.records.num_rows
     check(rows == len(batch.offsets), "every record has an offset", rows=rows)
-    return Taken(batch.records, batch.offsets)
+    return Taken(batch.records, batch.offsets, batch.end)
 
 
 @dataclass(slots=True)
@@ -85,17 +90,23 @@ class OpenSplit:
             return taken
         times = np.maximum.accumulate(times_of(taken.records, self.time_column))
         due = int(np.searchsorted(times, reached_ms, side="right"))
-        if due < taken.records.num_rows:
-            self.held = taken.sliced(due, None)
-        return taken.sliced(0, due)
+        if due == taken.records.num_rows:
+            return taken
+        head, self.held = taken.divided(due)
+        return head
 
     def on_handed_out(self, taken: Taken) -> int:
         """The position moves behind the last record; how far, gaps included."""
-        before = self.next_offset
-        self.next_offset = taken.end_from(before)
         self.silent_since_ms = None
+        distance = self.on_passed(taken)
         if self.time_column is not None:
             self.generator.on_batch(taken.records, times_of(taken.records, self.time_column))
+        return distance
+
+    def on_passed(self, taken: Taken) -> int:
+        """Also without rows: how far the position moves."""
+        before = self.next_offset
+        self.next_offset = taken.end_from(before)
         return self.next_offset - before
 
     def is_idle(self, now_ms: float) -> bool:

@@ -15,9 +15,13 @@ from pipelines.connectors.growing_directory import (
     json_lines_directory,
     parquet_directory,
 )
+from pipelines.connectors.kafka_connection import KafkaAddress
+from pipelines.connectors.kafka_reader import JsonValues
+from pipelines.connectors.kafka_topics import KafkaTopics
 from pipelines.connectors.redis_streams import RedisStreams
 from pipelines.connectors.source import Batch, GrowingSource, LoggedRecords
 from pipelines.connectors.split_progress import SplitProgress
+from tests.brokers.kafka_broker import KafkaBroker
 from tests.brokers.redis_broker import RedisBroker
 from tests.unit.runtime.growing_log import GrowingLog
 
@@ -114,6 +118,33 @@ class RedisPlace:
     def lose(self, name: str, count: int) -> None:
         client, stream = self.broker.client(), f"{self.prefix}-{name}"
         client.xtrim(stream, maxlen=client.xlen(stream) - count, approximate=False)
+
+
+@dataclass(slots=True)
+class KafkaPlace:
+    """A name is a topic of one partition; between two records lies a transaction's marker."""
+
+    broker: KafkaBroker
+    prefix: str
+    is_log: bool = True
+    topics: list[str] = field(default_factory=list)
+
+    def source(self, *, is_bounded: bool = False) -> GrowingSource:
+        address = KafkaAddress(self.broker.bootstrap_servers)
+        return KafkaTopics(
+            address, tuple(self.topics), format=JsonValues(SCHEMA), is_bounded=is_bounded
+        )
+
+    def write(self, name: str, keys: list[int]) -> None:
+        topic = f"{self.prefix}-{name}"
+        if topic not in self.topics:
+            self.topics.append(topic)
+            self.broker.create_topic(topic)
+        self.broker.produce(topic, [json.dumps({"key": key}).encode() for key in keys])
+
+    def lose(self, name: str, count: int) -> None:
+        """Each record has a marker behind it; the last one's stays."""
+        self.broker.delete_before(f"{self.prefix}-{name}", 2 * count - 1)
 
 
 def rows_of(batches: Iterator[Batch], wanted: int) -> list[tuple[int, int | None]]:

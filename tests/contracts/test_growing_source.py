@@ -3,6 +3,7 @@
 Files, streams and topics; brokers are real.
 """
 
+import re
 from contextlib import closing
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from pipelines.domain.errors import Rejected
 from tests.contracts.growing_places import (
     SCHEMA,
     DirectoryPlace,
+    KafkaPlace,
     MemoryPlace,
     Place,
     RedisPlace,
@@ -22,7 +24,7 @@ from tests.contracts.growing_places import (
     rows_of,
 )
 
-PLACES = ["memory", "parquet", "csv", "jsonl", "redis"]
+PLACES = ["memory", "parquet", "csv", "jsonl", "redis", "kafka"]
 KEYS = list(range(10, 17))
 
 
@@ -30,6 +32,9 @@ KEYS = list(range(10, 17))
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     if request.param == "memory":
         return MemoryPlace()
+    if request.param == "kafka":
+        test = re.sub(r"\W+", "-", request.node.name)
+        return KafkaPlace(request.getfixturevalue("kafka_server"), test)
     if request.param == "redis":
         return RedisPlace(request.getfixturevalue("redis_server"), request.node.name)
     return DirectoryPlace(tmp_path, f".{request.param}")

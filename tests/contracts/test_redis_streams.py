@@ -8,8 +8,9 @@ import pyarrow as pa
 import pytest
 
 from pipelines.connectors.reachability import check_still_there
-from pipelines.connectors.redis_streams import RedisStreams, StartAt
+from pipelines.connectors.redis_streams import RedisStreams
 from pipelines.connectors.split_progress import SplitProgress
+from pipelines.connectors.start_at import StartAt
 from pipelines.domain.errors import Rejected, Retryable
 from tests.brokers.redis_broker import RedisBroker, redis_broker
 from tests.contracts.growing_places import SCHEMA, behind, rows_of

@@ -26,6 +26,20 @@ def test_the_records_held_for_their_time_keep_their_offsets() -> None:
     assert split.next_offset == 91
 
 
+def test_a_position_passes_what_nobody_gets_behind_the_records_and_without_any() -> None:
+    nothing = np.array([], np.int64)
+    split = opened()
+
+    assert split.on_passed(taken_of(LoggedRecords(batch_of([]), nothing, end=4))) == 4
+    assert split.on_passed(taken_of(LoggedRecords(batch_of([]), nothing, end=2))) == 0
+    records = LoggedRecords(batch_of([(0, 10), (1, 20)]), np.array([4, 6]), end=9)
+    head = split.due_part(taken_of(records), reached_ms=10)
+    assert (split.on_handed_out(head), split.next_offset) == (1, 5)
+    held = split.take()
+    assert held is not None
+    assert (split.on_handed_out(held), split.next_offset) == (4, 9)
+
+
 @pytest.mark.parametrize("offsets", [[5, 5], [6, 5], [-1, 3]])
 def test_offsets_that_do_not_ascend_from_the_position_are_refused(offsets: list[int]) -> None:
     logged = LoggedRecords(batch_of([(0, 0), (1, 1)]), np.array(offsets))

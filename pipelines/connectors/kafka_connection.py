@@ -1,0 +1,125 @@
+"""How Kafka is asked: what it holds, and what its errors mean. No secret is in any text.
+
+Turns what the client raises into `Retryable` (nobody answers) and `Rejected` (it refuses). Reads no
+records.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition, admin
+
+from pipelines.domain.errors import Rejected, Retryable
+
+TURN_S = 0.5
+ANSWER_TURNS = 20
+ANSWER_TIMEOUT_S = TURN_S * ANSWER_TURNS
+QUIET = 0
+"""What librdkafka would print goes nowhere: every error reaches us as an error."""
+
+_untyped: Any = admin
+EARLIEST, LATEST = _untyped.OffsetSpec.earliest(), _untyped.OffsetSpec.latest()
+
+REFUSALS = {
+    KafkaError._AUTHENTICATION: "refuses the user and password",
+    KafkaError.SASL_AUTHENTICATION_FAILED: "refuses the user and password",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "does not let this user read the topic",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "does not let this user in",
+    KafkaError._SSL: "cannot be spoken to with TLS as it is set",
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "knows no such topic or partition",
+    KafkaError._UNKNOWN_TOPIC: "knows no such topic",
+    KafkaError._UNKNOWN_PARTITION: "knows no such partition",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaAddress:
+    """`security` holds librdkafka's `security.protocol`, `sasl.*` and `ssl.*`; it is a secret."""
+
+    bootstrap_servers: str
+    security: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def settings(self, on_error: Callable[[KafkaError], None]) -> dict[str, Any]:
+        return {
+            "bootstrap.servers": self.bootstrap_servers,
+            "log_level": QUIET,
+            "error_cb": on_error,
+            **self.security,
+        }
+
+    def translated(self, error: KafkaError) -> Rejected | Retryable:
+        refusal = REFUSALS.get(error.code())
+        if refusal is not None:
+            return Rejected(f"The Kafka broker {self.bootstrap_servers} {refusal}.")
+        return Retryable(f"Kafka at {self.bootstrap_servers} does not answer ({error.name()})")
+
+
+class KafkaAdmin:
+    """Asks about topics. Used for a few questions, then forgotten."""
+
+    def __init__(self, address: KafkaAddress) -> None:
+        self._address = address
+        self._refusal: KafkaError | None = None
+        try:
+            self._client = admin.AdminClient(address.settings(self._on_error))
+        except (KafkaException, ValueError, TypeError):
+            # The text of the error may repeat a setting, and so a password.
+            raise Rejected(
+                f"The settings for Kafka at {address.bootstrap_servers} make no sense to it; check"
+                " the names and values of its security settings."
+            ) from None
+
+    def partitions(self, topic: str) -> int:
+        """How many there are. Raises Rejected when there is no such topic."""
+        found = self._topic(topic)
+        if found.error is not None and found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise Rejected(f"There is no topic {topic} at Kafka {self._address.bootstrap_servers}.")
+        if found.error is not None:
+            raise self._address.translated(found.error)
+        return len(found.partitions)
+
+    def _topic(self, topic: str) -> Any:
+        """In short turns: a login that is refused is told by the way, and not as an answer."""
+        for turn in range(ANSWER_TURNS):
+            try:
+                return self._client.list_topics(topic, timeout=TURN_S).topics[topic]
+            except KafkaException as error:
+                refusal = self._translated(error)
+                if isinstance(refusal, Rejected) or turn == ANSWER_TURNS - 1:
+                    raise refusal from error
+        return None
+
+    def oldest(self, partitions: Sequence[TopicPartition]) -> list[int]:
+        return self._offsets(partitions, EARLIEST)
+
+    def newest(self, partitions: Sequence[TopicPartition], *, committed_only: bool) -> list[int]:
+        """One behind the last record that a reader would see now."""
+        return self._offsets(partitions, LATEST, committed_only=committed_only)
+
+    def _offsets(
+        self,
+        partitions: Sequence[TopicPartition],
+        wanted: Any,
+        *,
+        committed_only: bool = False,
+    ) -> list[int]:
+        level = IsolationLevel.READ_COMMITTED if committed_only else IsolationLevel.READ_UNCOMMITTED
+        asked = self._client.list_offsets(
+            dict.fromkeys(partitions, wanted),
+            isolation_level=level,
+            request_timeout=ANSWER_TIMEOUT_S,
+        )
+        try:
+            return [int(asked[partition].result().offset) for partition in partitions]
+        except KafkaException as error:
+            raise self._translated(error) from error
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.code() in REFUSALS:
+            self._refusal = error
+
+    def _translated(self, error: KafkaException) -> Rejected | Retryable:
+        """Why a refused client gets no answer is told beside the question."""
+        self._client.poll(0)
+        return self._address.translated(self._refusal or error.args[0])

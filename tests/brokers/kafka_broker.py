@@ -1,0 +1,178 @@
+"""A real Apache Kafka on loopback, in KRaft mode, from Maven Central.
+
+Its class path is found out once by Maven and kept under the user's cache directory. Skips with the
+reason where Maven or Java 17 lacks, or Maven Central cannot be reached.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from ftdash.embedded.ports import LOOPBACK, free_port
+from tests.brokers.processes import ServerProcess
+
+VERSION = "4.1.1"
+OLDEST_JAVA = 17
+MAVEN = ("mvn", "-q", "-B", "-ntp", "-DincludeScope=runtime")
+MAVEN_S = 300.0
+START_S = 90.0
+ANSWER_S = 20.0
+CLUSTER_ID = "ZnRkYXNoLXRlc3RicmtyMQ"
+"""Any 16 bytes; a random one may begin with a dash, which the tool takes for an option."""
+
+POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>ftdash</groupId><artifactId>test-broker</artifactId><version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId>
+      <version>{VERSION}</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaBroker:
+    """`secured` speaks SASL/PLAIN and knows one user."""
+
+    bootstrap_servers: str
+    secured: str
+    server: ServerProcess
+
+    def admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+
+    def create_topic(self, topic: str, partitions: int = 1) -> None:
+        admin = self.admin()  # held, or what it was asked is forgotten with it
+        (created,) = admin.create_topics([NewTopic(topic, partitions, 1)]).values()
+        created.result(ANSWER_S)
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        admin = self.admin()
+        (added,) = admin.create_partitions([NewPartitions(topic, total)]).values()
+        added.result(ANSWER_S)
+
+    def produce(self, topic: str, values: list[bytes | None], *, partition: int = 0) -> None:
+        """Each in a transaction of its own, so that the log has gaps."""
+        producer = self.producer(**{"transactional.id": f"writer-of-{topic}", "linger.ms": 0})
+        producer.init_transactions(ANSWER_S)
+        for value in values:
+            producer.begin_transaction()
+            producer.produce(topic, value, partition=partition)
+            producer.commit_transaction(ANSWER_S)
+
+    def producer(self, **settings: object) -> Producer:
+        return Producer({"bootstrap.servers": self.bootstrap_servers, "log_level": 0, **settings})
+
+    def delete_before(self, topic: str, offset: int, *, partition: int = 0) -> None:
+        """As retention does."""
+        admin = self.admin()
+        deleted = admin.delete_records([TopicPartition(topic, partition, offset)])
+        for each in deleted.values():
+            each.result(ANSWER_S)
+
+
+USER, PASSWORD = "reader", "open-sesame"
+
+
+@contextmanager
+def kafka_broker(directory: Path) -> Iterator[KafkaBroker]:
+    """Skips the test where a broker cannot be had."""
+    java, class_path = _java(), _class_path()
+    plain, secured, controller = free_port(), free_port(), free_port()
+    properties = directory / "server.properties"
+    properties.write_text(_properties(directory / "log", plain, secured, controller))
+    tool = [java, "-cp", class_path, "kafka.tools.StorageTool", "format"]
+    subprocess.run([*tool, "-t", CLUSTER_ID, "-c", properties], check=True, capture_output=True)
+    address = f"{LOOPBACK}:{plain}"
+    server = ServerProcess(
+        [java, "-Xmx384m", "-XX:+UseSerialGC", "-cp", class_path, "kafka.Kafka", str(properties)],
+        directory / "kafka.log",
+        lambda: _answers(address),
+        within_s=START_S,
+    )
+    server.start()
+    try:
+        yield KafkaBroker(address, f"{LOOPBACK}:{secured}", server)
+    finally:
+        server.kill()
+
+
+def _properties(log: Path, plain: int, secured: int, controller: int) -> str:
+    login = (
+        "org.apache.kafka.common.security.plain.PlainLoginModule required"
+        f' username="{USER}" password="{PASSWORD}" user_{USER}="{PASSWORD}";'
+    )
+    return f"""process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@{LOOPBACK}:{controller}
+listeners=PLAINTEXT://{LOOPBACK}:{plain},SECURED://{LOOPBACK}:{secured},CONTROLLER://{LOOPBACK}:{controller}
+advertised.listeners=PLAINTEXT://{LOOPBACK}:{plain},SECURED://{LOOPBACK}:{secured}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SECURED:SASL_PLAINTEXT
+sasl.enabled.mechanisms=PLAIN
+listener.name.secured.plain.sasl.jaas.config={login}
+log.dirs={log}
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+transaction.abort.timed.out.transaction.cleanup.interval.ms=500
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+"""
+
+
+def _answers(address: str) -> bool:
+    try:
+        client = AdminClient({"bootstrap.servers": address, "log_level": 0})
+        return bool(client.list_topics(timeout=0.5).brokers)
+    except KafkaException:
+        return False
+
+
+def _java() -> str:
+    java = shutil.which("java")
+    if java is None:
+        pytest.skip("Kafka needs Java 17; there is no java on PATH")
+    told = subprocess.run([java, "-version"], capture_output=True, text=True).stderr
+    version = re.search(r'version "(\d+)', told)
+    if version is None or int(version[1]) < OLDEST_JAVA:
+        pytest.skip(f"Kafka needs Java 17; this one says {told.splitlines()[:1]}")
+    return java
+
+
+def _class_path() -> str:
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "ftdash"
+    found = cache / f"kafka-{VERSION}" / "class-path"
+    if found.exists() and all(Path(jar).exists() for jar in found.read_text().split(":")):
+        return found.read_text()
+    if shutil.which("mvn") is None:
+        pytest.skip("Kafka is fetched with Maven; there is no mvn on PATH")
+    found.parent.mkdir(parents=True, exist_ok=True)
+    (found.parent / "pom.xml").write_text(POM)
+    fetched = subprocess.run(
+        [*MAVEN, "dependency:build-classpath", f"-Dmdep.outputFile={found}"],
+        cwd=found.parent,
+        capture_output=True,
+        text=True,
+        timeout=MAVEN_S,
+    )
+    if fetched.returncode:
+        pytest.skip(f"Maven could not fetch Kafka {VERSION}: {fetched.stdout[-500:]}")
+    return found.read_text()

@@ -1,0 +1,179 @@
+"""Kafka beyond the contract: transactions, retention, new partitions, and who refuses whom."""
+
+import time
+from contextlib import closing
+
+import pytest
+
+from pipelines.connectors.kafka_connection import KafkaAddress
+from pipelines.connectors.kafka_reader import RAW, JsonValues, RawValues
+from pipelines.connectors.kafka_topics import KafkaTopics
+from pipelines.connectors.reachability import check_still_there
+from pipelines.connectors.split_progress import NamedPositions, SplitProgress
+from pipelines.connectors.start_at import StartAt
+from pipelines.domain.errors import Rejected
+from pipelines.runtime.clocks import SystemClock
+from pipelines.runtime.source_reader import SourceReader
+from tests.brokers.kafka_broker import ANSWER_S, PASSWORD, USER, KafkaBroker
+from tests.contracts.growing_places import SCHEMA, rows_of
+
+pytestmark = pytest.mark.slow
+
+
+def test_open_and_rolled_back_transactions_are_not_read(kafka_server: KafkaBroker) -> None:
+    kafka_server.create_topic("transactions")
+    producer = kafka_server.producer(**{"transactional.id": "t", "linger.ms": 0})
+    producer.init_transactions(ANSWER_S)
+    for key, commits in [(1, True), (2, False), (3, True)]:
+        producer.begin_transaction()
+        producer.produce("transactions", f'{{"key": {key}}}'.encode())
+        producer.flush(ANSWER_S)
+        (producer.commit_transaction if commits else producer.abort_transaction)(ANSWER_S)
+    producer.begin_transaction()
+    producer.produce("transactions", b'{"key": 4}')
+    producer.flush(ANSWER_S)
+
+    source = source_of(kafka_server, "transactions", is_bounded=True)
+    (split,) = source.find(set(), is_start=True)
+    keys = [key for key, _ in read(source, split, 100)]
+    producer.abort_transaction(ANSWER_S)
+
+    assert keys == [1, 3]
+
+
+def test_a_position_passes_the_markers_behind_the_last_record(kafka_server: KafkaBroker) -> None:
+    kafka_server.create_topic("caught-up")
+    kafka_server.produce("caught-up", [b'{"key": 1}', b'{"key": 2}'])
+    source = source_of(kafka_server, "caught-up")
+    reader = SourceReader(source, (), 0, 1, SystemClock(), None)
+
+    position = position_once(reader, offset=4)
+    kafka_server.delete_before("caught-up", 4)
+    reader.close()
+
+    check_still_there(source, position)
+
+
+def test_what_retention_took_while_it_was_read_ends_the_attempt_with_the_range(
+    kafka_server: KafkaBroker,
+) -> None:
+    kafka_server.create_topic("retained")
+    kafka_server.produce("retained", [b'{"key": 1}'] * 4)
+    source = source_of(kafka_server, "retained")
+    kafka_server.delete_before("retained", 5)
+
+    with pytest.raises(
+        Rejected, match=r"Partition 0 of topic retained: offsets 2 to 4 are gone \(retention\)"
+    ):
+        read(source, SplitProgress("retained-0", 2, 1), 1)
+
+
+def test_a_partition_that_is_added_is_found_and_read_from_its_beginning(
+    kafka_server: KafkaBroker,
+) -> None:
+    kafka_server.create_topic("growing")
+    source = source_of(kafka_server, "growing", start_at=StartAt.NEWEST)
+    (first,) = source.find(set(), is_start=True)
+
+    kafka_server.add_partitions("growing", 2)
+    kafka_server.produce("growing", [b'{"key": 7}'], partition=1)
+    (second,) = source.find({first.name}, is_start=False)
+
+    assert (first.name, second.name) == ("growing-0", "growing-1")
+    assert {source.owner(name, 2) for name in (first.name, second.name)} == {0, 1}
+    assert [key for key, _ in read(source, second, 1)] == [7]
+
+
+def test_a_topic_made_anew_is_not_taken_for_the_old_one(kafka_server: KafkaBroker) -> None:
+    kafka_server.create_topic("renewed")
+    source = source_of(kafka_server, "renewed")
+
+    with pytest.raises(Rejected, match="ends at offset 0, before offset 9"):
+        check_still_there(source, SplitProgress("renewed-0", 9, 9))
+
+
+def test_raw_values_keep_key_value_and_time(kafka_server: KafkaBroker) -> None:
+    kafka_server.create_topic("raw")
+    producer = kafka_server.producer()
+    producer.produce("raw", b"\xff\x00", b"k", timestamp=1_000)
+    producer.produce("raw", None, timestamp=2_000)
+    producer.flush(ANSWER_S)
+    source = source_of(kafka_server, "raw", format=RawValues(), timestamp_column="at")
+
+    with closing(source.open()) as reader:
+        (split,) = source.find(set(), is_start=True)
+        batches = (each.records for each in reader.read(split))
+        rows = next(batch for batch in batches if batch.num_rows).to_pylist()
+
+    assert [(row["key"], row["value"], row["at"].timestamp()) for row in rows] == [
+        (b"k", b"\xff\x00", 1.0),
+        (None, None, 2.0),
+    ]
+    assert source.schema == RAW
+
+
+def test_a_malformed_value_is_named_with_its_offset(kafka_server: KafkaBroker) -> None:
+    kafka_server.create_topic("malformed")
+    kafka_server.produce("malformed", [b'{"key": 1}', None, b"oops"])
+    source = source_of(kafka_server, "malformed")
+
+    with pytest.raises(Rejected, match="offset 4 of partition 0 of topic malformed is malformed"):
+        read(source, SplitProgress("malformed-0"), 10)
+
+
+@pytest.mark.parametrize("password", [PASSWORD, "wrong-secret"])
+def test_a_login_is_used_and_a_refused_one_is_a_sentence_without_the_password(
+    kafka_server: KafkaBroker, password: str
+) -> None:
+    kafka_server.create_topic(f"secured-{len(password)}")
+    security = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": USER,
+        "sasl.password": password,
+    }
+    address = KafkaAddress(kafka_server.secured, security)
+    source = KafkaTopics(address, (f"secured-{len(password)}",), format=JsonValues(SCHEMA))
+
+    assert password not in repr(source)
+    if password == PASSWORD:
+        source.validate()
+        return
+    with pytest.raises(Rejected, match="refuses the user and password") as refused:
+        source.validate()
+    assert password not in str(refused.value)
+
+
+def test_what_is_missing_or_away_is_refused_at_the_start(
+    kafka_server: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.connectors.kafka_connection.ANSWER_TURNS", 1)
+    with pytest.raises(Rejected, match="There is no topic nowhere"):
+        source_of(kafka_server, "nowhere").validate()
+    with pytest.raises(Rejected, match=r"127\.0\.0\.1:1 does not answer"):
+        KafkaTopics(KafkaAddress("127.0.0.1:1"), ("t",), format=JsonValues(SCHEMA)).validate()
+    address = KafkaAddress("127.0.0.1:1", {"sasl.pasword": "a-secret"})
+    with pytest.raises(Rejected, match="make no sense to it") as refused:
+        KafkaTopics(address, ("t",), format=JsonValues(SCHEMA)).validate()
+    assert "a-secret" not in str(refused.value)
+
+
+def source_of(broker: KafkaBroker, topic: str, **options: object) -> KafkaTopics:
+    address = KafkaAddress(broker.bootstrap_servers)
+    return KafkaTopics(address, (topic,), **{"format": JsonValues(SCHEMA), **options})
+
+
+def read(source: KafkaTopics, split: SplitProgress, wanted: int) -> list[tuple[int, int | None]]:
+    with closing(source.open()) as reader:
+        return rows_of(reader.read(split), wanted)
+
+
+def position_once(reader: SourceReader, offset: int) -> SplitProgress:
+    """Where the reader stands, once it has come that far."""
+    deadline_s = time.monotonic() + ANSWER_S
+    while time.monotonic() < deadline_s:
+        reader.next()
+        splits = NamedPositions.from_json(reader.positions()).splits
+        if splits and splits[0].offset == offset:
+            return splits[0]
+    pytest.fail(f"the reader never came to offset {offset}: {splits}")
