@@ -68,6 +68,41 @@ def test_a_disk_that_turns_read_only_is_named_and_survived(tmp_path: Path) -> No
     assert_exact(tmp_path / "output", TOTAL)
 
 
+def test_an_output_that_is_no_directory_ends_the_run_in_one_sentence_before_it_begins(
+    tmp_path: Path,
+) -> None:
+    output = tmp_path / "blocked"
+    output.touch()
+
+    with hosted_run(tmp_path, {"output": str(output)}) as run:
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FAILED
+    assert f"The output directory {output} cannot be made: {output} is a file." in ended.reason
+    assert len(run.of(FailureOccurred)) == 1
+
+
+def test_an_output_directory_that_is_lost_fails_attempts_until_the_restarts_are_used_up(
+    tmp_path: Path,
+) -> None:
+    output, restarts = tmp_path / "output", 2
+    limited = {
+        "restart-strategy.type": "fixed-delay",
+        "restart-strategy.fixed-delay.attempts": str(restarts),
+        "restart-strategy.fixed-delay.delay": "50 ms",
+        "execution.checkpointing.interval": "50 ms",
+    }
+    with hosted_run(tmp_path, {"hours_per_s": "0.2", "total": "7200"}, settings=limited) as run:
+        run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
+        output.rename(tmp_path / "moved-away")
+        output.touch()
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FAILED
+    assert str(output) in ended.reason
+    assert len(run.of(FailureOccurred)) == restarts + 1
+
+
 def test_a_slow_upload_expires_its_checkpoint_and_comes_too_late_to_count(tmp_path: Path) -> None:
     settings = {
         **SOON,
