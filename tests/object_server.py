@@ -30,6 +30,7 @@ HOP_BY_HOP = ("transfer-encoding", "connection", "content-length")
 
 class Fault(Enum):
     SERVER_ERROR = auto()
+    SLOW_DOWN = auto()  # too many requests for it: 503, and nothing is carried out
     DENIED = auto()
     CUT_UPLOAD = auto()  # the connection breaks before the body is read; nothing is stored
     LOST_ANSWER = auto()  # the request is carried out, its answer never arrives
@@ -165,6 +166,8 @@ def _handler_of(server: ObjectServer) -> type[BaseHTTPRequestHandler]:
                 body = bytes([body[0] ^ 1]) + body[1:]
             if fault is Fault.SERVER_ERROR:
                 self.answer(500, [], b"")
+            elif fault is Fault.SLOW_DOWN:
+                self.answer(503, [], b"<Error><Code>SlowDown</Code></Error>")
             elif fault is Fault.DENIED:
                 self.answer(403, [], b"<Error><Code>AccessDenied</Code></Error>")
             elif _is_altered(self.headers.get("x-amz-checksum-sha256"), body):

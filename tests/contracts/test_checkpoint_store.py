@@ -341,6 +341,28 @@ def test_a_damaged_file_is_not_fetched(
         points.store.fetch(location, damaged, tmp_path / "copy")
 
 
+@pytest.mark.parametrize(
+    ("damaging", "is_seen"),
+    [("remove", True), ("truncate", True), ("extend", True), ("flip", False)],
+)
+def test_without_reading_it_a_file_is_still_known_to_be_there_with_its_length(
+    points: StoredPoints, location: str, damaging: str, is_seen: bool
+) -> None:
+    store = points.store
+    file = store.write_batches(location, "count-0", SCHEMA, [rows(9)], open_format=False)
+    whole = points.content(location, file)
+
+    assert store.problem_of(location, file, reads=False) is None
+    assert store.problem_of(location, file, reads=True) is None
+    damaged = points.damaged(location, file, DAMAGES[damaging](whole))
+
+    read = store.problem_of(location, damaged, reads=True)
+    unread = store.problem_of(location, damaged, reads=False)
+    assert read is not None
+    assert file.name in read
+    assert unread == (read if is_seen else None) or isinstance(points, MemoryPoints)
+
+
 def test_points_may_share_a_file_that_lies_beside_them(
     points: StoredPoints, tmp_path: Path
 ) -> None:

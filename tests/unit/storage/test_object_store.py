@@ -34,8 +34,15 @@ RETRIES = 2
 PART_BYTES = 5 << 20  # S3's least
 PATIENCE_MS = 20_000  # far more than a busy machine needs
 IMPATIENCE_MS = 800  # less than a slow answer takes
-PASSING = [Fault.SERVER_ERROR, Fault.CUT_UPLOAD, Fault.LOST_ANSWER]
-LASTING = [Fault.SERVER_ERROR, Fault.CUT_UPLOAD, Fault.SLOW, Fault.DENIED, Fault.ALTERED]
+PASSING = [Fault.SERVER_ERROR, Fault.SLOW_DOWN, Fault.CUT_UPLOAD, Fault.LOST_ANSWER]
+LASTING = [
+    Fault.SERVER_ERROR,
+    Fault.SLOW_DOWN,
+    Fault.CUT_UPLOAD,
+    Fault.SLOW,
+    Fault.DENIED,
+    Fault.ALTERED,
+]
 
 
 @pytest.fixture
@@ -153,7 +160,7 @@ def test_what_was_altered_on_its_way_is_not_stored(server: ObjectServer, root: s
     assert store_at(root).names(location) == []
 
 
-@pytest.mark.parametrize("fault", [Fault.SERVER_ERROR, Fault.CUT_ANSWER])
+@pytest.mark.parametrize("fault", [Fault.SERVER_ERROR, Fault.SLOW_DOWN, Fault.CUT_ANSWER])
 def test_a_read_that_fails_once_is_repeated(server: ObjectServer, root: str, fault: Fault) -> None:
     location = f"{root}/chk-1"
     take_point(store_at(root), location)
@@ -190,6 +197,18 @@ def test_taking_and_restoring_a_point_lists_and_copies_nothing(
     assert [method for method, _ in asked] == ["PUT"] * 3 + ["GET"] * 3
     assert all(slashes == depth for _, slashes in asked)
     assert not any("?" in request.path for request in server.requests)
+
+
+def test_a_file_that_is_not_to_be_read_is_asked_for_its_length_alone(
+    server: ObjectServer, root: str
+) -> None:
+    store, location = store_at(root), f"{root}/chk-1"
+    file = store.write_batches(location, "count-0", SCHEMA, [rows()], open_format=False)
+    server.plan(never)
+
+    store.problem_of(location, file, reads=False)
+
+    assert [request.method for request in server.requests] == ["HEAD"]
 
 
 def test_of_points_that_nobody_wants_nothing_is_asked(server: ObjectServer, root: str) -> None:
