@@ -7,11 +7,10 @@ Decides neither why an attempt ends (`failures`) nor where the next one starts
 from collections.abc import Collection
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
-from pipelines.domain.errors import InvariantViolated, Retryable
-from pipelines.domain.events import RestorePointRefused, SlotConnected, ZombieRefused
+from pipelines.domain.errors import InvariantViolated
+from pipelines.domain.events import SlotConnected, ZombieRefused
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import Attempt, Uid
-from pipelines.domain.places import MEMORY, scheme_of
 from pipelines.domain.status import JobStatus, RecoveryPhase
 from pipelines.protocol.checkpoint_effects import SubtaskId
 from pipelines.protocol.fencing import AttemptFence
@@ -28,10 +27,6 @@ from pipelines.runtime.sources_left import SourcesLeft
 from pipelines.runtime.starting_point import StartingPoint, StartingPointChooser
 
 STAGE_END_TIMEOUT_MS = 10_000.0
-
-
-class SinksNotRewound(Exception):
-    """No slot of the attempt was started, because where output goes does not answer."""
 
 
 class Attempts:
@@ -126,20 +121,9 @@ class Attempts:
         if resumes:
             heard_ms = self._record.last_heard_ms
             self._watchers.recovery.on_failure(heard_ms, start.source_records)
-            self._say_what_memory_lost(start)
+            self._chooser.say_what_memory_lost(self._parts.places, start)
         self._decided(start)
         self._begin(start)
-
-    def _say_what_memory_lost(self, start: StartingPoint) -> None:
-        place = self._parts.places.checkpoints
-        if scheme_of(place) != MEMORY:
-            return
-        message = (
-            "The checkpoints of this run were in the memory of the driver that ended and are lost"
-            f" with it; the run starts from {start.location or 'the beginning'}, and output that"
-            " came after that is set aside."
-        )
-        self._record.emit(RestorePointRefused(path=place, message=message))
 
     def restart_after(self, delay_ms: float) -> None:
         """Raises Rejected when there is no point to start from."""
@@ -176,7 +160,7 @@ class Attempts:
         self._fence.on_attempt(attempt)
         self._record.move_to(JobStatus.INITIALIZING)
         self._watchers.checkpoints.ancestors = start.ancestors_of(spec.run_id)
-        self._rewind_sinks(start)
+        self._chooser.rewind_sinks(start)
         self._parts.faults.reach(FaultPoint.REWOUND, attempt)
         self._began_ms = self._parts.clock.monotonic_ms()
         self._host = AttemptHost(attempt, spec.parallelism)
@@ -185,12 +169,6 @@ class Attempts:
         self._stage_is_over = False
         if self._stages is not None:
             self._stages.start(self._address, spec.parallelism)
-
-    def _rewind_sinks(self, start: StartingPoint) -> None:
-        try:
-            self._chooser.rewind_sinks(start)
-        except Retryable as error:
-            raise SinksNotRewound(f"The attempt cannot begin: {error}") from error
 
     # Progress.
 

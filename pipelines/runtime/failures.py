@@ -19,13 +19,14 @@ from pipelines.domain.status import JobStatus
 from pipelines.protocol.checkpoint_effects import SubtaskId
 from pipelines.protocol.repeated_failures import RepeatedFailures
 from pipelines.protocol.restart import GiveUp, RestartAfter
-from pipelines.runtime.attempts import Attempts, SinksNotRewound
+from pipelines.runtime.attempts import Attempts
 from pipelines.runtime.control import Failed
 from pipelines.runtime.failure_report import failure_of, final_reason
 from pipelines.runtime.restart_choice import restart_backoff
 from pipelines.runtime.run_end import RunEnd
 from pipelines.runtime.run_parts import RunParts, RunWatchers, StageHost
 from pipelines.runtime.run_record import RunRecord
+from pipelines.runtime.starting_point import SinksNotRewound
 
 SLOT_LOST_GRACE_MS = 250.0
 """How long a lost data connection or stage waits for the news that a slot died: it says more."""

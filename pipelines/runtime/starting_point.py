@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pipelines.domain.errors import CorruptSnapshot
+from pipelines.domain.errors import CorruptSnapshot, Retryable
 from pipelines.domain.events import Event, OutputSuperseded, RestorePointRefused
 from pipelines.domain.ids import CheckpointId, RunId, Uid
+from pipelines.domain.places import MEMORY, SnapshotPlaces, scheme_of
 from pipelines.domain.run import RunSpec
 from pipelines.protocol.compatibility import compare
 from pipelines.protocol.recovery import NoUsablePoint, choose_point
@@ -14,6 +15,10 @@ from pipelines.runtime.restore_points import PointFit, requested_point, verifier
 from pipelines.runtime.underway import source_records_of
 from pipelines.storage.store import CheckpointStore
 from pipelines.stream import Pipeline
+
+
+class SinksNotRewound(Exception):
+    """No slot of the attempt was started, because where output goes does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +76,28 @@ class StartingPointChooser:
             raise CorruptSnapshot(self._why_none(found))
         return self._described(found.point, fit, is_own=bool(own))
 
+    def say_what_memory_lost(self, places: SnapshotPlaces, start: StartingPoint) -> None:
+        """Of a driver that follows another one."""
+        if scheme_of(places.checkpoints) != MEMORY:
+            return
+        message = (
+            "The checkpoints of this run were in the memory of the driver that ended and are lost"
+            f" with it; the run starts from {start.location or 'the beginning'}, and output that"
+            " came after that is set aside."
+        )
+        self.emit(RestorePointRefused(path=places.checkpoints, message=message))
+
     def rewind_sinks(self, start: StartingPoint) -> None:
-        """Output that the starting point does not know of is set aside, so nothing doubles."""
+        """Output that the starting point does not know of is set aside, so nothing doubles.
+
+        Raises SinksNotRewound.
+        """
+        try:
+            self._rewind_sinks(start)
+        except Retryable as error:
+            raise SinksNotRewound(f"The attempt cannot begin: {error}") from error
+
+    def _rewind_sinks(self, start: StartingPoint) -> None:
         for uid, sink in self.pipeline.sinks.items():
             superseded = sink.rewind(list(start.lineage), self.spec.run_id)
             if superseded is not None and superseded.items:
