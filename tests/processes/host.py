@@ -40,6 +40,7 @@ FLOWS["silent"] = "tests.processes.silent"
 FLOWS["numbers_again"] = "tests.processes.numbers"  # another pipeline of the same uids
 FLOWS["shared_lists"] = "tests.processes.shared_lists"
 FLOWS["sleepy"] = "tests.processes.sleepy"
+FLOWS["growing"] = "tests.processes.growing"
 FLOWS["timed"] = "tests.processes.timed"
 FLOWS["event_times"] = "tests.processes.event_times"
 PRELOADED = ["pytest", "tests.processes.host", *sorted(set(FLOWS.values())), "pandas"]

@@ -1,0 +1,43 @@
+"""Files that appear while a run goes on are read once: through kill -9, at any parallelism."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from pipelines.domain.commands import StopWithSavepoint
+from tests.processes.growing import committed_keys, put
+from tests.processes.host import hosted_run
+from tests.processes.savepoint_requests import WHO, asked, manifest_of
+
+pytestmark = pytest.mark.slow
+
+STEP_S = 20.0
+OFTEN = {"execution.checkpointing.interval": "50 ms"}
+GROWING: dict[str, object] = {"pipeline": "growing"}
+
+
+def test_files_that_appear_are_read_once_whatever_happens_to_their_readers(tmp_path: Path) -> None:
+    output = tmp_path / "output"
+    put(output, "a", range(0, 100))
+    with hosted_run(tmp_path, settings=OFTEN, asked=GROWING) as run:
+        run.wait_for(lambda _: committed_keys(output) == list(range(100)), STEP_S)
+        put(output, "c", range(100, 200))
+        put(output, "b", range(200, 300))
+        run.wait_for(lambda _: committed_keys(output) == list(range(300)), STEP_S)
+        os.kill(run.pid_of(1), signal.SIGKILL)
+        put(output, "d", range(300, 400))
+        run.wait_for(lambda _: committed_keys(output) == list(range(400)), STEP_S)
+        savepoint = asked(run, StopWithSavepoint(**WHO))
+        run.wait_until_over(STEP_S)
+    put(output, "e", range(400, 500))
+
+    with hosted_run(
+        tmp_path,
+        settings=OFTEN,
+        parallelism=3,
+        restore_from=str(savepoint),
+        asked=GROWING | {"first_checkpoint_id": manifest_of(savepoint).checkpoint_id + 1},
+    ) as run:
+        run.wait_for(lambda _: committed_keys(output) == list(range(500)), STEP_S)
