@@ -4,7 +4,8 @@ Turns what the client raises into `Retryable` (nobody answers) and `Rejected` (i
 records.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +49,18 @@ class KafkaAddress:
             **self.security,
         }
 
+    @contextmanager
+    def settings_are_understood(self) -> Iterator[None]:
+        """Around making a client. Raises Rejected in words of our own: those of the client may
+        repeat a setting, and so a password."""
+        try:
+            yield
+        except (KafkaException, ValueError, TypeError):
+            raise Rejected(
+                f"The settings for Kafka at {self.bootstrap_servers} make no sense to it; check"
+                " the names and values of its security settings."
+            ) from None
+
     def translated(self, error: KafkaError) -> Rejected | Retryable:
         refusal = REFUSALS.get(error.code())
         if refusal is not None:
@@ -61,14 +74,8 @@ class KafkaAdmin:
     def __init__(self, address: KafkaAddress) -> None:
         self._address = address
         self._refusal: KafkaError | None = None
-        try:
+        with address.settings_are_understood():
             self._client = admin.AdminClient(address.settings(self._on_error))
-        except (KafkaException, ValueError, TypeError):
-            # The text of the error may repeat a setting, and so a password.
-            raise Rejected(
-                f"The settings for Kafka at {address.bootstrap_servers} make no sense to it; check"
-                " the names and values of its security settings."
-            ) from None
 
     def partitions(self, topic: str) -> int:
         """How many there are. Raises Rejected when there is no such topic."""

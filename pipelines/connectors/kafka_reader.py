@@ -77,17 +77,18 @@ class TopicsReader:
         self._format = format
         self._timestamp_column = timestamp_column
         self._refusal: KafkaError | None = None
-        self._consumer = Consumer(
-            {
-                **address.settings(self._on_error),
-                "group.id": "ftdash",  # asked for by the client; nothing is committed to it
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "enable.partition.eof": True,
-                "auto.offset.reset": "error",
-                "isolation.level": "read_committed" if read_committed else "read_uncommitted",
-            }
-        )
+        with address.settings_are_understood():
+            self._consumer = Consumer(
+                {
+                    **address.settings(self._on_error),
+                    "group.id": "ftdash",  # asked for by the client; nothing is committed to it
+                    "enable.auto.commit": False,
+                    "enable.auto.offset.store": False,
+                    "enable.partition.eof": True,
+                    "auto.offset.reset": "error",
+                    "isolation.level": "read_committed" if read_committed else "read_uncommitted",
+                }
+            )
         self._waiting: defaultdict[str, deque[Message]] = defaultdict(deque)
         # Nothing more was there before this offset but markers of transactions, which nobody gets.
         self._end_seen: dict[str, int] = {}
