@@ -15,7 +15,7 @@ from tests.simulation.plans import OPERATORS_MAX, OPERATORS_MIN, TWO_INPUTS, dra
 
 SEEDS = 1_000
 CPU_S_MAX = 2 * 180.0
-"""Three minutes on two cores; counted on the cores, so that a busy machine changes nothing."""
+"""Three minutes on two cores. Waiting for a core does not count, but sharing its caches does."""
 
 REACHED = (
     *USUAL,
