@@ -12,6 +12,7 @@ from pipelines.protocol.fencing import AttemptFence
 from pipelines.protocol.shared_files import SharedFiles
 from pipelines.runtime import deployment, gate_feed, restoring
 from pipelines.runtime.checkpoint_host import CheckpointHost
+from pipelines.runtime.control import Completed
 from pipelines.runtime.job_master import JobMaster
 from pipelines.runtime.point_files import PointFiles
 from pipelines.runtime.starting_point import StartingPointChooser
@@ -76,7 +77,8 @@ def commits_are_announced_before_the_manifest(patch: pytest.MonkeyPatch) -> None
     finalize = CheckpointHost._finalize
 
     def announce_first(self: CheckpointHost, effect: Any) -> None:
-        self._announce(effect.checkpoint_id)
+        if self._attempt is not None:
+            self._attempt.broadcast(Completed(checkpoint_id=effect.checkpoint_id))
         finalize(self, effect)
 
     patch.setattr(CheckpointHost, "_finalize", announce_first)
