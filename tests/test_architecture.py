@@ -29,6 +29,11 @@ MAY_IMPORT = {  # package -> the packages of ours it may import, itself aside
 FROM_FTDASH = {
     f"pipelines.{package}" for package in ("domain", "bus", "flows", "points", "storage")
 }
+NOT_WITHIN_RUNTIME = {  # package -> what of the runtime lies in another process, or above it
+    "pipelines.runtime.master": ("pipelines.runtime.slot.", "pipelines.runtime.subtask."),
+    "pipelines.runtime.slot": ("pipelines.runtime.master.",),
+    "pipelines.runtime.subtask": ("pipelines.runtime.master.", "pipelines.runtime.slot."),
+}
 PURE = ("pipelines.domain", "pipelines.protocol")
 NOT_IN_PURE = {"time", "random", "threading", "asyncio", "os", "uuid", "redis", "pyspark"}
 RUNS_WHAT_IT_READS = {"pickle", "cloudpickle", "dill", "shelve", "marshal"}
@@ -49,6 +54,7 @@ def test_module_keeps_the_rules(path: Path) -> None:
     assert not text or ast.get_docstring(tree), "a module opens with what it is for"
     for name in imports(tree):
         check_import(package, name)
+        check_within_runtime(".".join(relative.parts[:3]), name)
     for node in ast.walk(tree):
         assert not isinstance(node, ast.Assert), "use check(): -O strips assert"
 
@@ -73,6 +79,11 @@ def check_import(package: str, name: str) -> None:
     assert package not in PURE or top not in NOT_IN_PURE, f"{package} is pure: no {top}"
     if top == "pipelines" and second != package and package != "pipelines.__init__":
         assert second in MAY_IMPORT[package], f"{package} may not import {second}"
+
+
+def check_within_runtime(package: str, name: str) -> None:
+    forbidden = NOT_WITHIN_RUNTIME.get(package, ())
+    assert not name.startswith(forbidden), f"{package} may not import {name}"
 
 
 def imports(tree: ast.Module) -> list[str]:

@@ -20,10 +20,10 @@ from pipelines.domain.preflight_verdict import Check, Finding, Measured, Outcome
 from pipelines.domain.snapshots import Manifest
 from pipelines.flows.registry import flow
 from pipelines.protocol.compatibility import Compatibility, Target, compare
-from pipelines.runtime.declared_states import declared_states
-from pipelines.runtime.restore_points import unreachable
-from pipelines.runtime.restoring import StoredCommittables
-from pipelines.runtime.underway import source_records_of
+from pipelines.runtime.master.declared_states import declared_states
+from pipelines.runtime.master.restore_points import unreachable
+from pipelines.runtime.master.underway import source_records_of
+from pipelines.runtime.subtask.restoring import StoredCommittables
 from pipelines.storage.manifest_file import files_of
 from pipelines.storage.store import CheckpointStore
 from pipelines.stream import Pipeline

@@ -11,7 +11,7 @@ from pyspark import daemon
 
 from pipelines.flows.registry import FLOWS
 
-PRELOADED = ("pipelines.runtime.slot", "pyspark.worker", *FLOWS.values())
+PRELOADED = ("pipelines.runtime.slot.slot", "pyspark.worker", *FLOWS.values())
 
 if __name__ == "__main__":
     for module in PRELOADED:

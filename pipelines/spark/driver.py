@@ -17,8 +17,8 @@ from pipelines.bus.lease import Lease, LeaseHeld, LeaseLost
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.status import JobStatus
-from pipelines.runtime.driving import drive
-from pipelines.runtime.job_events import JobEvent
+from pipelines.runtime.master.driving import drive
+from pipelines.runtime.master.job_events import JobEvent
 from pipelines.runtime.networking import driver_networking
 from pipelines.spark.session import open_session
 from pipelines.spark.stage import SparkStageHost

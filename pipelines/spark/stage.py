@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from pyspark import BarrierTaskContext, InheritableThread, SparkContext
 
 from pipelines.domain.ids import Attempt
-from pipelines.runtime.job_events import JobEvent, StageEnded
-from pipelines.runtime.slot import run_slot
+from pipelines.runtime.master.job_events import JobEvent, StageEnded
+from pipelines.runtime.slot.slot import run_slot
 from pipelines.runtime.slot_address import SlotAddress
 
 
 class SparkStageHost:
-    """Implements `pipelines.runtime.run_parts.StageHost`."""
+    """Implements `pipelines.runtime.master.run_parts.StageHost`."""
 
     def __init__(self, context: SparkContext, post: Callable[[JobEvent], None]) -> None:
         self._context = context

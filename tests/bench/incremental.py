@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pipelines.domain.ids import NO_CHECKPOINT, Attempt, CheckpointId
 from pipelines.domain.key_groups import KeyGroupRange
-from pipelines.runtime.increment_files import IncrementUpload
+from pipelines.runtime.subtask.increment_files import IncrementUpload
 from pipelines.state.backend import StateBackend, TableDescriptor
 from pipelines.state.hashmap import HashMapBackend
 from pipelines.state.memory_share import SlotMemory

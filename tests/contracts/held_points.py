@@ -20,11 +20,11 @@ from pipelines.domain.status import CheckpointKind, SavepointFormat
 from pipelines.flows.registry import FLOWS, Flow
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.operators.rows import Row
-from pipelines.runtime.chain_node import OperatorCut
-from pipelines.runtime.chain_place import ChainPlace
-from pipelines.runtime.in_flight import InFlightRecords
-from pipelines.runtime.restoring import RestoredOperator
-from pipelines.runtime.snapshotting import SnapshotWriter, SubtaskCut
+from pipelines.runtime.subtask.chain_node import OperatorCut
+from pipelines.runtime.subtask.chain_place import ChainPlace
+from pipelines.runtime.subtask.in_flight import InFlightRecords
+from pipelines.runtime.subtask.restoring import RestoredOperator
+from pipelines.runtime.subtask.snapshotting import SnapshotWriter, SubtaskCut
 from pipelines.state.backend import FrozenState, StateBackend
 from pipelines.state.descriptors import AggregateFunction
 from pipelines.state.hashmap import HashMapBackend

@@ -13,7 +13,7 @@ from pipelines.connectors.split_progress import NamedPositions, SplitProgress
 from pipelines.connectors.start_at import StartAt
 from pipelines.domain.errors import Rejected
 from pipelines.runtime.clocks import SystemClock
-from pipelines.runtime.source_reader import SourceReader
+from pipelines.runtime.subtask.source_reader import SourceReader
 from tests.brokers.kafka_broker import ANSWER_S, PASSWORD, USER, KafkaBroker
 from tests.contracts.growing_places import SCHEMA, rows_of
 

@@ -17,7 +17,7 @@ from pipelines.domain.errors import CorruptSnapshot, Rejected
 from pipelines.domain.events import CheckpointCompleted
 from pipelines.domain.ids import RequestId
 from pipelines.domain.snapshots import StateFormat
-from pipelines.runtime.restoring import rows_of
+from pipelines.runtime.subtask.restoring import rows_of
 from pipelines.spark import read_state
 from pipelines.spark.state_reader import handles_of
 from pipelines.storage.filesystem import FileSystemCheckpointStore

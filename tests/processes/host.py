@@ -25,9 +25,9 @@ from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.status import JobStatus
 from pipelines.flows.registry import FLOWS
-from pipelines.runtime.driving import drive
-from pipelines.runtime.job_events import JobEvent, StageEnded
-from pipelines.runtime.slot import run_slot
+from pipelines.runtime.master.driving import drive
+from pipelines.runtime.master.job_events import JobEvent, StageEnded
+from pipelines.runtime.slot.slot import run_slot
 from pipelines.runtime.slot_address import SlotAddress
 from tests.driven_run import StartedRun
 from tests.emulated_network import enter_machine

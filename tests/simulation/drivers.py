@@ -14,12 +14,12 @@ from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.status import JobStatus
 from pipelines.flows.registry import flow
-from pipelines.runtime.driving import given_settings
-from pipelines.runtime.hosting import MasterHosting
-from pipelines.runtime.job_events import CommandArrived
-from pipelines.runtime.job_master import JobMaster
-from pipelines.runtime.run_opening import how_it_ended
-from pipelines.runtime.run_parts import RunParts
+from pipelines.runtime.master.driving import given_settings
+from pipelines.runtime.master.hosting import MasterHosting
+from pipelines.runtime.master.job_events import CommandArrived
+from pipelines.runtime.master.job_master import JobMaster
+from pipelines.runtime.master.run_opening import how_it_ended
+from pipelines.runtime.master.run_parts import RunParts
 from tests.simulation.chores import Chores
 from tests.simulation.disk import Disk
 from tests.simulation.slots import ProcessEnded, Surroundings, Turn

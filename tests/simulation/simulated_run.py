@@ -243,7 +243,7 @@ class Simulation:
     def _simulated_parts(self) -> Iterator[None]:
         """What `deploy` makes by itself in a real slot."""
         capacity = self.circumstances.gate_bytes
-        deployment = "pipelines.runtime.deployment"
+        deployment = "pipelines.runtime.slot.deployment"
         with (
             patch(f"{deployment}.Gate", lambda channels: Gate(channels, capacity)),
             patch(f"{deployment}.CheckpointStores", lambda *a, **k: self.outcome.disk.open()),

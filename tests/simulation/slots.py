@@ -14,7 +14,6 @@ import msgspec
 
 from pipelines.domain.errors import InvariantViolated, ProtocolError
 from pipelines.domain.faults import FaultPoint
-from pipelines.runtime.checkpoint_locations import CheckpointLocations
 from pipelines.runtime.control import (
     MASTER_DECODER,
     Aborted,
@@ -31,11 +30,12 @@ from pipelines.runtime.control import (
     Message,
     Running,
 )
-from pipelines.runtime.deployment import Deployment, deploy
+from pipelines.runtime.slot.deployment import Deployment, deploy
+from pipelines.runtime.slot.slot_mail import deliver
+from pipelines.runtime.slot.subtask_reports import SubtaskReports
+from pipelines.runtime.slot.vigil import Vigil
 from pipelines.runtime.slot_address import SlotAddress
-from pipelines.runtime.slot_mail import deliver
-from pipelines.runtime.subtask_reports import SubtaskReports
-from pipelines.runtime.vigil import Vigil
+from pipelines.runtime.subtask.checkpoint_locations import CheckpointLocations
 from tests.simulation.chores import Chores
 from tests.simulation.circumstances import Circumstances, Dice
 from tests.simulation.clock import SimulatedClock

@@ -8,7 +8,13 @@ from pipelines.domain.ids import Attempt
 from pipelines.domain.network import SlotNetworking
 from pipelines.domain.settings import Heartbeat
 from pipelines.runtime.control import SLOT_DECODER, PeerLost
-from pipelines.runtime.job_events import JobEvent, SlotArrived, SlotGone, SlotSpoke, StageEnded
+from pipelines.runtime.master.job_events import (
+    JobEvent,
+    SlotArrived,
+    SlotGone,
+    SlotSpoke,
+    StageEnded,
+)
 from pipelines.runtime.slot_address import SlotAddress
 from tests.simulation.slots import Slot, Surroundings, Turn
 from tests.simulation.wires import Wires

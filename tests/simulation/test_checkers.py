@@ -10,12 +10,13 @@ from pipelines.protocol.barrier_tracking import BarrierTracker
 from pipelines.protocol.coordination import CheckpointCoordinator
 from pipelines.protocol.fencing import AttemptFence
 from pipelines.protocol.shared_files import SharedFiles
-from pipelines.runtime import deployment, gate_feed, restoring
-from pipelines.runtime.checkpoint_host import CheckpointHost
 from pipelines.runtime.control import Completed
-from pipelines.runtime.job_master import JobMaster
-from pipelines.runtime.point_files import PointFiles
-from pipelines.runtime.starting_point import StartingPointChooser
+from pipelines.runtime.master.checkpoint_host import CheckpointHost
+from pipelines.runtime.master.job_master import JobMaster
+from pipelines.runtime.master.point_files import PointFiles
+from pipelines.runtime.master.starting_point import StartingPointChooser
+from pipelines.runtime.slot import deployment
+from pipelines.runtime.subtask import gate_feed, restoring
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.integrity import RunningDigest
 from tests.simulation import simulated_run

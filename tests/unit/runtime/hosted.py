@@ -24,20 +24,20 @@ from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.settings import BarrierOptions, CheckpointingMode
 from pipelines.domain.snapshots import Json, SubtaskSnapshot
 from pipelines.operators.operator import Operator, OperatorContext
-from pipelines.runtime.alignment_timing import AlignmentTiming
-from pipelines.runtime.barrier_modes import handler_for
-from pipelines.runtime.chain import OperatorChain
-from pipelines.runtime.chain_place import ChainPlace
-from pipelines.runtime.exchange import Exchange
-from pipelines.runtime.feed import Feed
-from pipelines.runtime.gate_alignment import GateAlignment
-from pipelines.runtime.gate_feed import GateFeed
-from pipelines.runtime.mailbox import Mailbox
-from pipelines.runtime.restoring import NOTHING, RestoredOperator
-from pipelines.runtime.snapshotting import SnapshotWriter
-from pipelines.runtime.source_feed import SourceFeed
-from pipelines.runtime.source_reader import SourceReader
-from pipelines.runtime.subtask import Subtask
+from pipelines.runtime.subtask.alignment_timing import AlignmentTiming
+from pipelines.runtime.subtask.barrier_modes import handler_for
+from pipelines.runtime.subtask.chain import OperatorChain
+from pipelines.runtime.subtask.chain_place import ChainPlace
+from pipelines.runtime.subtask.exchange import Exchange
+from pipelines.runtime.subtask.feed import Feed
+from pipelines.runtime.subtask.gate_alignment import GateAlignment
+from pipelines.runtime.subtask.gate_feed import GateFeed
+from pipelines.runtime.subtask.mailbox import Mailbox
+from pipelines.runtime.subtask.restoring import NOTHING, RestoredOperator
+from pipelines.runtime.subtask.snapshotting import SnapshotWriter
+from pipelines.runtime.subtask.source_feed import SourceFeed
+from pipelines.runtime.subtask.source_reader import SourceReader
+from pipelines.runtime.subtask.subtask import Subtask
 from pipelines.state.backend import BatchListDescriptor
 from pipelines.state.hashmap import HashMapBackend
 from pipelines.storage.filesystem import FileSystemCheckpointStore

@@ -16,10 +16,13 @@ from pipelines.domain.snapshots import SubtaskSnapshot
 from pipelines.protocol.fencing import AttemptFence
 from pipelines.protocol.retention import RetainedPoints
 from pipelines.protocol.triggering import TriggerRequest
-from pipelines.runtime.checkpoint_host import CheckpointHost
-from pipelines.runtime.checkpoint_surroundings import CheckpointListener, CheckpointSurroundings
 from pipelines.runtime.control import Acknowledged, Committed, Declined
-from pipelines.runtime.job_events import JobEvent, LocationPrepared, ManifestWritten
+from pipelines.runtime.master.checkpoint_host import CheckpointHost
+from pipelines.runtime.master.checkpoint_surroundings import (
+    CheckpointListener,
+    CheckpointSurroundings,
+)
+from pipelines.runtime.master.job_events import JobEvent, LocationPrepared, ManifestWritten
 from tests.unit.runtime.fakes import ListSource, ManualClock
 from tests.unit.runtime.hosted import InlineExecutor, MemorySink, joining_pipeline
 from tests.unit.runtime.points import operator_of, places_in, spec_of, store_in

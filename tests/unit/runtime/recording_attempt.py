@@ -4,8 +4,8 @@ from typing import TypeVar
 
 from pipelines.domain.ids import Attempt, Uid
 from pipelines.domain.phases import SubtaskPhases
-from pipelines.runtime.attempt_host import AttemptHost
 from pipelines.runtime.control import Message
+from pipelines.runtime.master.attempt_host import AttemptHost
 
 M = TypeVar("M", bound=Message)
 

@@ -41,12 +41,18 @@ from pipelines.runtime.control import (
     Running,
     SourcesEnded,
 )
-from pipelines.runtime.driving import given_settings
 from pipelines.runtime.faults import NO_FAULTS
-from pipelines.runtime.hosting import threaded_hosting
-from pipelines.runtime.job_events import JobEvent, SlotArrived, SlotGone, SlotSpoke, StageEnded
-from pipelines.runtime.job_master import JobMaster
-from pipelines.runtime.run_parts import RunParts
+from pipelines.runtime.master.driving import given_settings
+from pipelines.runtime.master.hosting import threaded_hosting
+from pipelines.runtime.master.job_events import (
+    JobEvent,
+    SlotArrived,
+    SlotGone,
+    SlotSpoke,
+    StageEnded,
+)
+from pipelines.runtime.master.job_master import JobMaster
+from pipelines.runtime.master.run_parts import RunParts
 from pipelines.runtime.slot_address import SlotAddress
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.unit.runtime.fakes import ListSource

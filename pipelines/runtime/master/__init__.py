@@ -1,0 +1,1 @@
+"""The job master: what the driver of a run decides and tells its slots."""

@@ -1,0 +1,251 @@
+"""The life of a run's attempts, one after the other: begin, deploy, run, end.
+
+Decides neither why an attempt ends (`failures`) nor where the next one starts
+(`starting_point`); it brings up what it is given and fences what it ends.
+"""
+
+from collections.abc import Collection
+
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.errors import InvariantViolated
+from pipelines.domain.events import SlotConnected, ZombieRefused
+from pipelines.domain.faults import FaultPoint
+from pipelines.domain.ids import Attempt, Uid
+from pipelines.domain.status import JobStatus, RecoveryPhase
+from pipelines.protocol.checkpoint_effects import SubtaskId
+from pipelines.protocol.fencing import AttemptFence
+from pipelines.runtime.control import Heartbeat
+from pipelines.runtime.master.attempt_host import AttemptHost, Readiness
+from pipelines.runtime.master.deployment_orders import deployment_of
+from pipelines.runtime.master.hosting import ControlDoor
+from pipelines.runtime.master.job_events import SlotArrived
+from pipelines.runtime.master.run_end import RunEnd
+from pipelines.runtime.master.run_parts import RunParts, RunWatchers, StageHost
+from pipelines.runtime.master.run_record import RunRecord
+from pipelines.runtime.master.sources_left import SourcesLeft
+from pipelines.runtime.master.starting_point import StartingPoint, StartingPointChooser
+from pipelines.runtime.slot_address import SlotAddress
+
+STAGE_END_TIMEOUT_MS = 10_000.0
+
+
+class Attempts:
+    """Guarantee: at most one attempt lives, and its number was never used before."""
+
+    def __init__(
+        self,
+        parts: RunParts,
+        record: RunRecord,
+        fence: AttemptFence,
+        control: ControlDoor,
+        watchers: RunWatchers,
+        end: RunEnd,
+    ) -> None:
+        self._parts = parts
+        self._record = record
+        self._fence = fence
+        self._control = control
+        self._watchers = watchers
+        self._end = end
+        self._chooser = StartingPointChooser(
+            parts.spec,
+            parts.pipeline,
+            parts.store,
+            record.emit,
+            may_fall_back=parts.settings.may_fall_back,
+        )
+        self._stages: StageHost | None = None
+        self._host: AttemptHost | None = None
+        self._address: SlotAddress | None = None
+        self._stage_is_over = True
+        self._began_ms = 0.0
+        self._restart_due_ms: float | None = None
+        self._beat_due_ms = 0.0
+        self._start: StartingPoint | None = None  # of this attempt, or of the next one
+        self._sources = SourcesLeft(parts, watchers.checkpoints)
+
+    @property
+    def host(self) -> AttemptHost | None:
+        """None between two attempts."""
+        return self._host
+
+    @property
+    def began_ms(self) -> float:
+        """Monotonic, of the newest attempt."""
+        return self._began_ms
+
+    @property
+    def restart_due_ms(self) -> float | None:
+        """Monotonic; None: none is waited for, or it waits for the end of a stage."""
+        return self._restart_due_ms if self._stage_is_over else None
+
+    @property
+    def beat_due_ms(self) -> float | None:
+        """Monotonic: when slots have to hear from the driver again."""
+        return self._beat_due_ms if self._host is not None else None
+
+    def beat_when_due(self, now_ms: float) -> None:
+        if self._host is None or now_ms < self._beat_due_ms:
+            return
+        self._beat_due_ms = now_ms + self._parts.settings.heartbeat_interval_ms
+        self._host.broadcast(Heartbeat())
+
+    def admit(self, attempt: Attempt, claim: str | None) -> AttemptHost | None:
+        """None: the speaker's attempt is over.
+
+        What it claimed is reported, unless it was on its way when the attempt ended.
+        """
+        stale = self._fence.admit(attempt)
+        if stale is None:
+            return self.current()
+        if claim is not None and stale.is_replaced:
+            self._record.emit(ZombieRefused(zombie_attempt=stale.attempt, what=claim))
+        return None
+
+    def current(self) -> AttemptHost:
+        if self._host is None:
+            raise InvariantViolated("an attempt is running")
+        return self._host
+
+    # Begin.
+
+    def begin_first(self, stages: StageHost) -> None:
+        """A driver that replaces a dead one recovers; a new run starts where it was told to.
+
+        Raises Rejected when it cannot start as asked, SinksNotRewound, and Retryable when the
+        storage does not answer.
+        """
+        self._stages = stages
+        resumes = self._parts.lease.attempts_so_far() > 0
+        start = self._choose()
+        if resumes:
+            heard_ms = self._record.last_heard_ms
+            self._watchers.recovery.on_failure(heard_ms, start.source_records)
+            self._chooser.say_what_memory_lost(self._parts.places, start)
+        self._decided(start)
+        self._begin(start)
+
+    def restart_after(self, delay_ms: float) -> None:
+        """Raises Rejected when there is no point to start from."""
+        self._parts.faults.reach(FaultPoint.RESTARTING, self._fence.current)
+        self._decided(self._choose())
+        self._restart_due_ms = self._parts.clock.monotonic_ms() + delay_ms
+
+    def _choose(self) -> StartingPoint:
+        start = self._chooser.choose(self._watchers.checkpoints.points)
+        self._end.check_start(start.location)
+        return start
+
+    def begin_when_due(self, now_ms: float) -> None:
+        """Raises SinksNotRewound."""
+        due_ms, start = self._restart_due_ms, self._start
+        if due_ms is None or now_ms < due_ms or start is None:
+            return
+        if not self._stage_is_over and now_ms < due_ms + STAGE_END_TIMEOUT_MS:
+            return  # two attempts would want the same Spark slots
+        self._restart_due_ms = None
+        self._watchers.recovery.reached(RecoveryPhase.STOP)
+        self._begin(start)
+
+    def _decided(self, start: StartingPoint) -> None:
+        self._start = start
+        self._watchers.board.on_attempt_ended(start.source_records)
+        self._watchers.recovery.on_decided(
+            start.checkpoint_id, start.location, start.source_records
+        )
+
+    def _begin(self, start: StartingPoint) -> None:
+        spec = self._parts.spec
+        attempt = self._parts.lease.next_attempt()
+        self._fence.on_attempt(attempt)
+        self._record.move_to(JobStatus.INITIALIZING)
+        self._watchers.checkpoints.ancestors = start.ancestors_of(spec.run_id)
+        self._chooser.rewind_sinks(start)
+        self._parts.faults.reach(FaultPoint.REWOUND, attempt)
+        self._began_ms = self._parts.clock.monotonic_ms()
+        self._host = AttemptHost(attempt, spec.parallelism)
+        self._sources.on_begun()
+        self._address = self._control.open_for(attempt)
+        self._stage_is_over = False
+        if self._stages is not None:
+            self._stages.start(self._address, spec.parallelism)
+
+    # Progress.
+
+    def on_slot_arrived(self, event: SlotArrived) -> None:
+        host, hello = self.admit(event.attempt, "a slot that connected"), event.hello
+        if host is None:
+            event.link.close()
+            return
+        host.on_arrived(hello, event.link, self._parts.clock.monotonic_ms())
+        self._record.emit(SlotConnected(slot=hello.slot, pid=hello.pid, host=hello.host))
+        if host.readiness is Readiness.DEPLOYING:
+            self._watchers.recovery.reached(RecoveryPhase.STOP)
+            self._watchers.recovery.reached(RecoveryPhase.START)
+            host.deploy(deployment_of(self._parts, host, self._start))
+
+    def on_deployed(self, slot: int) -> None:
+        host = self.current()
+        host.on_deployed(slot)
+        if host.readiness is not Readiness.BEGINNING:
+            return
+        if self._end.is_due:  # with the restore everything is committed
+            self.end(CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN, "The run has ended.")
+            self._end.on_all_committed()
+        else:
+            host.begin()
+
+    def on_running(self, slot: int) -> None:
+        host = self.current()
+        host.on_running(slot)
+        if host.readiness is Readiness.RUNNING:
+            self._record.move_to(JobStatus.RUNNING)
+            self._watchers.recovery.reached(RecoveryPhase.RESTORE)
+            self._watchers.checkpoints.on_running(host)
+            self._sources.tell()
+
+    def on_sources_ended(self, vertex: Uid, subtask: int) -> None:
+        self._sources.on_ended(vertex, subtask)
+        if self.current().readiness is Readiness.RUNNING:
+            self._sources.tell()
+
+    def on_stage_ended(self, attempt: Attempt) -> None:
+        if attempt == self._fence.current:
+            self._stage_is_over = True
+
+    # End.
+
+    def on_slot_ended(self, slot: int) -> bool:
+        """True: it was the last one, the attempt has ended by itself."""
+        host = self.current()
+        host.on_ended(slot)
+        if not host.have_all_ended:
+            return False
+        host.end()
+        self._host = None
+        shutdown = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN
+        self._watchers.checkpoints.on_stopped(shutdown, "The run has ended.")
+        self._fence.on_ended()
+        return True
+
+    def end(
+        self, reason: CheckpointFailureReason, why: str, failed: Collection[SubtaskId] = ()
+    ) -> None:
+        """Fence the attempt: its connections close, which ends every slot of it.
+
+        `failed` are the subtasks whose loss is why.
+        """
+        if self._host is None:
+            return
+        self.abandon()
+        self._watchers.checkpoints.on_stopped(reason, why, failed)
+        self._fence.on_ended()
+
+    def abandon(self) -> None:
+        """End its slots, and say nothing: somebody else speaks for the run now."""
+        host, self._host = self._host, None
+        if host is None:
+            return
+        host.end()
+        if self._stages is not None and self._address is not None:
+            self._stages.cancel(self._address)

@@ -1,0 +1,96 @@
+"""From a trigger to its barriers: the place is made ready, then every slot is told.
+
+One checkpoint after the other, so that slots hear of them in the order of their ids, however long
+the storage takes. Decides nothing: what may start is `trigger_desk`'s.
+
+Source: Flink, `CheckpointCoordinator.startTriggeringCheckpoint`.
+"""
+
+from pipelines.domain.events import CheckpointTriggered
+from pipelines.domain.ids import BUILD_ON_NOTHING, NO_CHECKPOINT, CheckpointId
+from pipelines.protocol.checkpoint_effects import Inject
+from pipelines.protocol.retention import RetainedPoints
+from pipelines.runtime.control import Inject as InjectMessage
+from pipelines.runtime.master.attempt_host import AttemptHost
+from pipelines.runtime.master.checkpoint_surroundings import CheckpointSurroundings
+from pipelines.runtime.master.manifests import savepoint_format_of
+from pipelines.runtime.master.point_files import PointFiles
+from pipelines.runtime.master.shared_file_deletion import SharedFilesHost
+from pipelines.runtime.master.underway import Underway
+
+
+class BarrierInjection:
+    def __init__(
+        self,
+        surroundings: CheckpointSurroundings,
+        points: RetainedPoints,
+        files: PointFiles,
+        shared: SharedFilesHost,
+    ) -> None:
+        self._around = surroundings
+        self._points = points
+        self._files = files
+        self._shared = shared
+        self._preparing: CheckpointId | None = None
+
+    def is_preparing(self) -> bool:
+        """Nothing else is triggered until the outcome is known, or the checkpoint is over."""
+        return self._preparing is not None
+
+    def begin(self, effect: Inject, timeout_ms: float) -> Underway:
+        """It is under way from now on; `prepare` comes next."""
+        around, request = self._around, effect.request
+        now_ms = around.clock.monotonic_ms()
+        underway = Underway(
+            effect.checkpoint_id,
+            request,
+            self._files.location(request.kind, effect.checkpoint_id),
+            triggered_ms=now_ms,
+            expires_ms=now_ms + timeout_ms,
+            trigger_wall_ms=around.clock.wall_ms(),
+        )
+        self._shared.on_triggered(effect.checkpoint_id)
+        around.emit(
+            CheckpointTriggered(
+                checkpoint_id=effect.checkpoint_id,
+                kind=request.kind,
+                trigger_ms=underway.trigger_wall_ms,
+                subtask_count=len(around.graph.vertices) * around.spec.parallelism,
+                request_id=request.request_id,
+            )
+        )
+        return underway
+
+    def prepare(self, underway: Underway) -> None:
+        self._preparing = underway.checkpoint_id
+        self._files.prepare(underway.checkpoint_id, underway.location)
+
+    def on_prepared(self, underway: Underway, attempt: AttemptHost | None) -> None:
+        """Its barriers start; None: the attempt has ended meanwhile."""
+        self.on_over(underway.checkpoint_id)
+        if attempt is not None:
+            attempt.broadcast(self._message(underway))
+
+    def on_over(self, checkpoint_id: CheckpointId) -> None:
+        """It was given up: whatever becomes of its place, the next one may start."""
+        if self._preparing == checkpoint_id:
+            self._preparing = None
+
+    def _message(self, underway: Underway) -> InjectMessage:
+        request = underway.request
+        return InjectMessage(
+            checkpoint_id=underway.checkpoint_id,
+            trigger_ms=underway.trigger_wall_ms,
+            location=underway.location,
+            savepoint_format=savepoint_format_of(request),
+            is_final=request.stops_run,
+            drains=request.drains,
+            confirmed_id=self._confirmed_id(),
+        )
+
+    def _confirmed_id(self) -> CheckpointId:
+        """The newest complete checkpoint, unless it was found damaged since."""
+        confirmed_id = self._shared.confirmed_id
+        kept = [p.checkpoint_id for p in self._points.newest_first() if not p.is_claimed]
+        is_whole = confirmed_id == NO_CHECKPOINT or confirmed_id in kept
+        return confirmed_id if is_whole else BUILD_ON_NOTHING

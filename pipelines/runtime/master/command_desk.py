@@ -1,0 +1,161 @@
+"""What people ask of a running run: checkpoints, savepoints, stop, cancel, kill.
+
+Each command is answered once (`request_desk`). Decides nothing about when a checkpoint starts.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.commands import (
+    Cancel,
+    CancelWithSavepoint,
+    ChangeSettings,
+    DriverCommand,
+    KillSlot,
+    StopWithSavepoint,
+    TakeSavepoint,
+    TriggerCheckpoint,
+)
+from pipelines.domain.errors import Rejected
+from pipelines.domain.events import SettingsChanged
+from pipelines.domain.ids import Attempt
+from pipelines.domain.setting_parsing import changed_settings, parse_settings
+from pipelines.domain.status import CheckpointKind, JobStatus, KillMoment, RequestOutcome
+from pipelines.protocol.triggering import TriggerRequest
+from pipelines.runtime.master.attempts import Attempts
+from pipelines.runtime.master.checkpoint_host import CheckpointHost
+from pipelines.runtime.master.request_desk import RequestDesk
+from pipelines.runtime.master.run_end import RunEnd
+from pipelines.runtime.master.run_record import RunRecord
+
+
+@dataclass(frozen=True, slots=True)
+class _Kill:
+    command: KillSlot
+    attempt: Attempt
+    pid: int
+
+
+class CommandDesk:
+    def __init__(
+        self,
+        desk: RequestDesk,
+        record: RunRecord,
+        attempts: Attempts,
+        checkpoints: CheckpointHost,
+        parallelism: int,
+        given_settings: Mapping[str, str],
+        end: RunEnd,
+    ) -> None:
+        self._desk = desk
+        self._record = record
+        self._attempts = attempts
+        self._checkpoints = checkpoints
+        self._parallelism = parallelism
+        self._given_settings = dict(given_settings)
+        self._end = end
+        self._kills: list[_Kill] = []  # asked for, and the slot still lives
+
+    def on_command(self, command: DriverCommand) -> None:
+        self._desk.accept(command)
+        if self._end.is_asked_by(command.request_id):
+            return
+        match command:
+            case TriggerCheckpoint():
+                self._request(TriggerRequest(CheckpointKind.CHECKPOINT, command.request_id))
+            case TakeSavepoint():
+                self._request(_savepoint(command))
+            case StopWithSavepoint(drain=drain):
+                self._request(replace(_savepoint(command), stops_run=True, drains=drain))
+            case CancelWithSavepoint():
+                self._request(replace(_savepoint(command), stops_run=True, cancels_run=True))
+            case Cancel():
+                self._cancel(command)
+            case ChangeSettings():
+                self._change_settings(command)
+            case KillSlot(slot=slot):
+                self._kill(command, slot)
+
+    def on_completed(self, request: TriggerRequest, path: str) -> None:
+        if request.stops_run:
+            return  # answered when the run has ended
+        outcome, message = RequestOutcome.SUCCEEDED, f"Completed: {path}"
+        self._desk.answer(request.request_id, outcome, message, path)
+
+    def on_slot_gone(self, attempt: Attempt, slot: int) -> None:
+        """Whoever asked for its end has got it."""
+        for kill in self._kills_where(lambda k: (k.attempt, k.command.slot) == (attempt, slot)):
+            message = f"Slot {slot} (pid {kill.pid}) is dead."
+            self._desk.answer(kill.command.request_id, RequestOutcome.SUCCEEDED, message)
+
+    def on_time(self) -> None:
+        """Answers kills whose attempt has ended by something else."""
+        host = self._attempts.host
+        for kill in self._kills_where(lambda k: host is None or k.attempt != host.attempt):
+            if kill.command.moment is KillMoment.NOW:
+                outcome, message = RequestOutcome.SUCCEEDED, f"Process {kill.pid} is dead."
+            else:
+                outcome = RequestOutcome.FAILED
+                message = f"Attempt {kill.attempt} ended before slot {kill.command.slot} aligned."
+            self._desk.answer(kill.command.request_id, outcome, message)
+
+    def _kills_where(self, holds: Callable[["_Kill"], bool]) -> list["_Kill"]:
+        """Taken out of those that wait."""
+        found = [kill for kill in self._kills if holds(kill)]
+        self._kills = [kill for kill in self._kills if kill not in found]
+        return found
+
+    def on_aborted(self, request: TriggerRequest, message: str) -> None:
+        self._desk.answer(request.request_id, RequestOutcome.FAILED, message)
+
+    def _request(self, request: TriggerRequest) -> None:
+        if not self._checkpoints.on_request(request):
+            reason = CheckpointFailureReason.TOO_MANY_CHECKPOINT_REQUESTS
+            self._desk.answer(request.request_id, RequestOutcome.REJECTED, reason)
+
+    def _cancel(self, command: Cancel) -> None:
+        self._record.move_to(JobStatus.CANCELLING, f"{command.requested_by}: {command.reason}")
+        self._attempts.end(
+            CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN, "The run is cancelled."
+        )
+        self._desk.answer(command.request_id, RequestOutcome.SUCCEEDED, "The run is cancelled.")
+        self._record.end(
+            JobStatus.CANCELED, f"cancelled by {command.requested_by}: {command.reason}"
+        )
+
+    def _change_settings(self, command: ChangeSettings) -> None:
+        """The event is what a later driver of the run goes by, so it comes first."""
+        try:
+            given = changed_settings(self._given_settings, command.settings)
+        except Rejected as refusal:
+            self._desk.answer(command.request_id, RequestOutcome.REJECTED, str(refusal))
+            return
+        self._record.emit(
+            SettingsChanged(
+                settings=given,
+                changed=command.settings,
+                requested_by=command.requested_by,
+                reason=command.reason,
+            )
+        )
+        self._given_settings = given
+        self._checkpoints.on_settings(parse_settings(given))
+        now = ", ".join(f"{key} = {value}" for key, value in command.settings.items())
+        self._desk.answer(command.request_id, RequestOutcome.SUCCEEDED, f"From now on: {now}.")
+
+    def _kill(self, command: KillSlot, slot: int) -> None:
+        host = self._attempts.host
+        pid = None if host is None else host.pid_of(slot)
+        if host is None or pid is None:
+            message = f"There is no running slot {slot}; slots are 0 to {self._parallelism - 1}."
+            self._desk.answer(command.request_id, RequestOutcome.REJECTED, message)
+            return
+        self._kills.append(_Kill(command, host.attempt, pid))
+        host.kill(slot, command.moment)
+
+
+def _savepoint(command: TakeSavepoint | StopWithSavepoint | CancelWithSavepoint) -> TriggerRequest:
+    return TriggerRequest(
+        CheckpointKind.SAVEPOINT, command.request_id, savepoint_format=command.format
+    )

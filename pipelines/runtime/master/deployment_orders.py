@@ -1,0 +1,47 @@
+"""What the slots of an attempt are told: what to run, how, and from which point."""
+
+from pipelines.domain.faults import parse_faults
+from pipelines.domain.places import MEMORY, scheme_of
+from pipelines.domain.settings import CheckpointingMode
+from pipelines.domain.snapshots import Manifest
+from pipelines.runtime.control import Deploy
+from pipelines.runtime.master.attempt_host import AttemptHost
+from pipelines.runtime.master.run_parts import RunParts
+from pipelines.runtime.master.starting_point import StartingPoint
+
+
+def deployment_of(parts: RunParts, host: AttemptHost, start: StartingPoint | None) -> Deploy:
+    """`start` None: from the beginning."""
+    spec, settings = parts.spec, parts.settings
+    return Deploy(
+        run_id=spec.run_id,
+        pipeline=spec.pipeline,
+        parameters=spec.parameters,
+        parallelism=spec.parallelism,
+        max_parallelism=spec.max_parallelism,
+        peers=host.peers(),
+        storage_roots=parts.storage_roots,
+        max_memory_state_bytes=settings.max_memory_state_bytes,
+        compresses_snapshots=settings.compresses_snapshots,
+        restore_location=start.location if start else None,
+        restore_manifest=_manifest_in_memory(parts, start),
+        forgets_state=_forgets_state(parts, start),
+        dropped_states=list(start.dropped_states) if start else [],
+        barriers=settings.barriers,
+        state=settings.state,
+        faults=list(parse_faults(settings.faults)),
+    )
+
+
+def _manifest_in_memory(parts: RunParts, start: StartingPoint | None) -> Manifest | None:
+    """A point that only this process has travels with the deployment."""
+    location = start.location if start else None
+    if location is None or scheme_of(location) != MEMORY:
+        return None
+    return parts.store.manifest(location)
+
+
+def _forgets_state(parts: RunParts, start: StartingPoint | None) -> bool:
+    """At most once, a failure costs the state: what it holds may have come out already."""
+    is_own = start is not None and start.is_own
+    return is_own and parts.settings.checkpointing_mode is CheckpointingMode.AT_MOST_ONCE

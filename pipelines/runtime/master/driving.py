@@ -1,0 +1,99 @@
+"""One run from its directory to its end, under a lease, on whatever host starts slots.
+
+Reads what was asked for, refuses it in a sentence or hosts the job master until the run is over.
+Knows nothing of Spark: where slots run is passed in.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import msgspec
+
+from pipelines.bus.announce import announcer_from_environment
+from pipelines.bus.inbox import Inbox
+from pipelines.bus.journal import JournalWriter
+from pipelines.bus.lease import Lease
+from pipelines.domain.clock import Clock
+from pipelines.domain.errors import Rejected
+from pipelines.domain.events import FailureOccurred, JobStatusChanged, RunEnded, SettingsChanged
+from pipelines.domain.faults import parse_faults
+from pipelines.domain.ids import Attempt
+from pipelines.domain.places import SnapshotPlaces
+from pipelines.domain.run import RunDirectory, RunSpec
+from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.settings import check_parallelism
+from pipelines.domain.status import JobStatus
+from pipelines.flows.registry import flow
+from pipelines.runtime.clocks import SystemClock
+from pipelines.runtime.faults import Faults, check_permission
+from pipelines.runtime.master.hosting import threaded_hosting
+from pipelines.runtime.master.job_events import JobEvent
+from pipelines.runtime.master.job_master import JobMaster
+from pipelines.runtime.master.run_parts import RunParts, StageHost
+from pipelines.storage.placement import check_placement, configured_roots
+from pipelines.storage.stores import CheckpointStores
+
+OpenStages = Callable[[RunSpec, Callable[[JobEvent], None]], AbstractContextManager[StageHost]]
+"""Brings up what slots run on; left when the run is over."""
+
+log = logging.getLogger("ftdash.driver")
+
+
+def drive(directory: RunDirectory, lease: Lease, open_stages: OpenStages) -> JobStatus:
+    """Until the run is over; what cannot be run as asked is FAILED, with the reason.
+
+    Raises LeaseLost when another driver has taken the run over: nothing of this one lives on.
+    """
+    clock = SystemClock()
+    announce = announcer_from_environment()
+    run_id = directory.run_id
+    with JournalWriter(directory, run_id, clock, announce, lease.check_held) as journal:
+        try:
+            return _host(directory, lease, journal, clock, open_stages)
+        except Rejected as refusal:
+            _record_refusal(journal, str(refusal))
+            log.error("The run failed: %s", refusal)
+            return JobStatus.FAILED
+
+
+def _host(
+    directory: RunDirectory,
+    lease: Lease,
+    journal: JournalWriter,
+    clock: Clock,
+    open_stages: OpenStages,
+) -> JobStatus:
+    spec = msgspec.json.decode(directory.spec_file.read_bytes(), type=RunSpec)
+    spec = msgspec.structs.replace(spec, settings=given_settings(spec, journal))
+    settings = parse_settings(spec.settings)
+    plan = parse_faults(settings.faults)
+    check_permission(plan)
+    check_parallelism(spec.parallelism, spec.max_parallelism)
+    pipeline = flow(spec.pipeline).build(spec.parameters)
+    # What a restored or resumed run has read already need not be there any more.
+    if spec.restore_from is None and lease.attempts_so_far() == 0:
+        for source in pipeline.sources.values():
+            source.validate()
+    roots = configured_roots(directory.jobs_root)
+    check_placement(settings, roots)
+    places = SnapshotPlaces.of(directory, settings)
+    store = CheckpointStores(roots, settings.max_memory_state_bytes)
+    inbox = Inbox(directory)
+    parts = RunParts(spec, places, roots, pipeline, settings, store, lease, clock, Faults(plan))
+    master = JobMaster(parts, journal, inbox, threaded_hosting(settings))
+    with open_stages(spec, master.post) as stages:
+        return master.run(stages)
+
+
+def given_settings(spec: RunSpec, journal: JournalWriter) -> dict[str, str]:
+    """Those of the start, or what a person has made of them since."""
+    newest = journal.newest(SettingsChanged)
+    return newest.settings if newest is not None else spec.settings
+
+
+def _record_refusal(journal: JournalWriter, sentence: str) -> None:
+    attempt = Attempt(0)
+    journal.append(FailureOccurred(cause=sentence), attempt)
+    journal.append(JobStatusChanged(status=JobStatus.FAILED, reason=sentence), attempt)
+    journal.append(RunEnded(status=JobStatus.FAILED, reason=sentence), attempt)

@@ -1,0 +1,208 @@
+"""What counts as a failure of the attempt, and what follows it.
+
+Hears of lost slots, failed subtasks, silence and stages that end or never start; records the
+failure, has the attempt ended, and does what the restart strategy grants.
+
+Source: Flink, `DefaultScheduler.handleGlobalFailure` and `ExecutionFailureHandler`.
+"""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.clock import Clock
+from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.events import FailureOccurred, SlotLost
+from pipelines.domain.ids import Attempt
+from pipelines.domain.status import JobStatus
+from pipelines.protocol.checkpoint_effects import SubtaskId
+from pipelines.protocol.repeated_failures import RepeatedFailures
+from pipelines.protocol.restart import GiveUp, RestartAfter
+from pipelines.runtime.control import Failed
+from pipelines.runtime.master.attempts import Attempts
+from pipelines.runtime.master.failure_report import failure_of, final_reason
+from pipelines.runtime.master.restart_choice import restart_backoff
+from pipelines.runtime.master.run_end import RunEnd
+from pipelines.runtime.master.run_parts import RunParts, RunWatchers, StageHost
+from pipelines.runtime.master.run_record import RunRecord
+from pipelines.runtime.master.starting_point import SinksNotRewound
+
+SLOT_LOST_GRACE_MS = 250.0
+"""How long a lost data connection or stage waits for the news that a slot died: it says more."""
+SLOT_START_TIMEOUT_MS = 120_000.0
+"""From asking for a stage to all subtasks running; a cluster that is full may take its time."""
+
+
+class Failures:
+    def __init__(
+        self,
+        parts: RunParts,
+        record: RunRecord,
+        attempts: Attempts,
+        watchers: RunWatchers,
+        end: RunEnd,
+    ) -> None:
+        self._parts = parts
+        self._clock: Clock = parts.clock
+        self._record = record
+        self._attempts = attempts
+        self._board = watchers.board
+        self._recovery = watchers.recovery
+        self._end = end
+        self._restart = restart_backoff(parts.settings)
+        self._repeated = RepeatedFailures()
+        self._draws = random.Random(parts.spec.run_id)  # for jitter
+        self._suspicion: tuple[float, FailureOccurred] | None = None  # due, and what it would be
+        self._choice_due_ms: float | None = None  # when to ask the storage again for a start
+
+    @property
+    def due_ms(self) -> float | None:
+        """When `on_time` has to look again at the latest, monotonic."""
+        dues = [self._choice_due_ms, self._suspicion[0] if self._suspicion else None]
+        return min((due_ms for due_ms in dues if due_ms is not None), default=None)
+
+    def on_progress(self) -> None:
+        """A checkpoint completed."""
+        self._restart.on_progress()
+
+    # What is heard.
+
+    def on_slot_lost(self, slot: int, problem: str) -> None:
+        attempt = self._attempts.current()
+        pid = attempt.pid_of(slot) or 0
+        self._record.emit(SlotLost(slot=slot, pid=pid, reason=problem))
+        heard_ms = attempt.heard_ms(slot) or self._clock.monotonic_ms()
+        event = FailureOccurred(cause=f"Slot {slot} (pid {pid}) is gone: {problem}.", slot=slot)
+        self.fail(event, heard_ms)
+
+    def on_subtask_failed(self, slot: int, message: Failed) -> None:
+        event = failure_of(message, slot)
+        repeated = None if message.error is None else self._repeated.on_error(message.error)
+        no_restart = final_reason(event, repeated, is_fatal=message.is_fatal)
+        self.fail(event, self._clock.monotonic_ms(), no_restart=no_restart)
+
+    def on_peer_lost(self, slot: int, problem: str) -> None:
+        cause = f"Slot {slot} lost a data connection: {problem}"
+        self._suspect(FailureOccurred(cause=cause, slot=slot))
+
+    def on_stage_ended(self, attempt: Attempt, problem: str) -> None:
+        self._attempts.on_stage_ended(attempt)
+        if self._attempts.admit(attempt, None) is not None:
+            cause = f"The Spark stage of attempt {attempt} ended: {problem or 'without an error'}"
+            self._suspect(FailureOccurred(cause=cause))
+
+    def on_time(self, now_ms: float) -> None:
+        if self._choice_due_ms is not None and now_ms >= self._choice_due_ms:
+            self._choose_start(delay_ms=0.0)
+        self._act_on_suspicion(now_ms)
+        self._look_for_silence(now_ms)
+        self._look_for_a_late_start(now_ms)
+
+    def _suspect(self, event: FailureOccurred) -> None:
+        """A failure, unless the end of a slot's control connection says more in a moment."""
+        if self._suspicion is None:
+            due_ms = self._clock.monotonic_ms() + SLOT_LOST_GRACE_MS
+            self._suspicion = (due_ms, event)
+
+    def _act_on_suspicion(self, now_ms: float) -> None:
+        if self._suspicion is not None and now_ms >= self._suspicion[0]:
+            self.fail(self._suspicion[1], self._suspicion[0] - SLOT_LOST_GRACE_MS)
+
+    def _look_for_silence(self, now_ms: float) -> None:
+        host = self._attempts.host
+        if host is None:
+            return
+        for slot in host.silent_since(now_ms - self._parts.settings.heartbeat_timeout_ms):
+            self.on_slot_lost(slot, "it has been silent for longer than heartbeat.timeout")
+            return
+
+    def _look_for_a_late_start(self, now_ms: float) -> None:
+        began_ms = self._attempts.began_ms
+        waiting = self._attempts.host and self._record.status is JobStatus.INITIALIZING
+        if waiting and now_ms > began_ms + SLOT_START_TIMEOUT_MS:
+            cause = (
+                f"Spark did not bring up {self._parts.spec.parallelism} slots on"
+                f" {self._parts.spec.master} within {SLOT_START_TIMEOUT_MS / 1000:.0f} s."
+            )
+            self.fail(FailureOccurred(cause=cause), began_ms)
+
+    # What follows.
+
+    def fail(
+        self,
+        event: FailureOccurred,
+        last_sign_of_life_ms: float,
+        *,
+        no_restart: str | None = None,
+    ) -> None:
+        """1. Record. 2. Fence the attempt. 3. Ask the restart strategy, unless none can help."""
+        if self._attempts.host is None:
+            return
+        self._record.emit(event)
+        self._recovery.on_failure(last_sign_of_life_ms, self._board.source_records)
+        self._suspicion = None
+        suspend = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND
+        self._attempts.end(suspend, event.cause, self._failed_subtasks(event))
+        if no_restart is not None:
+            self._give_up(no_restart, no_restart)
+            return
+        match self._restart.on_failure(self._clock.monotonic_ms(), self._draws.uniform(-1, 1)):
+            case RestartAfter(delay_ms):
+                self._restart_after(delay_ms, event.cause)
+            case GiveUp(reason):
+                self._give_up(reason, f"{event.cause} {reason}")
+
+    def _failed_subtasks(self, event: FailureOccurred) -> frozenset[SubtaskId]:
+        """The one that reported, or all of a slot that was lost."""
+        if event.vertex is not None and event.subtask is not None:
+            return frozenset({SubtaskId(event.vertex, event.subtask)})
+        if event.slot is None:
+            return frozenset()
+        shapes = self._parts.pipeline.graph.shape()
+        return frozenset(SubtaskId(shape.uid, event.slot) for shape in shapes)
+
+    def begin_first(self, stages: StageHost) -> None:
+        """Raises Rejected when it cannot start as asked, Retryable when the storage is silent."""
+        with self._counted():
+            self._attempts.begin_first(stages)
+
+    def begin_when_due(self, now_ms: float) -> None:
+        with self._counted():
+            self._attempts.begin_when_due(now_ms)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Where output goes does not answer: a failure like any other, though no slot has died."""
+        try:
+            yield
+        except SinksNotRewound as error:
+            self._record.move_to(JobStatus.RESTARTING, str(error))
+            self._ask_again_later(str(error))
+
+    def _restart_after(self, delay_ms: float, cause: str) -> None:
+        self._record.move_to(JobStatus.RESTARTING, cause)
+        self._choose_start(delay_ms)
+
+    def _choose_start(self, delay_ms: float) -> None:
+        self._choice_due_ms = None
+        try:
+            self._attempts.restart_after(delay_ms)
+        except Rejected as error:
+            self._give_up(str(error), str(error))
+        except Retryable as error:
+            self._ask_again_later(f"Where to restart from cannot be told: {error}")
+
+    def _ask_again_later(self, cause: str) -> None:
+        """It counts as a failure, so that the restart strategy bounds how often it is asked."""
+        self._record.emit(FailureOccurred(cause=cause))
+        now_ms = self._clock.monotonic_ms()
+        match self._restart.on_failure(now_ms, self._draws.uniform(-1, 1)):
+            case RestartAfter(delay_ms):
+                self._choice_due_ms = now_ms + delay_ms
+            case GiveUp(reason):
+                self._give_up(reason, f"{cause} {reason}")
+
+    def _give_up(self, reason: str, why_it_ended: str) -> None:
+        self._record.move_to(JobStatus.FAILING, reason)
+        self._record.end(JobStatus.FAILED, self._end.reason_of_failure(why_it_ended))

@@ -1,0 +1,47 @@
+"""What a job master runs on: who does its slow work, and where slots dial in.
+
+Threads and a socket in a driver; a scheduler with a seed in the simulator, which is why both are
+handed to the master.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+from pipelines.domain.ids import Attempt
+from pipelines.domain.settings import Settings
+from pipelines.runtime.master.control_server import ControlServer
+from pipelines.runtime.master.job_events import JobEvent
+from pipelines.runtime.networking import driver_networking, load_tls
+from pipelines.runtime.slot_address import SlotAddress
+
+EXECUTOR_THREADS = 2
+
+
+class ControlDoor(Protocol):
+    """Lets slots in; what they say is posted to the master."""
+
+    def open_for(self, attempt: Attempt) -> SlotAddress:
+        """From now on only slots of this attempt are let in."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class MasterHosting:
+    """`executor` writes and deletes the files of points; `open_control` is given `post`."""
+
+    executor: Executor
+    open_control: Callable[[Callable[[JobEvent], None]], ControlDoor]
+
+
+def threaded_hosting(settings: Settings) -> MasterHosting:
+    """Raises Rejected when the driver cannot listen where the settings say."""
+    networking = driver_networking(settings)
+    tls = load_tls(networking.slots)
+    return MasterHosting(
+        ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix="storage"),
+        lambda post: ControlServer(networking, tls, post, settings.heartbeat),
+    )

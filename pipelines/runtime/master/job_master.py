@@ -1,0 +1,247 @@
+"""The job master: one thread, one queue, every decision of a run in one place.
+
+Hands what it hears to who decides: `slot_reports` (what slots say), `attempts`, `failures`,
+`command_desk`, `checkpoint_host`, which host the machines of `pipelines.protocol`. Records never
+pass here.
+
+Source: Flink, `JobMaster` and `DefaultScheduler` (one pipelined region: the whole job restarts).
+"""
+
+import queue
+
+from pipelines.bus.inbox import Inbox
+from pipelines.bus.journal import JournalWriter
+from pipelines.bus.lease import LeaseLost
+from pipelines.domain.errors import InvariantViolated
+from pipelines.domain.events import FailureOccurred, JobStatusChanged, RunEnded, RunStopping
+from pipelines.domain.status import JobStatus, RecoveryPhase
+from pipelines.protocol.fencing import AttemptFence
+from pipelines.protocol.triggering import TriggerRequest
+from pipelines.runtime.master.attempts import Attempts
+from pipelines.runtime.master.checkpoint_host import CheckpointHost
+from pipelines.runtime.master.checkpoint_surroundings import CheckpointListener
+from pipelines.runtime.master.command_desk import CommandDesk
+from pipelines.runtime.master.failures import Failures
+from pipelines.runtime.master.hosting import MasterHosting
+from pipelines.runtime.master.job_events import (
+    CommandArrived,
+    JobEvent,
+    LocationPrepared,
+    ManifestWritten,
+    PointsLookedAt,
+    SlotArrived,
+    SlotGone,
+    SlotSpoke,
+    StageEnded,
+    StrangerRefused,
+)
+from pipelines.runtime.master.metrics_board import MetricsBoard
+from pipelines.runtime.master.recovery_watch import RecoveryWatch
+from pipelines.runtime.master.request_desk import RequestDesk
+from pipelines.runtime.master.run_end import RunEnd
+from pipelines.runtime.master.run_opening import (
+    first_checkpoint_id,
+    how_it_ended,
+    retained_points,
+    run_started,
+    surroundings_of,
+)
+from pipelines.runtime.master.run_parts import RunParts, RunWatchers, StageHost
+from pipelines.runtime.master.run_record import RunRecord
+from pipelines.runtime.master.slot_reports import SlotReports
+from pipelines.runtime.master.verification import PointVerifier
+
+
+class JobMaster(CheckpointListener):
+    def __init__(
+        self, parts: RunParts, journal: JournalWriter, inbox: Inbox, hosting: MasterHosting
+    ) -> None:
+        self._parts = parts
+        self._clock = parts.clock
+        self._events: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
+        self._executor = hosting.executor
+        self._control = hosting.open_control(self.post)
+        self._fence = AttemptFence()
+        self._record = RunRecord(journal, self._fence)
+        self._board = MetricsBoard(parts.clock)
+        self._recovery = RecoveryWatch(parts.clock, self._record.emit)
+        self._checkpoints = CheckpointHost(
+            surroundings_of(parts, self._executor, self._fence, self._record.emit, self.post),
+            retained_points(parts),
+            first_checkpoint_id(parts, journal),
+            self,
+        )
+        self._end = RunEnd(self._record, journal.newest(RunStopping))
+        watchers = RunWatchers(self._checkpoints, self._board, self._recovery)
+        self._attempts = Attempts(
+            parts, self._record, self._fence, self._control, watchers, self._end
+        )
+        self._failures = Failures(parts, self._record, self._attempts, watchers, self._end)
+        self._desk = RequestDesk(inbox, self._record.emit, self.post)
+        self._commands = CommandDesk(
+            self._desk,
+            self._record,
+            self._attempts,
+            self._checkpoints,
+            parts.spec.parallelism,
+            parts.spec.settings,
+            self._end,
+        )
+        self._verifier = PointVerifier(
+            parts.store,
+            parts.clock,
+            parts.settings.verification_interval_ms,
+            parts.settings.may_fall_back,
+            self._record.emit,
+            self.post,
+        )
+        self._slots = SlotReports(
+            parts.clock,
+            self._record,
+            self._attempts,
+            self._failures,
+            self._commands,
+            watchers,
+            self._end,
+        )
+        self._over = how_it_ended(journal)
+        self._checkpoint_due_ms: float | None = None
+
+    def post(self, event: JobEvent) -> None:
+        """From any thread."""
+        self._events.put(event)
+
+    def run(self, stages: StageHost) -> JobStatus:
+        """Until the run is over.
+
+        Raises:
+            Rejected: it cannot start as asked.
+            LeaseLost: another driver has taken it over; its slots here end at once.
+        """
+        try:
+            return self._run(stages)
+        except LeaseLost:
+            self._attempts.abandon()
+            self._control.close()
+            raise
+
+    def _run(self, stages: StageHost) -> JobStatus:
+        if self._over is not None:
+            return self._finish_again(self._over)
+        self.begin(stages)
+        self._desk.open()
+        while not self.has_ended:
+            self.take_turn()
+        return self.finish()
+
+    # The loop.
+
+    def begin(self, stages: StageHost) -> None:
+        """Start the first attempt. Raises Rejected and LeaseLost."""
+        self._record.emit(run_started(self._parts))
+        self._failures.begin_first(stages)
+
+    def take_turn(self, *, may_wait: bool = True) -> bool:
+        """Do what is due, then hear one event, if need be after waiting for it.
+
+        False: nothing was heard. Raises LeaseLost.
+        """
+        self._on_time()
+        try:
+            event = self._events.get(may_wait, self._until_due_s())
+        except queue.Empty:
+            return False
+        self._on_event(event)
+        return True
+
+    @property
+    def has_ended(self) -> bool:
+        """Nothing more is to be done but `finish`."""
+        return self._record.outcome is not None
+
+    def _until_due_s(self) -> float:
+        return max(0.0, self._next_due_ms() - self._clock.monotonic_ms()) / 1000.0
+
+    def _on_event(self, event: JobEvent) -> None:
+        match event:
+            case SlotArrived() | SlotSpoke() | SlotGone() | StrangerRefused():
+                self._slots.on_event(event)
+            case StageEnded(attempt, problem):
+                self._failures.on_stage_ended(attempt, problem)
+            case LocationPrepared():
+                self._checkpoints.on_prepared(event)
+            case ManifestWritten():
+                self._checkpoints.on_manifest(event)
+            case PointsLookedAt():
+                self._verifier.on_looked_at(event, self._checkpoints.points)
+            case CommandArrived(command):
+                self._commands.on_command(command)
+
+    def _on_time(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._board.due_ms:
+            self._report_metrics()
+        self._failures.on_time(now_ms)
+        self._attempts.beat_when_due(now_ms)
+        self._commands.on_time()
+        self._failures.begin_when_due(now_ms)
+        self._verifier.start_when_due(now_ms, self._checkpoints.points)
+        self._checkpoint_due_ms = self._checkpoints.on_time()
+
+    def _next_due_ms(self) -> float:
+        dues = (
+            self._board.due_ms,
+            self._checkpoint_due_ms,
+            self._failures.due_ms,
+            self._attempts.restart_due_ms,
+            self._attempts.beat_due_ms,
+            self._verifier.due_ms,
+        )
+        return min(due_ms for due_ms in dues if due_ms is not None)
+
+    # What becomes of checkpoints.
+
+    def checkpoint_completed(self, request: TriggerRequest, path: str) -> None:
+        self._failures.on_progress()
+        self._recovery.reached(RecoveryPhase.FIRST_CHECKPOINT)
+        self._end.on_completed(request, path)
+        self._commands.on_completed(request, path)
+
+    def checkpoint_aborted(self, request: TriggerRequest, message: str) -> None:
+        self._commands.on_aborted(request, message)
+
+    def too_many_failures(self, message: str) -> None:
+        self._failures.fail(FailureOccurred(cause=message), self._clock.monotonic_ms())
+
+    # The end.
+
+    def finish(self) -> JobStatus:
+        """Answer what is still open, and put down how the run ended."""
+        if self._record.outcome is None:
+            raise InvariantViolated("a run is finished once it has ended")
+        status, reason = self._record.outcome
+        self._end.answer(self._desk, status, reason)
+        self._record.move_to(status, reason)
+        self._report_metrics()
+        return self._close(status, reason)
+
+    def _finish_again(self, over: JobStatusChanged) -> JobStatus:
+        """The driver before this one died while it cleaned up: nothing is started any more."""
+        self._fence.on_attempt(self._parts.lease.attempts_so_far())  # so that files may be deleted
+        return self._close(over.status, over.reason)
+
+    def _close(self, status: JobStatus, reason: str) -> JobStatus:
+        self._desk.close(f"The run ended first: {reason}")
+        self._checkpoints.on_run_ended(status)
+        self._executor.shutdown(wait=True)
+        self._verifier.close()
+        self._control.close()
+        self._record.emit(RunEnded(status=status, reason=reason))
+        return status
+
+    # Small things.
+
+    def _report_metrics(self) -> None:
+        host, status = self._checkpoints, self._record.status
+        event = self._board.report(status, host.last_completed_ms, host.last_committed_ms)
+        self._record.emit(event)

@@ -1,0 +1,150 @@
+"""A run's points as files, off the job master's thread: published, deleted, swept.
+
+Whatever takes files away asks the lease first: a successor may use the same place. Decides nothing
+about which points are kept (`protocol.retention`).
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
+from pipelines.domain.faults import FaultPoint
+from pipelines.domain.ids import Attempt, CheckpointId
+from pipelines.domain.snapshots import Manifest
+from pipelines.domain.status import CheckpointKind
+from pipelines.protocol.retention import RetainedPoint
+from pipelines.runtime.master.checkpoint_surroundings import CheckpointSurroundings
+from pipelines.runtime.master.job_events import LocationPrepared, ManifestWritten
+from pipelines.runtime.master.shared_file_deletion import discard_claimed
+from pipelines.runtime.master.underway import Underway
+from pipelines.storage.store import Publication
+
+log = logging.getLogger(__name__)
+
+
+class PointFiles:
+    def __init__(self, surroundings: CheckpointSurroundings) -> None:
+        self._places = surroundings.places
+        self._store = surroundings.store
+        self._executor = surroundings.executor
+        self._owns_run = surroundings.owns_run
+        self._post = surroundings.post
+        self._faults = surroundings.faults
+        self._lock = threading.Lock()
+        self._waiting: set[str] = set()  # locations whose sweep has not begun
+
+    def location(self, kind: CheckpointKind, checkpoint_id: CheckpointId) -> str:
+        is_savepoint = kind is CheckpointKind.SAVEPOINT
+        where = self._places.savepoint if is_savepoint else self._places.checkpoint
+        return where(checkpoint_id)
+
+    def prepare(self, checkpoint_id: CheckpointId, location: str) -> None:
+        """Make its place; the outcome is posted."""
+        self._executor.submit(self._prepare, checkpoint_id, location)
+
+    def publish(self, attempt: Attempt, location: str, manifest: Manifest) -> Future[None]:
+        """Its outcome is posted. The lease is asked right before the point becomes durable."""
+        return self._executor.submit(self._publish, attempt, location, manifest)
+
+    def read_back(self, attempt: Attempt, underway: Underway) -> ManifestWritten:
+        """What a publication that was waited for has left; the one call that blocks."""
+        try:
+            found = self._store.manifest(underway.location)
+        except (CorruptSnapshot, Retryable) as error:
+            return ManifestWritten(attempt, underway.checkpoint_id, str(error))
+        same = found == underway.manifest
+        outcome = Publication.PUBLISHED if same else Publication.CONFLICT
+        return ManifestWritten(attempt, underway.checkpoint_id, outcome)
+
+    def discard_retained(
+        self, attempt: Attempt, point: RetainedPoint, then: Callable[[], None]
+    ) -> None:
+        """Delete a point that retention has given up; `then` runs once it is gone, if it goes."""
+        self._executor.submit(self._discard_retained, attempt, point, then)
+
+    def discard(self, attempt: Attempt, location: str) -> None:
+        """Many calls for one place that come before the first is served are one."""
+        with self._lock:
+            if location in self._waiting:
+                return
+            self._waiting.add(location)
+        self._executor.submit(self._discard, attempt, location)
+
+    def sweep(self, attempt: Attempt, first_new_id: CheckpointId) -> None:
+        """Delete what earlier attempts wrote for checkpoints that never completed."""
+        self._executor.submit(self._sweep, attempt, first_new_id)
+
+    def _prepare(self, checkpoint_id: CheckpointId, location: str) -> None:
+        reason, why = None, ""
+        try:
+            self._store.prepare(location)
+        except (Retryable, OSError) as error:
+            reason, why = CheckpointFailureReason.IO_EXCEPTION, str(error)
+        except Rejected as error:
+            reason, why = CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE, str(error)
+        self._post(LocationPrepared(checkpoint_id, reason, why))
+
+    def _publish(self, attempt: Attempt, location: str, manifest: Manifest) -> None:
+        self._faults.reach(FaultPoint.ACKNOWLEDGED, attempt)
+        outcome = self._try_publish(attempt, location, manifest)
+        self._faults.reach(FaultPoint.PUBLISHED, attempt)
+        self._post(ManifestWritten(attempt, manifest.checkpoint_id, outcome))
+
+    def _try_publish(
+        self, attempt: Attempt, location: str, manifest: Manifest
+    ) -> Publication | str:
+        if not self._owns_run(attempt):
+            return "this driver no longer owns the run"
+        try:
+            return self._store.publish(location, manifest)
+        except (Retryable, Rejected, OSError) as error:
+            return str(error)
+
+    def _discard(self, attempt: Attempt, location: str) -> bool:
+        """Whether it is gone. What cannot be deleted stays as garbage, and is worth a warning."""
+        with self._lock:
+            self._waiting.discard(location)
+        if not self._owns_run(attempt):
+            return False
+        try:
+            self._store.discard(location)
+        except (Retryable, Rejected, OSError) as error:
+            log.warning("%s could not be deleted: %s", location, error)
+            return False
+        return True
+
+    def _sweep(self, attempt: Attempt, first_new_id: CheckpointId) -> None:
+        for root in (self._places.checkpoints, self._places.savepoints):
+            try:
+                unfinished = self._unfinished(root, first_new_id)
+            except (Retryable, Rejected, OSError) as error:
+                log.warning("%s could not be swept: %s", root, error)
+                continue
+            for location in unfinished:
+                self._discard(attempt, location)
+
+    def _unfinished(self, root: str, first_new_id: CheckpointId) -> list[str]:
+        """What this run has used below `root` for points that are not complete."""
+        used = [name for name in self._store.names(root) if self._is_older(name, first_new_id)]
+        complete = set(self._store.published(root, among=used)) if used else set()
+        return [f"{root}/{name}" for name in used if f"{root}/{name}" not in complete]
+
+    def _is_older(self, name: str, first_new_id: CheckpointId) -> bool:
+        checkpoint_id = self._places.checkpoint_id_of(name)
+        return checkpoint_id is not None and checkpoint_id < first_new_id
+
+    def _discard_retained(
+        self, attempt: Attempt, point: RetainedPoint, then: Callable[[], None]
+    ) -> None:
+        if not point.is_claimed:
+            if self._discard(attempt, point.location):
+                then()
+            return
+        try:
+            if self._owns_run(attempt):
+                discard_claimed(self._store, point.location)
+        except (Retryable, Rejected, OSError) as error:
+            log.warning("%s could not be deleted: %s", point.location, error)

@@ -1,0 +1,48 @@
+"""Keeps the points that retention keeps, and has the others deleted and reported."""
+
+from pipelines.domain.events import CheckpointDiscarded, ClaimedPointDiscarded, Event
+from pipelines.domain.settings import CheckpointStorage, ExternalizedRetention
+from pipelines.domain.status import CheckpointKind, JobStatus
+from pipelines.protocol.retention import RetainedPoint, RetainedPoints
+from pipelines.runtime.master.checkpoint_surroundings import CheckpointSurroundings
+from pipelines.runtime.master.point_files import PointFiles
+from pipelines.runtime.master.shared_file_deletion import SharedFilesHost
+from pipelines.runtime.master.underway import Underway
+
+
+class PointKeeper:
+    def __init__(
+        self,
+        surroundings: CheckpointSurroundings,
+        points: RetainedPoints,
+        files: PointFiles,
+        shared: SharedFilesHost,
+    ) -> None:
+        self._around = surroundings
+        self._points = points
+        self._files = files
+        self._shared = shared
+
+    def on_completed(self, underway: Underway) -> None:
+        is_savepoint = underway.kind is CheckpointKind.SAVEPOINT
+        point = RetainedPoint(underway.checkpoint_id, underway.location, is_savepoint)
+        self._give_up(self._points.on_completed(point))
+
+    def on_run_ended(self, status: JobStatus) -> None:
+        """After this the run has only the points that its retention leaves."""
+        policy = self._around.settings.retention
+        if self._around.settings.checkpoint_storage is CheckpointStorage.JOBMANAGER:
+            policy = ExternalizedRetention.NO_EXTERNALIZED_CHECKPOINTS  # memory ends with us
+        self._give_up(self._points.on_run_ended(status, policy))
+
+    def _give_up(self, points: list[RetainedPoint]) -> None:
+        attempt = self._around.fence.current
+        for point in points:
+            self._files.discard_retained(attempt, point, self._shared.on_discarded(attempt, point))
+            self._around.emit(_discarded_event(point))
+
+
+def _discarded_event(point: RetainedPoint) -> Event:
+    if point.is_claimed:
+        return ClaimedPointDiscarded(path=point.location)
+    return CheckpointDiscarded(checkpoint_id=point.checkpoint_id)

@@ -1,0 +1,146 @@
+"""Finds what a run can start from: its own retained points and the one it was asked to restore.
+
+Reads storage, verifies, and refuses by name; the choice itself is `protocol.recovery`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from pipelines.connectors.positions import SplitPositions
+from pipelines.connectors.reachability import named_problems_of, problems_of
+from pipelines.connectors.source import AnySource, GrowingSource
+from pipelines.connectors.split_progress import NamedPositions
+from pipelines.domain.errors import CorruptSnapshot, InvariantViolated, Rejected
+from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.domain.places import SnapshotPlaces
+from pipelines.domain.run import RunSpec
+from pipelines.domain.snapshots import Json, Manifest
+from pipelines.domain.status import CheckpointKind, ClaimMode
+from pipelines.protocol.compatibility import Compatibility, Target, compare
+from pipelines.protocol.retention import RetainedPoint
+from pipelines.runtime.master.declared_states import declared_states
+from pipelines.storage.store import CheckpointStore
+from pipelines.stream import Pipeline
+
+
+def own_points(places: SnapshotPlaces, store: CheckpointStore) -> list[RetainedPoint]:
+    """Points that an earlier driver of this run published, and readable enough to name.
+
+    A point whose manifest cannot be read is kept in the list by its directory's name, so that
+    it is refused loudly when its turn comes, and not passed over.
+
+    Raises:
+        Retryable: the storage does not answer.
+    """
+    points = []
+    for root in (places.checkpoints, places.savepoints):
+        ids = {name: places.checkpoint_id_of(name) for name in store.names(root)}
+        own = {name: checkpoint_id for name, checkpoint_id in ids.items() if checkpoint_id}
+        for location in store.published(root, among=own):
+            name = location.rpartition("/")[2]
+            points.append(RetainedPoint(own[name], location, name.startswith("savepoint-")))
+    return points
+
+
+def claimed_point(spec: RunSpec, store: CheckpointStore) -> list[RetainedPoint]:
+    """The point that the run was restored from, if it is the run's to delete and still there."""
+    if spec.restore_from is None or spec.claim_mode is not ClaimMode.CLAIM:
+        return []
+    try:
+        manifest = store.manifest(spec.restore_from)
+    except CorruptSnapshot:
+        return []  # deleted long ago; or damaged, which the choice of a point says if it matters
+    return [RetainedPoint(manifest.checkpoint_id, spec.restore_from, is_claimed=True)]
+
+
+def next_checkpoint_id(
+    places: SnapshotPlaces, store: CheckpointStore, spec: RunSpec, newest_triggered: CheckpointId
+) -> CheckpointId:
+    """Above every id that any attempt of this run may have used, complete or not.
+
+    `newest_triggered` is the journal's; what lies in the storage counts too, because a journal is
+    not synced against the loss of the machine.
+    """
+    names = [*store.names(places.checkpoints), *store.names(places.savepoints)]
+    used = [places.checkpoint_id_of(name) or 0 for name in names]
+    return CheckpointId(max([spec.first_checkpoint_id - 1, newest_triggered, *used]) + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class PointFit:
+    """Whether a point fits the run: its operators, its columns, and what its sources can give."""
+
+    target: Target
+    sources: Mapping[Uid, AnySource]
+
+    @classmethod
+    def of(cls, spec: RunSpec, pipeline: Pipeline) -> "PointFit":
+        target = Target(
+            pipeline=spec.pipeline,
+            graph=pipeline.graph,
+            declared=declared_states(pipeline),
+            parallelism=spec.parallelism,
+            max_parallelism=spec.max_parallelism,
+            allows_non_restored_state=spec.allow_non_restored_state,
+        )
+        return cls(target, pipeline.sources)
+
+    def check(self, manifest: Manifest, location: str) -> Compatibility:
+        """Raises Rejected with the first thing that speaks against it, in a sentence."""
+        found = compare(manifest, self.target)
+        problems = [*found.problems, *unreachable(manifest, self.sources, ahead=False)]
+        if problems:
+            raise Rejected(f"{location} cannot be restored: {problems[0]}")
+        return found
+
+
+def unreachable(manifest: Manifest, sources: Mapping[Uid, AnySource], *, ahead: bool) -> list[str]:
+    """What the sources cannot give any more, one sentence each."""
+    problems: list[str] = []
+    for uid, source in sources.items():
+        stored = [
+            operator.positions
+            for subtask in manifest.subtasks
+            for operator in subtask.operators
+            if operator.uid == uid and operator.positions is not None
+        ]
+        try:
+            problems += _problems_of(uid, source, stored, ahead=ahead)
+        except (msgspec.ValidationError, InvariantViolated) as error:
+            problems.append(f"The positions of the source {uid!r} make no sense: {error}.")
+    return problems
+
+
+def _problems_of(uid: Uid, source: AnySource, stored: list[Json], *, ahead: bool) -> list[str]:
+    if isinstance(source, GrowingSource):
+        named = [NamedPositions.from_json(each) for each in stored]
+        return named_problems_of(uid, source, named, ahead=ahead)
+    numbered = [SplitPositions.from_json(each) for each in stored]
+    return problems_of(uid, source, numbered, ahead=ahead)
+
+
+def verifier(store: CheckpointStore, fit: PointFit) -> Callable[[RetainedPoint], str | None]:
+    """Answers why a point cannot be used, or None. Reads every byte of it."""
+
+    def problem_of(point: RetainedPoint) -> str | None:
+        damages = store.verify(point.location)
+        if damages:
+            return damages[0].problem
+        try:
+            fit.check(store.manifest(point.location), point.location)
+        except Rejected as error:
+            return str(error)
+        return None
+
+    return problem_of
+
+
+def requested_point(spec: RunSpec, store: CheckpointStore) -> RetainedPoint | None:
+    """The point a run was asked to start from. Raises CorruptSnapshot when it cannot be read."""
+    if spec.restore_from is None:
+        return None
+    manifest = store.manifest(spec.restore_from)
+    is_savepoint = manifest.kind is CheckpointKind.SAVEPOINT
+    return RetainedPoint(manifest.checkpoint_id, spec.restore_from, is_savepoint)

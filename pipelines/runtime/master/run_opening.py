@@ -1,0 +1,74 @@
+"""What a driver says and finds when it opens a run: its settings, its points, its next id."""
+
+import os
+import random
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from pipelines.bus.journal import JournalWriter
+from pipelines.domain.events import CheckpointTriggered, Event, JobStatusChanged, RunStarted
+from pipelines.domain.guarantees import end_to_end
+from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId
+from pipelines.protocol.fencing import AttemptFence
+from pipelines.protocol.retention import RetainedPoints
+from pipelines.runtime.master.checkpoint_surroundings import CheckpointSurroundings
+from pipelines.runtime.master.job_events import JobEvent
+from pipelines.runtime.master.restore_points import claimed_point, next_checkpoint_id, own_points
+from pipelines.runtime.master.run_parts import RunParts
+
+
+def run_started(parts: RunParts) -> RunStarted:
+    spec, pipeline = parts.spec, parts.pipeline
+    return RunStarted(
+        pipeline=spec.pipeline,
+        parallelism=spec.parallelism,
+        max_parallelism=spec.max_parallelism,
+        master=spec.master,
+        guarantee=end_to_end(parts.settings.checkpointing_mode, pipeline.guarantee),
+        settings=spec.settings,
+        restored_from=spec.restore_from,
+        driver_pid=os.getpid(),
+        vertices=pipeline.graph.shape(),
+    )
+
+
+def surroundings_of(
+    parts: RunParts,
+    executor: Executor,
+    fence: AttemptFence,
+    emit: Callable[[Event], None],
+    post: Callable[[JobEvent], None],
+) -> CheckpointSurroundings:
+    return CheckpointSurroundings(
+        parts.spec,
+        parts.places,
+        parts.settings,
+        parts.pipeline.graph,
+        parts.store,
+        parts.clock,
+        executor,
+        fence,
+        parts.lease.is_current,
+        emit,
+        post,
+        random.Random(parts.spec.run_id).uniform,
+        parts.faults,
+    )
+
+
+def retained_points(parts: RunParts) -> RetainedPoints:
+    """Raises Retryable: the storage does not answer."""
+    points = (*claimed_point(parts.spec, parts.store), *own_points(parts.places, parts.store))
+    return RetainedPoints(parts.settings.retained_checkpoints, points)
+
+
+def first_checkpoint_id(parts: RunParts, journal: JournalWriter) -> CheckpointId:
+    triggered = journal.newest(CheckpointTriggered)
+    newest = triggered.checkpoint_id if triggered else NO_CHECKPOINT
+    return next_checkpoint_id(parts.places, parts.store, parts.spec, newest)
+
+
+def how_it_ended(journal: JournalWriter) -> JobStatusChanged | None:
+    """How the run ended, when only its clean-up was left to do."""
+    newest = journal.newest(JobStatusChanged)
+    return newest if newest is not None and newest.status.is_terminal else None

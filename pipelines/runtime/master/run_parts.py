@@ -1,0 +1,53 @@
+"""What a run is made of, who follows its attempts, and where its slots run. Decides nothing."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from pipelines.bus.lease import Lease
+from pipelines.domain.clock import Clock
+from pipelines.domain.places import SnapshotPlaces
+from pipelines.domain.run import RunSpec
+from pipelines.domain.settings import Settings
+from pipelines.runtime.faults import Faults
+from pipelines.runtime.master.checkpoint_host import CheckpointHost
+from pipelines.runtime.master.metrics_board import MetricsBoard
+from pipelines.runtime.master.recovery_watch import RecoveryWatch
+from pipelines.runtime.slot_address import SlotAddress
+from pipelines.storage.store import CheckpointStore
+from pipelines.stream import Pipeline
+
+
+class StageHost(Protocol):
+    """Where slots run. The real one is a Spark barrier stage."""
+
+    def start(self, address: SlotAddress, parallelism: int) -> None:
+        """Begin to start `parallelism` slots; their end is posted as `StageEnded`."""
+        ...
+
+    def cancel(self, address: SlotAddress) -> None:
+        """Make sure that the stage of this attempt ends."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunParts:
+    """What a run is made of; all of it outlives every attempt."""
+
+    spec: RunSpec
+    places: SnapshotPlaces
+    storage_roots: list[str]  # nothing outside is touched
+    pipeline: Pipeline
+    settings: Settings
+    store: CheckpointStore
+    lease: Lease
+    clock: Clock
+    faults: Faults
+
+
+@dataclass(frozen=True, slots=True)
+class RunWatchers:
+    """Who follows an attempt from its decision to its end."""
+
+    checkpoints: CheckpointHost
+    board: MetricsBoard
+    recovery: RecoveryWatch

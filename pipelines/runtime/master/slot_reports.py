@@ -1,0 +1,104 @@
+"""What slots say, and who it is for; what an older attempt's say is refused.
+
+Called on the job master's thread. Decides nothing.
+"""
+
+from pipelines.domain.clock import Clock
+from pipelines.domain.events import ZombieRefused
+from pipelines.runtime.control import (
+    Acknowledged,
+    Committed,
+    Declined,
+    Deployed,
+    Ended,
+    Failed,
+    FromSlot,
+    Heartbeat,
+    PeerLost,
+    Running,
+    Sampled,
+    SourcesEnded,
+    StrangerTurnedAway,
+)
+from pipelines.runtime.master.attempts import Attempts
+from pipelines.runtime.master.command_desk import CommandDesk
+from pipelines.runtime.master.control_claims import claim_of
+from pipelines.runtime.master.failures import Failures
+from pipelines.runtime.master.job_events import SlotArrived, SlotGone, SlotSpoke, StrangerRefused
+from pipelines.runtime.master.run_end import RunEnd
+from pipelines.runtime.master.run_parts import RunWatchers
+from pipelines.runtime.master.run_record import RunRecord
+
+
+class SlotReports:
+    def __init__(
+        self,
+        clock: Clock,
+        record: RunRecord,
+        attempts: Attempts,
+        failures: Failures,
+        commands: CommandDesk,
+        watchers: RunWatchers,
+        end: RunEnd,
+    ) -> None:
+        self._clock = clock
+        self._record = record
+        self._attempts = attempts
+        self._failures = failures
+        self._commands = commands
+        self._watchers = watchers
+        self._end = end
+
+    def on_event(self, event: SlotArrived | SlotSpoke | SlotGone | StrangerRefused) -> None:
+        match event:
+            case SlotArrived():
+                self._attempts.on_slot_arrived(event)
+            case SlotSpoke():
+                self._on_spoke(event)
+            case SlotGone():
+                self._on_gone(event)
+            case StrangerRefused(attempt, what):
+                self._record.emit(ZombieRefused(zombie_attempt=attempt, what=what))
+
+    def _on_gone(self, event: SlotGone) -> None:
+        if self._attempts.admit(event.attempt, None) is None:
+            return
+        if not self._attempts.current().has_ended(event.slot):
+            self._failures.on_slot_lost(event.slot, event.problem)
+        self._commands.on_slot_gone(event.attempt, event.slot)
+
+    def _on_spoke(self, event: SlotSpoke) -> None:
+        host = self._attempts.admit(event.attempt, claim_of(event.message))
+        if host is not None:
+            host.on_heard(event.slot, self._clock.monotonic_ms())
+            self._on_message(event.slot, event.message)
+
+    def _on_message(self, slot: int, message: FromSlot) -> None:
+        checkpoints, board = self._watchers.checkpoints, self._watchers.board
+        match message:
+            case Deployed():
+                self._attempts.on_deployed(slot)
+            case Running():
+                self._attempts.on_running(slot)
+            case Acknowledged():
+                checkpoints.on_acknowledged(message)
+            case Declined():
+                checkpoints.on_declined(message)
+            case Committed():
+                checkpoints.on_committed(message)
+            case SourcesEnded(vertex=vertex, subtask=subtask):
+                self._attempts.on_sources_ended(vertex, subtask)
+            case Sampled():
+                board.on_sampled(slot, message)
+                self._watchers.recovery.on_source_records(board.source_records)
+            case Heartbeat():
+                pass  # that it was heard is all it says
+            case Failed():
+                self._failures.on_subtask_failed(slot, message)
+            case PeerLost(problem=problem):
+                self._failures.on_peer_lost(slot, problem)
+            case StrangerTurnedAway(attempt=attempt, what=what):
+                self._record.emit(ZombieRefused(zombie_attempt=attempt, what=what))
+            case Ended():
+                if self._attempts.on_slot_ended(slot):
+                    self._end.on_all_committed()

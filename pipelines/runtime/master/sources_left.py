@@ -1,0 +1,30 @@
+"""Which source subtasks of an attempt still have something to read; says when some, or all, end."""
+
+from pipelines.domain.ids import Uid
+from pipelines.runtime.master.checkpoint_host import CheckpointHost
+from pipelines.runtime.master.run_parts import RunParts
+
+
+class SourcesLeft:
+    def __init__(self, parts: RunParts, checkpoints: CheckpointHost) -> None:
+        parallelism = parts.spec.parallelism
+        self._all = frozenset(
+            (uid, i) for uid in parts.pipeline.sources for i in range(parallelism)
+        )
+        self._checkpoints = checkpoints
+        self._left: set[tuple[Uid, int]] = set()
+
+    def on_begun(self) -> None:
+        """An attempt has begun."""
+        self._left = set(self._all)
+
+    def on_ended(self, vertex: Uid, subtask: int) -> None:
+        self._left.discard((vertex, subtask))
+
+    def tell(self) -> None:
+        """Once all run: a source with nothing to read ends before the last slot says so."""
+        if len(self._left) == len(self._all):
+            return
+        self._checkpoints.on_source_finished()
+        if not self._left:
+            self._checkpoints.on_sources_ended()

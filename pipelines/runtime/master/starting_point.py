@@ -1,0 +1,133 @@
+"""Decides, with `protocol.recovery`, where an attempt starts, and prepares the sinks for it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pipelines.domain.errors import CorruptSnapshot, Retryable
+from pipelines.domain.events import Event, OutputSuperseded, RestorePointRefused
+from pipelines.domain.ids import CheckpointId, RunId, Uid
+from pipelines.domain.places import MEMORY, SnapshotPlaces, scheme_of
+from pipelines.domain.run import RunSpec
+from pipelines.protocol.compatibility import compare
+from pipelines.protocol.recovery import NoUsablePoint, choose_point
+from pipelines.protocol.retention import RetainedPoint, RetainedPoints
+from pipelines.runtime.master.restore_points import PointFit, requested_point, verifier
+from pipelines.runtime.master.underway import source_records_of
+from pipelines.storage.store import CheckpointStore
+from pipelines.stream import Pipeline
+
+
+class SinksNotRewound(Exception):
+    """No slot of the attempt was started, because where output goes does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartingPoint:
+    """`point` None: from the beginning. `lineage` ends with the point itself."""
+
+    point: RetainedPoint | None
+    lineage: tuple[tuple[RunId, CheckpointId], ...]
+    source_records: int  # what the sources had read at the point
+    is_own: bool = False  # of this run: what starts there is a recovery
+    dropped_states: tuple[tuple[Uid, str], ...] = ()  # left behind, because that was allowed
+
+    @property
+    def location(self) -> str | None:
+        return self.point.location if self.point else None
+
+    @property
+    def checkpoint_id(self) -> CheckpointId | None:
+        return self.point.checkpoint_id if self.point else None
+
+    def ancestors_of(self, run_id: RunId) -> list[tuple[RunId, CheckpointId]]:
+        """The lineage outside the run itself: for each run, up to where it belongs."""
+        return [ancestor for ancestor in self.lineage if ancestor[0] != run_id]
+
+
+@dataclass(frozen=True, slots=True)
+class StartingPointChooser:
+    spec: RunSpec
+    pipeline: Pipeline
+    store: CheckpointStore
+    emit: Callable[[Event], None]
+    may_fall_back: bool = True  # to an older point, when the newest does not verify
+
+    def choose(self, points: RetainedPoints) -> StartingPoint:
+        """The newest own point that verifies; before there is one, the point asked for.
+
+        Raises:
+            Rejected: the point asked for belongs elsewhere or does not fit.
+            CorruptSnapshot: points exist and none can be used; starting afresh would double
+                output, so it is not done.
+        """
+        own = points.newest_first()
+        fit = PointFit.of(self.spec, self.pipeline)
+        requested = None if own else self._requested(fit)
+        candidates = own or ([requested] if requested else [])
+        found = choose_point(
+            candidates, verifier(self.store, fit), may_fall_back=self.may_fall_back
+        )
+        for refused in found.refused:
+            location = refused.point.location
+            self.emit(RestorePointRefused(path=location, message=refused.problem))
+            if refused.point in own:
+                points.on_refused(refused.point)
+        if isinstance(found, NoUsablePoint):
+            raise CorruptSnapshot(self._why_none(found))
+        return self._described(found.point, fit, is_own=bool(own))
+
+    def say_what_memory_lost(self, places: SnapshotPlaces, start: StartingPoint) -> None:
+        """Of a driver that follows another one."""
+        if scheme_of(places.checkpoints) != MEMORY:
+            return
+        message = (
+            "The checkpoints of this run were in the memory of the driver that ended and are lost"
+            f" with it; the run starts from {start.location or 'the beginning'}, and output that"
+            " came after that is set aside."
+        )
+        self.emit(RestorePointRefused(path=places.checkpoints, message=message))
+
+    def rewind_sinks(self, start: StartingPoint) -> None:
+        """Output that the starting point does not know of is set aside, so nothing doubles.
+
+        Raises SinksNotRewound.
+        """
+        try:
+            self._rewind_sinks(start)
+        except Retryable as error:
+            raise SinksNotRewound(f"The attempt cannot begin: {error}") from error
+
+    def _rewind_sinks(self, start: StartingPoint) -> None:
+        for uid, sink in self.pipeline.sinks.items():
+            superseded = sink.rewind(list(start.lineage), self.spec.run_id)
+            if superseded is not None and superseded.items:
+                event = OutputSuperseded(
+                    sink=uid, files=superseded.items, moved_to=superseded.moved_to
+                )
+                self.emit(event)
+
+    def _why_none(self, found: NoUsablePoint) -> str:
+        problem = found.refused[0].problem
+        if self.may_fall_back:
+            return f"No recovery point of this run can be used: {problem}"
+        return (
+            f"The newest recovery point of this run cannot be used: {problem} It does not go back"
+            " to an older one (execution.state-recovery.on-damaged-point = fail, or"
+            " execution.checkpointing.mode = AT_MOST_ONCE); choose a point and restore it."
+        )
+
+    def _requested(self, fit: PointFit) -> RetainedPoint | None:
+        requested = requested_point(self.spec, self.store)
+        if requested is not None:
+            fit.check(self.store.manifest(requested.location), requested.location)
+        return requested
+
+    def _described(
+        self, point: RetainedPoint | None, fit: PointFit, *, is_own: bool
+    ) -> StartingPoint:
+        if point is None:
+            return StartingPoint(None, (), 0)
+        manifest = self.store.manifest(point.location)
+        lineage = (*manifest.ancestors, (manifest.run_id, manifest.checkpoint_id))
+        dropped = compare(manifest, fit.target).dropped_states
+        return StartingPoint(point, lineage, source_records_of(manifest), is_own, dropped)

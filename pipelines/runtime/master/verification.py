@@ -1,0 +1,97 @@
+"""Looks at the retained points again from time to time, so that damage is known before it counts.
+
+Reads every byte of every retained point beside everything else, on a thread of its own. A damaged
+point is reported and not offered to a recovery any more, as long as a whole one is left; with none
+left it stays, because a run that has points never starts afresh (`protocol.recovery`).
+"""
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from pipelines.domain.clock import Clock
+from pipelines.domain.errors import Retryable
+from pipelines.domain.events import Event, PointsVerified, RestorePointRefused
+from pipelines.protocol.retention import RetainedPoint, RetainedPoints
+from pipelines.runtime.master.job_events import JobEvent, PointsLookedAt
+from pipelines.storage.store import CheckpointStore
+
+log = logging.getLogger(__name__)
+
+
+class PointVerifier:
+    """Used on the job master's thread; `interval_ms` 0 turns it off.
+
+    Not `drops_damaged`: it only reports, and the recovery that meets the point decides.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        clock: Clock,
+        interval_ms: int,
+        drops_damaged: bool,
+        emit: Callable[[Event], None],
+        post: Callable[[JobEvent], None],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._interval_ms = interval_ms
+        self._drops_damaged = drops_damaged
+        self._emit = emit
+        self._post = post
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="verification")
+        self._due_ms = clock.monotonic_ms() + interval_ms
+        self._is_reading = False
+
+    @property
+    def due_ms(self) -> float | None:
+        """Monotonic; None: off, or under way."""
+        return None if self._interval_ms == 0 or self._is_reading else self._due_ms
+
+    def start_when_due(self, now_ms: float, points: RetainedPoints) -> None:
+        due_ms = self.due_ms
+        if due_ms is None or now_ms < due_ms:
+            return
+        self._is_reading = True
+        self._reader.submit(self._read, points.newest_first())
+
+    def on_looked_at(self, looked: PointsLookedAt, points: RetainedPoints) -> None:
+        """What retention has deleted meanwhile does not count."""
+        self._is_reading = False
+        self._due_ms = self._clock.monotonic_ms() + self._interval_ms
+        kept = points.newest_first()
+        damaged = [(point, why) for point, why in looked.damaged if point in kept]
+        whole = [point for point in looked.whole if point in kept]
+        for point, why in damaged:
+            self._emit(RestorePointRefused(path=point.location, message=f"Looked at again: {why}"))
+        if self._drops_damaged:
+            points.on_damaged([point for point, _ in damaged])
+        self._emit(
+            PointsVerified(
+                whole=len(whole),
+                damaged=len(damaged),
+                duration_ms=looked.duration_ms,
+                paths=[point.location for point in whole],
+            )
+        )
+
+    def close(self) -> None:
+        """Does not wait for what is being read."""
+        self._reader.shutdown(wait=False, cancel_futures=True)
+
+    def _read(self, points: list[RetainedPoint]) -> None:
+        began_ms = self._clock.monotonic_ms()
+        whole, damaged = [], []
+        for point in points:
+            try:
+                damages = self._store.verify(point.location)
+            except (Retryable, OSError) as error:  # the storage, not the point
+                log.warning("%s could not be looked at: %s", point.location, error)
+                continue
+            if damages:
+                damaged.append((point, damages[0].problem))
+            else:
+                whole.append(point)
+        duration_ms = self._clock.monotonic_ms() - began_ms
+        self._post(PointsLookedAt(tuple(whole), tuple(damaged), duration_ms))

@@ -1,0 +1,1 @@
+"""A slot: the process that hosts one subtask of every vertex."""

@@ -1,0 +1,226 @@
+"""A slot: the process that hosts one subtask of every vertex for one attempt.
+
+It dials the job master, proves the attempt's token, gets its deployment, and dies with its control
+connection: `os._exit`, in milliseconds, so that no zombie of an old attempt writes anything while
+the next one starts. Knows nothing of Spark.
+"""
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay
+
+from pipelines.channels.channel import PeerAddress
+from pipelines.channels.handshake import HANDSHAKE_TIMEOUT_MS, prove_token
+from pipelines.channels.limits import NetworkLimits
+from pipelines.channels.server import RefusedConnection
+from pipelines.channels.slot_network import SlotNetwork
+from pipelines.channels.tls import Tls
+from pipelines.domain.errors import InvariantViolated, ProtocolError
+from pipelines.domain.faults import FaultPoint
+from pipelines.domain.ids import Attempt
+from pipelines.domain.status import KillMoment
+from pipelines.runtime.clocks import SystemClock
+from pipelines.runtime.control import (
+    MASTER_DECODER,
+    Aborted,
+    Begin,
+    Completed,
+    Deploy,
+    Deployed,
+    Die,
+    FromMaster,
+    Hello,
+    Inject,
+    Message,
+    PeerLost,
+    Running,
+    StrangerTurnedAway,
+)
+from pipelines.runtime.control import Heartbeat as Beat
+from pipelines.runtime.control_link import ControlLink, prepare
+from pipelines.runtime.faults import NO_FAULTS, Faults
+from pipelines.runtime.networking import load_tls, slot_hosts
+from pipelines.runtime.slot.deployment import Deployment, deploy
+from pipelines.runtime.slot.sampling import Sampler
+from pipelines.runtime.slot.slot_mail import deliver
+from pipelines.runtime.slot.subtask_reports import SubtaskReports
+from pipelines.runtime.slot.vigil import Pulse, Vigil, Watch
+from pipelines.runtime.slot_address import SlotAddress
+from pipelines.runtime.subtask.checkpoint_locations import CheckpointLocations
+
+CONNECT_TIMEOUT_S = 30.0
+CONNECT_TRY_S = 2.0
+"""A network that was cut is tried again soon: the kernel alone would wait longer each time."""
+UPLOAD_THREADS = 2
+EXIT_CONTROL_LOST = 71
+EXIT_STALE = 72
+FAREWELL_TIMEOUT_S = 1.0
+"""Nothing depends on it, and a process that has been replaced should not live on for it."""
+
+log = logging.getLogger(__name__)
+
+
+def run_slot(address: SlotAddress, slot: int) -> None:
+    """Serve until the final checkpoint; otherwise never return: the process exits."""
+    pa.set_cpu_count(1)  # parallelism comes from slots; more threads would only fight over cores
+    tls = load_tls(address.networking)
+    dialled = _dialled(address)
+    hosts = slot_hosts(address.networking, dialled.getsockname()[0])
+    prepare(dialled, address.heartbeat)
+    connection = dialled if tls is None else tls.connect(dialled, HANDSHAKE_TIMEOUT_MS)
+    prove_token(connection, address.token, attempt=address.attempt, slot=slot)
+    connection.settimeout(None)
+    SlotHost(address, slot, ControlLink(connection, MASTER_DECODER), hosts, tls).serve()
+
+
+def _dialled(address: SlotAddress) -> socket.socket:
+    """Raises OSError: a driver that refuses is gone, one that does not answer is waited for."""
+    silent = retry_if_exception_type(TimeoutError)
+    attempts = Retrying(retry=silent, stop=stop_after_delay(CONNECT_TIMEOUT_S), reraise=True)
+    where = (address.host, address.port)
+    return attempts(socket.create_connection, where, CONNECT_TRY_S)
+
+
+class SlotHost:
+    """Carries out what the master says; reports what its subtasks do."""
+
+    def __init__(
+        self,
+        address: SlotAddress,
+        slot: int,
+        link: ControlLink[FromMaster],
+        hosts: tuple[str, str],  # that the data port is reached under, and that it listens on
+        tls: Tls | None,
+    ) -> None:
+        self._address = address
+        self._attempt = address.attempt
+        self._slot = slot
+        self._link = link
+        self._clock = SystemClock()
+        self._vigil = Vigil(self._clock, address.heartbeat)
+        self._watch = Watch(self._vigil, address.heartbeat, self._end_stale)
+        self._pulse = Pulse(address.heartbeat, lambda: self._try_send(Beat()))
+        self._network = SlotNetwork(
+            slot,
+            address.attempt,
+            address.token,
+            on_failure=self._network_failed,
+            on_refused=self._turned_away,
+            host=hosts[0],
+            bind_host=hosts[1],
+            tls=tls,
+            limits=NetworkLimits(unanswered_ms=address.heartbeat.timeout_ms),
+        )
+        self._uploads = ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="upload")
+        self._deployment: Deployment | None = None
+        self._peers: list[PeerAddress] = []
+        self._locations = CheckpointLocations()
+        self._reports = SubtaskReports(self._try_send, self.reach, self._locations)
+        self._faults = NO_FAULTS
+
+    def serve(self) -> None:
+        host, port = self._network.address
+        self._link.send(Hello(slot=self._slot, pid=os.getpid(), host=host, data_port=port))
+        self._watch.start()
+        self._pulse.start()
+        while (message := self._link.receive()) is not None:
+            self._vigil.on_heard()
+            try:
+                self._on_message(message)
+            except Exception as error:
+                self._reports.slot_failed(error)
+        if not self._reports.have_all_ended:
+            self._check_vigil()
+            os._exit(EXIT_CONTROL_LOST)
+        self._watch.close()
+        self._pulse.close()
+        self._network.close()
+        self._uploads.shutdown()
+        self._deployed().close()
+
+    def _on_message(self, message: FromMaster) -> None:
+        match message:
+            case Deploy():
+                self._deploy(message)
+            case Begin():
+                self._begin()
+            case Inject() | Completed() | Aborted():
+                deliver(message, self._deployed(), self._locations)
+            case Beat():
+                pass  # that it was heard is all it says
+            case Die(moment=KillMoment.NOW):
+                os.kill(os.getpid(), signal.SIGKILL)
+            case Die():
+                for feed in self._deployed().gate_feeds:
+                    feed.die_while_aligning()
+
+    def _deploy(self, message: Deploy) -> None:
+        self._peers = [PeerAddress(p.slot, p.host, p.port) for p in message.peers]
+        self._faults = Faults(message.faults, self._slot)
+        self.reach(FaultPoint.RESTORING)
+        self._deployment = deploy(
+            message,
+            attempt=self._attempt,
+            subtask=self._slot,
+            network=self._network,
+            uploads=self._uploads,
+            reporter=self._reports,
+            clock=self._clock,
+        )
+        self._reports.on_deployed(len(self._deployment.subtasks))
+        self.reach(FaultPoint.RESTORED)
+        self._link.send(Deployed())
+
+    def _begin(self) -> None:
+        deployment = self._deployed()
+        self._network.connect(self._peers)
+        for subtask in deployment.subtasks:
+            subtask.start()
+        self._link.send(Running())
+        Sampler(deployment, self._clock, self._try_send).start()
+
+    def _deployed(self) -> Deployment:
+        if self._deployment is None:
+            raise InvariantViolated("a slot is deployed before it is told anything else")
+        return self._deployment
+
+    def reach(self, point: FaultPoint) -> None:
+        """Also where a slot that may have been replaced looks before it acts."""
+        self._faults.reach(point, self._attempt)
+        self._check_vigil()
+
+    def _network_failed(self, problem: str) -> None:
+        if not self._reports.have_all_ended:
+            self._try_send(PeerLost(problem=problem))
+
+    def _turned_away(self, refused: RefusedConnection) -> None:
+        attempt = refused.claim.attempt if refused.claim else Attempt(0)
+        what = f"a data connection from {refused.address}: {refused.refusal}"
+        self._try_send(StrangerTurnedAway(attempt=attempt, what=what))
+
+    def _check_vigil(self) -> None:
+        objection = self._vigil.objection()
+        if objection is not None:
+            self._end_stale(objection)
+
+    def _end_stale(self, why: str) -> None:
+        """Somebody else does this slot's work by now. The driver hears of it, and refuses."""
+        log.error("Slot %d of attempt %d ends: %s.", self._slot, self._attempt, why)
+        self._reports.slot_failed(ProtocolError(f"Slot {self._slot} ends: {why}."))
+        address = self._address
+        with contextlib.suppress(OSError, ProtocolError):  # it may be gone
+            where = (address.host, address.port)
+            with socket.create_connection(where, FAREWELL_TIMEOUT_S) as connection:
+                prove_token(connection, address.token, attempt=self._attempt, slot=self._slot)
+        os._exit(EXIT_STALE)
+
+    def _try_send(self, message: Message) -> None:
+        """A lost connection is noticed by `serve`, which ends the process."""
+        with contextlib.suppress(OSError):
+            self._link.send(message)

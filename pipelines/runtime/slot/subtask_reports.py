@@ -1,0 +1,131 @@
+"""What the subtasks of one slot report, in the messages of its control connection.
+
+Owns how many of them still run. What the master says to the slot is `slot_mail`; sockets and the
+process itself are `slot`.
+"""
+
+import threading
+import traceback
+from collections.abc import Callable
+
+from pipelines.domain.faults import FaultPoint
+from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.domain.phases import SubtaskPhases
+from pipelines.domain.snapshots import SubtaskSnapshot
+from pipelines.runtime.control import (
+    Acknowledged,
+    Committed,
+    Declined,
+    Ended,
+    Failed,
+    Message,
+    SourcesEnded,
+)
+from pipelines.runtime.subtask.chain_place import ChainPlace
+from pipelines.runtime.subtask.checkpoint_locations import CheckpointLocations, Upload
+from pipelines.runtime.subtask.operator_failure import OperatorFailed, described, is_fatal
+from pipelines.runtime.subtask.subtask_reporter import failure_reason
+
+Send = Callable[[Message], object]
+Reach = Callable[[FaultPoint], object]
+
+
+class SubtaskReports:
+    """Implements `SubtaskReporter`. Thread-safe, if `send` is.
+
+    `reach` is asked at every fault point; what it raises goes to whoever came there.
+    """
+
+    def __init__(self, send: Send, reach: Reach, locations: CheckpointLocations) -> None:
+        self._send = send
+        self._reach = reach
+        self._locations = locations
+        self._counting = threading.Lock()
+        self._running_count = 0
+        self._have_all_ended = False
+
+    def on_deployed(self, subtask_count: int) -> None:
+        self._running_count = subtask_count
+
+    @property
+    def have_all_ended(self) -> bool:
+        """Every subtask has ended after the final checkpoint, and the master has been told."""
+        return self._have_all_ended
+
+    def slot_failed(self, error: BaseException) -> None:
+        """Something that belongs to no subtask."""
+        self._report_failure(None, None, error)
+
+    # What subtasks report.
+
+    def acknowledged(
+        self, checkpoint_id: CheckpointId, snapshot: SubtaskSnapshot, phases: SubtaskPhases
+    ) -> None:
+        head = snapshot.operators[0]
+        self._send(
+            Acknowledged(
+                checkpoint_id=checkpoint_id,
+                snapshot=snapshot,
+                phases=phases,
+                source_records=head.counters.get("records_read", 0),
+                watermark_ms=head.watermark_ms,
+            )
+        )
+
+    def declined(self, place: ChainPlace, checkpoint_id: CheckpointId, error: Exception) -> None:
+        self._send(
+            Declined(
+                checkpoint_id=checkpoint_id,
+                vertex=place.vertex.uid,
+                subtask=place.subtask,
+                reason=failure_reason(error),
+                message=_said_by(error),
+            )
+        )
+
+    def committed(self, place: ChainPlace, checkpoint_id: CheckpointId) -> None:
+        self._send(
+            Committed(checkpoint_id=checkpoint_id, vertex=place.vertex.uid, subtask=place.subtask)
+        )
+
+    def sources_ended(self, place: ChainPlace) -> None:
+        self._send(SourcesEnded(vertex=place.vertex.uid, subtask=place.subtask))
+
+    def failed(self, place: ChainPlace, error: BaseException) -> None:
+        self._report_failure(place.vertex.uid, place.subtask, error)
+
+    def ended(self, place: ChainPlace) -> None:
+        del place
+        with self._counting:
+            self._running_count -= 1
+            self._have_all_ended = self._running_count == 0
+        if self._have_all_ended:
+            self._send(Ended())
+
+    def reach(self, point: FaultPoint) -> None:
+        self._reach(point)
+
+    def location_of(self, checkpoint_id: CheckpointId) -> str | None:
+        return self._locations.of(checkpoint_id)
+
+    def once_heard_of(self, checkpoint_id: CheckpointId, upload: Upload) -> None:
+        self._locations.once_heard_of(checkpoint_id, upload)
+
+    def _report_failure(
+        self, vertex: Uid | None, subtask: int | None, error: BaseException
+    ) -> None:
+        self._send(
+            Failed(
+                vertex=vertex,
+                subtask=subtask,
+                cause=_said_by(error),
+                detail="".join(traceback.format_exception(error)),
+                is_fatal=is_fatal(error),
+                error=described(error) if isinstance(error, OperatorFailed) else None,
+            )
+        )
+
+
+def _said_by(error: BaseException) -> str:
+    """Some errors say nothing but what they are."""
+    return str(error) or type(error).__name__

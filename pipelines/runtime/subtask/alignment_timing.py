@@ -1,0 +1,101 @@
+"""Measures a subtask's part in its checkpoints: arrivals of barriers and holding back."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from pipelines.channels.channel import ChannelStatistics
+from pipelines.domain.clock import Clock
+from pipelines.domain.elements import Barrier
+from pipelines.domain.ids import NO_CHECKPOINT, ChannelId, CheckpointId
+from pipelines.domain.phases import ChannelAlignment
+from pipelines.runtime.subtask.in_flight import InFlightRecords
+
+
+@dataclass(slots=True)
+class Alignment:
+    """One checkpoint, from its first barrier here to its last. Offsets are after the trigger."""
+
+    barrier: Barrier
+    first_ms: float  # monotonic
+    start_delay_ms: float
+    _arrivals: dict[ChannelId, float] = field(default_factory=dict)
+
+    def on_barrier(self, channel: ChannelId, now_ms: float) -> None:
+        self._arrivals.setdefault(channel, now_ms)
+
+    @property
+    def alignment_ms(self) -> float:
+        return max(self._arrivals.values(), default=self.first_ms) - self.first_ms
+
+    def channels(
+        self, statistics: Iterable[ChannelStatistics], over_cap: Collection[ChannelId] = ()
+    ) -> list[ChannelAlignment]:
+        """Called when the last barrier is in, before anything is resumed."""
+        queued = {s.channel: s for s in statistics if s.held_back}
+        last_ms = self.first_ms + self.alignment_ms
+        return [
+            ChannelAlignment(
+                channel=channel,
+                arrived_ms=self.start_delay_ms + arrived_ms - self.first_ms,
+                blocked_ms=last_ms - arrived_ms if channel in queued else 0.0,
+                buffered_records=queued[channel].queued_records if channel in queued else 0,
+                buffered_bytes=queued[channel].queued_bytes if channel in queued else 0,
+                is_over_cap=channel in over_cap,
+            )
+            for channel, arrived_ms in self._arrivals.items()
+        ]
+
+
+def with_persisted(
+    channels: list[ChannelAlignment], recorded: Iterable[InFlightRecords]
+) -> list[ChannelAlignment]:
+    """Says, for each channel, what of it went into the snapshot."""
+    kept = {one.channel: one for one in recorded}
+    return [
+        msgspec.structs.replace(
+            one,
+            persisted_records=kept[one.channel].rows,
+            persisted_bytes=kept[one.channel].size_bytes,
+        )
+        if one.channel in kept
+        else one
+        for one in channels
+    ]
+
+
+class AlignmentTiming:
+    """Every checkpoint that barriers have come of, until it is taken out with the cut."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._under_way: dict[CheckpointId, Alignment] = {}
+        self._newest_taken: CheckpointId = NO_CHECKPOINT
+
+    def on_barrier(self, channel: ChannelId, barrier: Barrier) -> None:
+        """A barrier that comes again or late changes nothing."""
+        alignment = self.on_announced(barrier)
+        if alignment is not None:
+            alignment.on_barrier(channel, self._clock.monotonic_ms())
+
+    def on_announced(self, barrier: Barrier) -> Alignment | None:
+        """It stands in a queue, behind records; None: it is late."""
+        checkpoint_id = barrier.checkpoint_id
+        if checkpoint_id <= self._newest_taken:
+            return None
+        if checkpoint_id not in self._under_way:
+            delay_ms = max(0.0, float(self._clock.wall_ms() - barrier.trigger_ms))
+            now_ms = self._clock.monotonic_ms()
+            self._under_way[checkpoint_id] = Alignment(barrier, now_ms, delay_ms)
+        return self._under_way[checkpoint_id]
+
+    def of(self, checkpoint_id: CheckpointId) -> Alignment:
+        return self._under_way[checkpoint_id]
+
+    def take(self, checkpoint_id: CheckpointId) -> Alignment:
+        """When it is over here; what is older is forgotten, whether it was cut or given up."""
+        alignment = self._under_way[checkpoint_id]
+        self._newest_taken = checkpoint_id
+        self._under_way = {n: a for n, a in self._under_way.items() if n > checkpoint_id}
+        return alignment

@@ -1,0 +1,177 @@
+"""The chain of one subtask: its nodes call each other directly; only the ends touch channels.
+
+Owns operators, sinks, their state and the sinks' commit logs; decides nothing about
+checkpoints. Used by the subtask's thread only.
+"""
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from pipelines.channels.channel import Output
+from pipelines.connectors.source import Offsets
+from pipelines.domain.elements import Barrier, Mark, Watermark, WatermarkStatus
+from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.domain.origin import RecordOrigin
+from pipelines.operators.operator import OperatorContext
+from pipelines.protocol.watermarks import EventTimeMark
+from pipelines.runtime.subtask.chain_building import ChainBuilder
+from pipelines.runtime.subtask.chain_delivery import ChainDelivery
+from pipelines.runtime.subtask.chain_node import OperatorCut
+from pipelines.runtime.subtask.chain_place import ChainPlace
+from pipelines.runtime.subtask.exchange import Exchange
+from pipelines.runtime.subtask.in_flight import InFlightRecords
+from pipelines.runtime.subtask.key_times import KeyTime, key_times
+from pipelines.runtime.subtask.restoring import RestoredOperator
+from pipelines.state.backend import BackendFactory
+from pipelines.stream import Pipeline
+
+
+class OperatorChain:
+    """Records enter at the head; `broadcast` sends marks out of every exchange."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        place: ChainPlace,
+        backends: BackendFactory,
+        exchanges: dict[Uid, list[Exchange]],
+        restored: dict[Uid, RestoredOperator],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._place = place
+        self._now_ms = now_ms
+        self._delivery = ChainDelivery(pipeline.graph)
+        self._nodes = ChainBuilder(
+            pipeline, place, backends, exchanges, restored, now_ms, self._delivery
+        ).build()
+        self._exchanges = [exchange for node in self._nodes for exchange in node.exchanges]
+        self._outputs = [output for exchange in self._exchanges for output in exchange.outputs]
+
+    @property
+    def records_in(self) -> int:
+        return self._delivery.records_in
+
+    @property
+    def records_out(self) -> int:
+        return self._delivery.records_out
+
+    @property
+    def has_sinks(self) -> bool:
+        return any(node.sink for node in self._nodes)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """All counters of the chain, `<uid>.<name>`."""
+        return {
+            f"{node.uid}.{name}": value
+            for node in self._nodes
+            for name, value in node.context.counters.items()
+        }
+
+    def head_context(self) -> OperatorContext:
+        return self._nodes[0].context
+
+    def on_batch(
+        self, port: int, batch: pa.RecordBatch, origin: RecordOrigin | None = None
+    ) -> None:
+        """A batch from an exchange into the head. Raises OperatorFailed."""
+        self._delivery.begin(batch, origin)
+        self._delivery.deliver(self._nodes[0], port, batch)
+        self._settle()
+
+    def emit_from_source(
+        self,
+        batch: pa.RecordBatch,
+        origin: RecordOrigin | None = None,
+        offsets: Offsets | None = None,
+    ) -> None:
+        """Raises OperatorFailed."""
+        self._delivery.begin(batch, origin, offsets)
+        self._nodes[0].context.collect(batch)
+        self._settle()
+
+    def on_watermark(self, timestamp_ms: int) -> None:
+        """Operators fire in topological order, then the mark leaves behind what they emitted."""
+        for node in self._nodes:
+            node.on_watermark(timestamp_ms, self._delivery.origin)
+        self._settle()
+        self.broadcast(Watermark(timestamp_ms))
+
+    def on_event_time(self, marks: list[EventTimeMark]) -> None:
+        """Operators see event time; whether an input is idle concerns only who merges it."""
+        for mark in marks:
+            match mark:
+                case Watermark(timestamp_ms):
+                    self.on_watermark(timestamp_ms)
+                case WatermarkStatus():
+                    self.broadcast(mark)
+
+    @property
+    def awaits_processing_time(self) -> bool:
+        return any(node.awaits_processing_time for node in self._nodes)
+
+    def on_processing_time(self) -> None:
+        """Raises OperatorFailed."""
+        now_ms = self._now_ms()
+        for node in self._nodes:
+            node.on_processing_time(now_ms)
+        self._settle()
+
+    def broadcast(self, mark: Mark) -> None:
+        for exchange in self._exchanges:
+            exchange.broadcast(mark)
+
+    def pass_on(self, barrier: Barrier) -> list[InFlightRecords]:
+        """Send a barrier downstream; one that overtakes returns what it has overtaken."""
+        if not barrier.overtakes:
+            self.broadcast(barrier)
+            return []
+        return [kept for exchange in self._exchanges for kept in exchange.overtake(barrier)]
+
+    def outputs_holding(self, checkpoint_id: CheckpointId) -> list[Output]:
+        """Where this checkpoint's barrier waits behind records, and could overtake them."""
+        return [o for exchange in self._exchanges for o in exchange.holding(checkpoint_id)]
+
+    def key_times_ms(self, watermark_ms: int | None) -> list[KeyTime]:
+        """How far event time has come by key group, while a restore makes them unequal."""
+        restored_times_ms = self.head_context().restored_times_ms
+        return key_times(restored_times_ms, self._place.key_groups, watermark_ms)
+
+    def cut(self, barrier: Barrier) -> list[OperatorCut]:
+        """The synchronous part of a snapshot."""
+        return [node.cut(barrier) for node in self._nodes]
+
+    def on_completed(self, checkpoint_id: CheckpointId) -> None:
+        """Increments may build on this checkpoint from now on."""
+        for node in self._nodes:
+            node.context.state.on_checkpoint_completed(checkpoint_id)
+
+    def on_aborted(self, checkpoint_id: CheckpointId) -> None:
+        for node in self._nodes:
+            node.context.state.on_checkpoint_aborted(checkpoint_id)
+
+    def commit(self, checkpoint_id: CheckpointId) -> None:
+        for node in self._nodes:
+            node.commit(checkpoint_id)
+
+    def close(self) -> None:
+        for node in self._nodes:
+            node.close()
+
+    def state_bytes(self) -> int:
+        contexts = [node.context for node in self._nodes]
+        return sum(c.state.statistics().state_bytes + c.operator_state.nbytes for c in contexts)
+
+    def flush(self) -> bool:
+        """Whether all channels downstream would take an element; what waited for them goes first.
+
+        Raises ChannelClosed.
+        """
+        full = [output for output in self._outputs if not output.flush()]
+        return not full
+
+    def _settle(self) -> None:
+        """No operator is at work: what backends hold in memory may move."""
+        for node in self._nodes:
+            node.context.state.settle()

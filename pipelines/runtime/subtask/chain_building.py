@@ -1,0 +1,114 @@
+"""Opens the nodes of a chain with their restored state, and wires their calls.
+
+What the restored point had prepared is committed here, before anything is written.
+"""
+
+from collections.abc import Callable, Mapping
+
+from pipelines.connectors.sink import SinkContext
+from pipelines.domain.elements import MIN_WATERMARK_MS
+from pipelines.domain.graph import NodeKind
+from pipelines.domain.ids import Uid
+from pipelines.operators.operator import Collector, Operator, OperatorContext
+from pipelines.protocol.commit import CommitLog
+from pipelines.runtime.subtask.chain_delivery import ChainDelivery, side_collector
+from pipelines.runtime.subtask.chain_node import ChainNode, OpenSink
+from pipelines.runtime.subtask.chain_place import ChainPlace
+from pipelines.runtime.subtask.exchange import Exchange
+from pipelines.runtime.subtask.key_times import by_key_group
+from pipelines.runtime.subtask.operator_failure import located
+from pipelines.runtime.subtask.restoring import RestoredOperator
+from pipelines.state.backend import BackendFactory
+from pipelines.stream import Pipeline
+
+
+class ChainBuilder:
+    """Builds one chain, once. `exchanges` are those that leave each node."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        place: ChainPlace,
+        backends: BackendFactory,
+        exchanges: Mapping[Uid, list[Exchange]],
+        restored: Mapping[Uid, RestoredOperator],
+        now_ms: Callable[[], int],
+        delivery: ChainDelivery,
+    ) -> None:
+        self._pipeline = pipeline
+        self._place = place
+        self._backends = backends
+        self._exchanges = exchanges
+        self._restored = restored
+        self._now_ms = now_ms
+        self._delivery = delivery
+        self._nodes: dict[Uid, ChainNode] = {}
+        head = restored[place.vertex.uid]
+        self._watermark_ms = MIN_WATERMARK_MS if head.watermark_ms is None else head.watermark_ms
+        self._times_ms = by_key_group(head.key_times_ms, place.max_parallelism)
+
+    def build(self) -> list[ChainNode]:
+        """In topological order. Raises OperatorFailed, Rejected or CorruptSnapshot."""
+        for uid in reversed(
+            self._place.vertex.nodes
+        ):  # followers first, so that calls can be wired
+            self._nodes[uid] = self._node(uid)
+        return [self._nodes[uid] for uid in self._place.vertex.nodes]
+
+    def _node(self, uid: Uid) -> ChainNode:
+        context = self._context(uid)
+        node = ChainNode(uid, context, exchanges=self._exchanges_of(uid))
+        match self._pipeline.graph.node(uid).kind:
+            case NodeKind.OPERATOR:
+                node.operator = self._open_operator(uid, context)
+            case NodeKind.SINK:
+                node.sink = self._open_sink(uid)
+            case NodeKind.SOURCE:
+                pass
+        return node
+
+    def _context(self, uid: Uid) -> OperatorContext:
+        place = self._place
+        sides = self._pipeline.graph.side_outputs_of(uid)
+        return OperatorContext(
+            uid=uid,
+            subtask=place.subtask,
+            parallelism=place.parallelism,
+            state=self._backends(place.key_groups, place.max_parallelism),
+            collect=self._collector(uid, None, self._exchanges_of(uid)),
+            collect_side=side_collector({side: self._collector(uid, side, []) for side in sides}),
+            counters=dict(self._restored[uid].counters),
+            now_ms=self._now_ms,
+            restored_watermark_ms=self._watermark_ms,
+            restored_times_ms=self._times_ms,
+        )
+
+    def _collector(self, uid: Uid, side: str | None, exchanges: list[Exchange]) -> Collector:
+        followers = self._pipeline.graph.successors_in_chain(uid, side)
+        return self._delivery.collector([self._nodes[f] for f in followers], exchanges)
+
+    def _exchanges_of(self, uid: Uid) -> list[Exchange]:
+        return self._exchanges.get(uid, [])
+
+    def _open_operator(self, uid: Uid, context: OperatorContext) -> Operator:
+        operator = self._pipeline.operators[uid]()
+        try:
+            operator.open(context, self._pipeline.input_schemas(uid))
+        except Exception as error:
+            raise located(uid, None, error) from error
+        restored = self._restored[uid]
+        for stored in restored.states:
+            if stored.database is None or not context.state.adopt(stored.database):
+                context.state.restore(stored.name, stored.rows)
+        for name, batches in restored.operator_states:
+            context.operator_state.restore(name, batches)
+        return operator
+
+    def _open_sink(self, uid: Uid) -> OpenSink:
+        place = self._place
+        context = SinkContext(place.run_id, place.attempt, uid, place.subtask)
+        (schema,) = self._pipeline.input_schemas(uid)
+        writer = self._pipeline.sinks[uid].open(context, schema)
+        sink = OpenSink(writer, CommitLog(self._restored[uid].prepared))
+        sink.commit_restored()
+        return sink

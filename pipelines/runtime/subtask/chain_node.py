@@ -1,0 +1,124 @@
+"""One node of a chain: an operator, a sink with its commit log, or the source at the head.
+
+Owns what the node has open. Which node follows which is `chain_delivery`'s business.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from pipelines.connectors.sink import SinkWriter
+from pipelines.domain.elements import MAX_WATERMARK_MS, Barrier
+from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.domain.origin import RecordOrigin
+from pipelines.operators.operator import Operator, OperatorContext
+from pipelines.protocol.commit import CommitLog, Prepared
+from pipelines.runtime.subtask.exchange import Exchange
+from pipelines.runtime.subtask.operator_failure import located
+from pipelines.state.backend import FrozenState, StateBackend
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorCut:
+    """One node at the cut: frozen state, and what the sinks prepared for it."""
+
+    uid: Uid
+    states: list[FrozenState]
+    counters: dict[str, int]
+    prepared: tuple[Prepared, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSink:
+    writer: SinkWriter
+    log: CommitLog
+
+    def prepare(self, checkpoint_id: CheckpointId) -> tuple[Prepared, ...]:
+        committables = self.writer.prepare(checkpoint_id)
+        return self.log.on_prepared(checkpoint_id, committables)
+
+    def commit_restored(self) -> None:
+        self._commit(self.log.take_restored())
+
+    def commit(self, checkpoint_id: CheckpointId) -> None:
+        self._commit(self.log.on_completed(checkpoint_id))
+
+    def _commit(self, due: Iterable[Prepared]) -> None:
+        for prepared in due:
+            self.writer.commit(prepared.checkpoint_id, list(prepared.committables))
+
+
+@dataclass(slots=True)
+class ChainNode:
+    """Neither operator nor sink: a source, whose records the subtask itself emits."""
+
+    uid: Uid
+    context: OperatorContext
+    operator: Operator | None = None
+    sink: OpenSink | None = None
+    exchanges: list[Exchange] = field(default_factory=list)
+
+    @property
+    def awaits_processing_time(self) -> bool:
+        return self.operator is not None and self.operator.awaits_processing_time
+
+    def take(self, port: int, batch: pa.RecordBatch) -> None:
+        """Raises whatever the operator or the sink raises."""
+        if self.sink is not None:
+            self.sink.writer.write(batch)
+        elif self.operator is not None:
+            self.operator.on_batch(port, batch)
+
+    def on_watermark(self, timestamp_ms: int, origin: RecordOrigin | None) -> None:
+        """What fires now is laid to the newest batch: its records moved event time on."""
+        if self.operator is None:
+            return
+        try:
+            self.operator.on_watermark(timestamp_ms)
+            if timestamp_ms >= MAX_WATERMARK_MS:
+                self.operator.on_end()
+        except Exception as error:
+            raise located(self.uid, origin, error) from error
+
+    def on_processing_time(self, now_ms: int) -> None:
+        if self.operator is None or not self.operator.awaits_processing_time:
+            return
+        try:
+            self.operator.on_processing_time(now_ms)
+        except Exception as error:
+            raise located(self.uid, None, error) from error
+
+    def cut(self, barrier: Barrier) -> OperatorCut:
+        """Raises OperatorFailed: no record is in work."""
+        try:
+            return self._cut(barrier)
+        except Exception as error:
+            raise located(self.uid, None, error) from error
+
+    def commit(self, checkpoint_id: CheckpointId) -> None:
+        """Raises OperatorFailed, as `cut` does."""
+        if self.sink is None:
+            return
+        try:
+            self.sink.commit(checkpoint_id)
+        except Exception as error:
+            raise located(self.uid, None, error) from error
+
+    def _cut(self, barrier: Barrier) -> OperatorCut:
+        prepared = () if self.sink is None else self.sink.prepare(barrier.checkpoint_id)
+        context = self.context
+        states = [*_cut_states(context.state, barrier), *context.operator_state.cut()]
+        return OperatorCut(self.uid, states, dict(context.counters), prepared)
+
+    def close(self) -> None:
+        if self.sink is not None:
+            self.sink.writer.close()
+        self.context.state.close()
+
+
+def _cut_states(state: StateBackend, barrier: Barrier) -> list[FrozenState]:
+    """A savepoint is whole: it depends on no other point."""
+    if barrier.is_savepoint:
+        return state.cut_native() if barrier.is_native else state.cut()
+    return state.cut_increment(barrier.checkpoint_id, barrier.confirmed_id)

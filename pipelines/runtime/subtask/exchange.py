@@ -1,0 +1,97 @@
+"""One outgoing exchange of a node: which subtask of the reader gets which record.
+
+Owns no channel's state. Where order matters only the hash keeps it: the records of one key take one
+channel. Source: Flink's `KeyGroupStreamPartitioner`, `RebalancePartitioner` and
+`BroadcastPartitioner`; a batch is cut into runs of rows instead of dealing row by row.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from pipelines.channels.channel import Output
+from pipelines.domain.elements import Barrier, Element, Records
+from pipelines.domain.errors import check
+from pipelines.domain.graph import EdgeKind
+from pipelines.domain.ids import CheckpointId
+from pipelines.domain.origin import RecordOrigin
+from pipelines.runtime.subtask.in_flight import InFlightRecords, overtaken_on
+from pipelines.state.hashing import key_groups, key_hashes
+
+Part = tuple[int, pa.RecordBatch]
+"""A target subtask and its rows."""
+
+
+class Exchange:
+    """`outputs` are indexed by target subtask (a FORWARD edge has one). Marks go to all of them."""
+
+    def __init__(
+        self,
+        hash_by: tuple[str, ...],
+        outputs: list[Output],
+        max_parallelism: int,
+        kind: EdgeKind = EdgeKind.HASH,
+    ) -> None:
+        self._hash_by = hash_by
+        self.outputs = outputs
+        self._max_parallelism = max_parallelism
+        self._kind = kind
+        self._next_target = 0  # of a rebalance
+        self._parts = self._by_key
+        match kind:
+            case EdgeKind.FORWARD:
+                check(len(outputs) == 1, "a forward edge leads to one subtask")
+            case EdgeKind.REBALANCE:
+                self._parts = self._in_turn
+            case EdgeKind.BROADCAST:
+                self._parts = self._to_all
+            case EdgeKind.HASH:
+                check(bool(hash_by), "a key has columns")
+
+    def send(self, batch: pa.RecordBatch, origin: RecordOrigin | None = None) -> None:
+        if len(self.outputs) == 1:
+            self.outputs[0].send(Records(batch, origin))
+            return
+        for target, part in self._parts(batch):
+            self.outputs[target].send(Records(part, origin))
+
+    def overtake(self, barrier: Barrier) -> list[InFlightRecords]:
+        """Pass the barrier on ahead of what waits here, which it returns.
+
+        Not on a broadcast edge: what each reader has taken there differs, and could not be dealt
+        again at another parallelism (Flink forbids it, too). There the barrier keeps its place.
+        """
+        if self._kind is EdgeKind.BROADCAST:
+            self.broadcast(barrier)
+            return []
+        return [kept for output in self.outputs for kept in overtaken_on(output, barrier)]
+
+    def holding(self, checkpoint_id: CheckpointId) -> list[Output]:
+        """The outputs where this checkpoint's barrier waits and could overtake."""
+        if self._kind is EdgeKind.BROADCAST:
+            return []
+        return [output for output in self.outputs if output.holds_barrier(checkpoint_id)]
+
+    def broadcast(self, mark: Element) -> None:
+        for output in self.outputs:
+            output.send(mark)
+
+    def _by_key(self, batch: pa.RecordBatch) -> Iterator[Part]:
+        groups = key_groups(key_hashes(batch, self._hash_by), self._max_parallelism)
+        owners = (groups.astype(np.uint32) * len(self.outputs)) // self._max_parallelism
+        for target in range(len(self.outputs)):
+            part = batch.filter(pa.array(owners == target))
+            if part.num_rows:
+                yield target, part
+
+    def _in_turn(self, batch: pa.RecordBatch) -> Iterator[Part]:
+        """Equal runs of rows; the next batch begins where this one ended."""
+        run_rows = -(-batch.num_rows // len(self.outputs))
+        for start in range(0, batch.num_rows, run_rows):
+            yield self._next_target, batch.slice(start, run_rows)
+            self._next_target = (self._next_target + 1) % len(self.outputs)
+
+    def _to_all(self, batch: pa.RecordBatch) -> Iterator[Part]:
+        for target in range(len(self.outputs)):
+            yield target, batch

@@ -1,0 +1,205 @@
+"""Carries out what the machine of the mode decides about the barriers at one gate.
+
+Owns the machine, when its alignment is left, and the measurements; the gate holds the queues, and
+`SubtaskCheckpoints` cuts. Decides nothing itself.
+"""
+
+from dataclasses import replace
+
+from pipelines.channels.channel import InputGate
+from pipelines.domain.elements import Barrier, CancelCheckpoint
+from pipelines.domain.ids import ChannelId, CheckpointId
+from pipelines.domain.phases import ChannelAlignment
+from pipelines.domain.settings import BarrierOptions, CapAction
+from pipelines.protocol.barrier_handling import BarrierHandler
+from pipelines.protocol.buffer_cap import BufferCap
+from pipelines.protocol.effects import (
+    Abort,
+    AlignmentEffect,
+    AllArrived,
+    Block,
+    CancelDownstream,
+    Overtake,
+    Resume,
+    Snapshot,
+)
+from pipelines.protocol.unaligned import UnalignedBarriers
+from pipelines.runtime.subtask.alignment_buffers import CAP_STEP_MS, AlignmentBuffers
+from pipelines.runtime.subtask.alignment_timing import Alignment, AlignmentTiming, with_persisted
+from pipelines.runtime.subtask.barrier_declines import declines
+from pipelines.runtime.subtask.barrier_modes import may_turn, turns_at_ms
+from pipelines.runtime.subtask.feed import IDLE_WAIT_MS
+from pipelines.runtime.subtask.in_flight import InFlightRecords
+from pipelines.runtime.subtask.subtask import Subtask
+
+
+class GateAlignment:
+    """Used by the subtask's thread only, which gives itself as `subtask`."""
+
+    def __init__(
+        self,
+        gate: InputGate,
+        handler: BarrierHandler,
+        options: BarrierOptions,
+        timing: AlignmentTiming,
+    ) -> None:
+        self._gate = gate
+        self._handler = handler
+        self._options = options
+        self._timing = timing
+        self._turning = handler if isinstance(handler, UnalignedBarriers) else None
+        self._alarm: tuple[CheckpointId, float] | None = None  # when an alignment is left
+        cap = BufferCap(options.channel_cap_bytes, options.subtask_cap_bytes)
+        self._buffers = AlignmentBuffers(gate, cap)
+        if self._turning is not None:
+            gate.announce_barriers()
+
+    @property
+    def has_open_inputs(self) -> bool:
+        return self._handler.has_open_inputs
+
+    @property
+    def is_aligning(self) -> bool:
+        return self._handler.aligning_id is not None
+
+    @property
+    def wait_ms(self) -> float:
+        """How long nobody needs to look at the buffers."""
+        return CAP_STEP_MS if self._buffers.cap.is_set and self.is_aligning else IDLE_WAIT_MS
+
+    @property
+    def due_ms(self) -> float | None:
+        return None if self._alarm is None else self._alarm[1]
+
+    def attend(self, subtask: Subtask) -> bool:
+        """Barriers that are announced, alignments whose time is up, buffers over their cap."""
+        return self._attend_to_barriers(subtask) or self._attend_to_buffers(subtask)
+
+    def on_barrier(self, channel: ChannelId, barrier: Barrier, subtask: Subtask) -> None:
+        self._timing.on_barrier(channel, barrier)
+        effects = self._handler.on_barrier(channel, barrier.checkpoint_id)
+        self._carry_out_of_stream(barrier.checkpoint_id, effects, subtask)
+
+    def on_cancelled(
+        self, channel: ChannelId, checkpoint_id: CheckpointId, subtask: Subtask
+    ) -> None:
+        effects = self._handler.on_cancelled(channel, checkpoint_id)
+        self._carry_out_of_stream(checkpoint_id, effects, subtask)
+
+    def on_aborted(self, checkpoint_id: CheckpointId, subtask: Subtask) -> None:
+        self._carry_out(self._handler.on_aborted(checkpoint_id), subtask)
+
+    def on_end(self, channel: ChannelId, subtask: Subtask) -> None:
+        self._carry_out(self._handler.on_end(channel), subtask)
+
+    def _attend_to_barriers(self, subtask: Subtask) -> bool:
+        turning = self._turning
+        if turning is None:
+            return False
+        announced = self._gate.poll_announced()
+        if announced is not None:
+            self._on_announced(turning, *announced, subtask)
+            return True
+        if self._alarm is None or subtask.clock.monotonic_ms() < self._alarm[1]:
+            return False
+        checkpoint_id, self._alarm = self._alarm[0], None
+        self._carry_out_of_stream(checkpoint_id, turning.on_time_is_up(checkpoint_id), subtask)
+        return True
+
+    def _on_announced(
+        self, turning: UnalignedBarriers, channel: ChannelId, barrier: Barrier, subtask: Subtask
+    ) -> None:
+        checkpoint_id = barrier.checkpoint_id
+        if barrier.overtakes or turning.recording_id == checkpoint_id:
+            self._timing.on_barrier(channel, barrier)
+        else:
+            self._timing.on_announced(barrier)
+        self._set_alarm(barrier, subtask)
+        effects = turning.on_announced(channel, checkpoint_id, overtakes=barrier.overtakes)
+        self._carry_out_of_stream(checkpoint_id, effects, subtask)
+
+    def _set_alarm(self, barrier: Barrier, subtask: Subtask) -> None:
+        is_newer = self._alarm is None or self._alarm[0] < barrier.checkpoint_id
+        due_ms = turns_at_ms(barrier, self._options, subtask.clock)
+        if due_ms is not None and is_newer and not barrier.overtakes:
+            self._alarm = (barrier.checkpoint_id, due_ms)
+
+    def _attend_to_buffers(self, subtask: Subtask) -> bool:
+        """Whether something was done because more is held back than the cap allows."""
+        checkpoint_id = self._handler.aligning_id
+        excess = self._buffers.excess(checkpoint_id)
+        if excess is None or checkpoint_id is None:
+            return False
+        match self._options.cap_action:
+            case CapAction.WAIT:
+                return False  # its phases say so
+            case CapAction.UNALIGNED:
+                if self._turning is None or not may_turn(self._timing.of(checkpoint_id).barrier):
+                    return False
+                self._carry_out(self._turning.on_time_is_up(checkpoint_id), subtask)
+            case CapAction.ABORT:
+                subtask.checkpoints.decline(checkpoint_id, excess)
+                self._carry_out(self._handler.on_aborted(checkpoint_id), subtask)
+        return True
+
+    def _carry_out_of_stream(
+        self, checkpoint_id: CheckpointId, effects: list[AlignmentEffect], subtask: Subtask
+    ) -> None:
+        """What the barrier of `checkpoint_id`, or a marker in its place, ends is declined."""
+        for declined_id, reason in declines(checkpoint_id, effects).items():
+            why = f"met by checkpoint {checkpoint_id}"
+            subtask.checkpoints.report_declined(declined_id, reason, why)
+        self._carry_out(effects, subtask)
+
+    def _carry_out(self, effects: list[AlignmentEffect], subtask: Subtask) -> None:
+        for effect in effects:
+            match effect:
+                case Block(channel):
+                    self._gate.hold_back(channel)
+                case Resume(channels):
+                    for channel in channels:
+                        self._gate.resume(channel)
+                case Snapshot(checkpoint_id):
+                    self._snapshot(checkpoint_id, subtask)
+                case Abort(checkpoint_id):
+                    self._gate.take_recorded()
+                    subtask.checkpoints.give_up(checkpoint_id)
+                case Overtake(checkpoint_id, unread):
+                    self._overtake(checkpoint_id, unread, subtask)
+                case CancelDownstream(checkpoint_id):
+                    subtask.chain.broadcast(CancelCheckpoint(checkpoint_id))
+                case AllArrived(checkpoint_id):
+                    self._finish_recording(checkpoint_id, subtask)
+
+    def _snapshot(self, checkpoint_id: CheckpointId, subtask: Subtask) -> None:
+        alignment = self._timing.take(checkpoint_id)
+        subtask.checkpoints.snapshot(
+            alignment.barrier,
+            alignment.start_delay_ms,
+            alignment.alignment_ms,
+            self._channels(alignment),
+        )
+
+    def _channels(self, alignment: Alignment) -> list[ChannelAlignment]:
+        over_cap = self._buffers.over_cap(alignment.barrier.checkpoint_id)
+        return alignment.channels(self._gate.statistics(), over_cap)
+
+    def _overtake(
+        self, checkpoint_id: CheckpointId, unread: frozenset[ChannelId], subtask: Subtask
+    ) -> None:
+        self._gate.record(checkpoint_id, unread)
+        alignment = self._timing.of(checkpoint_id)
+        barrier = replace(alignment.barrier, overtakes=True)
+        subtask.checkpoints.overtake(barrier, alignment.start_delay_ms)
+
+    def _finish_recording(self, checkpoint_id: CheckpointId, subtask: Subtask) -> None:
+        alignment = self._timing.take(checkpoint_id)
+        batches = self._gate.take_recorded()
+        recorded = [InFlightRecords(c, False, kept) for c, kept in batches.items() if kept]
+        now_ms = subtask.clock.monotonic_ms()
+        for channel in batches:  # those that were announced before their alignment was left
+            alignment.on_barrier(channel, now_ms)
+        channels = with_persisted(self._channels(alignment), recorded)
+        subtask.checkpoints.inputs_recorded(
+            checkpoint_id, alignment.alignment_ms, channels, recorded
+        )

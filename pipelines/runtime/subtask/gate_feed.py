@@ -1,0 +1,140 @@
+"""Feeds a subtask from its input gate: records, event time, and barriers to its `GateAlignment`."""
+
+import os
+import signal
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from pipelines.channels.channel import ChannelStatistics, InputGate
+from pipelines.domain.elements import (
+    MIN_WATERMARK_MS,
+    Barrier,
+    CancelCheckpoint,
+    EndOfInput,
+    Records,
+    Watermark,
+    WatermarkStatus,
+)
+from pipelines.domain.errors import InvariantViolated
+from pipelines.domain.faults import FaultPoint
+from pipelines.domain.ids import ChannelId, CheckpointId
+from pipelines.domain.snapshots import Json
+from pipelines.protocol.watermarks import WatermarkMerger
+from pipelines.runtime.subtask.gate_alignment import GateAlignment
+from pipelines.runtime.subtask.in_flight import Beginning, beginning
+from pipelines.runtime.subtask.subtask import Subtask
+
+
+class GateFeed:
+    """`ports` maps each input channel to the operator's port it belongs to."""
+
+    def __init__(
+        self,
+        gate: InputGate,
+        ports: dict[ChannelId, int],
+        alignment: GateAlignment,
+        restored_watermark_ms: int | None,
+        in_flight: Iterable[tuple[int, pa.RecordBatch]] = (),
+    ) -> None:
+        self._gate = gate
+        self._ports = ports
+        self._alignment = alignment
+        self._begin = beginning(in_flight, restored_watermark_ms)
+        self._watermarks = WatermarkMerger(ports, restored_watermark_ms)
+        self._dies_aligning = False
+
+    @property
+    def has_ended(self) -> bool:
+        return not self._alignment.has_open_inputs
+
+    @property
+    def wait_ms(self) -> float:
+        return self._alignment.wait_ms
+
+    @property
+    def due_ms(self) -> float | None:
+        return self._alignment.due_ms
+
+    def die_while_aligning(self) -> None:
+        """Fault on purpose: SIGKILL this process the next time an input is held back."""
+        self._dies_aligning = True
+
+    def attend(self, subtask: Subtask) -> bool:
+        return self._begin is None and self._alignment.attend(subtask)
+
+    def advance(self, subtask: Subtask) -> bool:
+        if self._begin is not None:
+            self._begin = self._take_restored(self._begin, subtask)
+            return True
+        polled = self._gate.poll()
+        if polled is None:
+            return False
+        channel, element = polled
+        match element:
+            case Records(batch, origin):
+                subtask.chain.on_batch(self._ports[channel], batch, origin)
+            case Watermark(timestamp_ms):
+                subtask.chain.on_event_time(self._watermarks.on_watermark(channel, timestamp_ms))
+            case WatermarkStatus(is_idle):
+                marks = self._watermarks.on_status(channel, is_idle=is_idle)
+                subtask.chain.on_event_time(marks)
+            case Barrier():
+                self._on_barrier(channel, element, subtask)
+            case CancelCheckpoint(checkpoint_id):
+                self._alignment.on_cancelled(channel, checkpoint_id, subtask)
+            case EndOfInput():
+                self._on_end(channel, subtask)
+        return True
+
+    def drain(self, subtask: Subtask) -> None:
+        raise InvariantViolated(f"event time ends at sources only, not at {subtask.name}")
+
+    def on_injected(self, barrier: Barrier, subtask: Subtask) -> None:
+        raise InvariantViolated(f"barriers are injected at sources only, not at {subtask.name}")
+
+    def on_completed(self, checkpoint_id: CheckpointId, subtask: Subtask) -> None:
+        pass
+
+    def on_aborted(self, checkpoint_id: CheckpointId, subtask: Subtask) -> None:
+        self._alignment.on_aborted(checkpoint_id, subtask)
+
+    def positions(self) -> Json:
+        return None
+
+    def reserved(self, checkpoint_id: CheckpointId) -> Json:
+        return None
+
+    def watermark_ms(self) -> int | None:
+        current_ms = self._watermarks.current_ms
+        return None if current_ms == MIN_WATERMARK_MS else current_ms
+
+    def queued(self) -> list[ChannelStatistics]:
+        return self._gate.statistics()
+
+    def _take_restored(
+        self, begin: Iterator[Beginning], subtask: Subtask
+    ) -> Iterator[Beginning] | None:
+        """One element; barriers wait until there is none left."""
+        match next(begin, None):
+            case None:
+                return None
+            case Watermark() as mark:
+                subtask.chain.broadcast(mark)
+            case (port, batch):
+                subtask.chain.on_batch(port, batch)
+        return begin
+
+    def _on_barrier(self, channel: ChannelId, barrier: Barrier, subtask: Subtask) -> None:
+        self._alignment.on_barrier(channel, barrier, subtask)
+        if not self._alignment.is_aligning:
+            return
+        subtask.reporter.reach(FaultPoint.ALIGNING)
+        if self._dies_aligning:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _on_end(self, channel: ChannelId, subtask: Subtask) -> None:
+        self._alignment.on_end(channel, subtask)
+        subtask.chain.on_event_time(self._watermarks.on_end(channel))
+        if self.has_ended:
+            subtask.chain.broadcast(EndOfInput())

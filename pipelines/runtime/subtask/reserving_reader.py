@@ -1,0 +1,138 @@
+"""At most once: a source hands out only what no later attempt will read again.
+
+Reads ahead, and reserves with each checkpoint all that it has read: a recovery starts behind it.
+Records are handed out once the checkpoint that reserves them is complete, so whatever a lost
+attempt has emitted lies before the place where the next one begins. Owns the records read ahead;
+their bound is the most that a crash can lose, besides what was on its way.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pipelines.channels.credit import cost_of
+from pipelines.domain.elements import Records
+from pipelines.domain.ids import CheckpointId
+from pipelines.domain.snapshots import Json
+from pipelines.protocol.watermarks import EventTimeMark
+from pipelines.runtime.subtask.source_reader import SourceReader, SplitInWork
+
+BATCHES_PER_CALL = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    batch: pa.RecordBatch
+    size_bytes: int
+    number: int  # of the batch, in the order of reading
+    positions: Json  # behind the batch
+    watermark_ms: int | None
+    split: SplitInWork | None
+    far_ahead_count: int
+    marks: list[EventTimeMark]  # of the batch, and what became known before the next one
+
+
+class ReservingReader:
+    """Guarantee: `next` gives a batch only after a completed checkpoint holds, as `reserved`,
+    positions behind it. Needs to be told of completed checkpoints only."""
+
+    def __init__(self, reader: SourceReader, ahead_bytes_max: int) -> None:
+        """`ahead_bytes_max`: read ahead, besides one batch; so handed out per checkpoint."""
+        self._reader = reader
+        self._ahead_bytes_max = ahead_bytes_max
+        self._ahead: deque[_Ahead] = deque()
+        self._ahead_bytes = 0
+        self._read_count = 0
+        self._granted_count = 0  # so many of the batches read may be handed out
+        self._reservations: dict[CheckpointId, int] = {}
+        self._positions = reader.positions()
+        self._watermark_ms: int | None = None
+        self._marks: list[EventTimeMark] = []
+        self._far_ahead_count = 0
+        self.split: SplitInWork | None = None
+
+    @property
+    def is_exhausted(self) -> bool:
+        return not self._ahead and self._reader.is_exhausted
+
+    @property
+    def asked(self) -> SplitInWork | None:
+        """The split that was asked last, and for which record."""
+        return self._reader.asked
+
+    def positions(self) -> Json:
+        """Behind the last record handed out."""
+        return self._positions
+
+    def reserved(self, checkpoint_id: CheckpointId) -> Json:
+        """Behind the last record read ahead: where an attempt begins that this point restores."""
+        self._reservations[checkpoint_id] = self._read_count
+        return self._reader.positions()
+
+    def on_completed(self, checkpoint_id: CheckpointId) -> None:
+        granted = self._reservations.get(checkpoint_id, 0)
+        self._granted_count = max(self._granted_count, granted)
+        self._reservations = {n: c for n, c in self._reservations.items() if n > checkpoint_id}
+
+    def next(self) -> pa.RecordBatch | None:
+        """The next batch that is reserved, or None."""
+        self._read_ahead()
+        if not self._ahead or self._ahead[0].number > self._granted_count:
+            return None
+        first = self._ahead.popleft()
+        self._ahead_bytes -= first.size_bytes
+        self._positions, self._watermark_ms = first.positions, first.watermark_ms
+        self._marks += first.marks
+        self._far_ahead_count += first.far_ahead_count
+        self.split = first.split
+        return first.batch
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def watermark_ms(self) -> int | None:
+        """Of what was handed out."""
+        return self._reader.watermark_ms() if self.is_exhausted else self._watermark_ms
+
+    def take_marks(self) -> list[EventTimeMark]:
+        """What has become known of event time with what was handed out since the last time."""
+        marks, self._marks = self._marks, []
+        return marks
+
+    def take_far_ahead_count(self) -> int:
+        count, self._far_ahead_count = self._far_ahead_count, 0
+        return count
+
+    def _read_ahead(self) -> None:
+        """A few batches a call, so that barriers are answered in between."""
+        for _ in range(BATCHES_PER_CALL):
+            if self._ahead_bytes >= self._ahead_bytes_max:
+                return
+            batch = self._reader.next()
+            if batch is None:
+                self._keep_marks()
+                return
+            self._keep(batch)
+
+    def _keep_marks(self) -> None:
+        """Marks keep their place behind the batches that were read before them."""
+        marks = self._ahead[-1].marks if self._ahead else self._marks
+        marks += self._reader.take_marks()
+
+    def _keep(self, batch: pa.RecordBatch) -> None:
+        self._read_count += 1
+        size_bytes = cost_of(Records(batch))
+        self._ahead_bytes += size_bytes
+        self._ahead.append(
+            _Ahead(
+                batch,
+                size_bytes,
+                self._read_count,
+                self._reader.positions(),
+                self._reader.watermark_ms(),
+                self._reader.split,
+                self._reader.take_far_ahead_count(),
+                self._reader.take_marks(),
+            )
+        )

@@ -1,0 +1,244 @@
+"""What one subtask takes from a checkpoint, at the same or another parallelism.
+
+Keyed rows go by key group, operator state as its kind says. What else is a list (positions,
+committables, counters) is dealt by the old subtask's index modulo the new parallelism, except
+positions: a source is handed all of them and deals the splits itself.
+
+Source: Flink, `StateAssignmentOperation`.
+"""
+
+import tempfile
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from pipelines.domain.elements import MIN_WATERMARK_MS
+from pipelines.domain.errors import CorruptSnapshot
+from pipelines.domain.graph import Vertex
+from pipelines.domain.ids import CheckpointId, RunId, Uid
+from pipelines.domain.key_groups import KeyGroupRange, range_of
+from pipelines.domain.redistribution import Redistribution, Taken, taken_by
+from pipelines.domain.snapshots import (
+    FileHandle,
+    Json,
+    Manifest,
+    OperatorSnapshot,
+    StateFormat,
+    StateHandle,
+)
+from pipelines.protocol.commit import Prepared
+from pipelines.runtime.subtask.in_flight import InFlightShare
+from pipelines.runtime.subtask.key_times import KeyTime
+from pipelines.state import stored_state
+from pipelines.state.increments import StoredDatabase
+from pipelines.storage.store import CheckpointStore
+
+
+class StoredCommittables(msgspec.Struct, frozen=True, kw_only=True):
+    """The JSON form of `Prepared` in a snapshot."""
+
+    checkpoint_id: CheckpointId
+    items: list[Json]
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredOperator:
+    """`states` may be consumed once. Positions are those of all old subtasks."""
+
+    states: tuple["RestoredState", ...] = ()
+    operator_states: tuple[tuple[str, Iterable[pa.RecordBatch]], ...] = ()
+    positions: tuple[Json, ...] = ()
+    prepared: tuple[Prepared, ...] = ()
+    counters: tuple[tuple[str, int], ...] = ()
+    watermark_ms: int | None = None  # the least of all old subtasks
+    key_times_ms: tuple[KeyTime, ...] = ()  # of all old subtasks
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredState:
+    """One state of one old subtask: its rows, and the database that holds them, if one does."""
+
+    name: str
+    rows: Iterable[pa.RecordBatch]
+    database: StoredDatabase | None = None
+
+
+NOTHING = RestoredOperator()
+
+
+class RestorePoint:
+    """One verified checkpoint, asked by each subtask for its share.
+
+    `dropped_states` are left behind: the operator does not have them any more. With
+    `forgets_state` (at most once, after a failure) all state is left behind, and sources begin
+    where they had reserved to; what sinks had prepared is still committed, once.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        location: str,
+        manifest: Manifest,
+        dropped_states: Collection[tuple[Uid, str]] = (),
+        *,
+        run_id: RunId | None = None,
+        forgets_state: bool = False,
+    ) -> None:
+        """`run_id`: the run that restores; files of its own points may be referred to again."""
+        self._store = store
+        self._location = location
+        self._manifest = manifest
+        self._dropped = frozenset(dropped_states)
+        self._forgets_state = forgets_state
+        self._is_own = manifest.run_id == run_id
+
+    def share_of(
+        self, uid: Uid, subtask: int, parallelism: int, key_groups: KeyGroupRange
+    ) -> RestoredOperator:
+        old = self._snapshots_of(uid)
+        mine = [snapshot for index, snapshot in old if index % parallelism == subtask]
+        watermarks = [snapshot.watermark_ms for _, snapshot in old]
+        known = [watermark for watermark in watermarks if watermark is not None]
+        forgets = self._forgets_state
+        return RestoredOperator(
+            states=() if forgets else tuple(self._states(uid, old, key_groups)),
+            operator_states=(
+                () if forgets else tuple(self._operator_rows(uid, old, subtask, parallelism))
+            ),
+            positions=tuple(self._positions(old)),
+            prepared=tuple(sorted(_prepared(mine), key=lambda p: p.checkpoint_id)),
+            counters=tuple(_sum_counters(mine).items()),
+            watermark_ms=min(known) if known and len(known) == len(watermarks) else None,
+            key_times_ms=tuple(self._key_times(old)),
+        )
+
+    def _key_times(self, old: list[tuple[int, OperatorSnapshot]]) -> Iterator[KeyTime]:
+        parallelism, maximum = self._manifest.parallelism, self._manifest.max_parallelism
+        for index, snapshot in old:
+            groups = range_of(index, parallelism, maximum)
+            known = snapshot.watermark_ms
+            whole = (groups.first, groups.last, MIN_WATERMARK_MS if known is None else known)
+            yield from snapshot.key_times_ms or [whole]
+
+    def in_flight_into(
+        self, vertex: Vertex, subtask: int, parallelism: int
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Port and rows of the records that were on their way to `vertex`, in order."""
+        share = InFlightShare(self._manifest, vertex, subtask, parallelism)
+        return share.read(lambda file: self._store.read_batches(self._location, file))
+
+    def _positions(self, old: list[tuple[int, OperatorSnapshot]]) -> Iterator[Json]:
+        for _, snapshot in old:
+            place = snapshot.reserved if self._forgets_state else snapshot.positions
+            if place is not None:
+                yield place
+
+    def _snapshots_of(self, uid: Uid) -> list[tuple[int, OperatorSnapshot]]:
+        return [
+            (subtask.subtask, operator)
+            for subtask in self._manifest.subtasks
+            for operator in subtask.operators
+            if operator.uid == uid
+        ]
+
+    def _states(
+        self, uid: Uid, old: list[tuple[int, OperatorSnapshot]], key_groups: KeyGroupRange
+    ) -> Iterator[RestoredState]:
+        for _, snapshot in old:
+            for state in snapshot.states:
+                is_wanted = state.redistribution is None and (uid, state.state) not in self._dropped
+                if is_wanted and state.key_group_range.overlaps(key_groups):
+                    is_database = state.format is StateFormat.ROCKSDB
+                    database = StoredDatabase(state, self._fetch, self._is_own)
+                    yield RestoredState(
+                        state.state,
+                        rows_of(self._store, self._location, state, key_groups),
+                        database if is_database else None,
+                    )
+
+    def _fetch(self, file: FileHandle, target: Path) -> None:
+        self._store.fetch(self._location, file, target)
+
+    def _operator_rows(
+        self, uid: Uid, old: list[tuple[int, OperatorSnapshot]], subtask: int, parallelism: int
+    ) -> Iterator[tuple[str, Iterable[pa.RecordBatch]]]:
+        for (name, kind), handles in self._operator_states(uid, old).items():
+            indices = range(self._manifest.parallelism)
+            held = [handles[index].rows if index in handles else 0 for index in indices]
+            for taken in taken_by(subtask, parallelism, kind, held):
+                if taken.old_subtask in handles:
+                    rows = rows_of(self._store, self._location, handles[taken.old_subtask])
+                    yield name, _elements(rows, taken)
+
+    def _operator_states(
+        self, uid: Uid, old: list[tuple[int, OperatorSnapshot]]
+    ) -> dict[tuple[str, Redistribution], dict[int, StateHandle]]:
+        """Of each state that belongs to no key, the handles by old subtask."""
+        found: dict[tuple[str, Redistribution], dict[int, StateHandle]] = {}
+        for index, snapshot in old:
+            for state in snapshot.states:
+                kind = state.redistribution
+                if kind is not None and (uid, state.state) not in self._dropped:
+                    found.setdefault((state.state, kind), {})[index] = state
+        return found
+
+
+def rows_of(
+    store: CheckpointStore,
+    location: str,
+    state: StateHandle,
+    key_groups: KeyGroupRange | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """All rows of one subtask's state, or at least those of some key groups; and no more than it
+    says that it has.
+
+    Raises CorruptSnapshot, naming the file.
+    """
+    own = state.key_group_range
+    groups = key_groups or own
+    left = state.rows
+    with tempfile.TemporaryDirectory(prefix="ftdash-restore-") as scratch:
+        batches = stored_state.rows_of(
+            state,
+            lambda file: store.read_batches(location, file),
+            lambda file, target: store.fetch(location, file, target),
+            groups,
+            Path(scratch) / "db",
+        )
+        for batch in batches:
+            left -= batch.num_rows
+            if left < 0:
+                break
+            yield batch
+    is_part = state.format is StateFormat.ROCKSDB and groups != own
+    if left < 0 or (left and not is_part):
+        raise CorruptSnapshot(
+            f"{state.file.name} does not hold the {state.rows} rows that the manifest in"
+            f" {location} says."
+        )
+
+
+def _elements(batches: Iterable[pa.RecordBatch], taken: Taken) -> Iterator[pa.RecordBatch]:
+    next_index = taken.first
+    for batch in batches:
+        chosen = np.arange(next_index, batch.num_rows, taken.step)
+        yield batch.take(pa.array(chosen))
+        next_index += taken.step * len(chosen) - batch.num_rows
+
+
+def _prepared(snapshots: list[OperatorSnapshot]) -> Iterator[Prepared]:
+    for snapshot in snapshots:
+        for stored in msgspec.convert(snapshot.committables, list[StoredCommittables]):
+            yield Prepared(stored.checkpoint_id, tuple(stored.items))
+
+
+def _sum_counters(snapshots: list[OperatorSnapshot]) -> dict[str, int]:
+    totals: dict[str, int] = {}
+    for snapshot in snapshots:
+        for name, value in snapshot.counters.items():
+            totals[name] = totals.get(name, 0) + value
+    return totals

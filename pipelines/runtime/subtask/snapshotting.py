@@ -1,0 +1,186 @@
+"""The asynchronous half of a snapshot: frozen state becomes durable files.
+
+Runs beside the processing, on the slot's upload threads. Decides nothing: it turns an operator's
+cut into handles, or raises what the store raises.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import msgspec
+
+from pipelines.domain.ids import CheckpointId, Uid, channel_ends
+from pipelines.domain.snapshots import (
+    FileHandle,
+    InFlightHandle,
+    Json,
+    OperatorSnapshot,
+    StateFormat,
+    StateHandle,
+    SubtaskSnapshot,
+)
+from pipelines.runtime.subtask.chain_node import OperatorCut
+from pipelines.runtime.subtask.chain_place import ChainPlace
+from pipelines.runtime.subtask.in_flight import InFlightRecords
+from pipelines.runtime.subtask.increment_files import IncrementUpload
+from pipelines.runtime.subtask.key_times import KeyTime
+from pipelines.runtime.subtask.restoring import StoredCommittables
+from pipelines.state.backend import FrozenState
+from pipelines.state.increments import StoredIncrement
+from pipelines.storage.manifest_file import files_of_subtask
+from pipelines.storage.memory import check_travels
+from pipelines.storage.store import CheckpointStore
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskCut:
+    """Everything frozen at one barrier. `positions` is the source's, in a source's chain."""
+
+    place: ChainPlace
+    operators: list[OperatorCut]
+    positions: Json
+    watermark_ms: int | None
+    key_times_ms: list[KeyTime]
+    reserved: Json = None
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenSnapshot:
+    """`uploaded_bytes`: of the files written now; the snapshot may refer to earlier ones too."""
+
+    snapshot: SubtaskSnapshot
+    uploaded_bytes: int
+
+
+class SnapshotWriter:
+    def __init__(self, store: CheckpointStore) -> None:
+        self._store = store
+
+    def write(
+        self,
+        cut: SubtaskCut,
+        checkpoint_id: CheckpointId,
+        location: str,
+        *,
+        open_format: bool,
+        in_flight: Sequence[InFlightRecords] = (),
+    ) -> WrittenSnapshot:
+        """Raises Retryable when the storage fails; the caller declines the checkpoint."""
+        place = cut.place
+        upload = _Upload(self._store, place, checkpoint_id, location, open_format)
+        snapshot = SubtaskSnapshot(
+            vertex=place.vertex.uid,
+            subtask=place.subtask,
+            operators=[_operator(operator, cut, upload) for operator in cut.operators],
+            in_flight=[handle for kept in in_flight for handle in upload.in_flight(kept)],
+        )
+        check_travels(files_of_subtask(snapshot))
+        return WrittenSnapshot(snapshot, upload.uploaded_bytes)
+
+
+class _Upload:
+    """The files of one subtask for one checkpoint."""
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        place: ChainPlace,
+        checkpoint_id: CheckpointId,
+        location: str,
+        open_format: bool,
+    ) -> None:
+        self._store = store
+        self._place = place
+        self._checkpoint_id = checkpoint_id
+        self._location = location
+        self._open_format = open_format
+        self.uploaded_bytes = 0
+
+    def states(self, operator: OperatorCut) -> Iterator[StateHandle]:
+        place = self._place
+        groups = place.key_groups
+        for state in operator.states:
+            if state.rows == 0:
+                continue
+            stored = self._stored(operator.uid, state)
+            yield StateHandle(
+                state=state.name,
+                kind=state.kind,
+                file=stored.file,
+                key_groups=(groups.first, groups.last),
+                rows=state.rows,
+                schema={field.name: str(field.type) for field in state.schema},
+                format=stored.format,
+                parts=list(stored.parts),
+            )
+
+    def in_flight(self, kept: InFlightRecords) -> Iterator[InFlightHandle]:
+        """A file per channel, side and schema; a channel's schema may change between batches."""
+        by_schema = groupby(kept.batches, key=lambda batch: batch.schema)
+        for number, (schema, batches) in enumerate(by_schema):
+            same = list(batches)
+            side = "out" if kept.is_output else "in"
+            ends = channel_ends(kept.channel)
+            between = f"{ends.upstream}-{ends.source}-{ends.downstream}-{ends.port}-{ends.target}"
+            stem = f"{between}-{side}-flight"
+            file = self._store.write_batches(
+                self._location,
+                f"{stem}-{number}-a{self._place.attempt}",
+                schema,
+                same,
+                open_format=False,
+            )
+            self.uploaded_bytes += file.length
+            rows = sum(batch.num_rows for batch in same)
+            yield InFlightHandle(
+                channel=kept.channel, is_output=kept.is_output, file=file, rows=rows
+            )
+
+    def _stored(self, uid: Uid, state: FrozenState) -> StoredIncrement:
+        """What has changed, where the backend keeps track of it; otherwise every row."""
+        stem = f"{uid}-{self._place.subtask}-{state.name}"
+        if state.increment is None:
+            return StoredIncrement(StateFormat.ROWS, self._whole(stem, state), ())
+        upload = IncrementUpload(
+            self._store, self._location, self._checkpoint_id, self._place.attempt, stem
+        )
+        stored = state.increment.write(upload)
+        self.uploaded_bytes += upload.uploaded_bytes
+        return stored
+
+    def _whole(self, stem: str, state: FrozenState) -> FileHandle:
+        file = self._store.write_batches(
+            self._location,
+            f"{stem}-a{self._place.attempt}",  # so that no zombie writes under a successor's name
+            state.schema,
+            state.batches,
+            open_format=self._open_format,
+        )
+        self.uploaded_bytes += file.length
+        return file
+
+
+def _operator(operator: OperatorCut, cut: SubtaskCut, upload: _Upload) -> OperatorSnapshot:
+    is_head = operator.uid == cut.place.vertex.uid
+    return OperatorSnapshot(
+        uid=operator.uid,
+        states=list(upload.states(operator)),
+        positions=cut.positions if is_head else None,
+        reserved=cut.reserved if is_head else None,
+        committables=[
+            msgspec.to_builtins(
+                StoredCommittables(checkpoint_id=p.checkpoint_id, items=list(p.committables))
+            )
+            for p in operator.prepared
+        ],
+        counters=operator.counters,
+        watermark_ms=cut.watermark_ms if is_head else None,
+        key_times_ms=cut.key_times_ms if is_head else [],
+    )
+
+
+def snapshot_bytes(snapshot: SubtaskSnapshot) -> int:
+    """Of the state; records in flight are counted apart."""
+    files = (f for operator in snapshot.operators for s in operator.states for f in s.files)
+    return sum(file.length for file in files)

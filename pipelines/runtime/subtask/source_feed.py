@@ -1,0 +1,151 @@
+"""Feeds a source subtask: batches from the reader, barriers from the master.
+
+A source that has read everything stays: it answers barriers until the final checkpoint completes,
+so that the tail is committed like everything before it (Flink, FLIP-147).
+"""
+
+import pyarrow as pa
+
+from pipelines.channels.channel import ChannelStatistics
+from pipelines.domain.elements import (
+    MAX_WATERMARK_MS,
+    Barrier,
+    EndOfInput,
+    Watermark,
+    WatermarkStatus,
+)
+from pipelines.domain.errors import Retryable
+from pipelines.domain.ids import CheckpointId
+from pipelines.domain.origin import RecordOrigin
+from pipelines.domain.snapshots import Json
+from pipelines.protocol.watermarks import EventTimeMark
+from pipelines.runtime.subtask.feed import IDLE_WAIT_MS
+from pipelines.runtime.subtask.operator_failure import located
+from pipelines.runtime.subtask.reserving_reader import ReservingReader
+from pipelines.runtime.subtask.source_reader import PACED_WAIT_MS, SourceReader, SplitInWork
+from pipelines.runtime.subtask.subtask import Subtask
+
+TIMESTAMPS_FAR_AHEAD = "timestamps_far_ahead"
+"""Records whose event time leapt further ahead than `connectors.watermark_strategy` believes."""
+
+
+class SourceFeed:
+    def __init__(self, reader: SourceReader | ReservingReader) -> None:
+        self._reader = reader
+        self._stopping_id: CheckpointId | None = None  # the final barrier is out: emit nothing
+        self._exhaustion_reported = False
+        self._has_ended = False
+        self._is_drained = False
+
+    @property
+    def has_ended(self) -> bool:
+        return self._has_ended
+
+    @property
+    def wait_ms(self) -> float:
+        return IDLE_WAIT_MS if self._exhaustion_reported else PACED_WAIT_MS
+
+    @property
+    def due_ms(self) -> None:
+        return None
+
+    def attend(self, subtask: Subtask) -> bool:
+        return False
+
+    def advance(self, subtask: Subtask) -> bool:
+        if self._stopping_id is not None or self._exhaustion_reported:
+            return False
+        batch = self._read(subtask)
+        chain, marks = subtask.chain, self._reader.take_marks()
+        # That the source is active again goes ahead of the records that say so.
+        before = 1 if marks[:1] == [WatermarkStatus(is_idle=False)] else 0
+        chain.on_event_time(marks[:before])
+        if batch is not None:
+            self._count(batch, subtask)
+            split = self._reader.split
+            offsets = None if split is None else split.offsets
+            chain.emit_from_source(batch, _origin(subtask, split), offsets)
+        chain.on_event_time(marks[before:])
+        if batch is None and self._reader.is_exhausted:
+            self._exhaustion_reported = True
+            subtask.reporter.sources_ended(subtask.place)
+        return batch is not None
+
+    def drain(self, subtask: Subtask) -> None:
+        """Not twice: a source that has read everything has ended event time itself."""
+        self._is_drained = not self._exhaustion_reported
+        if self._exhaustion_reported:
+            return
+        ended: list[EventTimeMark] = [WatermarkStatus(is_idle=False), Watermark(MAX_WATERMARK_MS)]
+        subtask.chain.on_event_time(ended)
+
+    def on_injected(self, barrier: Barrier, subtask: Subtask) -> None:
+        if barrier.is_final:
+            self._stopping_id = barrier.checkpoint_id
+        delay_ms = max(0.0, float(subtask.clock.wall_ms() - barrier.trigger_ms))
+        subtask.checkpoints.snapshot(barrier, delay_ms, 0.0, [])
+
+    def on_completed(self, checkpoint_id: CheckpointId, subtask: Subtask) -> None:
+        if isinstance(self._reader, ReservingReader):
+            self._reader.on_completed(checkpoint_id)
+        if checkpoint_id == self._stopping_id:
+            self._has_ended = True
+            subtask.chain.broadcast(EndOfInput())
+
+    def on_aborted(self, checkpoint_id: CheckpointId, subtask: Subtask) -> None:
+        """A final checkpoint that failed: the stream goes on, unless event time has ended.
+
+        Raises Retryable: what was fired by draining has to be taken back.
+        """
+        if checkpoint_id != self._stopping_id:
+            return
+        self._stopping_id = None
+        if self._is_drained:
+            raise Retryable(
+                f"the savepoint {checkpoint_id} failed after {subtask.name} had drained; the run"
+                " goes back to before its windows fired"
+            )
+
+    def positions(self) -> Json:
+        return self._reader.positions()
+
+    def close(self) -> None:
+        """Once the subtask has ended."""
+        self._reader.close()
+
+    def reserved(self, checkpoint_id: CheckpointId) -> Json:
+        reader = self._reader
+        return reader.reserved(checkpoint_id) if isinstance(reader, ReservingReader) else None
+
+    def watermark_ms(self) -> int | None:
+        return self._reader.watermark_ms()
+
+    def queued(self) -> list[ChannelStatistics]:
+        return []
+
+    def _read(self, subtask: Subtask) -> pa.RecordBatch | None:
+        """Raises OperatorFailed with the record that the source or its watermarks failed at."""
+        try:
+            return self._reader.next()
+        except Exception as error:
+            where = _origin(subtask, self._reader.asked)
+            raise located(subtask.place.vertex.uid, where, error) from error
+
+    def _count(self, batch: pa.RecordBatch, subtask: Subtask) -> None:
+        context = subtask.chain.head_context()
+        context.count("records_read", batch.num_rows)
+        far_ahead = self._reader.take_far_ahead_count()
+        if far_ahead:
+            context.count(TIMESTAMPS_FAR_AHEAD, far_ahead)
+
+
+def _origin(subtask: Subtask, split: SplitInWork | None) -> RecordOrigin | None:
+    if split is None:
+        return None
+    return RecordOrigin(
+        source=subtask.place.vertex.uid,
+        subtask=subtask.place.subtask,
+        split=split.name,
+        first_offset=split.first_offset,
+        last_offset=split.next_offset - 1,
+    )

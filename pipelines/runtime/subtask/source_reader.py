@@ -1,0 +1,238 @@
+"""Reads a source's splits for one subtask, knows its positions, and paces a replay.
+
+The position always points behind the last record handed out, so that a barrier between two
+batches cuts exactly there. Of several splits that are read side by side the one whose event time
+is behind comes first; event time is the slowest one's. A paced replay hands out records once event
+time, advancing at a fixed speed from where the run (re)starts, has reached them.
+"""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pipelines.connectors.source import AnySource, GrowingSource, Offsets
+from pipelines.connectors.watermark_strategy import WatermarkStrategy
+from pipelines.domain.clock import Clock
+from pipelines.domain.elements import MIN_WATERMARK_MS, Watermark
+from pipelines.domain.snapshots import Json
+from pipelines.protocol.watermarks import EventTimeMark, WatermarkMerger
+from pipelines.runtime.subtask.found_splits import FoundSplits
+from pipelines.runtime.subtask.split_reading import OpenSplit, Taken
+from pipelines.runtime.subtask.split_sequence import FixedSplits, SplitSequence, deal
+
+MS_PER_HOUR = 3_600_000
+PACED_WAIT_MS = 20.0
+"""How long a paced source sleeps when nothing is due."""
+
+_TO_COME = "splits to come"
+"""Holds event time back until splits are opened. Where more may be found later it stays, idle, so
+that event time does not end with the last one; else it goes, and the last split ends it."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """Event time at the start of the attempt, and how fast it goes on from there."""
+
+    anchor_ms: int
+    event_hours_per_s: float
+    started_ms: float
+
+    def reached_ms(self, now_ms: float) -> int:
+        seconds = (now_ms - self.started_ms) / 1000.0
+        return self.anchor_ms + int(seconds * self.event_hours_per_s * MS_PER_HOUR)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitInWork:
+    """Where the newest batch came from; `offsets` None: from first to next without gaps."""
+
+    name: str
+    first_offset: int
+    next_offset: int
+    offsets: Offsets | None = None
+
+
+class SourceReader:
+    """Event time never goes back behind `restored_watermark_ms`, whatever is read again."""
+
+    def __init__(
+        self,
+        source: AnySource,
+        restored: tuple[Json, ...],
+        subtask: int,
+        parallelism: int,
+        clock: Clock,
+        event_hours_per_s: float | None,
+        strategy: WatermarkStrategy | None = None,
+        restored_watermark_ms: int | None = None,
+    ) -> None:
+        self._source = source
+        self._clock = clock
+        self._strategy = strategy or WatermarkStrategy(source.out_of_orderness_ms)
+        self._splits = _splits_of(source, restored, subtask, parallelism, clock)
+        self._positions = self._splits.initial()
+        self._pace = _pace(source, restored, parallelism, clock, event_hours_per_s)
+        self._open: dict[int, OpenSplit] = {}
+        self._merger = WatermarkMerger([_TO_COME], restored_watermark_ms)
+        self._has_begun = False
+        # Told anew: a watermark that was in flight at the cut may not have been kept.
+        self._marks: list[EventTimeMark] = (
+            [] if restored_watermark_ms is None else [Watermark(restored_watermark_ms)]
+        )
+        self._far_ahead_count = 0
+        self.split: SplitInWork | None = None  # None: nothing was handed out yet
+        self.asked: SplitInWork | None = None  # the split that was asked last, and for which record
+
+    @property
+    def is_exhausted(self) -> bool:
+        if self._open or self._splits.may_grow:
+            return False
+        return self._has_begun and not self._has_split(self._positions.current()[0])
+
+    def positions(self) -> Json:
+        return self._splits.to_json(self._positions)
+
+    def close(self) -> None:
+        """Called once, when nothing is read any more."""
+        self._splits.close()
+
+    def next(self) -> pa.RecordBatch | None:
+        """The next batch, or None when nothing is due, nothing is there or nothing is left."""
+        self._positions = self._splits.grown(self._positions)
+        self._open_up()
+        while self._open:
+            ended = None
+            for split in sorted(self._open.values(), key=OpenSplit.watermark_ms):
+                self.asked = _first_of(split.name, split.next_offset)
+                taken = split.take()
+                if taken is None:
+                    ended = split
+                    break
+                due = self._due_part(split, taken)
+                if due.records.num_rows:
+                    return self._hand_out(split, due)
+            if ended is None:
+                return None
+            self._close(ended)
+        return None
+
+    def watermark_ms(self) -> int | None:
+        current_ms = self._merger.current_ms
+        return None if current_ms == MIN_WATERMARK_MS else current_ms
+
+    def take_marks(self) -> list[EventTimeMark]:
+        """What has become known of event time since the last time, in order."""
+        marks, self._marks = self._marks, []
+        return marks
+
+    def take_far_ahead_count(self) -> int:
+        """Records since the last time whose time was too far ahead to be believed."""
+        count, self._far_ahead_count = self._far_ahead_count, 0
+        return count
+
+    def _open_up(self) -> None:
+        """Open as many splits as are read side by side."""
+        concurrency = self._splits.concurrency
+        if len(self._open) < concurrency:
+            opened = self._positions.opened(concurrency, self._has_split)
+            for index, offset in opened.backlog[:concurrency]:
+                if index not in self._open and self._has_split(index):
+                    self._positions = opened
+                    self._open_split(index, offset)
+        if not self._has_begun:
+            self._has_begun = True
+            self._marks += (
+                self._merger.on_status(_TO_COME, is_idle=True)
+                if self._splits.may_grow
+                else self._merger.on_end(_TO_COME)
+            )
+
+    def _open_split(self, index: int, offset: int) -> None:
+        name = self._splits.name_of(index) or str(index)
+        self.asked = _first_of(name, offset)
+        self._open[index] = OpenSplit(
+            index,
+            name,
+            offset,
+            self._splits.read(index, offset, self._open),
+            self._strategy.generator(),
+            self._strategy,
+            self._source.timestamp_column,
+        )
+        self._merger.on_open(_input(index))
+
+    def _close(self, split: OpenSplit) -> None:
+        """The next one is opened first, so that event time ends only with the last."""
+        del self._open[split.index]
+        self._positions = self._positions.finished(self._has_split, split.index)
+        self._open_up()
+        self._marks += self._merger.on_end(_input(split.index))
+
+    def _due_part(self, split: OpenSplit, taken: Taken) -> Taken:
+        """Empty when nothing is due, or the split is silent; then it may become idle."""
+        now_ms = self._clock.monotonic_ms()
+        if taken.records.num_rows == 0:
+            distance = split.on_passed(taken)
+            if distance:
+                self._positions = self._positions.advanced(distance, split.index)
+            if split.is_idle(now_ms):
+                self._marks += self._merger.on_status(_input(split.index), is_idle=True)
+            return taken
+        due = split.due_part(taken, None if self._pace is None else self._pace.reached_ms(now_ms))
+        if due.records.num_rows == 0:
+            self._tell_event_time(split)
+        return due
+
+    def _hand_out(self, split: OpenSplit, taken: Taken) -> pa.RecordBatch:
+        not_believed, offsets = split.far_ahead_count(), taken.offsets
+        first = split.next_offset if offsets is None else int(offsets[0])
+        distance = split.on_handed_out(taken)
+        self._far_ahead_count += split.far_ahead_count() - not_believed
+        self._positions = self._positions.advanced(distance, split.index)
+        self._splits.on_handed_out(split.index, taken.records.num_rows)
+        self.split = SplitInWork(split.name, first, split.next_offset, offsets)
+        self._tell_event_time(split)
+        return taken.records
+
+    def _tell_event_time(self, split: OpenSplit) -> None:
+        name = _input(split.index)
+        self._marks += self._merger.on_status(name, is_idle=False)
+        if split.time_column is not None:
+            self._marks += self._merger.on_watermark(name, split.watermark_ms())
+
+    def _has_split(self, index: int) -> bool:
+        return self._splits.name_of(index) is not None
+
+
+def _first_of(name: str, offset: int) -> SplitInWork:
+    """The record that a split is asked for."""
+    return SplitInWork(name, offset, offset + 1)
+
+
+def _input(index: int) -> str:
+    return f"split {index}"
+
+
+def _splits_of(
+    source: AnySource, restored: tuple[Json, ...], subtask: int, parallelism: int, clock: Clock
+) -> SplitSequence:
+    if isinstance(source, GrowingSource):
+        return FoundSplits(source, restored, subtask, parallelism, clock)
+    return FixedSplits(source, restored, subtask, parallelism)
+
+
+def _pace(
+    source: AnySource,
+    restored: tuple[Json, ...],
+    parallelism: int,
+    clock: Clock,
+    event_hours_per_s: float | None,
+) -> Pace | None:
+    """All subtasks compute the same anchor: the earliest record that any of them has to read."""
+    if event_hours_per_s is None or isinstance(source, GrowingSource):
+        return None  # what grows comes at a pace of its own
+    positions = [deal(restored, subtask, parallelism) for subtask in range(parallelism)]
+    current = [position.current() for position in positions]
+    times = [source.event_time_ms(*place) for place in current if place is not None]
+    known = [time for time in times if time is not None]
+    return Pace(min(known, default=0), event_hours_per_s, clock.monotonic_ms())

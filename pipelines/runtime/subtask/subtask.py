@@ -1,0 +1,190 @@
+"""The thread of one subtask: mail, then input, one thing at a time, so operators need no locks.
+
+Knows nothing of sockets: it reads from a feed, writes to exchanges and reports to a
+`SubtaskReporter`. What a barrier does is the business of the feed and of `SubtaskCheckpoints`.
+
+Source: Flink, `StreamTask` and its mailbox model.
+"""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+from pipelines.channels.channel import ChannelClosed, ChannelStatistics
+from pipelines.domain.clock import Clock
+from pipelines.domain.settings import BarrierOptions
+from pipelines.runtime.subtask.barrier_modes import overtakes_at_once
+from pipelines.runtime.subtask.chain import OperatorChain
+from pipelines.runtime.subtask.chain_place import ChainPlace
+from pipelines.runtime.subtask.feed import IDLE_WAIT_MS, Feed
+from pipelines.runtime.subtask.mailbox import (
+    CheckpointAborted,
+    CheckpointCompleted,
+    InjectBarrier,
+    Mail,
+    Mailbox,
+)
+from pipelines.runtime.subtask.snapshot_upload import SnapshotUpload
+from pipelines.runtime.subtask.snapshotting import SnapshotWriter
+from pipelines.runtime.subtask.subtask_checkpoints import SubtaskCheckpoints
+from pipelines.runtime.subtask.subtask_reporter import SubtaskReporter
+
+PROCESSING_TIME_STEP_MS = 10.0
+"""How late a processing-time timer may be because nothing was looked at meanwhile."""
+
+
+class Step(Enum):
+    """What became of one turn of a subtask."""
+
+    WORKED = auto()
+    WAITS_FOR_INPUT = auto()
+    WAITS_FOR_CREDIT = auto()  # downstream takes nothing more: take no input either
+
+
+@dataclass(slots=True)
+class Load:
+    """How a subtask has spent its time since it began."""
+
+    began_ms: float
+    idle_ms: float = 0.0
+    blocked_ms: float = 0.0  # downstream took nothing: backpressure
+
+
+class Subtask(threading.Thread):
+    """Guarantee: everything that happens to its operators happens between two elements."""
+
+    def __init__(
+        self,
+        place: ChainPlace,
+        chain: OperatorChain,
+        feed: Feed,
+        snapshots: SnapshotWriter,
+        uploads: Executor,
+        reporter: SubtaskReporter,
+        clock: Clock,
+        mailbox: Mailbox,
+        barriers: BarrierOptions,
+    ) -> None:
+        super().__init__(name=f"{place.vertex.uid}[{place.subtask}]", daemon=True)
+        self.place = place
+        self.chain = chain
+        self.mailbox = mailbox
+        self.reporter = reporter
+        self.clock = clock
+        self.load = Load(clock.monotonic_ms())
+        upload = SnapshotUpload(place, snapshots, uploads, reporter, clock)
+        self.checkpoints = SubtaskCheckpoints(place, chain, feed, upload, reporter, clock, barriers)
+        self._feed = feed
+        self._barriers = barriers
+        self._timers_due_ms = 0.0  # when processing time is looked at next
+
+    def run(self) -> None:
+        self._reported(self._loop)
+
+    def take_turn(self) -> bool:
+        """One step, for a host that has no thread for every subtask. False: it has ended."""
+        return self._reported(self._turn)
+
+    def _reported(self, work: Callable[[], bool]) -> bool:
+        """Whether `work` may go on; the world is told how it ended."""
+        try:
+            if work():
+                return True
+            self.chain.close()
+            self.reporter.ended(self.place)
+        except ChannelClosed:
+            pass  # the attempt is over; whoever ended it has reported why
+        except BaseException as error:
+            self.reporter.failed(self.place, error)
+        return False
+
+    def _loop(self) -> bool:
+        while not self.is_done():
+            match self.step():
+                case Step.WAITS_FOR_INPUT:
+                    self._wait()
+                case Step.WAITS_FOR_CREDIT:
+                    self._wait_for_credit()
+        return False
+
+    def _turn(self) -> bool:
+        if self.is_done():
+            return False
+        self.step()
+        return True
+
+    def step(self) -> Step:
+        """Handle one thing: mail first, then barriers that overtake, then input. Never blocks.
+
+        Raises ChannelClosed once the attempt is over, and whatever an operator raises.
+        """
+        mail = self.mailbox.try_take()
+        if mail is not None:
+            self._on_mail(mail)
+            return Step.WORKED
+        self.checkpoints.attend()
+        if self._feed.attend(self):
+            return Step.WORKED
+        if not self.chain.flush():
+            return Step.WAITS_FOR_CREDIT
+        self._on_processing_time()
+        if self._feed.has_ended or not self._feed.advance(self):
+            return Step.WAITS_FOR_INPUT
+        return Step.WORKED
+
+    def is_done(self) -> bool:
+        """The input has ended, all is on its way and the final checkpoint is committed."""
+        if not self._feed.has_ended or not self.chain.flush():
+            return False
+        return self.checkpoints.has_completed_final
+
+    def watermark_ms(self) -> int | None:
+        return self._feed.watermark_ms()
+
+    def queued(self) -> list[ChannelStatistics]:
+        """What waits in front of this subtask, per input channel."""
+        return self._feed.queued()
+
+    def _on_mail(self, mail: Mail) -> None:
+        match mail:
+            case InjectBarrier(barrier, drains):
+                if drains:
+                    self._feed.drain(self)
+                overtakes = overtakes_at_once(barrier, self._barriers)
+                self._feed.on_injected(replace(barrier, overtakes=overtakes), self)
+            case CheckpointCompleted(checkpoint_id):
+                self.checkpoints.on_completed(checkpoint_id)
+                self._feed.on_completed(checkpoint_id, self)
+            case CheckpointAborted(checkpoint_id):
+                self.checkpoints.on_aborted(checkpoint_id)
+                self._feed.on_aborted(checkpoint_id, self)
+                self.checkpoints.give_up(checkpoint_id)
+
+    def _on_processing_time(self) -> None:
+        if self.checkpoints.has_cut_final or not self.chain.awaits_processing_time:
+            return
+        now_ms = self.clock.monotonic_ms()
+        if now_ms >= self._timers_due_ms:
+            self._timers_due_ms = now_ms + PROCESSING_TIME_STEP_MS
+            self.chain.on_processing_time()
+
+    def _wait(self) -> None:
+        began_ms = self.clock.monotonic_ms()
+        wait_ms = self._feed.wait_ms
+        if self.chain.awaits_processing_time:
+            wait_ms = min(wait_ms, PROCESSING_TIME_STEP_MS)
+        self.mailbox.wait(self._until_due(wait_ms))
+        self.load.idle_ms += self.clock.monotonic_ms() - began_ms
+
+    def _wait_for_credit(self) -> None:
+        began_ms = self.clock.monotonic_ms()
+        self.mailbox.wait(self._until_due(IDLE_WAIT_MS))
+        self.load.blocked_ms += self.clock.monotonic_ms() - began_ms
+
+    def _until_due(self, longest_ms: float) -> float:
+        """Not longer than until a barrier turns, here or downstream."""
+        dues = (self._feed.due_ms, self.checkpoints.due_ms)
+        now_ms = self.clock.monotonic_ms()
+        return min([longest_ms, *(max(0.0, due - now_ms) for due in dues if due is not None)])

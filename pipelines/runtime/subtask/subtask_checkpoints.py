@@ -1,0 +1,170 @@
+"""A subtask's part in its checkpoints: it passes the barrier on, cuts, and gathers what follows.
+
+Decides neither when to cut (the feed's machine does) nor what a checkpoint is worth (the
+coordinator does). Used by the subtask's thread only.
+"""
+
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.clock import Clock
+from pipelines.domain.elements import Barrier, CancelCheckpoint
+from pipelines.domain.faults import FaultPoint
+from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId
+from pipelines.domain.phases import ChannelAlignment
+from pipelines.domain.settings import BarrierOptions
+from pipelines.runtime.subtask.barrier_modes import turns_at_ms
+from pipelines.runtime.subtask.chain import OperatorChain
+from pipelines.runtime.subtask.chain_place import ChainPlace
+from pipelines.runtime.subtask.feed import Feed
+from pipelines.runtime.subtask.gathering import Gathering
+from pipelines.runtime.subtask.in_flight import InFlightRecords
+from pipelines.runtime.subtask.snapshot_upload import SnapshotUpload
+from pipelines.runtime.subtask.snapshotting import SubtaskCut
+from pipelines.runtime.subtask.subtask_reporter import CheckpointDeclined, SubtaskReporter
+
+
+class SubtaskCheckpoints:
+    """Guarantee: state is cut exactly between the elements that the barrier separates.
+
+    Needs a caller that emits nothing while it is at work.
+    """
+
+    def __init__(
+        self,
+        place: ChainPlace,
+        chain: OperatorChain,
+        feed: Feed,
+        upload: SnapshotUpload,
+        reporter: SubtaskReporter,
+        clock: Clock,
+        options: BarrierOptions,
+    ) -> None:
+        self._place = place
+        self._chain = chain
+        self._feed = feed
+        self._upload = upload
+        self._reporter = reporter
+        self._clock = clock
+        self._options = options
+        self._gathering: Gathering | None = None  # cut, not yet uploaded
+        self._final_id: CheckpointId | None = None
+        self._completed_id = NO_CHECKPOINT
+
+    @property
+    def has_cut_final(self) -> bool:
+        """The final barrier has passed: what is emitted now would belong to no checkpoint."""
+        return self._final_id is not None
+
+    @property
+    def has_completed_final(self) -> bool:
+        return self._final_id is not None and self._completed_id >= self._final_id
+
+    @property
+    def due_ms(self) -> float | None:
+        """When a barrier turns that waits in an output, monotonic."""
+        gathering = self._gathering
+        return gathering.due_ms if gathering is not None and gathering.waiting_outputs else None
+
+    def attend(self) -> None:
+        """Barriers that may overtake in an output wait neither for input nor for credit."""
+        gathering = self._gathering
+        if gathering is not None and gathering.waiting_outputs:
+            gathering.look_at_outputs(self._clock.monotonic_ms())
+            self._upload_if_complete()
+
+    def snapshot(
+        self,
+        barrier: Barrier,
+        start_delay_ms: float,
+        alignment_ms: float,
+        channels: list[ChannelAlignment],
+    ) -> None:
+        """Every input has delivered its barrier."""
+        self._gathering = gathering = self._cut(barrier, start_delay_ms)
+        gathering.on_inputs(alignment_ms, channels)
+        self._upload_if_complete()
+
+    def overtake(self, barrier: Barrier, start_delay_ms: float) -> None:
+        """Cut before every input has delivered its barrier; `inputs_recorded` has to follow."""
+        self._gathering = self._cut(barrier, start_delay_ms)
+        self._gathering.is_unaligned = True
+
+    def inputs_recorded(
+        self,
+        checkpoint_id: CheckpointId,
+        alignment_ms: float,
+        channels: list[ChannelAlignment],
+        recorded: list[InFlightRecords],
+    ) -> None:
+        """What was in flight on the inputs of a checkpoint that was cut by overtaking."""
+        gathering = self._gathering
+        if gathering is not None and gathering.barrier.checkpoint_id == checkpoint_id:
+            gathering.on_inputs(alignment_ms, channels, recorded)
+            self._upload_if_complete()
+
+    def decline(self, checkpoint_id: CheckpointId, why: str) -> None:
+        """It will not be cut here: tell the coordinator, and downstream in the stream itself."""
+        self.report_declined(checkpoint_id, CheckpointFailureReason.CHECKPOINT_DECLINED, why)
+        self._chain.broadcast(CancelCheckpoint(checkpoint_id))
+
+    def report_declined(
+        self, checkpoint_id: CheckpointId, reason: CheckpointFailureReason, why: str
+    ) -> None:
+        """Only the coordinator needs to be told: downstream learns it from the stream."""
+        self._reporter.declined(self._place, checkpoint_id, CheckpointDeclined(reason, why))
+
+    def give_up(self, checkpoint_id: CheckpointId) -> None:
+        """Drop what is being gathered for it, or for an older one."""
+        gathering = self._gathering
+        if gathering is not None and gathering.barrier.checkpoint_id <= checkpoint_id:
+            self._gathering = None
+
+    def on_completed(self, checkpoint_id: CheckpointId) -> None:
+        """What the sinks have prepared for it becomes visible."""
+        self._completed_id = max(self._completed_id, checkpoint_id)
+        self._chain.on_completed(checkpoint_id)
+        if self._chain.has_sinks:
+            self._reporter.reach(FaultPoint.COMMITTING)
+            self._chain.commit(checkpoint_id)
+            self._reporter.reach(FaultPoint.COMMITTED)
+            self._reporter.committed(self._place, checkpoint_id)
+
+    def on_aborted(self, checkpoint_id: CheckpointId) -> None:
+        if self._final_id == checkpoint_id:
+            self._final_id = None
+        self._chain.on_aborted(checkpoint_id)
+
+    def _cut(self, barrier: Barrier, start_delay_ms: float) -> Gathering:
+        """1. Pass the barrier on. 2. Cut. What is in flight, and the upload, come later.
+
+        The barrier goes first, so that downstream aligns while this subtask cuts; nothing is
+        emitted in between.
+        """
+        in_flight = self._chain.pass_on(barrier)
+        self._reporter.reach(FaultPoint.CUTTING)
+        if barrier.is_final:
+            self._final_id = barrier.checkpoint_id
+        began_ms = self._clock.monotonic_ms()
+        cut = self._frozen(barrier)
+        cut_ms = self._clock.monotonic_ms()
+        gathering = Gathering(barrier, cut, start_delay_ms, cut_ms - began_ms, cut_ms, in_flight)
+        gathering.due_ms = turns_at_ms(barrier, self._options, self._clock)
+        if gathering.due_ms is not None:
+            gathering.waiting_outputs = self._chain.outputs_holding(barrier.checkpoint_id)
+        return gathering
+
+    def _frozen(self, barrier: Barrier) -> SubtaskCut:
+        watermark_ms = self._feed.watermark_ms()
+        return SubtaskCut(
+            self._place,
+            self._chain.cut(barrier),
+            self._feed.positions(),
+            watermark_ms,
+            self._chain.key_times_ms(watermark_ms),
+            self._feed.reserved(barrier.checkpoint_id),
+        )
+
+    def _upload_if_complete(self) -> None:
+        gathering = self._gathering
+        if gathering is not None and gathering.is_complete:
+            self._gathering = None
+            self._upload.start(gathering)

@@ -1,0 +1,61 @@
+"""What a subtask tells the world, and what it asks of it; a slot answers."""
+
+from typing import Protocol
+
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.faults import FaultPoint
+from pipelines.domain.ids import CheckpointId
+from pipelines.domain.phases import SubtaskPhases
+from pipelines.domain.snapshots import SubtaskSnapshot
+from pipelines.runtime.subtask.chain_place import ChainPlace
+from pipelines.runtime.subtask.checkpoint_locations import Upload
+
+
+class SubtaskReporter(Protocol):
+    """Called from the subtask's thread and from upload threads."""
+
+    def acknowledged(
+        self, checkpoint_id: CheckpointId, snapshot: SubtaskSnapshot, phases: SubtaskPhases
+    ) -> None: ...
+
+    def declined(
+        self, place: ChainPlace, checkpoint_id: CheckpointId, error: Exception
+    ) -> None: ...
+
+    def committed(self, place: ChainPlace, checkpoint_id: CheckpointId) -> None: ...
+
+    def sources_ended(self, place: ChainPlace) -> None: ...
+
+    def failed(self, place: ChainPlace, error: BaseException) -> None: ...
+
+    def ended(self, place: ChainPlace) -> None: ...
+
+    def reach(self, point: FaultPoint) -> None:
+        """A fault on purpose may hit here: raise, or end or stop the process."""
+        ...
+
+    def location_of(self, checkpoint_id: CheckpointId) -> str | None:
+        """Where this checkpoint's files go, as the master said when it triggered.
+
+        None: it was given up meanwhile.
+        """
+        ...
+
+    def once_heard_of(self, checkpoint_id: CheckpointId, upload: Upload) -> None:
+        """Call `upload` as soon as the master has said where to; at once if it has."""
+        ...
+
+
+class CheckpointDeclined(Exception):
+    """This subtask will not take part in a checkpoint, for the reason that it says."""
+
+    def __init__(self, reason: CheckpointFailureReason, why: str) -> None:
+        super().__init__(why)
+        self.reason = reason
+
+
+def failure_reason(error: Exception) -> CheckpointFailureReason:
+    """Whatever else goes wrong, on an upload thread, is the asynchronous phase's failure."""
+    if isinstance(error, CheckpointDeclined):
+        return error.reason
+    return CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION

@@ -1,0 +1,196 @@
+"""Who gets through the door of the control port, and what the master hears of it."""
+
+import queue
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pipelines.channels.handshake import HandshakeRefused, prove_token
+from pipelines.channels.tls import Tls
+from pipelines.domain.errors import ProtocolError
+from pipelines.domain.ids import Attempt
+from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.settings import Heartbeat
+from pipelines.runtime.control import MASTER_DECODER, Begin, Deployed, FromMaster, Hello
+from pipelines.runtime.control_link import MAX_FRAME_BYTES, ControlLink
+from pipelines.runtime.master.control_server import ControlServer
+from pipelines.runtime.master.job_events import (
+    JobEvent,
+    SlotArrived,
+    SlotGone,
+    SlotSpoke,
+    StrangerRefused,
+)
+from pipelines.runtime.networking import driver_networking
+from pipelines.runtime.slot_address import SlotAddress
+from tests.certificates import Authority
+
+TIMEOUT_S = 10.0
+HELLO = Hello(slot=1, pid=42, host="127.0.0.1", data_port=7)
+
+
+def test_a_slot_with_the_token_is_heard_and_spoken_to() -> None:
+    with server() as (control, events):
+        address = control.open_for(Attempt(1))
+        with dialed(address) as connection:
+            prove_token(connection, address.token, attempt=Attempt(1), slot=1)
+            link = ControlLink[FromMaster](connection, MASTER_DECODER)
+
+            link.send(HELLO)
+            link.send(Deployed())
+            arrived, spoke = (events.get(timeout=TIMEOUT_S) for _ in range(2))
+            assert isinstance(arrived, SlotArrived)
+            arrived.link.send(Begin())
+            heard = link.receive()
+
+    assert (arrived.attempt, arrived.hello) == (1, HELLO)
+    assert spoke == SlotSpoke(Attempt(1), 1, Deployed())
+    assert heard == Begin()
+
+
+def test_a_slot_that_goes_away_is_reported() -> None:
+    with server() as (control, events):
+        address = control.open_for(Attempt(1))
+        with dialed(address) as connection:
+            prove_token(connection, address.token, attempt=Attempt(1), slot=1)
+            ControlLink[FromMaster](connection, MASTER_DECODER).send(HELLO)
+            events.get(timeout=TIMEOUT_S)
+
+        gone = events.get(timeout=TIMEOUT_S)
+
+    assert gone == SlotGone(Attempt(1), 1, "its control connection ended")
+
+
+def test_a_stranger_without_the_token_is_reported_and_gets_nothing() -> None:
+    with server() as (control, events):
+        address = control.open_for(Attempt(1))
+        with dialed(address) as connection:
+            with pytest.raises(HandshakeRefused):
+                prove_token(connection, "guessed", attempt=Attempt(1), slot=1)
+            refused = events.get(timeout=TIMEOUT_S)
+            left = rest_of(connection)
+
+    assert isinstance(refused, StrangerRefused)
+    assert "token" in refused.what
+    assert address.token not in refused.what
+    assert left == b""
+    assert events.empty()
+
+
+def test_whoever_speaks_out_of_turn_gets_nothing_but_the_challenge() -> None:
+    with server() as (control, events):
+        address = control.open_for(Attempt(1))
+        with dialed(address) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            connection.shutdown(socket.SHUT_WR)
+            refused = events.get(timeout=TIMEOUT_S)
+            said = rest_of(connection)
+
+    assert isinstance(refused, StrangerRefused)
+    assert address.token.encode() not in said
+    assert events.empty()
+
+
+def test_a_slot_of_an_older_attempt_is_refused_by_its_number() -> None:
+    with server() as (control, events):
+        older = control.open_for(Attempt(1))
+        control.open_for(Attempt(2))
+        with dialed(older) as connection, pytest.raises(HandshakeRefused):
+            prove_token(connection, older.token, attempt=Attempt(1), slot=1)
+        refused = events.get(timeout=TIMEOUT_S)
+
+    assert isinstance(refused, StrangerRefused)
+    assert refused.attempt == 1
+
+
+def test_each_attempt_has_a_secret_of_its_own() -> None:
+    with server() as (control, _):
+        tokens = {control.open_for(Attempt(attempt)).token for attempt in (1, 2, 3)}
+
+    assert len(tokens) == 3
+
+
+@pytest.mark.parametrize(
+    ("frame", "said"),
+    [
+        ((MAX_FRAME_BYTES + 1).to_bytes(4, "big"), "announces"),
+        (b"\x00\x00\x00\x02{]", "not a message"),
+        (b'\x00\x00\x00\x10{"type":"Begin"}', "not a message"),
+    ],
+)
+def test_a_frame_that_is_no_message_ends_the_slot_and_says_why(frame: bytes, said: str) -> None:
+    with server() as (control, events):
+        address = control.open_for(Attempt(1))
+        with dialed(address) as connection:
+            prove_token(connection, address.token, attempt=Attempt(1), slot=1)
+            ControlLink[FromMaster](connection, MASTER_DECODER).send(HELLO)
+            events.get(timeout=TIMEOUT_S)
+
+            connection.sendall(frame)
+            gone = events.get(timeout=TIMEOUT_S)
+
+    assert isinstance(gone, SlotGone)
+    assert said in gone.problem
+
+
+def test_with_tls_a_slot_of_the_same_authority_is_heard_and_spoken_to(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "tls")
+    with server(authority.tls()) as (control, events):
+        address = control.open_for(Attempt(1))
+        connection = authority.tls().connect(dialed(address), 2_000)
+        prove_token(connection, address.token, attempt=Attempt(1), slot=1)
+        link = ControlLink[FromMaster](connection, MASTER_DECODER)
+        link.send(HELLO)
+        arrived = events.get(timeout=TIMEOUT_S)
+        assert isinstance(arrived, SlotArrived)
+        arrived.link.send(Begin())
+
+        assert link.receive() == Begin()
+        arrived.link.close()
+        assert link.receive() is None
+        link.close()
+
+
+def test_with_tls_the_token_alone_does_not_open_the_door(tmp_path: Path) -> None:
+    with server(Authority(tmp_path / "ours").tls()) as (control, events):
+        address = control.open_for(Attempt(1))
+        with dialed(address) as plain:
+            plain.sendall(b"ftdash/1, and no TLS")
+            with pytest.raises((ProtocolError, OSError)):
+                prove_token(plain, address.token, attempt=Attempt(1), slot=1)
+        stranger = Authority(tmp_path / "theirs").tls()
+        with pytest.raises(ProtocolError):
+            stranger.connect(dialed(address), 2_000)
+        refused = [events.get(timeout=TIMEOUT_S) for _ in range(2)]
+
+    for event in refused:
+        assert isinstance(event, StrangerRefused)
+        assert "no certificate of this installation's authority" in event.what
+
+
+@contextmanager
+def server(tls: Tls | None = None) -> Iterator[tuple[ControlServer, "queue.Queue[JobEvent]"]]:
+    events: queue.Queue[JobEvent] = queue.Queue()
+    control = ControlServer(driver_networking(parse_settings({})), tls, events.put, Heartbeat())
+    try:
+        yield control, events
+    finally:
+        control.close()
+
+
+def dialed(address: SlotAddress) -> socket.socket:
+    return socket.create_connection((address.host, address.port), TIMEOUT_S)
+
+
+def rest_of(connection: socket.socket) -> bytes:
+    """Everything until the other side closes; a reset says the same."""
+    received = b""
+    try:
+        while part := connection.recv(4096):
+            received += part
+    except ConnectionResetError:
+        pass
+    return received

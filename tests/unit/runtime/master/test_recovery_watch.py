@@ -1,0 +1,131 @@
+"""Which phases of a recovery are reported, when, and how long each is said to have taken."""
+
+from dataclasses import dataclass, field
+
+from pipelines.domain.events import Event, RecoveryPhaseReached
+from pipelines.domain.ids import CheckpointId
+from pipelines.domain.status import RecoveryPhase
+from pipelines.protocol.recovery import STEPS
+from pipelines.runtime.master.recovery_watch import RecoveryWatch
+from tests.unit.runtime.fakes import ManualClock
+
+STEP_MS = 10.0
+AFTER_DECIDE = (RecoveryPhase.STOP, RecoveryPhase.START, RecoveryPhase.RESTORE)
+
+
+def test_every_phase_is_reported_once_in_order_with_its_duration() -> None:
+    recovery = Recovery()
+
+    recovery.fail(source_records=100)
+    recovery.restart(source_records=60)
+    recovery.read(61)
+    recovery.read(99)
+    recovery.reach(RecoveryPhase.FIRST_CHECKPOINT)
+    recovery.read(100)
+    recovery.read(200)
+
+    assert recovery.reported == [
+        *((step, STEP_MS) for step in STEPS),
+        (RecoveryPhase.FIRST_RECORD, STEP_MS),
+        (RecoveryPhase.FIRST_CHECKPOINT, 3 * STEP_MS),
+        (RecoveryPhase.CAUGHT_UP, 4 * STEP_MS),
+    ]
+
+
+def test_the_decision_names_its_point_and_how_much_is_read_again() -> None:
+    recovery = Recovery()
+
+    recovery.fail(source_records=100)
+    recovery.restart(source_records=60)
+
+    decided = recovery.events[1]
+    assert (decided.restored_checkpoint_id, decided.restored_path) == (7, "/points/chk-7")
+    assert decided.records_to_replay == 40
+
+
+def test_a_run_that_never_failed_recovers_from_nothing() -> None:
+    recovery = Recovery()
+
+    recovery.restart(source_records=0)
+    recovery.read(5)
+    recovery.reach(RecoveryPhase.FIRST_CHECKPOINT)
+
+    assert recovery.events == []
+
+
+def test_nothing_counts_as_read_before_all_subtasks_run_again() -> None:
+    recovery = Recovery()
+
+    recovery.fail(source_records=100)
+    recovery.read(100)
+
+    assert [phase for phase, _ in recovery.reported] == [RecoveryPhase.DETECT]
+
+
+def test_the_restored_position_is_not_yet_a_first_record() -> None:
+    recovery = Recovery()
+
+    recovery.fail(source_records=100)
+    recovery.restart(source_records=60)
+    recovery.read(60)
+
+    assert [phase for phase, _ in recovery.reported] == list(STEPS)
+
+
+def test_a_failure_during_a_recovery_starts_over_and_still_has_to_catch_up_with_the_first() -> None:
+    recovery = Recovery()
+    recovery.fail(source_records=100)
+    recovery.restart(source_records=60)
+    recovery.read(70)
+    first = len(recovery.events)
+
+    recovery.fail(source_records=70)
+    recovery.restart(source_records=60)
+    recovery.read(80)
+    recovery.read(100)
+
+    assert [phase for phase, _ in recovery.reported[first:]] == [
+        *STEPS,
+        RecoveryPhase.FIRST_RECORD,
+        RecoveryPhase.CAUGHT_UP,
+    ]
+    assert recovery.events[first + 1].records_to_replay == 40
+
+
+@dataclass(slots=True)
+class Recovery:
+    """A watch whose clock goes on by one step whenever something happens."""
+
+    clock: ManualClock = field(default_factory=ManualClock)
+    events: list[RecoveryPhaseReached] = field(default_factory=list)
+    watch: RecoveryWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.watch = RecoveryWatch(self.clock, self._emit)
+
+    @property
+    def reported(self) -> list[tuple[RecoveryPhase, float]]:
+        return [(event.phase, event.duration_ms) for event in self.events]
+
+    def fail(self, source_records: int) -> None:
+        last_sign_of_life_ms = self.clock.now_ms
+        self.clock.now_ms += STEP_MS
+        self.watch.on_failure(last_sign_of_life_ms, source_records)
+
+    def restart(self, source_records: int) -> None:
+        self.clock.now_ms += STEP_MS
+        self.watch.on_decided(CheckpointId(7), "/points/chk-7", source_records)
+        for step in AFTER_DECIDE:
+            self.reach(step)
+
+    def read(self, source_records: int) -> None:
+        self.clock.now_ms += STEP_MS
+        self.watch.on_source_records(source_records)
+
+    def reach(self, phase: RecoveryPhase) -> None:
+        self.clock.now_ms += STEP_MS
+        self.watch.reached(phase)
+
+    def _emit(self, event: Event) -> None:
+        if isinstance(event, RecoveryPhaseReached):
+            self.events.append(event)

@@ -1,0 +1,170 @@
+"""Retained points are read again on schedule; what is damaged is told and not offered any more."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from pipelines.domain.errors import Retryable
+from pipelines.domain.events import Event, PointsVerified, RestorePointRefused
+from pipelines.domain.ids import CheckpointId
+from pipelines.protocol.retention import RetainedPoint, RetainedPoints
+from pipelines.runtime.master.job_events import JobEvent, PointsLookedAt
+from pipelines.runtime.master.verification import PointVerifier
+from pipelines.storage.store import Damage
+from tests.unit.runtime.fakes import ManualClock
+
+INTERVAL_MS = 1_000
+WAIT_S = 10.0
+POINTS = tuple(RetainedPoint(CheckpointId(n), f"/chk-{n}") for n in (1, 2, 3))
+
+
+@pytest.fixture
+def verified() -> Iterator["Verified"]:
+    verified = Verified()
+    yield verified
+    verified.verifier.close()
+
+
+def test_a_damaged_point_is_told_with_its_reason_and_dropped(verified: "Verified") -> None:
+    verified.damage("/chk-2")
+
+    verified.look()
+
+    assert verified.offered == [3, 1]
+    assert verified.events[0] == RestorePointRefused(
+        path="/chk-2", message="Looked at again: /chk-2/a.arrow was altered."
+    )
+    assert verified.counts == [(2, 1)]
+    assert verified.found_whole == ["/chk-3", "/chk-1"]
+
+
+def test_as_long_as_none_is_whole_all_stay_because_nobody_may_start_afresh(
+    verified: "Verified",
+) -> None:
+    verified.damage("/chk-1", "/chk-2", "/chk-3")
+
+    verified.look()
+
+    assert verified.offered == [3, 2, 1]
+    assert verified.counts == [(0, 3)]
+
+
+def test_a_storage_that_does_not_answer_is_no_damage(verified: "Verified") -> None:
+    verified.store.unreachable.add("/chk-3")
+
+    verified.look()
+
+    assert verified.offered == [3, 2, 1]
+    assert verified.counts == [(2, 0)]
+
+
+def test_a_point_that_retention_deleted_meanwhile_is_not_called_damaged(
+    verified: "Verified",
+) -> None:
+    verified.damage("/chk-1")
+    looked = verified.read()
+    verified.points.on_completed(RetainedPoint(CheckpointId(4), "/chk-4"))
+
+    verified.verifier.on_looked_at(looked, verified.points)
+
+    assert verified.offered == [4, 3, 2]
+    assert verified.counts == [(2, 0)]
+
+
+def test_it_looks_once_per_interval_and_never_twice_at_a_time(verified: "Verified") -> None:
+    first_due_ms = verified.verifier.due_ms
+    looked = verified.read()
+    while_reading = verified.verifier.due_ms
+    verified.clock.now_ms += 50
+    verified.verifier.on_looked_at(looked, verified.points)
+
+    assert (first_due_ms, while_reading) == (INTERVAL_MS, None)
+    assert verified.verifier.due_ms == 2 * INTERVAL_MS + 50
+
+
+def test_where_a_person_decides_about_damage_it_is_only_told() -> None:
+    verified = Verified(drops_damaged=False)
+    verified.damage("/chk-3")
+
+    verified.look()
+
+    assert verified.offered == [3, 2, 1]
+    assert verified.counts == [(2, 1)]
+
+
+def test_zero_turns_it_off() -> None:
+    verified = Verified(interval_ms=0)
+
+    verified.clock.now_ms += 10**9
+    verified.verifier.start_when_due(verified.clock.now_ms, verified.points)
+
+    assert verified.verifier.due_ms is None
+    assert verified.store.asked == []
+
+
+@dataclass(slots=True)
+class Damaged:
+    """A store of which only the damage is known."""
+
+    damages: dict[str, Damage] = field(default_factory=dict)
+    unreachable: set[str] = field(default_factory=set)
+    asked: list[str] = field(default_factory=list)
+
+    def verify(self, location: str) -> list[Damage]:
+        self.asked.append(location)
+        if location in self.unreachable:
+            raise Retryable("the storage is away")
+        return [self.damages[location]] if location in self.damages else []
+
+
+class Verified:
+    def __init__(self, interval_ms: int = INTERVAL_MS, *, drops_damaged: bool = True) -> None:
+        self.clock = ManualClock()
+        self.clock.now_ms = 0.0
+        self.store = Damaged()
+        self.events: list[Event] = []
+        self.points = RetainedPoints(3, POINTS)
+        self._posted: list[JobEvent] = []
+        self._is_posted = threading.Event()
+        self.verifier = PointVerifier(
+            self.store,  # type: ignore[arg-type]
+            self.clock,
+            interval_ms,
+            drops_damaged,
+            self.events.append,
+            self._post,
+        )
+
+    @property
+    def offered(self) -> list[int]:
+        return [point.checkpoint_id for point in self.points.newest_first()]
+
+    @property
+    def counts(self) -> list[tuple[int, int]]:
+        return [(e.whole, e.damaged) for e in self.events if isinstance(e, PointsVerified)]
+
+    @property
+    def found_whole(self) -> list[str]:
+        return [path for e in self.events if isinstance(e, PointsVerified) for path in e.paths]
+
+    def damage(self, *locations: str) -> None:
+        for location in locations:
+            damage = Damage("a.arrow", f"{location}/a.arrow was altered.")
+            self.store.damages[location] = damage
+
+    def read(self) -> PointsLookedAt:
+        self.clock.now_ms += INTERVAL_MS
+        self.verifier.start_when_due(self.clock.now_ms, self.points)
+        assert self._is_posted.wait(WAIT_S)
+        looked = self._posted.pop()
+        assert isinstance(looked, PointsLookedAt)
+        return looked
+
+    def look(self) -> None:
+        self.verifier.on_looked_at(self.read(), self.points)
+
+    def _post(self, event: JobEvent) -> None:
+        self._posted.append(event)
+        self._is_posted.set()

@@ -1,0 +1,77 @@
+"""The backend that the settings ask for, and what it leaves on this machine."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pipelines.domain.errors import Rejected
+from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId
+from pipelines.domain.key_groups import KeyGroupRange
+from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.settings import StateOptions
+from pipelines.runtime.slot.state_backends import state_backends
+from pipelines.state.backend import TableDescriptor
+from pipelines.state.hashmap import HashMapBackend
+from pipelines.state.rocksdb import RocksDbBackend
+
+GROUPS = KeyGroupRange(0, 127)
+SEEN = TableDescriptor("seen", pa.schema([("id", pa.int64())]), pa.schema([]), {}, ("id",))
+
+
+def test_state_is_kept_in_memory_unless_the_settings_say_otherwise() -> None:
+    backends = state_backends(options(), "slot")
+
+    assert isinstance(backends.create(GROUPS, 128), HashMapBackend)
+
+
+def test_databases_lie_in_the_directory_of_the_settings_and_go_at_the_end(tmp_path: Path) -> None:
+    given = {"state.backend.type": "rocksdb", "state.backend.rocksdb.localdir": str(tmp_path)}
+    backends = state_backends(options(given), "run-a3-0")
+
+    assert isinstance(backends.create(GROUPS, 128), RocksDbBackend)
+    [directory] = tmp_path.iterdir()
+    assert "run-a3-0" in directory.name
+    backends.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_cannot_be_used_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    localdir = str(tmp_path / "file")
+    given = {"state.backend.type": "rocksdb", "state.backend.rocksdb.localdir": localdir}
+
+    with pytest.raises(Rejected, match=f"{localdir}.*state.backend.rocksdb.localdir"):
+        state_backends(options(given), "slot")
+
+
+@pytest.mark.parametrize("text", ["64", "1 kb", "512 kb", "-1 mb", "1 tb", "many"])
+def test_a_memory_that_is_no_size_or_too_small_is_refused(text: str) -> None:
+    with pytest.raises(Rejected, match=r"memory\.fixed-per-slot.*64 mb"):
+        options({"state.backend.rocksdb.memory.fixed-per-slot": text})
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+@pytest.mark.parametrize("is_incremental", [True, False])
+def test_checkpoints_hold_what_has_changed_only_if_the_settings_say_so(
+    tmp_path: Path, backend: str, is_incremental: bool
+) -> None:
+    given = {
+        "state.backend.type": backend,
+        "state.backend.rocksdb.localdir": str(tmp_path),
+        "execution.checkpointing.incremental": str(is_incremental).lower(),
+    }
+    backends = state_backends(options(given), "slot")
+    state = backends.create(GROUPS, 128)
+    state.table(SEEN).rows_for(pa.record_batch([pa.array([1])], schema=SEEN.key))
+
+    [frozen] = state.cut_increment(CheckpointId(1), NO_CHECKPOINT)
+
+    assert (frozen.increment is not None) is is_incremental
+    assert sum(batch.num_rows for batch in frozen.batches) == (0 if is_incremental else 1)
+    state.close()
+    backends.close()
+
+
+def options(given: dict[str, str] | None = None) -> StateOptions:
+    return parse_settings(given or {}).state

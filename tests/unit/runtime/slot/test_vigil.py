@@ -1,0 +1,54 @@
+"""When a slot may no longer believe that its attempt is the current one."""
+
+import pytest
+
+from pipelines.domain.settings import Heartbeat
+from pipelines.runtime.slot.vigil import Vigil
+from tests.unit.runtime.fakes import ManualClock
+
+TIMEOUT_MS = 1_000
+
+
+def test_a_slot_that_hears_from_its_driver_may_go_on() -> None:
+    clock, vigil = started()
+
+    for _ in range(100):
+        clock.now_ms += TIMEOUT_MS
+        assert vigil.objection() is None
+        vigil.on_heard()
+
+
+def test_silence_of_the_driver_beyond_the_timeout_ends_the_slot() -> None:
+    clock, vigil = started()
+    clock.now_ms += TIMEOUT_MS / 2
+    vigil.objection()
+
+    clock.now_ms += TIMEOUT_MS / 2 + 1
+
+    assert vigil.objection() == "the driver has been silent for 1.0 s"
+
+
+def test_a_process_that_was_stopped_objects_though_it_hears_what_was_said_before() -> None:
+    clock, vigil = started()
+
+    clock.now_ms += TIMEOUT_MS + 1
+    vigil.on_heard()
+
+    assert vigil.objection() == "this process was stopped for 1.0 s"
+
+
+@pytest.mark.parametrize("later_ms", [0, 10, 10 * TIMEOUT_MS])
+def test_an_objection_is_for_ever_and_for_every_thread(later_ms: int) -> None:
+    clock, vigil = started()
+    clock.now_ms += TIMEOUT_MS + 1
+    vigil.objection()
+
+    vigil.on_heard()
+    clock.now_ms += later_ms
+
+    assert vigil.objection() is not None
+
+
+def started() -> tuple[ManualClock, Vigil]:
+    clock = ManualClock()
+    return clock, Vigil(clock, Heartbeat(interval_ms=100, timeout_ms=TIMEOUT_MS))

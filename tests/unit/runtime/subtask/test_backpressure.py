@@ -1,0 +1,74 @@
+"""A subtask whose output is full: it takes no input, and it goes on living."""
+
+from pathlib import Path
+
+import pytest
+
+from pipelines.domain.elements import Barrier, Records
+from pipelines.domain.ids import CheckpointId
+from pipelines.runtime.subtask.mailbox import CheckpointCompleted, InjectBarrier
+from tests.unit.runtime.fakes import ListSource
+from tests.unit.runtime.hosted import ReadingSubtask, ScriptedMailbox, WaitsForEver
+
+SPLIT = [(key, key) for key in range(9)]
+
+
+def test_a_source_reads_nothing_more_while_downstream_takes_nothing(tmp_path: Path) -> None:
+    mailbox = ScriptedMailbox()
+    host = ReadingSubtask(tmp_path, ListSource([SPLIT]), mailbox=mailbox)
+    host.output.is_full = True
+
+    host.subtask.run()
+
+    assert [type(failure) for failure in host.reporter.failures] == [WaitsForEver]
+    assert host.output.sent == []
+
+
+def test_a_full_output_does_not_keep_a_subtask_from_answering_a_barrier(tmp_path: Path) -> None:
+    mailbox = ScriptedMailbox()
+    host = ReadingSubtask(tmp_path, ListSource([SPLIT]), mailbox=mailbox)
+    host.output.is_full = True
+    barrier = Barrier(CheckpointId(1), 0)
+
+    mailbox.script = [lambda: mailbox.post(InjectBarrier(barrier))]
+    host.subtask.run()
+
+    assert host.output.sent == [barrier]
+    assert list(host.reporter.snapshots) == [1]
+
+
+def test_the_wait_for_downstream_is_counted_as_backpressure(tmp_path: Path) -> None:
+    mailbox = ScriptedMailbox()
+    host = ReadingSubtask(tmp_path, ListSource([SPLIT]), mailbox=mailbox)
+    host.output.is_full = True
+
+    def a_reader_comes_after(passed_ms: float) -> None:
+        host.clock.now_ms += passed_ms
+        host.output.is_full = False
+
+    mailbox.script = [lambda: a_reader_comes_after(70)]
+    host.subtask.run()
+
+    assert host.subtask.load.blocked_ms == pytest.approx(70)
+    assert [e.batch.num_rows for e in host.output.sent if isinstance(e, Records)] == [3, 3, 3]
+
+
+def test_a_subtask_does_not_end_before_all_it_has_sent_is_on_its_way(tmp_path: Path) -> None:
+    mailbox = ScriptedMailbox()
+    host = ReadingSubtask(tmp_path, ListSource([]), mailbox=mailbox)
+    final = Barrier(CheckpointId(1), 0, is_final=True)
+    had_ended: list[bool] = []
+
+    def complete() -> None:
+        host.output.is_full = True
+        mailbox.post(CheckpointCompleted(final.checkpoint_id))
+
+    def take() -> None:
+        had_ended.append(host.reporter.has_ended)
+        host.output.is_full = False
+
+    mailbox.script = [lambda: mailbox.post(InjectBarrier(final)), complete, take]
+    host.subtask.run()
+
+    assert had_ended == [False]
+    assert host.reporter.has_ended

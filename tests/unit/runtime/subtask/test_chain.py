@@ -1,0 +1,119 @@
+"""The calls inside a subtask: main and side outputs go their own ways, and a sink may be a head."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from pipelines.domain.graph import EdgeKind
+from pipelines.domain.ids import Attempt, ChannelId, RunId, Uid
+from pipelines.domain.origin import RecordOrigin
+from pipelines.operators.operator import Operator
+from pipelines.operators.side_output import SideOutput
+from pipelines.runtime.subtask.chain import OperatorChain
+from pipelines.runtime.subtask.chain_place import ChainPlace
+from pipelines.runtime.subtask.exchange import Exchange
+from pipelines.runtime.subtask.operator_failure import OperatorFailed
+from pipelines.runtime.subtask.restoring import NOTHING
+from pipelines.state.hashmap import HashMapBackend
+from pipelines.stream import Environment, Pipeline
+from tests.unit.runtime.fakes import SCHEMA, ListSource, batch_of, keys_of
+from tests.unit.runtime.hosted import MAX_PARALLELISM, MemorySink, RecordingOutput
+
+
+def test_a_side_output_reaches_its_readers_and_the_main_output_its_own() -> None:
+    main, side = MemorySink(), MemorySink()
+    env = Environment()
+    stream = env.source(ListSource([]), uid="in")
+    node = env.add_operator("split", OddOnes, (stream.connection(("key",)),))
+    split = stream.derived(node, None)
+    split.sink(main, uid="main-out")
+    odd = split.side_output("odd", uid="odd")
+    odd.sink(side, uid="side-out")
+
+    chain_of(env.build(), "split").on_batch(0, batch_of([(1, 0), (2, 0), (3, 0)]))
+
+    assert (main.written, side.written) == ([2], [1, 3])
+    assert (odd.schema, odd.time_column) == (SCHEMA, "at")
+
+
+def test_a_side_output_can_enter_an_exchange() -> None:
+    env = Environment()
+    stream = env.source(ListSource([]), uid="in")
+    split = stream.derived(env.add_operator("split", OddOnes, (stream.connection(("key",)),)), None)
+    split.sink(MemorySink(), uid="main-out")
+    split.side_output("odd", uid="odd").rebalance().sink(MemorySink(), uid="side-out")
+    sent = RecordingOutput(ChannelId("to-side"))
+    exchange = Exchange((), [sent], MAX_PARALLELISM, EdgeKind.REBALANCE)
+
+    chain = chain_of(env.build(), "split", {Uid("odd"): [exchange]})
+    chain.on_batch(0, batch_of([(1, 0), (2, 0)]))
+
+    assert [keys_of(element.batch) for element in sent.sent] == [[1]]
+
+
+def test_a_side_output_that_nobody_reads_is_lost_and_hurts_nobody() -> None:
+    main = MemorySink()
+    env = Environment()
+    stream = env.source(ListSource([]), uid="in")
+    node = env.add_operator("split", OddOnes, (stream.connection(("key",)),))
+    stream.derived(node, None).sink(main, uid="main-out")
+
+    chain_of(env.build(), "split").on_batch(0, batch_of([(1, 0), (2, 0)]))
+
+    assert main.written == [2]
+
+
+def test_a_sink_behind_an_exchange_of_its_own_is_written_to() -> None:
+    sink = MemorySink()
+    env = Environment()
+    env.source(ListSource([]), uid="in").rebalance().sink(sink, uid="out")
+
+    chain_of(env.build(), "out").on_batch(0, batch_of([(1, 0)]))
+
+    assert sink.written == [1]
+
+
+class OddOnes(Operator):
+    """Even keys go on, odd ones to the side."""
+
+    def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
+        return inputs[0]
+
+    def side_outputs(self, inputs: list[pa.Schema]) -> dict[str, SideOutput]:
+        return {"odd": SideOutput(inputs[0], "at")}
+
+    def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
+        is_odd = pc.equal(pc.bit_wise_and(batch.column("key"), 1), 1)
+        self.context.collect(batch.filter(pc.invert(is_odd)))
+        self.context.collect_side("odd", batch.filter(is_odd))
+
+
+def test_a_failure_names_the_offset_of_its_record_in_a_log_with_gaps() -> None:
+    def fail_at_seven(row: dict[str, Any]) -> dict[str, Any]:
+        if row["key"] == 7:
+            raise ValueError("7 is bad")
+        return row
+
+    env = Environment()
+    stream = env.source(ListSource([]), uid="in").map(fail_at_seven, SCHEMA, uid="map")
+    stream.sink(MemorySink(), uid="out")
+    origin = RecordOrigin(source=Uid("in"), subtask=0, split="a", first_offset=3, last_offset=90)
+
+    with pytest.raises(OperatorFailed) as failed:
+        chain_of(env.build(), "in").emit_from_source(
+            batch_of([(1, 0), (7, 0), (3, 0)]), origin, np.array([3, 50, 90])
+        )
+
+    assert failed.value.origin == origin.at_offset(50)
+
+
+def chain_of(
+    pipeline: Pipeline, vertex: str, exchanges: dict[Uid, list[Exchange]] | None = None
+) -> OperatorChain:
+    at = pipeline.graph.vertex(Uid(vertex))
+    place = ChainPlace(RunId("run-1"), Attempt(1), at, 0, 1, MAX_PARALLELISM)
+    restored = dict.fromkeys(at.nodes, NOTHING)
+    return OperatorChain(pipeline, place, HashMapBackend, exchanges or {}, restored, lambda: 0)

@@ -1,0 +1,207 @@
+"""Splits found while running: each is read once, whoever reads it, and gaps move no position."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from pipelines.connectors.reachability import named_problems_of
+from pipelines.connectors.split_progress import NamedPositions, SplitProgress
+from pipelines.domain.elements import MAX_WATERMARK_MS, Watermark, WatermarkStatus
+from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.ids import Uid
+from pipelines.domain.snapshots import Json
+from pipelines.runtime.subtask import found_splits
+from pipelines.runtime.subtask.source_reader import SourceReader
+from tests.unit.runtime.fakes import ManualClock, keys_of
+from tests.unit.runtime.growing_log import AtOnce, GrowingLog
+
+UID = Uid("clicks")
+
+
+@pytest.fixture(autouse=True)
+def look_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(found_splits, "ThreadPoolExecutor", lambda *_, **__: AtOnce())
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_record_is_read_once_while_splits_appear_and_the_parallelism_changes(
+    seed: int,
+) -> None:
+    chance = random.Random(seed)
+    clock, keys = ManualClock(), iter(range(1_000_000))
+    source = GrowingLog({}, batch_rows=chance.randint(1, 4))
+    source.concurrent_splits = chance.randint(1, 4)
+    restored: tuple[Json, ...] = ()
+    read: list[int] = []
+
+    for parallelism in [chance.randint(1, 4) for _ in range(4)]:
+        readers = [reader_of(source, clock, restored, i, parallelism) for i in range(parallelism)]
+        for _ in range(chance.randint(0, 12)):
+            grow(chance, source, keys)
+            clock.now_ms += chance.choice([0.0, 400.0, 1_100.0])
+            batch = chance.choice(readers).next()
+            read += [] if batch is None else keys_of(batch)
+        restored = tuple(reader.positions() for reader in readers)
+    source.ended = set(source.logs)
+    for subtask in range(3):
+        read += drained(reader_of(source, clock, restored, subtask, 3))
+
+    assert sorted(read) == sorted(key for log in source.logs.values() for _, key, _ in log)
+
+
+def test_a_position_stands_behind_the_last_record_of_a_log_with_gaps() -> None:
+    source = GrowingLog({"a": [(3, 0, 0), (4, 1, 1), (9, 2, 2), (50, 3, 3)]})
+    reader = reader_of(source, ManualClock())
+
+    reader.next()
+    assert split_of(reader) == SplitProgress("a", offset=10, passed=3)
+    assert reader.split is not None
+    assert (reader.split.first_offset, reader.split.next_offset) == (3, 10)
+
+    reader.next()
+    assert split_of(reader) == SplitProgress("a", offset=51, passed=4)
+
+
+def test_a_split_that_appears_is_found_after_the_interval_and_not_before() -> None:
+    source, clock = GrowingLog({"a": [(0, 0, 0)]}), ManualClock()
+    reader = reader_of(source, clock)
+    assert drained(reader) == [0]
+    source.logs["b"] = [(0, 7, 7)]
+
+    clock.now_ms += 999.0
+    assert drained(reader) == []
+    clock.now_ms += 1.0
+    assert drained(reader) == []  # it looks now, beside the reading
+    assert drained(reader) == [7]
+
+
+def test_a_log_that_does_not_answer_stops_the_start_and_no_later_look() -> None:
+    source, clock = GrowingLog({"a": [(0, 0, 0)]}, is_away=True), ManualClock()
+    reader = reader_of(source, clock)
+    with pytest.raises(Retryable):
+        reader.next()
+
+    source.is_away = False
+    assert drained(reader) == [0]
+    source.is_away = True
+    for _ in range(5):
+        clock.now_ms += 1_000.0
+        assert drained(reader) == []
+
+    source.is_away = False
+    source.logs["b"] = [(0, 7, 7)]
+    for _ in range(3):
+        clock.now_ms += 1_000.0
+        if drained(reader) == [7]:
+            break
+    else:
+        pytest.fail("the split was never found")
+
+
+def test_a_bounded_source_ends_where_the_splits_ended_when_it_began_even_after_a_restore() -> None:
+    source = GrowingLog({"a": [(0, 0, 0), (1, 1, 1)]}, discovery_interval_ms=None, batch_rows=1)
+    reader = reader_of(source, ManualClock())
+    reader.next()
+    source.logs["a"].append((2, 2, 2))
+    source.logs["b"] = [(0, 9, 9)]
+
+    after = reader_of(source, ManualClock(), (reader.positions(),))
+
+    assert drained(after) == [1]
+    assert after.is_exhausted
+    assert after.watermark_ms() == MAX_WATERMARK_MS
+
+
+def test_what_the_author_chose_to_begin_with_holds_for_the_first_splits_only() -> None:
+    source, clock = GrowingLog({"a": [(0, 0, 0)]}, starts_at_the_end=True), ManualClock()
+    reader = reader_of(source, clock)
+    assert drained(reader) == []
+    source.logs["b"] = [(0, 7, 7)]
+
+    after = reader_of(source, clock, (reader.positions(),))
+
+    assert drained(after) == [7]
+
+
+def test_a_cut_before_the_first_look_leaves_the_author_s_choice_open() -> None:
+    source = GrowingLog({"a": [(0, 0, 0)]}, starts_at_the_end=True)
+    untouched = reader_of(source, ManualClock()).positions()
+
+    assert drained(reader_of(source, ManualClock(), (untouched,))) == []
+
+
+def test_event_time_goes_on_in_others_while_a_subtask_waits_for_splits_and_never_ends() -> None:
+    source, clock = GrowingLog({"a": [(0, 0, 5)]}, ended={"a"}), ManualClock()
+    reader = reader_of(source, clock)
+
+    assert drained(reader) == [0]
+    marks = reader.take_marks()
+
+    assert not reader.is_exhausted
+    assert marks[-1] == WatermarkStatus(is_idle=True)
+    assert Watermark(MAX_WATERMARK_MS) not in marks
+
+
+def test_a_range_that_is_gone_is_named_and_nothing_is_skipped() -> None:
+    source = GrowingLog({"a": [(5, 0, 0), (6, 1, 1)]}, batch_rows=1)
+    reader = reader_of(source, ManualClock())
+    reader.next()
+    source.oldest_offset["a"] = 9
+
+    with pytest.raises(Rejected, match=r"^a: offsets 6 to 8 are gone\.$"):
+        reader_of(source, ManualClock(), (reader.positions(),)).next()
+    stored = [NamedPositions.from_json(reader.positions())]
+    assert named_problems_of(UID, source, stored, ahead=False) == [
+        "The source 'clicks' cannot go back: a: offsets 6 to 8 are gone."
+    ]
+
+
+@pytest.mark.parametrize(("ahead", "problems"), [(True, 1), (False, 0)])
+def test_a_point_is_not_refused_because_nobody_can_be_asked_now(ahead: bool, problems: int) -> None:
+    source = GrowingLog({}, is_away=True)
+    stored = [NamedPositions((SplitProgress("a", 3),), has_looked=True)]
+
+    assert len(named_problems_of(UID, source, stored, ahead=ahead)) == problems
+
+
+def test_a_split_read_to_its_end_is_not_read_again_and_may_be_gone() -> None:
+    source, clock = GrowingLog({"a": [(0, 0, 0)]}, ended={"a"}), ManualClock()
+    reader = reader_of(source, clock)
+    assert drained(reader) == [0]
+    source.oldest_offset["a"] = 100
+
+    assert drained(reader_of(source, clock, (reader.positions(),))) == []
+
+
+def reader_of(
+    source: GrowingLog,
+    clock: ManualClock,
+    restored: tuple[Json, ...] = (),
+    subtask: int = 0,
+    parallelism: int = 1,
+) -> SourceReader:
+    return SourceReader(source, restored, subtask, parallelism, clock, None)
+
+
+def grow(chance: random.Random, source: GrowingLog, keys: Iterator[int]) -> None:
+    if chance.random() < 0.4:
+        source.logs[f"split-{len(source.logs)}"] = []
+    for name, log in source.logs.items():
+        if name not in source.ended and chance.random() < 0.6:
+            offset = (log[-1][0] if log else -1) + chance.choice([1, 1, 2, 9])
+            log.append((offset, next(keys), offset))
+        elif log and chance.random() < 0.1:
+            source.ended.add(name)
+
+
+def split_of(reader: SourceReader) -> SplitProgress:
+    (split,) = NamedPositions.from_json(reader.positions()).splits
+    return split
+
+
+def drained(reader: SourceReader) -> list[int]:
+    read: list[int] = []
+    while (batch := reader.next()) is not None:
+        read += keys_of(batch)
+    return read

@@ -1,0 +1,365 @@
+"""A subtask behind a gate: what its snapshots hold, what waits meanwhile, and when it ends."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from pipelines.domain.elements import (
+    Barrier,
+    Element,
+    EndOfInput,
+    Records,
+    Watermark,
+    WatermarkStatus,
+)
+from pipelines.domain.errors import InvariantViolated
+from pipelines.domain.ids import CheckpointId
+from pipelines.runtime.subtask.mailbox import CheckpointAborted, CheckpointCompleted
+from tests.unit.runtime.fakes import batch_of, keys_of
+from tests.unit.runtime.hosted import COUNTED, LEFT, RIGHT, JoiningSubtask, WaitsForEver
+
+SIDES = (LEFT, RIGHT)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_snapshot_holds_exactly_the_records_before_its_barrier_on_each_channel(
+    seed: int, tmp_path: Path
+) -> None:
+    chance = random.Random(seed)
+    host = JoiningSubtask(tmp_path)
+    streams = {LEFT: random_stream(chance, 0), RIGHT: random_stream(chance, 1000)}
+
+    unsent = {side: list(stream) for side, stream in streams.items()}
+    while unsent[LEFT] or unsent[RIGHT]:
+        side = chance.choice([side for side in SIDES if unsent[side]])
+        host.inputs[side].send(unsent[side].pop(0))
+        for _ in range(chance.randint(0, 2)):
+            host.feed.advance(host.subtask)
+    host.consume()
+
+    assert sorted(host.reporter.snapshots) == [1, 2, 3]
+    for checkpoint_id in (1, 2, 3):
+        before = [key for s in streams.values() for key in keys_before(s, checkpoint_id)]
+        assert sorted(host.seen_at(checkpoint_id)) == sorted(before)
+    everything = [key for s in streams.values() for key in keys_before(s, None)]
+    assert sorted(host.sink.written) == sorted(everything)
+
+
+def test_at_least_once_nobody_waits_and_a_snapshot_holds_more_than_it_should(
+    tmp_path: Path,
+) -> None:
+    host = JoiningSubtask(tmp_path, options=COUNTED)
+
+    host.inputs[LEFT].send(barrier(1))
+    host.inputs[LEFT].send(records(1, 2))
+    host.consume()
+    passed_on = list(host.sink.written)
+    host.inputs[RIGHT].send(records(3))
+    host.inputs[RIGHT].send(barrier(1))
+    host.consume()
+
+    assert passed_on == [1, 2], "what stands behind the barrier goes on"
+    assert sorted(host.seen_at(1)) == [1, 2, 3], "and is in the cut, so a replay doubles it"
+    assert [channel.blocked_ms for channel in host.reporter.phases[1].channels] == [0, 0]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_at_least_once_a_snapshot_holds_everything_before_its_barriers(
+    seed: int, tmp_path: Path
+) -> None:
+    chance = random.Random(seed)
+    host = JoiningSubtask(tmp_path, options=COUNTED)
+    streams = {LEFT: random_stream(chance, 0), RIGHT: random_stream(chance, 1000)}
+
+    unsent = {side: list(stream) for side, stream in streams.items()}
+    while unsent[LEFT] or unsent[RIGHT]:
+        side = chance.choice([side for side in SIDES if unsent[side]])
+        host.inputs[side].send(unsent[side].pop(0))
+        for _ in range(chance.randint(0, 2)):
+            host.feed.advance(host.subtask)
+    host.consume()
+
+    assert sorted(host.reporter.snapshots) == [1, 2, 3]
+    for checkpoint_id in (1, 2, 3):
+        before = {key for s in streams.values() for key in keys_before(s, checkpoint_id)}
+        assert before <= set(host.seen_at(checkpoint_id))
+
+
+def test_an_idle_channel_holds_event_time_back_no_more(tmp_path: Path) -> None:
+    host = JoiningSubtask(tmp_path)
+    host.inputs[LEFT].send(Watermark(9))
+    host.consume()
+    assert host.subtask.watermark_ms() is None
+
+    host.inputs[RIGHT].send(WatermarkStatus(is_idle=True))
+    host.consume()
+
+    assert host.subtask.watermark_ms() == 9
+
+
+def test_records_reach_the_port_of_their_channel(tmp_path: Path) -> None:
+    host = JoiningSubtask(tmp_path)
+
+    host.inputs[LEFT].send(records(1, 2, 3))
+    host.inputs[RIGHT].send(records(4))
+    host.consume()
+
+    assert host.subtask.chain.counters == {"both.port_0": 3, "both.port_1": 1}
+
+
+def test_a_channel_behind_its_barrier_delivers_nothing_while_the_other_goes_on(
+    tmp_path: Path,
+) -> None:
+    host = JoiningSubtask(tmp_path)
+
+    host.inputs[LEFT].send(barrier(1))
+    host.inputs[LEFT].send(records(1, 2))
+    host.inputs[RIGHT].send(records(3))
+    host.consume()
+
+    assert host.sink.written == [3]
+    assert queued(host) == {LEFT: (2, True), RIGHT: (0, False)}
+    assert host.reporter.snapshots == {}
+
+
+def test_what_waited_behind_the_barrier_is_counted_per_channel_and_then_delivered(
+    tmp_path: Path,
+) -> None:
+    host = JoiningSubtask(tmp_path)
+    host.inputs[LEFT].send(barrier(1))
+    host.inputs[LEFT].send(records(1, 2))
+    host.consume()
+
+    host.clock.now_ms += 40
+    host.inputs[RIGHT].send(records(3))
+    host.inputs[RIGHT].send(barrier(1))
+    host.consume()
+
+    phases = host.reporter.phases[1]
+    left, right = phases.channels
+    assert (left.channel, right.channel) == (host.channels[LEFT], host.channels[RIGHT])
+    assert (left.buffered_records, right.buffered_records) == (2, 0)
+    assert left.buffered_bytes > right.buffered_bytes == 0
+    assert (left.blocked_ms, right.blocked_ms, phases.alignment_ms) == (40, 0, 40)
+    assert host.seen_at(1) == [3]
+    assert host.sink.written == [3, 1, 2]
+
+
+def test_arrivals_are_measured_from_the_trigger(tmp_path: Path) -> None:
+    host = JoiningSubtask(tmp_path)
+    triggered = Barrier(CheckpointId(1), trigger_ms=host.clock.wall_ms())
+
+    for side, passed_ms in ((RIGHT, 5), (LEFT, 7)):
+        host.clock.now_ms += passed_ms
+        host.inputs[side].send(triggered)
+        host.consume()
+
+    phases = host.reporter.phases[1]
+    assert phases.start_delay_ms == 5
+    assert [channel.arrived_ms for channel in phases.channels] == [5, 12]
+
+
+def test_an_aborted_checkpoint_opens_its_channels_and_leaves_no_snapshot(tmp_path: Path) -> None:
+    host = JoiningSubtask(tmp_path)
+    host.inputs[LEFT].send(barrier(1))
+    host.inputs[LEFT].send(records(1))
+    host.consume()
+
+    host.feed.on_aborted(CheckpointId(1), host.subtask)
+    host.inputs[RIGHT].send(barrier(1))
+    host.inputs[RIGHT].send(records(2))
+    host.consume()
+
+    assert sorted(host.sink.written) == [1, 2]
+    assert host.reporter.snapshots == {}
+
+
+def test_the_checkpoint_after_an_aborted_one_is_exact(tmp_path: Path) -> None:
+    host = JoiningSubtask(tmp_path)
+    host.inputs[LEFT].send(barrier(1))
+    host.inputs[LEFT].send(records(1))
+    host.consume()
+
+    host.feed.on_aborted(CheckpointId(1), host.subtask)
+    for element in (barrier(1), records(2), barrier(2), records(3)):
+        host.inputs[RIGHT].send(element)
+    host.inputs[LEFT].send(barrier(2))
+    host.consume()
+
+    assert sorted(host.seen_at(2)) == [1, 2]
+    assert sorted(host.sink.written) == [1, 2, 3]
+
+
+def test_a_channel_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
+    host = JoiningSubtask(tmp_path)
+    host.inputs[LEFT].send(barrier(1))
+    host.inputs[LEFT].send(records(1))
+
+    host.inputs[RIGHT].send(records(2))
+    host.inputs[RIGHT].send(EndOfInput())
+    host.consume()
+
+    assert host.seen_at(1) == [2]
+    assert host.sink.written == [2, 1]
+
+
+def test_a_barrier_is_never_injected_behind_a_gate(tmp_path: Path) -> None:
+    host = JoiningSubtask(tmp_path)
+
+    with pytest.raises(InvariantViolated, match="sources only"):
+        host.feed.on_injected(barrier(1), host.subtask)
+
+
+@pytest.mark.parametrize("completion_comes_first", [True, False])
+def test_a_subtask_ends_with_its_input_and_the_completion_of_the_final_checkpoint(
+    completion_comes_first: bool, tmp_path: Path
+) -> None:
+    host = JoiningSubtask(tmp_path)
+    committed: list[list[int]] = []
+
+    last_steps = [
+        lambda: host.mailbox.post(CheckpointCompleted(CheckpointId(1))),
+        lambda: send_to_both(host, EndOfInput()),
+    ]
+    host.run(
+        lambda: send_to_both(host, records(1, 2)),
+        lambda: send_to_both(host, barrier(1, is_final=True)),
+        lambda: committed.append(list(host.sink.committed)),
+        *(last_steps if completion_comes_first else reversed(last_steps)),
+    )
+
+    assert host.reporter.failures == []
+    assert host.reporter.has_ended
+    assert (committed, host.sink.committed) == ([[]], [1, 2, 1, 2])
+    assert host.reporter.commits == [1]
+
+
+def test_a_subtask_outlives_a_completed_checkpoint_that_is_not_final(tmp_path: Path) -> None:
+    host = JoiningSubtask(tmp_path)
+
+    host.run(
+        lambda: send_to_both(host, barrier(1)),
+        lambda: host.mailbox.post(CheckpointCompleted(CheckpointId(1))),
+        lambda: send_to_both(host, records(1)),
+        lambda: send_to_both(host, barrier(2)),
+    )
+
+    assert waits_for_ever(host)
+    assert host.seen_at(2) == [1, 1]
+
+
+def test_an_older_savepoint_that_completes_last_does_not_keep_a_subtask_from_ending(
+    tmp_path: Path,
+) -> None:
+    host = JoiningSubtask(tmp_path)
+
+    host.run(
+        lambda: send_to_both(host, barrier(1)),
+        lambda: send_to_both(host, barrier(2, is_final=True)),
+        lambda: host.mailbox.post(CheckpointCompleted(CheckpointId(2))),
+        lambda: host.mailbox.post(CheckpointCompleted(CheckpointId(1))),
+        lambda: send_to_both(host, EndOfInput()),
+    )
+
+    assert host.reporter.has_ended
+
+
+def test_what_was_given_up_before_its_upload_began_is_not_uploaded(tmp_path: Path) -> None:
+    host = JoiningSubtask(tmp_path)
+    host.reporter.given_up.add(1)
+
+    host.run(
+        lambda: send_to_both(host, records(1)),
+        lambda: send_to_both(host, barrier(1)),
+        lambda: send_to_both(host, barrier(2)),
+    )
+
+    assert waits_for_ever(host)
+    assert list(host.reporter.snapshots) == [2]
+    assert host.reporter.declines == []
+    assert not (tmp_path / "chk-1").exists()
+
+
+def test_a_final_checkpoint_that_was_aborted_ends_nothing(tmp_path: Path) -> None:
+    host = JoiningSubtask(tmp_path)
+
+    host.run(
+        lambda: send_to_both(host, barrier(1, is_final=True)),
+        lambda: host.mailbox.post(CheckpointAborted(CheckpointId(1))),
+        lambda: send_to_both(host, barrier(2)),
+        lambda: host.mailbox.post(CheckpointCompleted(CheckpointId(2))),
+        lambda: send_to_both(host, EndOfInput()),
+    )
+
+    assert waits_for_ever(host)
+
+
+def test_a_gate_that_is_closed_ends_a_subtask_without_a_word(tmp_path: Path) -> None:
+    host = JoiningSubtask(tmp_path)
+
+    host.run(host.gate.close)
+
+    assert (host.reporter.has_ended, host.reporter.failures) == (False, [])
+
+
+def test_a_snapshot_that_cannot_be_written_declines_the_checkpoint_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    host = JoiningSubtask(tmp_path)
+    (tmp_path / "chk-1").write_text("a file where a directory is to be made")
+
+    send_to_both(host, records(1))
+    send_to_both(host, barrier(1))
+    send_to_both(host, barrier(2))
+    host.consume()
+
+    assert [checkpoint_id for checkpoint_id, _ in host.reporter.declines] == [1]
+    assert host.seen_at(2) == [1, 1]
+
+
+def random_stream(chance: random.Random, first_key: int) -> list[Element]:
+    """Batches of 1 to 3 records with distinct keys, and the barriers 1, 2 and 3 among them."""
+    elements: list[Element] = []
+    key = first_key
+    for checkpoint_id in (1, 2, 3, None):
+        for _ in range(chance.randint(0, 4)):
+            end = key + chance.randint(1, 3)
+            elements.append(records(*range(key, end)))
+            key = end
+        if checkpoint_id is not None:
+            elements.append(barrier(checkpoint_id))
+    return elements
+
+
+def keys_before(stream: list[Element], checkpoint_id: int | None) -> list[int]:
+    keys: list[int] = []
+    for element in stream:
+        if isinstance(element, Barrier) and element.checkpoint_id == checkpoint_id:
+            return keys
+        if isinstance(element, Records):
+            keys += keys_of(element.batch)
+    return keys
+
+
+def records(*keys: int) -> Records:
+    return Records(batch_of([(key, key) for key in keys]))
+
+
+def barrier(checkpoint_id: int, *, is_final: bool = False) -> Barrier:
+    return Barrier(CheckpointId(checkpoint_id), trigger_ms=0, is_final=is_final)
+
+
+def send_to_both(host: JoiningSubtask, element: Element) -> None:
+    for output in host.inputs.values():
+        output.send(element)
+
+
+def waits_for_ever(host: JoiningSubtask) -> bool:
+    (failure,) = host.reporter.failures
+    return isinstance(failure, WaitsForEver) and not host.reporter.has_ended
+
+
+def queued(host: JoiningSubtask) -> dict[str, tuple[int, bool]]:
+    by_channel = {s.channel: (s.queued_records, s.held_back) for s in host.subtask.queued()}
+    return {side: by_channel[channel] for side, channel in host.channels.items()}

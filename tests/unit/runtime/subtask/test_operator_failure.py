@@ -1,0 +1,61 @@
+"""What an exception of an operator is taken for: the world's, a person's, or the record's."""
+
+import pytest
+
+from pipelines.channels.channel import ChannelClosed
+from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
+from pipelines.domain.ids import Uid
+from pipelines.domain.origin import RecordOrigin
+from pipelines.runtime.subtask.operator_failure import (
+    OperatorFailed,
+    described,
+    is_fatal,
+    is_of_the_world,
+    located,
+)
+
+ORIGIN = RecordOrigin(source=Uid("s"), subtask=0, split="a", first_offset=3, last_offset=9)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (Retryable("locked"), True),
+        (ConnectionRefusedError("no"), True),
+        (TimeoutError("late"), True),
+        (OSError(28, "No space left on device"), True),
+        (FileNotFoundError("rates.csv"), False),
+        (PermissionError("rates.csv"), False),
+        (ValueError("7 is bad"), False),
+        (MemoryError(), False),
+    ],
+)
+def test_only_what_may_pass_by_itself_is_of_the_world(error: Exception, expected: bool) -> None:
+    assert is_of_the_world(error) is expected
+    assert described(OperatorFailed(Uid("o"), ORIGIN, error)).is_of_the_world is expected
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [(Rejected("no"), True), (CorruptSnapshot("x"), True), (KeyError(), False)],
+)
+def test_what_a_person_has_to_change_is_fatal_wherever_it_was_raised(
+    error: Exception, expected: bool
+) -> None:
+    assert is_fatal(error) is expected
+    assert is_fatal(OperatorFailed(Uid("o"), None, error)) is expected
+
+
+def test_an_error_is_located_once_where_it_was_raised() -> None:
+    inner = located(Uid("inner"), ORIGIN, ValueError("7 is bad"))
+
+    outer = located(Uid("outer"), None, inner)
+
+    assert isinstance(outer, OperatorFailed)
+    assert (outer.operator, outer.origin, str(outer)) == ("inner", ORIGIN, "ValueError: 7 is bad")
+
+
+def test_a_closed_channel_is_the_end_of_the_attempt_and_no_failure() -> None:
+    closed = ChannelClosed("gone")
+
+    assert located(Uid("o"), ORIGIN, closed) is closed

@@ -1,0 +1,155 @@
+"""At most once: what is handed out is never read again, whenever the attempt dies."""
+
+import random
+
+import pytest
+
+from pipelines.domain.ids import CheckpointId
+from pipelines.domain.snapshots import Json
+from pipelines.runtime.subtask.reserving_reader import ReservingReader
+from pipelines.runtime.subtask.source_reader import SourceReader
+from tests.unit.runtime.fakes import ListSource, ManualClock, keys_of
+
+SPLITS = [[(100 * split + i, i) for i in range(20)] for split in range(5)]
+EVERYTHING = {key for split in SPLITS for key, _ in split}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_nothing_comes_out_twice_whenever_the_attempt_dies(seed: int) -> None:
+    chance = random.Random(seed)
+    emitted: list[int] = []
+    stored: Json = None  # of the newest completed checkpoint
+    number = 0
+
+    reader = reader_from(stored)
+    while not reader.is_exhausted:
+        step = chance.random()
+        if step < 0.08:
+            reader = reader_from(stored)  # the attempt died
+        elif step < 0.3:
+            number += 1
+            reserved = reader.reserved(CheckpointId(number))
+            if chance.random() < 0.7:
+                stored = reserved  # durable; the news of it may or may not arrive
+                if chance.random() < 0.8:
+                    reader.on_completed(CheckpointId(number))
+        else:
+            batch = reader.next()
+            emitted += [] if batch is None else keys_of(batch)
+
+    assert len(emitted) == len(set(emitted))
+    assert set(emitted) <= EVERYTHING
+
+
+def test_without_a_failure_everything_comes_out_in_order() -> None:
+    reader = reader_from(None)
+    emitted: list[int] = []
+    number = 0
+
+    while not reader.is_exhausted:
+        batch = reader.next()
+        if batch is not None:
+            emitted += keys_of(batch)
+            continue
+        number += 1
+        reader.reserved(CheckpointId(number))
+        reader.on_completed(CheckpointId(number))
+
+    assert emitted == sorted(EVERYTHING)
+
+
+def test_nothing_comes_out_before_a_completed_checkpoint_reserves_it() -> None:
+    reader = reader_from(None)
+
+    assert reader.next() is None
+    reader.reserved(CheckpointId(1))
+    assert reader.next() is None
+    reader.on_completed(CheckpointId(1))
+    batch = reader.next()
+
+    assert batch is not None
+    assert keys_of(batch) == [0, 1, 2]
+
+
+def test_an_aborted_checkpoint_reserves_nothing() -> None:
+    reader = reader_from(None)
+    reader.next()
+    reader.reserved(CheckpointId(1))
+
+    reader.on_completed(CheckpointId(2))
+
+    assert reader.next() is None
+
+
+def test_the_exact_position_is_behind_what_came_out_and_the_reserved_one_further() -> None:
+    reader = reader_from(None)
+    reader.next()
+    reader.reserved(CheckpointId(1))
+    reader.on_completed(CheckpointId(1))
+    batch = reader.next()
+    assert batch is not None
+
+    exact, reserved = reader.positions(), reader.reserved(CheckpointId(2))
+
+    assert first_key_from(exact) == 3
+    assert first_key_from(reserved) > 3
+
+
+def test_what_is_read_ahead_is_bounded() -> None:
+    reader = reader_from(None, ahead_bytes_max=1)
+
+    for _ in range(10):
+        assert reader.next() is None
+    reserved = reader.reserved(CheckpointId(1))
+
+    assert first_key_from(reserved) == 3
+
+
+def test_event_time_is_that_of_what_came_out() -> None:
+    reader = reader_from(None)
+    reader.next()
+    assert reader.watermark_ms() is None
+    reader.reserved(CheckpointId(1))
+    reader.on_completed(CheckpointId(1))
+
+    reader.next()
+
+    assert reader.watermark_ms() == 1, "just before the newest record that came out"
+
+
+def reader_from(stored: Json, ahead_bytes_max: int = 1 << 20) -> ReservingReader:
+    restored = () if stored is None else (stored,)
+    source = ListSource(SPLITS)
+    reader = SourceReader(source, restored, 0, 1, ManualClock(), None)
+    return ReservingReader(reader, ahead_bytes_max)
+
+
+def first_key_from(stored: Json) -> int:
+    batch = SourceReader(ListSource(SPLITS), (stored,), 0, 1, ManualClock(), None).next()
+    assert batch is not None
+    return keys_of(batch)[0]
+
+
+def test_marks_of_event_time_keep_their_place_behind_the_records_read_before_them() -> None:
+    reader, plain = reader_from(None), plain_reader()
+    handed_out: list[object] = []
+    expected: list[object] = []
+    number = 0
+
+    while not plain.is_exhausted:
+        batch = plain.next()
+        expected += [] if batch is None else keys_of(batch)
+        expected += plain.take_marks()
+    while not reader.is_exhausted:
+        batch = reader.next()
+        handed_out += [] if batch is None else keys_of(batch)
+        handed_out += reader.take_marks()
+        number += 1
+        reader.reserved(CheckpointId(number))
+        reader.on_completed(CheckpointId(number))
+
+    assert handed_out == expected
+
+
+def plain_reader() -> SourceReader:
+    return SourceReader(ListSource(SPLITS), (), 0, 1, ManualClock(), None)

@@ -1,0 +1,137 @@
+"""A watermark that a barrier overtakes is not kept, and nothing is lost by that.
+
+Whoever sent it tells it anew when it begins, so that what it had made due becomes due. It may come
+behind records that it went before: that can only make fewer of them late.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from pipelines.channels.gate import Gate
+from pipelines.channels.local import LocalOutput
+from pipelines.domain.elements import Barrier, Records, Watermark
+from pipelines.domain.graph import EdgeKind
+from pipelines.domain.ids import CheckpointId, Uid, channel_id
+from pipelines.domain.key_groups import range_of
+from pipelines.operators.aggregates import count
+from pipelines.runtime.subtask.alignment_timing import AlignmentTiming
+from pipelines.runtime.subtask.barrier_modes import handler_for
+from pipelines.runtime.subtask.exchange import Exchange
+from pipelines.runtime.subtask.gate_alignment import GateAlignment
+from pipelines.runtime.subtask.gate_feed import GateFeed
+from pipelines.runtime.subtask.mailbox import Mailbox
+from pipelines.runtime.subtask.restoring import RestorePoint
+from pipelines.stream import Environment, Pipeline, tumbling
+from tests.unit.runtime.fakes import SCHEMA, ListSource, ManualClock, batch_of
+from tests.unit.runtime.hosted import (
+    MAX_PARALLELISM,
+    OVERTAKING,
+    MemorySink,
+    RecordingReporter,
+    subtask_of,
+)
+from tests.unit.runtime.points import manifest_of, store_in
+
+IN, MIDDLE, WINDOWS = Uid("in"), Uid("middle"), Uid("windows")
+BARRIER = Barrier(CheckpointId(1), 0, overtakes=True)
+
+
+@pytest.mark.parametrize("behind", [[], [(2, 4)]], ids=["before it", "on both sides of it"])
+def test_what_a_watermark_under_way_at_the_cut_made_due_is_due_after_a_restore(
+    tmp_path: Path, behind: list[tuple[int, int]]
+) -> None:
+    """Nothing new comes: the source is silent from then on."""
+    first = Line(tmp_path)
+    first.source.send(Records(batch_of([(1, 3)])))
+    first.source.send(Watermark(9))
+    if behind:
+        first.source.send(Records(batch_of(behind)))
+    first.middle.consume()
+    first.source.send(BARRIER)
+    first.middle.consume()
+    first.windows.consume_one()
+    handles = first.windows.reporter.snapshots[1].in_flight
+    assert sum(handle.rows for handle in handles) == 1 + len(behind)
+    assert first.windows.reporter.snapshots[1].operators[0].watermark_ms is None
+
+    second = Line(tmp_path, first.point())
+    second.windows.consume()
+    assert second.sink.written == []
+    second.middle.consume()
+    second.windows.consume()
+
+    assert second.windows.feed.watermark_ms() == 9
+    assert second.sink.written == [1, *(key for key, _ in behind)]
+    assert "late_records" not in second.windows.subtask.chain.counters
+
+
+class Stage:
+    """The only subtask of one vertex, fed by one channel."""
+
+    def __init__(
+        self,
+        root: Path,
+        pipeline: Pipeline,
+        uid: Uid,
+        upstream: Uid,
+        outputs: dict[Uid, list[Exchange]],
+        point: RestorePoint | None,
+    ) -> None:
+        self.reporter = RecordingReporter(root)
+        vertex = pipeline.graph.vertex(uid)
+        channel, clock = channel_id(upstream, 0, uid, 0, 0), ManualClock()
+        self.input, gate = LocalOutput(channel), Gate([channel])
+        self.input.on_gate(gate)
+        handler = handler_for(OVERTAKING, vertex, {channel: 0})
+        alignment = GateAlignment(gate, handler, OVERTAKING, AlignmentTiming(clock))
+        whole = range_of(0, 1, MAX_PARALLELISM)
+        restored = {n: point.share_of(n, 0, 1, whole) for n in vertex.nodes} if point else None
+        watermark_ms = restored[uid].watermark_ms if restored else None
+        in_flight = point.in_flight_into(vertex, 0, 1) if point else ()
+        self.feed = GateFeed(gate, {channel: 0}, alignment, watermark_ms, in_flight)
+        self.subtask = subtask_of(
+            pipeline,
+            uid,
+            self.feed,
+            self.reporter,
+            clock,
+            outputs,
+            Mailbox(),
+            OVERTAKING,
+            restored,
+        )
+
+    def consume_one(self) -> bool:
+        return self.feed.attend(self.subtask) or self.feed.advance(self.subtask)
+
+    def consume(self) -> None:
+        while self.consume_one():
+            continue
+
+
+class Line:
+    """A vertex that passes on, and one with windows behind it."""
+
+    def __init__(self, root: Path, point: RestorePoint | None = None) -> None:
+        self._root = root
+        self.sink = MemorySink()
+        env = Environment(max_parallelism=MAX_PARALLELISM)
+        passed = (
+            env.source(ListSource([]), uid=IN)
+            .rebalance()
+            .map_batches(lambda batch: batch, SCHEMA, uid=MIDDLE)
+        )
+        windows = passed.key_by("key").window(tumbling(milliseconds=10))
+        windows.aggregate(n=count(), uid=WINDOWS).sink(self.sink, uid="out")
+        pipeline = env.build()
+        self.windows = Stage(root / "windows", pipeline, WINDOWS, MIDDLE, {}, point)
+        exchange = Exchange(("key",), [self.windows.input], MAX_PARALLELISM, EdgeKind.HASH)
+        self.middle = Stage(root / "middle", pipeline, MIDDLE, IN, {MIDDLE: [exchange]}, point)
+        self.source = self.middle.input
+
+    def point(self) -> RestorePoint:
+        subtasks = [stage.reporter.snapshots[1] for stage in (self.middle, self.windows)]
+        manifest = manifest_of([], subtasks=subtasks, parallelism=1)
+        location = str(self.windows.reporter.location_of(BARRIER.checkpoint_id))
+        return RestorePoint(store_in(self._root), location, manifest)
