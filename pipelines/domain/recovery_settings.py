@@ -38,23 +38,23 @@ RECOVERY_DEFINITIONS = (
         _read_strategy,
         "What follows a failure: exponential-delay (as in Flink), fixed-delay, failure-rate, or"
         " none, which lets the run fail. A failure that comes back at the same records ends the"
-        " run under every strategy.",
+        " run under every strategy. With the interval off it holds as well, where Flink would"
+        " restart nothing: points that a person took are gone back to.",
     ),
     Definition(
         _FIXED_DELAY + "attempts",
         "fixed_delay_attempts",
-        "10",
+        "1",
         count_of_at_least(0),
         "fixed-delay: restarts without a completed checkpoint in between before the run fails."
-        " Flink allows 1 over the whole life of a job.",
+        " Flink counts over the whole life of a job.",
     ),
     Definition(
         _FIXED_DELAY + "delay",
         "fixed_delay_ms",
-        "100 ms",
+        "1 s",
         duration_of_at_least(0),
-        "fixed-delay: time to wait before a restart. Flink waits 1 s; here a restart itself takes"
-        " less than that, so the wait would be most of the outage.",
+        "fixed-delay: time to wait before a restart.",
     ),
     Definition(
         _FAILURE_RATE + "max-failures-per-interval",
@@ -103,11 +103,9 @@ RECOVERY_DEFINITIONS = (
     Definition(
         _EXPONENTIAL + "reset-backoff-threshold",
         "reset_backoff_threshold_ms",
-        "5 min",
+        "1 h",
         duration_of_at_least(1),
-        "exponential-delay: after this long without a failure the wait starts over. Flink takes"
-        " 1 h; five times the longest wait already shows that a trouble is over, and machines that"
-        " are lost one after the other within an hour should not slow each other's recovery.",
+        "exponential-delay: after this long without a failure the wait starts over.",
     ),
     Definition(
         _EXPONENTIAL + "jitter-factor",
