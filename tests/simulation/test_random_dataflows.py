@@ -5,6 +5,7 @@ What is played, and which scenario is shown where, is in the README beside this 
 
 import os
 import random
+import time
 from collections import Counter
 
 import pytest
@@ -48,12 +49,15 @@ REACHED = (
 @pytest.mark.slow
 @pytest.mark.timeout(1_800)
 def test_random_dataflows_keep_every_promise_under_random_faults() -> None:
+    began_s = time.monotonic()
     verdicts = list(campaign(range(SEEDS), os.cpu_count() or 1))
+    wall_s = time.monotonic() - began_s
 
     bad = [verdict for verdict in verdicts if verdict.problems]
     seen = sum((verdict.seen for verdict in verdicts), Counter[str]())
     cpu_s = sum(verdict.cpu_s for verdict in verdicts)
-    print(f"{SEEDS} seeds, {cpu_s:.0f} s on a core; reached: {sorted(seen.items())}")
+    print(f"{SEEDS} seeds, {cpu_s:.0f} s on a core, {wall_s:.0f} s by the clock on the wall")
+    print(f"reached: {sorted(seen.items())}")
     assert not bad, "\n".join(map(_told, bad))
     assert {verdict.mode for verdict in verdicts} == set(MODES)
     assert [what for what in REACHED if seen[what] < 5] == []

@@ -76,6 +76,24 @@ def test_a_join_hashes_both_sides_by_its_columns_and_keeps_the_left_event_time()
     assert joined.time_column == "time"
 
 
+def test_a_stream_joins_itself_by_two_inputs_once_its_other_columns_are_renamed() -> None:
+    env = Environment()
+    stream = events(env)
+    again = pa.schema([("key", pa.string()), ("at", TIME), ("y", pa.float64())])
+    renamed = stream.map_batches(lambda b: b.rename_columns(again.names), again, uid="renamed")
+
+    stream.join(renamed, on=["key"], uid="pairs").sink(BlackHole(), uid="out")
+    stream.union(stream, uid="twice").sink(BlackHole(), uid="out-2")
+
+    graph = env.build().graph
+    inputs = [graph.vertex(Uid(uid)).inputs for uid in ("pairs", "twice")]
+    assert [[(edge.upstream_vertex, edge.upstream_node) for edge in each] for each in inputs] == [
+        [("events", "events"), ("events", "renamed")],
+        [("events", "events")] * 2,
+    ]
+    assert len(set(graph.channels(2))) == 2 * (4 + 2)
+
+
 def test_joins_differ_in_their_event_time_and_in_what_an_outer_one_adds() -> None:
     env = Environment()
     readings = Events(pa.schema([("key", pa.string()), ("at", TIME), ("wind", pa.float64())]), "at")
@@ -321,6 +339,14 @@ def test_a_pipeline_guarantees_no_more_than_its_weakest_sink(
             "'j' joins within windows, which end by themselves",
         ),
         (lambda s: s.join(s, on=["key"], how="outer", uid="j"), "'j' cannot .* no 'outer' join"),
+        (
+            lambda s: s.join(s, on=["key"], window=HOURLY, uid="self"),
+            "'self' cannot .* Both sides have a column 'time'; rename one of them",
+        ),
+        (
+            lambda s: s.join(s, on=["key"], uid="self"),
+            "'self' cannot .* Both sides have a column 'time'; rename one of them",
+        ),
         (
             lambda s: s.interval_join(
                 s, on=["key"], lower=timedelta(1), upper=timedelta(0), uid="near"

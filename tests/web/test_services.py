@@ -295,7 +295,6 @@ def test_what_cannot_run_is_refused_before_anything_is_stored(
     monkeypatch: pytest.MonkeyPatch, changes: dict, sentence: str
 ) -> None:
     monkeypatch.setattr(services, "check_startable", check_startable)
-    pytest.importorskip("pipelines.flows.registry")
 
     with pytest.raises(Rejected, match=sentence):
         submit(**{"flow": "flight_delays", **changes})

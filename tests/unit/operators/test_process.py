@@ -538,6 +538,7 @@ def test_each_subtask_has_a_copy_of_the_function() -> None:
 
 RULES = pa.schema([("name", pa.string()), ("least", pa.int64())])
 VERDICTS = pa.schema([("user", pa.string()), ("name", pa.string()), ("seen", pa.int64())])
+LIMITED = pa.schema([("user", pa.string()), ("amount", pa.int64()), ("limit", pa.int64())])
 
 
 class RowRules(KeyedProcessFunction):
@@ -578,6 +579,39 @@ def test_broadcast_records_keep_a_map_that_keyed_records_read() -> None:
         ("b", "ten", 1),
         ("b", "five", 1),
         ("a", "five", 3),
+    ]
+
+
+class BatchLimits(BatchProcessFunction):
+    """Amounts beside the limit of their user."""
+
+    def open(self, context: ProcessContext) -> None:
+        self._limits = context.get_broadcast_state(
+            MapStateDescriptor("limits", pa.string(), pa.int64())
+        )
+
+    def process_batch(self, batch: pa.RecordBatch, context: ProcessContext) -> None:
+        limits = self._limits.look_up(batch["user"])
+        context.collect(pa.record_batch([batch["user"], batch["amount"], limits], schema=LIMITED))
+
+    def process_other_batch(self, batch: pa.RecordBatch, context: ProcessContext) -> None:
+        self._limits.put_all(batch["name"], batch["least"])
+
+
+def test_a_batch_function_looks_broadcast_entries_up_for_all_its_records() -> None:
+    host = Host(lambda: Process(BatchLimits(), (("user",), ()), LIMITED, "under-test"),
+                [EVENTS, RULES])  # fmt: skip
+
+    host.send([{"name": "a", "least": 10}, {"name": "b", "least": 5}], port=1)
+    host = host.recovered()
+    host.send([{"name": "b", "least": 6}], port=1)
+    host.send([event(user, 0, amount=1) for user in ("b", "nobody", "a", "b")])
+
+    assert [tuple(row.values()) for row in host.rows] == [
+        ("b", 1, 6),
+        ("nobody", 1, None),
+        ("a", 1, 10),
+        ("b", 1, 6),
     ]
 
 
