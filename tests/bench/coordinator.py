@@ -29,7 +29,7 @@ from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.control import SLOT_DECODER, Acknowledged
 from tests.bench.benchmark import Benchmark, Fields, at_least
 
-BARS = (at_least("acks_per_s", 100_000),)
+BARS = (at_least("acks_per_s", 100_000), at_least("flat_ratio", 0.5))
 SUBTASKS = (100, 1_000, 10_000)
 SUBTASKS_OF_VERTEX = 100
 ACKNOWLEDGEMENTS = 300_000  # for each number of subtasks
@@ -45,6 +45,7 @@ def main() -> None:
 
 
 def measure(largest: int, acknowledgements: int) -> Fields:
+    """`flat_ratio`: acknowledgements a second of the most subtasks over those of the fewest."""
     counts = sorted({*(n for n in SUBTASKS if n < largest), largest})
     by_subtasks = {
         str(count): round(_median(lambda n=count: _pure(n, acknowledgements)))  # type: ignore[misc]
@@ -52,6 +53,7 @@ def measure(largest: int, acknowledgements: int) -> Fields:
     }
     return {
         "acks_per_s": by_subtasks[str(largest)],
+        "flat_ratio": round(by_subtasks[str(largest)] / by_subtasks[str(counts[0])], 3),
         "by_subtasks": by_subtasks,
         "host_acks_per_s": round(_hosted(largest)),
     }

@@ -54,6 +54,14 @@ PEERS = (
         "FTDASH_BENCH_STRUCTURED_PYTHON",
         {"app_id": 2, "user_id": 1},
     ),
+    Peer(
+        "pathway",
+        "pathway_count.py",
+        "pathway",
+        "0.33.",
+        "FTDASH_BENCH_PATHWAY_PYTHON",
+        {"app_id": 2, "user_id": 1},
+    ),
 )
 
 

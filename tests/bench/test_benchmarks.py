@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 
 from ftdash.jobs.management.commands.bench import BENCHMARKS
-from tests.bench import coordinator, incremental, overhead, pause, pv, recovery
+from tests.bench import (
+    backpressure,
+    coordinator,
+    incremental,
+    overhead,
+    pause,
+    pv,
+    recovery,
+    state_memory,
+)
 from tests.bench.modes import MODES
 from tests.bench.page_views import Work
 from tests.bench.peer_runs import NO_PEERS
@@ -16,6 +25,7 @@ from tests.driven_run import StartedRun
 
 Texts = dict[str, str]
 EVENTS = 20_000
+STATE_ROW_BYTES = 16  # a key and a number
 pytestmark = pytest.mark.slow
 
 
@@ -74,6 +84,29 @@ def test_coordinator_counts_by_subtasks() -> None:
 
     assert list(found["by_subtasks"]) == ["100", "200"]
     assert found["acks_per_s"] == found["by_subtasks"]["200"] > 0
+    fewest = found["by_subtasks"]["100"]
+    assert found["flat_ratio"] == round(found["acks_per_s"] / fewest, 3)
+    assert {bar.field for bar in coordinator.BARS} <= set(found)
+
+
+def test_backpressure_holds_an_aligned_checkpoint_against_an_overtaking_one() -> None:
+    found = backpressure.measure(checkpoints=1, keys=20_000, slow_ms=3)
+
+    assert 0 < found["unaligned_ms"] < found["aligned_ms"]
+    assert found["aligned_over_unaligned"] > 1
+    assert found["persisted_bytes"] > 0
+    assert found["state_bytes"] >= 20_000 * STATE_ROW_BYTES
+    assert {bar.field for bar in backpressure.BARS} <= set(found)
+
+
+@pytest.mark.parametrize("backend", state_memory.BACKENDS)
+def test_state_memory_tells_what_each_phase_held(backend: str) -> None:
+    found = state_memory.measure(backend, 8 << 20)
+
+    for phase in state_memory.PHASES:
+        assert found[f"{backend}_{phase}_ratio"] > 0
+        assert found[f"{backend}_{phase}_peak_mb"] >= found[f"{backend}_{phase}_held_mb"]
+    assert {bar.field for bar in state_memory.BARS if bar.field.startswith(backend)} <= set(found)
 
 
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench.page_views import Work
-from tests.bench.peer_runs import PEERS, Peer, PeerRuns
+from tests.bench.peer_runs import PEERS, PROGRAMS, Peer, PeerRuns
 
 EVENTS = 4_000
 WORK = Work("app_id", rounds=1, events=EVENTS)
@@ -28,19 +28,28 @@ def test_a_peer_reads_all_files_as_often_as_it_should(tmp_path: Path) -> None:
     assert runs.described()["flink"]["checkpoints"] == 4
 
 
+@pytest.mark.parametrize(
+    ("peer", "package", "wanted"),
+    [("flink", "apache-flink", "2.3.*"), ("pathway", "pathway", "0.33.*")],
+)
 def test_a_peer_that_is_not_installed_is_named_with_the_next_step(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, peer: str, package: str, wanted: str
 ) -> None:
-    monkeypatch.setenv("FTDASH_BENCH_FLINK_PYTHON", "/nowhere/python")
+    variable = f"FTDASH_BENCH_{peer.upper()}_PYTHON"
+    monkeypatch.setenv(variable, "/nowhere/python")
 
-    runs = PeerRuns.installed(PEERS[:1])
+    runs = PeerRuns.installed([each for each in PEERS if each.name == peer])
 
-    assert runs.ratios([1.0])["flink_ratio"] is None
-    assert runs.described()["flink"] == (
-        "not measured: apache-flink is not installed in the Python that FTDASH_BENCH_FLINK_PYTHON"
-        " names, or in this one; make a virtual environment with apache-flink==2.3.* and name its"
-        " Python there."
+    assert runs.ratios([1.0])[f"{peer}_ratio"] is None
+    assert runs.described()[peer] == (
+        f"not measured: {package} is not installed in the Python that {variable} names, or in this"
+        f" one; make a virtual environment with {package}=={wanted} and name its Python there."
     )
+
+
+@pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
+def test_the_program_of_every_peer_is_there(peer: Peer) -> None:
+    assert (PROGRAMS / peer.program).is_file()
 
 
 def test_a_peer_that_fails_says_its_last_words(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """A flow whose output tells every record that was lost or came twice: numbers in, numbers out.
 
 Every second split is read slowly, so that barriers arrive far apart; the reader behind the exchange
-is slow, too, so that records queue up in front of it.
+is slow, too, so that records queue up in front of it; it may have state, of so many keys.
 """
 
 import time
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -17,9 +18,17 @@ from pipelines.connectors.files import ExactlyOnceFiles
 from pipelines.domain.graph import Connection, EdgeKind
 from pipelines.flows.registry import Flow, Parameter
 from pipelines.operators.batch_function import BatchFunction
-from pipelines.stream import Environment, Pipeline
+from pipelines.stream import (
+    BatchProcessFunction,
+    Environment,
+    Pipeline,
+    ProcessContext,
+    ValueStateDescriptor,
+)
 from pipelines.stream.streams import Stream
-from tests.processes.numbers import SCHEMA, Numbers
+from tests.processes.numbers import KEYS, SCHEMA, Numbers
+
+KEY_INDEX = SCHEMA.get_field_index("key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +38,7 @@ class LaggingNumbers(Numbers):
 
     lag_s: float = 0.0
     whole_splits: bool = False
+    keys: int = KEYS
 
     def read(self, index: int, offset: int) -> Iterator[pa.RecordBatch]:
         # Not super(): a dataclass with slots is not the class that it knows.
@@ -37,7 +47,23 @@ class LaggingNumbers(Numbers):
             batches = iter(pa.Table.from_batches(batches, SCHEMA).combine_chunks().to_batches())
         for batch in batches:
             time.sleep(self.lag_s if index % 2 else self.lag_s / 4)
-            yield batch
+            key = pa.array(np.asarray(batch["number"]) % self.keys)
+            yield batch.set_column(KEY_INDEX, SCHEMA.field(KEY_INDEX), key)
+
+
+class SlowMemory(BatchProcessFunction):
+    """Passes on what it gets, and keeps the newest number of each key."""
+
+    def __init__(self, slow_s: float) -> None:
+        self._slow_s = slow_s
+
+    def open(self, context: ProcessContext) -> None:
+        self._newest = context.get_state(ValueStateDescriptor("newest", pa.int64()))
+
+    def process_batch(self, batch: pa.RecordBatch, context: ProcessContext) -> None:
+        time.sleep(self._slow_s)
+        self._newest.update(context.keys(batch), batch["number"])
+        context.collect(batch)
 
 
 def assemble(parameters: Mapping[str, str]) -> Pipeline:
@@ -49,16 +75,26 @@ def assemble(parameters: Mapping[str, str]) -> Pipeline:
 
     env = Environment()
     lag_s, whole_splits = float(parameters["lag_ms"]) / 1000, parameters["whole_splits"] == "yes"
-    source = LaggingNumbers(int(parameters["total"]), lag_s=lag_s, whole_splits=whole_splits)
+    state_keys = int(parameters["state_keys"])
+    source = LaggingNumbers(
+        int(parameters["total"]),
+        lag_s=lag_s,
+        whole_splits=whole_splits,
+        keys=state_keys or KEYS,
+    )
     numbers = env.source(source, uid="numbers")
     edges = {
         "key": Connection(numbers.node, ("key",)),
         "rebalance": Connection(numbers.node, unkeyed=EdgeKind.REBALANCE),
     }
-    edge = edges[parameters["edge"]]
-    node = env.add_operator("relay", lambda: BatchFunction(relay, SCHEMA), (edge,))
+    if state_keys:
+        relayed = numbers.key_by("key").process(SlowMemory(slow_s), SCHEMA, uid="relay")
+    else:
+        edge = edges[parameters["edge"]]
+        node = env.add_operator("relay", lambda: BatchFunction(relay, SCHEMA), (edge,))
+        relayed = Stream(env, node, "at")
     output = ExactlyOnceFiles(Path(parameters["output"]), pipeline="relay")
-    Stream(env, node, "at").sink(output, uid="files")
+    relayed.sink(output, uid="files")
     return env.build()
 
 
@@ -87,6 +123,7 @@ FLOW = Flow(
         Parameter("slow_ms", "2", "how long the reader takes for a batch"),
         Parameter("whole_splits", "no", "yes: a batch is a split of 1000 numbers"),
         Parameter("edge", "key", "how the reader gets its records: key or rebalance"),
+        Parameter("state_keys", "0", "keys in the reader's state, by key; 0: it has none"),
         Parameter("lag_ms", "0", "how long a batch of every second split takes to read"),
     ),
     assemble=assemble,

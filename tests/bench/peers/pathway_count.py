@@ -1,0 +1,75 @@
+"""The count of `pv` as a Pathway program, persisted every second.
+
+Usage: pathway_count.py DIRECTORY app_id|user_id hashmap|rocksdb SCRATCH, with a Python that has
+pathway. Two worker threads. Counts lie in memory, whichever backend is asked for, and what is
+persisted is the input, Pathway's default. It reads CSV with a header only, so it gets copies that
+have one. The clock runs from the start of the engine, without imports and copies, to its end.
+"""
+
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+from pathlib import Path
+
+PARALLELISM = 2
+os.environ["PATHWAY_THREADS"] = str(PARALLELISM)  # looked at when it is imported
+
+import pathway as pw  # noqa: E402
+
+COLUMNS = ("app_id", "user_id", "ts")
+POLL_S = 0.1
+
+
+class Event(pw.Schema):
+    app_id: int
+    user_id: int
+    ts: int
+
+
+def main(directory: str, key: str, backend: str, scratch: str) -> None:
+    events = Path(scratch) / "events"
+    copy_with_headers(Path(directory), events)
+    table = pw.io.csv.read(events, schema=Event, mode="static")
+    pw.io.null.write(table.groupby(table[key]).reduce(table[key], pv=pw.reducers.count()))
+    persisted = Path(scratch) / "persisted"
+    counter = CheckpointCounter(persisted)
+    counter.start()
+    began_s = time.monotonic()
+    pw.run(
+        monitoring_level=pw.MonitoringLevel.NONE,
+        persistence_config=pw.persistence.Config(
+            pw.persistence.Backend.filesystem(persisted), snapshot_interval_ms=1_000
+        ),
+    )
+    seconds = time.monotonic() - began_s
+    print(json.dumps({"seconds": seconds, "checkpoints": len(counter.seen)}))
+
+
+def copy_with_headers(directory: Path, target: Path) -> None:
+    target.mkdir()
+    for path in directory.iterdir():
+        with path.open("rb") as source, (target / path.name).open("wb") as copy:
+            copy.write(",".join(COLUMNS).encode() + b"\n")
+            shutil.copyfileobj(source, copy)
+    os.sync()  # nothing is left to write when the clock starts
+
+
+class CheckpointCounter(threading.Thread):
+    """Looks at what the first worker says about its progress: two files that it writes in turn."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(daemon=True)
+        self._directory = directory
+        self.seen: set[str] = set()
+
+    def run(self) -> None:
+        while True:
+            self.seen.update(path.read_text() for path in self._directory.glob("*-0-?"))
+            time.sleep(POLL_S)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
