@@ -32,7 +32,7 @@ class BarrierAligner:
         self._open = set(inputs)
         self._arrived: set[ChannelId] = set()  # blocked; empty when nothing is aligning
         self._current: CheckpointId = NO_CHECKPOINT  # the newest id seen
-        self._abandoned: CheckpointId = NO_CHECKPOINT  # the newest id given up by the coordinator
+        self._given_up: set[CheckpointId] = set()  # none of them older than the newest seen
 
     @property
     def aligning_id(self) -> CheckpointId | None:
@@ -46,24 +46,25 @@ class BarrierAligner:
     def on_barrier(self, channel: ChannelId, checkpoint_id: CheckpointId) -> list[AlignmentEffect]:
         """Raises InvariantViolated if `channel` is closed, blocked, or repeats a barrier."""
         self._check_may_deliver(channel)
-        if checkpoint_id < self._current or checkpoint_id <= self._abandoned:
+        if self._is_over(checkpoint_id):
             return []  # late: a newer checkpoint has overtaken it, or it was given up
         is_new = checkpoint_id > self._current
         check(is_new or bool(self._arrived), "an input sends each barrier once", channel=channel)
         aborted = self._decide(Abort(self._current)) if is_new and self._arrived else []
-        self._current = checkpoint_id
+        self._pass_on_to(checkpoint_id)
         self._arrived.add(channel)
         return [*aborted, Block(channel), *self._snapshot_if_aligned()]
 
     def on_aborted(self, checkpoint_id: CheckpointId) -> list[AlignmentEffect]:
         """The coordinator gave `checkpoint_id` up: stop waiting, and ignore its later barriers.
 
-        What is older is over, too; its barriers are ignored, so nobody may go on waiting for them.
+        An older one may be under way beside it, as savepoints are, and goes on.
         """
-        self._abandoned = max(self._abandoned, checkpoint_id)
-        if checkpoint_id < self._current or not self._arrived:
+        if self._is_over(checkpoint_id):
             return []
-        return self._decide(Abort(self._current))
+        self._given_up.add(checkpoint_id)
+        is_aligning = checkpoint_id == self._current and bool(self._arrived)
+        return self._decide(Abort(checkpoint_id)) if is_aligning else []
 
     def on_cancelled(
         self, channel: ChannelId, checkpoint_id: CheckpointId
@@ -73,11 +74,12 @@ class BarrierAligner:
         An older alignment is over, too: the channel has passed by its barrier.
         """
         self._check_may_deliver(channel)
-        is_settled = checkpoint_id <= self._current and not self._arrived
-        if is_settled or checkpoint_id < self._current or checkpoint_id <= self._abandoned:
+        is_cut = checkpoint_id == self._current and not self._arrived
+        if is_cut or self._is_over(checkpoint_id):
             return []
-        self._abandoned = checkpoint_id
         given_up = self._decide(Abort(self._current)) if self._arrived else []
+        self._pass_on_to(checkpoint_id)
+        self._given_up.add(checkpoint_id)
         return [*given_up, CancelDownstream(checkpoint_id)]
 
     def leave(self, checkpoint_id: CheckpointId) -> frozenset[ChannelId]:
@@ -87,7 +89,8 @@ class BarrierAligner:
         """
         arrived = frozenset(self._arrived) if self._current == checkpoint_id else frozenset()
         self._arrived -= arrived
-        self._abandoned = max(self._abandoned, checkpoint_id)
+        self._pass_on_to(checkpoint_id)
+        self._given_up.add(checkpoint_id)
         return arrived
 
     def on_end(self, channel: ChannelId) -> list[AlignmentEffect]:
@@ -105,6 +108,14 @@ class BarrierAligner:
         resume = Resume(frozenset(self._arrived))
         self._arrived = set()
         return [outcome, resume]
+
+    def _pass_on_to(self, checkpoint_id: CheckpointId) -> None:
+        """Some input has nothing older to deliver any more."""
+        self._current = max(self._current, checkpoint_id)
+        self._given_up = {n for n in self._given_up if n >= self._current}
+
+    def _is_over(self, checkpoint_id: CheckpointId) -> bool:
+        return checkpoint_id < self._current or checkpoint_id in self._given_up
 
     def _check_may_deliver(self, channel: ChannelId) -> None:
         check(channel in self._open, "only open inputs deliver", channel=channel)
