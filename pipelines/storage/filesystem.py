@@ -146,8 +146,8 @@ class FileSystemCheckpointStore:
 
     def published(self, root: str, *, among: Collection[str] | None = None) -> list[str]:
         found = self._roots.directory(root).glob(f"*/{MANIFEST}")
-        points = [path.parent for path in found]
-        return [str(point) for point in points if among is None or point.name in among]
+        names = [path.parent.name for path in found]
+        return [f"{root}/{name}" for name in names if among is None or name in among]
 
     def names(self, root: str) -> list[str]:
         directory = self._roots.directory(root)

@@ -147,6 +147,7 @@ class CheckpointStore(Protocol):
     def published(self, root: str, *, among: Collection[str] | None = None) -> list[str]:
         """Locations of the points with a manifest directly below `root`, in no particular order.
 
+        Written as `root` is, also where that is a symbolic link: callers compare locations.
         `among`: names to look at; of the others nothing is asked.
         """
         ...

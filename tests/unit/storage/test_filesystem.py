@@ -159,6 +159,15 @@ def test_litter_of_a_killed_writer_is_not_mistaken_for_a_point(root: Path) -> No
     assert store_at(root).published(str(root)) == []
 
 
+@pytest.mark.parametrize("spelled", ["link", "jobs/../jobs"])
+def test_points_are_told_as_their_root_is_spelled(root: Path, spelled: str) -> None:
+    take_point(root, str(root / "chk-1"), False, 1)
+    (root.parent / "link").symlink_to(root)
+    asked = f"{root.parent}/{spelled}"
+
+    assert store_at(root).published(asked) == [f"{asked}/chk-1"]
+
+
 @pytest.mark.parametrize("suffix", [".json", ".arrow"])
 def test_a_file_of_a_point_that_is_a_link_is_not_followed(root: Path, suffix: str) -> None:
     """Whoever can write into the storage must not have anything else read through it."""

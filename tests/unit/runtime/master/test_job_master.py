@@ -140,6 +140,32 @@ def test_a_driver_that_died_while_it_cleaned_up_is_finished_by_the_next_one(tmp_
     assert successor.of(RunEnded) == ended * 2
 
 
+@pytest.mark.parametrize("spelled", ["link", "real/../real"])
+def test_however_the_storage_is_spelled_the_next_driver_keeps_its_points(
+    tmp_path: Path, spelled: str
+) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    root = f"{tmp_path}/{spelled}"
+    given = {
+        "execution.checkpointing.interval": "off",
+        "execution.checkpointing.dir": root,
+        "execution.checkpointing.savepoint-dir": root,
+        RETENTION: "RETAIN_ON_CANCELLATION",
+    }
+    run = ScriptedRun(tmp_path, given)
+    run.ask(TakeSavepoint(**WHO, request_id=RequestId("one")))
+    run.wait_for_checkpoints(1)
+    run.ask(TriggerCheckpoint(**WHO, request_id=RequestId("two")))
+    points = run.wait_for_checkpoints(2)
+    run.die()
+
+    successor = ScriptedRun(tmp_path, given)
+    cancel(successor)
+
+    assert [(Path(point.path) / MANIFEST).exists() for point in points] == [True, True]
+
+
 def test_without_an_interval_only_what_is_asked_for_is_taken(tmp_path: Path) -> None:
     run = ScriptedRun(tmp_path, {"execution.checkpointing.interval": "off"})
     run.ask(TriggerCheckpoint(**WHO, request_id=RequestId("one")))
