@@ -1,5 +1,7 @@
 """What a column of event time is, for sources that an author gives a schema."""
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -15,6 +17,16 @@ def check_event_time(schema: pa.Schema, column: str | None) -> None:
         return
     if column not in schema.names or schema.field(column).type != EVENT_TIME:
         raise Rejected(f"The event time column {column} must be a column of type {EVENT_TIME}.")
+
+
+def check_has_event_time(
+    batch: pa.RecordBatch, column: str | None, place_of: Callable[[int], str]
+) -> None:
+    """Raises Rejected for the first record without event time; `place_of` names that of a row."""
+    if column is None or batch.column(column).null_count == 0:
+        return
+    row = batch.column(column).is_null().index(True).as_py()
+    raise Rejected(f"{place_of(row)} has no {column}: no event time.")
 
 
 def times_of_batch(batch: pa.RecordBatch, column: str) -> npt.NDArray[np.int64]:

@@ -1,7 +1,8 @@
 """How Kafka is asked: what it holds, and what its errors mean. No secret is in any text.
 
-Turns what the client raises into `Retryable` (nobody answers) and `Rejected` (it refuses). Reads no
-records.
+Whatever it answers is `Retryable`: a broker that restarts, or was just given a partition, knows
+neither topic nor user for a moment, and no run gives up its progress for that. Only who asks before
+anything has started may take it for a refusal. Reads no records.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ QUIET = 0
 _untyped: Any = admin
 EARLIEST, LATEST = _untyped.OffsetSpec.earliest(), _untyped.OffsetSpec.latest()
 
-REFUSALS = {
+REFUSALS = {  # what a person can mend, if it does not pass
     KafkaError._AUTHENTICATION: "refuses the user and password",
     KafkaError.SASL_AUTHENTICATION_FAILED: "refuses the user and password",
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "does not let this user read the topic",
@@ -61,10 +62,10 @@ class KafkaAddress:
                 " the names and values of its security settings."
             ) from None
 
-    def translated(self, error: KafkaError) -> Rejected | Retryable:
+    def translated(self, error: KafkaError) -> Retryable:
         refusal = REFUSALS.get(error.code())
         if refusal is not None:
-            return Rejected(f"The Kafka broker {self.bootstrap_servers} {refusal}.")
+            return Retryable(f"The Kafka broker {self.bootstrap_servers} {refusal}")
         return Retryable(f"Kafka at {self.bootstrap_servers} does not answer ({error.name()})")
 
 
@@ -78,10 +79,10 @@ class KafkaAdmin:
             self._client = admin.AdminClient(address.settings(self._on_error))
 
     def partitions(self, topic: str) -> int:
-        """How many there are. Raises Rejected when there is no such topic."""
+        """How many there are. Raises Retryable, also when there is no such topic (yet)."""
         found = self._topic(topic)
         if found.error is not None and found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            raise Rejected(f"There is no topic {topic} at Kafka {self._address.bootstrap_servers}.")
+            raise Retryable(f"There is no topic {topic} at Kafka {self._address.bootstrap_servers}")
         if found.error is not None:
             raise self._address.translated(found.error)
         return len(found.partitions)
@@ -92,9 +93,9 @@ class KafkaAdmin:
             try:
                 return self._client.list_topics(topic, timeout=TURN_S).topics[topic]
             except KafkaException as error:
-                refusal = self._translated(error)
-                if isinstance(refusal, Rejected) or turn == ANSWER_TURNS - 1:
-                    raise refusal from error
+                cause = self._cause(error)
+                if cause.code() in REFUSALS or turn == ANSWER_TURNS - 1:
+                    raise self._address.translated(cause) from error
         return None
 
     def oldest(self, partitions: Sequence[TopicPartition]) -> list[int]:
@@ -120,13 +121,15 @@ class KafkaAdmin:
         try:
             return [int(asked[partition].result().offset) for partition in partitions]
         except KafkaException as error:
-            raise self._translated(error) from error
+            raise self._address.translated(self._cause(error)) from error
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() in REFUSALS:
             self._refusal = error
 
-    def _translated(self, error: KafkaException) -> Rejected | Retryable:
+    def _cause(self, error: KafkaException) -> KafkaError:
         """Why a refused client gets no answer is told beside the question."""
         self._client.poll(0)
-        return self._address.translated(self._refusal or error.args[0])
+        refusal, self._refusal = self._refusal, None
+        cause: KafkaError = refusal or error.args[0]
+        return cause

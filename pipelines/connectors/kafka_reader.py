@@ -2,10 +2,9 @@
 
 A broker that is away is the client's business: it connects again, and there is nothing meanwhile.
 What retention takes away before it is read ends the attempt with the range, instead of the client
-leaping over it.
+leaping over it. A partition that is asked for less often than it delivers is paused meanwhile.
 """
 
-from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -14,14 +13,26 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
+from pipelines.connectors.event_time import check_has_event_time
 from pipelines.connectors.json_decoding import MalformedLine, decode_lines
 from pipelines.connectors.kafka_connection import REFUSALS, KafkaAddress, KafkaAdmin
+from pipelines.connectors.kafka_waiting import BATCH_ROWS, WaitingRecords, offset_of
 from pipelines.connectors.source import LoggedRecords, Offsets
 from pipelines.connectors.split_progress import SplitProgress
-from pipelines.domain.errors import Rejected, Retryable, check
+from pipelines.domain.errors import Rejected, Retryable
 
-BATCH_ROWS = 20_000
 AWAY = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE})
+OF_GROUPS = frozenset(  # the client looks for its group, of which nothing is used
+    {
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.INVALID_GROUP_ID,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError._WAIT_COORD,
+    }
+)
+NO_TIME = -1
 RAW = pa.schema(
     [("key", pa.binary()), ("value", pa.binary()), ("at", pa.timestamp("ms", tz="UTC"))]
 )
@@ -43,15 +54,16 @@ class JsonValues:
 
 @dataclass(frozen=True, slots=True)
 class RawValues:
-    """Key and value as they are, and the time that Kafka keeps with a record."""
+    """Key and value as they are, and the time that Kafka keeps with a record, null without one."""
 
     schema: pa.Schema = RAW
 
     def decoded(self, messages: Sequence[Message]) -> pa.RecordBatch:
+        times_ms = [message.timestamp()[1] for message in messages]
         columns = [
             pa.array([message.key() for message in messages], pa.binary()),
             pa.array([message.value() for message in messages], pa.binary()),
-            pa.array([message.timestamp()[1] for message in messages], pa.int64()).cast(
+            pa.array([None if ms == NO_TIME else ms for ms in times_ms], pa.int64()).cast(
                 self.schema.field("at").type
             ),
         ]
@@ -89,63 +101,71 @@ class TopicsReader:
                     "isolation.level": "read_committed" if read_committed else "read_uncommitted",
                 }
             )
-        self._waiting: defaultdict[str, deque[Message]] = defaultdict(deque)
-        # Nothing more was there before this offset but markers of transactions, which nobody gets.
-        self._end_seen: dict[str, int] = {}
+        self._waiting: dict[str, WaitingRecords] = {}
         self._at: dict[str, SplitProgress] = {}
 
     def read(self, split: SplitProgress) -> Iterator[LoggedRecords]:
         at = split
+        waiting = self._waiting[at.name] = WaitingRecords(at.end_offset)
         partition = partition_of(split.name)
         partition.offset = split.offset
         self._consumer.incremental_assign([partition])
         while at.end_offset is None or at.offset < at.end_offset:
-            messages = self._take(at)
+            messages = self._take(at, waiting)
             batch = self._decoded(at.name, messages)
             if messages:
                 at = msgspec.structs.replace(at, offset=int(batch.offsets[-1]) + 1)
-            end = self._end_seen.get(at.name, 0)
-            if end > at.offset:
-                at = msgspec.structs.replace(at, offset=end)
-                batch = LoggedRecords(batch.records, batch.offsets, end)
+            if waiting.end > at.offset:
+                at = msgspec.structs.replace(at, offset=waiting.end)
+                batch = LoggedRecords(batch.records, batch.offsets, waiting.end)
             yield batch
+        del self._waiting[at.name]
         self._consumer.incremental_unassign([partition_of(split.name)])
 
     def close(self) -> None:
         self._consumer.close()
 
-    def _take(self, at: SplitProgress) -> list[Message]:
+    def _take(self, at: SplitProgress, waiting: WaitingRecords) -> list[Message]:
         """Records of that partition; those of others wait for their turn."""
         self._at[at.name] = at
-        waiting = self._waiting[at.name]
-        if not waiting:
+        if len(waiting) == 0:
             self._fetch()
-        end, wanted = at.end_offset, []
-        while waiting:
-            message = waiting.popleft()
-            if end is not None and offset_of(message) >= end:
-                self._end_seen[at.name] = offset_of(message)
-            elif self._format.has_record(message):
-                wanted.append(message)
-        return wanted
+            self._pause_full_ones()
+        taken = waiting.take()
+        if waiting.is_paused and not waiting.has_batch:
+            self._consumer.resume([partition_of(at.name)])
+            waiting.is_paused = False
+        return [message for message in taken if self._format.has_record(message)]
+
+    def _pause_full_ones(self) -> None:
+        for name, waiting in self._waiting.items():
+            if waiting.is_full and not waiting.is_paused:
+                self._consumer.pause([partition_of(name)])
+                waiting.is_paused = True
 
     def _fetch(self) -> None:
         for message in self._consumer.consume(BATCH_ROWS, timeout=0):
-            error = message.error()
-            name = f"{message.topic()}-{message.partition()}"
-            if error is None:
-                self._waiting[name].append(message)
-            elif error.code() == KafkaError._PARTITION_EOF:
-                self._end_seen[name] = offset_of(message)
-            elif error.code() not in AWAY:
-                raise self._failure(error, self._at[name])
-        if self._refusal is not None:
-            raise self._address.translated(self._refusal)
+            error, name = message.error(), f"{message.topic()}-{message.partition()}"
+            waiting = self._waiting.get(name)
+            if error is None and waiting is not None:
+                waiting.add(message)
+            elif error is not None and error.code() == KafkaError._PARTITION_EOF:
+                if waiting is not None:
+                    waiting.on_end(offset_of(message))
+            elif error is not None and error.code() not in AWAY | OF_GROUPS:
+                raise self._failure(error, self._at.get(name))
+        refusal, self._refusal = self._refusal, None
+        if refusal is not None:
+            raise self._address.translated(refusal)
 
-    def _failure(self, error: KafkaError, at: SplitProgress) -> Rejected | Retryable:
-        if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+    def _failure(self, error: KafkaError, at: SplitProgress | None) -> Rejected | Retryable:
+        """`at` None: it is the client's and not a partition's."""
+        is_gone = error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+        if at is not None and is_gone:
             (oldest,) = KafkaAdmin(self._address).oldest([partition_of(at.name)])
-            return Rejected(range_gone(at, oldest))
+            if oldest > at.offset:
+                return Rejected(range_gone(at, oldest))
+            # The partition ends before the offset, for a moment or for good: recovery asks which.
         return self._address.translated(error)
 
     def _decoded(self, name: str, messages: list[Message]) -> LoggedRecords:
@@ -155,21 +175,16 @@ class TopicsReader:
         except MalformedLine as error:
             place = _place(name, offsets, error.line)
             raise Rejected(f"The record at {place} is malformed: {error}.") from error
-        column = self._timestamp_column
-        if column is not None and batch.column(column).null_count:
-            row = batch.column(column).is_null().index(True).as_py()
-            raise Rejected(f"The record at {_place(name, offsets, row)} has no {column}.")
+        check_has_event_time(
+            batch,
+            self._timestamp_column,
+            lambda row: f"The record at {_place(name, offsets, row)}",
+        )
         return LoggedRecords(batch, offsets)
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() in REFUSALS:
             self._refusal = error
-
-
-def offset_of(message: Message) -> int:
-    offset = message.offset()
-    check(offset is not None, "what was consumed has an offset")
-    return offset or 0
 
 
 def name_of(partition: TopicPartition) -> str:

@@ -1,23 +1,47 @@
 """Kafka beyond the contract: transactions, retention, new partitions, and who refuses whom."""
 
 import time
+from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 
+from pipelines.connectors import kafka_waiting
 from pipelines.connectors.kafka_connection import KafkaAddress
 from pipelines.connectors.kafka_reader import RAW, JsonValues, RawValues
 from pipelines.connectors.kafka_topics import KafkaTopics
 from pipelines.connectors.reachability import check_still_there
+from pipelines.connectors.source import LoggedRecords
 from pipelines.connectors.split_progress import NamedPositions, SplitProgress
 from pipelines.connectors.start_at import StartAt
-from pipelines.domain.errors import Rejected
+from pipelines.domain.errors import Rejected, Retryable
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.subtask.source_reader import SourceReader
 from tests.brokers.kafka_broker import ANSWER_S, PASSWORD, USER, KafkaBroker
 from tests.contracts.growing_places import SCHEMA, rows_of
 
 pytestmark = pytest.mark.slow
+
+
+def test_a_partition_that_is_not_asked_for_is_paused_and_none_of_its_records_is_lost_or_doubled(
+    kafka_server: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_waiting, "BATCH_ROWS", 10)
+    kafka_server.create_topic("paused", 2)
+    producer = kafka_server.producer()
+    for key in range(2_000):
+        producer.produce("paused", f'{{"key": {key}}}'.encode(), partition=key % 2)
+    producer.flush(ANSWER_S)
+    source = source_of(kafka_server, "paused", is_bounded=True)
+    splits = source.find(set(), is_start=True)
+
+    with closing(source.open()) as reader:
+        batches = [reader.read(split) for split in splits]
+        begun = [first_of(each) for each in batches]
+        rest = [[key for key, _ in rows_of(each, 2_000)] for each in batches]
+
+    assert begun[0] + rest[0] == list(range(0, 2_000, 2))
+    assert begun[1] + rest[1] == list(range(1, 2_000, 2))
 
 
 def test_open_and_rolled_back_transactions_are_not_read(kafka_server: KafkaBroker) -> None:
@@ -90,6 +114,8 @@ def test_a_topic_made_anew_is_not_taken_for_the_old_one(kafka_server: KafkaBroke
 
     with pytest.raises(Rejected, match="ends at offset 0, before offset 9"):
         check_still_there(source, SplitProgress("renewed-0", 9, 9))
+    with pytest.raises(Retryable):
+        read(source, SplitProgress("renewed-0", 9, 9), 1)
 
 
 def test_raw_values_keep_key_value_and_time(kafka_server: KafkaBroker) -> None:
@@ -168,6 +194,12 @@ def source_of(broker: KafkaBroker, topic: str, **options: object) -> KafkaTopics
 def read(source: KafkaTopics, split: SplitProgress, wanted: int) -> list[tuple[int, int | None]]:
     with closing(source.open()) as reader:
         return rows_of(reader.read(split), wanted)
+
+
+def first_of(batches: Iterator[LoggedRecords]) -> list[int]:
+    """The first batch that is not empty."""
+    keys: list[int] = next(b.records for b in batches if b.records.num_rows).column(0).to_pylist()
+    return keys
 
 
 def position_once(reader: SourceReader, offset: int) -> SplitProgress:
