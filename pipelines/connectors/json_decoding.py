@@ -5,11 +5,15 @@ times are ISO 8601 with an offset.
 Knows neither files nor brokers: whoever calls says where the lines came from.
 """
 
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from io import BytesIO
 
 import pyarrow as pa
 import pyarrow.json as pajson
+
+BESIDE = b" \t\r\n" + BOM_UTF8
+"""What may stand before and behind an object."""
 
 
 class MalformedLine(Exception):
@@ -46,13 +50,25 @@ def _decoded(lines: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
             explicit_schema=_with_fractions(schema), unexpected_field_behavior="ignore"
         ),
     )
-    if table.num_rows != len(lines):
+    if table.num_rows != len(lines) or not _begin_and_end_objects(lines, text):
         raise pa.ArrowInvalid("it is not one JSON object")
     columns = [
         table.column(column.name).combine_chunks().cast(column.type, safe=False)
         for column in schema
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _begin_and_end_objects(lines: Sequence[bytes], text: bytes) -> bool:
+    """Where all of it is JSON this says that no object goes over the end of a line, because within
+    one a brace that closes is not followed by one that opens; so as many objects as lines are one
+    in each. `text`: all lines.
+    """
+    ends = len(lines) - 1
+    if text.count(b"}\n{") == text.count(b"\n") == ends and text[:1] + text[-1:] == b"{}":
+        return True
+    trimmed = (line.strip(BESIDE) for line in lines)
+    return all(line[:1] + line[-1:] == b"{}" for line in trimmed)
 
 
 def _with_fractions(schema: pa.Schema) -> pa.Schema:

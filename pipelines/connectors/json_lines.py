@@ -10,7 +10,11 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
-from pipelines.connectors.event_time import check_event_time, times_of_batch
+from pipelines.connectors.event_time import (
+    check_event_time,
+    check_has_event_time,
+    times_of_batch,
+)
 from pipelines.connectors.input_files import FilePaths, file_version, gone, input_files, reading
 from pipelines.connectors.json_decoding import MalformedLine, decode_lines
 from pipelines.domain.errors import Rejected
@@ -75,13 +79,11 @@ class JsonLinesFiles:
             raise Rejected(
                 f"The input file {file} is malformed in line {line:,}: {error}."
             ) from error
-        column = self.timestamp_column
-        if column is not None and batch.column(column).null_count:
-            null = batch.column(column).is_null().index(True).as_py()
-            line = first_line + wanted[null] + 1
-            raise Rejected(
-                f"Line {line:,} of the input file {file} has no {column}: no event time."
-            )
+        check_has_event_time(
+            batch,
+            self.timestamp_column,
+            lambda row: f"Line {first_line + wanted[row] + 1:,} of the input file {file}",
+        )
         return batch
 
 

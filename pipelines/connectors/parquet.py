@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipelines.connectors.event_time import check_event_time
+from pipelines.connectors.event_time import check_event_time, check_has_event_time
 from pipelines.connectors.input_files import (
     FilePaths,
     check_columns,
@@ -121,9 +121,9 @@ class ParquetFiles:
             skip = max(0, skip - batch.num_rows)
 
     def _checked(self, batch: pa.RecordBatch, file: Path) -> pa.RecordBatch:
-        column = self.timestamp_column
-        if column is not None and batch.column(column).null_count:
-            raise Rejected(f"Column {column} of the input file {file} has a null: no event time.")
+        check_has_event_time(
+            batch, self.timestamp_column, lambda _: f"A record of the input file {file}"
+        )
         arrays = [batch.column(name) for name in self.schema.names]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 

@@ -68,6 +68,33 @@ def test_lines_that_fit_one_by_one_are_decoded_and_the_first_that_does_not_is_to
     assert malformed.value.line == 1
 
 
+@pytest.mark.parametrize(
+    ("lines", "malformed"),
+    [
+        ([b'{"id": 1}', b'{"id": 2} {"id": 3}', b""], 1),
+        ([b'{"id": 1}', b" ", b'{"id": 2}\n{"id": 3}'], 1),
+        ([b'{"id": 1', b'} {"id": 2}'], 0),
+        ([b'{"id": 1}\n{"id": 2}\n{"id": 3', b" ", b"}"], 0),
+        ([b"", b'{"id": 1}'], 0),
+    ],
+)
+def test_objects_that_are_as_many_as_lines_and_not_one_in_each_are_refused(
+    lines: list[bytes], malformed: int
+) -> None:
+    with pytest.raises(MalformedLine) as refused:
+        decode_lines(lines, SCHEMA)
+
+    assert refused.value.line == malformed
+
+
+def test_an_object_may_have_space_around_it_and_within_it() -> None:
+    lines = [b'\xef\xbb\xbf{"id": 1}\r', b' {"id":\n 2} ', b'\t{"name": "}\\n{"}']
+
+    batch = decode_lines(lines, SCHEMA)
+
+    assert batch.column("id").to_pylist() == [1, 2, None]
+
+
 def source_of(directory: Path, lines: list[str], *, block_bytes: int = 1 << 20) -> JsonLinesFiles:
     (directory / "a.jsonl").write_text("\n".join(lines))
     return JsonLinesFiles(directory, schema=SCHEMA, block_bytes=block_bytes)
