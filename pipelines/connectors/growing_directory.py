@@ -6,6 +6,7 @@ name, because part of it may have been read. Names that begin with a dot or an u
 seen. Source: Flink's `FileSource.monitorContinuously`.
 """
 
+import os
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
@@ -48,9 +49,14 @@ class GrowingDirectory:
         return None if self.look_every is None else self.look_every // timedelta(milliseconds=1)
 
     def validate(self) -> None:
-        if not self.directory.is_dir():
-            raise Rejected(f"The input directory {self.directory} does not exist.")
-        for file in self._files():
+        try:
+            files = self._files()
+        except FileNotFoundError as error:
+            raise Rejected(f"The input directory {self.directory} does not exist.") from error
+        except OSError as error:
+            problem = f"cannot be listed: {error.strerror}"
+            raise Rejected(f"The input directory {self.directory} {problem}.") from error
+        for file in files:
             self.format_of(file).validate()
 
     def find(self, known: Collection[str], *, is_start: bool) -> list[SplitProgress]:
@@ -88,8 +94,10 @@ class GrowingDirectory:
         pass  # each file is closed when it is read
 
     def _files(self) -> list[Path]:
-        seen = self.directory.glob(f"*{self.suffix}")
-        return sorted(file for file in seen if not file.name.startswith((".", "_")))
+        """Raises OSError: what cannot be listed is not empty (as `Path.glob` would have it)."""
+        with os.scandir(self.directory) as entries:
+            names = [entry.name for entry in entries if entry.name.endswith(self.suffix)]
+        return [self.directory / name for name in sorted(names) if name[0] not in "._"]
 
 
 def parquet_directory(

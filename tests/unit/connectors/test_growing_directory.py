@@ -52,6 +52,21 @@ def test_a_directory_that_is_not_there_is_refused_at_the_start(tmp_path: Path) -
         source_in(tmp_path / "elsewhere").validate()
 
 
+@pytest.mark.parametrize("name", ["elsewhere", "a-file", "x" * 300])
+@pytest.mark.parametrize("is_bounded", [True, False])
+def test_a_directory_that_cannot_be_listed_is_not_taken_for_an_empty_one(
+    tmp_path: Path, name: str, is_bounded: bool
+) -> None:
+    (tmp_path / "a-file").touch()
+    look_every = None if is_bounded else timedelta(seconds=1)
+    source = json_lines_directory(tmp_path / name, schema=SCHEMA, look_every=look_every)
+
+    with pytest.raises(Retryable, match=f"Listing .*{name} failed"):
+        source.find(set(), is_start=True)
+    with pytest.raises(Rejected, match=f"{name} (does not exist|cannot be listed: .*)\\.$"):
+        source.validate()
+
+
 def test_a_malformed_file_is_refused_at_the_start_and_an_empty_directory_is_not(
     tmp_path: Path,
 ) -> None:
