@@ -2,7 +2,7 @@
 
 Whether anything was lost is asked in one transaction with the entries, so that nothing is trimmed
 in between. A server that is away is waited for: there is nothing at the moment, barriers go on, and
-it is asked again with every turn, for a bounded time.
+it is asked again with every turn, for one stream only, for a bounded time.
 """
 
 import time
@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from pipelines.connectors.event_time import check_has_event_time
 from pipelines.connectors.redis_connection import Entry, RedisConnection
 from pipelines.connectors.redis_ids import offsets_of
 from pipelines.connectors.source import LoggedRecords
@@ -21,7 +22,7 @@ from pipelines.connectors.text_columns import UnfitValue, typed
 from pipelines.domain.errors import Rejected, Retryable
 
 AWAY_S_MAX = 60.0
-"""How long a server may be away before the attempt ends and the restart strategy decides."""
+"""How long questions may fail before the attempt ends and the restart strategy decides."""
 
 
 class StreamsReader:
@@ -34,7 +35,8 @@ class StreamsReader:
         self._schema = schema
         self._timestamp_column = timestamp_column
         self._batch_rows = batch_rows
-        self._answered_s = time.monotonic()
+        self._away_since_s: float | None = None  # the first failure since the last answer
+        self._told_away: set[str] = set()  # streams that have had their turn since a failure
 
     def read(self, split: SplitProgress) -> Iterator[LoggedRecords]:
         at = split
@@ -53,19 +55,30 @@ class StreamsReader:
 
     def _next(self, at: SplitProgress) -> list[Entry] | None:
         """None: the server is away. Raises Rejected naming what is gone."""
+        if self._told_away and at.name not in self._told_away:
+            self._told_away.add(at.name)
+            return None
         try:
             extent, entries = self._connection.entries(
                 at.name, at.offset, at.end_offset, self._batch_rows
             )
-        except Retryable:
-            if time.monotonic() - self._answered_s > AWAY_S_MAX:
-                raise
+        except Retryable as failure:
+            self._on_failure(at.name, failure)
             return None
-        self._answered_s = time.monotonic()
+        self._away_since_s, self._told_away = None, set()
         oldest = oldest_of(extent, at)
         if oldest > at.offset:
             raise Rejected(range_gone(at, oldest))
         return entries
+
+    def _on_failure(self, stream: str, failure: Retryable) -> None:
+        """A question may take seconds to fail, so nobody else asks until this stream has asked."""
+        now_s = time.monotonic()
+        if self._away_since_s is None:
+            self._away_since_s = now_s
+        if now_s - self._away_since_s > AWAY_S_MAX:
+            raise failure
+        self._told_away = {stream}
 
     def _decoded(self, stream: str, entries: list[Entry]) -> LoggedRecords:
         ids = [entry[0] for entry in entries]
@@ -80,12 +93,11 @@ class StreamsReader:
                 f" {unfit.column}: {unfit}."
             ) from unfit
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        column = self._timestamp_column
-        if column is not None and batch.column(column).null_count:
-            row = batch.column(column).is_null().index(True).as_py()
-            raise Rejected(
-                f"Entry {ids[row].decode()} of the stream {stream} has no {column}: no event time."
-            )
+        check_has_event_time(
+            batch,
+            self._timestamp_column,
+            lambda row: f"Entry {ids[row].decode()} of the stream {stream}",
+        )
         return LoggedRecords(batch, offsets_of(ids))
 
 

@@ -3,7 +3,8 @@
 A stream says how many entries were ever added, how many there are, which is the first, and which
 one was deleted by its id. Trimming does not move `max-deleted-entry-id` (seen with Valkey 9.1), so
 what was trimmed is counted: as long as an entry at or before the position is there, nothing behind
-it was trimmed; else as many may be missing as have been read. Pure.
+it was trimmed; else as many may be missing as were when the run began, wherever they had been, and
+as have been read since. Pure.
 """
 
 from collections.abc import Mapping
@@ -45,10 +46,8 @@ class StreamExtent:
     def from_oldest(self, name: str, end_offset: int | None) -> SplitProgress:
         """To begin with the first entry. What was deleted before is nobody's loss."""
         begin = self.last + 1 if self.first is None else self.first
-        # Entries deleted between others spoil the count: then it says nothing, which is safe.
-        passed = self.removed if self.max_deleted < begin else 0
-        version = str(self.max_deleted)
-        return SplitProgress(name, begin, passed, end_offset, version)
+        # With those deleted between entries that are there: `removed` will always hold them too.
+        return SplitProgress(name, begin, self.removed, end_offset, str(self.max_deleted))
 
     def from_newest(self, name: str) -> SplitProgress:
         return SplitProgress(name, self.last + 1, self.added, None, str(self.max_deleted))

@@ -82,6 +82,25 @@ def test_what_was_trimmed_before_the_start_is_not_missed(redis_server: RedisBrok
         check_still_there(source, behind(split, read_all[:6]))
 
 
+def test_what_was_deleted_between_others_before_the_start_is_not_missed(
+    redis_server: RedisBroker,
+) -> None:
+    client = redis_server.client()
+    for number in range(1, 11):
+        client.xadd("thinned", {"key": number}, id=f"{number}-0")
+    client.xdel("thinned", "3-0", "5-0")
+    source = source_of(redis_server, "thinned")
+    (split,) = source.find(set(), is_start=True)
+
+    read_all = read(source, split, 8)
+    client.xtrim("thinned", maxlen=0, approximate=False)
+
+    assert [key for key, _ in read_all] == [1, 2, 4, 6, 7, 8, 9, 10]
+    check_still_there(source, behind(split, read_all))
+    with pytest.raises(Rejected, match="are gone"):
+        check_still_there(source, behind(split, read_all[:7]))
+
+
 def test_an_entry_deleted_unread_is_lost(redis_server: RedisBroker) -> None:
     client = redis_server.client()
     for number in range(1, 6):
