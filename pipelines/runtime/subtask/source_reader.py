@@ -2,8 +2,9 @@
 
 The position always points behind the last record handed out, so that a barrier between two
 batches cuts exactly there. Of several splits that are read side by side the one whose event time
-is behind comes first; event time is the slowest one's. A paced replay hands out records once event
-time, advancing at a fixed speed from where the run (re)starts, has reached them.
+is behind comes first, among equals the one that has waited longest; event time is the slowest
+one's. A paced replay hands out records once event time, advancing at a fixed speed from where the
+run (re)starts, has reached them.
 """
 
 from dataclasses import dataclass
@@ -72,7 +73,7 @@ class SourceReader:
         self._splits = _splits_of(source, restored, subtask, parallelism, clock)
         self._positions = self._splits.initial()
         self._pace = _pace(source, restored, parallelism, clock, event_hours_per_s)
-        self._open: dict[int, OpenSplit] = {}
+        self._open: dict[int, OpenSplit] = {}  # the one that handed out last is the last one
         self._merger = WatermarkMerger([_TO_COME], restored_watermark_ms)
         self._has_begun = False
         # Told anew: a watermark that was in flight at the cut may not have been kept.
@@ -187,6 +188,7 @@ class SourceReader:
         not_believed, offsets = split.far_ahead_count(), taken.offsets
         first = split.next_offset if offsets is None else int(offsets[0])
         distance = split.on_handed_out(taken)
+        self._open[split.index] = self._open.pop(split.index)
         self._far_ahead_count += split.far_ahead_count() - not_believed
         self._positions = self._positions.advanced(distance, split.index)
         self._splits.on_handed_out(split.index, taken.records.num_rows)

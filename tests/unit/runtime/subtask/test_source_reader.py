@@ -162,6 +162,20 @@ def test_of_splits_read_side_by_side_the_one_that_is_behind_comes_first() -> Non
     assert drained(reader_of(source)) == [0, 3, 1, 4, 5, 2]
 
 
+@pytest.mark.parametrize("timestamp_column", [None, "at"])
+def test_of_splits_whose_event_time_is_equal_the_one_that_waited_longest_comes_first(
+    timestamp_column: str | None,
+) -> None:
+    source = ListSource(
+        [[(10 * split + row, 7) for row in range(3)] for split in range(3)],
+        batch_rows=1,
+        concurrent_splits=3,
+        timestamp_column=timestamp_column,
+    )
+
+    assert drained(reader_of(source)) == [0, 10, 20, 1, 11, 21, 2, 12, 22]
+
+
 def test_a_silent_split_becomes_idle_after_the_time_out_and_active_with_its_next_record() -> None:
     source = ListSource(
         [[(0, 5), (1, 300)], [(2, 100), (3, 200)]], batch_rows=1, concurrent_splits=2, silent={0}
