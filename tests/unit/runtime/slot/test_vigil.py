@@ -1,12 +1,16 @@
 """When a slot may no longer believe that its attempt is the current one."""
 
+import queue
+
 import pytest
 
 from pipelines.domain.settings import Heartbeat
-from pipelines.runtime.slot.vigil import Vigil
+from pipelines.runtime.slot.vigil import Vigil, Watch
 from tests.unit.runtime.fakes import ManualClock
 
 TIMEOUT_MS = 1_000
+STEP_S = 10.0
+HASTY = Heartbeat(interval_ms=1, timeout_ms=5)  # how often a watch asks
 
 
 def test_a_slot_that_hears_from_its_driver_may_go_on() -> None:
@@ -47,6 +51,34 @@ def test_an_objection_is_for_ever_and_for_every_thread(later_ms: int) -> None:
     clock.now_ms += later_ms
 
     assert vigil.objection() is not None
+
+
+def test_a_slot_that_nobody_asks_is_ended_once_by_its_watch() -> None:
+    clock, vigil = started()
+    ends: queue.Queue[str] = queue.Queue()
+    watch = Watch(vigil, HASTY, ends.put)
+    watch.start()
+
+    clock.now_ms += TIMEOUT_MS + 1
+
+    assert ends.get(timeout=STEP_S) == "this process was stopped for 1.0 s"
+    watch.join(STEP_S)
+    assert not watch.is_alive()
+    assert ends.empty()
+
+
+def test_a_closed_watch_says_nothing_any_more() -> None:
+    clock, vigil = started()
+    ends: queue.Queue[str] = queue.Queue()
+    watch = Watch(vigil, HASTY, ends.put)
+    watch.start()
+
+    watch.close()
+    watch.join(STEP_S)
+    clock.now_ms += TIMEOUT_MS + 1
+
+    assert not watch.is_alive()
+    assert ends.empty()
 
 
 def started() -> tuple[ManualClock, Vigil]:
