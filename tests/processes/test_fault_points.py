@@ -66,13 +66,15 @@ def test_a_restore_that_fails_twice_in_a_row_succeeds_in_the_end(
     assert_exact(tmp_path / "output", TOTAL)
 
 
-@pytest.mark.parametrize("point", [FaultPoint.UPLOADED, FaultPoint.COMMITTING])
-def test_an_exception_at_a_point_is_a_failure_like_any_other(
+@pytest.mark.parametrize("point", CHECKPOINT_POINTS)
+def test_an_exception_at_any_point_of_a_checkpoint_is_a_failure_like_any_other(
     tmp_path: Path, point: FaultPoint
 ) -> None:
     with hosted_run(tmp_path, PACED, settings=plan(f"fail {point} slot=0 nth={NTH}")) as run:
         ended = run.wait_until_over(STEP_S)
 
+    (cause,) = [e.event.cause for e in run.of(FailureOccurred)]  # type: ignore[attr-defined]
+    assert f"a fault on purpose while {point}" in cause
     assert ended.status is JobStatus.FINISHED
     assert_exact(tmp_path / "output", TOTAL)
 

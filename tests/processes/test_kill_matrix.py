@@ -1,12 +1,14 @@
 """Each process dies while the other is at each named point; and a restore dies as often as it is
 tried. The process at the point stands still, so the kill falls exactly there.
 
-What dies at its own point is `test_fault_points`.
+What dies at its own point is `test_fault_points`; an executor, with the slots in it,
+`tests/integration/test_exactly_once_on_spark`. Worker, beat, projector, web server and Redis have
+no points of their own: they only read the journal and write requests, so no moment of a checkpoint
+is theirs (`tests/integration/test_control_plane_killed`).
 """
 
 import os
 import signal
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,10 +18,10 @@ import pytest
 from pipelines.domain.events import FailureOccurred, RunEnded, SlotConnected
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.status import JobStatus
-from tests.driven_run import StartedRun
 from tests.processes.fault_points import CHECKPOINT_POINTS, DRIVER_POINTS, RESTORE_POINTS
 from tests.processes.host import hosted_run, hurry
 from tests.processes.numbers import assert_exact
+from tests.stopped_processes import stopped_slot, wait_until_stopped
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +38,8 @@ def test_a_driver_that_dies_while_a_slot_is_at_a_point_is_replaced(
 ) -> None:
     """The slot that stood still finds its driver gone when it goes on, and ends itself."""
     with hosted_run(tmp_path, PACED, settings=plan(stop_at(point))) as run:
-        slot = stopped_slot(run, attempt=2 if point in RESTORE_POINTS else 1)
+        attempt = 2 if point in RESTORE_POINTS else 1
+        slot = stopped_slot(run, 1, attempt=attempt, within_s=STEP_S)
         os.kill(run.process.pid, signal.SIGKILL)
         run.process.wait(STEP_S)
         slot.resume()
@@ -56,7 +59,7 @@ def test_a_slot_that_dies_while_the_driver_is_at_a_point_is_replaced(
     nth = "" if lost else f" nth={NTH}"
     with hosted_run(tmp_path, PACED, settings=plan(f"{lost}stop {point}{nth}")) as run:
         driver = psutil.Process(run.process.pid)
-        wait_until_stopped(driver)
+        wait_until_stopped(driver, STEP_S)
         with suppress(ProcessLookupError):  # of an attempt that is over already
             os.kill(run.pid_of(1), signal.SIGKILL)
         driver.resume()
@@ -94,26 +97,6 @@ def plan(faults: str) -> dict[str, str]:
         "restart-strategy.exponential-delay.initial-backoff": "10 ms",
         "testing.faults": faults,
     }
-
-
-def stopped_slot(run: StartedRun, attempt: int) -> psutil.Process:
-    run.wait_for(lambda _: len(slots_of(run, attempt)) == 2, STEP_S)
-    process = psutil.Process(slots_of(run, attempt)[1])
-    wait_until_stopped(process)
-    return process
-
-
-def slots_of(run: StartedRun, attempt: int) -> dict[int, int]:
-    """{slot: pid}"""
-    connected = [e.event for e in run.of(SlotConnected) if e.attempt == attempt]
-    return {e.slot: e.pid for e in connected if isinstance(e, SlotConnected)}
-
-
-def wait_until_stopped(process: psutil.Process) -> None:
-    deadline = time.monotonic() + STEP_S
-    while process.status() != psutil.STATUS_STOPPED:
-        assert time.monotonic() < deadline, f"{process} does not stop"
-        time.sleep(0.005)
 
 
 def assert_recovered(root: Path, ended: RunEnded) -> None:

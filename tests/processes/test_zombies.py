@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import psutil
@@ -12,41 +11,43 @@ from pipelines.domain.events import CheckpointCompleted, SlotConnected, SlotLost
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.status import JobStatus
 from tests.driven_run import StartedRun
+from tests.processes.fault_points import CHECKPOINT_POINTS, RESTORE_POINTS
 from tests.processes.host import hosted_run, hurry
 from tests.processes.numbers import assert_exact
+from tests.stopped_processes import stopped_slot, wait_until_gone
 
 pytestmark = pytest.mark.slow
 
 STEP_S = 30.0
+SOON_S = 5.0  # heartbeat.timeout, and a farewell to a driver that does not answer
 PACED = {"pause_ms": "150"}  # 5 s, of which no test waits for the end
 SOON = {
     "execution.checkpointing.interval": "50 ms",
     "heartbeat.interval": "100 ms",
     "heartbeat.timeout": "700 ms",
+    "restart-strategy.exponential-delay.initial-backoff": "10 ms",
 }
+NTH = 4  # by then there is a checkpoint to restore, and output to commit
 
 
-@pytest.mark.parametrize("point", [FaultPoint.UPLOADED, FaultPoint.COMMITTING])
+@pytest.mark.parametrize("point", [*CHECKPOINT_POINTS, *RESTORE_POINTS])
 def test_a_slot_stopped_at_a_point_and_continued_after_its_replacement(
     tmp_path: Path, point: FaultPoint
 ) -> None:
-    faults = {"testing.faults": f"stop {point} slot=1 nth=2"}
-    with hosted_run(tmp_path, PACED, settings={**SOON, **faults}) as run:
-        run.wait_for(lambda _: bool(run.of(SlotLost)), STEP_S)
-        (lost,) = run.of(SlotLost)
-        run.wait_for(lambda _: completed_of(run, attempt=2) >= 2, STEP_S)
-        zombie = psutil.Process(lost.event.pid)  # type: ignore[attr-defined]
-        os.kill(zombie.pid, signal.SIGCONT)
-        run.wait_for(lambda _: bool(run.of(ZombieRefused)), STEP_S)
-        assert_gone(zombie)
+    attempt = 2 if point in RESTORE_POINTS else 1
+    with hosted_run(tmp_path, PACED, settings={**SOON, "testing.faults": stop_at(point)}) as run:
+        zombie = stopped_slot(run, 1, attempt=attempt, within_s=STEP_S)
+        run.wait_for(lambda _: zombie.pid in losses(run), STEP_S)
+        run.wait_for(lambda _: completed_of(run, attempt + 1) >= 2, STEP_S)
+        zombie.resume()
+        run.wait_for(lambda _: attempt in refused_attempts(run), STEP_S)
+        wait_until_gone(zombie, STEP_S)
         hurry(tmp_path)
         ended = run.wait_until_over(STEP_S)
 
-    refused = [e.event for e in run.of(ZombieRefused)]
-    assert "silent for longer than heartbeat.timeout" in lost.event.reason  # type: ignore[attr-defined]
-    assert 1 in {e.zombie_attempt for e in refused}  # type: ignore[attr-defined]
+    assert "silent for longer than heartbeat.timeout" in losses(run)[zombie.pid]
     assert ended.status is JobStatus.FINISHED
-    assert {e.attempt for e in run.of(SlotConnected)} == {1, 2}
+    assert {e.attempt for e in run.of(SlotConnected)} == set(range(1, attempt + 2))
     assert_exact(tmp_path / "output")
 
 
@@ -56,7 +57,7 @@ def test_slots_whose_driver_is_stopped_end_themselves(tmp_path: Path) -> None:
         slots = [psutil.Process(e.event.pid) for e in run.of(SlotConnected)]  # type: ignore[attr-defined]
         os.kill(run.process.pid, signal.SIGSTOP)
         for slot in slots:
-            assert_gone(slot)
+            wait_until_gone(slot, SOON_S)
         os.kill(run.process.pid, signal.SIGCONT)
         hurry(tmp_path)
         ended = run.wait_until_over(STEP_S)
@@ -65,19 +66,22 @@ def test_slots_whose_driver_is_stopped_end_themselves(tmp_path: Path) -> None:
     assert_exact(tmp_path / "output")
 
 
+def stop_at(point: FaultPoint) -> str:
+    if point in RESTORE_POINTS:
+        return f"kill cutting slot=0 nth={NTH}; stop {point} slot=1 attempt=2"
+    return f"stop {point} slot=1 nth={NTH}"
+
+
+def losses(run: StartedRun) -> dict[int, str]:
+    """{pid: why its slot was given up}"""
+    events = [e.event for e in run.of(SlotLost)]
+    return {e.pid: e.reason for e in events if isinstance(e, SlotLost)}
+
+
+def refused_attempts(run: StartedRun) -> set[int]:
+    events = [e.event for e in run.of(ZombieRefused)]
+    return {e.zombie_attempt for e in events if isinstance(e, ZombieRefused)}
+
+
 def completed_of(run: StartedRun, attempt: int) -> int:
     return sum(e.attempt == attempt for e in run.of(CheckpointCompleted))
-
-
-def assert_gone(process: psutil.Process) -> None:
-    deadline = time.monotonic() + STEP_S
-    while is_alive(process):
-        assert time.monotonic() < deadline, f"{process} lives on"
-        time.sleep(0.02)
-
-
-def is_alive(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

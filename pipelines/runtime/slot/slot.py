@@ -60,8 +60,9 @@ CONNECT_TRY_S = 2.0
 UPLOAD_THREADS = 2
 EXIT_CONTROL_LOST = 71
 EXIT_STALE = 72
-FAREWELL_TIMEOUT_S = 1.0
-"""Nothing depends on it, and a process that has been replaced should not live on for it."""
+FAREWELL_TIMEOUT_MS = 2_000
+"""To be let in, and then to be refused. Nothing depends on it, and a process that has been
+replaced should not live on for it."""
 
 log = logging.getLogger(__name__)
 
@@ -213,12 +214,20 @@ class SlotHost:
         """Somebody else does this slot's work by now. The driver hears of it, and refuses."""
         log.error("Slot %d of attempt %d ends: %s.", self._slot, self._attempt, why)
         self._reports.slot_failed(ProtocolError(f"Slot {self._slot} ends: {why}."))
-        address = self._address
         with contextlib.suppress(OSError, ProtocolError):  # it may be gone
-            where = (address.host, address.port)
-            with socket.create_connection(where, FAREWELL_TIMEOUT_S) as connection:
-                prove_token(connection, address.token, attempt=self._attempt, slot=self._slot)
+            self._farewell()
         os._exit(EXIT_STALE)
+
+    def _farewell(self) -> None:
+        where = (self._address.host, self._address.port)
+        with socket.create_connection(where, FAREWELL_TIMEOUT_MS / 1000) as connection:
+            prove_token(
+                connection,
+                self._address.token,
+                attempt=self._attempt,
+                slot=self._slot,
+                timeout_ms=FAREWELL_TIMEOUT_MS,
+            )
 
     def _try_send(self, message: Message) -> None:
         """A lost connection is noticed by `serve`, which ends the process."""
