@@ -17,6 +17,7 @@ from pipelines.domain.events import (
     RequestEnded,
     RestorePointRefused,
 )
+from pipelines.domain.faults import PERMISSION
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import JobStatus, KillMoment
 from tests.certificates import Authority
@@ -30,19 +31,17 @@ from tests.flight_runs import (
     wait_for_checkpoints,
 )
 from tests.object_server import ObjectServer, never
+from tests.stopped_processes import stopped_slot, wait_until_gone
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 EXECUTOR = "CoarseGrainedExecutorBackend"
 
 
-@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,2,1024]"])
-def test_a_killed_slot_changes_nothing_in_the_output(
-    flights: Path, tmp_path: Path, master: str
-) -> None:
+def test_a_killed_slot_changes_nothing_in_the_output(flights: Path, tmp_path: Path) -> None:
     parameters = parameters_for(flights, tmp_path, speed=PACED)
 
-    with started_run(tmp_path, "flight_delays", parameters, master=master, settings=SOONER) as run:
+    with started_run(tmp_path, "flight_delays", parameters, settings=SOONER) as run:
         wait_for_checkpoints(run, 2)
         os.kill(run.pid_of(1), signal.SIGKILL)
         wait_for_checkpoints(run, 2)
@@ -84,22 +83,34 @@ def test_a_killed_slot_recovers_from_an_object_store_where_everything_is_encrypt
     assert_output_is_exact(flights, tmp_path)
 
 
-def test_a_killed_executor_takes_its_slots_along_and_changes_nothing(
+def test_on_a_cluster_a_killed_slot_and_executors_killed_at_points_change_nothing(
     flights: Path, tmp_path: Path
 ) -> None:
+    """One attempt after the other: a slot; then executors whose slot has uploaded a snapshot, is
+    about to commit, and has yet to restore. A slot at a point stands still, and dies with them."""
+    stops = {2: "uploaded nth=9", 3: "committing nth=3", 4: "restoring"}
+    faults = [f"stop {stop} slot=1 attempt={attempt}" for attempt, stop in stops.items()]
     parameters = parameters_for(flights, tmp_path, speed=PACED)
-    master = "local-cluster[2,2,1024]"
 
-    with started_run(tmp_path, "flight_delays", parameters, master=master, settings=SOONER) as run:
+    with started_run(
+        tmp_path,
+        "flight_delays",
+        parameters,
+        master="local-cluster[2,2,1024]",
+        settings={**SOONER, "testing.faults": "; ".join(faults)},
+        environment={PERMISSION: "1"},
+    ) as run:
         wait_for_checkpoints(run, 2)
-        slot = psutil.Process(run.pid_of(1))
-        executor = next(p for p in slot.parents() if EXECUTOR in " ".join(p.cmdline()))
-        executor.kill()
-        wait_for_checkpoints(run, 2)
+        os.kill(run.pid_of(1), signal.SIGKILL)
+        for attempt in stops:
+            slot = stopped_slot(run, 1, attempt=attempt, within_s=STEP_S)
+            executor_of(slot).kill()
+            wait_until_gone(slot, STEP_S)
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED
-    assert len(run.of(FailureOccurred)) == 1
+    assert run.of(FailureOccurred)[0].event.slot == 1  # type: ignore[attr-defined]
+    assert [e.attempt for e in run.of(FailureOccurred)] == [1, *stops]
     assert_output_is_exact(flights, tmp_path)
 
 
@@ -212,6 +223,10 @@ def test_bad_input_ends_in_one_sentence_that_names_it(
     assert ended.status is JobStatus.FAILED
     assert said in ended.reason
     assert len(ended.reason.splitlines()) == 1
+
+
+def executor_of(slot: psutil.Process) -> psutil.Process:
+    return next(p for p in slot.parents() if EXECUTOR in " ".join(p.cmdline()))
 
 
 def ask(run: StartedRun, command: Callable[[dict[str, str]], DriverCommand]) -> RequestEnded:
