@@ -37,11 +37,13 @@ def main() -> None:
     benchmark.report(measure(options.checkpoints, options.keys), BARS)
 
 
-def measure(checkpoints: int, keys: int, slow_ms: int = SLOW_MS) -> Fields:
-    """The reader takes `slow_ms` for a batch."""
+def measure(
+    checkpoints: int, keys: int, slow_ms: int = SLOW_MS, full_bytes: int = FULL_BYTES
+) -> Fields:
+    """The reader takes `slow_ms` for a batch; a channel that holds `full_bytes` counts as full."""
     parameters = {**WITHOUT_END, "slow_ms": str(slow_ms), "state_keys": str(keys)}
-    unaligned = measured(UNALIGNED, parameters, checkpoints)
-    [aligned] = measured(ON_DEMAND, parameters, 1)
+    unaligned = measured(UNALIGNED, parameters, checkpoints, full_bytes)
+    [aligned] = measured(ON_DEMAND, parameters, 1, full_bytes)
     unaligned_ms = statistics.median(e.end_to_end_ms for e in unaligned)
     return {
         "unaligned_ms": round(unaligned_ms),
@@ -56,7 +58,7 @@ def measure(checkpoints: int, keys: int, slow_ms: int = SLOW_MS) -> Fields:
 
 
 def measured(
-    settings: dict[str, str], parameters: dict[str, str], count: int
+    settings: dict[str, str], parameters: dict[str, str], count: int, full_bytes: int
 ) -> list[CheckpointCompleted]:
     """Each is asked for when all buffers are full, and the reader's state has about all keys."""
     keys = int(parameters["state_keys"])
@@ -71,7 +73,7 @@ def measured(
         ) as run,
     ):
         for number in range(1, count + 1):
-            run.wait_for(lambda _: is_full(run, keys), FILL_TIMEOUT_S)
+            run.wait_for(lambda _: is_full(run, keys, full_bytes), FILL_TIMEOUT_S)
             request_id = RequestId(f"checkpoint-{number}")
             submit(
                 run.directory,
@@ -83,7 +85,7 @@ def measured(
         return run.completed()
 
 
-def is_full(run: StartedRun, keys: int) -> bool:
+def is_full(run: StartedRun, keys: int, full_bytes: int) -> bool:
     """Some reader's channels hold about all that they may; keys are not spread evenly. The first
     `keys` records have a key each."""
     samples = [e.event for e in run.of(MetricsSampled)]
@@ -93,7 +95,7 @@ def is_full(run: StartedRun, keys: int) -> bool:
     readers = [s for s in newest.subtasks if s.vertex == "relay"]
     if len(readers) != PARALLELISM or sum(s.records_in for s in readers) < keys:
         return False
-    return max(s.queued_bytes for s in readers) >= PARALLELISM * FULL_BYTES
+    return max(s.queued_bytes for s in readers) >= PARALLELISM * full_bytes
 
 
 if __name__ == "__main__":

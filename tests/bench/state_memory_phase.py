@@ -121,11 +121,14 @@ class PeakMemory:
     def __exit__(self, *_: object) -> None:
         self._done.set()
         self._thread.join()
+        self._look()  # a restore holds the most at its end
 
     def _sample(self) -> None:
-        while not self._done.is_set():
-            self.bytes = max(self.bytes, anonymous_bytes())
-            time.sleep(SAMPLE_S)
+        while not self._done.wait(SAMPLE_S):
+            self._look()
+
+    def _look(self) -> None:
+        self.bytes = max(self.bytes, anonymous_bytes())
 
 
 def anonymous_bytes() -> int:

@@ -90,12 +90,12 @@ def test_coordinator_counts_by_subtasks() -> None:
 
 
 def test_backpressure_holds_an_aligned_checkpoint_against_an_overtaking_one() -> None:
-    found = backpressure.measure(checkpoints=1, keys=20_000, slow_ms=3)
+    found = backpressure.measure(checkpoints=1, keys=2_000, slow_ms=3, full_bytes=1 << 20)
 
     assert 0 < found["unaligned_ms"] < found["aligned_ms"]
     assert found["aligned_over_unaligned"] > 1
     assert found["persisted_bytes"] > 0
-    assert found["state_bytes"] >= 20_000 * STATE_ROW_BYTES
+    assert found["state_bytes"] >= 2_000 * STATE_ROW_BYTES
     assert {bar.field for bar in backpressure.BARS} <= set(found)
 
 
@@ -105,7 +105,7 @@ def test_state_memory_tells_what_each_phase_held(backend: str) -> None:
 
     for phase in state_memory.PHASES:
         assert found[f"{backend}_{phase}_ratio"] > 0
-        assert found[f"{backend}_{phase}_peak_mb"] >= found[f"{backend}_{phase}_held_mb"]
+    assert found[f"{backend}_snapshot_peak_mb"] >= found[f"{backend}_snapshot_held_mb"] > 0
     assert {bar.field for bar in state_memory.BARS if bar.field.startswith(backend)} <= set(found)
 
 

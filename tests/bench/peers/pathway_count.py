@@ -2,8 +2,9 @@
 
 Usage: pathway_count.py DIRECTORY app_id|user_id hashmap|rocksdb SCRATCH, with a Python that has
 pathway. Two worker threads. Counts lie in memory, whichever backend is asked for, and what is
-persisted is the input, Pathway's default. It reads CSV with a header only, so it gets copies that
-have one. The clock runs from the start of the engine, without imports and copies, to its end.
+persisted is the input, Pathway's default: the state of operators takes a licence key. It reads CSV
+with a header only, so it gets copies that have one. The clock runs from the start of the engine,
+without imports and copies, to its end.
 """
 
 import json
@@ -12,6 +13,7 @@ import shutil
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 PARALLELISM = 2
@@ -35,16 +37,15 @@ def main(directory: str, key: str, backend: str, scratch: str) -> None:
     table = pw.io.csv.read(events, schema=Event, mode="static")
     pw.io.null.write(table.groupby(table[key]).reduce(table[key], pv=pw.reducers.count()))
     persisted = Path(scratch) / "persisted"
-    counter = CheckpointCounter(persisted)
-    counter.start()
-    began_s = time.monotonic()
-    pw.run(
-        monitoring_level=pw.MonitoringLevel.NONE,
-        persistence_config=pw.persistence.Config(
-            pw.persistence.Backend.filesystem(persisted), snapshot_interval_ms=1_000
-        ),
-    )
-    seconds = time.monotonic() - began_s
+    with CheckpointCounter(persisted) as counter:
+        began_s = time.monotonic()
+        pw.run(
+            monitoring_level=pw.MonitoringLevel.NONE,
+            persistence_config=pw.persistence.Config(
+                pw.persistence.Backend.filesystem(persisted), snapshot_interval_ms=1_000
+            ),
+        )
+        seconds = time.monotonic() - began_s
     print(json.dumps({"seconds": seconds, "checkpoints": len(counter.seen)}))
 
 
@@ -57,18 +58,32 @@ def copy_with_headers(directory: Path, target: Path) -> None:
     os.sync()  # nothing is left to write when the clock starts
 
 
-class CheckpointCounter(threading.Thread):
+class CheckpointCounter:
     """Looks at what the first worker says about its progress: two files that it writes in turn."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(daemon=True)
         self._directory = directory
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
         self.seen: set[str] = set()
 
-    def run(self) -> None:
-        while True:
-            self.seen.update(path.read_text() for path in self._directory.glob("*-0-?"))
-            time.sleep(POLL_S)
+    def __enter__(self) -> "CheckpointCounter":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._look()  # the last is written when the run ends
+
+    def _watch(self) -> None:
+        while not self._over.wait(POLL_S):
+            self._look()
+
+    def _look(self) -> None:
+        for path in self._directory.glob("*-0-?"):
+            with suppress(FileNotFoundError, json.JSONDecodeError):  # it is being replaced
+                self.seen.add(str(json.loads(path.read_text())["last_advanced_timestamp"]))
 
 
 if __name__ == "__main__":
