@@ -200,9 +200,10 @@ def _is_locked(path: Path) -> bool:
 
 
 def _recorded_owner(run_directory: RunDirectory) -> Owner | None:
+    """None, too, for a record of another version of this program: the lock is what decides."""
     try:
         return msgspec.json.decode(run_directory.lease_file.read_bytes(), type=Owner)
-    except FileNotFoundError:
+    except (FileNotFoundError, msgspec.DecodeError):
         return None
 
 

@@ -150,6 +150,16 @@ def test_a_process_that_got_the_id_of_a_dead_driver_is_not_the_owner(
     lease.close()
 
 
+@pytest.mark.parametrize("record", [b'{"pid": 1, "host": "here"}', b'{"pid"', b""])
+def test_a_record_that_this_version_cannot_read_names_no_owner(
+    directory: RunDirectory, record: bytes
+) -> None:
+    with Lease.acquire(directory):
+        directory.lease_file.write_bytes(record)
+
+        assert owner_of(directory) is None
+
+
 @pytest.mark.parametrize("step_s", [-3_600.0, 3_600.0])
 def test_a_clock_that_is_set_makes_no_living_driver_dead(
     directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, step_s: float
