@@ -66,23 +66,41 @@ class Projector:
 def project(run: Run) -> int:
     """Fold the next part of one run's journal; how many events that was."""
     try:
-        envelopes, offset = read_journal(_journal(run), run.journal_offset, READ_BYTES_MAX)
-        if not envelopes:
-            return 0
-        with transaction.atomic():
-            fold(run, envelopes, offset, expected_offset=run.journal_offset)
-    except JournalCutShort as error:
-        log.warning("The rows of %s are made anew: %s", run.run_id, error)
-        rebuild(run)
-        return 0
+        return _fold_next(run)
     except ProjectionRaced:
         log.warning("Another projector is at work on %s.", run.run_id)
+        return 0
+    except JournalCutShort as error:
+        log.warning("The rows of %s are made anew next time: %s", run.run_id, error)
         return 0
     except (UndecodableEvent, InvariantViolated) as error:
         log.error("The projection of %s has stopped: %s", run.run_id, error)
         Run.objects.filter(pk=run.pk).update(projection_error=str(error), version=F("version") + 1)
         return 0
+
+
+def _fold_next(run: Run) -> int:
+    """Raises what `rebuild` and `fold` raise."""
+    try:
+        envelopes, offset = _news(run)
+    except JournalCutShort as error:
+        log.warning("The rows of %s are made anew: %s", run.run_id, error)
+        rebuild(run)
+        return 0
+    if envelopes:
+        with transaction.atomic():
+            fold(run, envelopes, offset, expected_offset=run.journal_offset)
     return len(envelopes)
+
+
+def _news(run: Run) -> tuple[list[Envelope], int]:
+    """Raises JournalCutShort when what follows does not follow on what was folded."""
+    envelopes, offset = read_journal(_journal(run), run.journal_offset, READ_BYTES_MAX)
+    if run.journal_offset and envelopes and envelopes[0].sequence != run.last_sequence + 1:
+        raise JournalCutShort(
+            f"event {envelopes[0].sequence} follows where {run.last_sequence + 1} is expected."
+        )
+    return envelopes, offset
 
 
 def fold(run: Run, envelopes: Iterable[Envelope], offset: int, *, expected_offset: int) -> None:

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
+from pipelines.bus.atomic_files import make_durable
 from pipelines.domain.clock import Clock
 from pipelines.domain.errors import Retryable, check
 from pipelines.domain.events import (
@@ -76,6 +77,7 @@ class JournalWriter:
         self._path = path = run_directory.journal_file
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        make_durable(path.parent)
         self._size, last = _end_of(path)
         self._sequence = last.sequence if last else 0
         self._silent_ms = max(0, clock.wall_ms() - last.at_ms) if last else 0
@@ -155,7 +157,8 @@ def read_journal(
     """Events of complete lines from `byte_offset` on, and the offset to go on from.
 
     Raises UndecodableEvent when the first unread line cannot be read; events before such a
-    line are returned first. Raises JournalCutShort when no line ends at `byte_offset` any more.
+    line are returned first. Raises JournalCutShort when no line ends at `byte_offset` any more;
+    where one does by chance, the sequence of the first event tells.
     """
     try:
         with path.open("rb") as file:
@@ -166,7 +169,9 @@ def read_journal(
             block = file.read(bytes_max)
             if len(block) == bytes_max and b"\n" not in block:
                 block += file.readline()
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if byte_offset:
+            raise JournalCutShort(f"{path} is not there any more.") from error
         return [], byte_offset
     return _decode_lines(path, byte_offset, block)
 

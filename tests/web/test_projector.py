@@ -227,6 +227,68 @@ def test_what_a_lost_machine_took_from_the_journal_goes_from_the_rows_too(
     assert Failure.objects.filter(run=run, cause__startswith="after").count() == lines_after
 
 
+def test_a_successor_that_has_written_on_past_the_old_end_is_not_taken_for_what_was_read() -> None:
+    run = new_run()
+    Story(run).started().completed().completed()
+    Projector().run_once()
+    journal = run_directory(run).journal_file
+    content = journal.read_bytes()
+    kept = content.count(b"\n") // 2
+
+    journal.write_bytes(b"".join(content.splitlines(keepends=True)[:kept]))
+    with JournalWriter(run_directory(run), run.run_id, SystemClock(), lambda *_: None) as writer:
+        before = journal.stat().st_size
+        writer.append(FailureOccurred(cause=""), Attempt(1))
+        line = journal.stat().st_size - before + len(str(kept + 2)) - len(str(kept + 1))
+        padding = len(content) - journal.stat().st_size - line
+        writer.append(FailureOccurred(cause="x" * padding), Attempt(1))
+        ends_there = journal.stat().st_size == len(content)
+        writer.append(FailureOccurred(cause="past it"), Attempt(1))
+    for _ in range(2):
+        Projector().run_once()
+
+    run.refresh_from_db()
+    assert ends_there
+    assert (run.projection_error, run.last_sequence) == ("", kept + 3)
+    assert Failure.objects.filter(run=run, cause="past it").count() == 1
+
+
+def test_a_journal_that_was_away_is_read_again_from_its_beginning() -> None:
+    run = new_run()
+    Story(run).started().completed()
+    Projector().run_once()
+    before, journal = rows_of(run), run_directory(run).journal_file
+
+    away = journal.rename(journal.with_name("away"))
+    Projector().run_once()
+    run.refresh_from_db()
+    while_away = (run.projection_error, run.last_sequence, run.journal_offset)
+    away.rename(journal)
+    Projector().run_once()
+
+    assert while_away == ("", 0, 0)
+    assert rows_of(run) == before
+
+
+def test_a_journal_that_cannot_be_read_again_stops_the_projection_of_no_other_run() -> None:
+    broken, sound = new_run("broken"), new_run("sound")
+    for run in (broken, sound):
+        Story(run).started().completed()
+    Projector().run_once()
+    run_directory(broken).journal_file.write_bytes(b"{broken\n")
+    with JournalWriter(
+        run_directory(sound), sound.run_id, SystemClock(), lambda *_: None
+    ) as writer:
+        newest = writer.append(FailureOccurred(cause="a slot died"), Attempt(1))
+
+    Projector().run_once()
+
+    broken.refresh_from_db()
+    sound.refresh_from_db()
+    assert "line 1, cannot be read" in broken.projection_error
+    assert (sound.projection_error, sound.last_sequence) == ("", newest.sequence)
+
+
 def test_a_recovery_is_one_row_with_all_its_phases() -> None:
     run = new_run()
     Story(run).started().completed().slot_killed().completed().slot_killed()

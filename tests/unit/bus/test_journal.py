@@ -104,6 +104,23 @@ def test_a_reader_is_told_that_lines_it_has_read_are_gone(directory: RunDirector
         read_journal(directory.journal_file, offset)
 
 
+def test_a_reader_is_told_that_a_journal_it_has_read_is_gone(directory: RunDirectory) -> None:
+    assert read_journal(directory.journal_file, 0) == ([], 0)
+
+    with pytest.raises(JournalCutShort, match="not there any more"):
+        read_journal(directory.journal_file, 10)
+
+
+def test_the_place_of_a_journal_is_durable_before_its_first_line(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_ino))
+
+    with writer(directory):
+        assert synced == [directory.path.stat().st_ino]
+
+
 def test_a_reader_waits_for_the_rest_of_an_unfinished_line(directory: RunDirectory) -> None:
     with writer(directory) as journal:
         journal.append(lost(1), FIRST)
