@@ -12,7 +12,13 @@ from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, RunId, Uid
 from pipelines.domain.origin import RecordOrigin
 from pipelines.domain.phases import SubtaskPhases
-from pipelines.domain.status import CheckpointKind, JobStatus, RecoveryPhase, RequestOutcome
+from pipelines.domain.status import (
+    CheckpointKind,
+    JobStatus,
+    RecoveryPhase,
+    RequestOutcome,
+    StopStage,
+)
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -231,12 +237,13 @@ class SettingsChanged(Event, frozen=True, kw_only=True):
 
 
 class RunStopping(Event, frozen=True, kw_only=True):
-    """The point with which the run ends is complete; whoever drives it now ends it there."""
+    """Whoever drives the run now ends it with the point at `path`, once that is complete."""
 
     path: str
     kind: CheckpointKind  # a savepoint, or the final checkpoint
     cancels_run: bool
     request_id: RequestId | None
+    stage: StopStage = StopStage.PUBLISHED
 
 
 class RunEnded(Event, frozen=True, kw_only=True):

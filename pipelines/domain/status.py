@@ -63,6 +63,14 @@ class RequestOutcome(StrEnum):
     REJECTED = "REJECTED"
 
 
+class StopStage(StrEnum):
+    """Of the point that a run is to end with."""
+
+    PUBLISHING = "PUBLISHING"  # complete if, and only if, it has a manifest
+    PUBLISHED = "PUBLISHED"
+    GIVEN_UP = "GIVEN_UP"  # the run goes on
+
+
 class KillMoment(StrEnum):
     NOW = "now"
     ALIGNING = "aligning"  # the next time the slot holds an input back

@@ -217,6 +217,7 @@ class CheckpointHost:
         underway.manifest = manifest_of(
             effect, underway, self._around, attempt.attempt, self.ancestors
         )
+        self._listener.checkpoint_publishing(effect.request, underway.location)
         underway.publication = self._files.publish(
             attempt.attempt, underway.location, underway.manifest
         )

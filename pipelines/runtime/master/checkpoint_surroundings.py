@@ -40,6 +40,10 @@ class CheckpointSurroundings:
 class CheckpointListener:
     """What the job master wants to know. Subclassed by it; called on its thread."""
 
+    def checkpoint_publishing(self, request: TriggerRequest, path: str) -> None:
+        """All have acknowledged; the manifest is written next."""
+        raise NotImplementedError
+
     def checkpoint_completed(self, request: TriggerRequest, path: str) -> None:
         raise NotImplementedError
 

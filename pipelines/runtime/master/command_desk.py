@@ -120,9 +120,8 @@ class CommandDesk:
             CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN, "The run is cancelled."
         )
         self._desk.answer(command.request_id, RequestOutcome.SUCCEEDED, "The run is cancelled.")
-        self._record.end(
-            JobStatus.CANCELED, f"cancelled by {command.requested_by}: {command.reason}"
-        )
+        reason = f"cancelled by {command.requested_by}: {command.reason}"
+        self._record.end(JobStatus.CANCELED, self._end.reason_of_cancellation(reason))
 
     def _change_settings(self, command: ChangeSettings) -> None:
         """The event is what a later driver of the run goes by, so it comes first."""

@@ -13,7 +13,7 @@ from pipelines.bus.inbox import Inbox
 from pipelines.bus.journal import JournalWriter
 from pipelines.bus.lease import LeaseLost
 from pipelines.domain.errors import InvariantViolated
-from pipelines.domain.events import FailureOccurred, JobStatusChanged, RunEnded, RunStopping
+from pipelines.domain.events import FailureOccurred, JobStatusChanged, RunEnded
 from pipelines.domain.status import JobStatus, RecoveryPhase
 from pipelines.protocol.fencing import AttemptFence
 from pipelines.protocol.triggering import TriggerRequest
@@ -44,6 +44,7 @@ from pipelines.runtime.master.run_opening import (
     how_it_ended,
     retained_points,
     run_started,
+    stopping_of,
     surroundings_of,
 )
 from pipelines.runtime.master.run_parts import RunParts, RunWatchers, StageHost
@@ -67,11 +68,11 @@ class JobMaster(CheckpointListener):
         self._recovery = RecoveryWatch(parts.clock, self._record.emit)
         self._checkpoints = CheckpointHost(
             surroundings_of(parts, self._executor, self._fence, self._record.emit, self.post),
-            retained_points(parts),
+            retained_points(parts, journal),
             first_checkpoint_id(parts, journal),
             self,
         )
-        self._end = RunEnd(self._record, journal.newest(RunStopping))
+        self._end = RunEnd(self._record, stopping_of(journal, self._checkpoints.points))
         watchers = RunWatchers(self._checkpoints, self._board, self._recovery)
         self._attempts = Attempts(
             parts, self._record, self._fence, self._control, watchers, self._end
@@ -201,13 +202,17 @@ class JobMaster(CheckpointListener):
 
     # What becomes of checkpoints.
 
+    def checkpoint_publishing(self, request: TriggerRequest, path: str) -> None:
+        self._end.on_publishing(request, path)
+
     def checkpoint_completed(self, request: TriggerRequest, path: str) -> None:
         self._failures.on_progress()
         self._recovery.reached(RecoveryPhase.FIRST_CHECKPOINT)
-        self._end.on_completed(request, path)
+        self._end.on_completed(request)
         self._commands.on_completed(request, path)
 
     def checkpoint_aborted(self, request: TriggerRequest, message: str) -> None:
+        self._end.on_aborted(request)
         self._commands.on_aborted(request, message)
 
     def too_many_failures(self, message: str) -> None:
@@ -220,7 +225,7 @@ class JobMaster(CheckpointListener):
         if self._record.outcome is None:
             raise InvariantViolated("a run is finished once it has ended")
         status, reason = self._record.outcome
-        self._end.answer(self._desk, status, reason)
+        self._end.answer(self._desk, reason)
         self._record.move_to(status, reason)
         self._report_metrics()
         return self._close(status, reason)

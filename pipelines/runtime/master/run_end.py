@@ -1,6 +1,7 @@
 """After which point a run has to end, and as what: finished, or cancelled with a savepoint.
 
-A point that stops the run is durable and recorded before anybody ends. What fails from then on (a
+That a point is to stop the run is recorded before its manifest is published, and that it does
+before anybody ends: whoever finds the manifest knows what it is for. What fails from then on (a
 sink that cannot commit, a slot or the driver that dies) is a failure of the attempt: the run goes
 back to that very point and to no older one, commits what it prepared, reads nothing more, and ends
 with it. Flink fails the job there instead, and leaves the commit to whoever restores the savepoint.
@@ -8,10 +9,12 @@ with it. Flink fails the job there instead, and leaves the commit to whoever res
 Source: Flink, `StopWithSavepointTerminationHandlerImpl`, `StopWithSavepointStoppingException`.
 """
 
+import msgspec
+
 from pipelines.domain.errors import CorruptSnapshot
 from pipelines.domain.events import RunStopping
 from pipelines.domain.ids import RequestId
-from pipelines.domain.status import CheckpointKind, JobStatus, RequestOutcome
+from pipelines.domain.status import CheckpointKind, JobStatus, RequestOutcome, StopStage
 from pipelines.protocol.triggering import TriggerRequest
 from pipelines.runtime.master.request_desk import RequestDesk
 from pipelines.runtime.master.run_record import RunRecord
@@ -23,6 +26,8 @@ class RunEnd:
     def __init__(self, record: RunRecord, stopping: RunStopping | None) -> None:
         self._record = record
         self._stopping = stopping
+        self._intended: RunStopping | None = None  # its point is not known to be complete
+        self._has_committed = False
 
     @property
     def is_due(self) -> bool:
@@ -33,17 +38,35 @@ class RunEnd:
         """The command has its point already, and is answered when the run has ended."""
         return self._stopping is not None and self._stopping.request_id == request_id
 
-    def on_completed(self, request: TriggerRequest, path: str) -> None:
-        """Put down at once: a driver that takes over must not let the run go on."""
+    def on_publishing(self, request: TriggerRequest, path: str) -> None:
+        """Put down first: a driver that finds the point must not let the run go on."""
         if not request.stops_run or self._stopping is not None:
             return
-        self._stopping = RunStopping(
+        self._intended = RunStopping(
             path=path,
             kind=request.kind,
             cancels_run=request.cancels_run,
             request_id=request.request_id,
+            stage=StopStage.PUBLISHING,
         )
-        self._record.emit(self._stopping)
+        self._record.emit(self._intended)
+
+    def on_completed(self, request: TriggerRequest) -> None:
+        self._stopping = self._decided(request, StopStage.PUBLISHED) or self._stopping
+
+    def on_aborted(self, request: TriggerRequest) -> None:
+        """The run goes on, whatever is left in the storage; put down before anybody is told."""
+        self._decided(request, StopStage.GIVEN_UP)
+
+    def _decided(self, request: TriggerRequest, stage: StopStage) -> RunStopping | None:
+        """None: it is not the request whose manifest is on its way."""
+        intended = self._intended
+        if intended is None or not request.stops_run or request.request_id != intended.request_id:
+            return None
+        self._intended = None
+        decided = msgspec.structs.replace(intended, stage=stage)
+        self._record.emit(decided)
+        return decided
 
     def check_start(self, location: str | None) -> None:
         """Where an attempt is about to start: at the last point, unless that is of no use any more.
@@ -63,6 +86,7 @@ class RunEnd:
 
     def on_all_committed(self) -> None:
         """Nothing is left to do for any slot."""
+        self._has_committed = True
         stopping = self._stopping
         if stopping is None or not stopping.cancels_run:
             self._record.end(JobStatus.FINISHED, self._finish_reason())
@@ -80,13 +104,18 @@ class RunEnd:
             " it covers may not be committed; a run that is restored from it commits it, once."
         )
 
-    def answer(self, desk: RequestDesk, status: JobStatus, reason: str) -> None:
+    def reason_of_cancellation(self, reason: str) -> str:
+        """As of a failure; but of its own checkpoints a cancelled run may leave none."""
+        is_kept = self._stopping is not None and self._stopping.kind is CheckpointKind.SAVEPOINT
+        return self.reason_of_failure(reason) if is_kept else reason
+
+    def answer(self, desk: RequestDesk, reason: str) -> None:
         """Whoever asked for the end hears of it when it has come."""
         if self._stopping is None or self._stopping.request_id is None:
             return
-        path, has_failed = self._stopping.path, status is JobStatus.FAILED
-        outcome = RequestOutcome.FAILED if has_failed else RequestOutcome.SUCCEEDED
-        message = reason if has_failed else f"Completed: {path}"
+        path, is_done = self._stopping.path, self._has_committed
+        outcome = RequestOutcome.SUCCEEDED if is_done else RequestOutcome.FAILED
+        message = f"Completed: {path}" if is_done else reason
         desk.conclude(self._stopping.request_id, outcome, message, path)
 
     def _finish_reason(self) -> str:

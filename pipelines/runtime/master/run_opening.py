@@ -6,9 +6,16 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from pipelines.bus.journal import JournalWriter
-from pipelines.domain.events import CheckpointTriggered, Event, JobStatusChanged, RunStarted
+from pipelines.domain.events import (
+    CheckpointTriggered,
+    Event,
+    JobStatusChanged,
+    RunStarted,
+    RunStopping,
+)
 from pipelines.domain.guarantees import end_to_end
 from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId
+from pipelines.domain.status import StopStage
 from pipelines.protocol.fencing import AttemptFence
 from pipelines.protocol.retention import RetainedPoints
 from pipelines.runtime.master.checkpoint_surroundings import CheckpointSurroundings
@@ -56,10 +63,33 @@ def surroundings_of(
     )
 
 
-def retained_points(parts: RunParts) -> RetainedPoints:
+def retained_points(parts: RunParts, journal: JournalWriter) -> RetainedPoints:
     """Raises Retryable: the storage does not answer."""
-    points = (*claimed_point(parts.spec, parts.store), *own_points(parts.places, parts.store))
+    given_up = _given_up(journal)
+    found = own_points(parts.places, parts.store)
+    own = [point for point in found if point.location != given_up]
+    points = (*claimed_point(parts.spec, parts.store), *own)
     return RetainedPoints(parts.settings.retained_checkpoints, points)
+
+
+def _given_up(journal: JournalWriter) -> str | None:
+    """A point that was to end the run and did not; drained, it would lose what is read after it."""
+    newest = journal.newest(RunStopping)
+    return newest.path if newest is not None and newest.stage is StopStage.GIVEN_UP else None
+
+
+def stopping_of(journal: JournalWriter, points: RetainedPoints) -> RunStopping | None:
+    """With what the run has to end, for an earlier driver has put that down.
+
+    Where that one died while it published the last point, it is complete if it is the newest of
+    the `points` in the storage.
+    """
+    newest = journal.newest(RunStopping)
+    if newest is None or newest.stage is StopStage.PUBLISHED:
+        return newest
+    found = [point.location for point in points.newest_first()[:1]]
+    is_complete = newest.stage is StopStage.PUBLISHING and found == [newest.path]
+    return newest if is_complete else None
 
 
 def first_checkpoint_id(parts: RunParts, journal: JournalWriter) -> CheckpointId:

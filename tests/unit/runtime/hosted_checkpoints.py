@@ -35,9 +35,13 @@ INTERVAL_MS, TIMEOUT_MS = 1_000, 5_000
 
 class RecordingListener(CheckpointListener):
     def __init__(self) -> None:
+        self.publishing: list[tuple[TriggerRequest, str]] = []
         self.completed: list[tuple[TriggerRequest, str]] = []
         self.aborted: list[tuple[TriggerRequest, str]] = []
         self.too_many: list[str] = []
+
+    def checkpoint_publishing(self, request: TriggerRequest, path: str) -> None:
+        self.publishing.append((request, path))
 
     def checkpoint_completed(self, request: TriggerRequest, path: str) -> None:
         self.completed.append((request, path))

@@ -22,7 +22,7 @@ from pipelines.domain.ids import Attempt, CheckpointId, Uid
 from pipelines.domain.places import SnapshotPlaces
 from pipelines.domain.run import RunDirectory
 from pipelines.domain.setting_parsing import parse_settings
-from pipelines.domain.snapshots import OperatorSnapshot, SubtaskSnapshot
+from pipelines.domain.snapshots import Json, OperatorSnapshot, SubtaskSnapshot
 from pipelines.domain.status import JobStatus
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.control import (
@@ -41,7 +41,7 @@ from pipelines.runtime.control import (
     Running,
     SourcesEnded,
 )
-from pipelines.runtime.faults import NO_FAULTS
+from pipelines.runtime.faults import NO_FAULTS, Faults
 from pipelines.runtime.master.driving import given_settings
 from pipelines.runtime.master.hosting import threaded_hosting
 from pipelines.runtime.master.job_events import (
@@ -79,6 +79,7 @@ class ScriptedSlots:
     commits_fail: int = 0  # so often
     on_commit_failure: Callable[[], None] = lambda: None
     acknowledges: bool = True
+    positions: Json = None  # where the sources say that they stand
     has_nothing_to_read: bool = False  # then sources end before the slot says that it runs
 
     def start(self, address: SlotAddress, parallelism: int) -> None:
@@ -95,7 +96,8 @@ class ScriptedSlots:
 
     def acknowledge(self, attempt: Attempt, checkpoint_id: CheckpointId) -> None:
         for vertex in VERTICES:
-            self.say(attempt, acknowledgement(checkpoint_id, vertex))
+            positions = self.positions if vertex in VERTICES[:2] else None
+            self.say(attempt, acknowledgement(checkpoint_id, vertex, positions))
 
 
 @dataclass(slots=True)
@@ -145,8 +147,10 @@ def _commit_failed() -> Failed:
     return Failed(vertex=Uid("both"), subtask=0, cause=cause, detail="", is_fatal=False)
 
 
-def acknowledgement(checkpoint_id: CheckpointId, vertex: str) -> Acknowledged:
-    operator = OperatorSnapshot(uid=Uid(vertex))
+def acknowledgement(
+    checkpoint_id: CheckpointId, vertex: str, positions: Json = None
+) -> Acknowledged:
+    operator = OperatorSnapshot(uid=Uid(vertex), positions=positions)
     snapshot = SubtaskSnapshot(vertex=Uid(vertex), subtask=0, operators=[operator])
     return Acknowledged(
         checkpoint_id=checkpoint_id,
@@ -167,6 +171,8 @@ class ScriptedRun:
         *,
         has_nothing_to_read: bool = False,
         sink: MemorySink | None = None,
+        source: ListSource | None = None,
+        faults: Faults = NO_FAULTS,
     ) -> None:
         self.directory = RunDirectory.of(root, "joining", spec_of().run_id)
         self._lease = Lease.acquire(self.directory)
@@ -178,9 +184,9 @@ class ScriptedRun:
         parsed = parse_settings(spec.settings)
         places = SnapshotPlaces.of(self.directory, parsed)
         store = FileSystemCheckpointStore([str(root)])
-        pipeline = joining_pipeline(ListSource([]), sink or MemorySink())
+        pipeline = joining_pipeline(source or ListSource([]), sink or MemorySink())
         parts = RunParts(
-            spec, places, [str(root)], pipeline, parsed, store, self._lease, clock, NO_FAULTS
+            spec, places, [str(root)], pipeline, parsed, store, self._lease, clock, faults
         )
         self.master = JobMaster(
             parts, self._journal, Inbox(self.directory), threaded_hosting(parts.settings)

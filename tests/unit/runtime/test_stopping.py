@@ -6,7 +6,12 @@ from pathlib import Path
 import pytest
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
-from pipelines.domain.commands import CancelWithSavepoint, StopWithSavepoint
+from pipelines.domain.commands import (
+    Cancel,
+    CancelWithSavepoint,
+    StopWithSavepoint,
+)
+from pipelines.domain.errors import Retryable
 from pipelines.domain.events import (
     CheckpointCompleted,
     CheckpointFailed,
@@ -14,9 +19,12 @@ from pipelines.domain.events import (
     RunEnded,
     RunStopping,
 )
+from pipelines.domain.faults import Fault, FaultAction, FaultPoint
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, Uid
-from pipelines.domain.status import CheckpointKind, JobStatus, RequestOutcome
+from pipelines.domain.status import CheckpointKind, JobStatus, RequestOutcome, StopStage
 from pipelines.runtime.control import Begin, Declined, Deploy
+from pipelines.runtime.faults import Faults
+from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.manifest_file import MANIFEST
 from tests.unit.runtime.scripted_slots import ScriptedRun
 
@@ -105,7 +113,7 @@ def test_a_driver_that_takes_over_after_the_savepoint_ends_the_run_with_it(tmp_p
     run = ScriptedRun(tmp_path, OFF)
     run.slots.commits = False
     run.ask(StopWithSavepoint(**WHO))
-    run.wait_for(lambda: bool(run.of(RunStopping)))
+    run.wait_for(lambda: is_published(run))
     run.die()
 
     successor = ScriptedRun(tmp_path, OFF)
@@ -117,6 +125,119 @@ def test_a_driver_that_takes_over_after_the_savepoint_ends_the_run_with_it(tmp_p
     assert (answer.outcome, answer.path) == (RequestOutcome.SUCCEEDED, point.path)
     assert successor.of(RunEnded)[0].reason == f"Stopped with the savepoint {point.path}."
     assert successor.of(CheckpointFailed) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "ends"),
+    [
+        (StopWithSavepoint(**WHO), JobStatus.FINISHED),
+        (StopWithSavepoint(**WHO, drain=True), JobStatus.FINISHED),
+        (CancelWithSavepoint(**WHO), JobStatus.CANCELED),
+    ],
+)
+def test_a_savepoint_of_which_its_driver_never_heard_ends_the_run_and_nothing_more_is_read(
+    tmp_path: Path, command: StopWithSavepoint | CancelWithSavepoint, ends: JobStatus
+) -> None:
+    run = ScriptedRun(tmp_path, OFF, faults=hit(FaultPoint.PUBLISHED))
+    run.ask(command)
+    run.wait_for(lambda: bool(savepoints_in(tmp_path)))
+    run.die()
+
+    successor = ScriptedRun(tmp_path, OFF)
+
+    assert successor.wait_until_over() is ends
+    (point,) = savepoints_in(tmp_path)
+    (answer,) = successor.of(RequestEnded)
+    assert not any(isinstance(message, Begin) for message in drained(successor))
+    assert (answer.outcome, answer.path) == (RequestOutcome.SUCCEEDED, str(point))
+
+
+def test_a_stop_whose_savepoint_has_no_manifest_is_done_again_by_the_next_driver(
+    tmp_path: Path,
+) -> None:
+    run = ScriptedRun(tmp_path, OFF, faults=hit(FaultPoint.ACKNOWLEDGED))
+    run.ask(StopWithSavepoint(**WHO))
+    run.wait_for(lambda: bool(run.of(RunStopping)))
+    run.die()
+
+    successor = ScriptedRun(tmp_path, OFF)
+
+    assert successor.wait_until_over() is JobStatus.FINISHED
+    (point,) = successor.of(CheckpointCompleted)
+    (answer,) = successor.of(RequestEnded)
+    assert (answer.outcome, answer.path) == (RequestOutcome.SUCCEEDED, point.path)
+
+
+def test_a_savepoint_that_was_answered_as_failed_is_no_end_and_no_start_though_it_is_still_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = ScriptedRun(tmp_path, {**OFF, **TOLERANT})
+    with monkeypatch.context() as disk:
+        discarded = leave_points(disk)
+        run.ask(StopWithSavepoint(**WHO))
+        run.wait_for(lambda: bool(run.of(RequestEnded)) and bool(discarded))
+        run.die()
+    (left,) = savepoints_in(tmp_path)
+
+    successor = ScriptedRun(tmp_path, OFF)
+    stop(successor)
+
+    assert [event.stage for event in run.of(RunStopping)][:2] == [
+        StopStage.PUBLISHING,
+        StopStage.GIVEN_UP,
+    ]
+    failed, again = successor.of(RequestEnded)
+    assert (failed.outcome, again.outcome) == (RequestOutcome.FAILED, RequestOutcome.SUCCEEDED)
+    assert again.path != str(left)
+    assert {m.restore_location for m in drained(successor) if isinstance(m, Deploy)} == {None}
+
+
+@pytest.mark.parametrize("command", [StopWithSavepoint(**WHO), CancelWithSavepoint(**WHO)])
+def test_a_stop_that_is_cancelled_before_it_has_committed_is_not_answered_as_done(
+    tmp_path: Path, command: StopWithSavepoint | CancelWithSavepoint
+) -> None:
+    run = ScriptedRun(tmp_path, OFF)
+    run.slots.commits = False
+    run.ask(command)
+    run.wait_for(lambda: is_published(run))
+    run.ask(Cancel(request_id=RequestId("cancel"), requested_by="bob", reason="now"))
+
+    assert run.wait_until_over() is JobStatus.CANCELED
+    (point,), answers = run.of(CheckpointCompleted), {a.request_id: a for a in run.of(RequestEnded)}
+    stopped, cancelled = answers[RequestId("stop")], answers[RequestId("cancel")]
+    assert (stopped.outcome, stopped.path) == (RequestOutcome.FAILED, point.path)
+    assert "may not be committed" in stopped.message
+    assert cancelled.outcome is RequestOutcome.SUCCEEDED
+
+
+def hit(point: FaultPoint) -> Faults:
+    """The thread that writes the manifest gets no further, and its driver hears nothing."""
+    return Faults([Fault(action=FaultAction.FAIL, point=point)])
+
+
+def is_published(run: ScriptedRun) -> bool:
+    return any(event.stage is StopStage.PUBLISHED for event in run.of(RunStopping))
+
+
+def savepoints_in(root: Path) -> list[Path]:
+    return [each.parent for each in root.rglob(f"savepoint-*/{MANIFEST}")]
+
+
+def leave_points(disk: pytest.MonkeyPatch) -> list[str]:
+    """From now on it publishes, does not say so, and deletes nothing; what it should delete."""
+    publish, discarded = FileSystemCheckpointStore.publish, list[str]()
+
+    def publish_and_fail(store: FileSystemCheckpointStore, *point: object) -> None:
+        publish(store, *point)  # type: ignore[arg-type]
+        raise Retryable("the disk is away")
+
+    def do_not_discard(store: FileSystemCheckpointStore, location: str) -> None:
+        discarded.append(location)
+        raise Retryable("the disk is away")
+
+    disk.setattr(FileSystemCheckpointStore, "publish", publish_and_fail)
+    disk.setattr(FileSystemCheckpointStore, "discard", do_not_discard)
+    return discarded
 
 
 def declined(checkpoint_id: CheckpointId) -> Declined:

@@ -66,6 +66,21 @@ def test_the_same_acknowledgement_twice_stands_for_one(tmp_path: Path) -> None:
     assert master.published == []
 
 
+def test_that_a_manifest_is_written_next_is_said_before_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = Master(tmp_path)
+    there: list[list[str]] = []
+    monkeypatch.setattr(
+        master.listener, "checkpoint_publishing", lambda *_: there.append(master.published)
+    )
+
+    master.complete_one()
+
+    assert there == [[]]
+    assert master.published == ["chk-1"]
+
+
 def test_after_the_lease_is_lost_nothing_is_published_or_announced(tmp_path: Path) -> None:
     master = Master(tmp_path)
     master.complete_one()
