@@ -6,7 +6,9 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from pipelines.bus.journal import JournalWriter
+from pipelines.domain.errors import Retryable
 from pipelines.domain.events import (
+    CheckpointCompleted,
     CheckpointTriggered,
     Event,
     JobStatusChanged,
@@ -15,6 +17,7 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.guarantees import end_to_end
 from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId
+from pipelines.domain.places import MEMORY, scheme_of
 from pipelines.domain.status import StopStage
 from pipelines.protocol.fencing import AttemptFence
 from pipelines.protocol.retention import RetainedPoints
@@ -64,10 +67,12 @@ def surroundings_of(
 
 
 def retained_points(parts: RunParts, journal: JournalWriter) -> RetainedPoints:
-    """Raises Retryable: the storage does not answer."""
+    """Raises Retryable: the storage does not answer, or without the points that are in it."""
     given_up = _given_up(journal)
     found = own_points(parts.places, parts.store)
     own = [point for point in found if point.location != given_up]
+    if not own and how_it_ended(journal) is None:
+        _check_none_is_missing(parts, journal)
     points = (*claimed_point(parts.spec, parts.store), *own)
     return RetainedPoints(parts.settings.retained_checkpoints, points)
 
@@ -76,6 +81,17 @@ def _given_up(journal: JournalWriter) -> str | None:
     """A point that was to end the run and did not; drained, it would lose what is read after it."""
     newest = journal.newest(RunStopping)
     return newest.path if newest is not None and newest.stage is StopStage.GIVEN_UP else None
+
+
+def _check_none_is_missing(parts: RunParts, journal: JournalWriter) -> None:
+    """A storage that is not mounted has no points either; output is not set aside for that."""
+    newest = journal.newest(CheckpointCompleted)
+    if newest is None or scheme_of(parts.places.checkpoints) == MEMORY:
+        return
+    raise Retryable(
+        f"Checkpoint {newest.checkpoint_id} was completed in {newest.path}, and no point of the run"
+        " is there any more: see that the storage is mounted, or start a new run."
+    )
 
 
 def stopping_of(journal: JournalWriter, points: RetainedPoints) -> RunStopping | None:

@@ -123,13 +123,17 @@ def test_a_cancelled_run_leaves_the_checkpoints_that_its_retention_says(
     assert (newest.checkpoint_id in discarded) is not left
 
 
-def test_a_driver_that_died_while_it_cleaned_up_is_finished_by_the_next_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_left", [True, False])
+def test_a_driver_that_died_while_it_cleaned_up_is_finished_by_the_next_one(
+    tmp_path: Path, is_left: bool
+) -> None:
     run = ScriptedRun(tmp_path, {**SOON, RETENTION: "NO_EXTERNALIZED_CHECKPOINTS"})
     path = Path(run.wait_for_checkpoints(1)[0].path)
     saved = tmp_path / "saved"
     shutil.copytree(path, saved)
     cancel(run)
-    shutil.copytree(saved, path)  # as if it had died before it deleted this one
+    if is_left:
+        shutil.copytree(saved, path)  # as if it had died before it deleted this one
     ended = run.of(RunEnded)
 
     successor = ScriptedRun(tmp_path, {**SOON, RETENTION: "NO_EXTERNALIZED_CHECKPOINTS"})
@@ -164,6 +168,19 @@ def test_however_the_storage_is_spelled_the_next_driver_keeps_its_points(
     cancel(successor)
 
     assert [(Path(point.path) / MANIFEST).exists() for point in points] == [True, True]
+
+
+def test_a_driver_whose_storage_has_none_of_the_points_does_not_start_the_run_afresh(
+    tmp_path: Path,
+) -> None:
+    run = ScriptedRun(tmp_path, {"execution.checkpointing.interval": "off"})
+    run.ask(TriggerCheckpoint(**WHO, request_id=RequestId("one")))
+    (point,) = run.wait_for_checkpoints(1)
+    run.die()
+    Path(point.path).parent.rename(tmp_path / "not mounted")
+
+    with pytest.raises(Retryable, match=f"{point.path}, and no point .* is mounted"):
+        ScriptedRun(tmp_path, {"execution.checkpointing.interval": "off"})
 
 
 def test_without_an_interval_only_what_is_asked_for_is_taken(tmp_path: Path) -> None:
