@@ -132,8 +132,11 @@ class Attempts:
         self._restart_due_ms = self._parts.clock.monotonic_ms() + delay_ms
 
     def _choose(self) -> StartingPoint:
-        start = self._chooser.choose(self._watchers.checkpoints.points)
+        points, only_ends = self._watchers.checkpoints.points, self._end.is_due
+        start = self._chooser.choose(points, reads_on=not only_ends)
         self._end.check_start(start.location)
+        if only_ends and not self._end.is_due:  # its final checkpoint is of no use
+            start = self._chooser.choose(points)
         return start
 
     def begin_when_due(self, now_ms: float) -> None:

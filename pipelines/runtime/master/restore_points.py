@@ -73,10 +73,10 @@ class PointFit:
     """Whether a point fits the run: its operators, its columns, and what its sources can give."""
 
     target: Target
-    sources: Mapping[Uid, AnySource]
+    sources: Mapping[Uid, AnySource]  # that are to be read on
 
     @classmethod
-    def of(cls, spec: RunSpec, pipeline: Pipeline) -> "PointFit":
+    def of(cls, spec: RunSpec, pipeline: Pipeline, *, reads_on: bool = True) -> "PointFit":
         target = Target(
             pipeline=spec.pipeline,
             graph=pipeline.graph,
@@ -85,7 +85,7 @@ class PointFit:
             max_parallelism=spec.max_parallelism,
             allows_non_restored_state=spec.allow_non_restored_state,
         )
-        return cls(target, pipeline.sources)
+        return cls(target, pipeline.sources if reads_on else {})
 
     def check(self, manifest: Manifest, location: str) -> Compatibility:
         """Raises Rejected with the first thing that speaks against it, in a sentence."""

@@ -52,8 +52,10 @@ class StartingPointChooser:
     emit: Callable[[Event], None]
     may_fall_back: bool = True  # to an older point, when the newest does not verify
 
-    def choose(self, points: RetainedPoints) -> StartingPoint:
+    def choose(self, points: RetainedPoints, *, reads_on: bool = True) -> StartingPoint:
         """The newest own point that verifies; before there is one, the point asked for.
+
+        Without `reads_on` the sources need not have any more what comes after it.
 
         Raises:
             Rejected: the point asked for belongs elsewhere or does not fit.
@@ -61,7 +63,7 @@ class StartingPointChooser:
                 output, so it is not done.
         """
         own = points.newest_first()
-        fit = PointFit.of(self.spec, self.pipeline)
+        fit = PointFit.of(self.spec, self.pipeline, reads_on=reads_on)
         requested = None if own else self._requested(fit)
         candidates = own or ([requested] if requested else [])
         found = choose_point(

@@ -3,13 +3,16 @@ is complete. Slots are played by a script."""
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from pipelines.connectors.positions import SeenSplit, SplitPositions
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.commands import (
     Cancel,
     CancelWithSavepoint,
     StopWithSavepoint,
+    TriggerCheckpoint,
 )
 from pipelines.domain.errors import Retryable
 from pipelines.domain.events import (
@@ -22,16 +25,18 @@ from pipelines.domain.events import (
 from pipelines.domain.faults import Fault, FaultAction, FaultPoint
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, Uid
 from pipelines.domain.status import CheckpointKind, JobStatus, RequestOutcome, StopStage
-from pipelines.runtime.control import Begin, Declined, Deploy
+from pipelines.runtime.control import Begin, Declined, Deploy, SourcesEnded
 from pipelines.runtime.faults import Faults
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.manifest_file import MANIFEST
+from tests.unit.runtime.fakes import ListSource
 from tests.unit.runtime.scripted_slots import ScriptedRun
 
 WHO = {"request_id": RequestId("stop"), "requested_by": "ann", "reason": "upgrade"}
 TOLERANT = {"execution.checkpointing.tolerable-failed-checkpoints": "3"}
 OFF = {"execution.checkpointing.interval": "off"}
 SOON = {"execution.checkpointing.interval": "20 ms"}
+RETAINED = "execution.checkpointing.num-retained"
 NO_RESTART = {"restart-strategy.type": "none"}
 
 
@@ -190,6 +195,45 @@ def test_a_savepoint_that_was_answered_as_failed_is_no_end_and_no_start_though_i
     assert (failed.outcome, again.outcome) == (RequestOutcome.FAILED, RequestOutcome.SUCCEEDED)
     assert again.path != str(left)
     assert {m.restore_location for m in drained(successor) if isinstance(m, Deploy)} == {None}
+
+
+def test_a_run_that_only_ends_needs_nothing_more_of_its_sources(tmp_path: Path) -> None:
+    source = ListSource([[(1, 1)]])
+    run = ScriptedRun(tmp_path, OFF, source=source)
+    at_the_end = SplitPositions((), 1, 1, (SeenSplit(0, "split-0"),))
+    run.slots.positions = msgspec.to_builtins(at_the_end)
+    run.slots.commits_fail = 1
+    run.slots.on_commit_failure = source.splits.clear
+    run.ask(StopWithSavepoint(**WHO))
+
+    assert run.wait_until_over() is JobStatus.FINISHED
+    assert run.slots.attempts == [1, 2]
+
+
+def test_a_run_whose_final_checkpoint_is_of_no_use_needs_its_sources_again(tmp_path: Path) -> None:
+    source = ListSource([[(1, 1)]])
+    run = ScriptedRun(tmp_path, {**OFF, RETAINED: "2"}, source=source)
+    at_the_end = SplitPositions((), 1, 1, (SeenSplit(0, "split-0"),))
+    run.slots.positions = msgspec.to_builtins(at_the_end)
+    run.ask(TriggerCheckpoint(**WHO))
+    run.wait_for_checkpoints(1)
+
+    def lose_the_final_checkpoint() -> None:
+        source.splits.clear()
+        damage(run.of(CheckpointCompleted)[-1].path)
+
+    run.slots.commits_fail = 1
+    run.slots.on_commit_failure = lose_the_final_checkpoint
+    for vertex in ("left", "right"):
+        run.slots.say(Attempt(1), SourcesEnded(vertex=Uid(vertex), subtask=0))
+
+    assert run.wait_until_over() is JobStatus.FAILED
+    assert [point.kind for point in run.of(CheckpointCompleted)] == [
+        CheckpointKind.CHECKPOINT,
+        CheckpointKind.FINAL,
+    ]
+    assert run.slots.attempts == [1]
+    assert "No recovery point of this run can be used" in run.of(RunEnded)[0].reason
 
 
 @pytest.mark.parametrize("command", [StopWithSavepoint(**WHO), CancelWithSavepoint(**WHO)])
