@@ -35,6 +35,7 @@ class PointFiles:
         self._faults = surroundings.faults
         self._lock = threading.Lock()
         self._waiting: set[str] = set()  # locations whose sweep has not begun
+        self._given_up: set[str] = set()  # no points any more, whatever is still there
 
     def location(self, kind: CheckpointKind, checkpoint_id: CheckpointId) -> str:
         is_savepoint = kind is CheckpointKind.SAVEPOINT
@@ -71,6 +72,7 @@ class PointFiles:
             if location in self._waiting:
                 return
             self._waiting.add(location)
+            self._given_up.add(location)
         self._executor.submit(self._discard, attempt, location)
 
     def sweep(self, attempt: Attempt, first_new_id: CheckpointId) -> None:
@@ -104,7 +106,7 @@ class PointFiles:
             return str(error)
 
     def _discard(self, attempt: Attempt, location: str) -> bool:
-        """Whether it is gone. What cannot be deleted stays as garbage, and is worth a warning."""
+        """Whether it is gone. What cannot be deleted is worth a warning, and is swept later."""
         with self._lock:
             self._waiting.discard(location)
         if not self._owns_run(attempt):
@@ -114,6 +116,8 @@ class PointFiles:
         except (Retryable, Rejected, OSError) as error:
             log.warning("%s could not be deleted: %s", location, error)
             return False
+        with self._lock:
+            self._given_up.discard(location)
         return True
 
     def _sweep(self, attempt: Attempt, first_new_id: CheckpointId) -> None:
@@ -130,6 +134,8 @@ class PointFiles:
         """What this run has used below `root` for points that are not complete."""
         used = [name for name in self._store.names(root) if self._is_older(name, first_new_id)]
         complete = set(self._store.published(root, among=used)) if used else set()
+        with self._lock:
+            complete -= self._given_up
         return [f"{root}/{name}" for name in used if f"{root}/{name}" not in complete]
 
     def _is_older(self, name: str, first_new_id: CheckpointId) -> bool:

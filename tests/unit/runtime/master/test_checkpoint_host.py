@@ -6,6 +6,7 @@ from typing import TypeVar
 import pytest
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.errors import Retryable
 from pipelines.domain.events import (
     CheckpointCommitted,
     CheckpointCompleted,
@@ -22,6 +23,7 @@ from pipelines.runtime.control import (
     Completed,
     Inject,
 )
+from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.unit.runtime.hosted_checkpoints import INTERVAL_MS, TIMEOUT_MS, VERTICES, Master
 
 E = TypeVar("E", bound=Event)
@@ -79,6 +81,31 @@ def test_that_a_manifest_is_written_next_is_said_before_it_is_there(
 
     assert there == [[]]
     assert master.published == ["chk-1"]
+
+
+def test_what_could_not_be_deleted_is_no_point_and_is_swept_before_the_next_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = Master(tmp_path)
+    publish = FileSystemCheckpointStore.publish
+
+    def publish_and_fail(store: FileSystemCheckpointStore, *point: object) -> None:
+        publish(store, *point)  # type: ignore[arg-type]
+        raise Retryable("the disk is away")
+
+    def fail(*_: object) -> None:
+        raise Retryable("the disk is away")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(FileSystemCheckpointStore, "publish", publish_and_fail)
+        disk.setattr(FileSystemCheckpointStore, "discard", fail)
+        master.complete_one()
+    left = master.published
+
+    master.host.on_stopped(SUSPENDED, "a slot died")
+    master.host.on_running(master.attempt)
+
+    assert (master.completed, left, master.published) == ([], ["chk-1"], [])
 
 
 def test_after_the_lease_is_lost_nothing_is_published_or_announced(tmp_path: Path) -> None:
