@@ -1,12 +1,16 @@
 """The contract of a sink: write, prepare at the barrier, commit when the checkpoint completes.
 
-Committables are plain JSON, are kept in the checkpoint, and may be committed again after a
-recovery: `commit` is idempotent. A sink whose writes are idempotent prepares nothing: it flushes
-in `prepare`, and its output is exact once the checkpoint after a replay has completed.
+Committables are plain JSON or a `Segment`, are kept in the checkpoint, and may be committed again
+after a recovery: `commit` is idempotent. A sink whose writes are idempotent prepares nothing: it
+flushes in `prepare`, and its output is exact once the checkpoint after a replay has completed.
+
+Two bases do the part that every such sink has in common: `two_phase_commit`, where the target can
+hold a prepared transaction, and `write_ahead`, where it cannot.
 
 Source: Flink's Sink V2 (`TwoPhaseCommittingStatefulSink`, `Committer`).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,6 +28,24 @@ class SinkContext:
     attempt: Attempt
     uid: Uid
     subtask: int
+    parallelism: int
+
+    def inherits(self, old_subtask: int) -> bool:
+        """Whether what a subtask of an earlier attempt left behind is dealt to this one."""
+        return old_subtask % self.parallelism == self.subtask
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Records of one interval, to be published whole when their checkpoint completes.
+
+    A snapshot keeps them as a file with length and digest. `batches` holds at least one, may be
+    read more than once, and raises CorruptSnapshot when the file is not what was written.
+    """
+
+    marker: Json  # which segment this is, for ever; the sink's own
+    rows: int
+    batches: Iterable[pa.RecordBatch]
 
 
 class SinkWriter(Protocol):
@@ -34,7 +56,10 @@ class SinkWriter(Protocol):
         ...
 
     def prepare(self, checkpoint_id: CheckpointId) -> list[Json]:
-        """Make everything written since the last call durable but not yet visible."""
+        """Make everything written since the last call durable but not yet visible.
+
+        What is returned is kept in the snapshot; of a `Segment`, the records are.
+        """
         ...
 
     def commit(self, checkpoint_id: CheckpointId, committables: list[Json]) -> None:

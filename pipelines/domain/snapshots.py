@@ -88,6 +88,18 @@ class InFlightHandle(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
 
 
+class SegmentHandle(msgspec.Struct, frozen=True, kw_only=True):
+    """Records that a sink publishes when `checkpoint_id`, or a later one, has completed.
+
+    `marker` names the segment at the target, so that it is published once.
+    """
+
+    checkpoint_id: CheckpointId
+    marker: Json
+    file: FileHandle
+    rows: int
+
+
 class OperatorSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One operator of one subtask at the cut."""
 
@@ -96,10 +108,16 @@ class OperatorSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     positions: Json = None  # a source's: where to read next
     reserved: Json = None  # at most once: where an attempt begins that goes on from this point
     committables: list[Json] = []  # a sink's: prepared, to be committed on completion
+    segments: list[SegmentHandle] = []  # a sink's: to be published on completion
     counters: dict[str, int] = {}
     watermark_ms: int | None = None
     # First and last key group, and how far event time had come for them; empty: the watermark.
     key_times_ms: list[tuple[int, int, int]] = []
+
+    @property
+    def has_output(self) -> bool:
+        """A sink had prepared output that may not have been committed."""
+        return bool(self.committables or self.segments)
 
 
 class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,8 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
-import msgspec
-
 from pipelines.domain.errors import CorruptSnapshot, Rejected
 from pipelines.domain.ids import Uid
 from pipelines.domain.preflight_verdict import Check, Finding, Measured, Outcome, Verdict
@@ -23,7 +21,7 @@ from pipelines.protocol.compatibility import Compatibility, Target, compare
 from pipelines.runtime.master.declared_states import declared_states
 from pipelines.runtime.master.restore_points import unreachable
 from pipelines.runtime.master.underway import source_records_of
-from pipelines.runtime.subtask.restoring import StoredCommittables
+from pipelines.runtime.subtask.stored_output import committable_count
 from pipelines.storage.manifest_file import files_of
 from pipelines.storage.store import CheckpointStore
 from pipelines.stream import Pipeline
@@ -189,8 +187,7 @@ def _pending_commits(manifest: Manifest) -> dict[Uid, int]:
     counts: dict[Uid, int] = {}
     for subtask in manifest.subtasks:
         for operator in subtask.operators:
-            stored = msgspec.convert(operator.committables, list[StoredCommittables])
-            count = sum(len(each.items) for each in stored)
+            count = committable_count(operator)
             if count:
                 counts[operator.uid] = counts.get(operator.uid, 0) + count
     return counts

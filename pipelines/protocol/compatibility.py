@@ -73,7 +73,7 @@ def _operators_with_state(manifest: Manifest) -> dict[Uid, list[OperatorSnapshot
     held: dict[Uid, list[OperatorSnapshot]] = {}
     for subtask in manifest.subtasks:
         for operator in subtask.operators:
-            if operator.states or operator.committables or operator.positions is not None:
+            if operator.states or operator.has_output or operator.positions is not None:
                 held.setdefault(operator.uid, []).append(operator)
     return held
 
@@ -146,7 +146,7 @@ def _roles(held: Mapping[Uid, list[OperatorSnapshot]], target: Target) -> Iterat
             continue
         if kind is not NodeKind.SOURCE and any(s.positions is not None for s in snapshots):
             yield f"{uid!r} was a source when the point was taken and is a {kind} now."
-        if kind is not NodeKind.SINK and any(s.committables for s in snapshots):
+        if kind is not NodeKind.SINK and any(s.has_output for s in snapshots):
             yield f"{uid!r} was a sink when the point was taken and is a {kind} now."
 
 

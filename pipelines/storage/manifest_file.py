@@ -60,6 +60,8 @@ def files_of_subtask(subtask: SubtaskSnapshot) -> Iterator[FileHandle]:
     for operator in subtask.operators:
         for state in operator.states:
             yield from state.files
+        for segment in operator.segments:
+            yield segment.file
     for in_flight in subtask.in_flight:
         yield in_flight.file
 

@@ -106,7 +106,7 @@ class ChainBuilder:
 
     def _open_sink(self, uid: Uid) -> OpenSink:
         place = self._place
-        context = SinkContext(place.run_id, place.attempt, uid, place.subtask)
+        context = SinkContext(place.run_id, place.attempt, uid, place.subtask, place.parallelism)
         (schema,) = self._pipeline.input_schemas(uid)
         writer = self._pipeline.sinks[uid].open(context, schema)
         sink = OpenSink(writer, CommitLog(self._restored[uid].prepared))

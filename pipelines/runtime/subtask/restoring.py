@@ -12,14 +12,13 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
 from pipelines.domain.elements import MIN_WATERMARK_MS
 from pipelines.domain.errors import CorruptSnapshot
 from pipelines.domain.graph import Vertex
-from pipelines.domain.ids import CheckpointId, RunId, Uid
+from pipelines.domain.ids import RunId, Uid
 from pipelines.domain.key_groups import KeyGroupRange, range_of
 from pipelines.domain.redistribution import Redistribution, Taken, taken_by
 from pipelines.domain.snapshots import (
@@ -33,16 +32,10 @@ from pipelines.domain.snapshots import (
 from pipelines.protocol.commit import Prepared
 from pipelines.runtime.subtask.in_flight import InFlightShare
 from pipelines.runtime.subtask.key_times import KeyTime
+from pipelines.runtime.subtask.stored_output import prepared_of
 from pipelines.state import stored_state
 from pipelines.state.increments import StoredDatabase
 from pipelines.storage.store import CheckpointStore
-
-
-class StoredCommittables(msgspec.Struct, frozen=True, kw_only=True):
-    """The JSON form of `Prepared` in a snapshot."""
-
-    checkpoint_id: CheckpointId
-    items: list[Json]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +103,7 @@ class RestorePoint:
                 () if forgets else tuple(self._operator_rows(uid, old, subtask, parallelism))
             ),
             positions=tuple(self._positions(old)),
-            prepared=tuple(sorted(_prepared(mine), key=lambda p: p.checkpoint_id)),
+            prepared=prepared_of(mine, lambda file: self._store.read_batches(self._location, file)),
             counters=tuple(_sum_counters(mine).items()),
             watermark_ms=min(known) if known and len(known) == len(watermarks) else None,
             key_times_ms=tuple(self._key_times(old)),
@@ -228,12 +221,6 @@ def _elements(batches: Iterable[pa.RecordBatch], taken: Taken) -> Iterator[pa.Re
         chosen = np.arange(next_index, batch.num_rows, taken.step)
         yield batch.take(pa.array(chosen))
         next_index += taken.step * len(chosen) - batch.num_rows
-
-
-def _prepared(snapshots: list[OperatorSnapshot]) -> Iterator[Prepared]:
-    for snapshot in snapshots:
-        for stored in msgspec.convert(snapshot.committables, list[StoredCommittables]):
-            yield Prepared(stored.checkpoint_id, tuple(stored.items))
 
 
 def _sum_counters(snapshots: list[OperatorSnapshot]) -> dict[str, int]:

@@ -8,14 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-import msgspec
-
 from pipelines.domain.ids import CheckpointId, Uid, channel_ends
 from pipelines.domain.snapshots import (
     FileHandle,
     InFlightHandle,
     Json,
     OperatorSnapshot,
+    SegmentHandle,
     StateFormat,
     StateHandle,
     SubtaskSnapshot,
@@ -25,7 +24,7 @@ from pipelines.runtime.subtask.chain_place import ChainPlace
 from pipelines.runtime.subtask.in_flight import InFlightRecords
 from pipelines.runtime.subtask.increment_files import IncrementUpload
 from pipelines.runtime.subtask.key_times import KeyTime
-from pipelines.runtime.subtask.restoring import StoredCommittables
+from pipelines.runtime.subtask.stored_output import segments_of, stored_committables
 from pipelines.state.backend import FrozenState
 from pipelines.state.increments import StoredIncrement
 from pipelines.storage.manifest_file import files_of_subtask
@@ -137,6 +136,22 @@ class _Upload:
                 channel=kept.channel, is_output=kept.is_output, file=file, rows=rows
             )
 
+    def segments(self, operator: OperatorCut) -> Iterator[SegmentHandle]:
+        """A file each, written again for every snapshot until the segment is published."""
+        for number, (checkpoint_id, segment) in enumerate(segments_of(operator.prepared)):
+            batches = list(segment.batches)
+            file = self._store.write_batches(
+                self._location,
+                f"{operator.uid}-{self._place.subtask}-segment-{number}-a{self._place.attempt}",
+                batches[0].schema,
+                batches,
+                open_format=False,
+            )
+            self.uploaded_bytes += file.length
+            yield SegmentHandle(
+                checkpoint_id=checkpoint_id, marker=segment.marker, file=file, rows=segment.rows
+            )
+
     def _stored(self, uid: Uid, state: FrozenState) -> StoredIncrement:
         """What has changed, where the backend keeps track of it; otherwise every row."""
         stem = f"{uid}-{self._place.subtask}-{state.name}"
@@ -168,12 +183,8 @@ def _operator(operator: OperatorCut, cut: SubtaskCut, upload: _Upload) -> Operat
         states=list(upload.states(operator)),
         positions=cut.positions if is_head else None,
         reserved=cut.reserved if is_head else None,
-        committables=[
-            msgspec.to_builtins(
-                StoredCommittables(checkpoint_id=p.checkpoint_id, items=list(p.committables))
-            )
-            for p in operator.prepared
-        ],
+        committables=list(stored_committables(operator.prepared)),
+        segments=list(upload.segments(operator)),
         counters=operator.counters,
         watermark_ms=cut.watermark_ms if is_head else None,
         key_times_ms=cut.key_times_ms if is_head else [],

@@ -279,7 +279,7 @@ def sink(directory: Path) -> ExactlyOnceFiles:
 def opened(
     directory: Path, *, run_id: RunId = RUN, attempt: int = 1, subtask: int = 0
 ) -> FilesWriter:
-    context = SinkContext(run_id, Attempt(attempt), Uid("out"), subtask)
+    context = SinkContext(run_id, Attempt(attempt), Uid("out"), subtask, 3)
     return sink(directory).open(context, SCHEMA)
 
 

@@ -182,7 +182,7 @@ def test_the_statements_exist_in_both_dialects() -> None:
     assert "ON CONFLICT (carrier, at) DO UPDATE SET mean = excluded.mean" in str(statement)
 
 
-CONTEXT = SinkContext(RunId("run-1"), Attempt(1), Uid("out"), 0)
+CONTEXT = SinkContext(RunId("run-1"), Attempt(1), Uid("out"), 0, 1)
 
 
 def sink(

@@ -102,7 +102,7 @@ def fill_table(file: Path, rows: list[tuple]) -> None:
     sink = SqlUpsert(
         f"sqlite:///{file}", "flight_delays", ("carrier", "window_start"), pipeline="test"
     )
-    writer = sink.open(SinkContext(RunId("run"), Attempt(1), Uid("out"), 0), SCHEMA)
+    writer = sink.open(SinkContext(RunId("run"), Attempt(1), Uid("out"), 0, 1), SCHEMA)
     writer.write(batch(rows))
     writer.prepare(CheckpointId(1))
     writer.close()

@@ -13,7 +13,7 @@ from pipelines.domain.preflight_verdict import Check, Measured, Outcome, Verdict
 from pipelines.domain.snapshots import FORMAT_VERSION, Manifest, OperatorSnapshot
 from pipelines.points.disposal import dispose
 from pipelines.points.preflight import RestoreQuestion, preflight
-from pipelines.runtime.subtask.restoring import StoredCommittables
+from pipelines.runtime.subtask.stored_output import StoredCommittables
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.unit.points.stored_views import (
     EVENTS,

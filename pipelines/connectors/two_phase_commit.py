@@ -1,0 +1,163 @@
+"""A base for sinks whose target can hold a transaction that is prepared: durable, not visible.
+
+A transaction begins with the first record of an interval, is prepared at the barrier and committed
+when the checkpoint has completed. Its handle is kept in the snapshot. A transaction that the target
+has given up meanwhile is reported as lost, with what it held; it is never passed over.
+
+Extend it: implement `TwoPhaseCommitTarget`, and return a `TwoPhaseCommitWriter` from `Sink.open`.
+
+Source: Flink, `TwoPhaseCommitSinkFunction`; Gray and Lamport, "Consensus on Transaction Commit".
+"""
+
+from typing import Protocol
+
+import msgspec
+import pyarrow as pa
+
+from pipelines.connectors.sink import SinkContext
+from pipelines.domain.errors import InvariantViolated
+from pipelines.domain.ids import NO_CHECKPOINT, Attempt, CheckpointId, RunId, Uid
+from pipelines.domain.snapshots import Json
+
+
+class TransactionLost(Exception):
+    """A prepared transaction can be proven neither pending nor committed. Says why, in a clause."""
+
+
+class Transaction(Protocol):
+    """The records of one interval of one subtask, on their way to the target."""
+
+    def write(self, batch: pa.RecordBatch) -> None: ...
+
+    def prepare(self, checkpoint_id: CheckpointId) -> Json:
+        """Make it durable and keep it invisible; returns the handle by which it is finished.
+
+        Raises Retryable when the target did not prepare it: then the checkpoint must not complete.
+        """
+        ...
+
+    def abandon(self) -> None:
+        """Roll back what was not prepared. Raises nothing."""
+        ...
+
+
+class TwoPhaseCommitTarget(Protocol):
+    """Where transactions live, for one subtask; used by its thread only."""
+
+    def begin(self, context: SinkContext, schema: pa.Schema) -> Transaction: ...
+
+    def commit(self, handle: Json) -> None:
+        """Harmless when it has been committed. Raises TransactionLost, Retryable, ProtocolError."""
+        ...
+
+    def end_orphans(self, context: SinkContext, keep: list[Json]) -> None:
+        """Abort what earlier attempts of this run and sink left prepared or open.
+
+        Only what belongs to subtasks that `context.inherits`, and none of `keep`: handles that
+        were restored and committed just now. Whatever another run or sink has made is left alone.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class PreparedTransaction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a snapshot keeps: the handle, and what is gone if it is lost."""
+
+    run_id: RunId
+    attempt: Attempt
+    uid: Uid
+    subtask: int
+    after: CheckpointId | None  # the checkpoint before; None: where this attempt started
+    checkpoint_id: CheckpointId
+    records: int
+    handle: Json
+
+    @property
+    def range(self) -> str:
+        since = "where it started" if self.after is None else f"checkpoint {self.after}"
+        return (
+            f"{self.records} records of {self.uid}, subtask {self.subtask}, that attempt"
+            f" {self.attempt} of run {self.run_id} wrote between {since} and checkpoint"
+            f" {self.checkpoint_id}"
+        )
+
+
+class TwoPhaseCommitWriter:
+    """Guarantee: nothing is visible before its checkpoint has completed; what was prepared for a
+    completed checkpoint becomes visible, or is reported as lost.
+
+    Orphans are ended after what was restored has been committed, so that nothing due is among
+    them, and before the first record is written, which an orphan's locks might hold up.
+    """
+
+    def __init__(
+        self, target: TwoPhaseCommitTarget, context: SinkContext, schema: pa.Schema
+    ) -> None:
+        self._target = target
+        self._context = context
+        self._schema = schema
+        self._transaction: Transaction | None = None
+        self._records = 0
+        self._newest = NO_CHECKPOINT
+        self._committed_first: list[Json] = []
+        self._has_ended_orphans = False
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:
+            return
+        if self._transaction is None:
+            self._end_orphans_once()
+            self._transaction = self._target.begin(self._context, self._schema)
+        self._transaction.write(batch)
+        self._records += batch.num_rows
+
+    def prepare(self, checkpoint_id: CheckpointId) -> list[Json]:
+        """An interval without records has no transaction."""
+        self._end_orphans_once()
+        after, self._newest = self._newest, checkpoint_id
+        if self._transaction is None:
+            return []
+        handle = self._transaction.prepare(checkpoint_id)
+        prepared = self._prepared(after, checkpoint_id, handle)
+        self._transaction, self._records = None, 0
+        return [msgspec.to_builtins(prepared)]
+
+    def commit(self, checkpoint_id: CheckpointId, committables: list[Json]) -> None:
+        for prepared in msgspec.convert(committables, list[PreparedTransaction]):
+            self._commit(prepared)
+            if not self._has_ended_orphans:
+                self._committed_first.append(prepared.handle)
+
+    def close(self) -> None:
+        if self._transaction is not None:
+            self._transaction.abandon()
+            self._transaction = None
+        self._target.close()
+
+    def _commit(self, prepared: PreparedTransaction) -> None:
+        try:
+            self._target.commit(prepared.handle)
+        except TransactionLost as loss:
+            raise InvariantViolated(f"{prepared.range} are lost: {loss}") from loss
+
+    def _end_orphans_once(self) -> None:
+        if not self._has_ended_orphans:
+            self._target.end_orphans(self._context, self._committed_first)
+            self._has_ended_orphans = True
+            self._committed_first = []
+
+    def _prepared(
+        self, after: CheckpointId, checkpoint_id: CheckpointId, handle: Json
+    ) -> PreparedTransaction:
+        context = self._context
+        return PreparedTransaction(
+            run_id=context.run_id,
+            attempt=context.attempt,
+            uid=context.uid,
+            subtask=context.subtask,
+            after=None if after == NO_CHECKPOINT else after,
+            checkpoint_id=checkpoint_id,
+            records=self._records,
+            handle=handle,
+        )

@@ -1,0 +1,180 @@
+"""Sinks in their simplest form, for the contract: a dictionary instead of a system.
+
+`FakeSink` commits in two phases by itself; the others stand on the two bases.
+"""
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from pipelines.connectors.sink import SinkContext, SinkWriter, Superseded
+from pipelines.connectors.two_phase_commit import TransactionLost, TwoPhaseCommitWriter
+from pipelines.connectors.write_ahead import Marker, WriteAheadWriter
+from pipelines.domain.errors import InvariantViolated, ProtocolError
+from pipelines.domain.ids import Attempt, CheckpointId, RunId
+from pipelines.domain.snapshots import Json
+
+
+class FakeSink:
+    guarantee = "exactly-once"
+
+    def __init__(self) -> None:
+        self.output: dict[str, list[int]] = {}  # name to ids, all that was ever committed
+        self.current: set[str] = set()
+        self.prepared: dict[str, list[int]] = {}
+        self.owner: tuple[RunId, Attempt] | None = None
+
+    def validate(self, schema: pa.Schema) -> None:
+        pass
+
+    def open(self, context: SinkContext, schema: pa.Schema) -> SinkWriter:
+        self.check_current(context)
+        self.owner = (context.run_id, context.attempt)
+        return self.writer(context, schema)
+
+    def writer(self, context: SinkContext, schema: pa.Schema) -> SinkWriter:
+        return FakeWriter(self, context)
+
+    def rewind(
+        self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
+    ) -> Superseded | None:
+        if self.owner is None or self.owner[0] != run_id:
+            self.owner = (run_id, Attempt(0))
+        belonging = {
+            name
+            for name in self.output
+            if any(name.split("/")[0] == r and int(name.split("/")[1]) <= c for r, c in ancestors)
+        }
+        superseded = len(self.current - belonging)
+        self.current = belonging
+        return Superseded(superseded, "nowhere") if superseded else None
+
+    def visible(self) -> list[int]:
+        return sorted(i for name in self.current for i in self.output[name])
+
+    def check_current(self, context: SinkContext) -> None:
+        if self.owner and (self.owner[0] != context.run_id or self.owner[1] > context.attempt):
+            raise ProtocolError("this attempt may not write any more")
+
+    def publish(self, name: str, ids: list[int]) -> None:
+        """As a system does that was asked to insert: a name that is there already gets more."""
+        self.output[name] = [*self.output.get(name, []), *ids]
+        self.current.add(name)
+
+
+class FakeWriter:
+    def __init__(self, sink: FakeSink, context: SinkContext) -> None:
+        self._sink = sink
+        self._context = context
+        self._ids: list[int] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._ids += batch["id"].to_pylist()
+
+    def prepare(self, checkpoint_id: CheckpointId) -> list[Json]:
+        self._sink.check_current(self._context)
+        name = name_of(self._context, checkpoint_id)
+        ids, self._ids = self._ids, []
+        self._sink.prepared[name] = ids
+        return [name] if ids else []
+
+    def commit(self, checkpoint_id: CheckpointId, committables: list[Json]) -> None:
+        self._sink.check_current(self._context)
+        for name in committables:
+            if name not in self._sink.prepared:
+                raise InvariantViolated(f"{name} is lost")
+            self._sink.output[str(name)] = self._sink.prepared[str(name)]
+            self._sink.current.add(str(name))
+
+    def close(self) -> None:
+        self._ids = []
+
+
+class FakeLogSink(FakeSink):
+    """On the base for write-ahead logs."""
+
+    def writer(self, context: SinkContext, schema: pa.Schema) -> SinkWriter:
+        return WriteAheadWriter(FakeLogTarget(self, context), context)
+
+
+class FakeLogTarget:
+    """The name in the output is the marker."""
+
+    def __init__(self, sink: FakeSink, context: SinkContext) -> None:
+        self._sink = sink
+        self._context = context
+
+    def published(self, marker: Marker) -> bool:
+        return marker_name(marker) in self._sink.output
+
+    def publish(self, marker: Marker, batches: Iterable[pa.RecordBatch]) -> None:
+        self._sink.check_current(self._context)
+        ids = [i for batch in batches for i in batch["id"].to_pylist()]
+        self._sink.publish(marker_name(marker), ids)
+
+    def close(self) -> None:
+        pass
+
+
+class FakeTransactionsSink(FakeSink):
+    """On the base for two-phase commit. `prepared` by name; ended by whoever owns them."""
+
+    def writer(self, context: SinkContext, schema: pa.Schema) -> SinkWriter:
+        return TwoPhaseCommitWriter(FakeTransactions(self, context), context, schema)
+
+
+class FakeTransactions:
+    def __init__(self, sink: FakeSink, context: SinkContext) -> None:
+        self._sink = sink
+        self._context = context
+        self.transactions: list[FakeTransaction] = []
+
+    def begin(self, context: SinkContext, schema: pa.Schema) -> "FakeTransaction":
+        self.transactions.append(FakeTransaction(self._sink, context))
+        return self.transactions[-1]
+
+    def commit(self, handle: Json) -> None:
+        self._sink.check_current(self._context)
+        name = str(handle)
+        if name in self._sink.prepared:
+            self._sink.publish(name, self._sink.prepared.pop(name))
+        elif name not in self._sink.output:
+            raise TransactionLost("the system has given it up")
+
+    def end_orphans(self, context: SinkContext, keep: list[Json]) -> None:
+        for name in list(self._sink.prepared):
+            run_id, _, attempt, subtask = name.split("/")
+            is_older = run_id == context.run_id and int(attempt) < context.attempt
+            if is_older and context.inherits(int(subtask)) and name not in keep:
+                del self._sink.prepared[name]
+
+    def close(self) -> None:
+        pass
+
+
+class FakeTransaction:
+    def __init__(self, sink: FakeSink, context: SinkContext) -> None:
+        self._sink = sink
+        self._context = context
+        self._ids: list[int] = []
+        self.is_abandoned = False
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._ids += batch["id"].to_pylist()
+
+    def prepare(self, checkpoint_id: CheckpointId) -> Json:
+        self._sink.check_current(self._context)
+        name = name_of(self._context, checkpoint_id)
+        self._sink.prepared[name] = self._ids
+        return name
+
+    def abandon(self) -> None:
+        self.is_abandoned = True
+
+
+def name_of(context: SinkContext, checkpoint_id: CheckpointId) -> str:
+    return f"{context.run_id}/{checkpoint_id}/{context.attempt}/{context.subtask}"
+
+
+def marker_name(marker: Marker) -> str:
+    return f"{marker.run_id}/{marker.checkpoint_id}/{marker.uid}/{marker.subtask}"

@@ -1,0 +1,185 @@
+"""The smallest runtime that keeps its side of a sink's contract.
+
+`Host` has points with pending committables, rewinds before each attempt, and commits what it
+restored first. A life of it ends at a seam, by abandoning every object or by SIGKILL; the next one
+goes on from what the last one left in its directory.
+"""
+
+import base64
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+
+from pipelines.connectors.sink import Segment, Sink, SinkContext, SinkWriter
+from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
+from pipelines.domain.snapshots import Json
+
+SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.timestamp("ms", tz="UTC")), ("x", pa.float64())])
+RECORDS = 60
+EVERYTHING = list(range(RECORDS))
+SEAMS = [
+    "while writing",
+    "one subtask prepared",
+    "all prepared",
+    "complete",
+    "one subtask committed",
+    "all committed",
+]
+
+
+class Killed(BaseException):
+    """The end of a life that leaves everything as it is."""
+
+
+class Point(msgspec.Struct, frozen=True):
+    """What a checkpoint stores, as far as a sink is concerned."""
+
+    ancestors: list[tuple[RunId, CheckpointId]]
+    run_id: RunId
+    checkpoint_id: CheckpointId
+    offset: int
+    pending: list[tuple[int, CheckpointId, list[Json]]]  # by the subtask that prepared it
+
+    @property
+    def lineage(self) -> list[tuple[RunId, CheckpointId]]:
+        return [*self.ancestors, (self.run_id, self.checkpoint_id)]
+
+
+class Host:
+    """Runs records through a sink, a checkpoint every `interval` of them; survives in `home`."""
+
+    def __init__(self, home: Path, sink: Sink, die: Callable[[], None] | None = None) -> None:
+        self._home = home / "points"
+        self._home.mkdir(exist_ok=True)
+        self._sink = sink
+        self._die = die or abandon
+
+    def live(
+        self,
+        run_id: RunId,
+        *,
+        restore: Point | None = None,
+        parallelism: int = 2,
+        interval: int = 10,
+        until: int = RECORDS,
+        seam: str | None = None,
+        dies_at: int = 3,
+        aborted: tuple[int, ...] = (),
+    ) -> None:
+        """`seam` is where it dies, in the `dies_at`-th interval. `aborted` never complete."""
+        start = self.newest(run_id) or restore
+        lineage = start.lineage if start else []
+        ancestors = [entry for entry in lineage if entry[0] != run_id]
+        offset = start.offset if start else 0
+        self._sink.rewind(lineage, run_id)
+        writers = self._open(run_id, parallelism)
+        for old_subtask, checkpoint_id, items in start.pending if start else []:
+            writer = writers[old_subtask % parallelism]
+            writer.commit(checkpoint_id, [restored(item) for item in items])
+        pending: list[list[tuple[int, CheckpointId, list[Json]]]] = [[] for _ in writers]
+        count = 0
+
+        def reach(name: str) -> None:
+            if name == seam and count == dies_at:
+                self._die()
+
+        while offset < until:
+            count += 1
+            end = min(offset + interval, until)
+            middle = (offset + end) // 2
+            write(writers, offset, middle)
+            reach("while writing")
+            write(writers, middle, end)
+            checkpoint_id = CheckpointId(self._next(f"{run_id}.checkpoint"))
+            for subtask, (writer, mine) in enumerate(zip(writers, pending, strict=True)):
+                if committables := writer.prepare(checkpoint_id):
+                    mine.append((subtask, checkpoint_id, committables))
+                reach("one subtask prepared")
+            reach("all prepared")
+            offset = end
+            if count in aborted:
+                continue
+            everything = [
+                (subtask, prepared_for, [stored(item) for item in committables])
+                for mine in pending
+                for subtask, prepared_for, committables in mine
+            ]
+            self._save(Point(ancestors, run_id, checkpoint_id, offset, everything))
+            reach("complete")
+            for writer, mine in zip(writers, pending, strict=True):
+                for _, prepared_for, committables in mine:
+                    writer.commit(prepared_for, committables)
+                mine.clear()
+                reach("one subtask committed")
+            reach("all committed")
+        for writer in writers:
+            writer.close()
+
+    def point(self, run_id: RunId, checkpoint_id: int) -> Point:
+        return msgspec.json.decode(self._file(run_id, checkpoint_id).read_bytes(), type=Point)
+
+    def newest(self, run_id: RunId) -> Point | None:
+        files = sorted(self._home.glob(f"{run_id}.*.json"))
+        return msgspec.json.decode(files[-1].read_bytes(), type=Point) if files else None
+
+    def lose(self, run_id: RunId, checkpoint_id: int) -> None:
+        self._file(run_id, checkpoint_id).unlink()
+
+    def _open(self, run_id: RunId, parallelism: int) -> list[SinkWriter]:
+        attempt = Attempt(self._next(f"{run_id}.attempt"))
+        contexts = [
+            SinkContext(run_id, attempt, Uid("out"), i, parallelism) for i in range(parallelism)
+        ]
+        return [self._sink.open(context, SCHEMA) for context in contexts]
+
+    def _save(self, point: Point) -> None:
+        new = self._home / "new"
+        new.write_bytes(msgspec.json.encode(point))
+        new.rename(self._file(point.run_id, point.checkpoint_id))
+
+    def _file(self, run_id: RunId, checkpoint_id: int) -> Path:
+        return self._home / f"{run_id}.{checkpoint_id:08}.json"
+
+    def _next(self, counter: str) -> int:
+        file = self._home / counter
+        value = int(file.read_text()) + 1 if file.exists() else 1
+        file.write_text(str(value))
+        return value
+
+
+def stored(committable: Json) -> Json:
+    """A segment becomes a file in the runtime; here, text in the point."""
+    if not isinstance(committable, Segment):
+        return committable
+    content = pa.BufferOutputStream()
+    with pa.ipc.new_stream(content, SCHEMA) as stream:
+        for batch in committable.batches:
+            stream.write_batch(batch)
+    file = base64.b64encode(content.getvalue()).decode()
+    return {"marker": committable.marker, "rows": committable.rows, "file": file}
+
+
+def restored(item: Json) -> Json:
+    if not isinstance(item, dict) or item.keys() != {"marker", "rows", "file"}:
+        return item
+    batches = list(pa.ipc.open_stream(base64.b64decode(item["file"])))
+    return Segment(item["marker"], item["rows"], batches)
+
+
+def records(ids: list[int]) -> pa.RecordBatch:
+    values = [pa.array(ids, pa.int64()), pa.array(ids, SCHEMA.field("at").type)]
+    return pa.record_batch([*values, pa.array([i / 3 for i in ids])], schema=SCHEMA)
+
+
+def write(writers: list[SinkWriter], start: int, end: int) -> None:
+    """Each record goes to one subtask, by its id, in batches of two."""
+    for subtask, writer in enumerate(writers):
+        mine = [i for i in range(start, end) if i % len(writers) == subtask]
+        for index in range(0, len(mine), 2):
+            writer.write(records(mine[index : index + 2]))
+
+
+def abandon() -> None:
+    raise Killed

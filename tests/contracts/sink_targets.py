@@ -1,0 +1,73 @@
+"""The sinks that the contract is held against, each with a reader that knows nothing of it."""
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from pipelines.connectors.files import ExactlyOnceFiles
+from pipelines.connectors.sink import Sink, SinkContext, SinkWriter
+from pipelines.connectors.sql import SqlUpsert
+from pipelines.domain.ids import Attempt, RunId, Uid
+from tests.contracts.fake_sinks import FakeLogSink, FakeSink, FakeTransactionsSink
+from tests.contracts.sink_host import SCHEMA
+
+
+class Target:
+    """A sink, and how a reader who knows nothing of it sees its output: sorted ids."""
+
+    def __init__(self, kind: str, sink: Sink, visible: Callable[[], list[int]]) -> None:
+        self.kind = kind
+        self.sink = sink
+        self.visible = visible
+
+
+def files_sink(home: Path, pipeline: str) -> Sink:
+    return ExactlyOnceFiles(home / "out", pipeline=pipeline)
+
+
+def sql_sink(home: Path, pipeline: str, buffer_rows: int = 1000) -> Sink:
+    return SqlUpsert(
+        f"sqlite:///{home}/out.sqlite",
+        "results",
+        ("id",),
+        pipeline=pipeline,
+        buffer_rows=buffer_rows,
+    )
+
+
+def visible_files(home: Path) -> list[int]:
+    files = (home / "out").glob("[!._]*.parquet")
+    return sorted(i for file in files for i in pq.read_table(file)["id"].to_pylist())
+
+
+def visible_rows(home: Path) -> list[int]:
+    with closing(sqlite3.connect(home / "out.sqlite")) as connection:
+        tables = {name for (name,) in connection.execute("select name from sqlite_master")}
+        if "results" not in tables:
+            return []
+        return sorted(i for (i,) in connection.execute("select id from results"))
+
+
+def fake_target(sink: FakeSink) -> Target:
+    return Target("fake", sink, sink.visible)
+
+
+SINKS: dict[str, Callable[[Path, str], Sink]] = {"files": files_sink, "sql": sql_sink}
+TARGETS: dict[str, Callable[[Path], Target]] = {
+    "fake": lambda home: fake_target(FakeSink()),
+    "fake log": lambda home: fake_target(FakeLogSink()),
+    "fake transactions": lambda home: fake_target(FakeTransactionsSink()),
+    "files": lambda home: Target("files", files_sink(home, "delays"), lambda: visible_files(home)),
+    "sql": lambda home: Target("sql", sql_sink(home, "delays"), lambda: visible_rows(home)),
+    "sql unbuffered": lambda home: Target(
+        "sql", sql_sink(home, "delays", buffer_rows=2), lambda: visible_rows(home)
+    ),
+}
+
+
+def opened(target: Target, run_id: RunId, attempt: int, subtask: int = 0) -> SinkWriter:
+    context = SinkContext(run_id, Attempt(attempt), Uid("out"), subtask, 3)
+    return target.sink.open(context, SCHEMA)

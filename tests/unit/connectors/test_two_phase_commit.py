@@ -1,0 +1,136 @@
+"""The two-phase base: lazy transactions, commits that repeat, losses that are named, orphans."""
+
+import pytest
+
+from pipelines.connectors.sink import SinkContext
+from pipelines.connectors.two_phase_commit import TwoPhaseCommitWriter
+from pipelines.domain.errors import InvariantViolated
+from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
+from tests.contracts.fake_sinks import FakeTransactions, FakeTransactionsSink
+from tests.contracts.sink_host import SCHEMA, records
+
+FIRST, SECOND = CheckpointId(1), CheckpointId(2)
+
+
+def test_an_interval_without_records_begins_no_transaction() -> None:
+    sink = FakeTransactionsSink()
+    target, writer = opened(sink)
+    writer.write(records([]))
+
+    assert writer.prepare(FIRST) == []
+    assert target.transactions == []
+
+
+def test_a_prepared_transaction_is_invisible_until_it_is_committed() -> None:
+    sink = FakeTransactionsSink()
+    _, writer = opened(sink)
+    writer.write(records([1]))
+    writer.write(records([2]))
+    prepared = writer.prepare(FIRST)
+    assert sink.visible() == []
+
+    writer.commit(FIRST, prepared)
+
+    assert sink.visible() == [1, 2]
+
+
+def test_a_transaction_is_committed_once_however_often_and_by_whomever() -> None:
+    sink = FakeTransactionsSink()
+    _, writer = opened(sink)
+    writer.write(records([1]))
+    prepared = writer.prepare(FIRST)
+    writer.commit(FIRST, prepared)
+
+    writer.commit(FIRST, prepared)
+    opened(sink, attempt=2)[1].commit(FIRST, prepared)
+
+    assert sink.visible() == [1]
+
+
+def test_a_lost_transaction_is_reported_with_what_it_held() -> None:
+    sink = FakeTransactionsSink()
+    _, writer = opened(sink)
+    writer.prepare(FIRST)
+    writer.write(records([1, 2, 3]))
+    prepared = writer.prepare(SECOND)
+    sink.prepared.clear()
+
+    with pytest.raises(InvariantViolated) as loss:
+        opened(sink, attempt=2)[1].commit(SECOND, prepared)
+
+    assert str(loss.value) == (
+        "3 records of out, subtask 0, that attempt 1 of run run-1 wrote between checkpoint 1 and"
+        " checkpoint 2 are lost: the system has given it up"
+    )
+
+
+def test_of_the_first_interval_the_start_is_named() -> None:
+    sink = FakeTransactionsSink()
+    _, writer = opened(sink)
+    writer.write(records([1]))
+    prepared = writer.prepare(FIRST)
+    sink.prepared.clear()
+
+    with pytest.raises(InvariantViolated, match="between where it started and checkpoint 1 are"):
+        writer.commit(FIRST, prepared)
+
+
+@pytest.mark.parametrize("first_deed", ["write", "prepare"])
+def test_orphans_are_ended_once_what_was_restored_is_committed(first_deed: str) -> None:
+    sink = FakeTransactionsSink()
+    _, dead = opened(sink)
+    dead.write(records([1]))
+    pending = dead.prepare(FIRST)
+    dead.write(records([2]))
+    dead.prepare(SECOND)
+
+    _, writer = opened(sink, attempt=2)
+    assert len(sink.prepared) == 2
+    writer.commit(FIRST, pending)
+    if first_deed == "write":
+        writer.write(records([3]))
+    else:
+        writer.prepare(CheckpointId(3))
+
+    assert sink.prepared == {}
+    assert sink.visible() == [1]
+
+
+def test_orphans_of_others_are_left_alone() -> None:
+    """Another run's, the own attempt's, and those of a subtask that somebody else inherits."""
+    sink = FakeTransactionsSink()
+    others = {"run-0/1/1/0": [1], "run-1/3/2/0": [2], "run-1/2/1/1": [3]}
+    sink.prepared = {**others, "run-1/2/1/0": [4], "run-1/2/1/2": [5]}
+
+    opened(sink, attempt=2)[1].prepare(SECOND)
+
+    assert sink.prepared == others
+
+
+def test_orphans_are_ended_once_in_an_attempt() -> None:
+    sink = FakeTransactionsSink()
+    _, writer = opened(sink, attempt=2)
+    writer.prepare(FIRST)
+    sink.prepared = {"run-1/1/1/0": [1]}
+
+    writer.prepare(SECOND)
+
+    assert sink.prepared == {"run-1/1/1/0": [1]}
+
+
+def test_an_open_transaction_is_abandoned_when_the_writer_closes() -> None:
+    target, writer = opened(FakeTransactionsSink())
+    writer.write(records([1]))
+
+    writer.close()
+
+    assert [each.is_abandoned for each in target.transactions] == [True]
+
+
+def opened(
+    sink: FakeTransactionsSink, *, attempt: int = 1
+) -> tuple[FakeTransactions, TwoPhaseCommitWriter]:
+    context = SinkContext(RunId("run-1"), Attempt(attempt), Uid("out"), 0, 2)
+    sink.open(context, SCHEMA)
+    target = FakeTransactions(sink, context)
+    return target, TwoPhaseCommitWriter(target, context, SCHEMA)
