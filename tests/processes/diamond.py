@@ -32,7 +32,7 @@ from tests.processes.numbers import KEYS, SCHEMA, SPLIT_RECORDS, Numbers
 from tests.processes.silent import NOTHING, OVER, POLL_S
 
 SHORT, LONG = range(2)  # ways
-SLOW_S = 0.01
+SLOW_S = 0.004
 FIRST = -1
 MET = pa.schema([("number", pa.int64()), ("way", pa.int64()), ("previous", pa.int64())])
 

@@ -51,6 +51,7 @@ def test_they_go_on_from_a_savepoint_at_another_parallelism_and_on_another_backe
 
     with hosted_run(
         tmp_path,
+        {"hours_per_s": "0.3"},
         settings=OFTEN | {"state.backend.type": "rocksdb"},
         parallelism=3,
         restore_from=str(savepoint),
