@@ -1,10 +1,10 @@
 """The directory of `ExactlyOnceFiles`: whose it is, what its names mean, what is visible.
 
-    part-<run>-<checkpoint>-<subtask>-<n>.parquet                  committed, visible
-    .prepared-<run>-a<attempt>-<checkpoint>-<subtask>-<n>.parquet  durable, until its checkpoint is
-    .in-progress-<run>-a<attempt>-<subtask>-<n>.parquet            being written
-    _superseded/<run>/part-...                                     set aside when <run> started
-    _ftdash.json                                                   pipeline, run and attempt: owner
+    part-<run>-<checkpoint>-<subtask>-<n>.<suffix>                  committed, visible
+    .prepared-<run>-a<attempt>-<checkpoint>-<subtask>-<n>.<suffix>  durable, until its checkpoint is
+    .in-progress-<run>-a<attempt>-<subtask>-<n>.<suffix>            being written
+    _superseded/<run>/part-...                                      set aside when <run> started
+    _ftdash.json                                                    pipeline, run and attempt: owner
 
 Who removes what, so that nothing restorable is lost:
 
@@ -35,13 +35,16 @@ OWNER_FILE = "_ftdash.json"
 LOCK_FILE = "_ftdash.lock"
 SUPERSEDED = "_superseded"
 
-FINAL = re.compile(r"part-(?P<run>[^/]+)-(?P<checkpoint>\d{8,})-\d+-\d+\.parquet")
+SUFFIXES = (".parquet", ".jsonl")
+
+_SUFFIX = rf"(?:{'|'.join(map(re.escape, SUFFIXES))})"
+FINAL = re.compile(r"part-(?P<run>[^/]+)-(?P<checkpoint>\d{8,})-\d+-\d+" + _SUFFIX)
 PREPARED = re.compile(
     r"\.prepared-(?P<run>[^/]+)-a(?P<attempt>\d+)-(?P<checkpoint>\d{8,})-(?P<subtask>\d+)-\d+"
-    r"\.parquet"
+    + _SUFFIX
 )
 IN_PROGRESS = re.compile(
-    r"\.in-progress-(?P<run>[^/]+)-a(?P<attempt>\d+)-(?P<subtask>\d+)-\d+\.parquet"
+    r"\.in-progress-(?P<run>[^/]+)-a(?P<attempt>\d+)-(?P<subtask>\d+)-\d+" + _SUFFIX
 )
 
 
@@ -142,10 +145,10 @@ class FileTarget:
             )
 
     def _check_ours(self, owner: Owner | None) -> None:
-        if owner is None and any(self.directory.glob("[!._]*.parquet")):
+        if owner is None and any(file.suffix in SUFFIXES for file in self.directory.glob("[!._]*")):
             raise Rejected(
-                f"The output directory {self.directory} already holds Parquet files of another "
-                "origin; choose an empty one."
+                f"The output directory {self.directory} already holds files of another origin; "
+                "choose an empty one."
             )
         if owner is not None and owner.pipeline != self._pipeline:
             raise Rejected(

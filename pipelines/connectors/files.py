@@ -1,8 +1,9 @@
-"""Sink: Parquet files that become visible exactly once, when their checkpoint completes.
+"""Sink: files that become visible exactly once, when their checkpoint completes.
 
 Two-phase: a file is written under a hidden name, closed and made durable at the barrier, and
 renamed when the checkpoint completes. Readers ignore names that start with a dot or an underscore.
-Which files belong to a starting point, and who may write, is decided in `file_target`.
+Which files belong to a starting point, and who may write, is decided in `file_target`; what is in
+them, in `file_formats`.
 
 Source: Flink's FileSink (in progress, pending, finished).
 """
@@ -14,8 +15,8 @@ from pathlib import Path
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from pipelines.connectors.file_formats import PARQUET, FileFormat, OpenFile
 from pipelines.connectors.file_target import (
     FINAL,
     PREPARED,
@@ -25,7 +26,7 @@ from pipelines.connectors.file_target import (
     writing,
 )
 from pipelines.connectors.sink import SinkContext, Superseded
-from pipelines.domain.errors import Rejected, check
+from pipelines.domain.errors import check
 from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.snapshots import Json
 
@@ -41,6 +42,7 @@ class ExactlyOnceFiles:
     directory: Path | str
     _: KW_ONLY
     pipeline: str
+    format: FileFormat = PARQUET
 
     @property
     def guarantee(self) -> str:
@@ -48,7 +50,7 @@ class ExactlyOnceFiles:
 
     def validate(self, schema: pa.Schema) -> None:
         for column in schema:
-            _check_storable(column)
+            self.format.check_storable(column)
         self._target.validate()
 
     def open(self, context: SinkContext, schema: pa.Schema) -> "FilesWriter":
@@ -56,7 +58,7 @@ class ExactlyOnceFiles:
         with writing(target.directory):
             target.enter(context.run_id, context.attempt)
             target.remove_left_over(context.run_id, context.attempt, context.subtask)
-        return FilesWriter(target, context, schema)
+        return FilesWriter(target, self.format, context, schema)
 
     def rewind(
         self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
@@ -88,15 +90,18 @@ class Committable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class FilesWriter:
     """One subtask's files. Guarantee: a name `part-...` only ever shows a whole, durable file."""
 
-    def __init__(self, target: FileTarget, context: SinkContext, schema: pa.Schema) -> None:
+    def __init__(
+        self, target: FileTarget, format: FileFormat, context: SinkContext, schema: pa.Schema
+    ) -> None:
         self._target = target
+        self._format = format
         self._context = context
         self._schema = schema
         self._buffer: list[pa.RecordBatch] = []
         self._buffered_rows = 0
         self._buffered_bytes = 0
         self._in_progress: Path | None = None
-        self._parquet: pq.ParquetWriter | None = None
+        self._open_file: OpenFile | None = None
         self._file_count = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -128,37 +133,39 @@ class FilesWriter:
         self._buffer = []
         context = self._context
         with writing(self._target.directory):
-            if self._parquet is not None:
-                self._parquet.close()
+            if self._open_file is not None:
+                self._open_file.close()
             if self._in_progress is not None:
                 self._in_progress.unlink(missing_ok=True)
             self._target.remove_left_over(context.run_id, context.attempt, context.subtask)
-        self._parquet = self._in_progress = None
+        self._open_file = self._in_progress = None
 
     def _flush(self) -> None:
-        """Buffered records become one row group."""
+        """Buffered records are written as one table."""
         table = pa.Table.from_batches(self._buffer, self._schema)
         self._buffer, self._buffered_rows, self._buffered_bytes = [], 0, 0
         if table.num_rows == 0:
             return
-        if self._parquet is None:
+        if self._open_file is None:
             self._target.check_current(self._context.run_id, self._context.attempt)
         with writing(self._target.directory):
-            if self._parquet is None:
+            if self._open_file is None:
                 self._in_progress = self._target.directory / self._name(".in-progress")
-                self._parquet = pq.ParquetWriter(self._in_progress, self._schema)
-            self._parquet.write_table(table)
+                self._open_file = self._format.open(self._in_progress, self._schema)
+            self._open_file.write_table(table)
 
     def _prepare_file(self, in_progress: Path, checkpoint_id: CheckpointId) -> Committable:
-        if self._parquet is not None:
-            self._parquet.close()
-        place = f"{checkpoint_id:08}-{self._context.subtask}-{self._file_count}.parquet"
+        if self._open_file is not None:
+            self._open_file.close()
+        place = (
+            f"{checkpoint_id:08}-{self._context.subtask}-{self._file_count}{self._format.suffix}"
+        )
         run_id, attempt = self._context.run_id, self._context.attempt
         length, digest = _sync_and_digest(in_progress)
         prepared = in_progress.with_name(f".prepared-{run_id}-a{attempt}-{place}")
         in_progress.rename(prepared)
         sync_directory(self._target.directory)
-        self._parquet = self._in_progress = None
+        self._open_file = self._in_progress = None
         self._file_count += 1
         return Committable(
             temporary=prepared.name,
@@ -192,16 +199,7 @@ class FilesWriter:
     def _name(self, stage: str) -> str:
         context = self._context
         attempt = f"{context.run_id}-a{context.attempt}"
-        return f"{stage}-{attempt}-{context.subtask}-{self._file_count}.parquet"
-
-
-def _check_storable(column: pa.Field) -> None:
-    try:
-        pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([column])).close()
-    except pa.ArrowException as error:
-        raise Rejected(
-            f"Column {column.name} of type {column.type} cannot be stored as Parquet."
-        ) from error
+        return f"{stage}-{attempt}-{context.subtask}-{self._file_count}{self._format.suffix}"
 
 
 def _sync_and_digest(path: Path) -> tuple[int, str]:

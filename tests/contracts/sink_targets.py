@@ -1,5 +1,6 @@
 """The sinks that the contract is held against, each with a reader that knows nothing of it."""
 
+import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from pipelines.connectors.file_formats import JSON_LINES
 from pipelines.connectors.files import ExactlyOnceFiles
 from pipelines.connectors.sink import Sink, SinkContext, SinkWriter
 from pipelines.connectors.sql import SqlUpsert
@@ -28,6 +30,10 @@ def files_sink(home: Path, pipeline: str) -> Sink:
     return ExactlyOnceFiles(home / "out", pipeline=pipeline)
 
 
+def json_lines_sink(home: Path, pipeline: str) -> Sink:
+    return ExactlyOnceFiles(home / "out", pipeline=pipeline, format=JSON_LINES)
+
+
 def sql_sink(home: Path, pipeline: str, buffer_rows: int = 1000) -> Sink:
     return SqlUpsert(
         f"sqlite:///{home}/out.sqlite",
@@ -41,6 +47,13 @@ def sql_sink(home: Path, pipeline: str, buffer_rows: int = 1000) -> Sink:
 def visible_files(home: Path) -> list[int]:
     files = (home / "out").glob("[!._]*.parquet")
     return sorted(i for file in files for i in pq.read_table(file)["id"].to_pylist())
+
+
+def visible_lines(home: Path) -> list[int]:
+    files = (home / "out").glob("[!._]*.jsonl")
+    return sorted(
+        json.loads(line)["id"] for file in files for line in file.read_text().splitlines()
+    )
 
 
 def visible_rows(home: Path) -> list[int]:
@@ -61,6 +74,9 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     "fake log": lambda home: fake_target(FakeLogSink()),
     "fake transactions": lambda home: fake_target(FakeTransactionsSink()),
     "files": lambda home: Target("files", files_sink(home, "delays"), lambda: visible_files(home)),
+    "json lines": lambda home: Target(
+        "json lines", json_lines_sink(home, "delays"), lambda: visible_lines(home)
+    ),
     "sql": lambda home: Target("sql", sql_sink(home, "delays"), lambda: visible_rows(home)),
     "sql unbuffered": lambda home: Target(
         "sql", sql_sink(home, "delays", buffer_rows=2), lambda: visible_rows(home)

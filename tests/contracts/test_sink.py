@@ -32,6 +32,7 @@ BIRTH, REBIRTH, OTHER, THIRD = (
         "fake log",
         "fake transactions",
         "files",
+        pytest.param("json lines", marks=pytest.mark.slow),  # the writer is that of "files"
         "sql",
         pytest.param("sql unbuffered", marks=pytest.mark.slow),
     ]

@@ -232,7 +232,7 @@ def test_a_committable_cannot_name_a_file_elsewhere(tmp_path: Path, field: str) 
 def test_a_directory_with_parquet_files_of_another_origin_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / "precious.parquet")
 
-    with pytest.raises(Rejected, match="already holds Parquet files of another origin"):
+    with pytest.raises(Rejected, match="already holds files of another origin"):
         sink(tmp_path).validate(SCHEMA)
     with pytest.raises(Rejected, match="another origin"):
         sink(tmp_path).rewind([], RUN)
