@@ -24,6 +24,8 @@ from pipelines.domain.events import (
     Envelope,
     Event,
     JobStatusChanged,
+    LedgerAdvanced,
+    LedgerBegun,
     RequestEnded,
     RunEnded,
     RunStarted,
@@ -37,8 +39,18 @@ E = TypeVar("E", bound=EngineEvent)
 Announce = Callable[[RunId, int], None]
 
 READ_BYTES_MAX = 8 << 20
-DECISIVE = (RunStarted, JobStatusChanged, SettingsChanged, RequestEnded, RunStopping, RunEnded)
-"""Synced before anybody hears of them: what a person asked for, and how the run stands."""
+DECISIVE = (
+    RunStarted,
+    JobStatusChanged,
+    SettingsChanged,
+    RequestEnded,
+    RunStopping,
+    RunEnded,
+    LedgerBegun,
+    LedgerAdvanced,
+)
+"""Synced before anybody hears of them: what a person asked for, how the run stands, and what its
+output consists of."""
 
 _TAIL_BYTES = 64 << 10
 

@@ -129,6 +129,9 @@ class FilesWriter:
             if files:
                 sync_directory(self._target.directory)
 
+    def token(self, committable: Json) -> str:
+        return msgspec.convert(committable, Committable).final
+
     def close(self) -> None:
         self._buffer = []
         context = self._context

@@ -10,14 +10,19 @@ hold a prepared transaction, and `write_ahead`, where it cannot.
 Source: Flink's Sink V2 (`TwoPhaseCommittingStatefulSink`, `Committer`).
 """
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+import msgspec
 import pyarrow as pa
 
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.snapshots import Json
+
+TOKEN_BYTES_MAX = 256
+"""Of a commit token in the ledger, which the journal keeps for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,25 @@ class SinkWriter(Protocol):
     def close(self) -> None:
         """Give back what is open. What was written but not prepared is dropped."""
         ...
+
+
+@runtime_checkable
+class NamesOutput(Protocol):
+    """A writer that says under which name a committable becomes visible, for the ledger."""
+
+    def token(self, committable: Json) -> str: ...
+
+
+def token_of(writer: SinkWriter, committable: Json) -> str:
+    """By what an auditor finds the output again; a writer that does not say is told apart by what
+    it prepared, shortened to a digest where that is long."""
+    if isinstance(writer, NamesOutput):
+        return writer.token(committable)
+    named = committable.marker if isinstance(committable, Segment) else committable
+    text = msgspec.json.encode(named)
+    if len(text) <= TOKEN_BYTES_MAX:
+        return text.decode()
+    return f"blake2b:{hashlib.blake2b(text, digest_size=16).hexdigest()}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import msgspec
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, RunId, Uid
+from pipelines.domain.ledger import LedgerEntry
 from pipelines.domain.origin import RecordOrigin
 from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.status import (
@@ -178,6 +179,23 @@ class OutputSuperseded(Event, frozen=True, kw_only=True):
     moved_to: str
 
 
+class LedgerBegun(Event, frozen=True, kw_only=True):
+    """An attempt begins: the ledger is that of `lineage`; what was entered behind it is void.
+
+    `start` is the entry of the starting point itself, once more: the driver that completed it may
+    have died before it made one.
+    """
+
+    lineage: list[tuple[RunId, CheckpointId]]  # for each run, up to which checkpoint; oldest first
+    start: LedgerEntry | None
+
+
+class LedgerAdvanced(Event, frozen=True, kw_only=True):
+    """A checkpoint is complete, and no sink has been told yet to commit what belongs to it."""
+
+    entry: LedgerEntry
+
+
 class RequestAccepted(Event, frozen=True, kw_only=True):
     request_id: RequestId
 
@@ -271,6 +289,8 @@ EngineEvent = (
     | PointsVerified
     | ZombieRefused
     | OutputSuperseded
+    | LedgerBegun
+    | LedgerAdvanced
     | RequestAccepted
     | RequestEnded
     | MetricsSampled

@@ -11,6 +11,7 @@ import msgspec
 
 from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import KeyGroupRange
+from pipelines.domain.ledger import OutputShare
 from pipelines.domain.redistribution import Redistribution
 from pipelines.domain.status import CheckpointKind, SavepointFormat
 
@@ -109,6 +110,7 @@ class OperatorSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     reserved: Json = None  # at most once: where an attempt begins that goes on from this point
     committables: list[Json] = []  # a sink's: prepared, to be committed on completion
     segments: list[SegmentHandle] = []  # a sink's: to be published on completion
+    outputs: list[OutputShare] = []  # a sink's: given to it, not known to be in an older point
     counters: dict[str, int] = {}
     watermark_ms: int | None = None
     # First and last key group, and how far event time had come for them; empty: the watermark.

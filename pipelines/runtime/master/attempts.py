@@ -163,6 +163,7 @@ class Attempts:
         self._fence.on_attempt(attempt)
         self._record.move_to(JobStatus.INITIALIZING)
         self._watchers.checkpoints.ancestors = start.ancestors_of(spec.run_id)
+        self._watchers.checkpoints.ledger.begin(start.lineage, start.ledger)
         self._chooser.rewind_sinks(start)
         self._parts.faults.reach(FaultPoint.REWOUND, attempt)
         self._began_ms = self._parts.clock.monotonic_ms()

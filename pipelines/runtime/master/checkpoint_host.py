@@ -36,6 +36,7 @@ from pipelines.runtime.master.job_events import LocationPrepared, ManifestWritte
 from pipelines.runtime.master.manifests import manifest_of
 from pipelines.runtime.master.point_files import PointFiles
 from pipelines.runtime.master.point_keeper import PointKeeper
+from pipelines.runtime.master.run_ledger import RunLedger
 from pipelines.runtime.master.shared_file_deletion import SharedFilesHost
 from pipelines.runtime.master.trigger_desk import TriggerDesk
 from pipelines.runtime.master.underway import Underway
@@ -70,6 +71,7 @@ class CheckpointHost:
         )
         self._keeper = PointKeeper(surroundings, points, self._files, self._shared)
         self._commits = CommitWatch(surroundings)
+        self.ledger = RunLedger(surroundings.emit)
         self._injection = BarrierInjection(surroundings, points, self._files, self._shared)
         self._attempt: AttemptHost | None = None
         self._underway: dict[CheckpointId, Underway] = {}  # oldest first
@@ -237,6 +239,7 @@ class CheckpointHost:
         around.emit(underway.completed_event(underway.manifest, now_ms))
         self._shared.on_completed(around.fence.current, underway.manifest)
         self._keeper.on_completed(underway)
+        self.ledger.on_completed(underway.manifest)
         self._commits.on_completed(effect.checkpoint_id, self._attempt)
         self._listener.checkpoint_completed(effect.request, underway.location)
 

@@ -1,7 +1,7 @@
 """Decides, with `protocol.recovery`, where an attempt starts, and prepares the sinks for it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pipelines.domain.errors import CorruptSnapshot, Retryable
 from pipelines.domain.events import Event, OutputSuperseded, RestorePointRefused
@@ -12,6 +12,7 @@ from pipelines.protocol.compatibility import compare
 from pipelines.protocol.recovery import NoUsablePoint, choose_point
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 from pipelines.runtime.master.restore_points import PointFit, requested_point, verifier
+from pipelines.runtime.master.run_ledger import LedgerStart
 from pipelines.runtime.master.underway import source_records_of
 from pipelines.storage.store import CheckpointStore
 from pipelines.stream import Pipeline
@@ -30,6 +31,7 @@ class StartingPoint:
     source_records: int  # what the sources had read at the point
     is_own: bool = False  # of this run: what starts there is a recovery
     dropped_states: tuple[tuple[Uid, str], ...] = ()  # left behind, because that was allowed
+    ledger: LedgerStart = field(default_factory=LedgerStart)
 
     @property
     def location(self) -> str | None:
@@ -132,4 +134,11 @@ class StartingPointChooser:
         manifest = self.store.manifest(point.location)
         lineage = (*manifest.ancestors, (manifest.run_id, manifest.checkpoint_id))
         dropped = compare(manifest, fit.target).dropped_states
-        return StartingPoint(point, lineage, source_records_of(manifest), is_own, dropped)
+        return StartingPoint(
+            point,
+            lineage,
+            source_records_of(manifest),
+            is_own,
+            dropped,
+            LedgerStart.at(manifest),
+        )

@@ -5,43 +5,67 @@ Owns what the node has open. Which node follows which is `chain_delivery`'s busi
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import pyarrow as pa
 
-from pipelines.connectors.sink import SinkWriter
+from pipelines.connectors.sink import SinkWriter, token_of
 from pipelines.domain.elements import MAX_WATERMARK_MS, Barrier
 from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.domain.ledger import OutputShare
 from pipelines.domain.origin import RecordOrigin
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.protocol.commit import CommitLog, Prepared
+from pipelines.protocol.output_ledger import OutputLedger
 from pipelines.runtime.subtask.exchange import Exchange
 from pipelines.runtime.subtask.operator_failure import located
 from pipelines.state.backend import FrozenState, StateBackend
+from pipelines.state.row_digest import RowDigest
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorCut:
-    """One node at the cut: frozen state, and what the sinks prepared for it."""
+    """One node at the cut: frozen state, and what the sinks were given and prepared for it."""
 
     uid: Uid
     states: list[FrozenState]
     counters: dict[str, int]
     prepared: tuple[Prepared, ...] = ()
+    outputs: tuple[OutputShare, ...] = ()
+
+
+class SinkCut(NamedTuple):
+    """What a snapshot must carry of a sink: to be committed, and what it was given."""
+
+    prepared: tuple[Prepared, ...] = ()
+    outputs: tuple[OutputShare, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class OpenSink:
     writer: SinkWriter
     log: CommitLog
+    given: RowDigest = field(default_factory=RowDigest)
+    ledger: OutputLedger = field(default_factory=OutputLedger)
 
-    def prepare(self, checkpoint_id: CheckpointId) -> tuple[Prepared, ...]:
+    def write(self, batch: pa.RecordBatch) -> None:
+        self.writer.write(batch)
+        self.given.add(batch)
+
+    def prepare(self, checkpoint_id: CheckpointId) -> SinkCut:
         committables = self.writer.prepare(checkpoint_id)
-        return self.log.on_prepared(checkpoint_id, committables)
+        self.ledger.on_given(*self.given.take())
+        tokens = [token_of(self.writer, committable) for committable in committables]
+        return SinkCut(
+            self.log.on_prepared(checkpoint_id, committables),
+            self.ledger.on_prepared(checkpoint_id, tokens),
+        )
 
     def commit_restored(self) -> None:
         self._commit(self.log.take_restored())
 
     def commit(self, checkpoint_id: CheckpointId) -> None:
+        self.ledger.on_completed(checkpoint_id)
         self._commit(self.log.on_completed(checkpoint_id))
 
     def _commit(self, due: Iterable[Prepared]) -> None:
@@ -66,7 +90,7 @@ class ChainNode:
     def take(self, port: int, batch: pa.RecordBatch) -> None:
         """Raises whatever the operator or the sink raises."""
         if self.sink is not None:
-            self.sink.writer.write(batch)
+            self.sink.write(batch)
         elif self.operator is not None:
             self.operator.on_batch(port, batch)
 
@@ -106,10 +130,12 @@ class ChainNode:
             raise located(self.uid, None, error) from error
 
     def _cut(self, barrier: Barrier) -> OperatorCut:
-        prepared = () if self.sink is None else self.sink.prepare(barrier.checkpoint_id)
+        of_sink = SinkCut() if self.sink is None else self.sink.prepare(barrier.checkpoint_id)
         context = self.context
         states = [*_cut_states(context.state, barrier), *context.operator_state.cut()]
-        return OperatorCut(self.uid, states, dict(context.counters), prepared)
+        return OperatorCut(
+            self.uid, states, dict(context.counters), of_sink.prepared, of_sink.outputs
+        )
 
     def close(self) -> None:
         if self.sink is not None:

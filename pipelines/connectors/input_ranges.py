@@ -1,0 +1,85 @@
+"""What lies between two cuts of a source: which offsets of which splits were read.
+
+Pure arithmetic over the positions that snapshots keep: numbered splits (`positions`) or named ones
+(`split_progress`), of all subtasks, at any parallelism before and after. Positions of another kind
+have no ranges.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from pipelines.connectors.positions import SplitPositions
+from pipelines.connectors.split_progress import NamedPositions, SplitProgress
+from pipelines.domain.ledger import SplitRange
+from pipelines.domain.snapshots import Json
+
+Place = int | None
+"""The offset next to read; None: everything was read."""
+
+
+def ranges(before: Sequence[Json], after: Sequence[Json]) -> list[SplitRange]:
+    """Of all splits that were read on, in order of their numbers or names."""
+    if _are(after, "frontier"):
+        return list(_numbered(_numbered_of(before), _numbered_of(after)))
+    if _are(after, "splits"):
+        return list(_named(_splits_by_name(before), _splits_by_name(after)))
+    return []
+
+
+def _are(positions: Sequence[Json], field: str) -> bool:
+    return bool(positions) and all(isinstance(p, Mapping) and field in p for p in positions)
+
+
+def _numbered_of(positions: Sequence[Json]) -> list[SplitPositions]:
+    return [SplitPositions.from_json(each) for each in positions]
+
+
+def _numbered(before: list[SplitPositions], after: list[SplitPositions]) -> Iterator[SplitRange]:
+    old, new = _Numbered(before), _Numbered(after)
+    for split in sorted(old.open_splits | new.open_splits | set(_between(old, new))):
+        yield from _range(str(split), old.place(split), new.place(split))
+
+
+class _Numbered:
+    """How far each split was read, by all subtasks together."""
+
+    def __init__(self, positions: Iterable[SplitPositions]) -> None:
+        self._backlog = {s: offset for each in positions for s, offset in each.backlog}
+        self._frontiers = {each.frontier % each.stride: each for each in positions}
+        self.first_unread = min((each.frontier for each in positions), default=0)
+        self.last_frontier = max((each.frontier for each in positions), default=0)
+
+    @property
+    def open_splits(self) -> set[int]:
+        return set(self._backlog)
+
+    def place(self, split: int) -> Place:
+        if split in self._backlog:
+            return self._backlog[split]
+        return None if self._is_behind(split) else 0
+
+    def _is_behind(self, split: int) -> bool:
+        stride = len(self._frontiers)
+        return stride > 0 and split < self._frontiers[split % stride].frontier
+
+
+def _between(old: _Numbered, new: _Numbered) -> range:
+    return range(old.first_unread, new.last_frontier)
+
+
+def _splits_by_name(positions: Sequence[Json]) -> dict[str, SplitProgress]:
+    every = [NamedPositions.from_json(each) for each in positions]
+    return {split.name: split for each in every for split in each.splits}
+
+
+def _named(old: dict[str, SplitProgress], new: dict[str, SplitProgress]) -> Iterator[SplitRange]:
+    for name, split in sorted(new.items()):
+        known, end = old.get(name), None if split.is_finished else split.offset
+        if known is not None:
+            yield from _range(name, None if known.is_finished else known.offset, end)
+        elif split.passed or split.is_finished:  # where its reading began is not kept
+            yield SplitRange(split=name, first=None, end=end)
+
+
+def _range(split: str, first: Place, end: Place) -> Iterator[SplitRange]:
+    if first is not None and first != end:
+        yield SplitRange(split=split, first=first, end=end)

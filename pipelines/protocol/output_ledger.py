@@ -1,0 +1,48 @@
+"""What one sink subtask was given for each checkpoint: how many rows, and their digest.
+
+Pure. As with committables (`protocol.commit`), what was given for checkpoint n is part of every
+snapshot until n or a later checkpoint is known to be complete: an aborted checkpoint's output lies
+before the cut of the next one. A recovery begins empty, since the point it goes back to has all
+that was given before it.
+"""
+
+from collections.abc import Sequence
+
+from pipelines.domain.ids import CheckpointId
+from pipelines.domain.ledger import OutputShare
+
+DIGEST_MODULUS = 1 << 64
+
+
+class OutputLedger:
+    """Guarantee: the shares in the snapshots of completed checkpoints, each counted once, cover
+    exactly the rows that were given before the newest of them.
+    """
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self._digest = 0
+        self._pending: dict[CheckpointId, OutputShare] = {}
+
+    def on_given(self, rows: int, digest: int) -> None:
+        self._rows += rows
+        self._digest = (self._digest + digest) % DIGEST_MODULUS
+
+    def on_prepared(
+        self, checkpoint_id: CheckpointId, tokens: Sequence[str]
+    ) -> tuple[OutputShare, ...]:
+        """All that the snapshot of `checkpoint_id` must carry, oldest first."""
+        if self._rows or tokens:
+            self._pending[checkpoint_id] = OutputShare(
+                checkpoint_id=checkpoint_id,
+                rows=self._rows,
+                digest=f"{self._digest:016x}",
+                tokens=list(tokens),
+            )
+        self._rows = self._digest = 0
+        return tuple(self._pending.values())
+
+    def on_completed(self, checkpoint_id: CheckpointId) -> None:
+        """Its snapshot has them; hearing of a completion twice is harmless."""
+        for each in [each for each in self._pending if each <= checkpoint_id]:
+            del self._pending[each]

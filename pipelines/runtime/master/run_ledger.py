@@ -1,0 +1,100 @@
+"""Enters into the journal what each completed checkpoint read and gave to its sinks.
+
+Before sinks are told to commit: what can be seen is in the ledger. Judges nothing; that is for
+whoever reads the output again.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pipelines.connectors.input_ranges import ranges
+from pipelines.domain.events import Event, LedgerAdvanced, LedgerBegun
+from pipelines.domain.ids import CheckpointId, RunId, Uid
+from pipelines.domain.ledger import LedgerEntry, SinkOutput, SourceInput
+from pipelines.domain.snapshots import Json, Manifest, OperatorSnapshot
+
+
+@dataclass(slots=True)
+class SourceCut:
+    """How far one source had been read at a point, by all of its subtasks together."""
+
+    records: int = 0
+    positions: list[Json] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerStart:
+    """Where the ledger of an attempt goes on."""
+
+    entry: LedgerEntry | None = None
+    read: Mapping[Uid, SourceCut] = field(default_factory=dict)
+
+    @classmethod
+    def at(cls, manifest: Manifest) -> "LedgerStart":
+        """What was read before the point is not told again: its own entry has it."""
+        outputs = list(_outputs(manifest))
+        entry = LedgerEntry(
+            run_id=manifest.run_id,
+            checkpoint_id=manifest.checkpoint_id,
+            inputs=[],
+            outputs=outputs,
+        )
+        return cls(entry, _read_up_to(manifest))
+
+
+class RunLedger:
+    """Of one driver. Checkpoints are told of in the order in which they completed."""
+
+    def __init__(self, emit: Callable[[Event], None]) -> None:
+        self._emit = emit
+        self._read: Mapping[Uid, SourceCut] = {}  # up to the newest entry
+
+    def begin(self, lineage: Sequence[tuple[RunId, CheckpointId]], start: LedgerStart) -> None:
+        """An attempt begins, before its sinks are made to fit the point at the lineage's end."""
+        self._read = start.read
+        self._emit(LedgerBegun(lineage=list(lineage), start=start.entry))
+
+    def on_completed(self, manifest: Manifest) -> None:
+        read = _read_up_to(manifest)
+        entry = LedgerEntry(
+            run_id=manifest.run_id,
+            checkpoint_id=manifest.checkpoint_id,
+            inputs=list(_inputs(self._read, read)),
+            outputs=list(_outputs(manifest)),
+        )
+        self._read = read
+        self._emit(LedgerAdvanced(entry=entry))
+
+
+def _outputs(manifest: Manifest) -> Iterator[SinkOutput]:
+    for subtask, operator in _operators(manifest):
+        for share in operator.outputs:
+            yield SinkOutput(sink=operator.uid, subtask=subtask, share=share)
+
+
+def _inputs(
+    before: Mapping[Uid, SourceCut], after: Mapping[Uid, SourceCut]
+) -> Iterator[SourceInput]:
+    for uid, cut in after.items():
+        known = before.get(uid, SourceCut())
+        yield SourceInput(
+            source=uid,
+            records=cut.records - known.records,
+            splits=ranges(known.positions, cut.positions),
+        )
+
+
+def _read_up_to(manifest: Manifest) -> dict[Uid, SourceCut]:
+    cuts: dict[Uid, SourceCut] = {}
+    for _, operator in _operators(manifest):
+        if operator.positions is not None:
+            cut = cuts.setdefault(operator.uid, SourceCut())
+            cut.records += operator.counters.get("records_read", 0)
+            cut.positions.append(operator.positions)
+    return cuts
+
+
+def _operators(manifest: Manifest) -> Iterator[tuple[int, OperatorSnapshot]]:
+    for subtask in manifest.subtasks:
+        for operator in subtask.operators:
+            yield subtask.subtask, operator

@@ -1,0 +1,141 @@
+"""A digest of rows in any order: the sum, modulo 2^64, of a 64-bit hash of each row.
+
+Addition is commutative and associative, so neither the order of rows nor how they are cut into
+batches, files and subtasks matters, and digests of parts add up to that of the whole. A sum, unlike
+an exclusive or, changes with a row that is there twice.
+
+A changed, missing or doubled row goes unnoticed with probability 2^-64; so do several changes that
+cancel each other out, which chance does as rarely and somebody who knows the hash can construct:
+it guards against errors, not against forgers. The order of rows is not covered.
+
+Values, not representations, are hashed: a column that was stored and read again as another Arrow
+type of the same values (dictionary or plain, large or small, s, ms or us) has the same digest.
+
+Sources: SplitMix64's finaliser and XXH64, as in `state.hashing`; Clarke et al., "Incremental
+multiset hash functions" (2003), MSet-Add-Hash.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from pipelines.state.hashing import NULL_HASH, Hashes, is_bytes_like, is_integer_like, mix
+
+MODULUS = 1 << 64
+CHUNK_ROWS = 8_192
+"""What is worked on at a time: it has to stay in the cache."""
+GATHERED_BYTES = 4 << 20
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+_EMPTY_ROW = np.uint64(0xD6E8FEB86659FD93)
+_TO_MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
+
+
+class RowDigest:
+    """Of the rows of many batches; small ones are gathered first, since each costs its calls."""
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self._digest = 0
+        self._gathered: list[pa.RecordBatch] = []
+        self._gathered_rows = 0
+        self._gathered_bytes = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        if self._gathered and batch.schema != self._gathered[0].schema:
+            self._digest_gathered()
+        self._gathered.append(batch)
+        self._gathered_rows += batch.num_rows
+        self._gathered_bytes += batch.nbytes
+        if self._gathered_rows >= CHUNK_ROWS or self._gathered_bytes >= GATHERED_BYTES:
+            self._digest_gathered()
+
+    def take(self) -> tuple[int, int]:
+        """How many rows since the last call, and their digest."""
+        self._digest_gathered()
+        taken = self._rows, self._digest
+        self._rows = self._digest = 0
+        return taken
+
+    def _digest_gathered(self) -> None:
+        if self._gathered_rows:
+            whole = pa.Table.from_batches(self._gathered).combine_chunks()
+            for batch in whole.to_batches():
+                self._digest = (self._digest + digest_of(batch)) % MODULUS
+        self._rows += self._gathered_rows
+        self._gathered, self._gathered_rows, self._gathered_bytes = [], 0, 0
+
+
+def digest_of(batch: pa.RecordBatch) -> int:
+    """Of all rows, over the columns in their order; 0 of no rows."""
+    starts = range(0, batch.num_rows, CHUNK_ROWS)
+    return sum(_digest_of(batch.slice(start, CHUNK_ROWS)) for start in starts) % MODULUS
+
+
+def _digest_of(batch: pa.RecordBatch) -> int:
+    rows = np.full(batch.num_rows, _EMPTY_ROW)
+    for column in batch.columns:
+        rows = mix(rows * _ODD + _column_hashes(column))
+    return int(rows.sum(dtype=np.uint64))
+
+
+def _column_hashes(column: pa.Array) -> Hashes:
+    if isinstance(column, pa.DictionaryArray):
+        return _looked_up(column)
+    hashes = _value_hashes(column)
+    if column.null_count:
+        hashes[column.is_null().to_numpy(zero_copy_only=False)] = NULL_HASH
+    return hashes
+
+
+def _value_hashes(column: pa.Array) -> Hashes:
+    kind = column.type
+    if is_integer_like(kind) or pa.types.is_time(kind) or pa.types.is_duration(kind):
+        return mix(_integers(column).view(np.uint64))
+    if pa.types.is_floating(kind):
+        return mix(_filled(column, 0.0).astype(np.float64).view(np.uint64))
+    if is_bytes_like(kind):
+        return _looked_up(column.dictionary_encode())
+    return _hashed_each(column, lambda value: repr(value).encode())
+
+
+def _integers(column: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    kind = column.type
+    if pa.types.is_boolean(kind):
+        return _filled(column, False).astype(np.int64)
+    if not pa.types.is_temporal(kind):
+        return _filled(column, 0).astype(np.int64)
+    plain = column.view(pa.int64() if kind.bit_width == 64 else pa.int32())
+    values = _filled(plain, 0).astype(np.int64)
+    return values if pa.types.is_date(kind) else values * _TO_MICROSECONDS[kind.unit]
+
+
+def _filled(column: pa.Array, value: object) -> np.ndarray[tuple[int], np.dtype[np.generic]]:
+    whole = column.fill_null(value) if column.null_count else column
+    return np.asarray(whole.to_numpy(zero_copy_only=False))
+
+
+def _looked_up(column: pa.DictionaryArray) -> Hashes:
+    """Each distinct value is hashed once; the last place is that of nulls."""
+    values = column.dictionary
+    if is_bytes_like(values.type):
+        of_value = _hashed_each(values, _bytes)
+    else:
+        of_value = _column_hashes(values)
+    of_value = np.append(of_value, NULL_HASH)
+    indices = column.indices.cast(pa.int64()).fill_null(len(values)).to_numpy()
+    return np.asarray(of_value[indices])
+
+
+def _hashed_each(column: pa.Array, as_bytes: Callable[[object], bytes]) -> Hashes:
+    hashed = (
+        int(NULL_HASH) if value is None else xxhash.xxh64_intdigest(as_bytes(value))
+        for value in column.to_pylist()
+    )
+    return np.fromiter(hashed, dtype=np.uint64, count=len(column))
+
+
+def _bytes(value: object) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)  # type: ignore[call-overload]

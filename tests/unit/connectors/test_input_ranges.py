@@ -1,0 +1,88 @@
+"""Input ranges: what lies between two cuts, whoever read it."""
+
+import random
+
+import msgspec
+import pytest
+
+from pipelines.connectors.input_ranges import ranges
+from pipelines.connectors.positions import SplitPositions, initial, redistribute
+from pipelines.connectors.split_progress import NamedPositions, SplitProgress
+from pipelines.domain.ledger import SplitRange
+from pipelines.domain.snapshots import Json
+
+SPLITS, SPLIT_RECORDS = 7, 10
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_ranges_follow_on_one_another_and_cover_every_split_once(seed: int) -> None:
+    """Splits are read by subtasks in turn, whose number changes at some of the cuts."""
+    rng = random.Random(seed)
+    readers = [initial(0, 1)]
+    cut: list[Json] = []
+    read: dict[str, int | None] = {}
+
+    for _ in range(200):
+        readers = rescaled(readers, rng) if rng.random() < 0.2 else readers
+        readers = [read_on(each, rng) for each in readers]
+        after = [each.to_json() for each in readers]
+        for found in ranges(cut, after):
+            assert found.first == read.get(found.split, 0)
+            read[found.split] = found.end
+        cut = after
+
+    assert read == {str(split): None for split in range(SPLITS)}
+
+
+def test_nothing_read_is_no_range() -> None:
+    cut = [SplitPositions(((0, 4),), 1, 1).to_json()]
+
+    assert ranges(cut, cut) == []
+    assert ranges([], []) == []
+    assert ranges(["positions of another kind"], ["positions of another kind"]) == []
+
+
+def test_named_splits_go_from_where_they_were_to_where_they_are() -> None:
+    before = named(SplitProgress("a", 3, 3), SplitProgress("b", 9, 9, is_finished=True))
+    after = named(
+        SplitProgress("a", 8, 8),
+        SplitProgress("b", 9, 9, is_finished=True),
+        SplitProgress("c", 405, 5),
+        SplitProgress("d", 0, 0),
+    )
+
+    found = ranges(before, after)
+
+    assert found == [
+        SplitRange(split="a", first=3, end=8),
+        SplitRange(split="c", first=None, end=405),
+    ]
+
+
+def test_a_named_split_that_was_read_to_its_end_has_none() -> None:
+    before = named(SplitProgress("a", 3, 3))
+    after = named(SplitProgress("a", 8, 8, is_finished=True), SplitProgress("e", is_finished=True))
+
+    assert ranges(before, after) == [
+        SplitRange(split="a", first=3, end=None),
+        SplitRange(split="e", first=None, end=None),
+    ]
+
+
+def named(*splits: SplitProgress) -> list[Json]:
+    return [msgspec.to_builtins(NamedPositions(splits, has_looked=True))]
+
+
+def rescaled(readers: list[SplitPositions], rng: random.Random) -> list[SplitPositions]:
+    parallelism = rng.randint(1, 4)
+    return [redistribute(readers, subtask, parallelism) for subtask in range(parallelism)]
+
+
+def read_on(reader: SplitPositions, rng: random.Random) -> SplitPositions:
+    split, offset = reader.current()
+    if split >= SPLITS:
+        return reader
+    distance = min(rng.randint(0, 6), SPLIT_RECORDS - offset)
+    if distance == SPLIT_RECORDS - offset:
+        return reader.finished(lambda index: index < SPLITS)
+    return reader.advanced(distance) if distance else reader

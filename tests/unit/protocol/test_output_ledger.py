@@ -1,0 +1,66 @@
+"""What a sink was given: every row in one share, and every share in a completed checkpoint."""
+
+import random
+
+import pytest
+
+from pipelines.domain.ids import CheckpointId
+from pipelines.domain.ledger import OutputShare
+from pipelines.protocol.output_ledger import DIGEST_MODULUS, OutputLedger
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_completed_snapshots_cover_exactly_what_was_given(seed: int) -> None:
+    """Checkpoints complete, abort, or complete without this subtask ever hearing of it."""
+    rng = random.Random(seed)
+    ledger, given, rows, found = OutputLedger(), 0, 0, dict[CheckpointId, OutputShare]()
+
+    for number in range(1, 12):
+        for _ in range(rng.randint(0, 3)):
+            digest = rng.randrange(DIGEST_MODULUS)
+            ledger.on_given(1, digest)
+            given, rows = given + digest, rows + 1
+        shares = ledger.on_prepared(CheckpointId(number), [])
+        if number < 11 and rng.random() < 0.4:
+            continue  # aborted
+        for share in shares:
+            assert found.setdefault(share.checkpoint_id, share) == share
+        if rng.random() < 0.7:
+            ledger.on_completed(CheckpointId(number))
+
+    assert sum(share.rows for share in found.values()) == rows
+    assert sum(int(share.digest, 16) for share in found.values()) % DIGEST_MODULUS == (
+        given % DIGEST_MODULUS
+    )
+
+
+def test_an_aborted_checkpoint_s_share_is_that_of_the_next_one_too() -> None:
+    ledger = OutputLedger()
+    ledger.on_given(2, 7)
+    aborted = ledger.on_prepared(CheckpointId(1), ["file-1"])
+
+    ledger.on_given(1, 5)
+    completed = ledger.on_prepared(CheckpointId(2), ["file-2"])
+
+    assert completed == (*aborted, share(2, 1, 5, "file-2"))
+    assert aborted == (share(1, 2, 7, "file-1"),)
+
+
+def test_a_completed_checkpoint_s_share_is_told_no_more() -> None:
+    ledger = OutputLedger()
+    ledger.on_given(2, 7)
+    ledger.on_prepared(CheckpointId(1), [])
+
+    ledger.on_completed(CheckpointId(1))
+    ledger.on_completed(CheckpointId(1))
+
+    assert ledger.on_prepared(CheckpointId(2), []) == ()
+
+
+def share(checkpoint_id: int, rows: int, digest: int, token: str) -> OutputShare:
+    return OutputShare(
+        checkpoint_id=CheckpointId(checkpoint_id),
+        rows=rows,
+        digest=f"{digest:016x}",
+        tokens=[token],
+    )
