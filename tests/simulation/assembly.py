@@ -13,10 +13,10 @@ from pipelines.flows.registry import FLOWS, Flow, Parameter
 from pipelines.operators.process_function import KeyedProcessFunction
 from pipelines.operators.row_context import RowContext, RuntimeContext
 from pipelines.operators.rows import Row
-from pipelines.operators.windows import tumbling
-from pipelines.state.descriptors import ValueStateDescriptor
+from pipelines.operators.windows import session, tumbling
+from pipelines.state.descriptors import ListStateDescriptor, ValueStateDescriptor
 from pipelines.stream import Environment, Pipeline, Stream, count
-from tests.simulation.model import MODULUS, PAIR, WINDOW_S
+from tests.simulation.model import GAP_MS, MODULUS, PAIR, WINDOW_S
 from tests.simulation.outside import KEYS, SCHEMA, OutsideSink, SimulatedSource
 from tests.simulation.plans import Plan, Step, draw
 
@@ -102,9 +102,13 @@ def _end(stream: Stream, step: Step, uid: str) -> Stream:
         return stream.map_batches(_as_rows, OUT, uid=uid)
     if step.operation == "counts":
         return stream.key_by("key").process(RunningCount(), OUT, uid=uid)
-    windows = stream.key_by("key").window(tumbling(seconds=WINDOW_S))
-    counted = windows.aggregate(records=count(), uid=uid)
-    return counted.map_batches(_as_windows, OUT, uid=f"{uid}-out")
+    if step.operation == "timers":
+        return stream.key_by("key").process(Gathering(), OUT, uid=uid)
+    is_session = step.operation == "sessions"
+    windows = session(milliseconds=GAP_MS) if is_session else tumbling(seconds=WINDOW_S)
+    counted = stream.key_by("key").window(windows).aggregate(records=count(), uid=uid)
+    kind = step.operation
+    return counted.map_batches(lambda batch: _as_windows(kind, batch), OUT, uid=f"{uid}-out")
 
 
 class RunningCount(KeyedProcessFunction):
@@ -119,13 +123,33 @@ class RunningCount(KeyedProcessFunction):
         yield {"kind": "counts", "first": row["key"], "second": number}
 
 
+class Gathering(KeyedProcessFunction):
+    """What `windows` gives out, of a list and of timers that nobody registers again."""
+
+    def open(self, runtime: RuntimeContext) -> None:
+        self._starts = runtime.get_list_state(ListStateDescriptor("starts", pa.int64()))
+
+    def process_element(self, row: Row, context: RowContext) -> None:
+        start_s = int(row["at"].timestamp()) // WINDOW_S * WINDOW_S
+        if start_s not in self._starts.get():
+            context.timer_service().register_event_time_timer((start_s + WINDOW_S) * 1_000 - 1)
+        self._starts.add(start_s)
+
+    def on_timer(self, timestamp_ms: int, context: RowContext) -> Iterator[Row]:
+        start_s = (timestamp_ms + 1) // 1_000 - WINDOW_S
+        starts = self._starts.get()
+        first = start_s * 1_000 * KEYS + context.get_current_key()
+        yield {"kind": "timers", "first": first, "second": starts.count(start_s)}
+        self._starts.update(each for each in starts if each != start_s)
+
+
 def _as_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
     return _out("rows", batch["id"], batch["key"])
 
 
-def _as_windows(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _as_windows(kind: str, batch: pa.RecordBatch) -> pa.RecordBatch:
     starts = batch["window_start"].cast(pa.int64())
-    return _out("windows", pc.add(pc.multiply(starts, KEYS), batch["key"]), batch["records"])
+    return _out(kind, pc.add(pc.multiply(starts, KEYS), batch["key"]), batch["records"])
 
 
 def _out(kind: str, first: pa.Array, second: pa.Array) -> pa.RecordBatch:

@@ -7,12 +7,15 @@ from tests.simulation.outside import KEYS, Part, event
 from tests.simulation.plans import Plan, Step
 
 WINDOW_S = 8
+GAP_MS = 8_500
+"""Of sessions: never the distance of two events, so that nothing hangs on whether it counts as one;
+most keys come every five seconds, and filters tear holes of ten."""
 PAIR, MODULUS = 100_003, 1_000_000_007
 """How two ids become the id of their pair."""
 
 Event = tuple[int, int, int]  # id, key, milliseconds
 Output = Counter[tuple[str, int, int]]
-"""Rows of `rows` are (id, key), of `counts` (key, n), of `windows` (start and key, n)."""
+"""Rows of `rows` are (id, key), of `counts` (key, n), of all others (start and key, n)."""
 
 
 def model(plan: Plan, part: Part) -> Output:
@@ -64,7 +67,21 @@ def _ended(kind: str, events: list[Event]) -> Output:
     if kind == "counts":
         counts = Counter(key for _, key, _ in events)
         return Counter((kind, key, n + 1) for key, count in counts.items() for n in range(count))
+    if kind == "sessions":
+        return Counter((kind, start * KEYS + key, n) for key, start, n in _sessions(events))
     windows = Counter(_place(each) for each in events)
     return Counter(
         (kind, window * WINDOW_S * 1_000 * KEYS + key, n) for (key, window), n in windows.items()
     )
+
+
+def _sessions(events: list[Event]) -> Iterator[tuple[int, int, int]]:
+    """Key, start and size of each."""
+    by_key: defaultdict[int, list[int]] = defaultdict(list)
+    for _, key, at in events:
+        by_key[key].append(at)
+    for key, times in by_key.items():
+        ordered = sorted(times)
+        begins = [i for i, at in enumerate(ordered) if i == 0 or at - ordered[i - 1] > GAP_MS]
+        for begin, end in zip(begins, [*begins[1:], len(ordered)], strict=True):
+            yield key, ordered[begin], end - begin

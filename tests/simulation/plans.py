@@ -12,14 +12,16 @@ from tests.simulation.outside import Part
 
 OPERATORS_MIN, OPERATORS_MAX = 3, 10
 TWO_INPUTS = ("union", "join")
-ENDS = ("rows", "counts", "windows")
+ENDS = ("rows", "counts", "windows", "sessions", "timers")
+WITH_ITSELF = 0.05
+"""Part of the operations on one stream that join or unite it with itself."""
 
 
 @dataclass(frozen=True)
 class Step:
     """`inputs` are indices of earlier steps, `number` is what the operation needs."""
 
-    operation: str  # source, map, filter, rebalance, union, join, rows, counts, windows
+    operation: str  # source, map, filter, rebalance, or one of TWO_INPUTS or ENDS
     inputs: tuple[int, ...] = ()
     number: int = 0
 
@@ -65,12 +67,28 @@ def _draw_steps(rng: random.Random) -> tuple[Step, ...]:
         unread.append(len(steps) - 1)
         if rng.random() < 0.25:  # a diamond: the stream is read once more
             unread.append(rng.choice([i for i in range(len(steps)) if not steps[i].is_end]))
-    return (*steps, *(Step(rng.choice(ENDS), (index,)) for index in unread))
+    return (*steps, *(_draw_end(rng, steps, index) for index in unread))
 
 
 def _draw_step(rng: random.Random, unread: list[int]) -> Step:
     if len(set(unread)) > 1 and rng.random() < 0.6:
         pair = tuple(rng.sample(sorted(set(unread)), 2))
         return Step(rng.choice(TWO_INPUTS), pair)
-    operation = rng.choice(["map", "filter", "rebalance"])
-    return Step(operation, (rng.choice(unread),), rng.randint(2, 4))
+    stream = rng.choice(unread)
+    if rng.random() < WITH_ITSELF:
+        return Step(rng.choice(TWO_INPUTS), (stream, stream))
+    return Step(rng.choice(["map", "filter", "rebalance"]), (stream,), rng.randint(2, 4))
+
+
+def _draw_end(rng: random.Random, steps: list[Step], index: int) -> Step:
+    """No sessions behind a join: it gives its rows out when their window ends, each at its own
+    time, and by then a session may be over that they would have prolonged."""
+    operation = rng.choice(ENDS)
+    while operation == "sessions" and _is_behind_a_join(steps, index):
+        operation = rng.choice(ENDS)
+    return Step(operation, (index,))
+
+
+def _is_behind_a_join(steps: list[Step], index: int) -> bool:
+    step = steps[index]
+    return step.operation == "join" or any(_is_behind_a_join(steps, i) for i in step.inputs)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.simulation.campaign import Verdict, campaign
 from tests.simulation.circumstances import MODES, USUAL
-from tests.simulation.plans import OPERATORS_MAX, OPERATORS_MIN, TWO_INPUTS, draw
+from tests.simulation.plans import ENDS, OPERATORS_MAX, OPERATORS_MIN, TWO_INPUTS, draw
 
 SEEDS = 1_000
 CPU_S_MAX = 2 * 180.0
@@ -82,9 +82,16 @@ def test_plans_have_three_to_ten_operators_unions_joins_and_streams_read_twice()
     assert min(sizes.values()) > SEEDS // 100
     assert sum(max(times.values()) > 1 for times in read) > SEEDS // 4
     assert sum(len(plan.sources) > 1 for plan in plans) > SEEDS // 4
-    for operation in TWO_INPUTS:
+    for operation in (*TWO_INPUTS, *ENDS):
         with_it = [p for p in plans if any(step.operation == operation for step in p.steps)]
         assert len(with_it) > SEEDS // 10
+    with_itself = {
+        step.operation
+        for plan in plans
+        for step in plan.steps
+        if len(step.inputs) == 2 and len(set(step.inputs)) == 1
+    }
+    assert with_itself == set(TWO_INPUTS)
 
 
 def _seed(verdict: Verdict) -> int:
