@@ -53,7 +53,7 @@ def in_flight_records_are_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def prepared_output_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(restoring, "_prepared", lambda snapshots: iter(()))
+    patch.setattr(restoring, "prepared_of", lambda snapshots, read: ())
 
 
 def sinks_are_not_rewound(patch: pytest.MonkeyPatch) -> None:
