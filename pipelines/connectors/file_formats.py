@@ -9,13 +9,10 @@ from typing import Protocol
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pipelines.connectors.text_columns import iso_times
 from pipelines.domain.errors import Rejected
-
-ISO_TIME = "%Y-%m-%dT%H:%M:%S"
-"""Arrow writes as many digits of the second as the type holds."""
 
 
 class OpenFile(Protocol):
@@ -90,17 +87,11 @@ class _JsonLinesFile:
     def write_table(self, table: pa.Table) -> None:
         for index, column in enumerate(table.schema):
             if pa.types.is_timestamp(column.type):
-                table = table.set_column(index, column.name, _iso_times(table.column(index)))
+                table = table.set_column(index, column.name, iso_times(table.column(index)))
         self._file.write(self._encoder.encode_lines(table.to_pylist()))
 
     def close(self) -> None:
         self._file.close()
-
-
-def _iso_times(times: pa.ChunkedArray) -> pa.ChunkedArray:
-    if times.type.tz is None:
-        return pc.strftime(times, ISO_TIME)
-    return pc.strftime(times.cast(pa.timestamp(times.type.unit, "UTC")), ISO_TIME + "Z")
 
 
 def _has_json(type_: pa.DataType, *, nested: bool = False) -> bool:

@@ -1,8 +1,4 @@
-"""A connection to a Redis server: entries as they come, and errors without the password.
-
-Turns what the client raises into `Retryable` (the server is away, or comes up) and `Rejected` (it
-refuses). Knows neither splits nor schemas.
-"""
+"""The streams of a Redis server: entries as they come. Knows neither splits nor schemas."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,14 +6,11 @@ from types import TracebackType
 from typing import Any
 
 import redis
-from redis.exceptions import NoPermissionError
 
+from pipelines.connectors.redis_client import asking, client_of
 from pipelines.connectors.redis_ids import id_of
 from pipelines.connectors.stream_extent import StreamExtent
-from pipelines.domain.errors import Rejected, Retryable
-
-CONNECT_TIMEOUT_S = 2.0
-ANSWER_TIMEOUT_S = 10.0
+from pipelines.domain.errors import Rejected
 
 Entry = tuple[bytes, list[bytes]]
 """An id, and its fields and values in turn."""
@@ -27,17 +20,7 @@ class RedisConnection:
     """Connects with the first request, and again after a failure."""
 
     def __init__(self, url: str) -> None:
-        try:
-            self._client: Any = redis.Redis.from_url(
-                url,
-                protocol=2,
-                socket_connect_timeout=CONNECT_TIMEOUT_S,
-                socket_timeout=ANSWER_TIMEOUT_S,
-                retry=None,
-            )
-        except ValueError:
-            # The text of the error may hold the address, and so the password.
-            raise Rejected("The address of the Redis server is no redis:// address.") from None
+        self._client = client_of(url)
         for command in ("XRANGE", "XINFO STREAM"):
             self._client.set_response_callback(command, _as_it_comes)
 
@@ -79,25 +62,14 @@ class RedisConnection:
     def _asking(self, stream: str) -> Iterator[None]:
         """Leaves quietly when there is no such stream."""
         try:
-            yield
-        except (redis.AuthenticationError, NoPermissionError) as error:
-            raise Rejected(
-                f"The Redis server refuses to read the stream {stream}: check user and password."
-            ) from error
-        except (redis.ConnectionError, redis.TimeoutError) as error:
-            raise Retryable(f"the Redis server {self._place()} does not answer") from error
+            with asking(self._client, f"to read the stream {stream}"):
+                yield
         except redis.ResponseError as error:
             if "no such key" in str(error):
                 return
             if "WRONGTYPE" in str(error):
                 raise Rejected(f"The Redis key {stream} is not a stream.") from error
             raise Rejected(f"The Redis server cannot read the stream {stream}: {error}.") from error
-
-    def _place(self) -> str:
-        options: dict[str, Any] = self._client.get_connection_kwargs()
-        if "path" in options:
-            return str(options["path"])
-        return f"{options.get('host')}:{options.get('port')}"
 
 
 def _as_it_comes(answer: object, **options: object) -> object:

@@ -1,9 +1,12 @@
-"""Text to columns of declared types, a column at a time, or which value does not fit."""
+"""Text to columns of declared types, a column at a time, or which value does not fit; and back."""
 
 from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+ISO_TIME = "%Y-%m-%dT%H:%M:%S"
+"""Arrow writes as many digits of the second as the type holds."""
 
 
 class UnfitValue(Exception):
@@ -32,6 +35,20 @@ def typed(values: Sequence[bytes | None], column: pa.Field) -> pa.Array:
             problem = str(error).split("\n")[0].rstrip(".")
             raise UnfitValue(row, column.name, problem) from error
     raise UnfitValue(0, column.name, "the values do not fit together")
+
+
+def text_of(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """What `typed` reads back, as large strings."""
+    if pa.types.is_timestamp(column.type):
+        column = iso_times(column)
+    return column.cast(pa.large_string())
+
+
+def iso_times(times: pa.ChunkedArray) -> pa.ChunkedArray:
+    """ISO 8601; in UTC, with a Z, where the type has a zone."""
+    if times.type.tz is None:
+        return pc.strftime(times, ISO_TIME)
+    return pc.strftime(times.cast(pa.timestamp(times.type.unit, "UTC")), ISO_TIME + "Z")
 
 
 def _converted(raw: pa.Array, wanted: pa.DataType) -> pa.Array:

@@ -29,12 +29,13 @@ class RedisBroker:
 
 
 @contextmanager
-def redis_broker(directory: Path) -> Iterator[RedisBroker]:
+def redis_broker(directory: Path, *, more_settings: str = "") -> Iterator[RedisBroker]:
     address = new_address()
     configuration = directory / "redis.conf"
     configuration.write_text(
         f"bind {LOOPBACK}\nport {address.port}\nrequirepass {address.password}\n"
         f'dir "{directory}"\nsave ""\nappendonly yes\nappendfsync always\n'
+        f"{more_settings}\n"
     )
     command = [str(find_redis_server().executable), str(configuration)]
     server = ServerProcess(

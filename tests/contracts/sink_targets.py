@@ -7,14 +7,19 @@ from contextlib import closing
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import redis
 
 from pipelines.connectors.file_formats import JSON_LINES
 from pipelines.connectors.files import ExactlyOnceFiles
+from pipelines.connectors.redis_hashes import RedisHashes
 from pipelines.connectors.sink import Sink, SinkContext, SinkWriter
 from pipelines.connectors.sql import SqlUpsert
 from pipelines.domain.ids import Attempt, RunId, Uid
 from tests.contracts.fake_sinks import FakeLogSink, FakeSink, FakeTransactionsSink
 from tests.contracts.sink_host import SCHEMA
+
+REDIS_URL = "redis-url"
+"""A file of the test's directory that says where its server is."""
 
 
 class Target:
@@ -64,11 +69,31 @@ def visible_rows(home: Path) -> list[int]:
         return sorted(i for (i,) in connection.execute("select id from results"))
 
 
+def redis_sink(home: Path, pipeline: str, buffer_rows: int = 1000) -> Sink:
+    url = (home / REDIS_URL).read_text()
+    return RedisHashes(url, home.name, ("id",), pipeline=pipeline, buffer_rows=buffer_rows)
+
+
+def visible_hashes(home: Path) -> list[int]:
+    client = redis.Redis.from_url((home / REDIS_URL).read_text(), decode_responses=True)
+    with closing(client):
+        rows = list(client.scan_iter(f"{{{home.name}}}:row:*", count=1000))
+        return sorted(int(client.hget(row, "id") or -1) for row in rows)
+
+
+def redis_target(home: Path, buffer_rows: int) -> Target:
+    return Target("redis", redis_sink(home, "delays", buffer_rows), lambda: visible_hashes(home))
+
+
 def fake_target(sink: FakeSink) -> Target:
     return Target("fake", sink, sink.visible)
 
 
-SINKS: dict[str, Callable[[Path, str], Sink]] = {"files": files_sink, "sql": sql_sink}
+SINKS: dict[str, Callable[[Path, str], Sink]] = {
+    "files": files_sink,
+    "sql": sql_sink,
+    "redis": redis_sink,
+}
 TARGETS: dict[str, Callable[[Path], Target]] = {
     "fake": lambda home: fake_target(FakeSink()),
     "fake log": lambda home: fake_target(FakeLogSink()),
@@ -81,6 +106,8 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     "sql unbuffered": lambda home: Target(
         "sql", sql_sink(home, "delays", buffer_rows=2), lambda: visible_rows(home)
     ),
+    "redis": lambda home: redis_target(home, 1000),
+    "redis unbuffered": lambda home: redis_target(home, 2),
 }
 
 

@@ -15,7 +15,7 @@ from pipelines.connectors.sink import SinkWriter
 from pipelines.domain.errors import ProtocolError, Rejected
 from pipelines.domain.ids import CheckpointId, RunId
 from tests.contracts.sink_host import EVERYTHING, SCHEMA, SEAMS, Host, Killed, records
-from tests.contracts.sink_targets import SINKS, TARGETS, Target, opened
+from tests.contracts.sink_targets import REDIS_URL, SINKS, TARGETS, Target, opened
 
 ROOT = Path(__file__).parents[2]
 BIRTH, REBIRTH, OTHER, THIRD = (
@@ -35,15 +35,17 @@ BIRTH, REBIRTH, OTHER, THIRD = (
         pytest.param("json lines", marks=pytest.mark.slow),  # the writer is that of "files"
         "sql",
         pytest.param("sql unbuffered", marks=pytest.mark.slow),
+        "redis",
+        pytest.param("redis unbuffered", marks=pytest.mark.slow),
     ]
 )
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
-    return TARGETS[request.param](tmp_path)
+    return made(request.param, tmp_path, request)
 
 
-@pytest.fixture(params=["files", "sql"])
+@pytest.fixture(params=["files", "sql", "redis"])
 def real_target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
-    return TARGETS[request.param](tmp_path)
+    return made(request.param, tmp_path, request)
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
@@ -62,16 +64,16 @@ def test_output_is_exact_wherever_the_writers_are_abandoned(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seam", SEAMS)
-@pytest.mark.parametrize("kind", ["files", "sql"])
+@pytest.mark.parametrize("kind", ["files", "sql", "redis"])
 def test_output_is_exact_wherever_the_process_is_killed(
-    tmp_path: Path, kind: str, seam: str
+    tmp_path: Path, kind: str, seam: str, request: pytest.FixtureRequest
 ) -> None:
+    target = made(kind, tmp_path, request)
     killed = subprocess.run(
         [sys.executable, __file__, kind, str(tmp_path), seam],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         check=False,
     )
-    target = TARGETS[kind](tmp_path)
 
     Host(tmp_path, target.sink).live(BIRTH, interval=7)
 
@@ -300,6 +302,13 @@ def test_a_target_validates_before_and_after_it_is_made(real_target: Target) -> 
     opened(real_target, BIRTH, 1)
 
     real_target.sink.validate(SCHEMA)
+
+
+def made(kind: str, home: Path, request: pytest.FixtureRequest) -> Target:
+    """A server that the sink needs is started, and known to all processes of the test."""
+    if kind.startswith("redis"):
+        (home / REDIS_URL).write_text(request.getfixturevalue("redis_server").url)
+    return TARGETS[kind](home)
 
 
 def complete(writer: SinkWriter, checkpoint_id: int, ids: list[int]) -> None:

@@ -1,0 +1,49 @@
+"""A client of a Redis server, and what its errors mean; nothing here tells the password.
+
+`Retryable`: the server is away, comes up, or takes nothing at the moment. `Rejected`: it refuses.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import redis
+from redis.exceptions import NoPermissionError
+
+from pipelines.domain.errors import Rejected, Retryable
+
+CONNECT_TIMEOUT_S = 2.0
+ANSWER_TIMEOUT_S = 10.0
+
+
+def client_of(url: str) -> Any:
+    """Connects with the first request, and again after a failure."""
+    try:
+        return redis.Redis.from_url(
+            url,
+            protocol=2,
+            socket_connect_timeout=CONNECT_TIMEOUT_S,
+            socket_timeout=ANSWER_TIMEOUT_S,
+            retry=None,
+        )
+    except ValueError:
+        # The text of the error may hold the address, and so the password.
+        raise Rejected("The address of the Redis server is no redis:// address.") from None
+
+
+def place_of(client: Any) -> str:
+    options: dict[str, Any] = client.get_connection_kwargs()
+    if "path" in options:
+        return str(options["path"])
+    return f"{options.get('host')}:{options.get('port')}"
+
+
+@contextmanager
+def asking(client: Any, wish: str) -> Iterator[None]:
+    """`wish`: what is refused, as in `to read the stream x`. Other answers pass through."""
+    try:
+        yield
+    except (redis.AuthenticationError, NoPermissionError) as error:
+        raise Rejected(f"The Redis server refuses {wish}: check user and password.") from error
+    except (redis.ConnectionError, redis.TimeoutError) as error:
+        raise Retryable(f"the Redis server {place_of(client)} does not answer") from error
