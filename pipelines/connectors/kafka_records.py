@@ -1,0 +1,85 @@
+"""What a sink writes to Kafka for a batch: a value and perhaps a key per record.
+
+Decides the form of both; which partition a record goes to is the client's `PARTITIONER`. Knows no
+broker.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+import pyarrow as pa
+
+from pipelines.domain.errors import Rejected
+
+PARTITIONER = "murmur2_random"
+"""By key as Java's clients do, so that other writers agree; without one, in turn by batches."""
+
+Message = dict[str, bytes | None]
+
+_rows = msgspec.json.Encoder()
+
+
+@dataclass(frozen=True, slots=True)
+class RecordForm:
+    """`value` names a column of text or bytes; None: the whole row, as a JSON object, with times in
+    ISO 8601, bytes in base64, and null for what is no number. `key` may also hold whole numbers,
+    which become decimal digits."""
+
+    value: str | None = None
+    key: str | None = None
+
+    def check(self, schema: pa.Schema, topic: str) -> None:
+        """Raises Rejected naming the column that does not fit."""
+        if self.value is not None:
+            self._check_column(schema, self.value, topic, "value", _is_bytes)
+        if self.key is not None:
+            self._check_column(schema, self.key, topic, "key", _is_key)
+
+    def messages(self, batch: pa.RecordBatch) -> list[Message]:
+        values = self._values(batch)
+        if self.key is None:
+            return [{"value": value} for value in values]
+        keys = _as_bytes(batch.column(self.key))
+        return [{"value": v, "key": k} for v, k in zip(values, keys, strict=True)]
+
+    def _values(self, batch: pa.RecordBatch) -> list[bytes | None]:
+        if self.value is not None:
+            return _as_bytes(batch.column(self.value))
+        return list(_rows.encode_lines(batch.to_pylist()).split(b"\n")[:-1])
+
+    def _check_column(
+        self,
+        schema: pa.Schema,
+        column: str,
+        topic: str,
+        role: str,
+        fits: Callable[[pa.DataType], bool],
+    ) -> None:
+        if column not in schema.names:
+            raise Rejected(f"The {role} column {column} of topic {topic} is not in the results.")
+        type_ = schema.field(column).type
+        if not fits(type_):
+            wanted = "text or bytes" if role == "value" else "text, bytes or whole numbers"
+            raise Rejected(
+                f"The {role} column {column} of topic {topic} holds {type_}; Kafka takes {wanted}."
+            )
+
+
+def _is_bytes(type_: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(type_)
+        or pa.types.is_binary(type_)
+        or pa.types.is_large_string(type_)
+        or pa.types.is_large_binary(type_)
+    )
+
+
+def _is_key(type_: pa.DataType) -> bool:
+    return _is_bytes(type_) or bool(pa.types.is_integer(type_))
+
+
+def _as_bytes(column: pa.Array) -> list[bytes | None]:
+    text = column.cast(pa.string()) if pa.types.is_integer(column.type) else column
+    found: list[bytes | None] = text.cast(pa.binary()).to_pylist()
+    return found

@@ -1,0 +1,204 @@
+"""Kafka's transactions beyond the contract: timeouts, losses, restarts, strangers and refusals."""
+
+import time
+from contextlib import closing
+from datetime import timedelta
+from itertools import count
+
+import pyarrow as pa
+import pytest
+
+from pipelines.connectors.kafka_connection import KafkaAddress
+from pipelines.connectors.kafka_coordinator import KafkaCoordinator
+from pipelines.connectors.kafka_transactions import ExactlyOnceKafka
+from pipelines.domain.errors import InvariantViolated, Rejected, Retryable
+from pipelines.domain.ids import CheckpointId, RunId
+from tests.brokers.kafka_broker import ANSWER_S, KafkaBroker
+from tests.contracts.kafka_sinks import PARTITIONS, kafka_target
+from tests.contracts.sink_host import SCHEMA, records
+from tests.contracts.sink_targets import Target, opened
+
+pytestmark = pytest.mark.slow
+RUN, OTHER = RunId("run-1"), RunId("run-2")
+FIRST = CheckpointId(1)
+SHORT = timedelta(seconds=1)
+NUMBERS = count()
+
+
+@pytest.fixture
+def topic(kafka_server: KafkaBroker) -> str:
+    name = f"transactions-{next(NUMBERS)}"
+    kafka_server.create_topic(name, PARTITIONS)
+    return name
+
+
+@pytest.fixture
+def target(kafka_server: KafkaBroker, topic: str) -> Target:
+    return kafka_target(kafka_server.bootstrap_servers, topic)
+
+
+def test_an_outage_that_outlasts_the_transaction_is_a_loss_with_its_range(
+    kafka_server: KafkaBroker, topic: str
+) -> None:
+    target = kafka_target(kafka_server.bootstrap_servers, topic, timeout=SHORT)
+    writer = opened(target, RUN, 1)
+    writer.write(records([1, 2, 3]))
+    committables = writer.prepare(FIRST)
+    wait_until_nothing_is_open(kafka_server, topic)
+
+    with pytest.raises(InvariantViolated, match=r"3 records of out.*are lost.*offsets 0 to "):
+        writer.commit(FIRST, committables)
+
+    assert target.visible() == []
+
+
+def test_a_transaction_that_ended_before_its_barrier_declines_the_checkpoint(
+    kafka_server: KafkaBroker, topic: str
+) -> None:
+    writer = opened(kafka_target(kafka_server.bootstrap_servers, topic, timeout=SHORT), RUN, 1)
+    writer.write(records([1]))
+    wait_until_nothing_is_open(kafka_server, topic, but_first=1)
+
+    with pytest.raises(Retryable):
+        writer.prepare(FIRST)
+
+
+def test_what_is_prepared_outlives_the_death_of_the_broker(
+    kafka_server: KafkaBroker, target: Target
+) -> None:
+    writer = opened(target, RUN, 1)
+    writer.write(records([1, 2]))
+    committables = writer.prepare(FIRST)
+
+    kafka_server.server.kill()
+    kafka_server.server.start()
+    writer.commit(FIRST, committables)
+    writer.write(records([3]))
+    writer.commit(CheckpointId(2), writer.prepare(CheckpointId(2)))
+
+    assert target.visible() == [1, 2, 3]
+
+
+def test_a_commit_that_the_coordinator_has_forgotten_is_proven_by_the_log(
+    kafka_server: KafkaBroker, target: Target
+) -> None:
+    writer = opened(target, RUN, 1)
+    writer.write(records([1]))
+    committables = writer.prepare(FIRST)
+    writer.commit(FIRST, committables)
+    with closing(coordinator(kafka_server)) as asked:
+        asked.end(committables[0]["handle"]["transactional_id"], SHORT)
+
+    writer.commit(FIRST, committables)
+
+    assert target.visible() == [1]
+
+
+def test_an_older_savepoint_is_restored_although_newer_records_are_published(
+    target: Target,
+) -> None:
+    writer = opened(target, RUN, 1)
+    writer.write(records([1]))
+    savepoint = writer.prepare(FIRST)
+    writer.commit(FIRST, savepoint)
+    writer.write(records([2]))
+    writer.commit(CheckpointId(2), writer.prepare(CheckpointId(2)))
+    target.sink.rewind([(RUN, FIRST)], OTHER)
+
+    restored = opened(target, OTHER, 1)
+    restored.commit(FIRST, savepoint)
+    restored.write(records([2]))
+    restored.commit(CheckpointId(3), restored.prepare(CheckpointId(3)))
+
+    assert target.visible() == [1, 2, 2]
+
+
+def test_transactions_of_others_are_left_alone(
+    kafka_server: KafkaBroker, topic: str, target: Target
+) -> None:
+    neighbour = f"ftdash/delays/{topic}/out2/run-1/t/1/0/1"
+    producer = kafka_server.producer(**{"transactional.id": neighbour})
+    producer.init_transactions(ANSWER_S)
+    producer.begin_transaction()
+    producer.produce(topic, b"{}")
+    producer.flush(ANSWER_S)
+
+    writer = opened(target, RUN, 2)
+    writer.write(records([1]))
+
+    with closing(coordinator(kafka_server)) as asked:
+        assert neighbour in asked.ongoing()
+    producer.abort_transaction(ANSWER_S)
+
+
+def test_orphans_of_a_run_that_was_replaced_hold_up_no_reader(target: Target) -> None:
+    orphaned = opened(target, RUN, 1)
+    orphaned.write(records([99]))
+    orphaned.prepare(FIRST)
+    target.sink.rewind([], OTHER)
+
+    writer = opened(target, OTHER, 1)
+    writer.write(records([1]))
+    writer.commit(FIRST, writer.prepare(FIRST))
+
+    assert target.visible() == [1]
+
+
+@pytest.mark.parametrize(
+    ("changed", "refusal"),
+    [
+        ({"topic": "nowhere"}, r"There is no topic nowhere at Kafka 127\.0\.0\.1:\d+\."),
+        ({"value": "x"}, "The value column x of topic .* holds double; Kafka takes text or bytes."),
+        ({"key": "y"}, "The key column y of topic .* is not in the results."),
+        ({"transaction_timeout": timedelta(hours=1)}, "timeout of 3600 s is longer than Kafka"),
+        (
+            {"address": KafkaAddress("127.0.0.1:1", {"sasl.kerberos.keytab": "s3cret"})},
+            "The security setting sasl.kerberos.keytab is not known",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused_in_a_sentence(
+    kafka_server: KafkaBroker, topic: str, changed: dict[str, object], refusal: str
+) -> None:
+    address = KafkaAddress(kafka_server.bootstrap_servers)
+    arguments = {"address": address, "topic": topic, "pipeline": "delays", **changed}
+    sink = ExactlyOnceKafka(**arguments)
+
+    with pytest.raises(Rejected, match=refusal) as refused:
+        sink.validate(SCHEMA)
+
+    assert "s3cret" not in str(refused.value)
+
+
+def test_a_record_that_the_topic_does_not_take_is_refused_in_a_sentence(
+    kafka_server: KafkaBroker, topic: str
+) -> None:
+    schema = pa.schema([("value", pa.binary())])
+    sink = ExactlyOnceKafka(
+        KafkaAddress(kafka_server.bootstrap_servers), topic, pipeline="delays", value="value"
+    )
+    writer = opened(Target("kafka", sink, list), RUN, 1)
+    large = pa.record_batch([pa.array([b"x" * (64 << 20)])], schema=schema)
+
+    writer.write(large)
+
+    with pytest.raises(Rejected, match=rf"to topic {topic}: it takes no record that large"):
+        writer.prepare(FIRST)
+
+
+def coordinator(broker: KafkaBroker) -> KafkaCoordinator:
+    return KafkaCoordinator(KafkaAddress(broker.bootstrap_servers))
+
+
+def wait_until_nothing_is_open(broker: KafkaBroker, topic: str, *, but_first: int = 0) -> None:
+    """The broker looks for transactions that are too old every half second."""
+    with closing(coordinator(broker)) as asked:
+        end = time.monotonic() + ANSWER_S
+        seen = 0
+        while time.monotonic() < end:
+            is_open = any(f"/{topic}/" in name for name in asked.ongoing())
+            seen += is_open
+            if not is_open and seen >= but_first:
+                return
+            time.sleep(0.05)
+    pytest.fail("a transaction stays open")
