@@ -146,12 +146,15 @@ class KafkaTransactionTarget:
 
     def end_orphans(self, context: SinkContext, keep: list[Json]) -> None:
         """Of this sink, of earlier attempts and of any run: whoever restores has replaced it, and
-        an open transaction holds up all readers."""
-        kept = {msgspec.convert(handle, PreparedAtKafka).transactional_id for handle in keep}
-        for transactional_id in self._coordinator.ongoing():
-            name = self._ownership.name_of(transactional_id)
-            if name is not None and transactional_id not in kept and self._is_orphan(name):
-                self._coordinator.end(transactional_id, self._output.timeout)
+        an open transaction holds up all readers.
+
+        They are listed before this attempt is found to be the newest: so none is of a newer one.
+        What is to `keep` has been committed, and so is not open.
+        """
+        orphans = [each for each in self._coordinator.ongoing() if self._is_orphan(each)]
+        self._ownership.check_current(self._coordinator, context)
+        for transactional_id in orphans:
+            self._coordinator.end(transactional_id, self._output.timeout)
 
     def close(self) -> None:
         self._aside.shutdown(wait=True, cancel_futures=True)
@@ -166,10 +169,9 @@ class KafkaTransactionTarget:
         )
         return TransactionalProducer(self._output, self._ownership.id_of(name))
 
-    def _is_orphan(self, name: TransactionName) -> bool:
-        context = self._context
-        is_mine = (name.run_id, name.attempt) == (context.run_id, context.attempt)
-        return name.uid == context.uid and context.inherits(name.subtask) and not is_mine
+    def _is_orphan(self, transactional_id: str) -> bool:
+        name, context = self._ownership.name_of(transactional_id), self._context
+        return name is not None and name.uid == context.uid and context.inherits(name.subtask)
 
     def _was_committed(self, prepared: PreparedAtKafka) -> bool:
         """All of a transaction or nothing: one partition that still has it tells."""

@@ -11,7 +11,7 @@ import pytest
 from pipelines.connectors.kafka_connection import KafkaAddress
 from pipelines.connectors.kafka_coordinator import KafkaCoordinator
 from pipelines.connectors.kafka_transactions import ExactlyOnceKafka
-from pipelines.domain.errors import InvariantViolated, Rejected, Retryable
+from pipelines.domain.errors import InvariantViolated, ProtocolError, Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, RunId
 from tests.brokers.kafka_broker import ANSWER_S, KafkaBroker
 from tests.contracts.kafka_sinks import PARTITIONS, kafka_target
@@ -140,6 +140,19 @@ def test_orphans_of_a_run_that_was_replaced_hold_up_no_reader(target: Target) ->
     writer = opened(target, OTHER, 1)
     writer.write(records([1]))
     writer.commit(FIRST, writer.prepare(FIRST))
+
+    assert target.visible() == [1]
+
+
+def test_a_writer_that_was_replaced_ends_nothing_of_a_newer_one(target: Target) -> None:
+    zombie = opened(target, RUN, 1)
+    newer = opened(target, RUN, 2)
+    newer.write(records([1]))
+    committables = newer.prepare(FIRST)
+
+    with pytest.raises(ProtocolError, match="may not write"):
+        zombie.write(records([99]))
+    newer.commit(FIRST, committables)
 
     assert target.visible() == [1]
 
