@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tests.brokers.kafka_broker import KafkaBroker
     from tests.brokers.redis_broker import RedisBroker
     from tests.object_server import ObjectServer
+    from tests.postgres_server import PostgresServer
 
 REQUIRE_ALL = os.environ.get("FTDASH_REQUIRE_ALL") == "1"
 
@@ -76,6 +77,14 @@ def kafka_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator["KafkaBro
 
     with kafka_broker(tmp_path_factory.mktemp("kafka")) as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator["PostgresServer"]:
+    from tests.postgres_server import postgres_server
+
+    with postgres_server(max_prepared_transactions=64) as server:
+        yield server
 
 
 @pytest.hookimpl(wrapper=True)

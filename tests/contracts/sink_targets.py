@@ -2,21 +2,25 @@
 
 import json
 import sqlite3
+import uuid
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pyarrow.parquet as pq
 import redis
 
 from pipelines.connectors.file_formats import JSON_LINES
 from pipelines.connectors.files import ExactlyOnceFiles
+from pipelines.connectors.postgres import PostgresInsert
 from pipelines.connectors.redis_hashes import RedisHashes
 from pipelines.connectors.sink import Sink, SinkContext, SinkWriter
 from pipelines.connectors.sql import SqlUpsert
 from pipelines.domain.ids import Attempt, RunId, Uid
 from tests.contracts.fake_sinks import FakeLogSink, FakeSink, FakeTransactionsSink
 from tests.contracts.sink_host import SCHEMA
+from tests.postgres_server import PostgresServer
 
 REDIS_URL = "redis-url"
 """A file of the test's directory that says where its server is."""
@@ -47,6 +51,32 @@ def sql_sink(home: Path, pipeline: str, buffer_rows: int = 1000) -> Sink:
         pipeline=pipeline,
         buffer_rows=buffer_rows,
     )
+
+
+def url_in(home: Path) -> str:
+    """Of the database that `give_database` has said is to be used."""
+    return (home / "database").read_text()
+
+
+def give_database(home: Path, server: PostgresServer) -> None:
+    """One schema for each test."""
+    (home / "database").write_text(server.url_of(f"s{uuid.uuid4().hex}"))
+
+
+def postgres_sink(home: Path, pipeline: str) -> Sink:
+    return PostgresInsert(url_in(home), "results", pipeline=pipeline)
+
+
+def postgres_upsert(home: Path, pipeline: str) -> Sink:
+    return SqlUpsert(url_in(home), "results", ("id",), pipeline=pipeline)
+
+
+def visible_in_postgres(home: Path) -> list[int]:
+    with psycopg.connect(url_in(home).replace("+psycopg", "")) as connection:
+        try:
+            return [i for (i,) in connection.execute("select id from results order by id")]
+        except psycopg.errors.UndefinedTable:
+            return []
 
 
 def visible_files(home: Path) -> list[int]:
@@ -93,6 +123,8 @@ SINKS: dict[str, Callable[[Path, str], Sink]] = {
     "files": files_sink,
     "sql": sql_sink,
     "redis": redis_sink,
+    "postgres": postgres_sink,
+    "postgres upsert": postgres_upsert,
 }
 TARGETS: dict[str, Callable[[Path], Target]] = {
     "fake": lambda home: fake_target(FakeSink()),
@@ -103,6 +135,12 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
         "json lines", json_lines_sink(home, "delays"), lambda: visible_lines(home)
     ),
     "sql": lambda home: Target("sql", sql_sink(home, "delays"), lambda: visible_rows(home)),
+    "postgres": lambda home: Target(
+        "postgres", postgres_sink(home, "delays"), lambda: visible_in_postgres(home)
+    ),
+    "postgres upsert": lambda home: Target(
+        "postgres upsert", postgres_upsert(home, "delays"), lambda: visible_in_postgres(home)
+    ),
     "sql unbuffered": lambda home: Target(
         "sql", sql_sink(home, "delays", buffer_rows=2), lambda: visible_rows(home)
     ),

@@ -15,7 +15,14 @@ from pipelines.connectors.sink import SinkWriter
 from pipelines.domain.errors import ProtocolError, Rejected
 from pipelines.domain.ids import CheckpointId, RunId
 from tests.contracts.sink_host import EVERYTHING, SCHEMA, SEAMS, Host, Killed, records
-from tests.contracts.sink_targets import REDIS_URL, SINKS, TARGETS, Target, opened
+from tests.contracts.sink_targets import (
+    REDIS_URL,
+    SINKS,
+    TARGETS,
+    Target,
+    give_database,
+    opened,
+)
 
 ROOT = Path(__file__).parents[2]
 BIRTH, REBIRTH, OTHER, THIRD = (
@@ -26,31 +33,49 @@ BIRTH, REBIRTH, OTHER, THIRD = (
 )
 
 
-@pytest.fixture(
-    params=[
-        "fake",
-        "fake log",
-        "fake transactions",
-        "files",
-        pytest.param("json lines", marks=pytest.mark.slow),  # the writer is that of "files"
-        "sql",
-        pytest.param("sql unbuffered", marks=pytest.mark.slow),
-        "redis",
-        pytest.param("redis unbuffered", marks=pytest.mark.slow),
-    ]
-)
+LOCAL = [
+    "fake",
+    "fake log",
+    "fake transactions",
+    "files",
+    pytest.param("json lines", marks=pytest.mark.slow),  # the writer is that of "files"
+    "sql",
+    pytest.param("sql unbuffered", marks=pytest.mark.slow),
+    "redis",
+    pytest.param("redis unbuffered", marks=pytest.mark.slow),
+]
+SLOWER = [pytest.param("postgres", marks=pytest.mark.slow)]
+VARIANTS = [pytest.param("postgres upsert", marks=pytest.mark.slow)]  # what is peculiar to them
+
+
+@pytest.fixture(params=[*LOCAL, *SLOWER])
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
     return made(request.param, tmp_path, request)
 
 
-@pytest.fixture(params=["files", "sql", "redis"])
+@pytest.fixture(params=["files", "sql", "redis", pytest.param("postgres", marks=pytest.mark.slow)])
 def real_target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
     return made(request.param, tmp_path, request)
 
 
-@pytest.mark.parametrize("parallelism", [1, 2, 3])
+@pytest.mark.parametrize("target", [*LOCAL, *SLOWER, *VARIANTS], indirect=True)
 @pytest.mark.parametrize("seam", SEAMS)
 def test_output_is_exact_wherever_the_writers_are_abandoned(
+    target: Target, tmp_path: Path, seam: str
+) -> None:
+    host = Host(tmp_path, target.sink)
+    with pytest.raises(Killed):
+        host.live(BIRTH, seam=seam)
+
+    host.live(BIRTH, parallelism=3, interval=7)
+
+    assert target.visible() == EVERYTHING
+
+
+@pytest.mark.parametrize("target", LOCAL, indirect=True)
+@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("seam", SEAMS)
+def test_output_is_exact_at_any_parallelism(
     target: Target, tmp_path: Path, seam: str, parallelism: int
 ) -> None:
     host = Host(tmp_path, target.sink)
@@ -64,7 +89,7 @@ def test_output_is_exact_wherever_the_writers_are_abandoned(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seam", SEAMS)
-@pytest.mark.parametrize("kind", ["files", "sql", "redis"])
+@pytest.mark.parametrize("kind", ["files", "sql", "redis", "postgres"])
 def test_output_is_exact_wherever_the_process_is_killed(
     tmp_path: Path, kind: str, seam: str, request: pytest.FixtureRequest
 ) -> None:
@@ -117,6 +142,7 @@ def test_a_rewind_leaves_exactly_the_output_of_its_point(
     assert target.visible() == EVERYTHING[: point.offset]
 
 
+@pytest.mark.parametrize("target", [*LOCAL, *SLOWER, *VARIANTS], indirect=True)
 @pytest.mark.parametrize("seam", SEAMS)
 def test_a_restore_of_an_older_point_doubles_nothing(
     target: Target, tmp_path: Path, seam: str
@@ -308,6 +334,8 @@ def made(kind: str, home: Path, request: pytest.FixtureRequest) -> Target:
     """A server that the sink needs is started, and known to all processes of the test."""
     if kind.startswith("redis"):
         (home / REDIS_URL).write_text(request.getfixturevalue("redis_server").url)
+    if kind.startswith("postgres"):
+        give_database(home, request.getfixturevalue("postgres"))
     return TARGETS[kind](home)
 
 

@@ -1,0 +1,233 @@
+"""The PostgreSQL sink on a real server: values, outages, answers that were lost, bad input."""
+
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from ftdash.embedded.ports import free_port
+from pipelines.connectors import sql_database
+from pipelines.connectors.postgres import PostgresInsert
+from pipelines.connectors.sink import SinkContext
+from pipelines.connectors.sql import SqlUpsert
+from pipelines.connectors.write_ahead import WriteAheadWriter
+from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
+from tests.contracts.sink_host import EVERYTHING, SCHEMA, Host, records
+from tests.postgres_server import PostgresServer, postgres_server
+
+pytestmark = pytest.mark.slow
+
+RUN, FIRST, SECOND = RunId("run-1"), CheckpointId(1), CheckpointId(2)
+TEXTS = ["", "a,b", 'say "x"', "two\nlines", "\\.", "a\n\\.\nb", "ü", None, "null", "\t", "\r\n"]
+
+
+@pytest.fixture
+def url(postgres: PostgresServer) -> str:
+    return postgres.url_of(f"s{uuid.uuid4().hex}")
+
+
+def test_every_value_arrives_as_it_was_written(url: str) -> None:
+    floats = [0.1, float("nan"), float("inf"), -0.0, 1e-300, None]
+    columns = {
+        "text": pa.array(TEXTS),
+        "wide": pa.array(pad(floats), pa.float64()),
+        "short": pa.array(pad([0.1, None]), pa.float32()),
+        "whole": pa.array(pad([2**63 - 1, -(2**63), None]), pa.int64()),
+        "flag": pa.array(pad([True, False, None])),
+        "day": pa.array(pad([0, 19_000, None]), pa.int32()).cast(pa.date32()),
+        "at": pa.array(pad([1, -1, None]), pa.timestamp("us", "America/New_York")),
+        "local": pa.array(pad([1, None]), pa.timestamp("ms")),
+    }
+    batch = pa.record_batch(columns)
+    writer = opened(url, schema=batch.schema)
+
+    complete(writer, FIRST, batch)
+
+    stored = query(url, f"select {', '.join(columns)} from results")
+    wanted = [tuple(row.values()) for row in batch.to_pylist()]
+    assert [repr(row) for row in in_utc(stored)] == [repr(row) for row in in_utc(wanted)]
+
+
+def test_an_answer_that_was_lost_publishes_nothing_again(url: str) -> None:
+    """The marker is asked for in the transaction, whatever was known before."""
+    writer = opened(url)
+    writer.write(records([1, 2]))
+    (segment,) = writer.prepare(FIRST)
+    writer.commit(FIRST, [segment])
+    writer._target.published = lambda marker: False  # type: ignore[method-assign]
+
+    writer.commit(FIRST, [segment])
+
+    assert ids(url) == [1, 2]
+
+
+def test_records_and_marker_are_visible_together_or_not_at_all(url: str) -> None:
+    """The second batch does not fit the column, so the first does not arrive either."""
+    writer = opened(url)
+    writer.write(records([1]))
+    writer.write(pa.record_batch({"id": ["no number"], "at": [None], "x": [None]}))
+
+    with pytest.raises(Rejected, match="refused a write: invalid input syntax for type bigint"):
+        writer.commit(FIRST, writer.prepare(FIRST))
+
+    assert ids(url) == []
+    assert query(url, "select * from ftdash_published") == []
+
+
+def test_markers_do_not_pile_up(url: str) -> None:
+    writer = opened(url)
+    for checkpoint_id in (1, 2, 3):
+        complete(writer, CheckpointId(checkpoint_id), records([checkpoint_id]))
+
+    assert query(url, "select sink, run, uid, subtask, checkpoint from ftdash_published") == [
+        ("results", RUN, "out", 0, 3)
+    ]
+
+
+def test_subtasks_open_and_publish_at_the_same_time(url: str) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        writers = list(pool.map(lambda subtask: opened(url, subtask=subtask), range(4)))
+        list(pool.map(lambda w: complete(w, FIRST, records(EVERYTHING)), writers))
+
+    assert ids(url) == sorted(EVERYTHING * 4)
+
+
+def test_a_server_that_is_killed_and_started_between_prepare_and_commit_costs_nothing(
+    tmp_path: Path,
+) -> None:
+    with postgres_server() as server:
+        url = server.url_of("public")
+        writer = opened(url)
+        writer.write(records([1, 2]))
+        committables = writer.prepare(FIRST)
+        server.kill()
+        with pytest.raises(Retryable, match="does not answer"):
+            writer.commit(FIRST, committables)
+
+        server.start()
+        writer.commit(FIRST, committables)
+        assert ids(url) == [1, 2]
+
+        server.kill()
+        server.start()
+        writer.commit(FIRST, committables)
+        Host(tmp_path, sink(url)).live(RunId("run-2"), interval=20)
+
+        assert ids(url) == EVERYTHING
+
+
+@pytest.mark.parametrize("kind", [PostgresInsert, SqlUpsert])
+def test_a_column_of_another_type_is_refused_by_name(
+    url: str, kind: type[PostgresInsert | SqlUpsert]
+) -> None:
+    execute(
+        url,
+        "create table results (id bigint primary key, at timestamp with time zone, x text,"
+        " ftdash_run text, ftdash_checkpoint bigint)",
+    )
+
+    with pytest.raises(Rejected, match=r"Column x of table results of .* is TEXT, and the results"):
+        built(kind, url).validate(SCHEMA)
+
+
+def test_times_without_a_zone_are_not_mixed_with_those_that_have_one(url: str) -> None:
+    opened(url).close()
+    schema = SCHEMA.set(1, pa.field("at", pa.timestamp("ms")))
+
+    with pytest.raises(Rejected, match="is TIMESTAMP WITH TIME ZONE, and the results need TIMEST"):
+        sink(url).validate(schema)
+
+
+def test_a_table_that_lacks_a_column_is_refused_by_name(url: str) -> None:
+    execute(url, "create table results (id bigint)")
+
+    with pytest.raises(Rejected, match=r"Table results of postgresql.* has no column at"):
+        sink(url).validate(SCHEMA)
+
+
+@pytest.mark.parametrize("name", ['x"; drop table victim; --', "select", "Ünder", "a.b", "100%s"])
+def test_a_table_name_is_a_name_whatever_it_contains(url: str, name: str) -> None:
+    execute(url, "create table victim (x int)")
+    output = PostgresInsert(url, name, pipeline="p")
+    output.validate(SCHEMA)
+    writer = output.open(context_of(), SCHEMA)
+
+    complete(writer, FIRST, records([1]))
+    output.rewind([(RUN, FIRST)], RunId("run-2"))
+
+    quoted = name.replace('"', '""')
+    assert query(url, f'select id from "{quoted}"') == [(1,)]
+    assert query(url, "select * from victim") == []
+
+
+@pytest.mark.parametrize("name", ["", "x" * 53, "ü" * 27, "a\0b"])
+def test_a_name_that_no_table_can_have_is_refused(url: str, name: str) -> None:
+    with pytest.raises(Rejected, match=r"is not one of 1 to 52 bytes without NUL\.$"):
+        PostgresInsert(url, name, pipeline="p").validate(SCHEMA)
+
+
+def test_a_server_that_is_away_is_said_in_one_sentence_without_the_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sql_database, "TRIES", 1)
+    url = f"postgresql+psycopg://u:secret@127.0.0.1:{free_port()}/x?password=secret"
+
+    with pytest.raises(Rejected, match=r"does not answer: .*Connection refused") as refused:
+        sink(url).validate(SCHEMA)
+
+    assert "secret" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert "secret" not in repr(sink(url)) + repr(built(SqlUpsert, url))
+
+
+def test_another_database_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Rejected, match="is not PostgreSQL; use SqlUpsert"):
+        sink(f"sqlite:///{tmp_path}/x.sqlite").validate(SCHEMA)
+
+
+def sink(url: str) -> PostgresInsert:
+    return PostgresInsert(url, "results", pipeline="p")
+
+
+def built(kind: type[PostgresInsert | SqlUpsert], url: str) -> PostgresInsert | SqlUpsert:
+    return sink(url) if kind is PostgresInsert else SqlUpsert(url, "results", ("id",), pipeline="p")
+
+
+def context_of(subtask: int = 0) -> SinkContext:
+    return SinkContext(RUN, Attempt(1), Uid("out"), subtask, 4)
+
+
+def opened(url: str, *, subtask: int = 0, schema: pa.Schema = SCHEMA) -> WriteAheadWriter:
+    return sink(url).open(context_of(subtask), schema)
+
+
+def complete(writer: WriteAheadWriter, checkpoint_id: CheckpointId, batch: pa.RecordBatch) -> None:
+    writer.write(batch)
+    writer.commit(checkpoint_id, writer.prepare(checkpoint_id))
+
+
+def pad(values: list[object]) -> list[object]:
+    return [*values, *[None] * (len(TEXTS) - len(values))]
+
+
+def in_utc(rows: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
+    """Times compare by the moment they mean, not by the zone they are shown in."""
+    return [tuple(v.timestamp() if hasattr(v, "timestamp") else v for v in row) for row in rows]
+
+
+def ids(url: str) -> list[object]:
+    return [i for (i,) in query(url, "select id from results order by id")]
+
+
+def query(url: str, statement: str) -> list[tuple[object, ...]]:
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+        return connection.execute(statement.encode()).fetchall()
+
+
+def execute(url: str, statement: str) -> None:
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+        connection.execute(statement.encode())
