@@ -18,7 +18,7 @@ class OutputShare(msgspec.Struct, frozen=True, kw_only=True):
 
     checkpoint_id: CheckpointId
     rows: int
-    digest: str  # of the rows in any order, 16 hexadecimal digits: `state.row_digest`
+    digest: str | None  # of the rows in any order, 16 hexadecimal digits: `state.row_digest`
     tokens: list[str] = []  # what becomes visible by the commit: file names, markers
 
 
@@ -49,5 +49,6 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     run_id: RunId
     checkpoint_id: CheckpointId
+    records_read: int  # by all sources up to the checkpoint, since the first run
     inputs: list[SourceInput]
     outputs: list[SinkOutput]

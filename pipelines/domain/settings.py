@@ -129,6 +129,7 @@ class Settings:
     savepoint_dir: str  # empty: the pipeline's own directory
     max_memory_state_bytes: int
     compresses_snapshots: bool
+    digests_output: bool
     verification_interval_ms: int
     on_damaged_point: DamagedPointPolicy
     driver_host: str

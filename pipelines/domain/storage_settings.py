@@ -1,4 +1,4 @@
-"""The rows of the settings table about where snapshots are kept.
+"""The rows of the settings table about where snapshots are kept, and what the ledger keeps.
 
 Part of `setting_table.DEFINITIONS`. Which places an installation allows is `storage.placement`.
 """
@@ -31,6 +31,15 @@ STORAGE_DEFINITIONS = (
         "true: the state files of checkpoints are compressed (LZ4): less to write, more work"
         " for the processor. Canonical savepoints are compressed always, and RocksDB compresses its"
         " files itself.",
+    ),
+    Definition(
+        "execution.ledger.digest",
+        "digests_output",
+        "true",
+        true_or_false,
+        "true: the ledger keeps a digest of what each sink is given, so that an audit of the output"
+        " finds every changed value. false: it only counts the rows, which costs nothing; see"
+        " docs/audit.md. Flink has no ledger.",
     ),
     Definition(
         _CHECKPOINTING + "storage",

@@ -21,12 +21,14 @@ class OutputLedger:
 
     def __init__(self) -> None:
         self._rows = 0
-        self._digest = 0
+        self._digest: int | None = 0
         self._pending: dict[CheckpointId, OutputShare] = {}
 
-    def on_given(self, rows: int, digest: int) -> None:
+    def on_given(self, rows: int, digest: int | None) -> None:
+        """`digest` None: they were counted only, and so is what they are given with."""
         self._rows += rows
-        self._digest = (self._digest + digest) % DIGEST_MODULUS
+        known = None not in (self._digest, digest)
+        self._digest = ((self._digest or 0) + (digest or 0)) % DIGEST_MODULUS if known else None
 
     def on_prepared(
         self, checkpoint_id: CheckpointId, tokens: Sequence[str]
@@ -36,10 +38,10 @@ class OutputLedger:
             self._pending[checkpoint_id] = OutputShare(
                 checkpoint_id=checkpoint_id,
                 rows=self._rows,
-                digest=f"{self._digest:016x}",
+                digest=None if self._digest is None else f"{self._digest:016x}",
                 tokens=list(tokens),
             )
-        self._rows = self._digest = 0
+        self._rows, self._digest = 0, 0
         return tuple(self._pending.values())
 
     def on_completed(self, checkpoint_id: CheckpointId) -> None:

@@ -122,6 +122,7 @@ class Deploy(Message, frozen=True, kw_only=True):
     storage_roots: list[str]
     max_memory_state_bytes: int
     compresses_snapshots: bool
+    digests_output: bool
     restore_location: str | None
     restore_manifest: Manifest | None  # of a point in the master's memory; otherwise it is read
     faults: list[Fault] = []  # on purpose

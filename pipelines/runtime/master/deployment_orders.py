@@ -23,6 +23,7 @@ def deployment_of(parts: RunParts, host: AttemptHost, start: StartingPoint | Non
         storage_roots=parts.storage_roots,
         max_memory_state_bytes=settings.max_memory_state_bytes,
         compresses_snapshots=settings.compresses_snapshots,
+        digests_output=settings.digests_output,
         restore_location=start.location if start else None,
         restore_manifest=_manifest_in_memory(parts, start),
         forgets_state=_forgets_state(parts, start),

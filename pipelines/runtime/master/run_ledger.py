@@ -12,6 +12,7 @@ from pipelines.domain.events import Event, LedgerAdvanced, LedgerBegun
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.ledger import LedgerEntry, SinkOutput, SourceInput
 from pipelines.domain.snapshots import Json, Manifest, OperatorSnapshot
+from pipelines.runtime.master.underway import source_records_of
 
 
 @dataclass(slots=True)
@@ -31,15 +32,8 @@ class LedgerStart:
 
     @classmethod
     def at(cls, manifest: Manifest) -> "LedgerStart":
-        """What was read before the point is not told again: its own entry has it."""
-        outputs = list(_outputs(manifest))
-        entry = LedgerEntry(
-            run_id=manifest.run_id,
-            checkpoint_id=manifest.checkpoint_id,
-            inputs=[],
-            outputs=outputs,
-        )
-        return cls(entry, _read_up_to(manifest))
+        """The entry of the point once more. Since where it had been read is not known here."""
+        return cls(_entry(manifest, []), _read_up_to(manifest))
 
 
 class RunLedger:
@@ -56,14 +50,19 @@ class RunLedger:
 
     def on_completed(self, manifest: Manifest) -> None:
         read = _read_up_to(manifest)
-        entry = LedgerEntry(
-            run_id=manifest.run_id,
-            checkpoint_id=manifest.checkpoint_id,
-            inputs=list(_inputs(self._read, read)),
-            outputs=list(_outputs(manifest)),
-        )
+        entry = _entry(manifest, list(_inputs(self._read, read)))
         self._read = read
         self._emit(LedgerAdvanced(entry=entry))
+
+
+def _entry(manifest: Manifest, inputs: list[SourceInput]) -> LedgerEntry:
+    return LedgerEntry(
+        run_id=manifest.run_id,
+        checkpoint_id=manifest.checkpoint_id,
+        records_read=source_records_of(manifest),
+        inputs=inputs,
+        outputs=list(_outputs(manifest)),
+    )
 
 
 def _outputs(manifest: Manifest) -> Iterator[SinkOutput]:

@@ -141,6 +141,7 @@ class _Builder:
             {uid: self._exchanges(vertex, uid, mailbox) for uid in vertex.nodes},
             restored,
             ProcessingTime(self.clock).now_ms,
+            digests_output=self.message.digests_output,
         )
         gate = self._gate(vertex, mailbox)
         feed = self._feed(vertex, gate, restored[vertex.uid])

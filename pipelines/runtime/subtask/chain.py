@@ -38,12 +38,21 @@ class OperatorChain:
         exchanges: dict[Uid, list[Exchange]],
         restored: dict[Uid, RestoredOperator],
         now_ms: Callable[[], int],
+        *,
+        digests_output: bool = True,
     ) -> None:
         self._place = place
         self._now_ms = now_ms
         self._delivery = ChainDelivery(pipeline.graph)
         self._nodes = ChainBuilder(
-            pipeline, place, backends, exchanges, restored, now_ms, self._delivery
+            pipeline,
+            place,
+            backends,
+            exchanges,
+            restored,
+            now_ms,
+            self._delivery,
+            digests_output=digests_output,
         ).build()
         self._exchanges = [exchange for node in self._nodes for exchange in node.exchanges]
         self._outputs = [output for exchange in self._exchanges for output in exchange.outputs]

@@ -5,6 +5,7 @@ What the restored point had prepared is committed here, before anything is writt
 
 from collections.abc import Callable, Mapping
 
+from pipelines.connectors.blackhole import BlackHole
 from pipelines.connectors.sink import SinkContext
 from pipelines.domain.elements import MIN_WATERMARK_MS
 from pipelines.domain.graph import NodeKind
@@ -19,6 +20,7 @@ from pipelines.runtime.subtask.key_times import by_key_group
 from pipelines.runtime.subtask.operator_failure import located
 from pipelines.runtime.subtask.restoring import RestoredOperator
 from pipelines.state.backend import BackendFactory
+from pipelines.state.row_digest import RowCount, RowDigest
 from pipelines.stream import Pipeline
 
 
@@ -34,6 +36,8 @@ class ChainBuilder:
         restored: Mapping[Uid, RestoredOperator],
         now_ms: Callable[[], int],
         delivery: ChainDelivery,
+        *,
+        digests_output: bool,
     ) -> None:
         self._pipeline = pipeline
         self._place = place
@@ -42,6 +46,7 @@ class ChainBuilder:
         self._restored = restored
         self._now_ms = now_ms
         self._delivery = delivery
+        self._digests_output = digests_output
         self._nodes: dict[Uid, ChainNode] = {}
         head = restored[place.vertex.uid]
         self._watermark_ms = MIN_WATERMARK_MS if head.watermark_ms is None else head.watermark_ms
@@ -108,7 +113,12 @@ class ChainBuilder:
         place = self._place
         context = SinkContext(place.run_id, place.attempt, uid, place.subtask, place.parallelism)
         (schema,) = self._pipeline.input_schemas(uid)
-        writer = self._pipeline.sinks[uid].open(context, schema)
-        sink = OpenSink(writer, CommitLog(self._restored[uid].prepared))
-        sink.commit_restored()
-        return sink
+        sink = self._pipeline.sinks[uid]
+        # What a black hole was given cannot be read again, so that a digest of it proves nothing.
+        is_digested = self._digests_output and not isinstance(sink, BlackHole)
+        given = RowDigest() if is_digested else RowCount()
+        opened = OpenSink(
+            sink.open(context, schema), CommitLog(self._restored[uid].prepared), given
+        )
+        opened.commit_restored()
+        return opened

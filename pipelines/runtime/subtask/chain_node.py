@@ -20,7 +20,7 @@ from pipelines.protocol.output_ledger import OutputLedger
 from pipelines.runtime.subtask.exchange import Exchange
 from pipelines.runtime.subtask.operator_failure import located
 from pipelines.state.backend import FrozenState, StateBackend
-from pipelines.state.row_digest import RowDigest
+from pipelines.state.row_digest import RowCount, RowDigest
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class SinkCut(NamedTuple):
 class OpenSink:
     writer: SinkWriter
     log: CommitLog
-    given: RowDigest = field(default_factory=RowDigest)
+    given: RowDigest | RowCount = field(default_factory=RowDigest)
     ledger: OutputLedger = field(default_factory=OutputLedger)
 
     def write(self, batch: pa.RecordBatch) -> None:

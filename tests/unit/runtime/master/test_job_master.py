@@ -256,13 +256,14 @@ def test_a_change_that_cannot_be_is_refused_and_changes_nothing(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("given", [True, False])
-def test_every_slot_is_told_whether_to_compress(tmp_path: Path, given: bool) -> None:
-    run = ScriptedRun(tmp_path, {"execution.checkpointing.snapshot-compression": str(given)})
+def test_every_slot_is_told_whether_to_compress_and_to_digest(tmp_path: Path, given: bool) -> None:
+    keys = ("execution.checkpointing.snapshot-compression", "execution.ledger.digest")
+    run = ScriptedRun(tmp_path, dict.fromkeys(keys, str(given)))
 
     deployment = run.slots.told.get(timeout=5)
 
     assert isinstance(deployment, Deploy)
-    assert deployment.compresses_snapshots is given
+    assert (deployment.compresses_snapshots, deployment.digests_output) == (given, given)
     cancel(run)
 
 

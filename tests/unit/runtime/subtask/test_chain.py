@@ -7,8 +7,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from pipelines.connectors.blackhole import BlackHole
+from pipelines.connectors.sink import Sink
+from pipelines.domain.elements import Barrier
 from pipelines.domain.graph import EdgeKind
-from pipelines.domain.ids import Attempt, ChannelId, RunId, Uid
+from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, RunId, Uid
 from pipelines.domain.origin import RecordOrigin
 from pipelines.operators.operator import Operator
 from pipelines.operators.side_output import SideOutput
@@ -18,6 +21,7 @@ from pipelines.runtime.subtask.exchange import Exchange
 from pipelines.runtime.subtask.operator_failure import OperatorFailed
 from pipelines.runtime.subtask.restoring import NOTHING
 from pipelines.state.hashmap import HashMapBackend
+from pipelines.state.row_digest import digest_of
 from pipelines.stream import Environment, Pipeline
 from tests.unit.runtime.fakes import SCHEMA, ListSource, batch_of, keys_of
 from tests.unit.runtime.hosted import MAX_PARALLELISM, MemorySink, RecordingOutput
@@ -76,6 +80,26 @@ def test_a_sink_behind_an_exchange_of_its_own_is_written_to() -> None:
     assert sink.written == [1]
 
 
+@pytest.mark.parametrize(
+    ("sink", "is_asked_for", "has_digest"),
+    [(MemorySink(), True, True), (MemorySink(), False, False), (BlackHole(), True, False)],
+)
+def test_what_a_sink_is_given_is_counted_and_digested_where_that_is_of_use(
+    sink: Sink, is_asked_for: bool, has_digest: bool
+) -> None:
+    env = Environment()
+    env.source(ListSource([]), uid="in").rebalance().sink(sink, uid="out")
+    chain = chain_of(env.build(), "out", digests_output=is_asked_for)
+    rows = batch_of([(1, 0), (2, 0)])
+
+    chain.on_batch(0, rows)
+    (cut,) = chain.cut(Barrier(CheckpointId(1), 0))
+
+    (share,) = cut.outputs
+    assert share.rows == 2
+    assert share.digest == (f"{digest_of(rows):016x}" if has_digest else None)
+
+
 class OddOnes(Operator):
     """Even keys go on, odd ones to the side."""
 
@@ -111,9 +135,21 @@ def test_a_failure_names_the_offset_of_its_record_in_a_log_with_gaps() -> None:
 
 
 def chain_of(
-    pipeline: Pipeline, vertex: str, exchanges: dict[Uid, list[Exchange]] | None = None
+    pipeline: Pipeline,
+    vertex: str,
+    exchanges: dict[Uid, list[Exchange]] | None = None,
+    *,
+    digests_output: bool = True,
 ) -> OperatorChain:
     at = pipeline.graph.vertex(Uid(vertex))
     place = ChainPlace(RunId("run-1"), Attempt(1), at, 0, 1, MAX_PARALLELISM)
     restored = dict.fromkeys(at.nodes, NOTHING)
-    return OperatorChain(pipeline, place, HashMapBackend, exchanges or {}, restored, lambda: 0)
+    return OperatorChain(
+        pipeline,
+        place,
+        HashMapBackend,
+        exchanges or {},
+        restored,
+        lambda: 0,
+        digests_output=digests_output,
+    )
