@@ -23,11 +23,13 @@ MAY_IMPORT = {  # package -> the packages of ours it may import, itself aside
     | {f"pipelines.{p}" for p in ("connectors", "bus", "stream", "flows")},
     "pipelines.points": DOMAIN
     | {f"pipelines.{p}" for p in ("runtime", "protocol", "storage", "flows", "stream")},
+    "pipelines.audit": DOMAIN
+    | {f"pipelines.{p}" for p in ("bus", "state", "connectors", "flows", "stream")},
     "pipelines.spark": DOMAIN
     | {f"pipelines.{p}" for p in ("runtime", "bus", "flows", "storage", "stream")},
 }
 FROM_FTDASH = {
-    f"pipelines.{package}" for package in ("domain", "bus", "flows", "points", "storage")
+    f"pipelines.{package}" for package in ("domain", "bus", "flows", "points", "storage", "audit")
 }
 NOT_WITHIN_RUNTIME = {  # package -> what of the runtime lies in another process, or above it
     "pipelines.runtime.master": ("pipelines.runtime.slot.", "pipelines.runtime.subtask."),

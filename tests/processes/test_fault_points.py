@@ -23,6 +23,7 @@ from pipelines.domain.ids import RequestId
 from pipelines.domain.status import CheckpointKind, JobStatus, RecoveryPhase
 from pipelines.protocol.recovery import STEPS
 from tests.driven_run import StartedRun
+from tests.processes.audits import assert_proven
 from tests.processes.fault_points import CHECKPOINT_POINTS
 from tests.processes.host import hosted_run
 from tests.processes.numbers import assert_exact
@@ -46,6 +47,7 @@ def test_a_slot_killed_at_any_point_of_a_checkpoint_changes_nothing(
     assert ended.status is JobStatus.FINISHED
     assert [e.event.slot for e in run.of(FailureOccurred)] == [1]  # type: ignore[attr-defined]
     assert_exact(tmp_path / "output", TOTAL)
+    assert_proven(tmp_path, TOTAL)
 
 
 @pytest.mark.parametrize(

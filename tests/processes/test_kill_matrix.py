@@ -18,6 +18,7 @@ import pytest
 from pipelines.domain.events import FailureOccurred, RunEnded, SlotConnected
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.status import JobStatus
+from tests.processes.audits import assert_proven
 from tests.processes.fault_points import CHECKPOINT_POINTS, DRIVER_POINTS, RESTORE_POINTS
 from tests.processes.host import hosted_run, hurry
 from tests.processes.numbers import assert_exact
@@ -102,3 +103,4 @@ def plan(faults: str) -> dict[str, str]:
 def assert_recovered(root: Path, ended: RunEnded) -> None:
     assert ended.status is JobStatus.FINISHED, ended.reason
     assert_exact(root / "output", TOTAL)
+    assert_proven(root, TOTAL)

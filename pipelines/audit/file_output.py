@@ -1,0 +1,101 @@
+"""Audits a directory of output files: each is read again with plain Arrow, or as lines of JSON.
+
+Knows the names of files, and nothing of how they came there. Checked are the names that the ledger
+has, how many rows the files of a cut hold, and the digest of those rows; besides, that no file is
+there that a reader would take for output.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipelines.audit.history import Cut, History
+from pipelines.audit.json_rows import batches_of, is_ambiguous
+from pipelines.audit.output import Covers, Difference, Rows, compared, given
+from pipelines.domain.ids import CheckpointId, RunId, Uid
+from pipelines.domain.ledger import SinkOutput
+from pipelines.state.row_digest import MODULUS, digest_of
+
+_NAME = re.compile(r"part-(?P<run>.+)-(?P<checkpoint>\d{8,})-\d+-\d+\.(parquet|jsonl)")
+
+
+class FileOutput:
+    """`schema` is of the rows that the sink takes; Parquet says it itself, JSON does not.
+
+    Lists the directory when it is made: after the journal was read, so that no file is missed
+    that the ledger has.
+    """
+
+    def __init__(self, directory: Path, schema: pa.Schema) -> None:
+        self._directory = directory
+        self._schema = schema
+        self._by_cut: dict[Cut, set[str]] = {}
+        self._strays: list[str] = []
+        for name in sorted(file.name for file in directory.glob("[!._]*")):
+            self._sort_in(name)
+
+    def stray(self, history: History, sink: Uid) -> Difference | None:
+        ours, known = history.known_runs, history.cuts_of(sink)
+        for name in self._strays:
+            return Difference(f"{name} is no file of this sink.", part=name)
+        cuts = sorted(self._by_cut)
+        for cut in (cut for cut in cuts if cut.run_id not in ours):
+            name = min(self._by_cut[cut])
+            what = f"{name} is of a run that this one does not descend from."
+            return Difference(what, cut, part=name)
+        for cut in (cut for cut in history.judged(cuts) if cut not in known):
+            name = min(self._by_cut[cut])
+            return Difference(f"{name} is not in the ledger.", cut, part=name)
+        return None
+
+    def judge(self, cut: Cut, outputs: Sequence[SinkOutput]) -> Difference | Covers:
+        expected = {token for output in outputs for token in output.share.tokens}
+        names = self._by_cut.get(cut, set())
+        for name in sorted(expected - names):
+            return Difference(f"{name} is missing.", cut, given(outputs), part=name)
+        for name in sorted(names - expected):
+            return Difference(f"{name} is not in the ledger.", cut, given(outputs), part=name)
+        try:
+            parts = {name: self._rows_of(name) for name in sorted(names)}
+        except Unreadable as error:
+            return Difference(str(error), cut, given(outputs), part=error.name)
+        return compared(cut, outputs, parts)
+
+    def _sort_in(self, name: str) -> None:
+        match = _NAME.fullmatch(name)
+        if match is None:
+            self._strays.append(name)
+        else:
+            cut = Cut(RunId(match["run"]), CheckpointId(int(match["checkpoint"])))
+            self._by_cut.setdefault(cut, set()).add(name)
+
+    def _rows_of(self, name: str) -> Rows:
+        path = self._directory / name
+        try:
+            if path.suffix == ".parquet":
+                with pq.ParquetFile(path) as file:
+                    return _digested(file.iter_batches())
+            return _digested(batches_of(path, self._schema), is_ambiguous)
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise Unreadable(name, f"{name} cannot be read: {error}.") from error
+
+
+class Unreadable(Exception):
+    def __init__(self, name: str, what: str) -> None:
+        super().__init__(what)
+        self.name = name
+
+
+def _digested(
+    batches: Iterator[pa.RecordBatch],
+    is_ambiguous: Callable[[pa.RecordBatch], bool] = lambda _: False,
+) -> Rows:
+    count, digest, is_plain = 0, 0, True
+    for batch in batches:
+        count += batch.num_rows
+        digest += digest_of(batch)
+        is_plain = is_plain and not is_ambiguous(batch)
+    return Rows(count, digest % MODULUS if is_plain else None)

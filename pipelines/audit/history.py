@@ -1,0 +1,224 @@
+"""What the journals say a run's output consists of: the ledger, along the lineage of its points.
+
+Owns which entries hold: a recovery from an older point makes void what was entered behind it, and
+of an earlier run only what lies before the point that was restored belongs to this one. Reads
+journals; looks at no output.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipelines.bus.journal import read_journal
+from pipelines.domain.events import (
+    CheckpointCommitted,
+    EngineEvent,
+    JobStatusChanged,
+    LedgerAdvanced,
+    LedgerBegun,
+    RunEnded,
+)
+from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId, RunId, Uid
+from pipelines.domain.ledger import LedgerEntry, SinkOutput
+from pipelines.domain.status import JobStatus
+
+Unknown = dict[RunId, CheckpointId]
+
+FindJournal = Callable[[RunId], Path | None]
+"""Where another run's journal is; None: it is not there any more."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cut:
+    """Between two barriers: what was given to sinks up to `checkpoint_id` of `run_id`."""
+
+    run_id: RunId
+    checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A completed checkpoint, and the output that it was the first to contain."""
+
+    cut: Cut
+    outputs: tuple[SinkOutput, ...]
+    records_read: int  # by the sources, since the first run
+
+    def given_to(self, sink: Uid) -> dict[Cut, list[SinkOutput]]:
+        """More than one cut, where checkpoints before it were aborted; oldest first."""
+        cuts: dict[Cut, list[SinkOutput]] = {}
+        for output in sorted(self.outputs, key=lambda each: each.share.checkpoint_id):
+            if output.sink == sink:
+                cut = Cut(self.cut.run_id, output.share.checkpoint_id)
+                cuts.setdefault(cut, []).append(output)
+        return cuts
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """`committed` are the points whose output must be there, oldest first; `pending` what may be.
+
+    `unknown`: runs of the lineage whose ledger is not there, each up to which checkpoint.
+    """
+
+    run_id: RunId
+    committed: tuple[Point, ...]
+    pending: tuple[Point, ...]
+    unknown: Unknown
+
+    def cuts_of(self, sink: Uid) -> set[Cut]:
+        """At which the sink was given something that must be there."""
+        return {cut for point in self.committed for cut in point.given_to(sink)}
+
+    def judged(self, cuts: Iterable[Cut]) -> list[Cut]:
+        """Those that lie before the newest committed point of their run, and have a ledger."""
+        newest = {point.cut.run_id: point.cut.checkpoint_id for point in self.committed}
+        return [
+            cut
+            for cut in cuts
+            if self.unknown.get(cut.run_id, NO_CHECKPOINT)
+            < cut.checkpoint_id
+            <= newest.get(cut.run_id, NO_CHECKPOINT)
+        ]
+
+    @property
+    def known_runs(self) -> set[RunId]:
+        """Whose output may be in the target."""
+        points = (*self.committed, *self.pending)
+        return {self.run_id, *self.unknown, *(point.cut.run_id for point in points)}
+
+
+def read_history(run_id: RunId, journal: Path, find_journal: FindJournal) -> History:
+    """Raises UndecodableEvent when a line cannot be read."""
+    own = _Ledger(run_id)
+    for event in _events(journal):
+        own.on(event)
+    earlier, unknown = _earlier(own, find_journal)
+    committed = [e for e in own.entries if e.checkpoint_id <= own.committed_id]
+    pending = [e for e in own.entries if e.checkpoint_id > own.committed_id]
+    if own.has_run:
+        committed = earlier + committed
+    else:  # the restored point may not have been committed yet
+        pending = earlier + pending
+    told: set[tuple[Uid, int, Cut]] = set()
+    return History(
+        run_id,
+        committed=tuple(_point(entry, told) for entry in committed),
+        pending=tuple(_point(entry, told) for entry in pending),
+        unknown=unknown,
+    )
+
+
+def _earlier(own: "_Ledger", find_journal: FindJournal) -> tuple[list[LedgerEntry], Unknown]:
+    """The entries of the runs that the run descends from, up to where it left each of them."""
+    entries: list[LedgerEntry] = []
+    unknown: Unknown = {own.run_id: own.unknown_id}
+    for run_id, checkpoint_id in own.ancestors:
+        ledger = _ledger_up_to(run_id, checkpoint_id, find_journal(run_id))
+        if ledger.newest_id < checkpoint_id and own.start is not None:
+            ledger.enter_again(own.start)
+        entries += ledger.entries
+        unknown[run_id] = ledger.unknown_id
+    return entries, {run_id: unknown[run_id] for run_id in unknown if unknown[run_id]}
+
+
+def _ledger_up_to(run_id: RunId, checkpoint_id: CheckpointId, journal: Path | None) -> "_Ledger":
+    """As it held when that checkpoint was the newest: what came later is another branch."""
+    ledger = _Ledger(run_id)
+    for event in _events(journal) if journal else ():
+        ledger.on(event)
+        if ledger.newest_id == checkpoint_id:
+            break
+    ledger.leave_at(checkpoint_id)
+    return ledger
+
+
+def _point(entry: LedgerEntry, told: set[tuple[Uid, int, Cut]]) -> Point:
+    """An output that an earlier point has is not told again."""
+    new = []
+    for output in entry.outputs:
+        key = (output.sink, output.subtask, Cut(entry.run_id, output.share.checkpoint_id))
+        if key not in told:
+            new.append(output)
+        told.add(key)
+    return Point(Cut(entry.run_id, entry.checkpoint_id), tuple(new), entry.records_read)
+
+
+def _events(journal: Path) -> Iterator[EngineEvent]:
+    envelopes, offset = read_journal(journal, 0)
+    while envelopes:
+        yield from (envelope.event for envelope in envelopes)
+        envelopes, offset = read_journal(journal, offset)
+
+
+class _Ledger:
+    """The fold of one run's journal."""
+
+    def __init__(self, run_id: RunId) -> None:
+        self.run_id = run_id
+        self._entries: dict[CheckpointId, LedgerEntry] = {}  # ids ascend
+        self.lineage: list[tuple[RunId, CheckpointId]] = []
+        self.start: LedgerEntry | None = None
+        self.committed_id: int = NO_CHECKPOINT
+        self.unknown_id = NO_CHECKPOINT  # what was given up to there was never entered
+        self.has_run = False  # an attempt has committed what its point had prepared
+        self._restored_id = NO_CHECKPOINT
+        self._has_begun = False
+
+    @property
+    def entries(self) -> list[LedgerEntry]:
+        return list(self._entries.values())
+
+    @property
+    def newest_id(self) -> CheckpointId:
+        return next(reversed(self._entries), NO_CHECKPOINT)
+
+    @property
+    def ancestors(self) -> list[tuple[RunId, CheckpointId]]:
+        return [each for each in self.lineage if each[0] != self.run_id]
+
+    def leave_at(self, checkpoint_id: CheckpointId) -> None:
+        """Another run goes on from there."""
+        self._forget_behind(checkpoint_id)
+        if not self._has_begun:
+            self.unknown_id = checkpoint_id
+
+    def enter_again(self, start: LedgerEntry) -> None:
+        """The entry of a starting point, which the driver that completed it may not have made."""
+        if start.run_id == self.run_id and start.checkpoint_id > self.unknown_id:
+            self._enter(start)
+
+    def on(self, event: EngineEvent) -> None:
+        match event:
+            case LedgerBegun():
+                self._begin(event)
+            case LedgerAdvanced(entry=entry):
+                self._enter(entry)
+            case CheckpointCommitted(checkpoint_id=checkpoint_id):
+                self.committed_id = max(self.committed_id, checkpoint_id)
+            case JobStatusChanged(status=JobStatus.RUNNING):
+                self.has_run = True
+                self.committed_id = max(self.committed_id, self._restored_id)
+            case RunEnded(status=JobStatus.FINISHED):  # only when all is committed
+                self.has_run = True
+                self.committed_id = self.newest_id
+            case _:
+                pass
+
+    def _begin(self, event: LedgerBegun) -> None:
+        self.lineage, self.start = event.lineage, event.start
+        is_first, self._has_begun = not self._has_begun, True
+        self._restored_id = dict(self.lineage).get(self.run_id, NO_CHECKPOINT)
+        self._forget_behind(self._restored_id)
+        self.committed_id = min(self.committed_id, self._restored_id)
+        if is_first:  # the run is older than its ledger
+            self.unknown_id = self._restored_id
+        if event.start is not None:
+            self.enter_again(event.start)
+
+    def _enter(self, entry: LedgerEntry) -> None:
+        self._entries.setdefault(entry.checkpoint_id, entry)
+
+    def _forget_behind(self, checkpoint_id: CheckpointId) -> None:
+        for void in [each for each in self._entries if each > checkpoint_id]:
+            del self._entries[void]

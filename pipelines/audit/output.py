@@ -1,0 +1,98 @@
+"""What an auditor expects of one sink and what it finds there: values, and how they are compared.
+
+Compared are sums over all subtasks of a cut: rows that have changed places between the files of one
+cut are the same output. A file is named where that can be told.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from pipelines.audit.history import Cut, History
+from pipelines.domain.ids import Uid
+from pipelines.domain.ledger import OutputShare, SinkOutput
+from pipelines.state.row_digest import MODULUS
+
+
+class Covers(StrEnum):
+    """What was compared, where nothing differs."""
+
+    DIGESTED = "digested"
+    COUNTED = "counted, not digested"
+    NOTHING = "not audited"
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """`digest` None: they are counted only."""
+
+    count: int
+    digest: int | None
+
+    @property
+    def digest_text(self) -> str | None:
+        return None if self.digest is None else f"{self.digest:016x}"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first place where the output is not what the ledger says; `what` is one sentence."""
+
+    what: str
+    cut: Cut | None = None
+    expected: Rows | None = None
+    found: Rows | None = None
+    part: str | None = None
+
+
+class TargetReader(Protocol):
+    """Reads one sink's target again, without the code that wrote it."""
+
+    def stray(self, history: History, sink: Uid) -> Difference | None:
+        """What a reader would take for output, and what no checkpoint has."""
+        ...
+
+    def judge(self, cut: Cut, outputs: Sequence[SinkOutput]) -> Difference | Covers:
+        """Whether the target holds what the sink was given at that cut, each subtask's share."""
+        ...
+
+
+def total(parts: Iterable[Rows]) -> Rows:
+    every = list(parts)
+    digests = [part.digest for part in every if part.digest is not None]
+    digest = sum(digests) % MODULUS if len(digests) == len(every) else None
+    return Rows(sum(part.count for part in every), digest)
+
+
+def given(outputs: Iterable[SinkOutput]) -> Rows:
+    return total(_given(output.share) for output in outputs)
+
+
+def compared(
+    cut: Cut, outputs: Sequence[SinkOutput], parts: dict[str, Rows]
+) -> Difference | Covers:
+    """Between what a cut's subtasks were given and what its parts, by their tokens, hold."""
+    expected, found = given(outputs), total(parts.values())
+    part = _part_at_fault(outputs, parts)
+    if found.count != expected.count:
+        what = f"{found.count} rows were found where {expected.count} were given."
+        return Difference(what, cut, expected, found, part)
+    is_digested = None not in (found.digest, expected.digest)
+    if is_digested and found.digest != expected.digest:
+        what = f"{expected.count} rows were given, and so many are there, but not the same."
+        return Difference(what, cut, expected, found, part)
+    return Covers.DIGESTED if is_digested else Covers.COUNTED
+
+
+def _given(share: OutputShare) -> Rows:
+    return Rows(share.rows, None if share.digest is None else int(share.digest, 16))
+
+
+def _part_at_fault(outputs: Sequence[SinkOutput], parts: dict[str, Rows]) -> str | None:
+    """Of the first subtask whose parts together are not what it was given; None: none is."""
+    for output in outputs:
+        own = total(parts[token] for token in output.share.tokens if token in parts)
+        if own not in (given([output]), Rows(output.share.rows, None)):
+            return ", ".join(output.share.tokens)
+    return None

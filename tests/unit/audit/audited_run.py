@@ -1,0 +1,135 @@
+"""A run with one sink, as its journal and its target tell of it: real writers, no engine."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from pipelines.audit.auditor import AuditReport, SinkReport, audit_sinks
+from pipelines.audit.history import read_history
+from pipelines.bus.journal import JournalWriter
+from pipelines.connectors.sink import Sink, SinkContext
+from pipelines.domain.events import CheckpointCommitted, Event, JobStatusChanged
+from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
+from pipelines.domain.run import RunDirectory
+from pipelines.domain.snapshots import Manifest
+from pipelines.domain.status import JobStatus
+from pipelines.protocol.commit import CommitLog, Prepared
+from pipelines.runtime.clocks import SystemClock
+from pipelines.runtime.master.run_ledger import LedgerStart, RunLedger
+from pipelines.runtime.subtask.chain_node import OpenSink
+from pipelines.state.row_digest import RowCount, RowDigest
+from tests.unit.runtime.points import manifest_of, operator_of
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("at", pa.timestamp("ms", tz="UTC")),
+        ("x", pa.float64()),
+        ("name", pa.string()),
+    ]
+)
+OUT = Uid("out")
+Given = RowDigest | RowCount
+PARALLELISM = 2
+
+
+class AuditedRun:
+    """Attempts of one run. A point is a manifest and what its sinks had prepared."""
+
+    def __init__(
+        self, root: Path, run_id: str, sink: Sink, given: Callable[[], Given] = RowDigest
+    ) -> None:
+        self.run_id = RunId(run_id)
+        self.sink = sink
+        self._given = given
+        self._root = root
+        self._directory = RunDirectory.of(root, "audited", self.run_id)
+        self._journal = self._opened()
+        self._attempt = Attempt(0)
+        self.ledger = RunLedger(lambda event: self.tell(event))
+        self._sinks: list[OpenSink] = []
+        self.points: dict[int, tuple[Manifest, list[tuple[Prepared, ...]]]] = {}
+
+    def begin(self, start: "tuple[AuditedRun, int] | None" = None, *, runs: bool = True) -> None:
+        """An attempt; whoever wrote before it is abandoned."""
+        manifest, prepared = start[0].points[start[1]] if start else (None, [])
+        lineage = [] if manifest is None else [*manifest.ancestors, _end(manifest)]
+        self._attempt = Attempt(self._attempt + 1)
+        self._ancestors = [each for each in lineage if each[0] != self.run_id]
+        self.ledger.begin(lineage, LedgerStart.at(manifest) if manifest else LedgerStart())
+        self.sink.rewind(lineage, self.run_id)
+        self._sinks = [self._open(i, prepared[i] if prepared else ()) for i in range(PARALLELISM)]
+        if runs:
+            self.tell(JobStatusChanged(status=JobStatus.RUNNING))
+
+    def write(self, *ids: int) -> None:
+        """Dealt to the subtasks in turn."""
+        for subtask, sink in enumerate(self._sinks):
+            sink.write(rows(ids[subtask::PARALLELISM]))
+
+    def checkpoint(
+        self, number: int, *, commits: bool = True, completes: bool = True, is_told: bool = True
+    ) -> None:
+        """`is_told`: the driver lives long enough to enter it into the ledger."""
+        checkpoint_id = CheckpointId(number)
+        cuts = [sink.prepare(checkpoint_id) for sink in self._sinks]
+        operators = [[operator_of(uid=OUT, outputs=list(cut.outputs))] for cut in cuts]
+        manifest = manifest_of(
+            operators, run_id=self.run_id, checkpoint_id=checkpoint_id, ancestors=self._ancestors
+        )
+        if not completes:
+            return
+        self.points[number] = manifest, [cut.prepared for cut in cuts]
+        if is_told:
+            self.ledger.on_completed(manifest)
+        if commits:
+            for sink in self._sinks:
+                sink.commit(checkpoint_id)
+            self.tell(CheckpointCommitted(checkpoint_id=checkpoint_id))
+
+    def tell(self, event: Event) -> None:
+        self._journal.append(event, self._attempt)
+
+    def audit(self) -> AuditReport:
+        journals = self._root.glob("audited/runs/*/journal.jsonl")
+        known = {RunId(path.parent.name): path for path in journals}
+        history = read_history(self.run_id, self._directory.journal_file, known.get)
+        return audit_sinks([(OUT, self.sink, SCHEMA)], history)
+
+    def sink_report(self) -> SinkReport:
+        (report,) = self.audit().sinks
+        return report
+
+    def proven(self) -> tuple[str | None, int | None, int]:
+        """Run, checkpoint and rows up to which the output is proven."""
+        report = self.sink_report()
+        return report.proven_run_id, report.proven_checkpoint_id, report.proven_rows
+
+    def forget_ledger(self) -> None:
+        self._journal.close()
+        self._directory.journal_file.unlink()
+        self._journal = self._opened()
+
+    def _open(self, subtask: int, prepared: Sequence[Prepared]) -> OpenSink:
+        context = SinkContext(self.run_id, self._attempt, OUT, subtask, PARALLELISM)
+        sink = OpenSink(self.sink.open(context, SCHEMA), CommitLog(tuple(prepared)), self._given())
+        sink.commit_restored()
+        return sink
+
+    def _opened(self) -> JournalWriter:
+        return JournalWriter(self._directory, self.run_id, SystemClock(), lambda *_: None)
+
+
+def rows(ids: Sequence[int]) -> pa.RecordBatch:
+    columns = [
+        pa.array(ids, pa.int64()),
+        pa.array([1_000 * i + 1 for i in ids], SCHEMA.field("at").type),
+        pa.array([None if i % 5 == 0 else i / 7 for i in ids], pa.float64()),
+        pa.array([f"name {i % 3}" for i in ids]),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _end(manifest: Manifest) -> tuple[RunId, CheckpointId]:
+    return manifest.run_id, manifest.checkpoint_id

@@ -1,0 +1,180 @@
+"""An audit of a table: digested where no row can have been overwritten, else counted."""
+
+import sqlite3
+import uuid
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from pipelines.audit.output import Covers
+from pipelines.connectors.postgres import PostgresInsert
+from pipelines.connectors.sql import SqlUpsert
+from pipelines.connectors.sql_database import SqlDatabase
+from pipelines.domain.errors import Rejected
+from tests.postgres_server import PostgresServer
+from tests.unit.audit.audited_run import AuditedRun
+
+TAGGED = "ftdash_run = 'run-1' AND ftdash_checkpoint ="
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    return tmp_path / "output.sqlite"
+
+
+@pytest.fixture
+def run(tmp_path: Path, database: Path) -> AuditedRun:
+    """Three committed checkpoints of six keys each."""
+    run = AuditedRun(tmp_path, "run-1", upsert(database))
+    run.begin()
+    for number in (1, 2, 3):
+        run.write(*range(6 * number, 6 * number + 6))
+        run.checkpoint(number)
+    return run
+
+
+def test_rows_that_were_written_once_are_proven_with_their_digest(run: AuditedRun) -> None:
+    assert run.proven() == ("run-1", 3, 18)
+    assert run.sink_report().covers is Covers.DIGESTED
+
+
+def test_rows_that_were_written_again_are_counted_and_the_report_says_so(run: AuditedRun) -> None:
+    run.write(8, 9, 12)
+    run.checkpoint(4)
+
+    assert run.proven() == ("run-1", 4, 21)
+    assert run.sink_report().covers is Covers.COUNTED
+
+
+def test_rows_whose_checkpoint_is_not_known_yet_are_not_judged(
+    tmp_path: Path, database: Path
+) -> None:
+    run = AuditedRun(tmp_path, "run-1", upsert(database, buffer_rows=2))
+    run.begin()
+    run.write(1, 2, 3, 4)
+    run.checkpoint(1)
+    run.write(5, 6, 7, 8)
+
+    assert run.proven() == ("run-1", 1, 4)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE output SET x = 99 WHERE id = 13",
+        "UPDATE output SET x = 'text' WHERE id = 13",
+        "UPDATE output SET name = NULL WHERE id = 13",
+        "INSERT INTO output SELECT 99, at, x, name, ftdash_run, ftdash_checkpoint FROM output"
+        " WHERE id = 13",
+    ],
+)
+def test_the_first_difference_is_told_with_its_checkpoint(
+    run: AuditedRun, database: Path, damage: str
+) -> None:
+    alter(database, damage)
+
+    report = run.sink_report()
+
+    assert report.difference is not None
+    assert (report.difference.checkpoint_id, report.difference.part) == (2, "output")
+    assert run.proven() == ("run-1", 1, 6)
+
+
+def test_one_row_that_is_gone_is_like_one_that_was_overwritten(
+    run: AuditedRun, database: Path
+) -> None:
+    """What cannot be told is not claimed: these rows are counted, not digested."""
+    alter(database, "DELETE FROM output WHERE id = 13")
+
+    assert run.proven() == ("run-1", 3, 18)
+    assert run.sink_report().covers is Covers.COUNTED
+
+
+@pytest.mark.parametrize("gone", [f"DELETE FROM output WHERE {TAGGED} 3", "DROP TABLE output"])
+def test_of_the_rows_that_were_given_last_some_must_be_there(
+    run: AuditedRun, database: Path, gone: str
+) -> None:
+    alter(database, gone)
+
+    difference = run.sink_report().difference
+
+    assert difference is not None
+    assert (difference.checkpoint_id, difference.expected_rows, difference.found_rows) == (3, 6, 0)
+
+
+def test_rows_of_another_run_prove_nothing(run: AuditedRun, database: Path) -> None:
+    alter(database, f"UPDATE output SET ftdash_run = 'run-9' WHERE {TAGGED} 2")
+
+    report = run.sink_report()
+
+    assert report.difference is not None
+    assert report.difference.run_id == "run-9"
+    assert report.proven_checkpoint_id is None
+
+
+def test_rows_of_a_checkpoint_that_gave_none_are_found(run: AuditedRun, database: Path) -> None:
+    run.checkpoint(4)
+    alter(database, f"UPDATE output SET ftdash_checkpoint = 4 WHERE {TAGGED} 3")
+
+    report = run.sink_report()
+
+    assert report.difference is not None
+    assert report.difference.checkpoint_id == 4
+    assert run.proven() == ("run-1", 3, 18)
+
+
+def test_a_restored_run_is_proven_with_what_it_descends_from(
+    run: AuditedRun, tmp_path: Path
+) -> None:
+    restored = AuditedRun(tmp_path, "run-2", run.sink)
+    restored.begin((run, 2))
+    restored.write(70, 71)
+    restored.checkpoint(3)
+
+    assert restored.proven() == ("run-2", 3, 14)
+    assert restored.sink_report().covers is Covers.DIGESTED
+
+
+def test_a_database_that_is_gone_is_said_without_its_password_and_not_made(
+    run: AuditedRun, database: Path
+) -> None:
+    database.unlink()
+
+    with pytest.raises(Rejected, match=r"The table output of .* cannot be read for the audit"):
+        run.audit()
+
+    assert not database.exists()
+
+
+@pytest.mark.slow
+def test_rows_that_are_only_inserted_are_digested_and_none_may_be_missing(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    sink = PostgresInsert(postgres.url_of(f"a{uuid.uuid4().hex}"), "output", pipeline="p")
+    run = AuditedRun(tmp_path, "run-1", sink)
+    run.begin()
+    for number in (1, 2, 3):
+        run.write(*range(6 * number, 6 * number + 6))
+        run.checkpoint(number, commits=number < 3)
+    untouched, covers = run.proven(), run.sink_report().covers
+
+    with closing(SqlDatabase(sink.url)) as database:
+        delete = sa.text("DELETE FROM output WHERE id = 13")
+        database.transaction(lambda connection: connection.execute(delete))
+
+    difference = run.sink_report().difference
+    assert (untouched, covers) == (("run-1", 2, 12), Covers.DIGESTED)
+    assert difference is not None
+    assert (difference.checkpoint_id, difference.expected_rows, difference.found_rows) == (2, 6, 5)
+
+
+def upsert(database: Path, buffer_rows: int = 100) -> SqlUpsert:
+    url = f"sqlite:///{database}"
+    return SqlUpsert(url, "output", ("id",), pipeline="p", buffer_rows=buffer_rows)
+
+
+def alter(database: Path, statement: str) -> None:
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute(statement)

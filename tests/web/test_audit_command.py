@@ -1,0 +1,135 @@
+"""`manage.py audit`: what it prints, and what its exit status says."""
+
+import json
+from io import StringIO
+from pathlib import Path
+
+import msgspec
+import pytest
+from django.core.management import CommandError, call_command
+
+from ftdash.jobs.directories import run_directory
+from ftdash.jobs.models import Run
+from pipelines.audit import auditor
+from pipelines.audit.auditor import AuditReport, DifferenceReport, SinkReport
+from pipelines.audit.output import Covers
+from pipelines.domain.errors import Rejected
+from pipelines.domain.ids import CheckpointId, RunId, Uid
+from pipelines.domain.run import RunDirectory
+from tests.web.journals import new_run
+
+pytestmark = pytest.mark.django_db
+
+PROVEN = SinkReport(
+    sink=Uid("delays"),
+    guarantee="exactly-once",
+    covers=Covers.DIGESTED,
+    proven_run_id=RunId("run-1"),
+    proven_checkpoint_id=CheckpointId(7),
+    proven_rows=70,
+    difference=None,
+)
+DIFFERENCE = DifferenceReport(
+    what="70 rows were given, and so many are there, but not the same.",
+    run_id=RunId("run-1"),
+    checkpoint_id=CheckpointId(7),
+    expected_rows=70,
+    expected_digest="00000000000000aa",
+    found_rows=70,
+    found_digest="00000000000000bb",
+    part="part-7.parquet",
+)
+NOT_PROVEN = msgspec.structs.replace(
+    PROVEN, proven_checkpoint_id=CheckpointId(6), difference=DIFFERENCE
+)
+
+
+@pytest.fixture(autouse=True)
+def installation(settings, tmp_path: Path) -> None:
+    settings.JOBS_ROOT = tmp_path
+
+
+@pytest.fixture
+def run() -> Run:
+    return new_run()
+
+
+def test_it_prints_up_to_where_the_newest_run_is_proven(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    audited = answering(monkeypatch, report(PROVEN))
+
+    assert "proven up to checkpoint 7 of run-1, 70 rows, digested." in printed(run.pipeline.name)
+    assert audited == [run_directory(run).path]
+
+
+def test_json_is_for_scripts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, report(PROVEN))
+
+    answer = json.loads(printed(run.pipeline.name, "--json"))
+
+    assert answer["is_as_recorded"] is True
+    assert answer["sinks"][0]["proven_checkpoint_id"] == 7
+
+
+@pytest.mark.parametrize("option", [[], ["--json"]])
+def test_a_difference_is_printed_and_ends_with_status_1(
+    run: Run, option: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(monkeypatch, report(NOT_PROVEN))
+    out = StringIO()
+
+    with pytest.raises(CommandError) as refusal:
+        call_command("audit", run.pipeline.name, *option, stdout=out)
+
+    assert refusal.value.returncode == 1
+    for what in ("but not the same", "00000000000000aa", "00000000000000bb", "part-7.parquet"):
+        assert what in out.getvalue()
+
+
+def test_what_cannot_be_audited_is_one_sentence_and_status_2(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(directory: RunDirectory) -> AuditReport:
+        raise Rejected(f"{directory.spec_file.name} cannot be read.")
+
+    monkeypatch.setattr(auditor, "audit", refuse)
+
+    for arguments, sentence in [
+        ([run.pipeline.name], "run.json cannot be read."),
+        (["nothing"], "There is no run of a pipeline 'nothing'; see `manage.py pipeline list`."),
+        ([run.pipeline.name, "--run", "run-x"], "There is no run run-x of pipeline"),
+    ]:
+        with pytest.raises(CommandError, match=sentence) as refusal:
+            printed(*arguments)
+        assert refusal.value.returncode == 2
+
+
+def report(sink: SinkReport) -> AuditReport:
+    return AuditReport(
+        run_id=RunId("run-1"),
+        is_as_recorded=sink.difference is None,
+        committed_checkpoint_id=CheckpointId(7),
+        pending_checkpoint_id=None,
+        records_read=1000,
+        unknown={},
+        sinks=[sink],
+    )
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, answer: AuditReport) -> list[Path]:
+    """Which runs were audited."""
+    audited: list[Path] = []
+
+    def audit(directory: RunDirectory) -> AuditReport:
+        audited.append(directory.path)
+        return answer
+
+    monkeypatch.setattr(auditor, "audit", audit)
+    return audited
+
+
+def printed(*arguments: str) -> str:
+    out = StringIO()
+    call_command("audit", *arguments, stdout=out)
+    return out.getvalue()
