@@ -84,6 +84,20 @@ def test_an_older_checkpoint_that_is_committed_later_hides_nothing(
     first.commit(CheckpointId(1), older)
 
     assert views(sink, redis_server) == {"a": 2, "b": 1}
+    sink.rewind([(RUN, CheckpointId(1))], OTHER)
+    assert views(sink, redis_server) == {"b": 1}
+
+
+def test_a_fall_back_within_the_run_takes_back_what_came_after(
+    sink: RedisHashes, redis_server: RedisBroker
+) -> None:
+    writer = opened(sink)
+    complete(writer, 1, [("a", 1)])
+    complete(writer, 2, [("b", 2)])
+
+    sink.rewind([(RUN, CheckpointId(1))], RUN)
+
+    assert views(sink, redis_server) == {"a": 1}
 
 
 def test_a_commit_that_was_interrupted_goes_on_where_it_was(
@@ -190,6 +204,21 @@ def test_nothing_is_left_of_transactions_that_ended(
         for key in redis_server.client().scan_iter(f"{{{sink.prefix}}}:own:*")
     }
     assert names == {"owner", "runs", "done", "index"}
+
+
+@pytest.mark.slow
+def test_a_value_of_64_mib_is_one_record_as_any_other(
+    redis_server: RedisBroker, tmp_path: Path
+) -> None:
+    text = pa.schema([("app", pa.string()), ("text", pa.string())])
+    sink = RedisHashes(redis_server.url, tmp_path.name, ("app",), pipeline="views")
+    writer = sink.open(context_of(), text)
+    writer.write(pa.record_batch([["small", "large"], ["x", "y" * (64 << 20)]], schema=text))
+    writer.commit(CheckpointId(1), writer.prepare(CheckpointId(1)))
+
+    lengths = {name: len(row["text"]) for name, row in shown(sink, redis_server).items()}
+
+    assert lengths == {"small": 1, "large": 64 << 20}
 
 
 def test_a_server_that_is_killed_keeps_what_was_prepared(tmp_path: Path) -> None:
