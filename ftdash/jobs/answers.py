@@ -121,7 +121,8 @@ class RunView:
     as_of: datetime | None
     driver_note: str  # what the control plane last did about the driver, and why
     projection_error: str
-    guarantee: str
+    guarantee: str  # from end to end
+    guarantee_reason: str
     parallelism: int
     max_parallelism: int
     master: str

@@ -82,13 +82,20 @@ def ask_driver(question: Question) -> RequestId:
     return RequestId(request.request_id)
 
 
-def store_start(question: Question, run: Run) -> RequestId:
-    request = store(question, run.pipeline, run, float(configuration.START_DEADLINE_S))
+def store_start(question: Question, run: Run, message: str) -> RequestId:
+    """`message` is shown until the run has started."""
+    request = store(question, run.pipeline, run, float(configuration.START_DEADLINE_S), message)
     publish_on_commit(tasks.start_run, run.pk)
     return RequestId(request.request_id)
 
 
-def store(question: Question, pipeline: Pipeline, run: Run | None, deadline_s: float) -> Request:
+def store(
+    question: Question,
+    pipeline: Pipeline,
+    run: Run | None,
+    deadline_s: float,
+    message: str = "",
+) -> Request:
     now = timezone.now()
     Pipeline.objects.filter(pk=pipeline.pk).update(version=F("version") + 1)
     try:
@@ -100,6 +107,7 @@ def store(question: Question, pipeline: Pipeline, run: Run | None, deadline_s: f
             parameters=question.parameters,
             requester=question.requester,
             reason=question.reason,
+            message=message,
             created_at=now,
             deadline_at=now + timedelta(seconds=deadline_s),
         )

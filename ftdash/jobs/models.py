@@ -96,6 +96,7 @@ class Run(models.Model):
     reason = models.TextField(default="")
     attempt = models.PositiveIntegerField(default=0)
     guarantee = models.TextField(default="")
+    guarantee_reason = models.TextField(default="")
     changed_settings = models.JSONField(null=True)  # all that hold since a person changed some
     vertices = models.JSONField(default=list)  # VertexShape as JSON, topological order
     slots = models.JSONField(default=dict)  # slot to {"pid", "host"}, the connected ones

@@ -111,7 +111,7 @@ def restore(
     head = read_head(path)
     parallelism = row.parallelism if asked.parallelism is None else asked.parallelism
     parameters = {**row.parameters, **(asked.parameters or {})}
-    check_startable(row.flow, parallelism, row.max_parallelism, parameters, row.settings)
+    found = check_startable(row.flow, parallelism, row.max_parallelism, parameters, row.settings)
     if not asked.reads_files:
         _check_inspected(path)
     _check_verdict(_verdict(row, path, asked), row)
@@ -134,7 +134,7 @@ def restore(
             "claim-mode": claim_mode.value,
             "allow-non-restored-state": str(asked.allow_non_restored_state).lower(),
         }
-        return store_start(replace(question, parameters=given), run)
+        return store_start(replace(question, parameters=given), run, found.sentence)
 
 
 def dispose(
@@ -171,6 +171,7 @@ def _verdict(row: Pipeline, path: str, asked: Restore) -> Verdict:
         allow_non_restored_state=asked.allow_non_restored_state,
         reads_files=asked.reads_files,
         measured=measured(row),
+        settings=row.settings,
     )
     try:
         return look_at(question, CheckpointStores(roots(), max_memory_state_bytes=0))

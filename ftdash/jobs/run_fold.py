@@ -62,6 +62,7 @@ PROJECTED = (
     "reason",
     "attempt",
     "guarantee",
+    "guarantee_reason",
     "changed_settings",
     "vertices",
     "slots",
@@ -162,6 +163,7 @@ class RunFold:
         )
         run.started_at = run.started_at or at
         run.guarantee = event.guarantee
+        run.guarantee_reason = event.guarantee_reason
         run.vertices = msgspec.to_builtins(event.vertices)
         run.driver_pid = event.driver_pid
         run.slots = {}

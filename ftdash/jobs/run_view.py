@@ -29,6 +29,7 @@ def run_view(run: Run, seen: Observation) -> RunView:
         driver_note=fresh_driver_note(run),
         projection_error=run.projection_error,
         guarantee=run.guarantee,
+        guarantee_reason=run.guarantee_reason,
         parallelism=run.parallelism,
         max_parallelism=run.max_parallelism,
         master=run.master,

@@ -50,7 +50,7 @@ def submit_pipeline(
         return known
     check_name(name)
     parameters, settings = parameters or {}, settings or {}
-    check_startable(flow, parallelism, max_parallelism, parameters, settings)
+    found = check_startable(flow, parallelism, max_parallelism, parameters, settings)
     check_sources(flow, parameters)
     with transaction.atomic():
         existing = Pipeline.objects.filter(name=name).first()
@@ -77,7 +77,7 @@ def submit_pipeline(
             },
         )
         run = new_run(pipeline, parallelism=parallelism, parameters=parameters, master=master)
-        return store_start(question, run)
+        return store_start(question, run, found.sentence)
 
 
 def request_checkpoint(

@@ -6,6 +6,7 @@ from pathlib import Path
 from django.conf import settings as configuration
 
 from pipelines.domain.errors import Rejected
+from pipelines.domain.guarantees import EndToEnd, check_required, end_to_end
 from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.settings import check_parallelism
 from pipelines.storage.placement import check_placement, configured_roots
@@ -35,14 +36,22 @@ def check_startable(
     max_parallelism: int,
     parameters: dict[str, str],
     settings: dict[str, str],
-) -> None:
-    """Raises Rejected naming the flow, parameter, column, setting or number that is wrong."""
+) -> EndToEnd:
+    """What is guaranteed from end to end.
+
+    Raises Rejected naming the flow, parameter, column, setting or number that is wrong, and when
+    less is guaranteed than the settings require.
+    """
     # The flows load Arrow, which takes longer than a page should; most requests start nothing.
     from pipelines.flows.registry import flow as registered_flow
 
     check_parallelism(parallelism, max_parallelism)
-    check_placement(parse_settings(settings), roots())
-    registered_flow(flow).build(parameters)
+    parsed = parse_settings(settings)
+    check_placement(parsed, roots())
+    ends = registered_flow(flow).build(parameters).ends
+    found = end_to_end(parsed.checkpointing_mode, ends)
+    check_required(parsed.required_guarantee, found)
+    return found
 
 
 def check_sources(flow: str, parameters: dict[str, str]) -> None:

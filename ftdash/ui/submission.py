@@ -10,7 +10,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
-from ftdash.jobs import services
+from ftdash.jobs import queries, services
 from ftdash.ui.actions import REFUSED
 from ftdash.ui.forms import PLAIN_TEXT, REASON_LENGTH_MAX
 from ftdash.ui.settings_field import SettingsField
@@ -79,7 +79,7 @@ def start(request: HttpRequest, flow: str, form: SubmitForm) -> bool:
     """Whether the run was stored; a refusal is left in the form."""
     values = form.cleaned_data
     try:
-        services.submit_pipeline(
+        request_id = services.submit_pipeline(
             name=values["name"],
             flow=flow,
             parallelism=values["parallelism"],
@@ -91,5 +91,7 @@ def start(request: HttpRequest, flow: str, form: SubmitForm) -> bool:
     except Rejected as refusal:
         form.add_error(None, str(refusal))
         return False
-    messages.success(request, f"{values['name']} is being started.")
+    told = queries.request(request_id)
+    guarantee = f" {told.message}" if told else ""
+    messages.success(request, f"{values['name']} is being started.{guarantee}")
     return True

@@ -107,6 +107,17 @@ class VersionedSplits(Protocol):
         ...
 
 
+@runtime_checkable
+class ReadOnce(Protocol):
+    """A source that may be unable to give its records again, as a socket is.
+
+    What a failure takes of it is lost: a pipeline that reads it is at most once.
+    """
+
+    @property
+    def reads_once(self) -> bool: ...
+
+
 class SplitReader(Protocol):
     """Reads any number of splits for one subtask, by its thread only."""
 

@@ -33,7 +33,8 @@ class RunStarted(Event, frozen=True, kw_only=True):
     parallelism: int
     max_parallelism: int
     master: str
-    guarantee: str
+    guarantee: str  # from end to end
+    guarantee_reason: str = ""  # a clause
     settings: dict[str, str]
     restored_from: str | None  # the point this run was asked to start from
     driver_pid: int

@@ -1,8 +1,15 @@
-"""What a pipeline guarantees from end to end: the weakest of the engine's mode and its sinks."""
+"""What a pipeline guarantees from end to end: no more than its sources, its mode and its sinks do.
 
-from collections.abc import Iterable
+Pure. The guarantee of a sink is what it would keep behind an exact engine; a source either gives
+its records again when it is rewound, or it does not.
+"""
 
-from pipelines.domain.settings import CheckpointingMode
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pipelines.domain.errors import Rejected
+from pipelines.domain.ids import Uid
+from pipelines.domain.settings import CheckpointingMode, RequiredGuarantee
 
 EXACTLY_ONCE = "exactly-once"
 IDEMPOTENT = "exactly-once (idempotent)"
@@ -10,7 +17,38 @@ AT_LEAST_ONCE = "at-least-once"
 AT_MOST_ONCE = "at-most-once"
 NONE = "none: records may be lost, and may come out twice"
 GUARANTEES = (EXACTLY_ONCE, IDEMPOTENT, AT_LEAST_ONCE)
-"""From the strongest to the weakest; a pipeline has that of its weakest sink."""
+"""Of sinks, from the strongest to the weakest; together they have that of the weakest."""
+
+REQUIRED_KEY = "ftdash.guarantee.required"
+
+_MEETS: Mapping[RequiredGuarantee, set[str] | None] = {
+    RequiredGuarantee.NONE: None,
+    RequiredGuarantee.AT_MOST_ONCE: {AT_MOST_ONCE, IDEMPOTENT, EXACTLY_ONCE},
+    RequiredGuarantee.AT_LEAST_ONCE: {AT_LEAST_ONCE, IDEMPOTENT, EXACTLY_ONCE},
+    RequiredGuarantee.IDEMPOTENT: {IDEMPOTENT, EXACTLY_ONCE},
+    RequiredGuarantee.EXACTLY_ONCE: {EXACTLY_ONCE},
+}
+"""What is enough for whoever requires it; None: anything is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Of a pipeline: the sources that cannot be read again, and what each sink guarantees."""
+
+    read_once: tuple[Uid, ...]
+    sinks: Mapping[Uid, str]
+
+
+@dataclass(frozen=True, slots=True)
+class EndToEnd:
+    """`reason`: which links make it so, as a clause."""
+
+    guarantee: str
+    reason: str
+
+    @property
+    def sentence(self) -> str:
+        return f"From end to end {self.guarantee}, because {self.reason}."
 
 
 def weakest(guarantees: Iterable[str]) -> str:
@@ -24,13 +62,52 @@ def weakest(guarantees: Iterable[str]) -> str:
     return found
 
 
-def end_to_end(mode: CheckpointingMode, of_sinks: str) -> str:
-    """`of_sinks` is what the weakest sink would keep on top of an exact engine."""
+def end_to_end(mode: CheckpointingMode, ends: Ends) -> EndToEnd:
+    """What may lose and what may double, each link by itself; then what both amount to."""
+    losing = [f"the source {uid!r} cannot be read again" for uid in ends.read_once]
+    doubling = _sinks_that_keep(ends, AT_LEAST_ONCE, "may write a record again")
     match mode:
         case CheckpointingMode.EXACTLY_ONCE:
-            return of_sinks
+            pass
         case CheckpointingMode.AT_LEAST_ONCE:
-            return weakest([of_sinks, AT_LEAST_ONCE])
+            doubling.insert(0, "execution.checkpointing.mode is AT_LEAST_ONCE")
         case CheckpointingMode.AT_MOST_ONCE:
-            # What is emitted once, and written twice by a sink that retries, is neither.
-            return AT_MOST_ONCE if of_sinks in (EXACTLY_ONCE, IDEMPOTENT) else NONE
+            losing.insert(0, "execution.checkpointing.mode is AT_MOST_ONCE")
+    of_sinks = weakest(ends.sinks.values())
+    if of_sinks not in GUARANTEES:
+        unknown = _sinks_that_keep(ends, of_sinks, f"says of itself {of_sinks!r}")
+        return EndToEnd(NONE if losing else of_sinks, _and([*losing, *doubling, *unknown]))
+    if losing and doubling:
+        return EndToEnd(NONE, _and([*losing, *doubling]))
+    if losing or doubling:
+        return EndToEnd(AT_MOST_ONCE if losing else AT_LEAST_ONCE, _and([*losing, *doubling]))
+    return EndToEnd(of_sinks, _why_exact(ends, of_sinks))
+
+
+def check_required(required: RequiredGuarantee, found: EndToEnd) -> None:
+    """Raises Rejected when less is guaranteed than a person asks for."""
+    enough = _MEETS[required]
+    if enough is None or found.guarantee in enough:
+        return
+    raise Rejected(
+        f"{REQUIRED_KEY} is {required}, and this pipeline guarantees no more than"
+        f" {found.guarantee!r} from end to end, because {found.reason}."
+    )
+
+
+def _why_exact(ends: Ends, of_sinks: str) -> str:
+    if of_sinks == EXACTLY_ONCE:
+        return (
+            "every source can be read again, checkpoints are exact, and every sink commits with"
+            " them"
+        )
+    overwriting = "overwrites what it wrote, and is exact again when the next checkpoint completes"
+    return _and(_sinks_that_keep(ends, IDEMPOTENT, overwriting))
+
+
+def _sinks_that_keep(ends: Ends, guarantee: str, so: str) -> list[str]:
+    return [f"the sink {uid!r} {so}" for uid, kept in ends.sinks.items() if kept == guarantee]
+
+
+def _and(reasons: list[str]) -> str:
+    return " and ".join(reasons)

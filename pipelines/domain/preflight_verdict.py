@@ -11,6 +11,7 @@ class Check(StrEnum):
 
     MANIFEST = "manifest"
     PIPELINE = "pipeline"  # the flow can be built with these parameters
+    GUARANTEE = "guarantee"  # from end to end
     COMPATIBILITY = "compatibility"  # uids, states, columns, parallelism
     FILES = "files"  # every one of them
     SOURCES = "sources"  # still hold what the positions ask for

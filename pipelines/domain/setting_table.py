@@ -5,6 +5,7 @@ help says why. A new setting is a row here, a field of `settings.Settings`, and,
 contradicts another one, a rule in `setting_rules`.
 """
 
+from pipelines.domain.guarantees import REQUIRED_KEY
 from pipelines.domain.network_settings import NETWORK_DEFINITIONS
 from pipelines.domain.recovery_settings import RECOVERY_DEFINITIONS
 from pipelines.domain.setting_readers import (
@@ -17,7 +18,12 @@ from pipelines.domain.setting_readers import (
     one_of,
     true_or_false,
 )
-from pipelines.domain.settings import CapAction, CheckpointingMode, ExternalizedRetention
+from pipelines.domain.settings import (
+    CapAction,
+    CheckpointingMode,
+    ExternalizedRetention,
+    RequiredGuarantee,
+)
 from pipelines.domain.state_settings import STATE_DEFINITIONS
 from pipelines.domain.storage_settings import STORAGE_DEFINITIONS
 
@@ -108,6 +114,16 @@ DEFINITIONS = (
         " records are lost, none counts twice. Sources read ahead and emit what a completed"
         " checkpoint has reserved, so nothing comes out before the first one. A point that a person"
         " asks to restore is restored with its state.",
+    ),
+    Definition(
+        REQUIRED_KEY,
+        "required_guarantee",
+        "none",
+        one_of(RequiredGuarantee),
+        "The least that the pipeline must guarantee from end to end: AT_MOST_ONCE, AT_LEAST_ONCE,"
+        " IDEMPOTENT (exact again when the checkpoint after a failure completes) or EXACTLY_ONCE."
+        " What its sources, its mode and its sinks give is computed; a run that gives less is"
+        " refused before it starts, with the reason. none: whatever they give.",
     ),
     Definition(
         _CHECKPOINTING + "at-most-once.read-ahead",

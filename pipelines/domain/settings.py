@@ -28,6 +28,16 @@ class CapAction(StrEnum):
     ABORT = "abort"
 
 
+class RequiredGuarantee(StrEnum):
+    """From end to end; NONE: whatever the pipeline gives."""
+
+    NONE = "none"
+    AT_MOST_ONCE = "AT_MOST_ONCE"
+    AT_LEAST_ONCE = "AT_LEAST_ONCE"
+    IDEMPOTENT = "IDEMPOTENT"
+    EXACTLY_ONCE = "EXACTLY_ONCE"
+
+
 class BarrierOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How the subtasks of a run treat barriers; every slot is told."""
 
@@ -100,6 +110,7 @@ class Settings:
     retention: ExternalizedRetention
     allows_finished_sources: bool
     checkpointing_mode: CheckpointingMode
+    required_guarantee: RequiredGuarantee
     unaligned: bool
     aligned_timeout_ms: int
     channel_cap_bytes: int

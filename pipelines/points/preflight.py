@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from pipelines.domain.errors import CorruptSnapshot, Rejected
+from pipelines.domain.guarantees import check_required, end_to_end
 from pipelines.domain.ids import Uid
 from pipelines.domain.preflight_verdict import Check, Finding, Measured, Outcome, Verdict
+from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.snapshots import Manifest
 from pipelines.flows.registry import flow
 from pipelines.protocol.compatibility import Compatibility, Target, compare
@@ -31,7 +33,7 @@ DAMAGES_NAMED_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class RestoreQuestion:
-    """May `flow` start from the point at `path`? `parameters` are those of the new run.
+    """May `flow` start from the point at `path`? `parameters`, `settings`: of the new run.
 
     `reads_files`: byte for byte; otherwise they are only asked whether they are there, whole.
     """
@@ -44,6 +46,7 @@ class RestoreQuestion:
     allow_non_restored_state: bool = False
     reads_files: bool = True
     measured: Measured = field(default_factory=Measured)
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 def preflight(question: RestoreQuestion, store: CheckpointStore) -> Verdict:
@@ -60,7 +63,7 @@ def preflight(question: RestoreQuestion, store: CheckpointStore) -> Verdict:
         return _verdict(question, manifest, (_manifest_finding(manifest), built))
     found = compare(manifest, _target(question, pipeline))
     findings = chain(
-        (_manifest_finding(manifest),),
+        (_manifest_finding(manifest), _guarantee(question, pipeline)),
         _compatibility(found),
         _files(question, manifest, store),
         _sources(manifest, pipeline),
@@ -112,6 +115,16 @@ def _manifest_finding(manifest: Manifest) -> Finding:
         f" {manifest.pipeline!r}, written at parallelism {manifest.parallelism}."
     )
     return Finding(Check.MANIFEST, Outcome.FINE, text)
+
+
+def _guarantee(question: RestoreQuestion, pipeline: Pipeline) -> Finding:
+    try:
+        settings = parse_settings(question.settings)
+        found = end_to_end(settings.checkpointing_mode, pipeline.ends)
+        check_required(settings.required_guarantee, found)
+    except Rejected as refusal:
+        return Finding(Check.GUARANTEE, Outcome.REFUSED, str(refusal))
+    return Finding(Check.GUARANTEE, Outcome.FINE, found.sentence)
 
 
 def _compatibility(found: Compatibility) -> Iterator[Finding]:

@@ -10,7 +10,6 @@ from pipelines.connectors.source import AnySource
 from pipelines.connectors.watermark_strategy import WatermarkStrategy
 from pipelines.domain.errors import Rejected
 from pipelines.domain.graph import Connection, JobGraph, Node, NodeKind
-from pipelines.domain.guarantees import weakest
 from pipelines.domain.ids import Uid
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
 from pipelines.domain.settings import check_parallelism
@@ -61,7 +60,6 @@ class Environment:
             dict(self._schemas),
             dict(self._side_outputs),
             dict(self._watermarks),
-            weakest([sink.guarantee for sink in self._sinks.values()]),
             self.pace,
         )
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pipelines.connectors.sink import Sink
-from pipelines.connectors.source import AnySource
+from pipelines.connectors.source import AnySource, ReadOnce
 from pipelines.connectors.watermark_strategy import WatermarkStrategy
 from pipelines.domain.graph import Connection, JobGraph
+from pipelines.domain.guarantees import Ends
 from pipelines.domain.ids import Uid
 from pipelines.operators.operator import Operator
 from pipelines.operators.side_output import SideOutput
@@ -25,8 +26,16 @@ class Pipeline:
     schemas: Mapping[Uid, pa.Schema]
     side_outputs: Mapping[tuple[Uid, str], SideOutput]
     watermarks: Mapping[Uid, WatermarkStrategy]  # of sources; else as the source says
-    guarantee: str  # of the weakest sink; the mode of a run may weaken it further
     pace: float | None  # event-hours per second; None: as fast as possible
+
+    @property
+    def ends(self) -> Ends:
+        read_once = tuple(
+            uid
+            for uid, source in self.sources.items()
+            if isinstance(source, ReadOnce) and source.reads_once
+        )
+        return Ends(read_once, {uid: sink.guarantee for uid, sink in self.sinks.items()})
 
     def input_schemas(self, uid: Uid) -> list[pa.Schema]:
         """What each port of a node takes."""

@@ -12,6 +12,7 @@ from pipelines.connectors.blackhole import BlackHole
 from pipelines.connectors.sink import SinkContext, SinkWriter, Superseded
 from pipelines.domain.errors import Rejected
 from pipelines.domain.graph import EdgeKind
+from pipelines.domain.guarantees import Ends
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.stream import (
     LATE,
@@ -259,25 +260,14 @@ def test_each_subtask_gets_an_operator_of_its_own() -> None:
     assert create() is not create()
 
 
-@pytest.mark.parametrize(
-    ("of_sinks", "expected"),
-    [
-        (["exactly-once", "exactly-once"], "exactly-once"),
-        (["exactly-once", "exactly-once (idempotent)"], "exactly-once (idempotent)"),
-        (["at-least-once", "exactly-once (idempotent)"], "at-least-once"),
-        (["exactly-once (idempotent)", "at-least-once"], "at-least-once"),
-        (["exactly-once", "whatever", "at-least-once"], "whatever"),
-    ],
-)
-def test_a_pipeline_guarantees_no_more_than_its_weakest_sink(
-    of_sinks: list[str], expected: str
-) -> None:
+def test_a_pipeline_knows_its_ends() -> None:
     env = Environment()
-    stream = events(env)
-    for index, guarantee in enumerate(of_sinks):
-        stream.sink(Guaranteeing(guarantee), uid=f"sink-{index}")
+    env.source(Socket(), uid="socket").sink(Guaranteeing("at-least-once"), uid="lines")
+    events(env).sink(Guaranteeing("exactly-once"), uid="table")
 
-    assert env.build().guarantee == expected
+    assert env.build().ends == Ends(
+        (Uid("socket"),), {Uid("lines"): "at-least-once", Uid("table"): "exactly-once"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -428,6 +418,12 @@ class Events:
 
     def event_time_ms(self, index: int, offset: int) -> int | None:
         return None
+
+
+class Socket(Events):
+    """Gives its records once."""
+
+    reads_once = True
 
 
 @dataclass(frozen=True)

@@ -187,6 +187,7 @@ def run_started(pid: int) -> RunStarted:
         max_parallelism=128,
         master="local[2]",
         guarantee="exactly once",
+        guarantee_reason="every link is exact",
         settings={},
         restored_from=None,
         driver_pid=pid,

@@ -14,10 +14,13 @@ from ftdash.jobs.models import Request, RequestKind, RequestPhase, Run
 from ftdash.jobs.point_services import Restore
 from ftdash.jobs.projector import Projector
 from pipelines.domain.errors import Rejected
+from pipelines.domain.guarantees import EndToEnd
 from pipelines.domain.ids import RequestId
 from pipelines.domain.preflight_verdict import Check, Finding, Outcome, Verdict
 from pipelines.domain.status import ClaimMode
 from tests.web.journals import Story, new_run
+
+GUARANTEED = EndToEnd("at-least-once", "it is a test")
 
 pytestmark = pytest.mark.django_db
 
@@ -25,7 +28,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture(autouse=True)
 def installation(settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.JOBS_ROOT = tmp_path
-    monkeypatch.setattr(services, "check_startable", lambda *_: None)
+    monkeypatch.setattr(services, "check_startable", lambda *_: GUARANTEED)
     monkeypatch.setattr(services, "check_sources", lambda *_: None)
 
 
@@ -51,6 +54,7 @@ def test_submit_starts_a_run_in_the_name_of_the_person() -> None:
     assert run.settings == {"execution.checkpointing.interval": "1 s"}
     assert (request["requester"], request["reason"]) == (getpass.getuser(), "night run")
     assert (request["kind"], request["phase"]) == ("SUBMIT", "PENDING")
+    assert request["message"] == "From end to end at-least-once, because it is a test."
 
 
 @pytest.mark.parametrize(

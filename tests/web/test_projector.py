@@ -67,6 +67,7 @@ def test_a_run_shows_what_its_driver_said_last() -> None:
 
     run.refresh_from_db()
     assert (run.status, run.attempt, run.guarantee) == ("RUNNING", 1, "exactly once")
+    assert run.guarantee_reason == "every link is exact"
     assert (run.records_per_s, run.last_checkpoint_id) == (1500.0, 1)
     assert run.slots == {"0": {"pid": 100, "host": "here"}, "1": {"pid": 101, "host": "here"}}
     assert run.counters == {"join.unmatched_left": 3}

@@ -20,6 +20,7 @@ from ftdash.jobs.projector import Projector
 from ftdash.jobs.validation import check_sources, check_startable
 from pipelines.domain.commands import ChangeSettings
 from pipelines.domain.errors import Rejected
+from pipelines.domain.guarantees import EndToEnd
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import KillMoment, SavepointFormat
 from tests.web.journals import Story, new_run
@@ -301,6 +302,23 @@ def test_what_cannot_run_is_refused_before_anything_is_stored(
     assert not Pipeline.objects.exists()
 
 
+def test_more_than_the_pipeline_can_guarantee_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(services, "check_startable", check_startable)
+    (tmp_path / "0.csv").write_text("1,1,1\n")
+    settings = {"ftdash.guarantee.required": "exactly-once"}
+    views = {"flow": "page_view_count", "parameters": {"data": str(tmp_path)}}
+
+    mode = {"execution.checkpointing.mode": "at-least-once"}
+    with pytest.raises(Rejected, match=r"is EXACTLY_ONCE, and this pipeline .* 'at-least-once'"):
+        submit(**views, settings={**settings, **mode})
+    assert not Pipeline.objects.exists()
+
+    submit(**views, settings=settings)
+    assert Request.objects.get().message.startswith("From end to end exactly-once, because")
+
+
 def test_a_malformed_input_file_is_refused_where_the_person_asks(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -327,8 +345,9 @@ def test_a_version_grows_with_every_request() -> None:
     assert Pipeline.objects.get().version > before
 
 
-def accept(*_: object) -> None:
+def accept(*_: object) -> EndToEnd:
     """Stands for the check of the flow, which has tests of its own."""
+    return EndToEnd("exactly-once", "it is a test")
 
 
 def submit(**changes: object) -> RequestId:

@@ -81,6 +81,7 @@ def test_the_pipeline_page_shows_its_run_in_numbers(operator: Client) -> None:
     page = words_of(operator, PIPELINE)
 
     for shown in (
+        "exactly once because every link is exact",
         "run 1 , attempt 1",
         "parallelism 2 of 128",
         "from the beginning",

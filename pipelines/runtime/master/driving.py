@@ -18,6 +18,7 @@ from pipelines.domain.clock import Clock
 from pipelines.domain.errors import Rejected
 from pipelines.domain.events import FailureOccurred, JobStatusChanged, RunEnded, SettingsChanged
 from pipelines.domain.faults import parse_faults
+from pipelines.domain.guarantees import check_required, end_to_end
 from pipelines.domain.ids import Attempt
 from pipelines.domain.places import SnapshotPlaces
 from pipelines.domain.run import RunDirectory, RunSpec
@@ -71,6 +72,9 @@ def _host(
     check_permission(plan)
     check_parallelism(spec.parallelism, spec.max_parallelism)
     pipeline = flow(spec.pipeline).build(spec.parameters)
+    check_required(
+        settings.required_guarantee, end_to_end(settings.checkpointing_mode, pipeline.ends)
+    )
     # What a restored or resumed run has read already need not be there any more.
     if spec.restore_from is None and lease.attempts_so_far() == 0:
         for source in pipeline.sources.values():

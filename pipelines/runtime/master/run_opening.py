@@ -29,12 +29,14 @@ from pipelines.runtime.master.run_parts import RunParts
 
 def run_started(parts: RunParts) -> RunStarted:
     spec, pipeline = parts.spec, parts.pipeline
+    found = end_to_end(parts.settings.checkpointing_mode, pipeline.ends)
     return RunStarted(
         pipeline=spec.pipeline,
         parallelism=spec.parallelism,
         max_parallelism=spec.max_parallelism,
         master=spec.master,
-        guarantee=end_to_end(parts.settings.checkpointing_mode, pipeline.guarantee),
+        guarantee=found.guarantee,
+        guarantee_reason=found.reason,
         settings=spec.settings,
         restored_from=spec.restore_from,
         driver_pid=os.getpid(),

@@ -7,7 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.domain.errors import Rejected
+from pipelines.domain.guarantees import end_to_end
 from pipelines.domain.ids import Uid
+from pipelines.domain.settings import CheckpointingMode
 from pipelines.flows.flight_delays import FLIGHTS, WEATHER
 from pipelines.flows.registry import flow
 from pipelines.stream import Pipeline
@@ -43,7 +45,9 @@ def test_the_output_has_the_promised_columns_with_times_in_utc(tmp_path: Path) -
 
 
 def test_the_guarantee_is_that_of_the_table(tmp_path: Path) -> None:
-    assert build(tmp_path).guarantee == "exactly-once (idempotent)"
+    found = end_to_end(CheckpointingMode.EXACTLY_ONCE, build(tmp_path).ends)
+
+    assert found.guarantee == "exactly-once (idempotent)"
 
 
 @pytest.mark.parametrize(("speed", "pace"), [("max", None), ("24", 24.0), ("0.5", 0.5)])

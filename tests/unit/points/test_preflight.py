@@ -88,6 +88,18 @@ def test_a_state_keyed_by_another_column_is_refused_by_name(tmp_path: Path, data
     assert "'totals'" in verdict.refusals[0]
 
 
+def test_what_is_guaranteed_is_said_and_more_is_refused(tmp_path: Path, data: Path) -> None:
+    point = savepoint_of_views(tmp_path, data)
+    at_least = {"execution.checkpointing.mode": "AT_LEAST_ONCE"}
+
+    fine = asked(point, data)
+    refused = asked(point, data, settings={**at_least, "ftdash.guarantee.required": "EXACTLY_ONCE"})
+
+    assert any(text.startswith("From end to end exactly-once, because") for text in texts(fine))
+    assert outcomes(refused)[Check.GUARANTEE] is Outcome.REFUSED
+    assert "guarantees no more than 'at-least-once'" in refused.refusals[0]
+
+
 @pytest.mark.parametrize("damage", ["missing", "torn", "one bit"])
 def test_every_file_is_read_and_a_damaged_one_is_named(
     tmp_path: Path, data: Path, damage: str
