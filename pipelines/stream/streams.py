@@ -122,7 +122,10 @@ class Stream:
         """Join on equal columns; `how` is inner, left, right or full; every pair counts.
 
         With a window, rows of one window of event time meet, and outer joins only add rows; a
-        session is made by the rows of both sides together.
+        session is made by the rows of both sides together. Pairs come out when the window is due.
+        An inner join in tumbling windows leaves them the left row's time, which suits the same
+        windows after it; in sessions or an interval after it they may be late. The other joins
+        name their window, and give the end of it as the time.
         Without one, both sides are kept for ever, and an outer join takes back what it gave out
         alone: its column `row_kind` is then `+I` or `-D`, as in Flink. With a `ttl` an inner join
         forgets each row so long after it came.
