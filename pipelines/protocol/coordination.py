@@ -13,7 +13,7 @@ Source: Flink, `CheckpointCoordinator`, `PendingCheckpoint`.
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.errors import InvariantViolated, check
@@ -30,23 +30,12 @@ from pipelines.protocol.checkpoint_effects import (
     Inject,
     SubtaskId,
 )
+from pipelines.protocol.pending_checkpoint import AttemptSubtasks, PendingCheckpoint
 from pipelines.protocol.tolerance import FailureTolerance
 from pipelines.protocol.triggering import TriggerRequest
 
 ABANDONED_REMEMBERED_MAX = 1_000
 """Of so many aborted checkpoints late files are still recognised."""
-
-
-@dataclass(slots=True)
-class _Pending:
-    checkpoint_id: CheckpointId
-    request: TriggerRequest
-    snapshots: dict[SubtaskId, SubtaskSnapshot] = field(default_factory=dict)
-
-    @property
-    def can_be_subsumed(self) -> bool:
-        is_savepoint = self.request.kind is CheckpointKind.SAVEPOINT
-        return not is_savepoint and not self.request.stops_run
 
 
 class CheckpointCoordinator:
@@ -60,9 +49,8 @@ class CheckpointCoordinator:
     def __init__(self, *, first_id: CheckpointId, tolerable_failures: int) -> None:
         self._next_id = first_id
         self._tolerance = FailureTolerance(tolerable_failures)
-        self._subtasks: frozenset[SubtaskId] = frozenset()
-        self._ordered: list[SubtaskId] = []
-        self._pending: dict[CheckpointId, _Pending] = {}  # in order of their ids
+        self._subtasks = AttemptSubtasks()
+        self._pending: dict[CheckpointId, PendingCheckpoint] = {}  # in order of their ids
         self._writing: CheckpointId | None = None  # its manifest
         self._abandoned: dict[CheckpointId, AbortCheckpoint] = {}  # by this attempt, oldest first
 
@@ -77,8 +65,7 @@ class CheckpointCoordinator:
 
     def on_running(self, subtasks: Iterable[SubtaskId]) -> None:
         check(not self._pending, "an attempt starts without a pending checkpoint")
-        self._subtasks = frozenset(subtasks)
-        self._ordered = sorted(self._subtasks)  # once: every manifest lists them like this
+        self._subtasks = AttemptSubtasks(subtasks)
         self._abandoned = {}
 
     def on_stopped(
@@ -94,19 +81,19 @@ class CheckpointCoordinator:
         first.
         """
         check(self._writing is None, "the outcome of a manifest is passed in first")
-        self._subtasks = frozenset()
         lost, aborted = frozenset(failed), []
         for pending in list(self._pending.values()):
-            is_unhurt = lost <= pending.snapshots.keys()
+            is_unhurt = lost.isdisjoint(pending.missing(self._subtasks))
             by_name = reason if is_unhurt else CheckpointFailureReason.TASK_FAILURE
             aborted.append(self._abort(pending, by_name, why))
+        self._subtasks = AttemptSubtasks()
         return [*aborted]
 
     def on_trigger(self, request: TriggerRequest) -> list[CoordinationEffect]:
-        check(bool(self._subtasks), "a checkpoint is triggered while all subtasks run")
+        check(len(self._subtasks) > 0, "a checkpoint is triggered while all subtasks run")
         checkpoint_id = self._next_id
         self._next_id = CheckpointId(checkpoint_id + 1)
-        self._pending[checkpoint_id] = _Pending(checkpoint_id, request)
+        self._pending[checkpoint_id] = PendingCheckpoint.of(checkpoint_id, request, self._subtasks)
         return [Inject(checkpoint_id, request)]
 
     def on_untriggered(
@@ -121,13 +108,12 @@ class CheckpointCoordinator:
     ) -> list[CoordinationEffect]:
         """Repeated and unknown acknowledgements change nothing; late ones leave files behind."""
         pending = self._pending.get(checkpoint_id)
-        subtask = SubtaskId(snapshot.vertex, snapshot.subtask)
         if pending is None:
             return self._discard_late(checkpoint_id)
-        if subtask not in self._subtasks or subtask in pending.snapshots:
+        place = self._subtasks.place_of(snapshot.vertex, snapshot.subtask)
+        if place is None or not pending.take(place, snapshot):
             return []
-        pending.snapshots[subtask] = snapshot
-        return self._finalize_next()
+        return self._finalize_next() if pending.is_ready else []
 
     def on_declined(
         self, checkpoint_id: CheckpointId, reason: CheckpointFailureReason, why: str
@@ -140,7 +126,7 @@ class CheckpointCoordinator:
         if pending is None:
             late = self._discard_late(checkpoint_id)
             return [*late, *self._count_behind_others(checkpoint_id, reason, why)]
-        if self._is_ready(pending):
+        if pending.is_ready:
             return []
         return self._fail(pending, reason, why, by_subtask=True)
 
@@ -149,7 +135,7 @@ class CheckpointCoordinator:
         pending = self._pending.get(checkpoint_id)
         if pending is None or self._writing == checkpoint_id:
             return []
-        missing = sorted(self._subtasks - pending.snapshots.keys())
+        missing = pending.missing(self._subtasks)
         names = ", ".join(f"{vertex}[{subtask}]" for vertex, subtask in missing)
         why = f"still missing: {names}" if missing else "an older manifest is being written"
         return self._fail(pending, CheckpointFailureReason.CHECKPOINT_EXPIRED, why)
@@ -173,21 +159,18 @@ class CheckpointCoordinator:
         aborted, *attempt_failed = self._fail(pending, reason, why)
         return [aborted, *self._finalize_next(), *attempt_failed]
 
-    def _is_ready(self, pending: _Pending) -> bool:
-        return len(pending.snapshots) == len(self._subtasks)
-
     def _finalize_next(self) -> list[CoordinationEffect]:
         """The oldest that all have acknowledged, unless a manifest is being written."""
         if self._writing is not None:
             return []
-        ready = next((p for p in self._pending.values() if self._is_ready(p)), None)
+        ready = next((p for p in self._pending.values() if p.is_ready), None)
         if ready is None:
             return []
         self._writing = ready.checkpoint_id
-        ordered = tuple(ready.snapshots[subtask] for subtask in self._ordered)
-        return [Finalize(ready.checkpoint_id, ready.request, ordered)]
+        snapshots = tuple(s for s in ready.snapshots if s is not None)
+        return [Finalize(ready.checkpoint_id, ready.request, snapshots)]
 
-    def _take_written(self, checkpoint_id: CheckpointId) -> _Pending:
+    def _take_written(self, checkpoint_id: CheckpointId) -> PendingCheckpoint:
         pending = self._pending.get(checkpoint_id)
         if pending is None or self._writing != checkpoint_id:
             raise InvariantViolated(f"only a finalizing checkpoint is published: {checkpoint_id}")
@@ -209,7 +192,7 @@ class CheckpointCoordinator:
 
     def _fail(
         self,
-        pending: _Pending,
+        pending: PendingCheckpoint,
         reason: CheckpointFailureReason,
         why: str,
         *,
@@ -237,7 +220,7 @@ class CheckpointCoordinator:
         return [FailAttempt(f"{message} The latest one failed: {reason} {why}")]
 
     def _abort(
-        self, pending: _Pending, reason: CheckpointFailureReason, why: str
+        self, pending: PendingCheckpoint, reason: CheckpointFailureReason, why: str
     ) -> AbortCheckpoint:
         checkpoint_id = pending.checkpoint_id
         del self._pending[checkpoint_id]

@@ -1,0 +1,70 @@
+"""A checkpoint under way: which subtasks of the attempt have acknowledged it.
+
+Pure. What follows from that is `coordination`'s business.
+
+Source: Flink, `PendingCheckpoint`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.domain.snapshots import SubtaskSnapshot
+from pipelines.domain.status import CheckpointKind
+from pipelines.protocol.checkpoint_effects import SubtaskId
+from pipelines.protocol.triggering import TriggerRequest
+
+
+class AttemptSubtasks:
+    """The subtasks of an attempt in the order in which every manifest lists them."""
+
+    def __init__(self, subtasks: Iterable[SubtaskId] = ()) -> None:
+        self.ordered = sorted(set(subtasks))
+        self._places: dict[Uid, dict[int, int]] = {}
+        for place, (vertex, subtask) in enumerate(self.ordered):
+            self._places.setdefault(vertex, {})[subtask] = place
+
+    def __len__(self) -> int:
+        return len(self.ordered)
+
+    def place_of(self, vertex: Uid, subtask: int) -> int | None:
+        return self._places.get(vertex, {}).get(subtask)
+
+
+@dataclass(slots=True)
+class PendingCheckpoint:
+    """`snapshots` has a place for each subtask: a list, since a dictionary that grows with every
+    acknowledgement makes each one dearer the more subtasks there are."""
+
+    checkpoint_id: CheckpointId
+    request: TriggerRequest
+    snapshots: list[SubtaskSnapshot | None]
+    missing_count: int
+
+    @classmethod
+    def of(
+        cls, checkpoint_id: CheckpointId, request: TriggerRequest, subtasks: AttemptSubtasks
+    ) -> "PendingCheckpoint":
+        return cls(checkpoint_id, request, [None] * len(subtasks), len(subtasks))
+
+    def take(self, place: int, snapshot: SubtaskSnapshot) -> bool:
+        """Whether it is the first of its subtask."""
+        if self.snapshots[place] is not None:
+            return False
+        self.snapshots[place] = snapshot
+        self.missing_count -= 1
+        return True
+
+    @property
+    def is_ready(self) -> bool:
+        return self.missing_count == 0
+
+    @property
+    def can_be_subsumed(self) -> bool:
+        is_savepoint = self.request.kind is CheckpointKind.SAVEPOINT
+        return not is_savepoint and not self.request.stops_run
+
+    def missing(self, subtasks: AttemptSubtasks) -> list[SubtaskId]:
+        """In order. `subtasks` are those that it was made for."""
+        answers = zip(subtasks.ordered, self.snapshots, strict=True)
+        return [subtask for subtask, snapshot in answers if snapshot is None]
