@@ -83,7 +83,7 @@ def kafka_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator["KafkaBro
 def postgres() -> Iterator["PostgresServer"]:
     from tests.postgres_server import postgres_server
 
-    with postgres_server(max_prepared_transactions=64) as server:
+    with postgres_server(max_prepared_transactions=1000) as server:
         yield server
 
 

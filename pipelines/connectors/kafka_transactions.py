@@ -113,7 +113,9 @@ class KafkaTransactionTarget:
         self._next: Future[TransactionalProducer] | None = None
         ownership.enter(self._coordinator, context)
 
-    def begin(self, context: SinkContext, schema: pa.Schema) -> "KafkaTransaction":
+    def begin(
+        self, context: SinkContext, schema: pa.Schema, after: CheckpointId
+    ) -> "KafkaTransaction":
         waiting, self._next = self._next, None
         if waiting is None or waiting.exception() is not None:  # the broker was away meanwhile
             producer = self._introduced()

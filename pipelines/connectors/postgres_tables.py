@@ -32,6 +32,18 @@ PUBLISHED = sa.Table(
 )
 
 
+TAKE_OVER_WAIT_MS = 2_000
+"""How long the driver waits for a writer of an older attempt that hangs while it publishes."""
+
+STARTS = sa.Table(
+    "ftdash_starts",
+    sa.MetaData(),
+    sa.Column("sink", sa.Text, primary_key=True),
+    sa.Column("run", sa.Text, nullable=False),
+    sa.Column("checkpoint", sa.BigInteger, nullable=False),  # of the run, that it restored
+)
+
+
 @dataclass(frozen=True, slots=True)
 class PostgresTable:
     """`name` belongs to `pipeline` alone; it is made if absent."""
@@ -88,6 +100,21 @@ class PostgresTable:
         older = sa.and_(_of(self.name, marker), PUBLISHED.c.checkpoint < marker.checkpoint_id)
         connection.execute(sa.delete(PUBLISHED).where(older))
 
+    def remember_start(self, connection: sa.Connection, run_id: RunId, restored_id: int) -> None:
+        """For the writers of the attempt that starts now."""
+        _one_at_a_time(connection)
+        sql_tables.create_if_absent(connection, STARTS)
+        connection.execute(sa.delete(STARTS).where(STARTS.c.sink == self.name))
+        start = sa.insert(STARTS).values(sink=self.name, run=run_id, checkpoint=restored_id)
+        connection.execute(start)
+
+    def start_of(self, connection: sa.Connection, run_id: RunId) -> int:
+        """0: the run has restored no checkpoint of its own."""
+        if not sa.inspect(connection).has_table(STARTS.name):
+            return 0
+        mine = sa.and_(STARTS.c.sink == self.name, STARTS.c.run == run_id)
+        return int(connection.scalar(sa.select(STARTS.c.checkpoint).where(mine)) or 0)
+
     def _check(self, connection: sa.Connection, database: SqlDatabase, output: sa.Table) -> None:
         sql_tables.check_owner(connection, self.name, self.pipeline)
         sql_tables.check_fits(connection, output, database.name)
@@ -115,6 +142,8 @@ class PostgresTable:
         ancestors: list[tuple[RunId, CheckpointId]],
         run_id: RunId,
     ) -> int:
+        limit = sa.func.set_config("lock_timeout", f"{TAKE_OVER_WAIT_MS}", True)
+        connection.execute(sa.select(limit))
         _one_at_a_time(connection)
         sql_tables.take_over(connection, database.dialect, self.name, self.pipeline, run_id)
         newest = newest_of(ancestors)

@@ -108,7 +108,9 @@ class RedisTransactions:
         self._buffer_rows = buffer_rows
         self._numbers = itertools.count()
 
-    def begin(self, context: SinkContext, schema: pa.Schema) -> "RedisTransaction":
+    def begin(
+        self, context: SinkContext, schema: pa.Schema, after: CheckpointId
+    ) -> "RedisTransaction":
         writer = f"{context.run_id}:{context.attempt}:{context.uid}:{context.subtask}"
         name = f"{writer}:{next(self._numbers)}"
         return RedisTransaction(

@@ -53,6 +53,11 @@ class Segment:
     batches: Iterable[pa.RecordBatch]
 
 
+class PrepareRefused(Exception):
+    """What was written cannot be prepared for now, and nothing has changed: it stays with the
+    writer for the next checkpoint, and this one is declined. Says why in a sentence."""
+
+
 class SinkWriter(Protocol):
     """One subtask's writer in one attempt; used by that subtask's thread only."""
 
@@ -63,7 +68,8 @@ class SinkWriter(Protocol):
     def prepare(self, checkpoint_id: CheckpointId) -> list[Json]:
         """Make everything written since the last call durable but not yet visible.
 
-        What is returned is kept in the snapshot; of a `Segment`, the records are.
+        What is returned is kept in the snapshot; of a `Segment`, the records are. Raises
+        PrepareRefused, or like `write`.
         """
         ...
 

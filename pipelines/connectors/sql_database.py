@@ -6,7 +6,7 @@ Decides how often a locked or unreachable database is tried again. Knows SQLite 
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -69,9 +69,27 @@ class SqlDatabase:
             wait=wait_random_exponential(multiplier=0.05, max=LONGEST_PAUSE_S),
             reraise=True,
         )
-        try:
+        with self.explained():
             result: Result = tries(self._once, work)
             return result
+
+    @contextmanager
+    def connected(self) -> Iterator["psycopg.Connection"]:
+        """A connection to PostgreSQL of the caller's own, in no pool, closed at the end.
+
+        Raises Retryable when there is none to be had.
+        """
+        positional, named = self._engine.dialect.create_connect_args(self.url)
+        with self.explained(), driver_errors("connect"):
+            connection = psycopg.connect(*positional, **{**SILENCE, **named})
+        with closing(connection):
+            yield connection
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Around statements: Retryable when the database is away, Rejected when it refuses one."""
+        try:
+            yield
         except (OperationalError, InterfaceError) as error:
             raise Retryable(f"The database {self.name} does not answer: {_said(error)}.") from error
         except DBAPIError as error:

@@ -79,7 +79,7 @@ def check_fits(connection: sa.Connection, wanted: sa.Table, database: str) -> No
     inspector = sa.inspect(connection)
     if not inspector.has_table(wanted.name):
         return
-    found = {column["name"]: column["type"] for column in inspector.get_columns(wanted.name)}
+    found = {c["name"]: c["type"] for c in inspector.get_columns(wanted.name)}
     missing = next((c.name for c in wanted.columns if c.name not in found), None)
     if missing is not None:
         raise Rejected(f"Table {wanted.name} of {database} has no column {missing}.")
@@ -162,8 +162,8 @@ def rewind(
     inspector = sa.inspect(connection)
     if not inspector.has_table(name) or not inspector.has_table(f"{name}_superseded"):
         return 0
-    output = sa.Table(name, sa.MetaData(), autoload_with=connection)
-    aside = sa.Table(f"{name}_superseded", sa.MetaData(), autoload_with=connection)
+    output = _columns_of(inspector, name)
+    aside = _columns_of(inspector, f"{name}_superseded")
     for table in (output, aside):
         own = table.c[RUN] == run_id
         connection.execute(sa.delete(table).where(own, sa.not_(_belongs(table, newest))))
@@ -172,6 +172,12 @@ def rewind(
     _move(connection, dialect, output, aside, foreign)
     _move(connection, dialect, aside, output, _belongs(aside, newest))
     return int(count)
+
+
+def _columns_of(inspector: sa.Inspector, name: str) -> sa.Table:
+    """No more than the columns: keys, indexes and comments take longer to ask for."""
+    found = inspector.get_columns(name)
+    return sa.Table(name, sa.MetaData(), *(sa.Column(c["name"], c["type"]) for c in found))
 
 
 def _move(

@@ -32,7 +32,8 @@ class Transaction(Protocol):
     def prepare(self, checkpoint_id: CheckpointId) -> Json:
         """Make it durable and keep it invisible; returns the handle by which it is finished.
 
-        Raises Retryable when the target did not prepare it: then the checkpoint must not complete.
+        Raises PrepareRefused when it could not, and goes on as it was; Retryable when it is gone.
+        Either way the checkpoint does not complete.
         """
         ...
 
@@ -44,7 +45,9 @@ class Transaction(Protocol):
 class TwoPhaseCommitTarget(Protocol):
     """Where transactions live, for one subtask; used by its thread only."""
 
-    def begin(self, context: SinkContext, schema: pa.Schema) -> Transaction: ...
+    def begin(self, context: SinkContext, schema: pa.Schema, after: CheckpointId) -> Transaction:
+        """For what is written behind `after`; NO_CHECKPOINT: since the attempt began."""
+        ...
 
     def commit(self, handle: Json) -> None:
         """Harmless when it has been committed. Raises TransactionLost, Retryable, ProtocolError."""
@@ -108,20 +111,20 @@ class TwoPhaseCommitWriter:
             return
         if self._transaction is None:
             self._end_orphans_once()
-            self._transaction = self._target.begin(self._context, self._schema)
+            self._transaction = self._target.begin(self._context, self._schema, self._newest)
         self._transaction.write(batch)
         self._records += batch.num_rows
 
     def prepare(self, checkpoint_id: CheckpointId) -> list[Json]:
         """An interval without records has no transaction."""
         self._end_orphans_once()
-        after, self._newest = self._newest, checkpoint_id
-        if self._transaction is None:
-            return []
-        handle = self._transaction.prepare(checkpoint_id)
-        prepared = self._prepared(after, checkpoint_id, handle)
-        self._transaction, self._records = None, 0
-        return [msgspec.to_builtins(prepared)]
+        prepared: list[Json] = []
+        if self._transaction is not None:
+            handle = self._transaction.prepare(checkpoint_id)
+            prepared = [msgspec.to_builtins(self._prepared(checkpoint_id, handle))]
+            self._transaction, self._records = None, 0
+        self._newest = checkpoint_id
+        return prepared
 
     def commit(self, checkpoint_id: CheckpointId, committables: list[Json]) -> None:
         for prepared in msgspec.convert(committables, list[PreparedTransaction]):
@@ -147,10 +150,8 @@ class TwoPhaseCommitWriter:
             self._has_ended_orphans = True
             self._committed_first = []
 
-    def _prepared(
-        self, after: CheckpointId, checkpoint_id: CheckpointId, handle: Json
-    ) -> PreparedTransaction:
-        context = self._context
+    def _prepared(self, checkpoint_id: CheckpointId, handle: Json) -> PreparedTransaction:
+        context, after = self._context, self._newest
         return PreparedTransaction(
             run_id=context.run_id,
             attempt=context.attempt,

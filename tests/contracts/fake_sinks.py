@@ -128,8 +128,12 @@ class FakeTransactions:
         self._sink = sink
         self._context = context
         self.transactions: list[FakeTransaction] = []
+        self.begun_after: list[CheckpointId] = []
 
-    def begin(self, context: SinkContext, schema: pa.Schema) -> "FakeTransaction":
+    def begin(
+        self, context: SinkContext, schema: pa.Schema, after: CheckpointId
+    ) -> "FakeTransaction":
+        self.begun_after.append(after)
         self.transactions.append(FakeTransaction(self._sink, context))
         return self.transactions[-1]
 

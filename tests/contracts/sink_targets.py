@@ -14,6 +14,7 @@ import redis
 from pipelines.connectors.file_formats import JSON_LINES
 from pipelines.connectors.files import ExactlyOnceFiles
 from pipelines.connectors.postgres import PostgresInsert
+from pipelines.connectors.postgres_two_phase import PostgresTwoPhase
 from pipelines.connectors.redis_hashes import RedisHashes
 from pipelines.connectors.sink import Sink, SinkContext, SinkWriter
 from pipelines.connectors.sql import SqlUpsert
@@ -65,6 +66,10 @@ def give_database(home: Path, server: PostgresServer) -> None:
 
 def postgres_sink(home: Path, pipeline: str) -> Sink:
     return PostgresInsert(url_in(home), "results", pipeline=pipeline)
+
+
+def postgres_two_phase(home: Path, pipeline: str) -> Sink:
+    return PostgresTwoPhase(url_in(home), "results", pipeline=pipeline)
 
 
 def postgres_upsert(home: Path, pipeline: str) -> Sink:
@@ -124,6 +129,7 @@ SINKS: dict[str, Callable[[Path, str], Sink]] = {
     "sql": sql_sink,
     "redis": redis_sink,
     "postgres": postgres_sink,
+    "postgres two-phase": postgres_two_phase,
     "postgres upsert": postgres_upsert,
 }
 TARGETS: dict[str, Callable[[Path], Target]] = {
@@ -137,6 +143,9 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     "sql": lambda home: Target("sql", sql_sink(home, "delays"), lambda: visible_rows(home)),
     "postgres": lambda home: Target(
         "postgres", postgres_sink(home, "delays"), lambda: visible_in_postgres(home)
+    ),
+    "postgres two-phase": lambda home: Target(
+        "postgres two-phase", postgres_two_phase(home, "delays"), lambda: visible_in_postgres(home)
     ),
     "postgres upsert": lambda home: Target(
         "postgres upsert", postgres_upsert(home, "delays"), lambda: visible_in_postgres(home)

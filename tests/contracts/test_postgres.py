@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from ftdash.embedded.ports import free_port
-from pipelines.connectors import sql_database
+from pipelines.connectors import postgres_tables, sql_database
 from pipelines.connectors.postgres import PostgresInsert
 from pipelines.connectors.sink import SinkContext
 from pipelines.connectors.sql import SqlUpsert
@@ -94,6 +94,21 @@ def test_subtasks_open_and_publish_at_the_same_time(url: str) -> None:
         list(pool.map(lambda w: complete(w, FIRST, records(EVERYTHING)), writers))
 
     assert ids(url) == sorted(EVERYTHING * 4)
+
+
+def test_a_writer_that_hangs_while_it_publishes_does_not_hold_the_driver_up(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_database, "TRIES", 1)
+    monkeypatch.setattr(postgres_tables, "TAKE_OVER_WAIT_MS", 50)
+    opened(url).close()
+    with psycopg.connect(url.replace("+psycopg", "")) as hanging:
+        hanging.execute("select * from ftdash_fence for share")
+
+        with pytest.raises(Retryable, match=r"does not answer: canceling .* due to lock timeout"):
+            sink(url).rewind([], RunId("run-2"))
+
+    sink(url).rewind([], RunId("run-2"))
 
 
 def test_a_server_that_is_killed_and_started_between_prepare_and_commit_costs_nothing(

@@ -45,7 +45,12 @@ LOCAL = [
     pytest.param("redis unbuffered", marks=pytest.mark.slow),
 ]
 SLOWER = [pytest.param("postgres", marks=pytest.mark.slow)]
-VARIANTS = [pytest.param("postgres upsert", marks=pytest.mark.slow)]  # what is peculiar to them
+VARIANTS = [  # held to what their own way of writing could break
+    pytest.param("postgres two-phase", marks=pytest.mark.slow),
+    pytest.param("postgres upsert", marks=pytest.mark.slow),
+]
+KILLS = [(kind, seam) for kind in ("files", "sql", "redis", "postgres") for seam in SEAMS]
+KILLS += [("postgres two-phase", seam) for seam in ("all prepared", "one subtask committed")]
 
 
 @pytest.fixture(params=[*LOCAL, *SLOWER])
@@ -88,8 +93,7 @@ def test_output_is_exact_at_any_parallelism(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seam", SEAMS)
-@pytest.mark.parametrize("kind", ["files", "sql", "redis", "postgres"])
+@pytest.mark.parametrize(("kind", "seam"), KILLS)
 def test_output_is_exact_wherever_the_process_is_killed(
     tmp_path: Path, kind: str, seam: str, request: pytest.FixtureRequest
 ) -> None:
@@ -106,6 +110,7 @@ def test_output_is_exact_wherever_the_process_is_killed(
     assert target.visible() == EVERYTHING
 
 
+@pytest.mark.parametrize("target", [*LOCAL, *SLOWER, *VARIANTS], indirect=True)
 @pytest.mark.parametrize("seams", [SEAMS, SEAMS[::-1]])
 def test_output_is_exact_after_dying_at_every_seam_in_turn(
     target: Target, tmp_path: Path, seams: list[str]
@@ -120,6 +125,7 @@ def test_output_is_exact_after_dying_at_every_seam_in_turn(
     assert target.visible() == EVERYTHING
 
 
+@pytest.mark.parametrize("target", [*LOCAL, *SLOWER, *VARIANTS], indirect=True)
 def test_an_aborted_checkpoint_is_committed_with_the_next_one(
     target: Target, tmp_path: Path
 ) -> None:
@@ -194,6 +200,7 @@ def test_output_that_a_later_restore_needs_comes_back(
     assert target.visible() == EVERYTHING
 
 
+@pytest.mark.parametrize("target", [*LOCAL, *SLOWER, *VARIANTS], indirect=True)
 def test_a_restore_of_a_restore_keeps_the_whole_lineage(target: Target, tmp_path: Path) -> None:
     host = Host(tmp_path, target.sink)
     host.live(BIRTH, until=35)
@@ -228,6 +235,7 @@ def test_a_rewind_may_be_repeated(target: Target, tmp_path: Path) -> None:
     assert target.visible() == EVERYTHING[:30]
 
 
+@pytest.mark.parametrize("target", [*LOCAL, *SLOWER, *VARIANTS], indirect=True)
 def test_a_commit_may_be_repeated(target: Target) -> None:
     writer = opened(target, BIRTH, 1)
     writer.write(records([1, 2]))
@@ -252,6 +260,7 @@ def test_what_was_written_but_not_prepared_is_dropped_by_the_next_attempt(
     assert target.visible() == []
 
 
+@pytest.mark.parametrize("target", [*LOCAL, *SLOWER, *VARIANTS], indirect=True)
 @pytest.mark.parametrize("between", [[], [OTHER]])
 def test_what_an_incomplete_checkpoint_wrote_never_comes_back(
     target: Target, between: list[RunId]
@@ -276,6 +285,7 @@ def test_an_interval_without_records_prepares_nothing(target: Target) -> None:
     assert writer.prepare(CheckpointId(1)) == []
 
 
+@pytest.mark.parametrize("target", [*LOCAL, *SLOWER, *VARIANTS], indirect=True)
 @pytest.mark.parametrize("newcomer", [(BIRTH, 2), (OTHER, 1)])
 def test_a_writer_that_was_replaced_is_refused_and_changes_nothing(
     target: Target, newcomer: tuple[RunId, int]

@@ -33,6 +33,7 @@ from tests.driven_run import StartedRun
 from tests.emulated_network import enter_machine
 
 FLOWS["numbers"] = "tests.processes.numbers"
+FLOWS["numbers_tables"] = "tests.processes.tables"
 FLOWS["relay"] = "tests.processes.relay"
 FLOWS["scripted"] = "tests.processes.scripted"
 FLOWS["diamond"] = "tests.processes.diamond"

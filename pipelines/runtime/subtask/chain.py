@@ -148,8 +148,12 @@ class OperatorChain:
         return key_times(restored_times_ms, self._place.key_groups, watermark_ms)
 
     def cut(self, barrier: Barrier) -> list[OperatorCut]:
-        """The synchronous part of a snapshot."""
-        return [node.cut(barrier) for node in self._nodes]
+        """The synchronous part of a snapshot. Raises PrepareRefused.
+
+        Sinks first: while one may refuse, no state has been frozen that would have to be let go.
+        """
+        of_sinks = [node.prepare(barrier.checkpoint_id) for node in self._nodes]
+        return [node.cut(barrier, each) for node, each in zip(self._nodes, of_sinks, strict=True)]
 
     def on_completed(self, checkpoint_id: CheckpointId) -> None:
         """Increments may build on this checkpoint from now on."""

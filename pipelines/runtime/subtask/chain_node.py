@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from pipelines.connectors.sink import SinkWriter, token_of
+from pipelines.connectors.sink import PrepareRefused, SinkWriter, token_of
 from pipelines.domain.elements import MAX_WATERMARK_MS, Barrier
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.ledger import OutputShare
@@ -113,10 +113,21 @@ class ChainNode:
         except Exception as error:
             raise located(self.uid, None, error) from error
 
-    def cut(self, barrier: Barrier) -> OperatorCut:
+    def prepare(self, checkpoint_id: CheckpointId) -> SinkCut:
+        """Raises PrepareRefused, and OperatorFailed as `cut` does."""
+        if self.sink is None:
+            return SinkCut()
+        try:
+            return self.sink.prepare(checkpoint_id)
+        except PrepareRefused:
+            raise
+        except Exception as error:
+            raise located(self.uid, None, error) from error
+
+    def cut(self, barrier: Barrier, of_sink: SinkCut) -> OperatorCut:
         """Raises OperatorFailed: no record is in work."""
         try:
-            return self._cut(barrier)
+            return self._cut(barrier, of_sink)
         except Exception as error:
             raise located(self.uid, None, error) from error
 
@@ -129,8 +140,7 @@ class ChainNode:
         except Exception as error:
             raise located(self.uid, None, error) from error
 
-    def _cut(self, barrier: Barrier) -> OperatorCut:
-        of_sink = SinkCut() if self.sink is None else self.sink.prepare(barrier.checkpoint_id)
+    def _cut(self, barrier: Barrier, of_sink: SinkCut) -> OperatorCut:
         context = self.context
         states = [*_cut_states(context.state, barrier), *context.operator_state.cut()]
         return OperatorCut(

@@ -4,6 +4,7 @@ Decides neither when to cut (the feed's machine does) nor what a checkpoint is w
 coordinator does). Used by the subtask's thread only.
 """
 
+from pipelines.connectors.sink import PrepareRefused
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.clock import Clock
 from pipelines.domain.elements import Barrier, CancelCheckpoint
@@ -80,13 +81,15 @@ class SubtaskCheckpoints:
     ) -> None:
         """Every input has delivered its barrier."""
         self._gathering = gathering = self._cut(barrier, start_delay_ms)
-        gathering.on_inputs(alignment_ms, channels)
-        self._upload_if_complete()
+        if gathering is not None:
+            gathering.on_inputs(alignment_ms, channels)
+            self._upload_if_complete()
 
     def overtake(self, barrier: Barrier, start_delay_ms: float) -> None:
         """Cut before every input has delivered its barrier; `inputs_recorded` has to follow."""
-        self._gathering = self._cut(barrier, start_delay_ms)
-        self._gathering.is_unaligned = True
+        self._gathering = gathering = self._cut(barrier, start_delay_ms)
+        if gathering is not None:
+            gathering.is_unaligned = True
 
     def inputs_recorded(
         self,
@@ -133,18 +136,23 @@ class SubtaskCheckpoints:
             self._final_id = None
         self._chain.on_aborted(checkpoint_id)
 
-    def _cut(self, barrier: Barrier, start_delay_ms: float) -> Gathering:
+    def _cut(self, barrier: Barrier, start_delay_ms: float) -> Gathering | None:
         """1. Pass the barrier on. 2. Cut. What is in flight, and the upload, come later.
 
         The barrier goes first, so that downstream aligns while this subtask cuts; nothing is
-        emitted in between.
+        emitted in between. None: a sink could not prepare, and the checkpoint is declined.
         """
         in_flight = self._chain.pass_on(barrier)
         self._reporter.reach(FaultPoint.CUTTING)
         if barrier.is_final:
             self._final_id = barrier.checkpoint_id
         began_ms = self._clock.monotonic_ms()
-        cut = self._frozen(barrier)
+        try:
+            cut = self._frozen(barrier)
+        except PrepareRefused as refusal:
+            reason = CheckpointFailureReason.CHECKPOINT_DECLINED
+            self.report_declined(barrier.checkpoint_id, reason, str(refusal))
+            return None
         cut_ms = self._clock.monotonic_ms()
         gathering = Gathering(barrier, cut, start_delay_ms, cut_ms - began_ms, cut_ms, in_flight)
         gathering.due_ms = turns_at_ms(barrier, self._options, self._clock)

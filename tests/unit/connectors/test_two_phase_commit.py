@@ -2,11 +2,11 @@
 
 import pytest
 
-from pipelines.connectors.sink import SinkContext
+from pipelines.connectors.sink import PrepareRefused, SinkContext
 from pipelines.connectors.two_phase_commit import TwoPhaseCommitWriter
 from pipelines.domain.errors import InvariantViolated
-from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
-from tests.contracts.fake_sinks import FakeTransactions, FakeTransactionsSink
+from pipelines.domain.ids import NO_CHECKPOINT, Attempt, CheckpointId, RunId, Uid
+from tests.contracts.fake_sinks import FakeTransaction, FakeTransactions, FakeTransactionsSink
 from tests.contracts.sink_host import SCHEMA, records
 
 FIRST, SECOND = CheckpointId(1), CheckpointId(2)
@@ -19,6 +19,40 @@ def test_an_interval_without_records_begins_no_transaction() -> None:
 
     assert writer.prepare(FIRST) == []
     assert target.transactions == []
+
+
+def test_a_transaction_is_told_behind_which_checkpoint_it_begins() -> None:
+    target, writer = opened(FakeTransactionsSink())
+    writer.write(records([1]))
+    for checkpoint_id in (3, 4, 6):  # the second interval has no records
+        writer.prepare(CheckpointId(checkpoint_id))
+        if checkpoint_id != 3:
+            writer.write(records([checkpoint_id]))
+
+    assert target.begun_after == [NO_CHECKPOINT, 4, 6]
+
+
+def test_a_refused_transaction_goes_on_and_is_prepared_with_the_next_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(transaction: FakeTransaction, checkpoint_id: CheckpointId) -> None:
+        raise PrepareRefused("Not now.")
+
+    sink = FakeTransactionsSink()
+    target, writer = opened(sink)
+    writer.write(records([1]))
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeTransaction, "prepare", refuse)
+        with pytest.raises(PrepareRefused):
+            writer.prepare(FIRST)
+
+    writer.write(records([2]))
+    prepared = writer.prepare(SECOND)
+    writer.commit(SECOND, prepared)
+
+    assert sink.visible() == [1, 2]
+    assert len(target.transactions) == 1
+    assert "'records': 2" in str(prepared)
 
 
 def test_a_prepared_transaction_is_invisible_until_it_is_committed() -> None:

@@ -1,0 +1,328 @@
+"""PREPARE TRANSACTION on a real server: what is left behind, lost, refused or not prepared."""
+
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+
+import psycopg
+import pytest
+
+from pipelines.connectors.postgres_copy_transaction import CopyTransaction
+from pipelines.connectors.postgres_gids import Gid, place_of
+from pipelines.connectors.postgres_two_phase import PostgresTwoPhase
+from pipelines.connectors.sink import PrepareRefused, SinkContext
+from pipelines.connectors.two_phase_commit import TwoPhaseCommitWriter
+from pipelines.domain.errors import InvariantViolated, ProtocolError, Rejected, Retryable
+from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
+from pipelines.domain.snapshots import Json
+from tests.contracts.sink_host import SCHEMA, records
+from tests.postgres_server import PostgresServer, postgres_server
+
+pytestmark = pytest.mark.slow
+
+OLDER, RUN, LATER = RunId("run-0"), RunId("run-1"), RunId("run-2")
+
+
+@pytest.fixture
+def schema() -> str:
+    return f"s{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def url(postgres: PostgresServer, schema: str) -> str:
+    return postgres.url_of(schema)
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[PostgresServer]:
+    """That a test may kill, and start with other settings."""
+    with postgres_server() as server:
+        yield server
+
+
+def test_rows_are_on_the_server_before_they_are_visible(url: str) -> None:
+    writer = opened(url)
+    prepared = prepare(writer, 1, [1, 2])
+    assert ids(url) == []
+    assert len(gids(url)) == 1
+
+    writer.commit(CheckpointId(1), prepared)
+
+    assert ids(url) == [1, 2]
+    assert gids(url) == []
+
+
+def test_a_commit_that_is_repeated_after_newer_ones_is_known_as_done(url: str) -> None:
+    writer = opened(url)
+    first, second = prepare(writer, 1, [1]), prepare(writer, 2, [2])
+    writer.commit(CheckpointId(1), first)
+    writer.commit(CheckpointId(2), second)
+
+    opened(url, attempt=2).commit(CheckpointId(1), first)
+
+    assert ids(url) == [1, 2]
+    assert query(url, "select checkpoint from ftdash_published") == [(2,)]
+
+
+def test_a_transaction_that_somebody_rolled_back_is_lost_and_said_to_be(url: str) -> None:
+    writer = opened(url)
+    prepared = prepare(writer, 1, [1, 2, 3])
+    (gid,) = gids(url)
+    execute(url, f"rollback prepared '{gid}'")
+
+    with pytest.raises(
+        InvariantViolated,
+        match=r"^3 records of out, subtask 0, .* are lost: the server has neither the prepared",
+    ):
+        opened(url, attempt=2).commit(CheckpointId(1), prepared)
+
+
+def test_what_an_abandoned_attempt_left_is_committed_or_rolled_back_and_others_are_left_alone(
+    url: str, schema: str
+) -> None:
+    """Due, behind the point, of an older run, of another table, of another program."""
+    prepare(opened(url, run=OLDER), 1, [100])
+    sink(url).rewind([], RUN)
+    dead = opened(url)
+    due = prepare(dead, 1, [1])
+    prepare(dead, 2, [2])
+    strangers = [f"{schema}-stranger", str(Gid.of(place_of("x", schema, "x"), context_of(RUN), 9))]
+    for gid in strangers:
+        prepare_by_hand(url, gid)
+    older, *_ = sorted(gids(url), key=lambda gid: "run-0" not in gid)
+
+    writer = opened(url, attempt=2)
+    writer.commit(CheckpointId(1), due)
+    writer.prepare(CheckpointId(3))
+
+    assert ids(url) == [1]
+    assert sorted(gids(url)) == sorted([older, *strangers])
+
+
+def test_a_start_rolls_back_what_the_run_prepared_behind_its_point_and_nothing_else(
+    url: str,
+) -> None:
+    prepare(opened(url, run=OLDER), 1, [100])
+    sink(url).rewind([], RUN)
+    dead = opened(url)
+    due = prepare(dead, 1, [1])
+    prepare(dead, 2, [2])
+
+    sink(url).rewind([(RUN, CheckpointId(1))], RUN)
+
+    assert [(gid.run_id, gid.interval) for gid in parsed(url)] == [(OLDER, 1), (RUN, 1)]
+    opened(url, attempt=2).commit(CheckpointId(1), due)
+    assert ids(url) == [1]
+
+
+def test_rows_belong_to_the_checkpoint_that_ended_their_interval(url: str) -> None:
+    """Also where intervals before it had none, or an attempt began in between."""
+    writer = opened(url)
+    complete(writer, 1, [1])
+    complete(writer, 2, [])
+    complete(writer, 4, [4])
+    sink(url).rewind([(RUN, CheckpointId(4))], RUN)
+    writer = opened(url, attempt=2)
+    complete(writer, 6, [])
+    complete(writer, 7, [7])
+
+    visible = {}
+    for checkpoint_id in (1, 2, 4, 6, 7):
+        sink(url).rewind([(RUN, CheckpointId(checkpoint_id))], LATER)
+        visible[checkpoint_id] = ids(url)
+
+    assert visible == {1: [1], 2: [1], 4: [1, 4], 6: [1, 4], 7: [1, 4, 7]}
+
+
+def test_the_first_interval_of_an_attempt_does_not_belong_to_older_points(url: str) -> None:
+    sink(url).rewind([(RUN, CheckpointId(9))], RUN)
+    complete(opened(url), 10, [10])
+
+    sink(url).rewind([(RUN, CheckpointId(9))], LATER)
+
+    assert ids(url) == []
+
+
+def test_a_handle_of_another_table_is_left_to_that_table(url: str) -> None:
+    prepared = prepare(opened(url), 1, [1])
+    other = PostgresTwoPhase(url, "others", pipeline="p").open(context_of(RUN), SCHEMA)
+
+    other.commit(CheckpointId(1), prepared)
+
+    assert len(gids(url)) == 1
+
+
+def test_a_prepare_that_the_server_made_a_rollback_of_does_not_count(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = opened(url)
+    writer.write(records([1]))
+    monkeypatch.setattr(psycopg.Connection, "tpc_prepare", lambda connection: None)
+
+    with pytest.raises(Retryable, match=r"rolled back what it was to prepare: ftdash-.*\.$"):
+        writer.prepare(CheckpointId(1))
+    writer.close()
+
+
+def test_a_transaction_in_which_something_failed_is_not_even_tried_to_prepare(url: str) -> None:
+    writer = opened(url)
+    writer.write(records([1]))
+    transaction = writer._transaction
+    assert isinstance(transaction, CopyTransaction)
+    transaction._copying.close()
+    with suppress(psycopg.Error):
+        transaction._connection.execute("select 1 / 0")
+
+    with pytest.raises(Retryable, match="rolled back what it was to prepare"):
+        transaction._prepare()
+    writer.close()
+
+
+def test_a_writer_that_was_replaced_while_it_prepared_leaves_nothing(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zombie = opened(url)
+    zombie.write(records([1]))
+    prepare_really = CopyTransaction._prepare
+
+    def prepare_late(transaction: CopyTransaction) -> None:
+        opened(url, attempt=2)
+        prepare_really(transaction)
+
+    monkeypatch.setattr(CopyTransaction, "_prepare", prepare_late)
+
+    with pytest.raises(ProtocolError, match="may not write"):
+        zombie.prepare(CheckpointId(1))
+
+    assert gids(url) == []
+
+
+def test_a_writer_that_ends_leaves_no_transaction_open(url: str) -> None:
+    writer = opened(url)
+    writer.write(records([1]))
+    transaction = writer._transaction
+    assert isinstance(transaction, CopyTransaction)
+
+    writer.close()
+
+    assert transaction._connection.closed
+    assert ids(url) == []
+
+
+def test_a_server_that_is_killed_and_started_keeps_what_was_prepared(
+    own_server: PostgresServer,
+) -> None:
+    url = restarted(own_server, max_prepared_transactions=10)
+    writer = opened(url)
+    prepared = prepare(writer, 1, [1])
+    writer.write(records([2]))
+    own_server.kill()
+    with pytest.raises(Retryable, match="does not answer"):
+        writer.commit(CheckpointId(1), prepared)
+    with pytest.raises(Retryable, match="does not answer"):
+        writer.prepare(CheckpointId(2))
+    writer.close()
+
+    own_server.start()
+    again = opened(url, attempt=2)
+    again.commit(CheckpointId(1), prepared)
+    complete(again, 2, [2])
+
+    assert ids(url) == [1, 2]
+    assert gids(url) == []
+
+
+def test_a_server_that_prepares_nothing_is_refused_with_the_next_step(
+    own_server: PostgresServer,
+) -> None:
+    url = restarted(own_server, max_prepared_transactions=0)
+
+    with pytest.raises(Rejected, match=r"set max_prepared_transactions .* or use PostgresInsert,"):
+        sink(url).validate(SCHEMA)
+
+
+def test_a_server_that_is_full_declines_the_checkpoint_and_keeps_the_records(
+    own_server: PostgresServer,
+) -> None:
+    url = restarted(own_server, max_prepared_transactions=1)
+    first, second = (opened(url, subtask=subtask) for subtask in (0, 1))
+    prepared = prepare(first, 1, [1])
+    second.write(records([2]))
+    with pytest.raises(PrepareRefused, match="as many prepared transactions as max_prepared"):
+        second.prepare(CheckpointId(1))
+    first.commit(CheckpointId(1), prepared)
+
+    second.write(records([3]))
+    second.commit(CheckpointId(2), second.prepare(CheckpointId(2)))
+
+    assert ids(url) == [1, 2, 3]
+    first.close()
+    second.close()
+
+
+def restarted(server: PostgresServer, *, max_prepared_transactions: int) -> str:
+    """Its address, with a schema of its own. Nothing may be prepared there at this moment, and
+    what was has to be out of the log, which a smaller limit could not be played for."""
+    server.execute("checkpoint")
+    server.kill()
+    server.max_prepared_transactions = max_prepared_transactions
+    server.start()
+    return server.url_of(f"s{uuid.uuid4().hex}")
+
+
+def sink(url: str) -> PostgresTwoPhase:
+    return PostgresTwoPhase(url, "results", pipeline="p")
+
+
+def context_of(run: RunId, attempt: int = 1, subtask: int = 0) -> SinkContext:
+    return SinkContext(run, Attempt(attempt), Uid("out"), subtask, 2)
+
+
+def opened(
+    url: str, *, run: RunId = RUN, attempt: int = 1, subtask: int = 0
+) -> TwoPhaseCommitWriter:
+    return sink(url).open(context_of(run, attempt, subtask), SCHEMA)
+
+
+def prepare(writer: TwoPhaseCommitWriter, checkpoint_id: int, ids: list[int]) -> list[Json]:
+    writer.write(records(ids))
+    return writer.prepare(CheckpointId(checkpoint_id))
+
+
+def complete(writer: TwoPhaseCommitWriter, checkpoint_id: int, ids: list[int]) -> None:
+    writer.commit(CheckpointId(checkpoint_id), prepare(writer, checkpoint_id, ids))
+
+
+def prepare_by_hand(url: str, gid: str) -> None:
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+        connection.tpc_begin(gid)
+        connection.tpc_prepare()
+        connection.close()
+
+
+def gids(url: str) -> list[str]:
+    """Of the schema under test: of our own tables, and those made by hand."""
+    schema = url.rpartition("%3D")[2]
+    places = {place_of("postgres", schema, table) for table in ("results", "others")}
+    places.add(place_of("x", schema, "x"))
+    found = [str(gid) for (gid,) in query(url, "select gid from pg_prepared_xacts")]
+    return [gid for gid in found if gid.startswith(schema) or gid[7:23] in places]
+
+
+def parsed(url: str) -> list[Gid]:
+    found = [gid for gid in map(Gid.parsed, gids(url)) if gid is not None]
+    return sorted(found, key=lambda gid: (gid.run_id, gid.interval))
+
+
+def ids(url: str) -> list[object]:
+    return [i for (i,) in query(url, "select id from results order by id")]
+
+
+def query(url: str, statement: str) -> list[tuple[object, ...]]:
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+        return connection.execute(statement.encode()).fetchall()
+
+
+def execute(url: str, statement: str) -> None:
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute(statement.encode())
