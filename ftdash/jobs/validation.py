@@ -48,9 +48,10 @@ def check_startable(
     check_parallelism(parallelism, max_parallelism)
     parsed = parse_settings(settings)
     check_placement(parsed, roots())
-    ends = registered_flow(flow).build(parameters).ends
-    found = end_to_end(parsed.checkpointing_mode, ends)
+    pipeline = registered_flow(flow).build(parameters)
+    found = end_to_end(parsed.checkpointing_mode, pipeline.ends)
     check_required(parsed.required_guarantee, found)
+    pipeline.check_fits(parsed)
     return found
 
 

@@ -24,6 +24,7 @@ from kafka.errors import (
     InvalidProducerIdMappingError,
     InvalidTransactionTimeoutError,
     InvalidTxnStateError,
+    KafkaConfigurationError,
     KafkaError,
     NoError,
     ProducerFencedError,
@@ -189,6 +190,15 @@ class KafkaCoordinator:
             with suppress(KafkaError):
                 client.close()
 
+    def _connected(self) -> KafkaAdminClient:
+        try:
+            return KafkaAdminClient(**self._settings)
+        except (KafkaConfigurationError, ValueError, AssertionError, OSError):
+            raise Rejected(
+                f"The settings for Kafka at {self._address.bootstrap_servers} make no sense to it;"
+                " check the values and files of its security settings."
+            ) from None  # its text may repeat a setting
+
     def _send(self, transactional_id: str, request: Any) -> None:
         """To the coordinator of that id. Raises what it answers."""
 
@@ -229,7 +239,7 @@ class KafkaCoordinator:
     def _once(self, question: Callable[[Any], Answer]) -> Answer:
         try:
             if self._client is None:
-                self._client = KafkaAdminClient(**self._settings)
+                self._client = self._connected()
             return question(self._client)
         except ConcurrentTransactionsError:
             raise

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -111,11 +112,11 @@ class TransactionalProducer:
         for part in _parts(batch):
             self._wait_for_room(part)
             messages = self._output.form.messages(part)
-            self._ask(lambda: self._client.produce_batch(self._output.topic, messages))  # noqa: B023
+            self._ask(partial(self._client.produce_batch, self._output.topic, messages))
             self._check(_refused(messages))
 
     def flush(self) -> None:
-        left = self._client.flush(self._delivery_s + ANSWER_TIMEOUT_S)
+        left = self._serve(lambda: self._client.flush(self._delivery_s + ANSWER_TIMEOUT_S))
         self._check(None)
         if left:
             raise Retryable(
@@ -138,7 +139,7 @@ class TransactionalProducer:
 
     def abandon(self) -> None:
         """Aborts what is open, if the broker answers; otherwise its timeout does."""
-        with suppress(KafkaException):
+        with suppress(KafkaException, SystemError):
             self._client.purge()
             self._client.abort_transaction(ANSWER_TIMEOUT_S)
 
@@ -149,11 +150,11 @@ class TransactionalProducer:
         self._widest_bytes = max(self._widest_bytes, mean_bytes) if waiting else mean_bytes
         most = min(QUEUE_RECORDS - CHUNK_ROWS, BUFFER_BYTES / self._widest_bytes)
         while len(self._client) > most:
-            self._client.poll(ROOM_TURN_S)
+            self._serve(lambda: self._client.poll(ROOM_TURN_S))
             self._check(None)
 
     def _check(self, refused: KafkaError | None) -> None:
-        self._client.poll(0)
+        self._serve(lambda: self._client.poll(0))
         problem = self._problem or refused
         if problem is not None:
             raise self._output.translated(problem)
@@ -162,8 +163,19 @@ class TransactionalProducer:
         try:
             question()
         except KafkaException as error:
-            self._client.poll(0)
+            self._serve(lambda: self._client.poll(0))
             raise self._output.translated(self._problem or error.args[0]) from error
+
+    def _serve(self, callbacks: Callable[[], int]) -> int:
+        """The client raises what is fatal out of its callbacks; from within another one, as the
+        cause of a SystemError."""
+        try:
+            return callbacks()
+        except (KafkaException, SystemError) as error:
+            fatal = error if isinstance(error, KafkaException) else error.__cause__
+            if not isinstance(fatal, KafkaException):
+                raise
+            raise self._output.translated(fatal.args[0]) from error
 
     def _on_delivery(self, error: KafkaError | None, message: object) -> None:
         self._problem = self._problem or error

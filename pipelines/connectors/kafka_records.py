@@ -7,9 +7,9 @@ broker.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import msgspec
 import pyarrow as pa
 
+from pipelines.connectors.json_rows import has_json, json_lines_of
 from pipelines.domain.errors import Rejected
 
 PARTITIONER = "murmur2_random"
@@ -17,14 +17,11 @@ PARTITIONER = "murmur2_random"
 
 Message = dict[str, bytes | None]
 
-_rows = msgspec.json.Encoder()
-
 
 @dataclass(frozen=True, slots=True)
 class RecordForm:
-    """`value` names a column of text or bytes; None: the whole row, as a JSON object, with times in
-    ISO 8601, bytes in base64, and null for what is no number. `key` may also hold whole numbers,
-    which become decimal digits."""
+    """`value` names a column of text or bytes; None: the whole row, as `json_rows` writes it. `key`
+    may also hold whole numbers, which become decimal digits."""
 
     value: str | None = None
     key: str | None = None
@@ -33,6 +30,8 @@ class RecordForm:
         """Raises Rejected naming the column that does not fit."""
         if self.value is not None:
             self._check_column(schema, self.value, topic, "value", _is_bytes)
+        else:
+            _check_json(schema, topic)
         if self.key is not None:
             self._check_column(schema, self.key, topic, "key", _is_key)
 
@@ -46,7 +45,7 @@ class RecordForm:
     def _values(self, batch: pa.RecordBatch) -> list[bytes | None]:
         if self.value is not None:
             return _as_bytes(batch.column(self.value))
-        return list(_rows.encode_lines(batch.to_pylist()).split(b"\n")[:-1])
+        return list(json_lines_of(pa.Table.from_batches([batch])).split(b"\n")[:-1])
 
     def _check_column(
         self,
@@ -64,6 +63,15 @@ class RecordForm:
             raise Rejected(
                 f"The {role} column {column} of topic {topic} holds {type_}; Kafka takes {wanted}."
             )
+
+
+def _check_json(schema: pa.Schema, topic: str) -> None:
+    column = next((column for column in schema if not has_json(column.type)), None)
+    if column is not None:
+        raise Rejected(
+            f"Column {column.name} of type {column.type} cannot be written as JSON to topic"
+            f" {topic}."
+        )
 
 
 def _is_bytes(type_: pa.DataType) -> bool:

@@ -5,20 +5,18 @@ up that of a dead process. So the coordinator is asked by kafka-python: at the b
 id, epoch and what has arrived, which proves in one question that the transaction is still open; and
 on completion to commit it by those, from whichever process.
 
-Kafka's log cannot be rewound: restoring an older point publishes again what came after it. A
-transaction waits no longer than its timeout: an outage that outlasts it is a loss, which is told
-with its range (`kafka_write_ahead` loses nothing). Source: Flink, `KafkaSink`.
+A transaction waits no longer than its timeout: an outage that outlasts it is a loss, which is told
+with its range; `kafka_write_ahead` loses nothing. Source: Flink, `KafkaSink`.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 import msgspec
 import pyarrow as pa
 from confluent_kafka import TopicPartition
 
-from pipelines.connectors.kafka_connection import KafkaAddress, KafkaAdmin
 from pipelines.connectors.kafka_coordinator import (
     CommitAnswer,
     KafkaCoordinator,
@@ -27,11 +25,15 @@ from pipelines.connectors.kafka_coordinator import (
 from pipelines.connectors.kafka_log import Shown, is_shown
 from pipelines.connectors.kafka_owner import KafkaOwnership, TransactionName
 from pipelines.connectors.kafka_producer import KafkaOutput, TransactionalProducer
-from pipelines.connectors.kafka_records import RecordForm
-from pipelines.connectors.sink import SinkContext, Superseded
-from pipelines.connectors.two_phase_commit import TransactionLost, TwoPhaseCommitWriter
-from pipelines.domain.errors import Rejected, Retryable
-from pipelines.domain.ids import CheckpointId, RunId
+from pipelines.connectors.kafka_sink import KafkaSink
+from pipelines.connectors.sink import TOKEN_BYTES_MAX, SinkContext
+from pipelines.connectors.two_phase_commit import (
+    PreparedTransaction,
+    TransactionLost,
+    TwoPhaseCommitWriter,
+)
+from pipelines.domain.errors import Retryable
+from pipelines.domain.ids import CheckpointId
 from pipelines.domain.snapshots import Json
 
 TRANSACTION_TIMEOUT = timedelta(minutes=15)
@@ -39,58 +41,30 @@ TRANSACTION_TIMEOUT = timedelta(minutes=15)
 
 
 @dataclass(frozen=True, slots=True)
-class ExactlyOnceKafka:
-    """`pipeline` and `topic` name its transactions: whoever else uses both is replaced by it.
+class ExactlyOnceKafka(KafkaSink):
+    """See `KafkaSink`. A transaction is open from an interval's first record to its commit, and no
+    longer than `transaction_timeout`."""
 
-    `value` and `key` are columns, see `RecordForm`; without `value` a record is the row as JSON.
-    """
-
-    address: KafkaAddress
-    topic: str
-    _: KW_ONLY
-    pipeline: str
-    value: str | None = None
-    key: str | None = None
-    transaction_timeout: timedelta = TRANSACTION_TIMEOUT
+    transaction_timeout: timedelta = field(default=TRANSACTION_TIMEOUT, kw_only=True)
 
     @property
-    def guarantee(self) -> str:
-        return "exactly-once"
+    def transaction_timeout_ms(self) -> int:
+        """See `HoldsTransactions`."""
+        return self.transaction_timeout // timedelta(milliseconds=1)
 
-    def validate(self, schema: pa.Schema) -> None:
-        self._output.form.check(schema, self.topic)
-        coordinator = KafkaCoordinator(self.address)
-        try:
-            KafkaAdmin(self.address).partitions(self.topic)
-            coordinator.end(f"{self._ownership.prefix}/validation", self.transaction_timeout)
-        except Retryable as error:
-            raise Rejected(f"{error}.") from error
-        finally:
-            coordinator.close()
+    def open(self, context: SinkContext, schema: pa.Schema) -> "KafkaWriter":
+        target = KafkaTransactionTarget(self.output, self.ownership, context)
+        return KafkaWriter(target, context, schema)
 
-    def open(self, context: SinkContext, schema: pa.Schema) -> TwoPhaseCommitWriter:
-        target = KafkaTransactionTarget(self._output, self._ownership, context)
-        return TwoPhaseCommitWriter(target, context, schema)
 
-    def rewind(
-        self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
-    ) -> Superseded | None:
-        """Replaces writers of other runs. What is published stays."""
-        coordinator = KafkaCoordinator(self.address)
-        try:
-            self._ownership.take_over(coordinator, run_id)
-        finally:
-            coordinator.close()
-        return None
+class KafkaWriter(TwoPhaseCommitWriter):
+    """Says in the ledger where in the log its transactions are."""
 
-    @property
-    def _output(self) -> KafkaOutput:
-        form = RecordForm(self.value, self.key)
-        return KafkaOutput(self.address, self.topic, form, self.transaction_timeout)
-
-    @property
-    def _ownership(self) -> KafkaOwnership:
-        return KafkaOwnership(self.pipeline, self.topic)
+    def token(self, committable: Json) -> str:
+        prepared = msgspec.convert(committable, PreparedTransaction)
+        at_kafka = msgspec.convert(prepared.handle, PreparedAtKafka)
+        places = f"{at_kafka.transactional_id}: {at_kafka.range}"
+        return places if len(places) <= TOKEN_BYTES_MAX else at_kafka.transactional_id
 
 
 class KafkaTransactionTarget:

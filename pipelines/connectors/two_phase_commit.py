@@ -9,7 +9,7 @@ Extend it: implement `TwoPhaseCommitTarget`, and return a `TwoPhaseCommitWriter`
 Source: Flink, `TwoPhaseCommitSinkFunction`; Gray and Lamport, "Consensus on Transaction Commit".
 """
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 import pyarrow as pa
@@ -62,6 +62,14 @@ class TwoPhaseCommitTarget(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class HoldsTransactions(Protocol):
+    """A sink whose target gives up a transaction that was open for too long."""
+
+    @property
+    def transaction_timeout_ms(self) -> int: ...
 
 
 class PreparedTransaction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

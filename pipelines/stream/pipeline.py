@@ -11,8 +11,10 @@ from pipelines.connectors.watermark_strategy import WatermarkStrategy
 from pipelines.domain.graph import Connection, JobGraph
 from pipelines.domain.guarantees import Ends
 from pipelines.domain.ids import Uid
+from pipelines.domain.settings import Settings
 from pipelines.operators.operator import Operator
 from pipelines.operators.side_output import SideOutput
+from pipelines.stream.transaction_times import check_transaction_times
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,10 @@ class Pipeline:
     def input_schemas(self, uid: Uid) -> list[pa.Schema]:
         """What each port of a node takes."""
         return [self._schema_into(connection) for connection in self.graph.node(uid).inputs]
+
+    def check_fits(self, settings: Settings) -> None:
+        """Raises Rejected naming the sink that these settings might let lose output."""
+        check_transaction_times(self.sinks, settings)
 
     def _schema_into(self, connection: Connection) -> pa.Schema:
         if connection.side is None:

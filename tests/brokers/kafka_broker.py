@@ -135,6 +135,8 @@ transaction.abort.timed.out.transaction.cleanup.interval.ms=500
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
+broker.session.timeout.ms=2000
+broker.heartbeat.interval.ms=500
 """
 
 

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ import pytest
 from pipelines.domain.errors import ProtocolError
 from pipelines.domain.ids import CheckpointId, RunId
 from tests.brokers.kafka_broker import KafkaBroker
-from tests.contracts.kafka_sinks import PARTITIONS, kafka_target
+from tests.contracts.kafka_sinks import KINDS, PARTITIONS, RunningReader, kafka_target
 from tests.contracts.sink_host import EVERYTHING, SEAMS, Host, Killed, records
 from tests.contracts.sink_targets import Target, opened
 
@@ -25,11 +25,11 @@ BIRTH, OTHER = RunId("run-1"), RunId("run-2")
 NUMBERS = count()
 
 
-@pytest.fixture
-def target(kafka_server: KafkaBroker) -> Target:
+@pytest.fixture(params=KINDS)
+def target(kafka_server: KafkaBroker, request: pytest.FixtureRequest) -> Target:
     topic = f"output-{next(NUMBERS)}"
     kafka_server.create_topic(topic, PARTITIONS)
-    return kafka_target(kafka_server.bootstrap_servers, topic)
+    return kafka_target(kafka_server.bootstrap_servers, topic, kind=request.param)
 
 
 @pytest.mark.parametrize(
@@ -47,19 +47,27 @@ def test_output_is_exact_wherever_the_writers_are_abandoned(
     assert target.visible() == EVERYTHING
 
 
-@pytest.mark.parametrize("seam", ["while writing", "all prepared", "one subtask committed"])
+@pytest.mark.parametrize(
+    ("kind", "seam"),
+    [
+        ("transactions", "while writing"),
+        ("transactions", "all prepared"),
+        ("transactions", "one subtask committed"),
+        ("log", "one subtask committed"),
+    ],
+)
 def test_output_is_exact_wherever_the_process_is_killed(
-    kafka_server: KafkaBroker, tmp_path: Path, seam: str
+    kafka_server: KafkaBroker, tmp_path: Path, kind: str, seam: str
 ) -> None:
     topic = f"killed-{next(NUMBERS)}"
     kafka_server.create_topic(topic, PARTITIONS)
     address = kafka_server.bootstrap_servers
     killed = subprocess.run(
-        [sys.executable, __file__, address, topic, str(tmp_path), seam],
+        [sys.executable, __file__, kind, address, topic, str(tmp_path), seam],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         check=False,
     )
-    target = kafka_target(address, topic)
+    target = kafka_target(address, topic, kind=kind)
 
     Host(tmp_path, target.sink).live(BIRTH, interval=30)
 
@@ -76,6 +84,26 @@ def test_output_is_exact_after_dying_at_every_seam_in_turn(target: Target, tmp_p
     host.live(BIRTH, interval=30)
 
     assert target.visible() == EVERYTHING
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_reader_that_runs_all_the_time_gets_each_record_once_and_in_order(
+    kafka_server: KafkaBroker, tmp_path: Path, kind: str
+) -> None:
+    topic = f"read-{next(NUMBERS)}"
+    kafka_server.create_topic(topic, PARTITIONS)
+    address = kafka_server.bootstrap_servers
+    host = Host(tmp_path, kafka_target(address, topic, kind=kind).sink)
+
+    with RunningReader(address, topic) as reader:
+        for seam in ("while writing", "all prepared", "complete"):
+            with pytest.raises(Killed):
+                host.live(BIRTH, seam=seam, parallelism=1, interval=10, dies_at=2)
+        host.live(BIRTH, parallelism=1, interval=15)
+        reader.wait_for(len(EVERYTHING))
+
+    assert all(ids == sorted(ids) for ids in reader.ids.values())
+    assert sorted(chain(*reader.ids.values())) == EVERYTHING
 
 
 def test_an_aborted_checkpoint_is_committed_with_the_next_one(
@@ -153,10 +181,10 @@ def test_a_replaced_attempt_cannot_open_again(target: Target) -> None:
 
 
 def main() -> None:
-    address, topic, home, seam = sys.argv[1:]
+    kind, address, topic, home, seam = sys.argv[1:]
     host = Host(
         Path(home),
-        kafka_target(address, topic).sink,
+        kafka_target(address, topic, kind=kind).sink,
         die=lambda: os.kill(os.getpid(), signal.SIGKILL),
     )
     host.live(BIRTH, seam=seam, interval=20, dies_at=2)

@@ -13,7 +13,7 @@ from pipelines.connectors.kafka_coordinator import KafkaCoordinator
 from pipelines.connectors.kafka_transactions import ExactlyOnceKafka
 from pipelines.domain.errors import InvariantViolated, ProtocolError, Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, RunId
-from tests.brokers.kafka_broker import ANSWER_S, KafkaBroker
+from tests.brokers.kafka_broker import ANSWER_S, PASSWORD, USER, KafkaBroker
 from tests.contracts.kafka_sinks import PARTITIONS, kafka_target
 from tests.contracts.sink_host import SCHEMA, records
 from tests.contracts.sink_targets import Target, opened
@@ -183,6 +183,29 @@ def test_what_cannot_work_is_refused_in_a_sentence(
     assert "s3cret" not in str(refused.value)
 
 
+def test_whoever_logs_in_with_a_password_writes_exactly_once(
+    kafka_server: KafkaBroker, topic: str
+) -> None:
+    sink = ExactlyOnceKafka(secured(kafka_server, PASSWORD), topic, pipeline="delays")
+    sink.validate(SCHEMA)
+    writer = opened(Target("kafka", sink, list), RUN, 1)
+    writer.write(records([1]))
+    committables = writer.prepare(FIRST)
+    writer.commit(FIRST, committables)
+
+    assert kafka_target(kafka_server.bootstrap_servers, topic).visible() == [1]
+    assert PASSWORD not in f"{committables}{sink}"
+
+
+def test_a_refused_password_is_told_without_it(kafka_server: KafkaBroker, topic: str) -> None:
+    sink = ExactlyOnceKafka(secured(kafka_server, "wr0ng"), topic, pipeline="delays")
+
+    with pytest.raises(Rejected, match="refuses the user and password") as refused:
+        sink.validate(SCHEMA)
+
+    assert "wr0ng" not in str(refused.value)
+
+
 def test_a_record_that_the_topic_does_not_take_is_refused_in_a_sentence(
     kafka_server: KafkaBroker, topic: str
 ) -> None:
@@ -197,6 +220,18 @@ def test_a_record_that_the_topic_does_not_take_is_refused_in_a_sentence(
 
     with pytest.raises(Rejected, match=rf"to topic {topic}: it takes no record that large"):
         writer.prepare(FIRST)
+
+
+def secured(broker: KafkaBroker, password: str) -> KafkaAddress:
+    return KafkaAddress(
+        broker.secured,
+        {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": USER,
+            "sasl.password": password,
+        },
+    )
 
 
 def coordinator(broker: KafkaBroker) -> KafkaCoordinator:

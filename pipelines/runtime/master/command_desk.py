@@ -21,6 +21,7 @@ from pipelines.domain.errors import Rejected
 from pipelines.domain.events import SettingsChanged
 from pipelines.domain.ids import Attempt
 from pipelines.domain.setting_parsing import changed_settings, parse_settings
+from pipelines.domain.settings import Settings
 from pipelines.domain.status import CheckpointKind, JobStatus, KillMoment, RequestOutcome
 from pipelines.protocol.triggering import TriggerRequest
 from pipelines.runtime.master.attempts import Attempts
@@ -46,6 +47,7 @@ class CommandDesk:
         checkpoints: CheckpointHost,
         parallelism: int,
         given_settings: Mapping[str, str],
+        check_fits: Callable[[Settings], None],
         end: RunEnd,
     ) -> None:
         self._desk = desk
@@ -54,6 +56,7 @@ class CommandDesk:
         self._checkpoints = checkpoints
         self._parallelism = parallelism
         self._given_settings = dict(given_settings)
+        self._check_fits = check_fits
         self._end = end
         self._kills: list[_Kill] = []  # asked for, and the slot still lives
 
@@ -127,6 +130,7 @@ class CommandDesk:
         """The event is what a later driver of the run goes by, so it comes first."""
         try:
             given = changed_settings(self._given_settings, command.settings)
+            self._check_fits(parse_settings(given))
         except Rejected as refusal:
             self._desk.answer(command.request_id, RequestOutcome.REJECTED, str(refusal))
             return

@@ -75,6 +75,7 @@ def _host(
     check_required(
         settings.required_guarantee, end_to_end(settings.checkpointing_mode, pipeline.ends)
     )
+    pipeline.check_fits(settings)
     # What a restored or resumed run has read already need not be there any more.
     if spec.restore_from is None and lease.attempts_so_far() == 0:
         for source in pipeline.sources.values():

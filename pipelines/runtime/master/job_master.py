@@ -86,6 +86,7 @@ class JobMaster(CheckpointListener):
             self._checkpoints,
             parts.spec.parallelism,
             parts.spec.settings,
+            parts.pipeline.check_fits,
             self._end,
         )
         self._verifier = PointVerifier(
