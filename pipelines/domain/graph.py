@@ -43,6 +43,7 @@ class VertexInput:
     upstream_node: Uid  # which node of the upstream vertex emits these records
     hash_by: tuple[str, ...]
     kind: EdgeKind = EdgeKind.HASH
+    is_anchored: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class OutEdge:
     port: int
     hash_by: tuple[str, ...]
     kind: EdgeKind = EdgeKind.HASH
+    is_anchored: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ class JobGraph:
     def outputs_of(self, node: Uid) -> tuple[OutEdge, ...]:
         """The exchanges that this node's batches enter."""
         return tuple(
-            OutEdge(vertex.uid, edge.port, edge.hash_by, edge.kind)
+            OutEdge(vertex.uid, edge.port, edge.hash_by, edge.kind, edge.is_anchored)
             for vertex in self.vertices
             for edge in vertex.inputs
             if edge.upstream_node == node
@@ -154,7 +156,8 @@ def _chain(ordered: Sequence[Node]) -> tuple[Vertex, ...]:
 def _vertex_inputs(head: Node, head_of: dict[Uid, Uid]) -> Iterable[VertexInput]:
     for port, connection in enumerate(head.inputs):
         upstream, hash_by = connection.upstream, connection.hash_by or ()
-        yield VertexInput(port, head_of[upstream], upstream, hash_by, connection.kind)
+        kind, is_anchored = connection.kind, connection.is_anchored
+        yield VertexInput(port, head_of[upstream], upstream, hash_by, kind, is_anchored)
 
 
 def _only(found: Iterable[_T], uid: Uid) -> _T:

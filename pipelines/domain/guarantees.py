@@ -69,8 +69,8 @@ def end_to_end(mode: CheckpointingMode, ends: Ends) -> EndToEnd:
     match mode:
         case CheckpointingMode.EXACTLY_ONCE:
             pass
-        case CheckpointingMode.AT_LEAST_ONCE:
-            doubling.insert(0, "execution.checkpointing.mode is AT_LEAST_ONCE")
+        case CheckpointingMode.AT_LEAST_ONCE | CheckpointingMode.ACKED:
+            doubling.insert(0, f"execution.checkpointing.mode is {mode}")
         case CheckpointingMode.AT_MOST_ONCE:
             losing.insert(0, "execution.checkpointing.mode is AT_MOST_ONCE")
     of_sinks = weakest(ends.sinks.values())

@@ -40,6 +40,7 @@ class Connection:
     hash_by: tuple[str, ...] | None = None
     unkeyed: EdgeKind = EdgeKind.FORWARD
     side: str | None = None
+    is_anchored: bool = True  # mode ACKED: what goes this way is waited for
 
     @property
     def kind(self) -> EdgeKind:

@@ -6,6 +6,7 @@ themselves are refused by `setting_readers`.
 
 from collections.abc import Callable, Collection
 
+from pipelines.domain.acking_settings import PREFIX as TOPOLOGY
 from pipelines.domain.errors import Rejected
 from pipelines.domain.settings import (
     CapAction,
@@ -128,6 +129,17 @@ def _reading_ahead_needs_at_most_once(settings: Settings, given: Collection[str]
     )
 
 
+def _topology_needs_acking(settings: Settings, given: Collection[str]) -> str | None:
+    without_effect = sorted(key for key in given if key.startswith(TOPOLOGY))
+    if not without_effect or settings.checkpointing_mode is CheckpointingMode.ACKED:
+        return None
+    return (
+        f"{without_effect[0]} has no effect with execution.checkpointing.mode"
+        f" {settings.checkpointing_mode}, which follows no record; leave it out, or set the mode to"
+        " ACKED."
+    )
+
+
 def _memory_keeps_whole_checkpoints(settings: Settings) -> str | None:
     is_memory = settings.checkpoint_storage is CheckpointStorage.JOBMANAGER
     if not is_memory or not settings.incremental_checkpoints:
@@ -205,7 +217,11 @@ def _memory_retains_nothing(settings: Settings, given: Collection[str]) -> str |
     )
 
 
-RULES_OF_GIVEN = (_memory_retains_nothing, _reading_ahead_needs_at_most_once)
+RULES_OF_GIVEN = (
+    _memory_retains_nothing,
+    _reading_ahead_needs_at_most_once,
+    _topology_needs_acking,
+)
 """They object only to what somebody has asked for, not to a default."""
 
 RULES: tuple[Rule, ...] = (

@@ -5,6 +5,7 @@ help says why. A new setting is a row here, a field of `settings.Settings`, and,
 contradicts another one, a rule in `setting_rules`.
 """
 
+from pipelines.domain.acking_settings import ACKING_DEFINITIONS
 from pipelines.domain.guarantees import REQUIRED_KEY
 from pipelines.domain.network_settings import NETWORK_DEFINITIONS
 from pipelines.domain.recovery_settings import RECOVERY_DEFINITIONS
@@ -113,7 +114,10 @@ DEFINITIONS = (
         " run goes on without its state, behind everything that its sources may have emitted: some"
         " records are lost, none counts twice. Sources read ahead and emit what a completed"
         " checkpoint has reserved, so nothing comes out before the first one. A point that a person"
-        " asks to restore is restored with its state.",
+        " asks to restore is restored with its state. ACKED (as in Storm): ackers follow every"
+        " record; a source emits it again until all that descends from it is processed, and after a"
+        " failure goes on at the oldest record that is not. State is in no checkpoint and begins"
+        " empty after a failure; records may come twice.",
     ),
     Definition(
         REQUIRED_KEY,
@@ -175,6 +179,7 @@ DEFINITIONS = (
         " start to overtake (a savepoint waits). abort: the subtask declines the checkpoint, and"
         " whoever waits for it downstream is told at once.",
     ),
+    *ACKING_DEFINITIONS,
     *RECOVERY_DEFINITIONS,
     *STATE_DEFINITIONS,
     *STORAGE_DEFINITIONS,

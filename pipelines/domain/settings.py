@@ -18,6 +18,7 @@ class CheckpointingMode(StrEnum):
     EXACTLY_ONCE = "EXACTLY_ONCE"
     AT_LEAST_ONCE = "AT_LEAST_ONCE"
     AT_MOST_ONCE = "AT_MOST_ONCE"
+    ACKED = "ACKED"
 
 
 class CapAction(StrEnum):
@@ -38,6 +39,14 @@ class RequiredGuarantee(StrEnum):
     EXACTLY_ONCE = "EXACTLY_ONCE"
 
 
+class AckingOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How the subtasks of a run in mode ACKED follow records; every slot is told."""
+
+    acker_count: int  # 0: nobody follows them
+    timeout_ms: int
+    pending_max: int  # records in flight of one subtask of a source
+
+
 class BarrierOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How the subtasks of a run treat barriers; every slot is told."""
 
@@ -48,6 +57,7 @@ class BarrierOptions(msgspec.Struct, frozen=True, kw_only=True):
     subtask_cap_bytes: int = 0
     cap_action: CapAction = CapAction.WAIT
     read_ahead_bytes: int = 256 << 20  # at most once, by one subtask of a source
+    acking: AckingOptions | None = None  # None: in any mode but ACKED
 
 
 class StateBackendType(StrEnum):
@@ -117,6 +127,9 @@ class Settings:
     subtask_cap_bytes: int
     cap_action: CapAction
     read_ahead_bytes: int
+    acker_count: int
+    message_timeout_s: int
+    spout_pending_max: int
     restart_strategy: RestartStrategy
     fixed_delay_attempts: int
     fixed_delay_ms: int
@@ -175,6 +188,17 @@ class Settings:
             subtask_cap_bytes=self.subtask_cap_bytes,
             cap_action=self.cap_action,
             read_ahead_bytes=self.read_ahead_bytes,
+            acking=self._acking,
+        )
+
+    @property
+    def _acking(self) -> AckingOptions | None:
+        if self.checkpointing_mode is not CheckpointingMode.ACKED:
+            return None
+        return AckingOptions(
+            acker_count=self.acker_count,
+            timeout_ms=self.message_timeout_s * 1_000,
+            pending_max=self.spout_pending_max,
         )
 
     @property

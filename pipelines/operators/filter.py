@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from typing import TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import acero
@@ -37,8 +38,11 @@ class Filter(Operator):
         return inputs[0]
 
     def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
-        kept = batch.filter(self._mask(batch))
+        mask = self._mask(batch)
+        kept = batch.filter(mask)
         if kept.num_rows:
+            if self.context.lineage is not None:
+                self.context.lineage.descend_from(np.flatnonzero(mask.fill_null(False)))
             self.context.collect(kept)
 
     def failing_row(self, batch: pa.RecordBatch) -> int:

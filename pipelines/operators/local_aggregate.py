@@ -7,6 +7,7 @@ each, and every now and then a batch is grouped again to see whether that has ch
 Source: Flink's two-phase (local-global) aggregation; without its buffer across batches.
 """
 
+import numpy as np
 import pyarrow as pa
 
 from pipelines.operators.aggregation import Aggregation
@@ -30,6 +31,8 @@ class LocalAggregate(Operator):
     def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
         if self._ungrouped_batches_left:
             self._ungrouped_batches_left -= 1
+            if self.context.lineage is not None:
+                self.context.lineage.descend_from(np.arange(batch.num_rows))
             self.context.collect(self._one_per_record(batch))
         else:
             self.context.collect(self._one_per_key(batch))

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pipelines.domain.elements import MIN_WATERMARK_MS
 from pipelines.domain.ids import Uid
 from pipelines.operators.columns import Longs
+from pipelines.operators.lineage import Lineage
 from pipelines.operators.side_output import SideOutput
 from pipelines.state.backend import StateBackend
 from pipelines.state.operator_states import OperatorStates
@@ -41,6 +42,8 @@ class OperatorContext:
     restored_watermark_ms: int = MIN_WATERMARK_MS
     # By key group, where subtasks had come unequally far at the cut; see `keyed_time`.
     restored_times_ms: Longs | None = None
+    # Where to say which rows a batch descends from; None: nobody asks.
+    lineage: Lineage | None = None
 
     def count(self, name: str, increment: int) -> None:
         self.counters[name] = self.counters.get(name, 0) + increment

@@ -1,5 +1,6 @@
 """Passes every batch on: where streams meet, and where a side output gets a uid of its own."""
 
+import numpy as np
 import pyarrow as pa
 
 from pipelines.domain.errors import Rejected
@@ -20,6 +21,8 @@ class PassOn(Operator):
         return first
 
     def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
+        if self.context.lineage is not None:
+            self.context.lineage.descend_from(np.arange(batch.num_rows))
         self.context.collect(batch)
 
 

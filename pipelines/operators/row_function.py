@@ -66,6 +66,8 @@ class FilterRows(Operator):
         self._row_in_work = -1
         kept = batch.filter(pa.array(is_kept))
         if kept.num_rows:
+            if self.context.lineage is not None:
+                self.context.lineage.descend_from(np.flatnonzero(is_kept))
             self.context.collect(kept)
 
     def failing_row(self, batch: pa.RecordBatch) -> int:

@@ -21,6 +21,9 @@ from pipelines.protocol.trees import SETTLED, Ids, Numbers, RotatingTrees, tree_
 BatchNumber = NewType("BatchNumber", int)
 """In the order of reading; the first is 0."""
 
+BUCKET_COUNT = 3
+"""A try is given up between two and three rotations after it began."""
+
 _IN_FLIGHT = 1
 _ROW_BITS = np.uint64(32)
 _ROW_MASK = np.uint64((1 << 32) - 1)
@@ -51,12 +54,11 @@ class Spout:
     `in_flight_max` records are in flight; `oldest_open` never passes a record that is not acked.
     """
 
-    def __init__(self, spout: int, *, in_flight_max: int, bucket_count: int = 3) -> None:
-        """A try is given up after `bucket_count - 1` to `bucket_count` rotations."""
+    def __init__(self, spout: int, *, in_flight_max: int) -> None:
         check(in_flight_max >= 1, "something may be in flight", in_flight_max=in_flight_max)
         self._spout = spout
         self._in_flight_max = in_flight_max
-        self._kept = RotatingTrees(bucket_count)
+        self._kept = RotatingTrees(BUCKET_COUNT)
         self._waiting: deque[tuple[BatchNumber, Numbers]] = deque()  # read, never emitted
         self._again: deque[tuple[BatchNumber, Numbers]] = deque()
         self._open: dict[BatchNumber, int] = {}  # records not acked, in the order of reading

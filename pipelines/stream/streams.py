@@ -46,13 +46,14 @@ class Stream:
     node: Uid
     time_column: str | None
     unkeyed: EdgeKind = EdgeKind.FORWARD  # how it reaches a reader that wants no key
+    is_anchored: bool = True
 
     @property
     def schema(self) -> pa.Schema:
         return self.environment.schema_of(self.node)
 
     def connection(self, hash_by: tuple[str, ...] | None = None) -> Connection:
-        return Connection(self.node, hash_by, self.unkeyed)
+        return Connection(self.node, hash_by, self.unkeyed, is_anchored=self.is_anchored)
 
     def derived(self, node: Uid, time_column: str | None) -> "Stream":
         """What another node makes of this stream."""
@@ -93,6 +94,11 @@ class Stream:
     def broadcast(self) -> "Stream":
         """Every subtask of the next operator gets every record."""
         return replace(self, unkeyed=EdgeKind.BROADCAST)
+
+    def unanchored(self) -> "Stream":
+        """With checkpointing mode ACKED nobody waits for what the next operator makes of this
+        stream: it may be lost. Has no effect in the other modes."""
+        return replace(self, is_anchored=False)
 
     def union(self, *others: "Stream", uid: str) -> "Stream":
         """The records of all these streams, in no order; their event time is the slowest one's."""

@@ -181,6 +181,8 @@ class SlotHost:
     def _begin(self) -> None:
         deployment = self._deployed()
         self._network.connect(self._peers)
+        for acker in deployment.ackers:
+            acker.begin(self._reports.slot_failed)
         for subtask in deployment.subtasks:
             subtask.start()
         self._link.send(Running())

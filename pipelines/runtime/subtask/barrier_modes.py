@@ -17,7 +17,11 @@ def handler_for(
     options: BarrierOptions, vertex: Vertex, inputs: Iterable[ChannelId]
 ) -> BarrierHandler:
     match options.mode:
-        case CheckpointingMode.AT_LEAST_ONCE | CheckpointingMode.AT_MOST_ONCE:
+        case (
+            CheckpointingMode.AT_LEAST_ONCE
+            | CheckpointingMode.AT_MOST_ONCE
+            | CheckpointingMode.ACKED
+        ):
             return BarrierTracker(inputs)
         case CheckpointingMode.EXACTLY_ONCE if _may_overtake(options) and _may_record(vertex):
             return UnalignedBarriers(inputs)

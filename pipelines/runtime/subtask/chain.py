@@ -14,7 +14,9 @@ from pipelines.domain.elements import Barrier, Mark, Watermark, WatermarkStatus
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.origin import RecordOrigin
 from pipelines.operators.operator import OperatorContext
+from pipelines.protocol.trees import Ids
 from pipelines.protocol.watermarks import EventTimeMark
+from pipelines.runtime.subtask.anchoring import Anchoring
 from pipelines.runtime.subtask.chain_building import ChainBuilder
 from pipelines.runtime.subtask.chain_delivery import ChainDelivery
 from pipelines.runtime.subtask.chain_node import OperatorCut
@@ -22,6 +24,7 @@ from pipelines.runtime.subtask.chain_place import ChainPlace
 from pipelines.runtime.subtask.exchange import Exchange
 from pipelines.runtime.subtask.in_flight import InFlightRecords
 from pipelines.runtime.subtask.key_times import KeyTime, key_times
+from pipelines.runtime.subtask.operator_failure import OperatorFailed
 from pipelines.runtime.subtask.restoring import RestoredOperator
 from pipelines.state.backend import BackendFactory
 from pipelines.stream import Pipeline
@@ -38,12 +41,17 @@ class OperatorChain:
         exchanges: dict[Uid, list[Exchange]],
         restored: dict[Uid, RestoredOperator],
         now_ms: Callable[[], int],
+        anchoring: Anchoring | None = None,
         *,
+        keeps_state: bool = True,
         digests_output: bool = True,
     ) -> None:
+        """`anchoring` None: no acker follows the records. `keeps_state`: cuts hold the state."""
         self._place = place
         self._now_ms = now_ms
-        self._delivery = ChainDelivery(pipeline.graph)
+        self._anchoring = anchoring
+        self._keeps_state = keeps_state
+        self._delivery = ChainDelivery(pipeline.graph, anchoring)
         self._nodes = ChainBuilder(
             pipeline,
             place,
@@ -56,6 +64,7 @@ class OperatorChain:
         ).build()
         self._exchanges = [exchange for node in self._nodes for exchange in node.exchanges]
         self._outputs = [output for exchange in self._exchanges for output in exchange.outputs]
+        self._outputs += [] if anchoring is None else anchoring.outputs
 
     @property
     def records_in(self) -> int:
@@ -85,8 +94,8 @@ class OperatorChain:
         self, port: int, batch: pa.RecordBatch, origin: RecordOrigin | None = None
     ) -> None:
         """A batch from an exchange into the head. Raises OperatorFailed."""
-        self._delivery.begin(batch, origin)
-        self._delivery.deliver(self._nodes[0], port, batch)
+        plain = self._delivery.begin(batch, origin)
+        self._follow(lambda: self._delivery.deliver(self._nodes[0], port, plain))
         self._settle()
 
     def emit_from_source(
@@ -94,10 +103,11 @@ class OperatorChain:
         batch: pa.RecordBatch,
         origin: RecordOrigin | None = None,
         offsets: Offsets | None = None,
+        trees: Ids | None = None,
     ) -> None:
-        """Raises OperatorFailed."""
-        self._delivery.begin(batch, origin, offsets)
-        self._nodes[0].context.collect(batch)
+        """`trees`, where records are followed: the tree of each row. Raises OperatorFailed."""
+        self._delivery.begin_emission(batch, origin, offsets, trees)
+        self._follow(lambda: self._nodes[0].context.collect(batch))
         self._settle()
 
     def on_watermark(self, timestamp_ms: int) -> None:
@@ -153,7 +163,10 @@ class OperatorChain:
         Sinks first: while one may refuse, no state has been frozen that would have to be let go.
         """
         of_sinks = [node.prepare(barrier.checkpoint_id) for node in self._nodes]
-        return [node.cut(barrier, each) for node, each in zip(self._nodes, of_sinks, strict=True)]
+        return [
+            node.cut(barrier, each, keeps_state=self._keeps_state)
+            for node, each in zip(self._nodes, of_sinks, strict=True)
+        ]
 
     def on_completed(self, checkpoint_id: CheckpointId) -> None:
         """Increments may build on this checkpoint from now on."""
@@ -169,6 +182,8 @@ class OperatorChain:
             node.commit(checkpoint_id)
 
     def close(self) -> None:
+        if self._anchoring is not None:
+            self._anchoring.close()
         for node in self._nodes:
             node.close()
 
@@ -183,6 +198,19 @@ class OperatorChain:
         """
         full = [output for output in self._outputs if not output.flush()]
         return not full
+
+    def _follow(self, work: Callable[[], None]) -> None:
+        """Do it, and tell the ackers what became of the batch in work. Raises OperatorFailed."""
+        try:
+            work()
+        except OperatorFailed as failure:
+            if not self._delivery.has_given_up(failure):
+                raise
+        else:
+            self._delivery.settle()
+        if self._anchoring is not None:
+            for name, count in self._anchoring.take_counts().items():
+                self.head_context().count(name, count)
 
     def _settle(self) -> None:
         """No operator is at work: what backends hold in memory may move."""

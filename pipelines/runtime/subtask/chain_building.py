@@ -86,6 +86,7 @@ class ChainBuilder:
             now_ms=self._now_ms,
             restored_watermark_ms=self._watermark_ms,
             restored_times_ms=self._times_ms,
+            lineage=self._delivery.lineage,
         )
 
     def _collector(self, uid: Uid, side: str | None, exchanges: list[Exchange]) -> Collector:

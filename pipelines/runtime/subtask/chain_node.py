@@ -124,10 +124,10 @@ class ChainNode:
         except Exception as error:
             raise located(self.uid, None, error) from error
 
-    def cut(self, barrier: Barrier, of_sink: SinkCut) -> OperatorCut:
+    def cut(self, barrier: Barrier, of_sink: SinkCut, *, keeps_state: bool = True) -> OperatorCut:
         """Raises OperatorFailed: no record is in work."""
         try:
-            return self._cut(barrier, of_sink)
+            return self._cut(barrier, of_sink, keeps_state=keeps_state)
         except Exception as error:
             raise located(self.uid, None, error) from error
 
@@ -140,9 +140,11 @@ class ChainNode:
         except Exception as error:
             raise located(self.uid, None, error) from error
 
-    def _cut(self, barrier: Barrier, of_sink: SinkCut) -> OperatorCut:
+    def _cut(self, barrier: Barrier, of_sink: SinkCut, *, keeps_state: bool = True) -> OperatorCut:
         context = self.context
-        states = [*_cut_states(context.state, barrier), *context.operator_state.cut()]
+        states: list[FrozenState] = []
+        if keeps_state:
+            states = [*_cut_states(context.state, barrier), *context.operator_state.cut()]
         return OperatorCut(
             self.uid, states, dict(context.counters), of_sink.prepared, of_sink.outputs
         )

@@ -5,7 +5,7 @@ channel. Source: Flink's `KeyGroupStreamPartitioner`, `RebalancePartitioner` and
 `BroadcastPartitioner`; a batch is cut into runs of rows instead of dealing row by row.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,9 @@ from pipelines.state.hashing import key_groups, key_hashes
 Part = tuple[int, pa.RecordBatch]
 """A target subtask and its rows."""
 
+Seal = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""Makes of the rows for one subtask what is sent to it."""
+
 
 class Exchange:
     """`outputs` are indexed by target subtask (a FORWARD edge has one). Marks go to all of them."""
@@ -32,7 +35,10 @@ class Exchange:
         outputs: list[Output],
         max_parallelism: int,
         kind: EdgeKind = EdgeKind.HASH,
+        *,
+        is_anchored: bool = True,
     ) -> None:
+        self.is_anchored = is_anchored
         self._hash_by = hash_by
         self.outputs = outputs
         self._max_parallelism = max_parallelism
@@ -49,12 +55,16 @@ class Exchange:
             case EdgeKind.HASH:
                 check(bool(hash_by), "a key has columns")
 
-    def send(self, batch: pa.RecordBatch, origin: RecordOrigin | None = None) -> None:
-        if len(self.outputs) == 1:
-            self.outputs[0].send(Records(batch, origin))
-            return
-        for target, part in self._parts(batch):
-            self.outputs[target].send(Records(part, origin))
+    def send(
+        self,
+        batch: pa.RecordBatch,
+        origin: RecordOrigin | None = None,
+        seal: Seal | None = None,
+    ) -> None:
+        whole = ((0, batch),)
+        for target, part in whole if len(self.outputs) == 1 else self._parts(batch):
+            sealed = part if seal is None else seal(part)
+            self.outputs[target].send(Records(sealed, origin))
 
     def overtake(self, barrier: Barrier) -> list[InFlightRecords]:
         """Pass the barrier on ahead of what waits here, which it returns.

@@ -23,6 +23,7 @@ from pipelines.runtime.subtask.feed import IDLE_WAIT_MS
 from pipelines.runtime.subtask.operator_failure import located
 from pipelines.runtime.subtask.reserving_reader import ReservingReader
 from pipelines.runtime.subtask.source_reader import PACED_WAIT_MS, SourceReader, SplitInWork
+from pipelines.runtime.subtask.spout_reader import SpoutReader
 from pipelines.runtime.subtask.subtask import Subtask
 
 TIMESTAMPS_FAR_AHEAD = "timestamps_far_ahead"
@@ -30,8 +31,9 @@ TIMESTAMPS_FAR_AHEAD = "timestamps_far_ahead"
 
 
 class SourceFeed:
-    def __init__(self, reader: SourceReader | ReservingReader) -> None:
+    def __init__(self, reader: SourceReader | ReservingReader | SpoutReader) -> None:
         self._reader = reader
+        self._spout = reader if isinstance(reader, SpoutReader) else None
         self._stopping_id: CheckpointId | None = None  # the final barrier is out: emit nothing
         self._exhaustion_reported = False
         self._has_ended = False
@@ -46,11 +48,11 @@ class SourceFeed:
         return IDLE_WAIT_MS if self._exhaustion_reported else PACED_WAIT_MS
 
     @property
-    def due_ms(self) -> None:
-        return None
+    def due_ms(self) -> float | None:
+        return None if self._spout is None else self._spout.due_ms
 
     def attend(self, subtask: Subtask) -> bool:
-        return False
+        return self._spout is not None and self._spout.attend()
 
     def advance(self, subtask: Subtask) -> bool:
         if self._stopping_id is not None or self._exhaustion_reported:
@@ -64,8 +66,10 @@ class SourceFeed:
             self._count(batch, subtask)
             split = self._reader.split
             offsets = None if split is None else split.offsets
-            chain.emit_from_source(batch, _origin(subtask, split), offsets)
+            trees = None if self._spout is None else self._spout.trees
+            chain.emit_from_source(batch, _origin(subtask, split), offsets, trees)
         chain.on_event_time(marks[before:])
+        self._count_tries(subtask)
         if batch is None and self._reader.is_exhausted:
             self._exhaustion_reported = True
             subtask.reporter.sources_ended(subtask.place)
@@ -133,10 +137,16 @@ class SourceFeed:
 
     def _count(self, batch: pa.RecordBatch, subtask: Subtask) -> None:
         context = subtask.chain.head_context()
-        context.count("records_read", batch.num_rows)
+        if self._spout is None or not self._spout.is_replay:
+            context.count("records_read", batch.num_rows)
         far_ahead = self._reader.take_far_ahead_count()
         if far_ahead:
             context.count(TIMESTAMPS_FAR_AHEAD, far_ahead)
+
+    def _count_tries(self, subtask: Subtask) -> None:
+        if self._spout is not None:
+            for name, count in self._spout.take_counts().items():
+                subtask.chain.head_context().count(name, count)
 
 
 def _origin(subtask: Subtask, split: SplitInWork | None) -> RecordOrigin | None:

@@ -20,6 +20,7 @@ IDEMPOTENT = "exactly-once (idempotent)"
         ("AT_LEAST_ONCE", "exactly-once", "at-least-once"),
         ("AT_LEAST_ONCE", "exactly-once (idempotent)", "at-least-once"),
         ("AT_LEAST_ONCE", "whatever", "whatever"),
+        ("ACKED", "exactly-once", "at-least-once"),
         ("AT_MOST_ONCE", "exactly-once", "at-most-once"),
         ("AT_MOST_ONCE", "exactly-once (idempotent)", "at-most-once"),
         ("AT_MOST_ONCE", "at-least-once", NONE),

@@ -102,6 +102,11 @@ CASES: list[tuple[str, dict[str, str], str]] = [
         {C + "at-most-once.read-ahead": "1 mb"},
         "reads nothing ahead",
     ),
+    (
+        "_topology_needs_acking",
+        {"topology.max.spout.pending": "5"},
+        "topology.max.spout.pending has no effect with execution.checkpointing.mode EXACTLY_ONCE",
+    ),
 ]
 
 

@@ -1,0 +1,187 @@
+"""Builds one subtask: its chain, gate, exchanges, feed and restored state.
+
+What a slot has besides its subtasks is `deployment`; what the modes mean is told by the settings.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pipelines.channels.channel import Output
+from pipelines.channels.gate import Gate
+from pipelines.channels.slot_network import SlotNetwork
+from pipelines.domain.clock import Clock
+from pipelines.domain.graph import Vertex
+from pipelines.domain.ids import Attempt, ChannelId, Uid, channel_id
+from pipelines.domain.key_groups import range_of
+from pipelines.domain.settings import CheckpointingMode
+from pipelines.runtime.clocks import ProcessingTime
+from pipelines.runtime.control import Deploy
+from pipelines.runtime.slot.acking_wires import AckingWires
+from pipelines.runtime.subtask.alignment_timing import AlignmentTiming
+from pipelines.runtime.subtask.barrier_modes import handler_for
+from pipelines.runtime.subtask.chain import OperatorChain
+from pipelines.runtime.subtask.chain_place import ChainPlace
+from pipelines.runtime.subtask.exchange import Exchange
+from pipelines.runtime.subtask.feed import Feed
+from pipelines.runtime.subtask.gate_alignment import GateAlignment
+from pipelines.runtime.subtask.gate_feed import GateFeed
+from pipelines.runtime.subtask.mailbox import Mailbox
+from pipelines.runtime.subtask.reserving_reader import ReservingReader
+from pipelines.runtime.subtask.restoring import NOTHING, RestoredOperator, RestorePoint
+from pipelines.runtime.subtask.snapshotting import SnapshotWriter
+from pipelines.runtime.subtask.source_feed import SourceFeed
+from pipelines.runtime.subtask.source_reader import SourceReader
+from pipelines.runtime.subtask.subtask import Subtask
+from pipelines.runtime.subtask.subtask_reporter import SubtaskReporter
+from pipelines.state.backend import BackendFactory
+from pipelines.storage.store import CheckpointStore
+from pipelines.stream import Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltSubtask:
+    subtask: Subtask
+    feed: Feed
+    gate: Gate | None
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskBuilder:
+    """Of one slot: for each vertex, the subtask with this slot's index."""
+
+    message: Deploy
+    pipeline: Pipeline
+    store: CheckpointStore
+    point: RestorePoint | None
+    attempt: Attempt
+    subtask: int
+    network: SlotNetwork
+    reporter: SubtaskReporter
+    clock: Clock
+    backends: BackendFactory
+    wires: AckingWires | None
+
+    def build(self, vertex: Vertex, uploads: Executor) -> BuiltSubtask:
+        restored = {uid: self._restored(uid) for uid in vertex.nodes}
+        mailbox = Mailbox()
+        chain = OperatorChain(
+            self.pipeline,
+            self._place(vertex),
+            self.backends,
+            {uid: self._exchanges(vertex, uid, mailbox) for uid in vertex.nodes},
+            restored,
+            ProcessingTime(self.clock).now_ms,
+            None if self.wires is None else self.wires.anchoring(vertex, mailbox),
+            keeps_state=self.wires is None,
+            digests_output=self.message.digests_output,
+        )
+        gate = self._gate(vertex, mailbox)
+        feed = self._feed(vertex, gate, restored[vertex.uid], mailbox)
+        subtask = Subtask(
+            self._place(vertex),
+            chain,
+            feed,
+            SnapshotWriter(self.store),
+            uploads,
+            self.reporter,
+            self.clock,
+            mailbox,
+            self.message.barriers,
+        )
+        return BuiltSubtask(subtask, feed, gate)
+
+    def _place(self, vertex: Vertex) -> ChainPlace:
+        message = self.message
+        return ChainPlace(
+            message.run_id,
+            self.attempt,
+            vertex,
+            self.subtask,
+            message.parallelism,
+            message.max_parallelism,
+        )
+
+    def _restored(self, uid: Uid) -> RestoredOperator:
+        if self.point is None:
+            return NOTHING
+        parallelism, maximum = self.message.parallelism, self.message.max_parallelism
+        groups = range_of(self.subtask, parallelism, maximum)
+        return self.point.share_of(uid, self.subtask, parallelism, groups)
+
+    def _in_flight(self, vertex: Vertex) -> Iterator[tuple[int, pa.RecordBatch]]:
+        if self.point is None:
+            return iter(())
+        return self.point.in_flight_into(vertex, self.subtask, self.message.parallelism)
+
+    def _exchanges(self, vertex: Vertex, uid: Uid, mailbox: Mailbox) -> list[Exchange]:
+        return [
+            Exchange(
+                edge.hash_by,
+                [
+                    self._output(
+                        channel_id(
+                            vertex.uid, self.subtask, edge.downstream_vertex, edge.port, target
+                        ),
+                        target,
+                        mailbox,
+                    )
+                    for target in edge.kind.peers(self.subtask, self.message.parallelism)
+                ],
+                self.message.max_parallelism,
+                edge.kind,
+                is_anchored=edge.is_anchored,
+            )
+            for edge in self.pipeline.graph.outputs_of(uid)
+        ]
+
+    def _output(self, channel: ChannelId, target: int, mailbox: Mailbox) -> Output:
+        output = self.network.output(channel, target)
+        output.on_available(mailbox.wake)
+        return output
+
+    def _gate(self, vertex: Vertex, mailbox: Mailbox) -> Gate | None:
+        ports = dict(self._ports(vertex))
+        if not ports:
+            return None
+        gate = Gate(list(ports))
+        gate.on_available(mailbox.wake)
+        self.network.register_gate(gate)
+        return gate
+
+    def _ports(self, vertex: Vertex) -> Iterator[tuple[ChannelId, int]]:
+        for edge in vertex.inputs:
+            for source in edge.kind.peers(self.subtask, self.message.parallelism):
+                channel = channel_id(
+                    edge.upstream_vertex, source, vertex.uid, edge.port, self.subtask
+                )
+                yield channel, edge.port
+
+    def _feed(
+        self, vertex: Vertex, gate: Gate | None, restored: RestoredOperator, mailbox: Mailbox
+    ) -> Feed:
+        if gate is not None:
+            ports = dict(self._ports(vertex))
+            barriers = self.message.barriers
+            handler = handler_for(barriers, vertex, ports)
+            alignment = GateAlignment(gate, handler, barriers, AlignmentTiming(self.clock))
+            in_flight = self._in_flight(vertex)
+            return GateFeed(gate, ports, alignment, restored.watermark_ms, in_flight)
+        reader = SourceReader(
+            self.pipeline.sources[vertex.uid],
+            restored.positions,
+            self.subtask,
+            self.message.parallelism,
+            self.clock,
+            self.pipeline.pace,
+            self.pipeline.watermarks.get(vertex.uid),
+            restored.watermark_ms,
+        )
+        if self.wires is not None:
+            return SourceFeed(self.wires.spout(vertex, reader, mailbox))
+        barriers = self.message.barriers
+        if barriers.mode is CheckpointingMode.AT_MOST_ONCE:
+            return SourceFeed(ReservingReader(reader, barriers.read_ahead_bytes))
+        return SourceFeed(reader)

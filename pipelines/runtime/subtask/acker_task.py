@@ -1,0 +1,116 @@
+"""The thread of one acker: what subtasks say in, verdicts to the spouts out.
+
+Which trees are processed is decided in `protocol.acking`. Takes no part in checkpoints: what it
+knows concerns one attempt, whose records are all emitted again by the next one.
+
+Source: Storm, the system bolt `Acker`.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+
+from pipelines.channels.channel import ChannelClosed, InputGate, Output
+from pipelines.domain.clock import Clock
+from pipelines.domain.elements import Element, EndOfInput, Records
+from pipelines.domain.errors import InvariantViolated
+from pipelines.protocol.acking import Acker, AckerStatistics, Verdict
+from pipelines.runtime.subtask.acker_messages import (
+    MessageKind,
+    read_about_trees,
+    verdict,
+)
+from pipelines.runtime.subtask.feed import IDLE_WAIT_MS
+from pipelines.runtime.subtask.mailbox import Mailbox
+
+
+class AckerTask(threading.Thread):
+    """`spouts`: the channel to each spout, by its number. Ends when all `channel_count` inputs
+    have ended."""
+
+    def __init__(
+        self,
+        name: str,
+        acker: Acker,
+        gate: InputGate,
+        channel_count: int,
+        spouts: Mapping[int, Output],
+        timeout_ms: int,
+        clock: Clock,
+    ) -> None:
+        super().__init__(name=name, daemon=True)
+        self._acker = acker
+        self._gate = gate
+        self._open_count = channel_count
+        self._spouts = spouts
+        self._timeout_ms = timeout_ms
+        self._clock = clock
+        self._rotates_at_ms = clock.monotonic_ms() + timeout_ms
+        self._mailbox = Mailbox()
+        self._on_failure: Callable[[BaseException], None] = _not_begun
+        gate.on_available(self._mailbox.wake)
+        for output in spouts.values():
+            output.on_available(self._mailbox.wake)
+
+    def begin(self, on_failure: Callable[[BaseException], None]) -> None:
+        """`on_failure` is called from this thread: without an acker nothing is processed."""
+        self._on_failure = on_failure
+        self.start()
+
+    def run(self) -> None:
+        try:
+            while self._open_count:
+                if not self.step():
+                    self._mailbox.wait(IDLE_WAIT_MS)
+            for output in self._spouts.values():
+                output.send(EndOfInput())
+        except ChannelClosed:
+            pass  # the attempt is over; whoever ended it has reported why
+        except BaseException as error:
+            self._on_failure(error)
+
+    def statistics(self) -> AckerStatistics:
+        return self._acker.statistics()
+
+    def step(self) -> bool:
+        """Handle one message. False: there is none, or a spout takes nothing more."""
+        if self._clock.monotonic_ms() >= self._rotates_at_ms:
+            self._rotates_at_ms = self._clock.monotonic_ms() + self._timeout_ms
+            self._acker.rotate()
+        if not self._flush():
+            return False
+        polled = self._gate.poll()
+        if polled is None:
+            return False
+        self._on_element(polled[1])
+        return True
+
+    def _flush(self) -> bool:
+        full = [output for output in self._spouts.values() if not output.flush()]
+        return not full
+
+    def _on_element(self, element: Element) -> None:
+        match element:
+            case Records():
+                self._tell(self._verdicts_on(element))
+            case EndOfInput():
+                self._open_count -= 1
+            case _:
+                raise InvariantViolated(f"no {type(element).__name__} goes to an acker")
+
+    def _verdicts_on(self, message: Records) -> list[Verdict]:
+        kind, trees, edges = read_about_trees(message)
+        match kind:
+            case MessageKind.INIT:
+                return self._acker.on_init(trees, edges)
+            case MessageKind.ACK:
+                return self._acker.on_ack(trees, edges)
+            case MessageKind.FAIL:
+                return self._acker.on_fail(trees)
+
+    def _tell(self, verdicts: list[Verdict]) -> None:
+        for each in verdicts:
+            self._spouts[each.spout].send(verdict(each.acked, each.failed))
+
+
+def _not_begun(error: BaseException) -> None:
+    raise InvariantViolated("an acker begins before it runs") from error

@@ -1,0 +1,123 @@
+"""Storm's output collector of one subtask: anchors what is sent, and acks what was processed.
+
+Owns the anchors of the batch in work. A message to an acker goes out once everything that came of
+that batch was handed to its channels, so a tree never looks complete in between. Which trees are
+complete is the ackers' business (`protocol.acking`).
+
+Source: Storm, `BasicOutputCollector` and `BoltOutputCollectorImpl` (every record is acked after
+its execution, and what is emitted meanwhile is anchored to it).
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from pipelines.channels.channel import Output
+from pipelines.domain.elements import EndOfInput
+from pipelines.protocol.trees import Ids, Numbers, ackers_of
+from pipelines.runtime.subtask.acker_messages import MessageKind, about_trees
+from pipelines.runtime.subtask.anchors import (
+    NO_ANCHORS,
+    Anchors,
+    with_anchors,
+    with_rows,
+    without_anchors,
+    without_rows,
+)
+
+ACKER_MESSAGES = "acker_messages"
+COUNTERS = {
+    MessageKind.INIT: "acker_inits",
+    MessageKind.ACK: "acker_acks",
+    MessageKind.FAIL: "acker_fails",
+}
+"""One per record and tree it belongs to; `ACKER_MESSAGES` counts the messages they came in."""
+
+_LARGEST_ID = (1 << 64) - 1
+
+
+class Anchoring:
+    """Guarantee: the edges that come of a record are XORed in one message with its own.
+
+    Used by the subtask's thread only. `outputs` lead to the ackers, in their order; `random` is
+    seeded, and no other subtask's.
+    """
+
+    def __init__(self, outputs: Sequence[Output], random: np.random.Generator) -> None:
+        self.outputs = outputs
+        self._random = random
+        self._kind = MessageKind.ACK
+        self._in_work = NO_ANCHORS
+        self._edges = NO_ANCHORS.edges  # of each entry in work: what the acker is to be told
+        self._counts = Counter[str]()
+
+    def begin(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A batch from a channel comes in work. Returns it as operators see it."""
+        plain, anchors = without_anchors(batch)
+        self._begin(MessageKind.ACK, anchors)
+        return plain
+
+    def begin_trees(self, trees: Ids) -> None:
+        """Records of a spout come in work; `trees` has one for each row."""
+        rows = np.arange(len(trees))
+        self._begin(MessageKind.INIT, Anchors(rows, trees, np.zeros(len(trees), np.uint64)))
+
+    def marked(self, batch: pa.RecordBatch, rows: Numbers | None) -> pa.RecordBatch:
+        """Before an exchange. `rows`: which row in work each row descends from; None: all."""
+        return batch if rows is None else with_rows(batch, rows)
+
+    def sealed(self, part: pa.RecordBatch) -> pa.RecordBatch:
+        """What goes to one subtask, anchored by new edges to what is in work, if anything is."""
+        plain, rows = without_rows(part)
+        entries, of_rows = self._all_entries() if rows is None else self._in_work.of_rows(rows)
+        if not len(entries):
+            return plain
+        edges = self._random.integers(1, _LARGEST_ID, len(entries), dtype=np.uint64, endpoint=True)
+        np.bitwise_xor.at(self._edges, entries, edges)
+        return with_anchors(plain, Anchors(of_rows, self._in_work.trees[entries], edges))
+
+    def settle(self) -> None:
+        """All that comes of the batch in work was sent."""
+        in_work, edges = self._in_work, self._edges
+        self._tell(self._kind, in_work.trees, edges)
+        self._begin(MessageKind.ACK, NO_ANCHORS)
+
+    def fail(self) -> None:
+        """The batch in work could not be processed; what came of it counts for nothing."""
+        trees, is_spout = self._in_work.trees, self._kind is MessageKind.INIT
+        if is_spout:
+            self._tell(MessageKind.INIT, trees, self._edges)
+        self._tell(MessageKind.FAIL, trees, np.zeros(len(trees), np.uint64))
+        self._begin(MessageKind.ACK, NO_ANCHORS)
+
+    def take_counts(self) -> dict[str, int]:
+        """Since the last time, by the names of counters."""
+        counts, self._counts = self._counts, Counter()
+        return counts
+
+    def close(self) -> None:
+        """The subtask has ended."""
+        for output in self.outputs:
+            output.send(EndOfInput())
+
+    def _begin(self, kind: MessageKind, anchors: Anchors) -> None:
+        self._kind = kind
+        self._in_work = anchors
+        self._edges = anchors.edges.copy()
+
+    def _all_entries(self) -> tuple[Numbers, Numbers]:
+        """One for each tree in work; the first row of the part carries them all."""
+        _, entries = np.unique(self._in_work.trees, return_index=True)
+        return entries, np.zeros(len(entries), np.int64)
+
+    def _tell(self, kind: MessageKind, trees: Ids, edges: Ids) -> None:
+        if not len(trees):
+            return
+        self._counts[COUNTERS[kind]] += len(trees)
+        owners = ackers_of(trees, len(self.outputs))
+        for index in np.unique(owners):
+            mine = owners == index
+            self.outputs[index].send(about_trees(kind, trees[mine], edges[mine]))
+            self._counts[ACKER_MESSAGES] += 1

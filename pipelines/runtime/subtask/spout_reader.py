@@ -1,0 +1,203 @@
+"""A source in mode ACKED: its records are emitted until everything that descends from them is
+processed.
+
+Keeps the batches that the spout's machine (`protocol.spout`) has open, hears the ackers' verdicts
+and says when a timeout has passed. A cut holds the position before the oldest batch with a record
+that is not processed, so a recovery begins there. Event time goes past a batch only once all of it
+and of those before it is processed, so that a record that is emitted again is not late.
+
+Source: Storm, `SpoutExecutor`; `KafkaSpout` (its offsets, and its pause before what failed).
+"""
+
+from collections import deque
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from pipelines.channels.channel import InputGate
+from pipelines.domain.clock import Clock
+from pipelines.domain.elements import Records, Watermark, WatermarkStatus
+from pipelines.domain.settings import AckingOptions
+from pipelines.domain.snapshots import Json
+from pipelines.protocol.spout import BUCKET_COUNT, BatchNumber, Emission, Spout
+from pipelines.protocol.trees import Ids, Numbers, numbers_of
+from pipelines.protocol.watermarks import EventTimeMark
+from pipelines.runtime.subtask.acker_messages import read_verdict
+from pipelines.runtime.subtask.source_reader import SourceReader, SplitInWork
+
+FAILED_PAUSE_MS = 100.0
+"""Between a failure and the next try, so that what keeps failing leaves time for the rest."""
+
+_ACTIVE = WatermarkStatus(is_idle=False)
+_NOTHING_READ = BatchNumber(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A batch of which something is not processed."""
+
+    batch: pa.RecordBatch
+    split: SplitInWork | None
+    positions: Json  # before it
+
+    def rows(self, rows: Numbers) -> pa.RecordBatch:
+        first, count = int(rows[0]), len(rows)
+        if int(rows[-1]) - first + 1 == count:  # they ascend
+            return self.batch.slice(first, count)
+        return self.batch.take(pa.array(rows))
+
+    def split_of(self, rows: Numbers) -> SplitInWork | None:
+        split = self.split
+        if split is None or len(rows) == self.batch.num_rows:
+            return split
+        offsets = split.offsets
+        if offsets is None:
+            offsets = np.arange(split.first_offset, split.next_offset)
+        chosen = offsets[rows]
+        return SplitInWork(split.name, int(chosen[0]), int(chosen[-1]) + 1, chosen)
+
+
+class SpoutReader:
+    """Guarantee: `positions` is never behind a record that is not processed.
+
+    `verdicts` None: nobody follows the records, and each counts as processed once it is emitted.
+    """
+
+    def __init__(
+        self,
+        reader: SourceReader,
+        spout: Spout,
+        options: AckingOptions,
+        verdicts: InputGate | None,
+        clock: Clock,
+    ) -> None:
+        self._reader = reader
+        self._spout = spout
+        self._verdicts = verdicts
+        self._clock = clock
+        self._rotation_ms = options.timeout_ms / (BUCKET_COUNT - 1)
+        self._rotates_at_ms = clock.monotonic_ms() + self._rotation_ms
+        self._failed: deque[tuple[float, Numbers]] = deque()  # when they may be tried again
+        self._kept: dict[BatchNumber, _Kept] = {}
+        self._newest = _NOTHING_READ
+        self._held: deque[tuple[BatchNumber, list[EventTimeMark]]] = deque()  # behind that batch
+        self._marks: list[EventTimeMark] = []
+        self._watermark_ms: int | None = None
+        self._emission: Emission | None = None
+        self._counts = asdict(spout.statistics())
+        self.split: SplitInWork | None = None
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Everything was read, and processed."""
+        return self._reader.is_exhausted and not (self._kept or self._held or self._marks)
+
+    @property
+    def asked(self) -> SplitInWork | None:
+        """The split that was asked last, and for which record."""
+        return self._reader.asked
+
+    @property
+    def trees(self) -> Ids | None:
+        """Of what `next` gave last, row by row; None: nobody follows it."""
+        emission = self._emission
+        return None if emission is None or self._verdicts is None else emission.trees
+
+    @property
+    def is_replay(self) -> bool:
+        """What `next` gave last was emitted before."""
+        return self._emission is not None and self._emission.is_replay
+
+    @property
+    def due_ms(self) -> float:
+        """When `attend` has something to do by itself, monotonic."""
+        retried_at_ms = self._failed[0][0] if self._failed else self._rotates_at_ms
+        return min(self._rotates_at_ms, retried_at_ms)
+
+    def positions(self) -> Json:
+        oldest = self._spout.oldest_open
+        return self._reader.positions() if oldest is None else self._kept[oldest].positions
+
+    def next(self) -> pa.RecordBatch | None:
+        """What to emit next; None: nothing is there, nothing is due or enough is in flight."""
+        if self._spout.wants_records:
+            self._read()
+        self._emission = emission = self._spout.take()
+        if emission is None:
+            self._release_marks()
+            return None
+        kept = self._kept[emission.batch]
+        self.split = kept.split_of(emission.rows)
+        if self._verdicts is None:
+            self._on_acked(numbers_of(emission.trees))
+        return kept.rows(emission.rows)
+
+    def attend(self) -> bool:
+        """Hear one verdict, look at the clock. False: there was no verdict."""
+        self._look_at_clock()
+        polled = None if self._verdicts is None else self._verdicts.poll()
+        if polled is None:
+            return False
+        _, element = polled
+        if isinstance(element, Records):
+            acked, failed = read_verdict(element)
+            self._on_acked(acked)
+            if len(failed):
+                self._failed.append((self._clock.monotonic_ms() + FAILED_PAUSE_MS, failed))
+        return True
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def watermark_ms(self) -> int | None:
+        """Of what is processed."""
+        return self._watermark_ms
+
+    def take_marks(self) -> list[EventTimeMark]:
+        """What may be said of event time since the last time."""
+        marks, self._marks = self._marks, []
+        told = [mark.timestamp_ms for mark in marks if isinstance(mark, Watermark)]
+        self._watermark_ms = told[-1] if told else self._watermark_ms
+        return marks
+
+    def take_far_ahead_count(self) -> int:
+        return self._reader.take_far_ahead_count()
+
+    def take_counts(self) -> dict[str, int]:
+        """What has happened to records since the last time, by the names of counters."""
+        before, self._counts = self._counts, asdict(self._spout.statistics())
+        names = ("replayed", "acked", "failed", "timed_out")
+        changed = {name: self._counts[f"{name}_count"] - before[f"{name}_count"] for name in names}
+        return {f"spout_{name}": count for name, count in changed.items() if count}
+
+    def _read(self) -> None:
+        before = self._reader.positions()
+        batch = self._reader.next()
+        if batch is not None:
+            self._newest = self._spout.on_read(batch.num_rows)
+            self._kept[self._newest] = _Kept(batch, self._reader.split, before)
+        marks = self._reader.take_marks()
+        if marks[:1] == [_ACTIVE]:  # ahead of the records that say so
+            self._marks.append(_ACTIVE)
+            marks = marks[1:]
+        if marks:
+            self._held.append((self._newest, marks))
+
+    def _on_acked(self, numbers: Numbers) -> None:
+        for batch in self._spout.on_acked(numbers):
+            del self._kept[batch]
+        self._release_marks()
+
+    def _release_marks(self) -> None:
+        oldest = self._spout.oldest_open
+        while self._held and (oldest is None or self._held[0][0] < oldest):
+            self._marks += self._held.popleft()[1]
+
+    def _look_at_clock(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        while self._failed and self._failed[0][0] <= now_ms:
+            self._spout.on_failed(self._failed.popleft()[1])
+        if now_ms >= self._rotates_at_ms:
+            self._rotates_at_ms = now_ms + self._rotation_ms
+            self._spout.rotate()

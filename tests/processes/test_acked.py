@@ -1,0 +1,48 @@
+"""Mode ACKED in processes: what a crash leaves, and what it costs to follow every record."""
+
+from pathlib import Path
+
+import pytest
+
+from pipelines.domain.status import JobStatus
+from tests.processes.host import hosted_run
+from tests.processes.relay import Balance, balance
+from tests.processes.scripted import BEFORE, BEHIND, SLOW
+from tests.processes.scripted_run import CHECKPOINTING, scripted
+
+pytestmark = pytest.mark.slow
+
+STEP_S = 30.0
+TOTAL = 6_000
+ACKED = {CHECKPOINTING + "mode": "ACKED"}
+
+
+def test_after_a_crash_nothing_is_lost_and_what_was_not_known_to_be_processed_comes_twice(
+    tmp_path: Path,
+) -> None:
+    """The slow split has heard of nothing; the fast one at least of nothing behind the cut. The
+    slot that dies hosts the acker."""
+    with scripted(tmp_path, ACKED) as script:
+        script.until_between_the_barriers()
+        script.until_seen(BEHIND)
+        counts = script.until_over()
+
+    assert counts.lost == 0
+    certain = len(BEHIND) + len(BEFORE[SLOW])
+    assert certain <= counts.doubled <= certain + 200
+
+
+def test_undisturbed_nothing_is_doubled_and_every_message_is_counted(tmp_path: Path) -> None:
+    settings = {**ACKED, CHECKPOINTING + "interval": "50 ms", "topology.acker.executors": "2"}
+    with hosted_run(
+        tmp_path, {"total": str(TOTAL)}, settings=settings, asked={"pipeline": "relay"}
+    ) as run:
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FINISHED
+    assert balance(tmp_path / "output", TOTAL) == Balance(lost=0, doubled=0)
+    counters = run.completed()[-1].counters
+    told = ("numbers.acker_inits", "relay.acker_acks", "numbers.spout_acked")
+    assert [counters[name] for name in told] == [TOTAL] * len(told)
+    messages = counters["numbers.acker_messages"] + counters["relay.acker_messages"]
+    assert messages < TOTAL / 2, "one message speaks of many records"

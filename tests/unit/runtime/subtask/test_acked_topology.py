@@ -1,0 +1,218 @@
+"""Mode ACKED, all parts of it together: nothing is lost, and every message is counted."""
+
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from pipelines.domain.elements import Barrier
+from pipelines.domain.errors import Retryable
+from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.domain.snapshots import Json
+from pipelines.operators.batch_function import BatchFunction
+from pipelines.operators.operator import Operator
+from pipelines.operators.pass_on import PassOn
+from pipelines.runtime.subtask.mailbox import InjectBarrier
+from pipelines.runtime.subtask.operator_failure import OperatorFailed
+from pipelines.runtime.subtask.source_reader import SourceReader
+from tests.unit.runtime.acked_topology import RELAY, SINK, SOURCE, TIMEOUT_MS, Topology
+from tests.unit.runtime.fakes import SCHEMA, ListSource, ManualClock
+from tests.unit.runtime.hosted import MemorySink, Remembering
+
+KEYS = range(120)
+HOPS = 2  # source to relay, relay to sink
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("parallelism", "ackers"), [(1, 1), (2, 1), (2, 3)])
+def test_undisturbed_every_record_comes_once_and_costs_three_messages(
+    tmp_path: Path, seed: int, parallelism: int, ackers: int
+) -> None:
+    topology = Topology(tmp_path, KEYS, parallelism, ackers, relay=PassOn, seed=seed)
+
+    topology.run_out()
+
+    assert sorted(topology.sink.written) == topology.kept
+    assert topology.count("acker_inits") == topology.count("spout_acked") == len(KEYS)
+    assert topology.count("acker_acks") == HOPS * len(topology.kept)
+    assert topology.count("acker_messages") < (1 + HOPS) * len(KEYS), "one speaks of many"
+    assert topology.count("spout_replayed") == 0
+
+
+def test_a_source_is_over_only_when_all_of_it_is_processed(tmp_path: Path) -> None:
+    topology = Topology(tmp_path, KEYS, asleep={SINK})
+
+    topology.turns(2_000)
+    assert topology.reporter.sources_over == 0
+    topology.asleep.clear()
+    topology.run_out()
+
+    assert sorted(topology.sink.written) == topology.kept
+
+
+def test_an_operator_that_does_not_know_its_rows_is_waited_for_with_all_it_made(
+    tmp_path: Path,
+) -> None:
+    """Each record is followed into both parts of what its batch became."""
+    topology = Topology(tmp_path, KEYS, parallelism=2)
+
+    topology.run_out()
+
+    assert sorted(topology.sink.written) == topology.kept
+    least = HOPS * len(topology.kept)
+    assert least < topology.count("acker_acks") <= least + len(topology.kept)
+    assert topology.count("spout_acked") == len(KEYS)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_an_operator_fails_for_now_is_emitted_again_until_it_succeeds(
+    tmp_path: Path, seed: int
+) -> None:
+    tries = Counter[int]()
+
+    def moody(batch: pa.RecordBatch) -> pa.RecordBatch:
+        tries.update(batch["key"].to_pylist())
+        if pc.any(pc.equal(batch["key"], 5)).as_py() and tries[5] < 3:
+            raise Retryable("not now")
+        return batch
+
+    def relay() -> Operator:
+        return BatchFunction(moody, SCHEMA)
+
+    topology = Topology(tmp_path, KEYS, relay=relay, seed=seed, turn_ms=1.0)
+    topology.run_out()
+
+    assert set(topology.sink.written) == set(topology.kept)
+    assert tries[5] == 3
+    assert topology.count("acker_fails") >= 2
+    assert topology.count("spout_replayed") >= topology.count("spout_failed") >= 2
+
+
+def test_what_is_not_processed_in_time_is_emitted_again_and_may_come_twice(tmp_path: Path) -> None:
+    topology = Topology(tmp_path, KEYS, asleep={RELAY})
+    topology.run(lambda: topology.count("acker_inits") == len(KEYS))
+
+    for _ in range(3):
+        topology.clock.now_ms += TIMEOUT_MS / 2
+        topology.turns(200)
+    topology.asleep.clear()
+    topology.run_out()
+    topology.run(lambda: len(topology.sink.written) == 2 * len(topology.kept))
+
+    twice = dict.fromkeys(topology.kept, 2)
+    assert Counter(topology.sink.written) == twice
+    assert topology.count("spout_timed_out") == topology.count("spout_replayed") == len(twice)
+
+
+@pytest.mark.parametrize(("unanchored", "steps"), [(SOURCE, 0), ("kept", 0), (RELAY, 1)])
+def test_nobody_waits_for_what_is_not_anchored(tmp_path: Path, unanchored: str, steps: int) -> None:
+    topology = Topology(tmp_path, KEYS, relay=PassOn, unanchored=unanchored, asleep={SINK})
+
+    topology.run_out()
+
+    assert topology.sink.written == []
+    assert topology.count("spout_acked") == len(KEYS)
+    assert topology.count("acker_acks") == steps * len(topology.kept)
+
+
+def test_no_more_records_are_in_flight_than_allowed(tmp_path: Path) -> None:
+    topology = Topology(tmp_path, KEYS, pending=10, asleep={RELAY})
+    topology.turns(500)
+
+    assert topology.count("acker_inits") - topology.count("spout_acked") == 2 * 10
+
+
+def test_without_ackers_nothing_is_followed(tmp_path: Path) -> None:
+    topology = Topology(tmp_path, KEYS, ackers=0)
+
+    topology.run_out()
+    topology.run(lambda: len(topology.sink.written) == len(topology.kept))
+
+    assert topology.count("acker_messages") == 0
+    assert topology.count("spout_acked") == len(KEYS)
+
+
+def test_an_acker_forgets_what_nobody_settles(tmp_path: Path) -> None:
+    topology = Topology(tmp_path, KEYS, relay=PassOn, asleep={RELAY})
+    topology.run(lambda: topology.count("acker_inits") == len(KEYS))
+    topology.turns(100)
+    topology.asleep = {SOURCE}  # nothing is emitted again
+
+    for _ in range(3):
+        topology.clock.now_ms += TIMEOUT_MS
+        for acker in topology.acker_tasks:
+            acker.step()
+    topology.turns(1_000)
+
+    late = sum(acker.statistics().late_count for acker in topology.acker_tasks)
+    assert late == HOPS * len(topology.kept)
+
+
+def test_a_cut_holds_the_place_before_what_is_not_processed(tmp_path: Path) -> None:
+    topology = Topology(tmp_path, KEYS, parallelism=1, asleep={SINK})
+    topology.run(lambda: topology.count("acker_inits") == len(KEYS))
+    (source,) = topology.sources()
+
+    source.mailbox.post(InjectBarrier(Barrier(CheckpointId(1), 0)))
+    topology.run(lambda: SOURCE in positions_at(1, topology))
+    topology.asleep.clear()
+    topology.run_out()
+    source.mailbox.post(InjectBarrier(Barrier(CheckpointId(2), 0)))
+    topology.run(lambda: SOURCE in positions_at(2, topology))
+
+    fresh = SourceReader(ListSource([[]] * 4), (), 0, 1, ManualClock(), None)
+    assert positions_at(1, topology)[SOURCE] == fresh.positions()
+    assert positions_at(2, topology)[SOURCE] != fresh.positions()
+
+
+def test_event_time_goes_on_only_behind_what_is_processed(tmp_path: Path) -> None:
+    topology = Topology(tmp_path, KEYS, parallelism=1, asleep={SINK})
+    topology.run(lambda: topology.count("acker_inits") == len(KEYS))
+    (source,) = topology.sources()
+
+    assert source.watermark_ms() is None
+    topology.asleep.clear()
+    topology.run_out()
+    assert source.watermark_ms() is not None
+
+
+def test_no_checkpoint_holds_state(tmp_path: Path) -> None:
+    topology = Topology(tmp_path, KEYS, parallelism=1, relay=Remembering)
+    topology.run_out()
+
+    topology.sources()[0].mailbox.post(InjectBarrier(Barrier(CheckpointId(1), 0)))
+    topology.run(lambda: len(topology.reporter.cuts[1]) == 3)
+
+    cuts = topology.reporter.cuts[1]
+    assert {cut.vertex for cut in cuts} == {SOURCE, RELAY, SINK}
+    assert [operator.states for cut in cuts for operator in cut.operators] == [[]] * 4
+    relay = next(s for s in topology.subtasks if s.place.vertex.uid == RELAY)
+    assert relay.chain.state_bytes() > 0
+
+
+def test_a_sink_that_fails_ends_the_attempt(tmp_path: Path) -> None:
+    """What it took before may be gone, though it was acked: only a recovery brings it back."""
+
+    class Broken(MemorySink):
+        def write(self, batch: pa.RecordBatch) -> None:
+            raise Retryable("the connection is lost")
+
+    topology = Topology(tmp_path, KEYS, sink=Broken())
+
+    with pytest.raises(OperatorFailed, match="the connection is lost"):
+        topology.run_out()
+
+
+def test_an_error_that_will_not_pass_ends_the_attempt(tmp_path: Path) -> None:
+    def broken() -> Operator:
+        return BatchFunction(lambda batch: batch.select(["nothing"]), SCHEMA)
+
+    with pytest.raises(OperatorFailed, match="nothing"):
+        Topology(tmp_path, KEYS, relay=broken).run_out()
+
+
+def positions_at(checkpoint_id: int, topology: Topology) -> dict[Uid, Json]:
+    cuts = topology.reporter.cuts[checkpoint_id]
+    return {cut.vertex: cut.operators[0].positions for cut in cuts}
