@@ -15,7 +15,7 @@ from pipelines.domain.key_groups import range_of
 from pipelines.domain.snapshots import SubtaskSnapshot
 from pipelines.operators.operator import OperatorContext
 from pipelines.runtime.subtask.chain import ChainPlace
-from pipelines.runtime.subtask.chain_node import ChainNode
+from pipelines.runtime.subtask.chain_node import ChainNode, SinkCut
 from pipelines.runtime.subtask.restoring import RestorePoint
 from pipelines.runtime.subtask.snapshotting import SnapshotWriter, SubtaskCut
 from pipelines.state.backend import StateBackend
@@ -69,7 +69,7 @@ def store_states(
         vertex = Vertex(UID, (UID,), ())
         place = ChainPlace(RUN, Attempt(1), vertex, subtask, len(backends), max_parallelism)
         context = OperatorContext(UID, subtask, len(backends), backend, lambda batch: None)
-        cut = SubtaskCut(place, [ChainNode(UID, context).cut(barrier)], None, None, [])
+        cut = SubtaskCut(place, [ChainNode(UID, context).cut(barrier, SinkCut())], None, None, [])
         written = writer.write(cut, FIRST, location, open_format=stored_as is StoredAs.CANONICAL)
         snapshots.append(written.snapshot)
     return StoredStates(location, store, max_parallelism, snapshots)
