@@ -7,15 +7,15 @@ import pytest
 
 from pipelines.bus.lease import Lease
 from pipelines.protocol.barrier_tracking import BarrierTracker
-from pipelines.protocol.coordination import CheckpointCoordinator
 from pipelines.protocol.fencing import AttemptFence
+from pipelines.protocol.pending_checkpoint import PendingCheckpoint
 from pipelines.protocol.shared_files import SharedFiles
 from pipelines.runtime.control import Completed
 from pipelines.runtime.master.checkpoint_host import CheckpointHost
 from pipelines.runtime.master.job_master import JobMaster
 from pipelines.runtime.master.point_files import PointFiles
 from pipelines.runtime.master.starting_point import StartingPointChooser
-from pipelines.runtime.slot import deployment
+from pipelines.runtime.slot import subtask_building
 from pipelines.runtime.subtask import gate_feed, restoring
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.integrity import RunningDigest
@@ -42,7 +42,9 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def barriers_hold_nothing_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(deployment, "handler_for", lambda options, vertex, ports: BarrierTracker(ports))
+    patch.setattr(
+        subtask_building, "handler_for", lambda options, vertex, ports: BarrierTracker(ports)
+    )
     for mode in ("unaligned", "timeout", "cap waits", "cap overtakes", "cap aborts"):
         patch.setitem(MODES, mode, {})
 
@@ -108,7 +110,7 @@ def the_end_is_not_told(patch: pytest.MonkeyPatch) -> None:
 
 
 def one_acknowledgement_is_enough(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(CheckpointCoordinator, "_is_ready", lambda self, each: bool(each.snapshots))
+    patch.setattr(PendingCheckpoint, "is_ready", property(lambda self: any(self.snapshots)))
 
 
 def older_attempts_are_heard(patch: pytest.MonkeyPatch) -> None:

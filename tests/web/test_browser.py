@@ -246,6 +246,12 @@ def sign_in(page: Page, site: Site) -> None:
     page.fill("#id_password", "admin")
     page.click("button[type=submit]")
     expect(page.locator("h1")).to_contain_text("flight_delays")
+    wait_until_live(page)
+
+
+def wait_until_live(page: Page) -> None:
+    """Until its scripts have been loaded and have run."""
+    expect(page.locator("#freshness")).to_have_attribute("data-tone", "fresh", timeout=PATIENCE_MS)
 
 
 def go_when_up(page: Page, address: str) -> None:
@@ -255,7 +261,7 @@ def go_when_up(page: Page, address: str) -> None:
 
 def open_dialog(page: Page, action: str) -> None:
     """Press the button once the page's script has run: before, it is a link to another page."""
-    expect(page.locator("#freshness")).to_have_attribute("data-tone", "fresh", timeout=PATIENCE_MS)
+    wait_until_live(page)
     page.click(f"#act-{action}")
 
 

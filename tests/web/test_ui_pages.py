@@ -32,6 +32,13 @@ def test_an_empty_fleet_says_what_to_do(admin: Client, operator: Client) -> None
     assert "Starting one needs the admin role" in text_of(operator, "/")
 
 
+def test_a_page_whose_scripts_never_come_says_of_when_it_is(operator: Client) -> None:
+    fold(Story(new_run()).started())
+
+    for address in ("/", PIPELINE):
+        assert re.search(r"as of \d\d:\d\d:\d\d UTC; not live yet", text_of(operator, address))
+
+
 def test_the_fleet_shows_state_guarantee_clocks_and_throughput_in_words(operator: Client) -> None:
     fold(Story(new_run()).started().sampled(12_345.0).completed())
 
