@@ -16,10 +16,10 @@ from pipelines.audit.file_output import FileOutput
 from pipelines.audit.history import Cut, FindJournal, History, Point, read_history
 from pipelines.audit.output import Covers, Difference, TargetReader, given
 from pipelines.audit.table_output import TableOutput
-from pipelines.connectors.files import ExactlyOnceFiles
-from pipelines.connectors.postgres import PostgresInsert
+from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors.postgres.insert import PostgresInsert
 from pipelines.connectors.sink import Sink
-from pipelines.connectors.sql import SqlUpsert
+from pipelines.connectors.sql.upsert import SqlUpsert
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.run import RunDirectory, RunSpec

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from pipelines.connectors.input_files import read_listing, write_listing
+from pipelines.connectors.files.input_files import read_listing, write_listing
 from pipelines.domain.errors import Rejected
 
 ROW_GROUP_ROWS = 5_000

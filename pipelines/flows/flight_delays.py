@@ -10,9 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.connectors.files import ExactlyOnceFiles
-from pipelines.connectors.parquet import ParquetFiles
-from pipelines.connectors.sql import SqlUpsert
+from pipelines.connectors.files.parquet import ParquetFiles
+from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors.sql.upsert import SqlUpsert
 from pipelines.domain.errors import Rejected
 from pipelines.flows.registry import Flow, Parameter
 from pipelines.stream import Environment, Pipeline, count, max, mean, tumbling

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from pipelines.connectors.blackhole import BlackHole
-from pipelines.connectors.csv import CsvFiles
+from pipelines.connectors.files.csv import CsvFiles
 from pipelines.domain.errors import Rejected
 from pipelines.flows.registry import Flow, Parameter
 from pipelines.stream import Environment, Pipeline, count

@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from pipelines.connectors.growing_directory import (
+from pipelines.connectors.files.growing_directory import (
     csv_directory,
     json_lines_directory,
     parquet_directory,
 )
-from pipelines.connectors.kafka_connection import KafkaAddress
-from pipelines.connectors.kafka_reader import JsonValues
-from pipelines.connectors.kafka_topics import KafkaTopics
-from pipelines.connectors.redis_streams import RedisStreams
+from pipelines.connectors.kafka.connection import KafkaAddress
+from pipelines.connectors.kafka.reader import JsonValues
+from pipelines.connectors.kafka.topics import KafkaTopics
+from pipelines.connectors.redis.streams import RedisStreams
 from pipelines.connectors.source import Batch, GrowingSource, LoggedRecords
 from pipelines.connectors.split_progress import SplitProgress
 from tests.brokers.kafka_broker import KafkaBroker

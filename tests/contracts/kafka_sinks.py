@@ -7,10 +7,10 @@ from threading import Event, Thread
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from pipelines.connectors.kafka_connection import KafkaAddress
-from pipelines.connectors.kafka_sink import KafkaSink
-from pipelines.connectors.kafka_transactions import ExactlyOnceKafka
-from pipelines.connectors.kafka_write_ahead import WriteAheadKafka
+from pipelines.connectors.kafka.connection import KafkaAddress
+from pipelines.connectors.kafka.sink import KafkaSink
+from pipelines.connectors.kafka.transactions import ExactlyOnceKafka
+from pipelines.connectors.kafka.write_ahead import WriteAheadKafka
 from tests.brokers.kafka_broker import ANSWER_S
 from tests.contracts.sink_targets import Target
 

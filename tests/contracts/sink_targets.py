@@ -11,13 +11,13 @@ import psycopg
 import pyarrow.parquet as pq
 import redis
 
-from pipelines.connectors.file_formats import JSON_LINES
-from pipelines.connectors.files import ExactlyOnceFiles
-from pipelines.connectors.postgres import PostgresInsert
-from pipelines.connectors.postgres_two_phase import PostgresTwoPhase
-from pipelines.connectors.redis_hashes import RedisHashes
+from pipelines.connectors.files.formats import JSON_LINES
+from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors.postgres.insert import PostgresInsert
+from pipelines.connectors.postgres.two_phase import PostgresTwoPhase
+from pipelines.connectors.redis.hashes import RedisHashes
 from pipelines.connectors.sink import Sink, SinkContext, SinkWriter
-from pipelines.connectors.sql import SqlUpsert
+from pipelines.connectors.sql.upsert import SqlUpsert
 from pipelines.domain.ids import Attempt, RunId, Uid
 from tests.contracts.fake_sinks import FakeLogSink, FakeSink, FakeTransactionsSink
 from tests.contracts.sink_host import SCHEMA

@@ -6,10 +6,10 @@ from contextlib import closing
 
 import pytest
 
-from pipelines.connectors import kafka_waiting
-from pipelines.connectors.kafka_connection import KafkaAddress
-from pipelines.connectors.kafka_reader import RAW, JsonValues, RawValues
-from pipelines.connectors.kafka_topics import KafkaTopics
+from pipelines.connectors.kafka import waiting as kafka_waiting
+from pipelines.connectors.kafka.connection import KafkaAddress
+from pipelines.connectors.kafka.reader import RAW, JsonValues, RawValues
+from pipelines.connectors.kafka.topics import KafkaTopics
 from pipelines.connectors.reachability import check_still_there
 from pipelines.connectors.source import LoggedRecords
 from pipelines.connectors.split_progress import NamedPositions, SplitProgress
@@ -173,7 +173,7 @@ def test_a_login_is_used_and_a_refused_one_is_a_sentence_without_the_password(
 def test_what_is_missing_or_away_is_refused_at_the_start(
     kafka_server: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipelines.connectors.kafka_connection.ANSWER_TURNS", 1)
+    monkeypatch.setattr("pipelines.connectors.kafka.connection.ANSWER_TURNS", 1)
     with pytest.raises(Rejected, match="There is no topic nowhere"):
         source_of(kafka_server, "nowhere").validate()
     with pytest.raises(Rejected, match=r"127\.0\.0\.1:1 does not answer"):

@@ -8,9 +8,9 @@ from itertools import count
 import pyarrow as pa
 import pytest
 
-from pipelines.connectors.kafka_connection import KafkaAddress
-from pipelines.connectors.kafka_coordinator import KafkaCoordinator
-from pipelines.connectors.kafka_transactions import ExactlyOnceKafka
+from pipelines.connectors.kafka.connection import KafkaAddress
+from pipelines.connectors.kafka.coordinator import KafkaCoordinator
+from pipelines.connectors.kafka.transactions import ExactlyOnceKafka
 from pipelines.domain.errors import InvariantViolated, ProtocolError, Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, RunId
 from tests.brokers.kafka_broker import ANSWER_S, PASSWORD, USER, KafkaBroker

@@ -4,10 +4,10 @@ from itertools import count
 
 import pytest
 
-from pipelines.connectors.kafka_connection import KafkaAddress
-from pipelines.connectors.kafka_owner import KafkaOwnership
-from pipelines.connectors.kafka_producer import TransactionalProducer
-from pipelines.connectors.kafka_write_ahead import WriteAheadKafka
+from pipelines.connectors.kafka.connection import KafkaAddress
+from pipelines.connectors.kafka.owner import KafkaOwnership
+from pipelines.connectors.kafka.producer import TransactionalProducer
+from pipelines.connectors.kafka.write_ahead import WriteAheadKafka
 from pipelines.domain.errors import Retryable
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from tests.brokers.kafka_broker import KafkaBroker

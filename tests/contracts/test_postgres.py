@@ -9,10 +9,11 @@ import pyarrow as pa
 import pytest
 
 from ftdash.embedded.ports import free_port
-from pipelines.connectors import postgres_tables, sql_database
-from pipelines.connectors.postgres import PostgresInsert
+from pipelines.connectors.postgres import tables as postgres_tables
+from pipelines.connectors.postgres.insert import PostgresInsert
 from pipelines.connectors.sink import SinkContext
-from pipelines.connectors.sql import SqlUpsert
+from pipelines.connectors.sql import database as sql_database
+from pipelines.connectors.sql.upsert import SqlUpsert
 from pipelines.connectors.write_ahead import WriteAheadWriter
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from ftdash.embedded.ports import free_port
-from pipelines.connectors.redis_hashes import RedisHashes
+from pipelines.connectors.redis.hashes import RedisHashes
 from pipelines.connectors.sink import SinkContext, SinkWriter
 from pipelines.domain.errors import InvariantViolated, ProtocolError, Rejected, Retryable
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.connectors.reachability import check_still_there
-from pipelines.connectors.redis_streams import RedisStreams
+from pipelines.connectors.redis.streams import RedisStreams
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.connectors.start_at import StartAt
 from pipelines.domain.errors import Rejected, Retryable

@@ -10,10 +10,10 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.connectors.csv import CsvFiles
 from pipelines.connectors.event_time import EVENT_TIME
-from pipelines.connectors.json_lines import JsonLinesFiles
-from pipelines.connectors.parquet import ParquetFiles
+from pipelines.connectors.files.csv import CsvFiles
+from pipelines.connectors.files.json_lines import JsonLinesFiles
+from pipelines.connectors.files.parquet import ParquetFiles
 from pipelines.connectors.source import Source
 from pipelines.domain.errors import Rejected
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipelines.connectors.files import ExactlyOnceFiles
+from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.domain.graph import Connection
 from pipelines.flows.registry import Flow, Parameter
 from pipelines.operators.batch_function import BatchFunction

@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipelines.connectors.files import ExactlyOnceFiles
-from pipelines.connectors.growing_directory import json_lines_directory
+from pipelines.connectors.files.growing_directory import json_lines_directory
+from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.flows.registry import Flow, Parameter
 from pipelines.stream import Environment, Pipeline
 

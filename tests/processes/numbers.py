@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipelines.connectors.files import ExactlyOnceFiles
+from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.flows.registry import Flow, Parameter
 from pipelines.stream import Environment, Pipeline, count, sum, tumbling
 

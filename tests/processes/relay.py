@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipelines.connectors.files import ExactlyOnceFiles
+from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.domain.graph import Connection, EdgeKind
 from pipelines.flows.registry import Flow, Parameter
 from pipelines.operators.batch_function import BatchFunction

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipelines.connectors.files import ExactlyOnceFiles
+from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.domain.graph import Connection
 from pipelines.flows.registry import Flow, Parameter
 from pipelines.operators.batch_function import BatchFunction

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipelines.connectors.files import ExactlyOnceFiles
+from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.domain.redistribution import Redistribution
 from pipelines.domain.snapshots import Manifest
 from pipelines.flows.registry import Flow, Parameter

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipelines.connectors.files import ExactlyOnceFiles
+from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.flows.registry import Flow, Parameter
 from pipelines.stream import Environment, Pipeline
 from tests.processes.numbers import BATCH_RECORDS, SCHEMA, Numbers

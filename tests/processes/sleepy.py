@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipelines.connectors.files import ExactlyOnceFiles
+from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.flows.registry import Flow, Parameter
 from pipelines.stream import LATE, Environment, Pipeline, count, monotonous, sum, tumbling
 from tests.processes.numbers import KEYS, SCHEMA, STEP_MS, WINDOW_MS

@@ -6,8 +6,8 @@ The database is named by an environment variable, since its address is a secret.
 import os
 from collections.abc import Mapping
 
-from pipelines.connectors.postgres import PostgresInsert
-from pipelines.connectors.postgres_two_phase import PostgresTwoPhase
+from pipelines.connectors.postgres.insert import PostgresInsert
+from pipelines.connectors.postgres.two_phase import PostgresTwoPhase
 from pipelines.flows.registry import Flow, Parameter
 from pipelines.stream import Environment, Pipeline
 from tests.processes.numbers import TOTAL, Numbers

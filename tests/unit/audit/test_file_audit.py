@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.audit.output import Covers
-from pipelines.connectors.files import ExactlyOnceFiles
+from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.domain.ids import CheckpointId
 from pipelines.runtime.master.run_ledger import LedgerStart
 from pipelines.state.row_digest import RowCount

@@ -9,9 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from pipelines.audit.output import Covers
-from pipelines.connectors.postgres import PostgresInsert
-from pipelines.connectors.sql import SqlUpsert
-from pipelines.connectors.sql_database import SqlDatabase
+from pipelines.connectors.postgres.insert import PostgresInsert
+from pipelines.connectors.sql.database import SqlDatabase
+from pipelines.connectors.sql.upsert import SqlUpsert
 from pipelines.domain.errors import Rejected
 from tests.postgres_server import PostgresServer
 from tests.unit.audit.audited_run import AuditedRun

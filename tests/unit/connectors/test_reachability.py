@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.connectors.csv import CsvFiles
-from pipelines.connectors.input_files import write_listing
-from pipelines.connectors.parquet import ParquetFiles
+from pipelines.connectors.files.csv import CsvFiles
+from pipelines.connectors.files.input_files import write_listing
+from pipelines.connectors.files.parquet import ParquetFiles
 from pipelines.connectors.positions import SplitPositions, initial, redistribute
 from pipelines.connectors.reachability import SplitMemory, problems_of
 from pipelines.connectors.source import Source, VersionedSplits

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.connectors.sink import SinkContext
-from pipelines.connectors.sql import SqlUpsert
+from pipelines.connectors.sql.upsert import SqlUpsert
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]

@@ -1,0 +1,1 @@
+"""Directories of files: sources that read them, and the sink that makes them visible once."""

@@ -1,0 +1,159 @@
+"""Source: a directory into which complete files are put while the run goes on, a split per file.
+
+Finds the files and holds each against what it was when it was found; reading one is the business of
+its format. A file has to appear whole (be renamed into place): one that changes later is refused by
+name, because part of it may have been read. Names that begin with a dot or an underscore are not
+seen. Source: Flink's `FileSource.monitorContinuously`.
+"""
+
+import os
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import KW_ONLY, dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+
+from pipelines.connectors.files.csv import CsvFiles
+from pipelines.connectors.files.input_files import file_version
+from pipelines.connectors.files.json_lines import JsonLinesFiles
+from pipelines.connectors.files.parquet import ParquetFiles
+from pipelines.connectors.source import Batch, Source
+from pipelines.connectors.split_ownership import owner_by_name
+from pipelines.connectors.split_progress import SplitProgress
+from pipelines.domain.errors import Rejected, Retryable
+
+LOOK_EVERY = timedelta(seconds=10)
+
+
+@dataclass(frozen=True, slots=True)
+class GrowingDirectory:
+    """`format_of` makes the source of one file; build it with one of the functions below.
+
+    Files found together are read in the order of their names, files found later behind them.
+    `look_every` None: the run ends with the files that were there when it began.
+    """
+
+    directory: Path
+    _: KW_ONLY
+    suffix: str
+    schema: pa.Schema
+    format_of: Callable[[Path], Source]
+    timestamp_column: str | None = None
+    out_of_orderness_ms: int = 0
+    concurrent_splits: int = 1
+    look_every: timedelta | None = LOOK_EVERY
+
+    @property
+    def discovery_interval_ms(self) -> int | None:
+        return None if self.look_every is None else self.look_every // timedelta(milliseconds=1)
+
+    def validate(self) -> None:
+        try:
+            files = self._files()
+        except FileNotFoundError as error:
+            raise Rejected(f"The input directory {self.directory} does not exist.") from error
+        except OSError as error:
+            problem = f"cannot be listed: {error.strerror}"
+            raise Rejected(f"The input directory {self.directory} {problem}.") from error
+        for file in files:
+            self.format_of(file).validate()
+
+    def find(self, known: Collection[str], *, is_start: bool) -> list[SplitProgress]:
+        if self.look_every is None and not is_start:
+            return []
+        try:
+            new = [file for file in self._files() if file.name not in known]
+            return [SplitProgress(f.name, version=file_version(f, f.name)) for f in new]
+        except OSError as error:
+            raise Retryable(f"Listing {self.directory} failed: {error}") from error
+        except Rejected as error:
+            raise Retryable(f"{error} It vanished while files were looked for.") from error
+
+    def owner(self, name: str, parallelism: int) -> int:
+        return owner_by_name(name, parallelism)
+
+    def oldest(self, split: SplitProgress) -> int:
+        if file_version(self.directory / split.name, split.name) != split.version:
+            raise Rejected(
+                f"The input file {self.directory / split.name} has changed since it was found; put"
+                " only complete files into the directory, each under a name of its own."
+            )
+        return 0
+
+    def range_gone(self, split: SplitProgress, oldest: int) -> str:
+        return f"The records {split.offset:,} to {oldest - 1:,} of {split.name} are gone."
+
+    def open(self) -> "GrowingDirectory":
+        return self
+
+    def read(self, split: SplitProgress) -> Iterator[Batch]:
+        return self.format_of(self.directory / split.name).read(0, split.offset)
+
+    def close(self) -> None:
+        pass  # each file is closed when it is read
+
+    def _files(self) -> list[Path]:
+        """Raises OSError: what cannot be listed is not empty (as `Path.glob` would have it)."""
+        with os.scandir(self.directory) as entries:
+            names = [entry.name for entry in entries if entry.name.endswith(self.suffix)]
+        return [self.directory / name for name in sorted(names) if name[0] not in "._"]
+
+
+def parquet_directory(
+    directory: Path | str,
+    *,
+    schema: pa.Schema,
+    timestamp_column: str | None = None,
+    out_of_orderness_ms: int = 0,
+    concurrent_splits: int = 1,
+    look_every: timedelta | None = LOOK_EVERY,
+) -> GrowingDirectory:
+    return GrowingDirectory(
+        Path(directory),
+        suffix=".parquet",
+        schema=schema,
+        format_of=lambda file: ParquetFiles(
+            (file,), schema=schema, timestamp_column=timestamp_column
+        ),
+        timestamp_column=timestamp_column,
+        out_of_orderness_ms=out_of_orderness_ms,
+        concurrent_splits=concurrent_splits,
+        look_every=look_every,
+    )
+
+
+def json_lines_directory(
+    directory: Path | str,
+    *,
+    schema: pa.Schema,
+    timestamp_column: str | None = None,
+    out_of_orderness_ms: int = 0,
+    concurrent_splits: int = 1,
+    look_every: timedelta | None = LOOK_EVERY,
+) -> GrowingDirectory:
+    return GrowingDirectory(
+        Path(directory),
+        suffix=".jsonl",
+        schema=schema,
+        format_of=lambda file: JsonLinesFiles(
+            (file,), schema=schema, timestamp_column=timestamp_column
+        ),
+        timestamp_column=timestamp_column,
+        out_of_orderness_ms=out_of_orderness_ms,
+        concurrent_splits=concurrent_splits,
+        look_every=look_every,
+    )
+
+
+def csv_directory(
+    directory: Path | str, *, schema: pa.Schema, look_every: timedelta | None = LOOK_EVERY
+) -> GrowingDirectory:
+    """Without header lines and without event time, as `CsvFiles`."""
+    return GrowingDirectory(
+        Path(directory),
+        suffix=".csv",
+        schema=schema,
+        format_of=lambda file: CsvFiles((file,), schema=schema),
+        look_every=look_every,
+    )

@@ -1,0 +1,113 @@
+"""Source: files of JSON lines, a split per file, decoded a block at a time by Arrow.
+
+One line is one record; blank lines are none. A rewind skips lines without decoding them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+
+from pipelines.connectors.event_time import (
+    check_event_time,
+    check_has_event_time,
+    times_of_batch,
+)
+from pipelines.connectors.files.input_files import (
+    FilePaths,
+    file_version,
+    gone,
+    input_files,
+    reading,
+)
+from pipelines.connectors.json_decoding import MalformedLine, decode_lines
+from pipelines.domain.errors import Rejected
+
+BLOCK_BYTES = 4 * 1024 * 1024
+LINE_BYTES_MAX = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class JsonLinesFiles:
+    """Each file is a split, in the order of `paths`. Fields are projected to `schema`."""
+
+    paths: FilePaths
+    _: KW_ONLY
+    schema: pa.Schema
+    timestamp_column: str | None = None
+    out_of_orderness_ms: int = 0
+    block_bytes: int = BLOCK_BYTES
+    files: tuple[Path, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "files", input_files(self.paths, ".jsonl"))
+        check_event_time(self.schema, self.timestamp_column)
+
+    def validate(self) -> None:
+        """Decodes the first block of each file; a fault further in is found when it is read."""
+        for index in range(len(self.files)):
+            next(self.read(index, 0), None)
+
+    def split_id(self, index: int) -> str | None:
+        return self.files[index].name if index < len(self.files) else None
+
+    def read(self, index: int, offset: int) -> Iterator[pa.RecordBatch]:
+        file = self.files[index]
+        left = offset
+        with reading(file, file.name, offset), file.open("rb") as content:
+            for first_line, lines in _blocks(file, content, self.block_bytes):
+                numbers = [i for i, line in enumerate(lines) if line.strip()]
+                wanted = numbers[left:]
+                left -= len(numbers) - len(wanted)
+                if wanted:
+                    yield self._decoded(file, first_line, lines, wanted)
+        if left:
+            raise gone(file.name, offset, f"{file} holds fewer records")
+
+    def event_time_ms(self, index: int, offset: int) -> int | None:
+        if self.timestamp_column is None or index >= len(self.files):
+            return None
+        batch = next(self.read(index, offset), None)
+        return None if batch is None else int(times_of_batch(batch, self.timestamp_column)[0])
+
+    def split_version(self, index: int) -> str:
+        return file_version(self.files[index], self.files[index].name)
+
+    def _decoded(
+        self, file: Path, first_line: int, lines: list[bytes], wanted: list[int]
+    ) -> pa.RecordBatch:
+        try:
+            batch = decode_lines([lines[number] for number in wanted], self.schema)
+        except MalformedLine as error:
+            line = first_line + wanted[error.line] + 1
+            raise Rejected(
+                f"The input file {file} is malformed in line {line:,}: {error}."
+            ) from error
+        check_has_event_time(
+            batch,
+            self.timestamp_column,
+            lambda row: f"Line {first_line + wanted[row] + 1:,} of the input file {file}",
+        )
+        return batch
+
+
+def _blocks(file: Path, content: BinaryIO, block_bytes: int) -> Iterator[tuple[int, list[bytes]]]:
+    """Whole lines, with the number of the first one."""
+    rest, line = b"", 0
+    while block := content.read(block_bytes):
+        text = rest + block
+        end = text.rfind(b"\n") + 1
+        if len(text) - end > LINE_BYTES_MAX:
+            raise Rejected(
+                f"A line of the input file {file} behind line {line:,} is longer than"
+                f" {LINE_BYTES_MAX:,} bytes."
+            )
+        if end:
+            lines = text[: end - 1].split(b"\n")
+            yield line, lines
+            line += len(lines)
+        rest = text[end:]
+    if rest:
+        yield line, [rest]

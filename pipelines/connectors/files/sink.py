@@ -1,0 +1,220 @@
+"""Sink: files that become visible exactly once, when their checkpoint completes.
+
+Two-phase: a file is written under a hidden name, closed and made durable at the barrier, and
+renamed when the checkpoint completes. Readers ignore names that start with a dot or an underscore.
+Which files belong to a starting point, and who may write, is decided in `files.target`; what is in
+them, in `files.formats`.
+
+Source: Flink's FileSink (in progress, pending, finished).
+"""
+
+import hashlib
+import os
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+
+from pipelines.connectors.files.formats import PARQUET, FileFormat, OpenFile
+from pipelines.connectors.files.target import (
+    FINAL,
+    PREPARED,
+    SUPERSEDED,
+    FileTarget,
+    sync_directory,
+    writing,
+)
+from pipelines.connectors.sink import SinkContext, Superseded
+from pipelines.domain.errors import check
+from pipelines.domain.ids import CheckpointId, RunId
+from pipelines.domain.snapshots import Json
+
+ROW_GROUP_ROWS = 65_536
+ROW_GROUP_BYTES = 32 * 1024 * 1024
+"""Whichever comes first: what is held in memory before it goes to the file in progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExactlyOnceFiles:
+    """`directory` belongs to `pipeline` alone; another pipeline is refused."""
+
+    directory: Path | str
+    _: KW_ONLY
+    pipeline: str
+    format: FileFormat = PARQUET
+
+    @property
+    def guarantee(self) -> str:
+        return "exactly-once"
+
+    def validate(self, schema: pa.Schema) -> None:
+        for column in schema:
+            self.format.check_storable(column)
+        self._target.validate()
+
+    def open(self, context: SinkContext, schema: pa.Schema) -> "FilesWriter":
+        target = self._target
+        with writing(target.directory):
+            target.enter(context.run_id, context.attempt)
+            target.remove_left_over(context.run_id, context.attempt, context.subtask)
+        return FilesWriter(target, self.format, context, schema)
+
+    def rewind(
+        self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
+    ) -> Superseded | None:
+        target = self._target
+        with writing(target.directory):
+            items = target.rewind(ancestors, run_id)
+        return Superseded(items, str(target.directory / SUPERSEDED / run_id)) if items else None
+
+    @property
+    def _target(self) -> FileTarget:
+        return FileTarget(Path(self.directory).absolute(), self.pipeline)
+
+
+class Committable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A prepared file and the name under which it becomes visible; names within the directory.
+
+    `directory` is where it was prepared. A point may be restored into a pipeline that writes
+    elsewhere: then the file belongs to whoever restores the point there, and is left alone.
+    """
+
+    temporary: str
+    final: str
+    directory: str | None = None
+    length: int  # bytes
+    digest: str  # BLAKE2b-256 of the content, hexadecimal
+
+
+class FilesWriter:
+    """One subtask's files. Guarantee: a name `part-...` only ever shows a whole, durable file."""
+
+    def __init__(
+        self, target: FileTarget, format: FileFormat, context: SinkContext, schema: pa.Schema
+    ) -> None:
+        self._target = target
+        self._format = format
+        self._context = context
+        self._schema = schema
+        self._buffer: list[pa.RecordBatch] = []
+        self._buffered_rows = 0
+        self._buffered_bytes = 0
+        self._in_progress: Path | None = None
+        self._open_file: OpenFile | None = None
+        self._file_count = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._buffer.append(batch)
+        self._buffered_rows += batch.num_rows
+        self._buffered_bytes += batch.nbytes
+        if self._buffered_rows >= ROW_GROUP_ROWS or self._buffered_bytes >= ROW_GROUP_BYTES:
+            self._flush()
+
+    def prepare(self, checkpoint_id: CheckpointId) -> list[Json]:
+        self._target.check_current(self._context.run_id, self._context.attempt)
+        self._flush()
+        if self._in_progress is None:
+            return []
+        with writing(self._target.directory):
+            return [msgspec.to_builtins(self._prepare_file(self._in_progress, checkpoint_id))]
+
+    def commit(self, checkpoint_id: CheckpointId, committables: list[Json]) -> None:
+        self._target.check_current(self._context.run_id, self._context.attempt)
+        files = msgspec.convert(committables, list[Committable])
+        with writing(self._target.directory):
+            for file in files:
+                if not self._belongs_elsewhere(file):
+                    self._make_visible(file)
+            if files:
+                sync_directory(self._target.directory)
+
+    def token(self, committable: Json) -> str:
+        return msgspec.convert(committable, Committable).final
+
+    def close(self) -> None:
+        self._buffer = []
+        context = self._context
+        with writing(self._target.directory):
+            if self._open_file is not None:
+                self._open_file.close()
+            if self._in_progress is not None:
+                self._in_progress.unlink(missing_ok=True)
+            self._target.remove_left_over(context.run_id, context.attempt, context.subtask)
+        self._open_file = self._in_progress = None
+
+    def _flush(self) -> None:
+        """Buffered records are written as one table."""
+        table = pa.Table.from_batches(self._buffer, self._schema)
+        self._buffer, self._buffered_rows, self._buffered_bytes = [], 0, 0
+        if table.num_rows == 0:
+            return
+        if self._open_file is None:
+            self._target.check_current(self._context.run_id, self._context.attempt)
+        with writing(self._target.directory):
+            if self._open_file is None:
+                self._in_progress = self._target.directory / self._name(".in-progress")
+                self._open_file = self._format.open(self._in_progress, self._schema)
+            self._open_file.write_table(table)
+
+    def _prepare_file(self, in_progress: Path, checkpoint_id: CheckpointId) -> Committable:
+        if self._open_file is not None:
+            self._open_file.close()
+        place = (
+            f"{checkpoint_id:08}-{self._context.subtask}-{self._file_count}{self._format.suffix}"
+        )
+        run_id, attempt = self._context.run_id, self._context.attempt
+        length, digest = _sync_and_digest(in_progress)
+        prepared = in_progress.with_name(f".prepared-{run_id}-a{attempt}-{place}")
+        in_progress.rename(prepared)
+        sync_directory(self._target.directory)
+        self._open_file = self._in_progress = None
+        self._file_count += 1
+        return Committable(
+            temporary=prepared.name,
+            final=f"part-{run_id}-{place}",
+            directory=str(self._target.directory),
+            length=length,
+            digest=digest,
+        )
+
+    def _belongs_elsewhere(self, file: Committable) -> bool:
+        """Not so when the directory has only been moved: then the files are here."""
+        here = self._target.directory
+        if file.directory is None or Path(file.directory) == here:
+            return False
+        return not (here / file.temporary).exists() and not (here / file.final).exists()
+
+    def _make_visible(self, file: Committable) -> None:
+        """Idempotent: a final file of the same content is the proof of an earlier commit."""
+        check(bool(PREPARED.fullmatch(file.temporary)), "a prepared file has its name", file=file)
+        check(bool(FINAL.fullmatch(file.final)), "an output file has its name", file=file)
+        temporary = self._target.directory / file.temporary
+        final = self._target.directory / file.final
+        if final.exists():
+            check(_holds(final, file), "a committed file holds what was prepared", file=final)
+            temporary.unlink(missing_ok=True)
+            return
+        check(temporary.exists(), "a prepared file is there until committed", file=temporary)
+        check(_holds(temporary, file), "a prepared file stays as it was", file=temporary)
+        temporary.rename(final)
+
+    def _name(self, stage: str) -> str:
+        context = self._context
+        attempt = f"{context.run_id}-a{context.attempt}"
+        return f"{stage}-{attempt}-{context.subtask}-{self._file_count}{self._format.suffix}"
+
+
+def _sync_and_digest(path: Path) -> tuple[int, str]:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        return path.stat().st_size, _digest(path)
+
+
+def _holds(path: Path, file: Committable) -> bool:
+    return path.stat().st_size == file.length and _digest(path) == file.digest
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).hexdigest()

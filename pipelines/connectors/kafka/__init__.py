@@ -1,0 +1,1 @@
+"""Topics of Apache Kafka: a source by assignment, and two sinks that are exactly once."""

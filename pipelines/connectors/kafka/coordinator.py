@@ -1,0 +1,253 @@
+"""What Kafka's coordinators are asked beyond what the producing client can: the state of a
+transaction, to commit one that another process has prepared, to end one, and a mark to remember.
+
+The one place that speaks kafka-python, and the one that uses what is private in it (finding a
+coordinator, sending a request to it); its version is pinned. Requests are those of the transaction
+protocol that confluent-kafka speaks (before KIP-890): a commit that is repeated is answered alike.
+Source: Kafka, `TransactionCoordinator.endTransaction`; Flink, `FlinkKafkaInternalProducer`.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from enum import Enum, auto
+from typing import Any, TypeVar
+
+import msgspec
+from kafka import TopicPartition
+from kafka.admin import KafkaAdminClient
+from kafka.errors import (
+    AuthorizationError,
+    ConcurrentTransactionsError,
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
+    InvalidTransactionTimeoutError,
+    InvalidTxnStateError,
+    KafkaConfigurationError,
+    KafkaError,
+    NoError,
+    ProducerFencedError,
+    TransactionalIdNotFoundError,
+    for_code,
+)
+from kafka.protocol.metadata import CoordinatorType
+from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
+from kafka.structs import OffsetAndMetadata
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
+
+from pipelines.connectors.kafka.connection import ANSWER_TIMEOUT_S, KafkaAddress
+from pipelines.connectors.kafka.security import python_settings
+from pipelines.domain.errors import Rejected, Retryable
+
+logging.getLogger("kafka").setLevel(logging.CRITICAL + 1)
+"""It would log its settings, and so a password; every error reaches us as an error."""
+
+NEWEST_END_TXN = 4
+NO_PRODUCER = -1
+LONGEST_PAUSE_S = 0.5
+ONGOING = "Ongoing"
+
+NOT_OPEN_ANY_MORE = (
+    InvalidTxnStateError,
+    InvalidProducerEpochError,
+    ProducerFencedError,
+    InvalidProducerIdMappingError,
+)
+ANSWERS = (*NOT_OPEN_ANY_MORE, InvalidTransactionTimeoutError, TransactionalIdNotFoundError)
+
+Answer = TypeVar("Answer")
+
+
+class PreparedAtKafka(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A transaction that waits for its end. `ranges`: first offset and records, by partition."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    topic: str
+    ranges: dict[str, tuple[int, int]]
+
+    @property
+    def records(self) -> int:
+        return sum(count for _, count in self.ranges.values())
+
+    @property
+    def range(self) -> str:
+        parts = [
+            f"offsets {first:,} to {first + count - 1:,} of partition {partition}"
+            for partition, (first, count) in sorted(self.ranges.items())
+        ]
+        return f"{', '.join(parts)} of topic {self.topic}"
+
+
+class CommitAnswer(Enum):
+    DONE = auto()
+    NOT_OPEN = auto()
+    """Aborted, or committed so long ago that the coordinator has forgotten it."""
+
+
+class KafkaCoordinator:
+    """Questions of one thread, tried again while the broker is starting or busy.
+
+    Raises Retryable (it does not answer) or Rejected (it refuses), on every question.
+    """
+
+    def __init__(self, address: KafkaAddress) -> None:
+        self._address = address
+        self._settings = python_settings(address)
+        self._client: Any = None
+
+    def prepared(self, transactional_id: str, topic: str) -> PreparedAtKafka | None:
+        """What the broker holds of it now; None: it is not open any more."""
+        try:
+            (told,) = self._ask(
+                lambda client: client.describe_transactions([transactional_id])
+            ).values()
+        except TransactionalIdNotFoundError:
+            return None
+        if told.state.value != ONGOING:
+            return None
+        partitions = self._ask(lambda client: client.describe_producers(told.topic_partitions))
+        ranges = {
+            str(partition.partition): (
+                each.current_transaction_start_offset,
+                each.last_sequence + 1,
+            )
+            for partition, state in partitions.items()
+            for each in state.active_producers
+            if each.producer_id == told.producer_id
+        }
+        return PreparedAtKafka(
+            transactional_id=transactional_id,
+            producer_id=told.producer_id,
+            epoch=told.producer_epoch,
+            topic=topic,
+            ranges=ranges,
+        )
+
+    def commit(self, prepared: PreparedAtKafka) -> CommitAnswer:
+        """May be repeated."""
+        request = EndTxnRequest(
+            transactional_id=prepared.transactional_id,
+            producer_id=prepared.producer_id,
+            producer_epoch=prepared.epoch,
+            committed=True,
+            max_version=NEWEST_END_TXN,
+        )
+        try:
+            self._send(prepared.transactional_id, request)
+        except NOT_OPEN_ANY_MORE:
+            return CommitAnswer.NOT_OPEN
+        return CommitAnswer.DONE
+
+    def end(self, transactional_id: str, timeout: timedelta) -> None:
+        """Aborts what is open under that id, waits until it is, and fences its producer.
+
+        Raises Rejected when the broker allows no transaction of that length.
+        """
+        request = InitProducerIdRequest(
+            transactional_id=transactional_id,
+            transaction_timeout_ms=timeout // timedelta(milliseconds=1),
+            producer_id=NO_PRODUCER,
+            producer_epoch=NO_PRODUCER,
+        )
+        try:
+            self._send(transactional_id, request)
+        except InvalidTransactionTimeoutError as error:
+            raise Rejected(
+                f"The transaction timeout of {timeout.total_seconds():g} s is longer than Kafka at"
+                f" {self._address.bootstrap_servers} allows; shorten it, or raise"
+                " transaction.max.timeout.ms of the broker."
+            ) from error
+
+    def ongoing(self) -> list[str]:
+        """Transactional ids with an open transaction, of anybody."""
+        told = self._ask(lambda client: client.list_transactions(state_filters=[ONGOING]))
+        return [each.transactional_id for listed in told.values() for each in listed]
+
+    def remembered(self, group: str, topic: str) -> tuple[int, str] | None:
+        """Offset and text that were put down for the group."""
+        place = TopicPartition(topic, 0)
+        told = self._ask(lambda client: client.list_group_offsets({group: [place]}))
+        mark = told[group].get(place)
+        return None if mark is None or mark.offset < 0 else (mark.offset, mark.metadata)
+
+    def remember(self, group: str, topic: str, offset: int, text: str) -> None:
+        place = TopicPartition(topic, 0)
+        marks = {place: OffsetAndMetadata(offset, text, None)}
+
+        def put(client: Any) -> None:
+            (outcome,) = client.alter_group_offsets(group, marks).values()
+            if outcome is not NoError:
+                raise outcome()
+
+        self._ask(put)
+
+    def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            with suppress(KafkaError):
+                client.close()
+
+    def _connected(self) -> KafkaAdminClient:
+        try:
+            return KafkaAdminClient(**self._settings)
+        except (KafkaConfigurationError, ValueError, AssertionError, OSError):
+            raise Rejected(
+                f"The settings for Kafka at {self._address.bootstrap_servers} make no sense to it;"
+                " check the values and files of its security settings."
+            ) from None  # its text may repeat a setting
+
+    def _send(self, transactional_id: str, request: Any) -> None:
+        """To the coordinator of that id. Raises what it answers."""
+
+        async def send(client: Any) -> Any:
+            node = await client._find_coordinator_id(transactional_id, CoordinatorType.TRANSACTION)
+            return await client._manager.send(request, node_id=node)
+
+        def ask(client: Any) -> None:
+            error = for_code(client._manager.run(send, client).error_code)
+            if error is not NoError:
+                raise error()
+
+        self._ask(ask)
+
+    def _ask(self, question: Callable[[Any], Answer]) -> Answer:
+        tries = Retrying(
+            retry=retry_if_exception(_may_pass),
+            stop=stop_after_delay(ANSWER_TIMEOUT_S),
+            wait=wait_random_exponential(multiplier=0.02, max=LONGEST_PAUSE_S),
+            reraise=True,
+        )
+        try:
+            answer: Answer = tries(self._once, question)
+            return answer
+        except AuthorizationError as error:
+            raise Rejected(
+                f"Kafka at {self._address.bootstrap_servers} does not let this user hold"
+                f" transactions, or read the topic ({type(error).__name__})."
+            ) from error
+        except ANSWERS:
+            raise
+        except KafkaError as error:
+            name = type(error).__name__
+            raise Retryable(
+                f"Kafka at {self._address.bootstrap_servers} does not answer ({name})"
+            ) from error
+
+    def _once(self, question: Callable[[Any], Answer]) -> Answer:
+        try:
+            if self._client is None:
+                self._client = self._connected()
+            return question(self._client)
+        except ConcurrentTransactionsError:
+            raise
+        except KafkaError as error:
+            if _may_pass(error):
+                self.close()  # it may know brokers that are gone
+            raise
+
+
+def _may_pass(error: BaseException) -> bool:
+    return isinstance(error, KafkaError) and bool(error.retriable)

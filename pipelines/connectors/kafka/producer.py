@@ -1,0 +1,199 @@
+"""A transactional producer at Kafka: queues batches, bounded, and knows when all has arrived.
+
+Fences whoever used its transactional id before. Its `close` would abort what has been prepared, so
+nobody calls that: it is forgotten. Decides nothing about when a transaction ends.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from pipelines.connectors.kafka import connection as kafka_connection
+from pipelines.connectors.kafka.connection import ANSWER_TIMEOUT_S, KafkaAddress
+from pipelines.connectors.kafka.records import PARTITIONER, Message, RecordForm
+from pipelines.domain.errors import Rejected, Retryable
+
+CHUNK_ROWS = 20_000
+BUFFER_BYTES = 64 * 1024 * 1024
+"""What may wait in the client, about; a record that is larger waits alone."""
+
+QUEUE_RECORDS = 1_000_000
+DELIVERY = timedelta(minutes=1)
+"""How long a record is tried to be delivered; a shorter transaction shortens it."""
+
+RECONNECT = timedelta(seconds=1)
+ROOM_TURN_S = 0.05
+LARGEST_RECORD_BYTES = 1_000_000_000
+"""The client does not judge sizes; the broker knows what the topic takes."""
+
+MILLISECOND = timedelta(milliseconds=1)
+REFUSALS = {
+    KafkaError.MSG_SIZE_TOO_LARGE: "takes no record that large (max.message.bytes)",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "does not let this user write to it",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "does not let this user hold transactions",
+    KafkaError.INVALID_TRANSACTION_TIMEOUT: (
+        "allows no transaction as long as the sink's timeout (transaction.max.timeout.ms)"
+    ),
+    KafkaError.POLICY_VIOLATION: "has a policy against such records",
+    KafkaError.INVALID_RECORD: "refuses such records, as a compacted topic does without a key",
+}
+ENDED_BY_BROKER = frozenset(
+    {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaOutput:
+    """Where records go, and in which form. `timeout` is the transaction's."""
+
+    address: KafkaAddress
+    topic: str
+    form: RecordForm
+    timeout: timedelta
+
+    def translated(self, error: KafkaError) -> Rejected | Retryable:
+        refusal = REFUSALS.get(error.code())
+        if refusal is not None:
+            return Rejected(
+                f"Kafka at {self.address.bootstrap_servers} does not take what goes to topic"
+                f" {self.topic}: it {refusal}."
+            )
+        if error.code() in ENDED_BY_BROKER:
+            return Retryable(
+                f"Kafka at {self.address.bootstrap_servers} has ended a transaction on topic"
+                f" {self.topic}: it was open for longer than its timeout, or belongs to somebody"
+                " else now"
+            )
+        return self.address.translated(error)
+
+
+class TransactionalProducer:
+    """Guarantee: after `flush` every record is with the broker, or it has raised.
+
+    Used by one thread. Raises Retryable or Rejected, in words of `KafkaOutput`.
+    """
+
+    def __init__(self, output: KafkaOutput, transactional_id: str) -> None:
+        self.transactional_id = transactional_id
+        self._output = output
+        self._problem: KafkaError | None = None
+        self._widest_bytes = 1.0  # of what waits
+        delivery = min(DELIVERY, output.timeout / 2)
+        self._delivery_s = delivery.total_seconds()
+        with output.address.settings_are_understood():
+            self._client = Producer(
+                {
+                    **output.address.settings(self._on_error),
+                    "transactional.id": transactional_id,
+                    "transaction.timeout.ms": output.timeout // MILLISECOND,
+                    "message.timeout.ms": delivery // MILLISECOND,
+                    "message.max.bytes": LARGEST_RECORD_BYTES,
+                    "queue.buffering.max.messages": QUEUE_RECORDS,
+                    "queue.buffering.max.kbytes": 2 * LARGEST_RECORD_BYTES // 1024,
+                    "linger.ms": 20,
+                    "reconnect.backoff.max.ms": RECONNECT // MILLISECOND,
+                    "partitioner": PARTITIONER,
+                    "delivery.report.only.error": True,
+                    "on_delivery": self._on_delivery,
+                }
+            )
+        self._ask(lambda: self._client.init_transactions(ANSWER_TIMEOUT_S))
+
+    def begin(self) -> None:
+        self._ask(self._client.begin_transaction)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        for part in _parts(batch):
+            self._wait_for_room(part)
+            messages = self._output.form.messages(part)
+            self._ask(partial(self._client.produce_batch, self._output.topic, messages))
+            self._check(_refused(messages))
+
+    def flush(self) -> None:
+        left = self._serve(lambda: self._client.flush(self._delivery_s + ANSWER_TIMEOUT_S))
+        self._check(None)
+        if left:
+            raise Retryable(
+                f"Kafka at {self._output.address.bootstrap_servers} has not taken"
+                f" {left} records of topic {self._output.topic} in time"
+            )
+
+    def commit(self, group: str, offset: TopicPartition) -> None:
+        """All that was flushed, and the offset of the group with it: in one step or not at all."""
+        with self._output.address.settings_are_understood():
+            consumer = Consumer(
+                {**self._output.address.settings(self._on_error), "group.id": group}
+            )
+        metadata = consumer.consumer_group_metadata()
+        consumer.close()
+        self._ask(
+            lambda: self._client.send_offsets_to_transaction([offset], metadata, ANSWER_TIMEOUT_S)
+        )
+        self._ask(lambda: self._client.commit_transaction(ANSWER_TIMEOUT_S))
+
+    def abandon(self) -> None:
+        """Aborts what is open, if the broker answers; otherwise its timeout does."""
+        with suppress(KafkaException, SystemError):
+            self._client.purge()
+            self._client.abort_transaction(ANSWER_TIMEOUT_S)
+
+    def _wait_for_room(self, part: pa.RecordBatch) -> None:
+        """Waits no longer than a delivery may take: then what waits has failed."""
+        waiting = len(self._client)
+        mean_bytes = max(1.0, part.nbytes / part.num_rows)
+        self._widest_bytes = max(self._widest_bytes, mean_bytes) if waiting else mean_bytes
+        most = min(QUEUE_RECORDS - CHUNK_ROWS, BUFFER_BYTES / self._widest_bytes)
+        while len(self._client) > most:
+            self._serve(lambda: self._client.poll(ROOM_TURN_S))
+            self._check(None)
+
+    def _check(self, refused: KafkaError | None) -> None:
+        self._serve(lambda: self._client.poll(0))
+        problem = self._problem or refused
+        if problem is not None:
+            raise self._output.translated(problem)
+
+    def _ask(self, question: Callable[[], object]) -> None:
+        try:
+            question()
+        except KafkaException as error:
+            self._serve(lambda: self._client.poll(0))
+            raise self._output.translated(self._problem or error.args[0]) from error
+
+    def _serve(self, callbacks: Callable[[], int]) -> int:
+        """The client raises what is fatal out of its callbacks; from within another one, as the
+        cause of a SystemError."""
+        try:
+            return callbacks()
+        except (KafkaException, SystemError) as error:
+            fatal = error if isinstance(error, KafkaException) else error.__cause__
+            if not isinstance(fatal, KafkaException):
+                raise
+            raise self._output.translated(fatal.args[0]) from error
+
+    def _on_delivery(self, error: KafkaError | None, message: object) -> None:
+        self._problem = self._problem or error
+
+    def _on_error(self, error: KafkaError) -> None:
+        """Only what does not pass; the client connects again by itself."""
+        if error.fatal() or error.code() in kafka_connection.REFUSALS:
+            self._problem = self._problem or error
+
+
+def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    mean_bytes = max(1, batch.nbytes // max(1, batch.num_rows))
+    rows = max(1, min(CHUNK_ROWS, BUFFER_BYTES // mean_bytes))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
+
+
+def _refused(messages: list[Message]) -> KafkaError | None:
+    """The client puts an error into what it has not queued."""
+    untyped: list[dict[str, Any]] = [message for message in messages if "_error" in message]
+    return untyped[0]["_error"] if untyped else None

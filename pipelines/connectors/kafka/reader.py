@@ -1,0 +1,209 @@
+"""Reads partitions of Kafka for one subtask: one consumer for all of them, a batch at a time.
+
+A broker that is away is the client's business: it connects again, and there is nothing meanwhile.
+What retention takes away before it is read ends the attempt with the range, instead of the client
+leaping over it. A partition that is asked for less often than it delivers is paused meanwhile.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+from pipelines.connectors.event_time import check_has_event_time
+from pipelines.connectors.json_decoding import MalformedLine, decode_lines
+from pipelines.connectors.kafka.connection import REFUSALS, KafkaAddress, KafkaAdmin
+from pipelines.connectors.kafka.waiting import BATCH_ROWS, WaitingRecords, offset_of
+from pipelines.connectors.source import LoggedRecords, Offsets
+from pipelines.connectors.split_progress import SplitProgress
+from pipelines.domain.errors import Rejected, Retryable
+
+AWAY = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE})
+OF_GROUPS = frozenset(  # the client looks for its group, of which nothing is used
+    {
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.INVALID_GROUP_ID,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError._WAIT_COORD,
+    }
+)
+NO_TIME = -1
+RAW = pa.schema(
+    [("key", pa.binary()), ("value", pa.binary()), ("at", pa.timestamp("ms", tz="UTC"))]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JsonValues:
+    """Each value is a JSON object. A record without a value is a deletion, and is left out."""
+
+    schema: pa.Schema
+
+    def decoded(self, messages: Sequence[Message]) -> pa.RecordBatch:
+        """Raises MalformedLine with the place among `messages`."""
+        return decode_lines([message.value() or b"" for message in messages], self.schema)
+
+    def has_record(self, message: Message) -> bool:
+        return message.value() is not None
+
+
+@dataclass(frozen=True, slots=True)
+class RawValues:
+    """Key and value as they are, and the time that Kafka keeps with a record, null without one."""
+
+    schema: pa.Schema = RAW
+
+    def decoded(self, messages: Sequence[Message]) -> pa.RecordBatch:
+        times_ms = [message.timestamp()[1] for message in messages]
+        columns = [
+            pa.array([message.key() for message in messages], pa.binary()),
+            pa.array([message.value() for message in messages], pa.binary()),
+            pa.array([None if ms == NO_TIME else ms for ms in times_ms], pa.int64()).cast(
+                self.schema.field("at").type
+            ),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def has_record(self, message: Message) -> bool:
+        return True
+
+
+ValueFormat = JsonValues | RawValues
+
+
+class TopicsReader:
+    def __init__(
+        self,
+        address: KafkaAddress,
+        format: ValueFormat,
+        timestamp_column: str | None,
+        *,
+        read_committed: bool,
+    ) -> None:
+        self._address = address
+        self._format = format
+        self._timestamp_column = timestamp_column
+        self._refusal: KafkaError | None = None
+        with address.settings_are_understood():
+            self._consumer = Consumer(
+                {
+                    **address.settings(self._on_error),
+                    "group.id": "ftdash",  # asked for by the client; nothing is committed to it
+                    "enable.auto.commit": False,
+                    "enable.auto.offset.store": False,
+                    "enable.partition.eof": True,
+                    "auto.offset.reset": "error",
+                    "isolation.level": "read_committed" if read_committed else "read_uncommitted",
+                }
+            )
+        self._waiting: dict[str, WaitingRecords] = {}
+        self._at: dict[str, SplitProgress] = {}
+
+    def read(self, split: SplitProgress) -> Iterator[LoggedRecords]:
+        at = split
+        waiting = self._waiting[at.name] = WaitingRecords(at.end_offset)
+        partition = partition_of(split.name)
+        partition.offset = split.offset
+        self._consumer.incremental_assign([partition])
+        while at.end_offset is None or at.offset < at.end_offset:
+            messages = self._take(at, waiting)
+            batch = self._decoded(at.name, messages)
+            if messages:
+                at = msgspec.structs.replace(at, offset=int(batch.offsets[-1]) + 1)
+            if waiting.end > at.offset:
+                at = msgspec.structs.replace(at, offset=waiting.end)
+                batch = LoggedRecords(batch.records, batch.offsets, waiting.end)
+            yield batch
+        del self._waiting[at.name]
+        self._consumer.incremental_unassign([partition_of(split.name)])
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _take(self, at: SplitProgress, waiting: WaitingRecords) -> list[Message]:
+        """Records of that partition; those of others wait for their turn."""
+        self._at[at.name] = at
+        if len(waiting) == 0:
+            self._fetch()
+            self._pause_full_ones()
+        taken = waiting.take()
+        if waiting.is_paused and not waiting.has_batch:
+            self._consumer.resume([partition_of(at.name)])
+            waiting.is_paused = False
+        return [message for message in taken if self._format.has_record(message)]
+
+    def _pause_full_ones(self) -> None:
+        for name, waiting in self._waiting.items():
+            if waiting.is_full and not waiting.is_paused:
+                self._consumer.pause([partition_of(name)])
+                waiting.is_paused = True
+
+    def _fetch(self) -> None:
+        for message in self._consumer.consume(BATCH_ROWS, timeout=0):
+            error, name = message.error(), f"{message.topic()}-{message.partition()}"
+            waiting = self._waiting.get(name)
+            if error is None and waiting is not None:
+                waiting.add(message)
+            elif error is not None and error.code() == KafkaError._PARTITION_EOF:
+                if waiting is not None:
+                    waiting.on_end(offset_of(message))
+            elif error is not None and error.code() not in AWAY | OF_GROUPS:
+                raise self._failure(error, self._at.get(name))
+        refusal, self._refusal = self._refusal, None
+        if refusal is not None:
+            raise self._address.translated(refusal)
+
+    def _failure(self, error: KafkaError, at: SplitProgress | None) -> Rejected | Retryable:
+        """`at` None: it is the client's and not a partition's."""
+        is_gone = error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+        if at is not None and is_gone:
+            (oldest,) = KafkaAdmin(self._address).oldest([partition_of(at.name)])
+            if oldest > at.offset:
+                return Rejected(range_gone(at, oldest))
+            # The partition ends before the offset, for a moment or for good: recovery asks which.
+        return self._address.translated(error)
+
+    def _decoded(self, name: str, messages: list[Message]) -> LoggedRecords:
+        offsets = np.array([offset_of(message) for message in messages], np.int64)
+        try:
+            batch = self._format.decoded(messages)
+        except MalformedLine as error:
+            place = _place(name, offsets, error.line)
+            raise Rejected(f"The record at {place} is malformed: {error}.") from error
+        check_has_event_time(
+            batch,
+            self._timestamp_column,
+            lambda row: f"The record at {_place(name, offsets, row)}",
+        )
+        return LoggedRecords(batch, offsets)
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.code() in REFUSALS:
+            self._refusal = error
+
+
+def name_of(partition: TopicPartition) -> str:
+    return f"{partition.topic}-{partition.partition}"
+
+
+def partition_of(name: str) -> TopicPartition:
+    topic, _, number = name.rpartition("-")
+    return TopicPartition(topic, int(number))
+
+
+def range_gone(split: SplitProgress, oldest: int) -> str:
+    partition = partition_of(split.name)
+    return (
+        f"Partition {partition.partition} of topic {partition.topic}: offsets {split.offset:,} to"
+        f" {oldest - 1:,} are gone (retention) and were not read."
+    )
+
+
+def _place(name: str, offsets: Offsets, row: int) -> str:
+    partition = partition_of(name)
+    return f"offset {offsets[row]} of partition {partition.partition} of topic {partition.topic}"

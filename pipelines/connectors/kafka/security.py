@@ -1,0 +1,52 @@
+"""The security settings of a `KafkaAddress`, which are librdkafka's, as kafka-python names them.
+
+No value of them is in any text: they hold passwords.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipelines.connectors.kafka.connection import ANSWER_TIMEOUT_S, KafkaAddress
+from pipelines.domain.errors import Rejected
+
+ANSWER_TIMEOUT_MS = int(ANSWER_TIMEOUT_S * 1000)
+NAMES = {
+    "security.protocol": "security_protocol",
+    "sasl.mechanism": "sasl_mechanism",
+    "sasl.mechanisms": "sasl_mechanism",
+    "sasl.username": "sasl_plain_username",
+    "sasl.password": "sasl_plain_password",
+    "ssl.ca.location": "ssl_cafile",
+    "ssl.certificate.location": "ssl_certfile",
+    "ssl.key.location": "ssl_keyfile",
+    "ssl.key.password": "ssl_password",
+    "ssl.crl.location": "ssl_crlfile",
+}
+VERIFIES_HOST = "ssl.endpoint.identification.algorithm"
+
+
+def python_settings(address: KafkaAddress) -> dict[str, Any]:
+    """Raises Rejected naming a setting that has no counterpart."""
+    return {
+        "bootstrap_servers": address.bootstrap_servers.split(","),
+        "bootstrap_timeout_ms": ANSWER_TIMEOUT_MS,
+        "request_timeout_ms": ANSWER_TIMEOUT_MS,
+        **_security(address.security),
+    }
+
+
+def _security(security: Mapping[str, str]) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    for name, value in security.items():
+        if name == VERIFIES_HOST:
+            settings["ssl_check_hostname"] = value != "none"
+        elif name == "security.protocol":
+            settings[NAMES[name]] = value.upper()
+        elif name in NAMES:
+            settings[NAMES[name]] = value
+        else:
+            raise Rejected(
+                f"The security setting {name} is not known to Kafka sinks; they take"
+                f" {', '.join([*NAMES, VERIFIES_HOST])}."
+            )
+    return settings

@@ -1,0 +1,66 @@
+"""What both sinks for Kafka have in common: their fields, what is checked, and who writes.
+
+How records become visible exactly once is in `kafka.transactions` and `kafka.write_ahead`.
+"""
+
+from contextlib import closing
+from dataclasses import KW_ONLY, dataclass
+from datetime import timedelta
+
+import pyarrow as pa
+
+from pipelines.connectors.kafka.connection import KafkaAddress, KafkaAdmin
+from pipelines.connectors.kafka.coordinator import KafkaCoordinator
+from pipelines.connectors.kafka.owner import KafkaOwnership
+from pipelines.connectors.kafka.producer import KafkaOutput
+from pipelines.connectors.kafka.records import RecordForm
+from pipelines.connectors.sink import Superseded
+from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.ids import CheckpointId, RunId
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSink:
+    """`pipeline` and `topic` name its transactions: whoever else uses both is replaced by it.
+
+    `value` and `key` are columns, see `RecordForm`; without `value` a record is the row as JSON.
+    Kafka's log cannot be rewound: restoring an older point publishes again what came after it.
+    """
+
+    address: KafkaAddress
+    topic: str
+    _: KW_ONLY
+    pipeline: str
+    value: str | None = None
+    key: str | None = None
+    transaction_timeout: timedelta
+
+    @property
+    def guarantee(self) -> str:
+        return "exactly-once"
+
+    @property
+    def output(self) -> KafkaOutput:
+        form = RecordForm(self.value, self.key)
+        return KafkaOutput(self.address, self.topic, form, self.transaction_timeout)
+
+    @property
+    def ownership(self) -> KafkaOwnership:
+        return KafkaOwnership(self.pipeline, self.topic)
+
+    def validate(self, schema: pa.Schema) -> None:
+        self.output.form.check(schema, self.topic)
+        try:
+            with closing(KafkaCoordinator(self.address)) as coordinator:
+                KafkaAdmin(self.address).partitions(self.topic)
+                coordinator.end(f"{self.ownership.prefix}/validation", self.transaction_timeout)
+        except Retryable as error:
+            raise Rejected(f"{error}.") from error
+
+    def rewind(
+        self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
+    ) -> Superseded | None:
+        """Replaces writers of other runs. What is published stays."""
+        with closing(KafkaCoordinator(self.address)) as coordinator:
+            self.ownership.take_over(coordinator, run_id)
+        return None

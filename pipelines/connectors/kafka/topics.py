@@ -1,0 +1,120 @@
+"""Source: topics of Apache Kafka, a split per partition, read by assignment and not by a group.
+
+Decides where partitions begin and end, and finds new ones. Progress is in the checkpoint only.
+Reads nothing itself; see `kafka.reader`. Source: Flink's `KafkaSource`.
+"""
+
+from collections.abc import Collection
+from dataclasses import KW_ONLY, dataclass
+from datetime import timedelta
+
+import pyarrow as pa
+import xxhash
+from confluent_kafka import TopicPartition
+
+from pipelines.connectors.event_time import check_event_time
+from pipelines.connectors.kafka.connection import KafkaAddress, KafkaAdmin
+from pipelines.connectors.kafka.reader import (
+    TopicsReader,
+    ValueFormat,
+    name_of,
+    partition_of,
+    range_gone,
+)
+from pipelines.connectors.split_progress import SplitProgress
+from pipelines.connectors.start_at import StartAt
+from pipelines.domain.errors import Rejected, Retryable
+
+LOOK_EVERY = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaTopics:
+    """`read_committed` hides records of transactions that are open or were rolled back.
+
+    `is_bounded`: the run ends with the records that were there when it began.
+    """
+
+    address: KafkaAddress
+    topics: tuple[str, ...]
+    _: KW_ONLY
+    format: ValueFormat
+    timestamp_column: str | None = None
+    out_of_orderness_ms: int = 0
+    start_at: StartAt = StartAt.OLDEST
+    is_bounded: bool = False
+    read_committed: bool = True
+    look_every: timedelta = LOOK_EVERY
+
+    def __post_init__(self) -> None:
+        check_event_time(self.schema, self.timestamp_column)
+        if not self.topics or len(set(self.topics)) < len(self.topics):
+            raise Rejected("Name each Kafka topic to read once, and at least one.")
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.format.schema
+
+    @property
+    def concurrent_splits(self) -> int:
+        return 1 << 20  # all: none of them ends, so none can wait for another
+
+    @property
+    def discovery_interval_ms(self) -> int | None:
+        return None if self.is_bounded else self.look_every // timedelta(milliseconds=1)
+
+    def validate(self) -> None:
+        try:
+            admin = KafkaAdmin(self.address)
+            for topic in self.topics:
+                admin.partitions(topic)
+        except Retryable as error:
+            raise Rejected(f"{error}.") from error
+
+    def find(self, known: Collection[str], *, is_start: bool) -> list[SplitProgress]:
+        if self.is_bounded and not is_start:
+            return []
+        admin = KafkaAdmin(self.address)
+        there_are = [
+            TopicPartition(topic, number)
+            for topic in self.topics
+            for number in range(admin.partitions(topic))
+        ]
+        new = [partition for partition in there_are if name_of(partition) not in known]
+        if not new:
+            return []
+        newest = admin.newest(new, committed_only=self.read_committed)
+        is_late = is_start and self.start_at is StartAt.NEWEST and not self.is_bounded
+        begins = newest if is_late else admin.oldest(new)
+        return [
+            SplitProgress(name_of(p), begin, end_offset=end if self.is_bounded else None)
+            for p, begin, end in zip(new, begins, newest, strict=True)
+        ]
+
+    def owner(self, name: str, parallelism: int) -> int:
+        """The partitions of one topic are dealt in turn."""
+        partition = partition_of(name)
+        first = int(xxhash.xxh64_intdigest(partition.topic.encode()))
+        return (first + partition.partition) % parallelism
+
+    def oldest(self, split: SplitProgress) -> int:
+        partition = partition_of(split.name)
+        if partition.topic not in self.topics:
+            raise Rejected(f"The topic {partition.topic} is not among those to read any more.")
+        admin = KafkaAdmin(self.address)
+        (end,) = admin.newest([partition], committed_only=False)
+        if end < split.offset:
+            raise Rejected(
+                f"Partition {partition.partition} of topic {partition.topic} ends at offset"
+                f" {end:,}, before offset {split.offset:,} where this run has been: it is another"
+                " topic of that name, or has lost records. They are gone."
+            )
+        return admin.oldest([partition])[0]
+
+    def range_gone(self, split: SplitProgress, oldest: int) -> str:
+        return range_gone(split, oldest)
+
+    def open(self) -> TopicsReader:
+        return TopicsReader(
+            self.address, self.format, self.timestamp_column, read_committed=self.read_committed
+        )

@@ -1,0 +1,180 @@
+"""Sink: exactly once into a topic of Kafka, by transactions that outlive their writer.
+
+confluent-kafka writes, since it is the fast client; it can neither prepare a transaction nor take
+up that of a dead process. So the coordinator is asked by kafka-python: at the barrier for producer
+id, epoch and what has arrived, which proves in one question that the transaction is still open; and
+on completion to commit it by those, from whichever process.
+
+A transaction waits no longer than its timeout: an outage that outlasts it is a loss, which is told
+with its range; `kafka.write_ahead` loses nothing. Source: Flink, `KafkaSink`.
+"""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import msgspec
+import pyarrow as pa
+from confluent_kafka import TopicPartition
+
+from pipelines.connectors.kafka.coordinator import (
+    CommitAnswer,
+    KafkaCoordinator,
+    PreparedAtKafka,
+)
+from pipelines.connectors.kafka.log import Shown, is_shown
+from pipelines.connectors.kafka.owner import KafkaOwnership, TransactionName
+from pipelines.connectors.kafka.producer import KafkaOutput, TransactionalProducer
+from pipelines.connectors.kafka.sink import KafkaSink
+from pipelines.connectors.sink import TOKEN_BYTES_MAX, SinkContext
+from pipelines.connectors.two_phase_commit import (
+    PreparedTransaction,
+    TransactionLost,
+    TwoPhaseCommitWriter,
+)
+from pipelines.domain.errors import Retryable
+from pipelines.domain.ids import CheckpointId
+from pipelines.domain.snapshots import Json
+
+TRANSACTION_TIMEOUT = timedelta(minutes=15)
+"""The most that a broker allows unless told otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExactlyOnceKafka(KafkaSink):
+    """See `KafkaSink`. A transaction is open from an interval's first record to its commit, and no
+    longer than `transaction_timeout`."""
+
+    transaction_timeout: timedelta = field(default=TRANSACTION_TIMEOUT, kw_only=True)
+
+    @property
+    def transaction_timeout_ms(self) -> int:
+        """See `HoldsTransactions`."""
+        return self.transaction_timeout // timedelta(milliseconds=1)
+
+    def open(self, context: SinkContext, schema: pa.Schema) -> "KafkaWriter":
+        target = KafkaTransactionTarget(self.output, self.ownership, context)
+        return KafkaWriter(target, context, schema)
+
+
+class KafkaWriter(TwoPhaseCommitWriter):
+    """Says in the ledger where in the log its transactions are."""
+
+    def token(self, committable: Json) -> str:
+        prepared = msgspec.convert(committable, PreparedTransaction)
+        at_kafka = msgspec.convert(prepared.handle, PreparedAtKafka)
+        places = f"{at_kafka.transactional_id}: {at_kafka.range}"
+        return places if len(places) <= TOKEN_BYTES_MAX else at_kafka.transactional_id
+
+
+class KafkaTransactionTarget:
+    """Guarantee: no id is used twice, and no transaction ends but by its checkpoint, its timeout or
+    whoever replaces its writer.
+
+    While one transaction is written the producer of the next one introduces itself to the broker.
+    """
+
+    def __init__(
+        self, output: KafkaOutput, ownership: KafkaOwnership, context: SinkContext
+    ) -> None:
+        """Raises ProtocolError if this attempt has been replaced."""
+        self._output = output
+        self._ownership = ownership
+        self._context = context
+        self._coordinator = KafkaCoordinator(output.address)
+        self._number = 0
+        self._aside = ThreadPoolExecutor(1, "kafka-producer")
+        self._next: Future[TransactionalProducer] | None = None
+        ownership.enter(self._coordinator, context)
+
+    def begin(
+        self, context: SinkContext, schema: pa.Schema, after: CheckpointId
+    ) -> "KafkaTransaction":
+        waiting, self._next = self._next, None
+        if waiting is None or waiting.exception() is not None:  # the broker was away meanwhile
+            producer = self._introduced()
+        else:
+            producer = waiting.result()
+        self._next = self._aside.submit(self._introduced)
+        producer.begin()
+        return KafkaTransaction(self, producer)
+
+    def prepared(self, producer: TransactionalProducer, records: int) -> PreparedAtKafka:
+        """Raises Retryable unless the broker holds all of it, and ProtocolError when replaced."""
+        self._ownership.check_current(self._coordinator, self._context)
+        prepared = self._coordinator.prepared(producer.transactional_id, self._output.topic)
+        if prepared is None or prepared.records != records:
+            raise Retryable(
+                f"Kafka has given up a transaction on topic {self._output.topic} before its"
+                " checkpoint: it was open for longer than its timeout"
+            )
+        return prepared
+
+    def commit(self, handle: Json) -> None:
+        self._ownership.check_current(self._coordinator, self._context)
+        prepared = msgspec.convert(handle, PreparedAtKafka)
+        answer = self._coordinator.commit(prepared)
+        if answer is CommitAnswer.NOT_OPEN and not self._was_committed(prepared):
+            raise TransactionLost(
+                "Kafka aborted their transaction, because it stayed open for longer than its"
+                f" timeout or another run replaced its writer; it held {prepared.range}"
+            )
+
+    def end_orphans(self, context: SinkContext, keep: list[Json]) -> None:
+        """Of this sink, of earlier attempts and of any run: whoever restores has replaced it, and
+        an open transaction holds up all readers.
+
+        They are listed before this attempt is found to be the newest: so none is of a newer one.
+        What is to `keep` has been committed, and so is not open.
+        """
+        orphans = [each for each in self._coordinator.ongoing() if self._is_orphan(each)]
+        self._ownership.check_current(self._coordinator, context)
+        for transactional_id in orphans:
+            self._coordinator.end(transactional_id, self._output.timeout)
+
+    def close(self) -> None:
+        self._aside.shutdown(wait=True, cancel_futures=True)
+        self._next = None
+        self._coordinator.close()
+
+    def _introduced(self) -> TransactionalProducer:
+        self._number += 1
+        context = self._context
+        name = TransactionName(
+            context.uid, context.run_id, context.attempt, context.subtask, self._number
+        )
+        return TransactionalProducer(self._output, self._ownership.id_of(name))
+
+    def _is_orphan(self, transactional_id: str) -> bool:
+        name, context = self._ownership.name_of(transactional_id), self._context
+        return name is not None and name.uid == context.uid and context.inherits(name.subtask)
+
+    def _was_committed(self, prepared: PreparedAtKafka) -> bool:
+        """All of a transaction or nothing: one partition that still has it tells."""
+        for partition, (first, _) in prepared.ranges.items():
+            place = TopicPartition(prepared.topic, int(partition), first)
+            shown = is_shown(self._output.address, place)
+            if shown is not Shown.DELETED:
+                return shown is Shown.YES
+        return True
+
+
+class KafkaTransaction:
+    """The records of one interval."""
+
+    def __init__(self, target: KafkaTransactionTarget, producer: TransactionalProducer) -> None:
+        self._target = target
+        self._producer = producer
+        self._records = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._producer.write(batch)
+        self._records += batch.num_rows
+
+    def prepare(self, checkpoint_id: CheckpointId) -> Json:
+        self._producer.flush()
+        handle: Json = msgspec.to_builtins(self._target.prepared(self._producer, self._records))
+        return handle
+
+    def abandon(self) -> None:
+        self._producer.abandon()

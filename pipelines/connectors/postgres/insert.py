@@ -1,0 +1,94 @@
+"""Sink: rows of a PostgreSQL table, exactly once, by one plain transaction per interval.
+
+The rows wait in the checkpoint, and are copied into the table together with a marker when it has
+completed. A server that is away, or that was killed between the two, costs nothing but time.
+`postgres.two_phase` is the other way: it writes at once and only commits on completion.
+"""
+
+from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass, field
+from typing import cast
+
+import psycopg
+import pyarrow as pa
+import sqlalchemy as sa
+
+from pipelines.connectors.postgres.copy import copy_batches
+from pipelines.connectors.postgres.tables import PostgresTable
+from pipelines.connectors.sink import SinkContext, Superseded
+from pipelines.connectors.sql.database import SqlDatabase, driver_errors
+from pipelines.connectors.write_ahead import Marker, WriteAheadWriter
+from pipelines.domain.ids import CheckpointId, RunId
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresInsert:
+    """`table` of the database at `url` (a secret) belongs to `pipeline` alone."""
+
+    url: str = field(repr=False)
+    table: str
+    _: KW_ONLY
+    pipeline: str
+
+    @property
+    def guarantee(self) -> str:
+        return "exactly-once"
+
+    def validate(self, schema: pa.Schema) -> None:
+        database = SqlDatabase(self.url)
+        try:
+            self._table.validate(database, schema)
+        finally:
+            database.close()
+
+    def open(self, context: SinkContext, schema: pa.Schema) -> WriteAheadWriter:
+        database = SqlDatabase(self.url)
+        self._table.enter(database, context, schema)
+        return WriteAheadWriter(PlainTransactions(database, self._table, context), context)
+
+    def rewind(
+        self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
+    ) -> Superseded | None:
+        database = SqlDatabase(self.url)
+        try:
+            return self._table.rewind(database, ancestors, run_id)
+        finally:
+            database.close()
+
+    @property
+    def _table(self) -> PostgresTable:
+        return PostgresTable(self.table, self.pipeline)
+
+
+class PlainTransactions:
+    """Guarantee: a segment's rows and its marker are visible together, once, and only while this
+    attempt is the newest."""
+
+    def __init__(self, database: SqlDatabase, table: PostgresTable, context: SinkContext) -> None:
+        self._database = database
+        self._table = table
+        self._context = context
+
+    def published(self, marker: Marker) -> bool:
+        return self._database.transaction(lambda connection: self._is_there(connection, marker))
+
+    def publish(self, marker: Marker, batches: Iterable[pa.RecordBatch]) -> None:
+        self._database.transaction(lambda connection: self._publish(connection, marker, batches))
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _is_there(self, connection: sa.Connection, marker: Marker) -> bool:
+        self._table.pass_fence(connection, self._context)
+        return self._table.is_published(connection, marker)
+
+    def _publish(
+        self, connection: sa.Connection, marker: Marker, batches: Iterable[pa.RecordBatch]
+    ) -> None:
+        if self._is_there(connection, marker):
+            return  # the answer to an earlier try was lost
+        driver = cast("psycopg.Connection", connection.connection.driver_connection)
+        with driver_errors("COPY"), driver.cursor() as cursor:
+            copy_batches(cursor, self._table.name, batches, marker.run_id, marker.checkpoint_id)
+        self._table.mark(connection, marker)
+        self._table.forget_older(connection, marker)

@@ -1,0 +1,85 @@
+"""What is prepared on a PostgreSQL server: found by name, committed or rolled back from anywhere.
+
+Whether a transaction that is gone was committed is not decided here: its marker row tells.
+
+Source: PostgreSQL, PREPARE TRANSACTION and `pg_prepared_xacts`.
+"""
+
+import msgspec
+import psycopg
+import sqlalchemy as sa
+from psycopg import sql
+
+from pipelines.connectors.postgres.gids import Gid, place_of
+from pipelines.connectors.postgres.tables import PostgresTable
+from pipelines.connectors.sql.database import SqlDatabase, driver_errors
+from pipelines.connectors.write_ahead import Marker
+
+
+class Handle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a snapshot keeps of a prepared transaction."""
+
+    gid: str
+    marker: Marker
+
+
+class PreparedTransactions:
+    """Those of one table, for one subtask or, in the driver, for a run's start."""
+
+    def __init__(self, database: SqlDatabase, table: PostgresTable) -> None:
+        """Raises Retryable."""
+        self.database = database
+        self.table = table
+        self.place = database.transaction(lambda connection: _place(connection, table.name))
+
+    def all(self) -> list[Gid]:
+        """Ours, of any run; those of other databases and programs are not looked at."""
+        texts = self.database.transaction(_gids)
+        found = [Gid.parsed(text) for text in texts]
+        return [gid for gid in found if gid is not None and gid.place == self.place]
+
+    def is_there(self, gid: str) -> bool:
+        return gid in self.database.transaction(_gids)
+
+    def has_room(self) -> bool:
+        """The limit is the server's, for all its databases."""
+        return bool(self.database.transaction(_has_room))
+
+    def finish(self, action: str, gid: str) -> bool:
+        """COMMIT or ROLLBACK. False: it is not there. Raises psycopg.Error, Retryable."""
+        statement = sql.SQL("{} PREPARED {}").format(sql.SQL(action), sql.Literal(gid))
+        with self.database.connected() as connection, driver_errors(action):
+            connection.autocommit = True
+            try:
+                connection.execute(statement)
+            except psycopg.errors.UndefinedObject:
+                return False
+        return True
+
+    def roll_back(self, gid: str) -> None:
+        """Harmless when it is gone. Raises Retryable."""
+        self.database.transaction(lambda _: self.finish("ROLLBACK", gid))
+
+
+def _place(connection: sa.Connection, table: str) -> str:
+    database, schema = connection.execute(
+        sa.text("SELECT current_database(), coalesce(current_schema(), '')")
+    ).one()
+    return place_of(database, schema, table)
+
+
+def _gids(connection: sa.Connection) -> list[str]:
+    return list(
+        connection.scalars(
+            sa.text("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
+        )
+    )
+
+
+def _has_room(connection: sa.Connection) -> object:
+    return connection.scalar(
+        sa.text(
+            "SELECT count(*) < current_setting('max_prepared_transactions')::int"
+            " FROM pg_prepared_xacts"
+        )
+    )

@@ -1,0 +1,142 @@
+"""Sink: rows of a PostgreSQL table, exactly once, by PREPARE TRANSACTION.
+
+The rows are copied as they come, prepared at the barrier and committed when the checkpoint has
+completed. A marker row, prepared with them, decides when the transaction is gone: it is there if it
+was committed, and if it is not, the rows are lost.
+
+For intervals that are too large to wait in memory and in the checkpoint; otherwise
+`postgres.insert` does the same and needs nothing of the server.
+"""
+
+from dataclasses import KW_ONLY, dataclass, field
+
+import msgspec
+import pyarrow as pa
+import sqlalchemy as sa
+
+from pipelines.connectors.lineage import newest_of
+from pipelines.connectors.postgres.copy_transaction import CopyTransaction
+from pipelines.connectors.postgres.gids import Gid
+from pipelines.connectors.postgres.prepared import Handle, PreparedTransactions
+from pipelines.connectors.postgres.tables import PostgresTable
+from pipelines.connectors.sink import SinkContext, Superseded
+from pipelines.connectors.sql.database import SqlDatabase
+from pipelines.connectors.two_phase_commit import TransactionLost, TwoPhaseCommitWriter
+from pipelines.domain.errors import Rejected
+from pipelines.domain.ids import CheckpointId, RunId
+from pipelines.domain.snapshots import Json
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresTwoPhase:
+    """`table` of the database at `url` (a secret) belongs to `pipeline` alone.
+
+    The server has to allow prepared transactions: `max_prepared_transactions`, 0 as it comes, two
+    or more for each subtask. They hold their locks and hold VACUUM back until they are ended.
+    """
+
+    url: str = field(repr=False)
+    table: str
+    _: KW_ONLY
+    pipeline: str
+
+    @property
+    def guarantee(self) -> str:
+        return "exactly-once"
+
+    def validate(self, schema: pa.Schema) -> None:
+        database = SqlDatabase(self.url)
+        try:
+            self._table.validate(database, schema)
+            database.transaction(lambda connection: _check_allowed(connection, database.name))
+        finally:
+            database.close()
+
+    def open(self, context: SinkContext, schema: pa.Schema) -> TwoPhaseCommitWriter:
+        database = SqlDatabase(self.url)
+        self._table.enter(database, context, schema)
+        restored_id = database.transaction(
+            lambda connection: self._table.start_of(connection, context.run_id)
+        )
+        transactions = PreparedTransactions(database, self._table)
+        target = PreparedTarget(transactions, context, restored_id)
+        return TwoPhaseCommitWriter(target, context, schema)
+
+    def rewind(
+        self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
+    ) -> Superseded | None:
+        """What this run has prepared behind its starting point is rolled back; what other runs
+        have is not: their last checkpoint may be restored later."""
+        database = SqlDatabase(self.url)
+        restored_id = newest_of(ancestors).get(run_id, 0)
+        try:
+            transactions = PreparedTransactions(database, self._table)
+            for gid in transactions.all():
+                if gid.is_behind(transactions.place, run_id, restored_id):
+                    transactions.roll_back(str(gid))
+            superseded = self._table.rewind(database, ancestors, run_id)
+            database.transaction(
+                lambda connection: self._table.remember_start(connection, run_id, restored_id)
+            )
+        finally:
+            database.close()
+        return superseded
+
+    @property
+    def _table(self) -> PostgresTable:
+        return PostgresTable(self.table, self.pipeline)
+
+
+class PreparedTarget:
+    """The target of a `TwoPhaseCommitWriter`. `restored_id`: where the run starts from."""
+
+    def __init__(
+        self, transactions: PreparedTransactions, context: SinkContext, restored_id: int
+    ) -> None:
+        self._transactions = transactions
+        self._context = context
+        self._restored_id = restored_id
+
+    def begin(
+        self, context: SinkContext, schema: pa.Schema, after: CheckpointId
+    ) -> CopyTransaction:
+        interval = max(after, self._restored_id) + 1
+        gid = Gid.of(self._transactions.place, context, interval)
+        return CopyTransaction(self._transactions, context, schema, gid)
+
+    def commit(self, handle: Json) -> None:
+        """What was prepared for another table or database is its own restore's business."""
+        prepared = msgspec.convert(handle, Handle)
+        gid = Gid.parsed(prepared.gid)
+        if gid is None or gid.place == self._transactions.place:
+            database = self._transactions.database
+            database.transaction(lambda connection: self._commit(connection, prepared))
+
+    def end_orphans(self, context: SinkContext, keep: list[Json]) -> None:
+        kept = {msgspec.convert(handle, Handle).gid for handle in keep}
+        for gid in self._transactions.all():
+            if gid.is_orphan_of(self._transactions.place, context) and str(gid) not in kept:
+                self._transactions.roll_back(str(gid))
+
+    def close(self) -> None:
+        self._transactions.database.close()
+
+    def _commit(self, connection: sa.Connection, prepared: Handle) -> None:
+        """The fence is held meanwhile: no rewind comes in between."""
+        table = self._transactions.table
+        table.pass_fence(connection, self._context)
+        is_committed = self._transactions.finish("COMMIT", prepared.gid)
+        if not is_committed and not table.is_published(connection, prepared.marker):
+            raise TransactionLost(
+                f"the server has neither the prepared transaction {prepared.gid} nor its marker"
+            )
+        table.forget_older(connection, prepared.marker)
+
+
+def _check_allowed(connection: sa.Connection, database: str) -> None:
+    if connection.scalar(sa.text("SHOW max_prepared_transactions")) == "0":
+        raise Rejected(
+            f"The server of {database} allows no prepared transactions: set"
+            " max_prepared_transactions to two or more for each subtask and start it again, or use"
+            " PostgresInsert, which needs none."
+        )

@@ -1,0 +1,1 @@
+"""Redis: its streams as a source, its hashes as a sink."""

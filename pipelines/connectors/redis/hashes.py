@@ -1,0 +1,189 @@
+"""Sink: a Redis hash per key, holding absolute values, visible when the checkpoint completes.
+
+Two-phase: rows are staged on the server in lists that no reader looks at, and a script moves a list
+into place once its checkpoint has completed. Only absolute values can be written: what adds to a
+key (INCR, LPUSH, XADD) could not be written again without harm, and is not offered.
+
+The steps on the server are in `redis.hash_store`; what rows look like, in `redis.rows`.
+"""
+
+import itertools
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import KW_ONLY, dataclass, field
+
+import msgspec
+import pyarrow as pa
+
+from pipelines.connectors.lineage import newest_of
+from pipelines.connectors.redis.hash_store import RedisHashStore
+from pipelines.connectors.redis.rows import check_rows, chunks_of
+from pipelines.connectors.sink import SinkContext, Superseded
+from pipelines.connectors.two_phase_commit import TransactionLost, TwoPhaseCommitWriter
+from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.ids import CheckpointId, RunId, Uid
+from pipelines.domain.snapshots import Json
+
+BUFFER_ROWS = 2_000
+STEPS_AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class RedisHashes:
+    """`prefix` on the server belongs to `pipeline` alone. `url` is a secret: it may hold a
+    password, and is in no text that this sink makes.
+    """
+
+    url: str = field(repr=False)
+    prefix: str
+    keys: tuple[str, ...]
+    _: KW_ONLY
+    pipeline: str
+    buffer_rows: int = BUFFER_ROWS
+
+    @property
+    def guarantee(self) -> str:
+        return "exactly-once"
+
+    def validate(self, schema: pa.Schema) -> None:
+        check_rows(schema, self.keys)
+        with closing(self._store()) as store:
+            try:
+                store.check(self.pipeline)
+            except Retryable as error:
+                raise Rejected(f"{error}.") from error
+
+    def open(self, context: SinkContext, schema: pa.Schema) -> TwoPhaseCommitWriter:
+        store = self._store()
+        store.enter(context, self.pipeline)
+        target = RedisTransactions(store, context, self.prefix, self.keys, self.buffer_rows)
+        return TwoPhaseCommitWriter(target, context, schema)
+
+    def rewind(
+        self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
+    ) -> Superseded | None:
+        with closing(self._store()) as store:
+            try:
+                items = store.rewind(newest_of(ancestors), run_id, self.pipeline)
+            except TransactionLost as loss:
+                raise Rejected(
+                    f"The output of run {run_id} under {self.prefix} is gone: {loss}; restore a"
+                    " point into a new run to write it again from there."
+                ) from loss
+        return Superseded(items, f"keys {{{self.prefix}}}:own:aside:*") if items else None
+
+    def _store(self) -> RedisHashStore:
+        return RedisHashStore(self.url, self.prefix)
+
+
+class Handle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A prepared transaction. `prefix` is where: a point may be restored into a pipeline that
+    writes elsewhere; then it is left to whoever restores the point there."""
+
+    prefix: str
+    transaction: str
+    run_id: RunId
+    uid: Uid
+    subtask: int
+    checkpoint_id: CheckpointId
+    chunks: int
+
+
+class RedisTransactions:
+    """Guarantee: a row is visible only of a committed transaction, and of the newest that wrote
+    its key; a fenced writer changes nothing."""
+
+    def __init__(
+        self,
+        store: RedisHashStore,
+        context: SinkContext,
+        prefix: str,
+        keys: Sequence[str],
+        buffer_rows: int,
+    ) -> None:
+        self._store = store
+        self._context = context
+        self._prefix = prefix
+        self._keys = keys
+        self._buffer_rows = buffer_rows
+        self._numbers = itertools.count()
+
+    def begin(
+        self, context: SinkContext, schema: pa.Schema, after: CheckpointId
+    ) -> "RedisTransaction":
+        writer = f"{context.run_id}:{context.attempt}:{context.uid}:{context.subtask}"
+        name = f"{writer}:{next(self._numbers)}"
+        return RedisTransaction(
+            self._store, context, self._prefix, name, self._keys, self._buffer_rows
+        )
+
+    def commit(self, handle: Json) -> None:
+        """A commit that was interrupted goes on at the chunk where it was."""
+        prepared = msgspec.convert(handle, Handle)
+        if prepared.prefix != self._prefix:
+            return
+        writer = f"{prepared.run_id}:{prepared.uid}:{prepared.subtask}"
+        step = (prepared.transaction, prepared.run_id, writer, prepared.checkpoint_id)
+        for start in range(0, prepared.chunks, STEPS_AT_ONCE):
+            count = min(STEPS_AT_ONCE, prepared.chunks - start)
+            self._store.apply(self._context, itertools.repeat(step, count))
+
+    def end_orphans(self, context: SinkContext, keep: list[Json]) -> None:
+        """What was restored is prepared for the starting point or before, and stays by that."""
+        self._store.sweep(context)
+
+    def close(self) -> None:
+        self._store.close()
+
+
+class RedisTransaction:
+    """Rows of one interval: some here, and the rest staged under `name`."""
+
+    def __init__(
+        self,
+        store: RedisHashStore,
+        context: SinkContext,
+        prefix: str,
+        name: str,
+        keys: Sequence[str],
+        buffer_rows: int,
+    ) -> None:
+        self._store = store
+        self._context = context
+        self._prefix = prefix
+        self._name = name
+        self._keys = keys
+        self._buffer_rows = buffer_rows
+        self._buffer: list[pa.RecordBatch] = []
+        self._buffered_rows = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._buffer.append(batch)
+        self._buffered_rows += batch.num_rows
+        if self._buffered_rows >= self._buffer_rows:
+            self._flush()
+
+    def prepare(self, checkpoint_id: CheckpointId) -> Json:
+        self._flush()
+        context = self._context
+        handle: Json = msgspec.to_builtins(
+            Handle(
+                prefix=self._prefix,
+                transaction=self._name,
+                run_id=context.run_id,
+                uid=context.uid,
+                subtask=context.subtask,
+                checkpoint_id=checkpoint_id,
+                chunks=self._store.prepare(context, self._name, checkpoint_id),
+            )
+        )
+        return handle
+
+    def abandon(self) -> None:
+        """What is staged is dropped by the next rewind."""
+        self._buffer = []
+
+    def _flush(self) -> None:
+        for chunk in chunks_of(self._buffer, self._keys) if self._buffer else ():
+            self._store.stage(self._context, self._name, chunk)
+        self._buffer, self._buffered_rows = [], 0

@@ -1,0 +1,119 @@
+"""Reads Redis Streams for one subtask: entries to batches, and no loss unseen.
+
+Whether anything was lost is asked in one transaction with the entries, so that nothing is trimmed
+in between. A server that is away is waited for: there is nothing at the moment, barriers go on, and
+it is asked again with every turn, for one stream only, for a bounded time.
+"""
+
+import time
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from pipelines.connectors.event_time import check_has_event_time
+from pipelines.connectors.redis.connection import Entry, RedisConnection
+from pipelines.connectors.redis.ids import offsets_of
+from pipelines.connectors.redis.stream_extent import oldest_of, range_gone
+from pipelines.connectors.source import LoggedRecords
+from pipelines.connectors.split_progress import SplitProgress
+from pipelines.connectors.text_columns import UnfitValue, typed
+from pipelines.domain.errors import Rejected, Retryable
+
+AWAY_S_MAX = 60.0
+"""How long questions may fail before the attempt ends and the restart strategy decides."""
+
+
+class StreamsReader:
+    """One connection for all streams of a subtask."""
+
+    def __init__(
+        self, url: str, schema: pa.Schema, timestamp_column: str | None, batch_rows: int
+    ) -> None:
+        self._connection = RedisConnection(url)
+        self._schema = schema
+        self._timestamp_column = timestamp_column
+        self._batch_rows = batch_rows
+        self._away_since_s: float | None = None  # the first failure since the last answer
+        self._told_away: set[str] = set()  # streams that have had their turn since a failure
+
+    def read(self, split: SplitProgress) -> Iterator[LoggedRecords]:
+        at = split
+        while at.end_offset is None or at.offset < at.end_offset:
+            entries = self._next(at)
+            if entries == [] and at.end_offset is not None:
+                return
+            batch = self._decoded(at.name, entries or [])
+            if entries:
+                last, passed = int(batch.offsets[-1]), at.passed + len(entries)
+                at = msgspec.structs.replace(at, offset=last + 1, passed=passed)
+            yield batch
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _next(self, at: SplitProgress) -> list[Entry] | None:
+        """None: the server is away. Raises Rejected naming what is gone."""
+        if self._told_away and at.name not in self._told_away:
+            self._told_away.add(at.name)
+            return None
+        try:
+            extent, entries = self._connection.entries(
+                at.name, at.offset, at.end_offset, self._batch_rows
+            )
+        except Retryable as failure:
+            self._on_failure(at.name, failure)
+            return None
+        self._away_since_s, self._told_away = None, set()
+        oldest = oldest_of(extent, at)
+        if oldest > at.offset:
+            raise Rejected(range_gone(at, oldest))
+        return entries
+
+    def _on_failure(self, stream: str, failure: Retryable) -> None:
+        """A question may take seconds to fail, so nobody else asks until this stream has asked."""
+        now_s = time.monotonic()
+        if self._away_since_s is None:
+            self._away_since_s = now_s
+        if now_s - self._away_since_s > AWAY_S_MAX:
+            raise failure
+        self._told_away = {stream}
+
+    def _decoded(self, stream: str, entries: list[Entry]) -> LoggedRecords:
+        ids = [entry[0] for entry in entries]
+        if not ids:
+            empty = pa.RecordBatch.from_pylist([], schema=self._schema)
+            return LoggedRecords(empty, np.array([], np.int64))
+        try:
+            arrays = [typed(_values(entries, column.name), column) for column in self._schema]
+        except UnfitValue as unfit:
+            raise Rejected(
+                f"Entry {ids[unfit.row].decode()} of the stream {stream} does not fit column"
+                f" {unfit.column}: {unfit}."
+            ) from unfit
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        check_has_event_time(
+            batch,
+            self._timestamp_column,
+            lambda row: f"Entry {ids[row].decode()} of the stream {stream}",
+        )
+        return LoggedRecords(batch, offsets_of(ids))
+
+
+def _values(entries: list[Entry], name: str) -> list[bytes | None]:
+    """Where the first entry has the field, most others have it as well."""
+    field, first = name.encode(), entries[0][1]
+    place = next((i for i in range(0, len(first), 2) if first[i] == field), None)
+    if place is None:
+        return [_value(fields, field) for _, fields in entries]
+    return [
+        fields[place + 1]
+        if len(fields) > place and fields[place] == field
+        else _value(fields, field)
+        for _, fields in entries
+    ]
+
+
+def _value(fields: list[bytes], name: bytes) -> bytes | None:
+    return next((fields[i + 1] for i in range(0, len(fields), 2) if fields[i] == name), None)

@@ -1,0 +1,187 @@
+"""Sink: rows of an SQL table, one per key, written again without harm.
+
+Idempotent: a replay overwrites the rows it wrote before. Rows are visible before their checkpoint
+completes, and exact once the checkpoint after a replay has completed. How a rewind makes the table
+fit a starting point, and how older writers are fenced, is in `sql.tables`.
+"""
+
+from dataclasses import KW_ONLY, dataclass, field
+
+import pyarrow as pa
+import sqlalchemy as sa
+
+from pipelines.connectors.lineage import newest_of
+from pipelines.connectors.sink import SinkContext, Superseded
+from pipelines.connectors.sql import tables as sql_tables
+from pipelines.connectors.sql.database import SqlDatabase
+from pipelines.domain.errors import Rejected
+from pipelines.domain.ids import CheckpointId, RunId
+from pipelines.domain.snapshots import Json
+
+BUFFER_ROWS = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class SqlUpsert:
+    """`table` of the database at `url` belongs to `pipeline` alone; it is made if absent."""
+
+    url: str = field(repr=False)
+    table: str
+    keys: tuple[str, ...]
+    _: KW_ONLY
+    pipeline: str
+    buffer_rows: int = BUFFER_ROWS
+
+    @property
+    def guarantee(self) -> str:
+        return "exactly-once (idempotent)"
+
+    def validate(self, schema: pa.Schema) -> None:
+        wanted = self._output(schema)
+        database = SqlDatabase(self.url)
+        try:
+            if database.check_reachable():
+                database.transaction(lambda connection: self._check(connection, database, wanted))
+        finally:
+            database.close()
+
+    def open(self, context: SinkContext, schema: pa.Schema) -> "SqlWriter":
+        output = self._output(schema)
+        database = SqlDatabase(self.url)
+        database.transaction(lambda connection: self._enter(connection, database, output, context))
+        return SqlWriter(database, output, context, self.buffer_rows)
+
+    def rewind(
+        self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
+    ) -> Superseded | None:
+        database = SqlDatabase(self.url)
+        try:
+            items = database.transaction(
+                lambda connection: self._rewind(connection, database, ancestors, run_id)
+            )
+        finally:
+            database.close()
+        return Superseded(items, f"table {self.table}_superseded") if items else None
+
+    def _output(self, schema: pa.Schema) -> sa.Table:
+        missing = next((key for key in self.keys if key not in schema.names), None)
+        if missing is not None:
+            raise Rejected(f"The key column {missing} of table {self.table} is not in the results.")
+        if not self.keys:
+            raise Rejected(
+                f"Table {self.table} needs key columns to be written again without harm."
+            )
+        return sql_tables.output_table(self.table, schema, self.keys)
+
+    def _check(self, connection: sa.Connection, database: SqlDatabase, output: sa.Table) -> None:
+        sql_tables.check_owner(connection, self.table, self.pipeline)
+        sql_tables.check_fits(connection, output, database.name)
+
+    def _enter(
+        self,
+        connection: sa.Connection,
+        database: SqlDatabase,
+        output: sa.Table,
+        context: SinkContext,
+    ) -> None:
+        sql_tables.claim_if_absent(
+            connection, database.dialect, self.table, self.pipeline, context.run_id
+        )
+        sql_tables.pass_fence(connection, self.table, context.run_id, context.attempt)
+        self._check(connection, database, output)
+        sql_tables.create_if_absent(connection, output, sql_tables.superseded_table(output))
+
+    def _rewind(
+        self,
+        connection: sa.Connection,
+        database: SqlDatabase,
+        ancestors: list[tuple[RunId, CheckpointId]],
+        run_id: RunId,
+    ) -> int:
+        sql_tables.take_over(connection, database.dialect, self.table, self.pipeline, run_id)
+        return sql_tables.rewind(
+            connection, database.dialect, self.table, newest_of(ancestors), run_id
+        )
+
+
+class SqlWriter:
+    """One subtask's rows. Guarantee: after `prepare(n)` every row written is in the table, and
+    tagged with n or an earlier checkpoint; a fenced writer changes nothing.
+
+    Rows that must be written before their checkpoint is known, because too many are buffered,
+    carry a negative tag until it is.
+    """
+
+    def __init__(
+        self, database: SqlDatabase, output: sa.Table, context: SinkContext, buffer_rows: int
+    ) -> None:
+        self._database = database
+        self._output = output
+        self._context = context
+        self._upsert = sql_tables.upsert(database.dialect, output)
+        self._buffer: list[pa.RecordBatch] = []
+        self._buffered_rows = 0
+        self._buffer_rows = buffer_rows
+        self._early_tag = -1 - (context.attempt << 16) - context.subtask
+        self._has_early_rows = False
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        for key in self._output.primary_key:
+            if batch.column(key.name).null_count:
+                raise Rejected(f"Key column {key.name} of table {self._output.name} is null.")
+        self._buffer.append(batch)
+        self._buffered_rows += batch.num_rows
+        if self._buffered_rows >= self._buffer_rows:
+            rows = self._buffered(self._early_tag)
+            self._database.transaction(lambda connection: self._write(connection, rows))
+            self._forget_buffer()
+            self._has_early_rows = True
+
+    def prepare(self, checkpoint_id: CheckpointId) -> list[Json]:
+        rows = self._buffered(checkpoint_id)
+        if rows or self._has_early_rows:
+            self._database.transaction(
+                lambda connection: self._settle(connection, rows, checkpoint_id)
+            )
+        self._forget_buffer()
+        self._has_early_rows = False
+        return []
+
+    def commit(self, checkpoint_id: CheckpointId, committables: list[Json]) -> None:
+        """Nothing is left to do: the rows are there."""
+
+    def close(self) -> None:
+        self._forget_buffer()
+        self._database.close()
+
+    def _settle(
+        self, connection: sa.Connection, rows: list[dict[str, object]], checkpoint_id: CheckpointId
+    ) -> None:
+        self._write(connection, rows)
+        if self._has_early_rows:
+            tag = self._output.c[sql_tables.CHECKPOINT]
+            mine = sa.and_(
+                self._output.c[sql_tables.RUN] == self._context.run_id, tag == self._early_tag
+            )
+            connection.execute(sa.update(self._output).where(mine).values({tag: checkpoint_id}))
+
+    def _write(self, connection: sa.Connection, rows: list[dict[str, object]]) -> None:
+        context = self._context
+        sql_tables.pass_fence(connection, self._output.name, context.run_id, context.attempt)
+        if rows:
+            connection.execute(self._upsert, rows)
+
+    def _buffered(self, tag: int) -> list[dict[str, object]]:
+        """The buffered records as rows. Times are UTC, since SQLite does not keep a zone."""
+        if not self._buffer:
+            return []
+        table = pa.Table.from_batches(self._buffer)
+        for index, column in enumerate(table.schema):
+            if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+                utc = table.column(index).cast(pa.timestamp(column.type.unit, "UTC"))
+                table = table.set_column(index, column.name, utc)
+        tags = {sql_tables.RUN: self._context.run_id, sql_tables.CHECKPOINT: tag}
+        return [row | tags for row in table.to_pylist()]
+
+    def _forget_buffer(self) -> None:
+        self._buffer, self._buffered_rows = [], 0

@@ -1,0 +1,100 @@
+"""JSON lines: what does not fit is named with its line, wherever it is."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pipelines.connectors.event_time import EVENT_TIME
+from pipelines.connectors.files import json_lines
+from pipelines.connectors.files.json_lines import JsonLinesFiles
+from pipelines.connectors.json_decoding import MalformedLine, decode_lines
+from pipelines.domain.errors import Rejected
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+
+@pytest.mark.parametrize("bad", ['{"id": }', '{"id": "x"}', "5", '{"id": 1} {"id": 2}', "{"])
+@pytest.mark.parametrize("line", [1, 7, 20])
+def test_a_malformed_line_is_named(tmp_path: Path, bad: str, line: int) -> None:
+    lines = [f'{{"id": {number}}}' for number in range(20)]
+    lines[line - 1] = bad
+    source = source_of(tmp_path, lines, block_bytes=50)
+
+    with pytest.raises(Rejected, match=rf"a\.jsonl is malformed in line {line}: .") as refused:
+        list(source.read(0, 0))
+
+    assert "row" not in str(refused.value)
+
+
+def test_blank_lines_count_as_lines_and_not_as_records(tmp_path: Path) -> None:
+    source = source_of(tmp_path, ['{"id": 1}', "", "  ", '{"id": 2}', "oops", ""])
+
+    with pytest.raises(Rejected, match="in line 5:"):
+        list(source.read(0, 1))
+
+
+def test_a_missing_field_is_null_and_one_that_was_not_asked_for_is_left_out(tmp_path: Path) -> None:
+    source = source_of(tmp_path, ['{"id": 1, "more": {"deep": [1]}}', '{"name": "b"}'])
+
+    rows = [row for batch in source.read(0, 0) for row in batch.to_pylist()]
+
+    assert rows == [{"id": 1, "name": None}, {"id": None, "name": "b"}]
+
+
+def test_a_record_without_event_time_is_refused_with_its_line(tmp_path: Path) -> None:
+    schema = pa.schema([("at", EVENT_TIME)])
+    (tmp_path / "a.jsonl").write_text('{"at": "2026-01-01T00:00:00Z"}\n\n{}\n')
+    source = JsonLinesFiles(tmp_path, schema=schema, timestamp_column="at")
+
+    with pytest.raises(Rejected, match=r"Line 3 of the input file .*a\.jsonl has no at"):
+        list(source.read(0, 0))
+
+
+def test_a_line_beyond_the_limit_is_refused_before_it_fills_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_lines, "LINE_BYTES_MAX", 100)
+    source = source_of(tmp_path, ['{"id": 1}', '{"name": "' + "x" * 200 + '"}'], block_bytes=32)
+
+    with pytest.raises(Rejected, match="behind line 1 is longer than 100 bytes"):
+        list(source.read(0, 0))
+
+
+def test_lines_that_fit_one_by_one_are_decoded_and_the_first_that_does_not_is_told() -> None:
+    assert decode_lines([], SCHEMA).num_rows == 0
+    with pytest.raises(MalformedLine) as malformed:
+        decode_lines([b'{"id": 1}', b'{"id": true}', b"["], SCHEMA)
+    assert malformed.value.line == 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "malformed"),
+    [
+        ([b'{"id": 1}', b'{"id": 2} {"id": 3}', b""], 1),
+        ([b'{"id": 1}', b" ", b'{"id": 2}\n{"id": 3}'], 1),
+        ([b'{"id": 1', b'} {"id": 2}'], 0),
+        ([b'{"id": 1}\n{"id": 2}\n{"id": 3', b" ", b"}"], 0),
+        ([b"", b'{"id": 1}'], 0),
+    ],
+)
+def test_objects_that_are_as_many_as_lines_and_not_one_in_each_are_refused(
+    lines: list[bytes], malformed: int
+) -> None:
+    with pytest.raises(MalformedLine) as refused:
+        decode_lines(lines, SCHEMA)
+
+    assert refused.value.line == malformed
+
+
+def test_an_object_may_have_space_around_it_and_within_it() -> None:
+    lines = [b'\xef\xbb\xbf{"id": 1}\r', b' {"id":\n 2} ', b'\t{"name": "}\\n{"}']
+
+    batch = decode_lines(lines, SCHEMA)
+
+    assert batch.column("id").to_pylist() == [1, 2, None]
+
+
+def source_of(directory: Path, lines: list[str], *, block_bytes: int = 1 << 20) -> JsonLinesFiles:
+    (directory / "a.jsonl").write_text("\n".join(lines))
+    return JsonLinesFiles(directory, schema=SCHEMA, block_bytes=block_bytes)

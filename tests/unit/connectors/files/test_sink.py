@@ -1,0 +1,306 @@
+"""Exactly-once files: what is on disk, and what a damaged target answers."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipelines.connectors.files import sink as files
+from pipelines.connectors.files.sink import ExactlyOnceFiles, FilesWriter
+from pipelines.connectors.sink import SinkContext
+from pipelines.domain.errors import InvariantViolated, ProtocolError, Rejected, Retryable
+from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
+from pipelines.domain.snapshots import Json
+
+SCHEMA = pa.schema([("id", pa.int64())])
+RUN, OTHER = RunId("run-1"), RunId("run-2")
+FIRST = CheckpointId(1)
+
+
+def test_nothing_is_visible_before_the_commit(tmp_path: Path) -> None:
+    writer = opened(tmp_path)
+    writer.write(records(1, 2))
+    assert shown(tmp_path) == []
+
+    committables = writer.prepare(FIRST)
+    assert shown(tmp_path) == []
+
+    writer.commit(FIRST, committables)
+    assert shown(tmp_path) == ["part-run-1-00000001-0-0.parquet"]
+    assert pq.read_table(tmp_path / shown(tmp_path)[0])["id"].to_pylist() == [1, 2]
+
+
+def test_a_subtask_numbers_its_files(tmp_path: Path) -> None:
+    writer = opened(tmp_path, subtask=3)
+    for checkpoint_id in (CheckpointId(7), CheckpointId(8)):
+        writer.write(records(1))
+        writer.commit(checkpoint_id, writer.prepare(checkpoint_id))
+
+    assert shown(tmp_path) == [
+        "part-run-1-00000007-3-0.parquet",
+        "part-run-1-00000008-3-1.parquet",
+    ]
+
+
+def test_records_leave_memory_in_row_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "ROW_GROUP_ROWS", 4)
+    writer = opened(tmp_path)
+    for first in range(0, 10, 2):
+        writer.write(records(first, first + 1))
+    writer.commit(FIRST, writer.prepare(FIRST))
+
+    metadata = pq.read_metadata(tmp_path / shown(tmp_path)[0])
+
+    assert [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)] == [4, 4, 2]
+
+
+def test_the_next_attempt_removes_what_was_in_progress_even_of_subtasks_that_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "ROW_GROUP_ROWS", 1)
+    for subtask in (0, 5):
+        opened(tmp_path, subtask=subtask).write(records(1))
+
+    opened(tmp_path, attempt=2, subtask=1)
+    assert len(hidden(tmp_path, "in-progress")) == 2
+
+    opened(tmp_path, attempt=2, subtask=0)
+    assert hidden(tmp_path, "in-progress") == []
+
+
+def test_whoever_takes_a_directory_over_removes_what_was_in_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "ROW_GROUP_ROWS", 1)
+    sink(tmp_path).rewind([], OTHER)
+    opened(tmp_path, run_id=OTHER).write(records(1))
+
+    sink(tmp_path).rewind([(OTHER, FIRST)], RUN)
+
+    assert hidden(tmp_path, "in-progress") == []
+
+
+@pytest.mark.parametrize("moment", ["open", "close"])
+def test_what_a_dying_slot_prepared_after_the_rewind_is_removed(
+    tmp_path: Path, moment: str
+) -> None:
+    dying = opened(tmp_path, subtask=1)
+    dying.write(records(1))
+    dying.prepare(FIRST)
+    sink(tmp_path).rewind([(RUN, FIRST)], RUN)
+    successor = opened(tmp_path, attempt=2) if moment == "close" else None
+    (tmp_path / ".prepared-run-1-a1-00000003-1-1.parquet").touch()
+
+    if successor is None:
+        opened(tmp_path, attempt=2)
+    else:
+        successor.close()
+
+    assert hidden(tmp_path, "prepared") == [".prepared-run-1-a1-00000001-1-0.parquet"]
+
+
+def test_a_replaced_writer_begins_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "ROW_GROUP_ROWS", 1)
+    replaced = opened(tmp_path)
+    opened(tmp_path, attempt=2)
+
+    with pytest.raises(ProtocolError, match="attempt 1 of run run-1 may not write"):
+        replaced.write(records(1))
+
+    assert hidden(tmp_path, "in-progress") == []
+
+
+def test_an_attempt_leaves_its_own_files_in_progress_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "ROW_GROUP_ROWS", 1)
+    opened(tmp_path, subtask=1).write(records(1))
+
+    opened(tmp_path, subtask=0)
+
+    assert len(hidden(tmp_path, "in-progress")) == 1
+
+
+def test_a_rewind_removes_prepared_files_of_its_own_run_behind_the_point_only(
+    tmp_path: Path,
+) -> None:
+    for run_id in (OTHER, RUN):
+        sink(tmp_path).rewind([], run_id)
+        writer = opened(tmp_path, run_id=run_id)
+        for checkpoint_id in (CheckpointId(1), CheckpointId(2)):
+            writer.write(records(1))
+            writer.prepare(checkpoint_id)
+
+    sink(tmp_path).rewind([(RUN, FIRST)], RUN)
+
+    assert hidden(tmp_path, "prepared") == [
+        ".prepared-run-1-a1-00000001-0-0.parquet",
+        ".prepared-run-2-a1-00000001-0-0.parquet",
+        ".prepared-run-2-a1-00000002-0-1.parquet",
+    ]
+
+
+def test_closing_drops_what_was_not_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "ROW_GROUP_ROWS", 1)
+    writer = opened(tmp_path)
+    writer.write(records(1))
+
+    writer.close()
+
+    assert hidden(tmp_path, "in-progress") == []
+
+
+def test_superseded_files_are_kept_under_the_run_that_set_them_aside(tmp_path: Path) -> None:
+    committed(tmp_path)
+
+    superseded = sink(tmp_path).rewind([], OTHER)
+
+    assert superseded is not None
+    assert superseded.items == 1
+    assert [file.name for file in Path(superseded.moved_to).iterdir()] == [
+        "part-run-1-00000001-0-0.parquet"
+    ]
+    assert superseded.moved_to == str(tmp_path / "_superseded" / OTHER)
+
+
+def test_a_prepared_file_that_is_lost_is_reported_by_name(tmp_path: Path) -> None:
+    writer, committables = prepared(tmp_path)
+    (tmp_path / ".prepared-run-1-a1-00000001-0-0.parquet").unlink()
+
+    with pytest.raises(InvariantViolated, match=r"\.prepared-run-1-a1-00000001-0-0\.parquet"):
+        writer.commit(FIRST, committables)
+
+
+def test_a_file_that_was_prepared_for_another_directory_is_left_to_whoever_writes_there(
+    tmp_path: Path,
+) -> None:
+    """A point restored into another pipeline carries what its own sinks had prepared."""
+    _, committables = prepared(tmp_path / "original")
+    fork = opened(tmp_path / "fork", run_id=OTHER)
+
+    fork.commit(FIRST, committables)
+
+    assert shown(tmp_path / "fork") == []
+    assert hidden(tmp_path / "original", "prepared") != []
+
+
+def test_a_directory_that_was_moved_keeps_what_was_prepared_in_it(tmp_path: Path) -> None:
+    _, committables = prepared(tmp_path / "original")
+    (tmp_path / "original").rename(tmp_path / "moved")
+
+    opened(tmp_path / "moved", attempt=2).commit(FIRST, committables)
+
+    assert shown(tmp_path / "moved") == ["part-run-1-00000001-0-0.parquet"]
+
+
+@pytest.mark.parametrize("damage", [b"", b"another content"])
+def test_a_prepared_file_that_was_altered_does_not_become_visible(
+    tmp_path: Path, damage: bytes
+) -> None:
+    writer, committables = prepared(tmp_path)
+    file = tmp_path / ".prepared-run-1-a1-00000001-0-0.parquet"
+    file.write_bytes(damage + file.read_bytes()[len(damage) :] if damage else b"")
+
+    with pytest.raises(InvariantViolated, match="stays as it was"):
+        writer.commit(FIRST, committables)
+
+    assert shown(tmp_path) == []
+
+
+def test_a_committed_file_of_other_content_is_not_taken_for_ours(tmp_path: Path) -> None:
+    writer, committables = prepared(tmp_path)
+    (tmp_path / "part-run-1-00000001-0-0.parquet").write_bytes(b"a stranger")
+
+    with pytest.raises(InvariantViolated, match="holds what was prepared"):
+        writer.commit(FIRST, committables)
+
+
+@pytest.mark.parametrize("field", ["temporary", "final"])
+def test_a_committable_cannot_name_a_file_elsewhere(tmp_path: Path, field: str) -> None:
+    writer, [committable] = prepared(tmp_path)
+    elsewhere = {**committable, field: f"../{committable[field]}"}  # type: ignore[dict-item,index]
+
+    with pytest.raises(InvariantViolated, match="has its name"):
+        writer.commit(FIRST, [elsewhere])
+
+
+def test_a_directory_with_parquet_files_of_another_origin_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "precious.parquet")
+
+    with pytest.raises(Rejected, match="already holds files of another origin"):
+        sink(tmp_path).validate(SCHEMA)
+    with pytest.raises(Rejected, match="another origin"):
+        sink(tmp_path).rewind([], RUN)
+
+
+def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(Rejected, match="cannot be made"):
+        sink(tmp_path / "file" / "out").validate(SCHEMA)
+
+
+def test_an_owner_file_that_makes_no_sense_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "_ftdash.json").write_text("{")
+
+    with pytest.raises(Rejected, match=r"_ftdash\.json does not say whose output this is"):
+        sink(tmp_path).validate(SCHEMA)
+
+
+def test_a_column_that_parquet_cannot_store_is_refused_by_name(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("odd", pa.month_day_nano_interval())])
+
+    with pytest.raises(Rejected, match="Column odd of type month_day_nano_interval"):
+        sink(tmp_path).validate(schema)
+
+
+def test_validating_makes_nothing(tmp_path: Path) -> None:
+    sink(tmp_path / "out").validate(SCHEMA)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_refuses_may_be_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(Retryable, match=r"Writing to .*/file/out failed"):
+        opened(tmp_path / "file" / "out")
+
+
+def sink(directory: Path) -> ExactlyOnceFiles:
+    return ExactlyOnceFiles(directory, pipeline="delays")
+
+
+def opened(
+    directory: Path, *, run_id: RunId = RUN, attempt: int = 1, subtask: int = 0
+) -> FilesWriter:
+    context = SinkContext(run_id, Attempt(attempt), Uid("out"), subtask, 3)
+    return sink(directory).open(context, SCHEMA)
+
+
+def prepared(directory: Path) -> tuple[FilesWriter, list[Json]]:
+    writer = opened(directory)
+    writer.write(records(1, 2))
+    return writer, writer.prepare(FIRST)
+
+
+def committed(directory: Path) -> None:
+    writer, committables = prepared(directory)
+    writer.commit(FIRST, committables)
+
+
+def records(*ids: int) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(ids, pa.int64())], schema=SCHEMA)
+
+
+def shown(directory: Path) -> list[str]:
+    return sorted(file.name for file in directory.glob("[!._]*"))
+
+
+def hidden(directory: Path, stage: str) -> list[str]:
+    return sorted(file.name for file in directory.glob(f".{stage}-*"))

@@ -1,0 +1,247 @@
+"""A consumer of Kafka that is watched: what waits for its turn, and which errors may pass."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from itertools import islice
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+
+from pipelines.connectors.kafka import reader as kafka_reader
+from pipelines.connectors.kafka import waiting as kafka_waiting
+from pipelines.connectors.kafka.connection import REFUSALS, KafkaAddress
+from pipelines.connectors.kafka.reader import JsonValues, RawValues, TopicsReader
+from pipelines.connectors.kafka.topics import KafkaTopics
+from pipelines.connectors.kafka.waiting import WaitingRecords
+from pipelines.connectors.split_progress import SplitProgress
+from pipelines.domain.errors import Rejected, Retryable
+
+SCHEMA = pa.schema([("key", pa.int64())])
+ADDRESS = KafkaAddress("nowhere:1")
+
+
+class FakeConsumer:
+    """Delivers what is in `log`, in order, but nothing of a paused partition."""
+
+    def __init__(self) -> None:
+        self.log: list[Message] = []
+        self.paused: set[str] = set()
+        self.told: list[KafkaError] = []
+        self.tell: Callable[[KafkaError], None] = lambda _: None
+
+    def made(self, settings: dict[str, Any]) -> "FakeConsumer":
+        self.tell = settings["error_cb"]
+        return self
+
+    def consume(self, num_messages: int, timeout: float) -> list[Message]:
+        while self.told:
+            self.tell(self.told.pop())
+        ready = [m for m in self.log if f"{m.topic()}-{m.partition()}" not in self.paused]
+        delivered = ready[:num_messages]
+        self.log = [m for m in self.log if not any(m is one for one in delivered)]
+        return delivered
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        pass
+
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
+        pass
+
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        self.paused |= {f"{each.topic}-{each.partition}" for each in partitions}
+
+    def resume(self, partitions: list[TopicPartition]) -> None:
+        self.paused -= {f"{each.topic}-{each.partition}" for each in partitions}
+
+
+class RefusingAdmin:
+    """Answers every question with one error."""
+
+    def __init__(self, code: int) -> None:
+        self._error = KafkaException(KafkaError(code))
+
+    def poll(self, timeout: float) -> int:
+        return 0
+
+    def list_topics(self, topic: str, timeout: float) -> None:
+        raise self._error
+
+    def list_offsets(
+        self, wanted: dict[TopicPartition, Any], **_: object
+    ) -> dict[TopicPartition, "Future[Any]"]:
+        answer: Future[Any] = Future()
+        answer.set_exception(self._error)
+        return dict.fromkeys(wanted, answer)
+
+
+class EmptyAdmin:
+    """Of a broker without topics."""
+
+    def list_topics(self, topic: str, timeout: float) -> SimpleNamespace:
+        missing = SimpleNamespace(error=KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), partitions={})
+        return SimpleNamespace(topics={topic: missing})
+
+
+@pytest.fixture
+def consumer(monkeypatch: pytest.MonkeyPatch) -> FakeConsumer:
+    consumer = FakeConsumer()
+    monkeypatch.setattr(kafka_reader, "Consumer", consumer.made)
+    return consumer
+
+
+def test_a_partition_of_which_too_much_waits_is_paused_until_it_is_asked(
+    consumer: FakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_waiting, "BATCH_ROWS", 2)
+    monkeypatch.setattr(kafka_reader, "BATCH_ROWS", 2)
+    consumer.log = [record(1, offset) for offset in range(20)] + [record(0, 0)]
+    reader = reader_of()
+    first, second = reader.read(SplitProgress("t-0")), reader.read(SplitProgress("t-1"))
+    read = next(second).offsets.tolist()
+
+    for _ in range(5):
+        if next(first).offsets.tolist() == [0]:
+            break
+    else:
+        pytest.fail("the first partition starved")
+    assert consumer.paused == {"t-1"}
+    assert len(consumer.log) == 14
+
+    for batch in islice(second, 9):
+        read += batch.offsets.tolist()
+    assert read == list(range(20))
+    assert consumer.paused == set()
+
+
+@pytest.mark.parametrize(("rows", "bytes_"), [(2, 10_000), (100, 18)])
+def test_a_batch_is_bounded_and_the_end_holds_only_behind_what_waits(
+    consumer: FakeConsumer, monkeypatch: pytest.MonkeyPatch, rows: int, bytes_: int
+) -> None:
+    monkeypatch.setattr(kafka_waiting, "BATCH_ROWS", rows)
+    monkeypatch.setattr(kafka_waiting, "BATCH_BYTES", bytes_)
+    consumer.log = [*(record(0, offset) for offset in range(5)), end_of_partition(0, 9)]
+    batches = reader_of().read(SplitProgress("t-0"))
+
+    read = [next(batches) for _ in range(3)]
+
+    assert [batch.offsets.tolist() for batch in read] == [[0, 1], [2, 3], [4]]
+    assert [batch.end for batch in read] == [None, None, 9]
+
+
+def test_what_waits_is_bounded_by_bytes_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_waiting, "BATCH_BYTES", 15)
+    waiting = WaitingRecords(None)
+
+    waiting.add(record(0, 0))
+    assert (waiting.has_batch, waiting.is_full) == (False, False)
+    waiting.add(record(0, 1))
+    waiting.add(record(0, 2))
+
+    assert (waiting.has_batch, waiting.is_full) == (True, True)
+    assert len(waiting.take()) == 2
+    assert (waiting.has_batch, waiting.is_full) == (False, False)
+
+
+def test_a_bounded_partition_ends_before_its_end_offset(consumer: FakeConsumer) -> None:
+    consumer.log = [record(0, offset) for offset in (0, 1, 4, 5)]
+
+    batches = list(reader_of().read(SplitProgress("t-0", end_offset=3)))
+
+    assert [batch.offsets.tolist() for batch in batches] == [[0, 1]]
+
+
+@pytest.mark.parametrize("code", sorted(REFUSALS))
+def test_a_refusal_may_pass_but_before_the_start_it_is_one(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr("confluent_kafka.admin.AdminClient", lambda _: RefusingAdmin(code))
+    source = KafkaTopics(ADDRESS, ("t",), format=JsonValues(SCHEMA))
+
+    for is_start in (True, False):
+        with pytest.raises(Retryable):
+            source.find(set(), is_start=is_start)
+    with pytest.raises(Retryable):
+        source.oldest(SplitProgress("t-0", 3))
+    with pytest.raises(Rejected, match=r"(The Kafka broker|Kafka) nowhere:1 .*\.$"):
+        source.validate()
+
+
+def test_a_topic_that_is_not_there_may_come_but_before_the_start_it_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("confluent_kafka.admin.AdminClient", lambda _: EmptyAdmin())
+    source = KafkaTopics(ADDRESS, ("t",), format=JsonValues(SCHEMA))
+
+    with pytest.raises(Retryable, match="There is no topic t at Kafka nowhere:1"):
+        source.find(set(), is_start=True)
+    with pytest.raises(Rejected, match=r"There is no topic t at Kafka nowhere:1\.$"):
+        source.validate()
+
+
+@pytest.mark.parametrize("code", sorted(REFUSALS))
+def test_a_refusal_while_reading_may_pass(consumer: FakeConsumer, code: int) -> None:
+    batches = [reader_of().read(SplitProgress("t-0")) for _ in range(2)]
+
+    consumer.log = [Message(topic="t", partition=0, error=KafkaError(code))]
+    with pytest.raises(Retryable, match="The Kafka broker nowhere:1"):
+        next(batches[0])
+
+    consumer.told = [KafkaError(code)]
+    with pytest.raises(Retryable, match="The Kafka broker nowhere:1"):
+        next(batches[1])
+
+
+def test_a_refusal_that_was_told_does_not_come_back(consumer: FakeConsumer) -> None:
+    reader = reader_of()
+    consumer.told = [KafkaError(KafkaError._AUTHENTICATION)]
+    with pytest.raises(Retryable):
+        next(reader.read(SplitProgress("t-0")))
+    consumer.log = [record(0, 0)]
+
+    assert next(reader.read(SplitProgress("t-0"))).offsets.tolist() == [0]
+
+
+def test_an_error_of_the_client_is_translated_and_one_of_its_group_is_nobody_s(
+    consumer: FakeConsumer,
+) -> None:
+    batches = reader_of().read(SplitProgress("t-0"))
+
+    consumer.log = [Message(error=KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED))]
+    assert next(batches).records.num_rows == 0
+
+    consumer.log = [Message(error=KafkaError(KafkaError._FAIL))]
+    with pytest.raises(Retryable, match=r"Kafka at nowhere:1 does not answer \(_FAIL\)"):
+        next(batches)
+
+
+def test_a_record_without_time_has_a_null_and_no_event_time(consumer: FakeConsumer) -> None:
+    consumer.log = [record(0, 0, at_ms=5), record(0, 1, at_ms=-1)]
+    batch = next(TopicsReader(ADDRESS, RawValues(), None, read_committed=True).read(split_0()))
+    assert batch.records.column("at").cast(pa.int64()).to_pylist() == [5, None]
+
+    consumer.log = [record(0, 0, at_ms=5), record(0, 1, at_ms=-1)]
+    reader = TopicsReader(ADDRESS, RawValues(), "at", read_committed=True)
+    with pytest.raises(Rejected, match="offset 1 of partition 0 of topic t has no at: no event"):
+        next(reader.read(split_0()))
+
+
+def reader_of() -> TopicsReader:
+    return TopicsReader(ADDRESS, JsonValues(SCHEMA), None, read_committed=True)
+
+
+def split_0() -> SplitProgress:
+    return SplitProgress("t-0")
+
+
+def record(partition: int, offset: int, at_ms: int = 0) -> Message:
+    """Of ten bytes."""
+    value = f'{{"key": {offset % 10}}}'.encode()
+    return Message(topic="t", partition=partition, offset=offset, value=value, timestamp=(1, at_ms))
+
+
+def end_of_partition(partition: int, offset: int) -> Message:
+    error = KafkaError(KafkaError._PARTITION_EOF)
+    return Message(topic="t", partition=partition, offset=offset, error=error)

@@ -1,0 +1,61 @@
+"""What a record of Kafka holds, and which columns can be one."""
+
+import json
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from pipelines.connectors.kafka.records import RecordForm
+from pipelines.domain.errors import Rejected
+
+BATCH = pa.record_batch(
+    {
+        "id": pa.array([7, None]),
+        "name": pa.array(["a\nb", None]),
+        "wide": pa.array(["x", "y"], pa.large_string()),
+        "at": pa.array([datetime(2026, 1, 2, tzinfo=UTC)] * 2, pa.timestamp("ms", tz="UTC")),
+        "x": pa.array([float("nan"), 0.5]),
+    }
+)
+
+
+def test_a_row_is_an_object_of_its_own() -> None:
+    first, second = RecordForm().messages(BATCH)
+
+    assert json.loads(first["value"] or b"") == {
+        "id": 7,
+        "name": "a\nb",
+        "wide": "x",
+        "at": "2026-01-02T00:00:00.000Z",
+        "x": None,
+    }
+    assert json.loads(second["value"] or b"")["x"] == 0.5
+
+
+def test_a_column_is_value_and_another_one_key() -> None:
+    messages = RecordForm(value="name", key="id").messages(BATCH)
+
+    assert messages == [{"value": b"a\nb", "key": b"7"}, {"value": None, "key": None}]
+
+
+def test_a_part_of_a_batch_is_that_part_only() -> None:
+    assert RecordForm(value="wide", key="name").messages(BATCH.slice(1)) == [
+        {"value": b"y", "key": None}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("form", "problem"),
+    [
+        (RecordForm(value="x"), "The value column x of topic out holds double; Kafka takes text"),
+        (RecordForm(value="no"), "The value column no of topic out is not in the results."),
+        (RecordForm(value="name", key="at"), "The key column at of topic out holds timestamp"),
+        (RecordForm(), "Column span of type duration.s. cannot be written as JSON to topic out."),
+    ],
+)
+def test_a_column_that_does_not_fit_is_named(form: RecordForm, problem: str) -> None:
+    schema = BATCH.schema.append(pa.field("span", pa.duration("s")))
+
+    with pytest.raises(Rejected, match=problem):
+        form.check(schema, "out")

@@ -1,0 +1,218 @@
+"""SQL upsert: columns, keys, times and databases that do not fit or do not answer."""
+
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from pipelines.connectors.sink import SinkContext
+from pipelines.connectors.sql import database as sql_database
+from pipelines.connectors.sql import tables as sql_tables
+from pipelines.connectors.sql.upsert import SqlUpsert, SqlWriter
+from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
+
+SCHEMA = pa.schema(
+    [("carrier", pa.string()), ("at", pa.timestamp("ms", tz="UTC")), ("mean", pa.float64())]
+)
+FIRST = CheckpointId(1)
+
+
+def test_a_row_is_written_again_under_its_key(tmp_path: Path) -> None:
+    writer = opened(tmp_path)
+    writer.write(rows(("UA", 0, 1.5), ("AA", 0, 2.5)))
+    writer.prepare(FIRST)
+
+    writer.write(rows(("UA", 0, 9.5)))
+    writer.prepare(CheckpointId(2))
+
+    assert stored(tmp_path, "carrier, mean, ftdash_run, ftdash_checkpoint") == [
+        ("AA", 2.5, "run-1", 1),
+        ("UA", 9.5, "run-1", 2),
+    ]
+
+
+def test_the_last_row_of_a_key_wins_within_one_batch(tmp_path: Path) -> None:
+    writer = opened(tmp_path)
+    writer.write(rows(("UA", 0, 1.5), ("UA", 0, 2.5)))
+    writer.prepare(FIRST)
+
+    assert stored(tmp_path, "mean") == [(2.5,)]
+
+
+def test_times_are_stored_as_utc(tmp_path: Path) -> None:
+    schema = SCHEMA.set(1, pa.field("at", pa.timestamp("ms", tz="America/New_York")))
+    writer = sink(tmp_path).open(CONTEXT, schema)
+    writer.write(rows(("UA", 3_600_000, 1.0)).cast(schema))
+    writer.prepare(FIRST)
+
+    assert stored(tmp_path, "at") == [("1970-01-01 01:00:00.000000",)]
+
+
+def test_nulls_are_stored_as_null_but_not_in_a_key(tmp_path: Path) -> None:
+    writer = opened(tmp_path)
+    writer.write(rows(("UA", 0, None)))
+    writer.prepare(FIRST)
+
+    assert stored(tmp_path, "mean") == [(None,)]
+    with pytest.raises(Rejected, match="Key column carrier of table delays is null"):
+        writer.write(rows((None, 0, 1.0)))
+
+
+def test_many_rows_are_written_before_their_checkpoint_is_known(tmp_path: Path) -> None:
+    writer = opened(tmp_path, buffer_rows=2)
+    writer.write(rows(("A", 0, 1.0), ("B", 0, 1.0)))
+    assert stored(tmp_path, "ftdash_checkpoint < 0") == [(1,), (1,)]
+
+    writer.write(rows(("C", 0, 1.0)))
+    writer.prepare(FIRST)
+    assert stored(tmp_path, "ftdash_checkpoint") == [(1,), (1,), (1,)]
+
+
+@pytest.mark.parametrize("column", ["mean", "ftdash_checkpoint"])
+def test_a_table_that_lacks_a_column_is_refused_by_name(tmp_path: Path, column: str) -> None:
+    opened(tmp_path)
+    execute(tmp_path, f"alter table delays drop column {column}")
+
+    with pytest.raises(Rejected, match=f"Table delays of sqlite.* has no column {column}"):
+        sink(tmp_path).validate(SCHEMA)
+
+
+def test_a_table_with_another_key_is_refused(tmp_path: Path) -> None:
+    opened(tmp_path)
+
+    with pytest.raises(Rejected, match=r"primary key \(carrier, at\), not \(carrier\)"):
+        sink(tmp_path, keys=("carrier",)).validate(SCHEMA)
+
+
+def test_a_key_column_that_is_not_in_the_results_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Rejected, match="key column airport of table delays is not in the results"):
+        sink(tmp_path, keys=("airport",)).validate(SCHEMA)
+
+
+def test_results_without_a_key_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(Rejected, match="needs key columns"):
+        sink(tmp_path, keys=()).validate(SCHEMA)
+
+
+def test_a_type_without_counterpart_is_refused_by_column(tmp_path: Path) -> None:
+    schema = SCHEMA.append(pa.field("tags", pa.list_(pa.string())))
+
+    with pytest.raises(Rejected, match=r"Column tags of type list.* has no counterpart in SQL"):
+        sink(tmp_path).validate(schema)
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("nonsense", "cannot be read"),
+        ("sqlite://", "in memory is not shared"),
+        ("mysql://localhost/x", "The database mysql is not supported"),
+        ("postgresql+pg8000://u:secret@localhost/x", "needs the Python package pg8000"),
+    ],
+)
+def test_an_address_that_cannot_be_used_is_refused(url: str, sentence: str) -> None:
+    with pytest.raises(Rejected, match=sentence) as refused:
+        SqlUpsert(url, "t", ("carrier",), pipeline="p").validate(SCHEMA)
+
+    assert "secret" not in str(refused.value)
+
+
+def test_validating_makes_no_database(tmp_path: Path) -> None:
+    sink(tmp_path).validate(SCHEMA)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_database_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(Rejected, match="cannot be made in"):
+        sink(tmp_path / "file").validate(SCHEMA)
+
+
+@pytest.mark.slow
+def test_a_database_that_stays_locked_may_be_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_database, "LOCK_TIMEOUT_S", 0.01)
+    writer = opened(tmp_path)
+    writer.write(rows(("UA", 0, 1.0)))
+
+    with closing(sqlite3.connect(file_of(tmp_path), isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(Retryable, match=r"does not answer: database is locked"):
+            writer.prepare(FIRST)
+        other.execute("ROLLBACK")
+    writer.prepare(FIRST)
+
+    assert stored(tmp_path, "mean") == [(1.0,)]
+
+
+@pytest.mark.slow
+def test_subtasks_write_to_one_sqlite_file_at_once_by_waiting_not_by_trying_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_database, "TRIES", 1)
+    carriers = [f"C{subtask}" for subtask in range(4)]
+    writers = [opened(tmp_path, subtask=subtask) for subtask in range(4)]
+
+    def run(writer: SqlWriter, carrier: str) -> None:
+        for checkpoint_id in range(1, 11):
+            writer.write(rows(*((carrier, checkpoint_id * 100 + i, 1.0) for i in range(50))))
+            writer.prepare(CheckpointId(checkpoint_id))
+
+    with ThreadPoolExecutor(len(writers)) as pool:
+        list(pool.map(run, writers, carriers))
+
+    counts = stored(tmp_path, "count(*), count(distinct carrier), max(ftdash_checkpoint)")
+    assert counts == [(2000, 4, 10)]
+
+
+def test_the_statements_exist_in_both_dialects() -> None:
+    table = sql_tables.output_table("delays", SCHEMA, ("carrier", "at"))
+
+    statement = sql_tables.upsert("postgresql", table).compile(dialect=postgresql.dialect())
+
+    assert "ON CONFLICT (carrier, at) DO UPDATE SET mean = excluded.mean" in str(statement)
+
+
+CONTEXT = SinkContext(RunId("run-1"), Attempt(1), Uid("out"), 0, 1)
+
+
+def sink(
+    home: Path, *, keys: tuple[str, ...] = ("carrier", "at"), buffer_rows: int = 100
+) -> SqlUpsert:
+    url = sa.URL.create("sqlite", database=str(file_of(home))).render_as_string()
+    return SqlUpsert(url, "delays", keys, pipeline="p", buffer_rows=buffer_rows)
+
+
+def opened(home: Path, *, buffer_rows: int = 100, subtask: int = 0) -> SqlWriter:
+    context = replace(CONTEXT, subtask=subtask)
+    return sink(home, buffer_rows=buffer_rows).open(context, SCHEMA)
+
+
+def rows(*values: tuple[str | None, int, float | None]) -> pa.RecordBatch:
+    columns = zip(*values, strict=True)
+    arrays = [pa.array(v, f.type) for v, f in zip(columns, SCHEMA, strict=True)]
+    return pa.record_batch(arrays, schema=SCHEMA)
+
+
+def stored(home: Path, columns: str) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(file_of(home))) as connection:
+        return connection.execute(f"select {columns} from delays order by carrier").fetchall()
+
+
+def execute(home: Path, statement: str) -> None:
+    with closing(sqlite3.connect(file_of(home))) as connection:
+        connection.execute(statement)
+
+
+def file_of(home: Path) -> Path:
+    return home / "out.sqlite"
