@@ -136,7 +136,8 @@ DEFINITIONS = (
         memory_of_at_least(1 << 10),
         "With mode AT_MOST_ONCE: the most that a subtask of a source reads ahead, and so emits from"
         " one checkpoint to the next; it is also the most that its failure loses, besides what was"
-        " on its way. Ours; Flink has no such mode.",
+        " on its way. A subtask that has read as much asks for the next checkpoint at once."
+        " Ours; Flink has no such mode.",
     ),
     Definition(
         _CHECKPOINTING + "unaligned.enabled",

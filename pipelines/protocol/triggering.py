@@ -125,6 +125,14 @@ class TriggerDecider:
         """Nothing more will be read: the next checkpoint is the final one."""
         self._sources_ended = True
 
+    def on_reservation_wanted(self, now_ms: float) -> None:
+        """At most once: a source stands still until a checkpoint reserves what it has read.
+
+        The periodic one comes at once instead of at its beat; the minimum pause holds.
+        """
+        if self._due_ms is not None:
+            self._due_ms = min(self._due_ms, now_ms)
+
     def on_request(self, request: TriggerRequest) -> bool:
         """False: the queue is full (TOO_MANY_CHECKPOINT_REQUESTS)."""
         if len(self._queue) >= self.max_queued:

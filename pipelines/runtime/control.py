@@ -61,6 +61,13 @@ class SourcesEnded(Message, frozen=True, kw_only=True):
     subtask: int
 
 
+class ReservationWanted(Message, frozen=True, kw_only=True):
+    """At most once: a source has read ahead all it may, and emits nothing before a checkpoint."""
+
+    vertex: Uid
+    subtask: int
+
+
 class Committed(Message, frozen=True, kw_only=True):
     checkpoint_id: CheckpointId
     vertex: Uid
@@ -167,6 +174,7 @@ FromSlot = (
     | Acknowledged
     | Declined
     | SourcesEnded
+    | ReservationWanted
     | Committed
     | Failed
     | PeerLost

@@ -132,6 +132,9 @@ class CheckpointHost:
     def on_sources_ended(self) -> None:
         self._triggers.on_sources_ended()
 
+    def on_reservation_wanted(self) -> None:
+        self._triggers.on_reservation_wanted()
+
     def on_time(self) -> float | None:
         """Expire what is late and start what is due; when to be called again, monotonic."""
         now_ms = self._around.clock.monotonic_ms()

@@ -15,6 +15,7 @@ from pipelines.runtime.control import (
     FromSlot,
     Heartbeat,
     PeerLost,
+    ReservationWanted,
     Running,
     Sampled,
     SourcesEnded,
@@ -88,6 +89,8 @@ class SlotReports:
                 checkpoints.on_committed(message)
             case SourcesEnded(vertex=vertex, subtask=subtask):
                 self._attempts.on_sources_ended(vertex, subtask)
+            case ReservationWanted():
+                checkpoints.on_reservation_wanted()
             case Sampled():
                 board.on_sampled(slot, message)
                 self._watchers.recovery.on_source_records(board.source_records)

@@ -48,6 +48,9 @@ class TriggerDesk:
     def on_sources_ended(self) -> None:
         self._decider.on_sources_ended()
 
+    def on_reservation_wanted(self) -> None:
+        self._decider.on_reservation_wanted(self._around.clock.monotonic_ms())
+
     def on_request(self, request: TriggerRequest) -> bool:
         """False: too many are waiting."""
         is_queued = self._decider.on_request(request)

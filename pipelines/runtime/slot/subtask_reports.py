@@ -19,6 +19,7 @@ from pipelines.runtime.control import (
     Ended,
     Failed,
     Message,
+    ReservationWanted,
     SourcesEnded,
 )
 from pipelines.runtime.subtask.chain_place import ChainPlace
@@ -90,6 +91,9 @@ class SubtaskReports:
 
     def sources_ended(self, place: ChainPlace) -> None:
         self._send(SourcesEnded(vertex=place.vertex.uid, subtask=place.subtask))
+
+    def reservation_wanted(self, place: ChainPlace) -> None:
+        self._send(ReservationWanted(vertex=place.vertex.uid, subtask=place.subtask))
 
     def failed(self, place: ChainPlace, error: BaseException) -> None:
         self._report_failure(place.vertex.uid, place.subtask, error)

@@ -46,11 +46,13 @@ class ReservingReader:
         self._read_count = 0
         self._granted_count = 0  # so many of the batches read may be handed out
         self._reservations: dict[CheckpointId, int] = {}
+        self._wanted_count = 0  # of batches read, when a checkpoint was last wanted
         self._positions = reader.positions()
         self._watermark_ms: int | None = None
         self._marks: list[EventTimeMark] = []
         self._far_ahead_count = 0
         self.split: SplitInWork | None = None
+        self.has_read = False  # ahead, when it was last asked for a batch
 
     @property
     def is_exhausted(self) -> bool:
@@ -60,6 +62,10 @@ class ReservingReader:
     def asked(self) -> SplitInWork | None:
         """The split that was asked last, and for which record."""
         return self._reader.asked
+
+    @property
+    def _has_granted(self) -> bool:
+        return bool(self._ahead) and self._ahead[0].number <= self._granted_count
 
     def positions(self) -> Json:
         """Behind the last record handed out."""
@@ -75,10 +81,23 @@ class ReservingReader:
         self._granted_count = max(self._granted_count, granted)
         self._reservations = {n: c for n, c in self._reservations.items() if n > checkpoint_id}
 
+    def take_wish(self) -> bool:
+        """Whether only another checkpoint lets this source go on; told once.
+
+        It is so when nothing may be handed out and nothing more is to be read ahead, unless one
+        is under way that reserves it all.
+        """
+        may_read = self._ahead_bytes < self._ahead_bytes_max and not self._reader.is_exhausted
+        reserved = max(self._reservations.values(), default=self._granted_count)
+        if may_read or self._has_granted or self._read_count <= max(reserved, self._wanted_count):
+            return False
+        self._wanted_count = self._read_count
+        return True
+
     def next(self) -> pa.RecordBatch | None:
         """The next batch that is reserved, or None."""
         self._read_ahead()
-        if not self._ahead or self._ahead[0].number > self._granted_count:
+        if not self._has_granted:
             return None
         first = self._ahead.popleft()
         self._ahead_bytes -= first.size_bytes
@@ -106,6 +125,11 @@ class ReservingReader:
 
     def _read_ahead(self) -> None:
         """A few batches a call, so that barriers are answered in between."""
+        read_before = self._read_count
+        self._read_some()
+        self.has_read = self._read_count > read_before
+
+    def _read_some(self) -> None:
         for _ in range(BATCHES_PER_CALL):
             if self._ahead_bytes >= self._ahead_bytes_max:
                 return

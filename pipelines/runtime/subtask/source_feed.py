@@ -34,6 +34,7 @@ class SourceFeed:
     def __init__(self, reader: SourceReader | ReservingReader | SpoutReader) -> None:
         self._reader = reader
         self._spout = reader if isinstance(reader, SpoutReader) else None
+        self._reserving = reader if isinstance(reader, ReservingReader) else None
         self._stopping_id: CheckpointId | None = None  # the final barrier is out: emit nothing
         self._exhaustion_reported = False
         self._has_ended = False
@@ -70,10 +71,12 @@ class SourceFeed:
             chain.emit_from_source(batch, _origin(subtask, split), offsets, trees)
         chain.on_event_time(marks[before:])
         self._count_tries(subtask)
+        if batch is None and self._reserving is not None and self._reserving.take_wish():
+            subtask.reporter.reservation_wanted(subtask.place)
         if batch is None and self._reader.is_exhausted:
             self._exhaustion_reported = True
             subtask.reporter.sources_ended(subtask.place)
-        return batch is not None
+        return batch is not None or (self._reserving is not None and self._reserving.has_read)
 
     def drain(self, subtask: Subtask) -> None:
         """Not twice: a source that has read everything has ended event time itself."""
@@ -90,8 +93,8 @@ class SourceFeed:
         subtask.checkpoints.snapshot(barrier, delay_ms, 0.0, [])
 
     def on_completed(self, checkpoint_id: CheckpointId, subtask: Subtask) -> None:
-        if isinstance(self._reader, ReservingReader):
-            self._reader.on_completed(checkpoint_id)
+        if self._reserving is not None:
+            self._reserving.on_completed(checkpoint_id)
         if checkpoint_id == self._stopping_id:
             self._has_ended = True
             subtask.chain.broadcast(EndOfInput())
@@ -118,8 +121,7 @@ class SourceFeed:
         self._reader.close()
 
     def reserved(self, checkpoint_id: CheckpointId) -> Json:
-        reader = self._reader
-        return reader.reserved(checkpoint_id) if isinstance(reader, ReservingReader) else None
+        return None if self._reserving is None else self._reserving.reserved(checkpoint_id)
 
     def watermark_ms(self) -> int | None:
         return self._reader.watermark_ms()

@@ -138,6 +138,25 @@ def test_without_an_interval_only_what_is_asked_for_and_the_final_one_run() -> N
     assert decider.next(1_000_001) == Start(FINAL)
 
 
+def test_a_reservation_that_is_wanted_brings_the_periodic_one_forward_but_not_its_pause() -> None:
+    decider = running_decider(interval_ms=1_000.0, min_pause_ms=200.0)
+    finish_one(decider, now_ms=1_000)
+
+    decider.on_reservation_wanted(1_050)
+    waiting = decider.next(1_050)
+    started = decider.next(1_200)
+
+    assert (waiting, started) == (WaitUntil(1_200), Start(PERIODIC))
+
+
+def test_without_periodic_checkpoints_a_wish_starts_none() -> None:
+    decider = running_decider(interval_ms=None)
+
+    decider.on_reservation_wanted(50)
+
+    assert decider.next(1_000_000) == WaitUntil(None)
+
+
 def test_another_interval_begins_a_beat_of_its_own_and_another_pause_holds_at_once() -> None:
     decider = running_decider()
     finish_one(decider, now_ms=100)

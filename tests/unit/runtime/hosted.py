@@ -33,6 +33,7 @@ from pipelines.runtime.subtask.feed import Feed
 from pipelines.runtime.subtask.gate_alignment import GateAlignment
 from pipelines.runtime.subtask.gate_feed import GateFeed
 from pipelines.runtime.subtask.mailbox import Mailbox
+from pipelines.runtime.subtask.reserving_reader import ReservingReader
 from pipelines.runtime.subtask.restoring import NOTHING, RestoredOperator
 from pipelines.runtime.subtask.snapshotting import SnapshotWriter
 from pipelines.runtime.subtask.source_feed import SourceFeed
@@ -91,6 +92,7 @@ class RecordingReporter:
     declines: list[tuple[int, Exception]] = field(default_factory=list)
     commits: list[int] = field(default_factory=list)
     sources_over: int = 0
+    reservations_wanted: int = 0
     failures: list[BaseException] = field(default_factory=list)
     has_ended: bool = False
     given_up: set[int] = field(default_factory=set)
@@ -109,6 +111,9 @@ class RecordingReporter:
 
     def sources_ended(self, place: ChainPlace) -> None:
         self.sources_over += 1
+
+    def reservation_wanted(self, place: ChainPlace) -> None:
+        self.reservations_wanted += 1
 
     def failed(self, place: ChainPlace, error: BaseException) -> None:
         self.failures.append(error)
@@ -300,13 +305,17 @@ class ReadingSubtask:
     mailbox: Mailbox = field(default_factory=Mailbox)
     options: BarrierOptions = ALIGNED
     strategy: WatermarkStrategy | None = None
+    reads_ahead_bytes: int | None = None  # at most once
     feed: SourceFeed = field(init=False)
     subtask: Subtask = field(init=False)
     reporter: RecordingReporter = field(init=False)
 
     def __post_init__(self) -> None:
         reader = SourceReader(self.source, (), 0, 1, self.clock, None, self.strategy)
-        self.feed = SourceFeed(reader)
+        ahead_bytes = self.reads_ahead_bytes
+        self.feed = SourceFeed(
+            reader if ahead_bytes is None else ReservingReader(reader, ahead_bytes)
+        )
         self.reporter = RecordingReporter(self.root)
         exchanges = {Uid(LEFT): [Exchange(("key",), [self.output], MAX_PARALLELISM)]}
         pipeline = joining_pipeline(self.source, MemorySink())

@@ -31,7 +31,14 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, RunId, Uid
 from pipelines.domain.status import CheckpointKind, JobStatus, RequestOutcome
-from pipelines.runtime.control import Deploy, Failed, PeerLost, Sampled, SourcesEnded
+from pipelines.runtime.control import (
+    Deploy,
+    Failed,
+    PeerLost,
+    ReservationWanted,
+    Sampled,
+    SourcesEnded,
+)
 from pipelines.storage.manifest_file import MANIFEST
 from tests.unit.runtime.hosted import MemorySink
 from tests.unit.runtime.scripted_slots import ScriptedRun, acknowledgement
@@ -210,6 +217,18 @@ def test_while_some_sources_have_finished_a_request_is_refused_by_name(tmp_path:
     assert (refused.checkpoint_id, refused.request_id) == (None, "one")
     assert ended.message == "Not all required tasks are currently running."
     assert [event.kind.value for event in run.of(CheckpointCompleted)] == ["FINAL"]
+
+
+def test_a_source_that_waits_for_its_reservation_does_not_wait_for_the_interval(
+    tmp_path: Path,
+) -> None:
+    run = ScriptedRun(tmp_path, {"execution.checkpointing.interval": "1 d"})
+    run.wait_for(lambda: JobStatus.RUNNING in [e.status for e in run.of(JobStatusChanged)])
+
+    run.slots.say(Attempt(1), ReservationWanted(vertex=Uid("left"), subtask=0))
+
+    run.wait_for(lambda: bool(run.of(CheckpointCompleted)))
+    cancel(run)
 
 
 def test_sources_that_have_nothing_to_read_end_the_run_too(tmp_path: Path) -> None:

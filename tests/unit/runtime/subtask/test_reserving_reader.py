@@ -105,6 +105,42 @@ def test_what_is_read_ahead_is_bounded() -> None:
     assert first_key_from(reserved) == 3
 
 
+def test_who_has_read_all_that_it_may_wants_a_checkpoint_once_until_one_reserves_it() -> None:
+    reader = reader_from(None, ahead_bytes_max=1)
+    before_reading = reader.take_wish()
+    reader.next()
+
+    wishes = [reader.take_wish(), reader.take_wish()]
+    reader.reserved(CheckpointId(1))
+    reader.on_completed(CheckpointId(1))
+    while_some_is_granted = reader.take_wish()
+    reader.next()
+    reader.next()
+
+    assert (before_reading, wishes, while_some_is_granted) == (False, [True, False], False)
+    assert reader.take_wish(), "for what was read since"
+
+
+def test_who_may_still_read_ahead_or_is_reserved_already_wants_no_checkpoint() -> None:
+    reader = reader_from(None)
+    reader.next()
+    while_reading = reader.take_wish()
+    for _ in range(50):
+        reader.next()
+    reader.reserved(CheckpointId(1))
+
+    assert (while_reading, reader.take_wish()) == (False, False)
+
+
+def test_a_source_with_nothing_left_to_read_wants_the_checkpoint_that_frees_the_tail() -> None:
+    reader = reader_from(None)
+    while reader.next() is None and reader.has_read:
+        pass
+
+    assert reader.take_wish()
+    assert not reader.is_exhausted
+
+
 def test_event_time_is_that_of_what_came_out() -> None:
     reader = reader_from(None)
     reader.next()

@@ -55,6 +55,26 @@ def test_a_source_that_has_read_everything_says_so_once_and_still_answers_barrie
     assert Watermark(MAX_WATERMARK_MS) in host.output.sent
 
 
+def test_a_source_that_stands_still_at_most_once_asks_for_the_checkpoint_that_frees_it(
+    tmp_path: Path,
+) -> None:
+    host = ReadingSubtask(tmp_path, source_of(5), reads_ahead_bytes=1 << 20)
+
+    reading = host.feed.advance(host.subtask)
+    while host.feed.advance(host.subtask):
+        pass
+    wanted = host.reporter.reservations_wanted
+    host.feed.on_injected(barrier(1), host.subtask)
+    host.feed.on_completed(CheckpointId(1), host.subtask)
+    while host.feed.advance(host.subtask):
+        pass
+
+    assert reading, "reading ahead is work that needs no wait"
+    assert wanted == 1
+    assert keys_before(host.output.sent, None) == list(range(5))
+    assert host.reporter.sources_over == 1
+
+
 def test_a_source_says_that_it_is_idle_and_is_active_before_the_records_that_end_it(
     tmp_path: Path,
 ) -> None:
