@@ -50,6 +50,7 @@ INSTALLED_APPS = [
     "ftdash.jobs",
     "ftdash.checkpoints",
     "ftdash.metrics",
+    "ftdash.accounts",
     "ftdash.ui",
     "ftdash.embedded",
 ]

@@ -2,6 +2,12 @@
 
 from django.urls import URLPattern, URLResolver, include, path
 
-urlpatterns: list[URLPattern | URLResolver] = [path("", include("ftdash.ui.urls"))]
+from ftdash.api.flink import urls as flink
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("", include("ftdash.ui.urls")),
+    path("v1/", include((flink.versioned, flink.app_name), namespace="flink-v1")),
+    path("", include((flink.urlpatterns, flink.app_name))),
+]
 
 handler500 = "ftdash.ui.out_of_order.server_error"

@@ -90,6 +90,8 @@ class SubtaskTimeline:
     state_bytes: int
     uploaded_bytes: int
     channels: list[ChannelTimeline]
+    persisted_bytes: int = 0  # records in flight on its channels, kept in the checkpoint
+    is_unaligned: bool = False
 
 
 @dataclass(frozen=True, slots=True)

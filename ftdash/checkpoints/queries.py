@@ -33,7 +33,7 @@ def checkpoints(run_id: str, page: int = 1, per_page: int = 25) -> CheckpointHis
     shown = Paginator(rows, per_page).get_page(page)
     return CheckpointHistory(
         run_id=run_id,
-        rows=[_row(row) for row in shown],
+        rows=[row_of(row) for row in shown],
         page=shown.number,
         page_count=shown.paginator.num_pages,
         total_count=shown.paginator.count,
@@ -51,7 +51,7 @@ def alignment(run_id: str, checkpoint_id: int | None = None) -> AlignmentTimelin
     if checkpoint is None:
         return None
     subtasks = _subtasks(checkpoint)
-    return AlignmentTimeline(_row(checkpoint), subtasks, slowest_of(subtasks))
+    return AlignmentTimeline(row_of(checkpoint), subtasks, slowest_of(subtasks))
 
 
 def recovery_points(pipeline: str, limit: int = 50) -> list[RecoveryPoint]:
@@ -68,7 +68,7 @@ def recovery_points(pipeline: str, limit: int = 50) -> list[RecoveryPoint]:
     ]
 
 
-def _row(row: Checkpoint) -> CheckpointRow:
+def row_of(row: Checkpoint) -> CheckpointRow:
     reason = row.reason_name
     return CheckpointRow(
         run_id=row.run.run_id,
@@ -142,6 +142,8 @@ def _subtasks(checkpoint: Checkpoint) -> list[SubtaskTimeline]:
             state_bytes=row.state_bytes,
             uploaded_bytes=row.uploaded_bytes,
             channels=[channel_timeline(channel) for channel in row.channels],
+            persisted_bytes=row.persisted_bytes,
+            is_unaligned=row.is_unaligned,
         )
         for row in ordered
     ]

@@ -81,6 +81,7 @@ class VertexView:
     inputs: list[str]
     is_source: bool
     is_sink: bool
+    edges: list[str] = field(default_factory=list)  # domain.nodes.EdgeKind of each input
 
 
 @dataclass(frozen=True, slots=True)

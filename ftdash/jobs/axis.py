@@ -58,6 +58,12 @@ def recovery_axis(run_id: str, points_max: int = 500) -> RecoveryAxis | None:
     )
 
 
+def failures(run_id: str, limit: int) -> list[FailureView]:
+    """The newest `limit` failures of one run, newest first."""
+    rows = Failure.objects.filter(run__run_id=run_id).order_by("-sequence")[:limit]
+    return [_failure(row, run_id) for row in rows]
+
+
 def _points(run: Run, points_max: int) -> list[AxisPoint]:
     succeeded = (CheckpointStatus.COMPLETED, CheckpointStatus.DISCARDED)
     rows = Checkpoint.objects.filter(run=run, status__in=succeeded).order_by("-sequence")

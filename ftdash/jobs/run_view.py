@@ -50,7 +50,7 @@ def run_view(run: Run, seen: Observation) -> RunView:
         counters=run.counters,
         vertices=[VertexView(**vertex) for vertex in run.vertices],
         slots=_slots(run, sample),
-        subtasks=_subtasks(sample),
+        subtasks=subtasks_of(sample),
         records_to_replay=records_to_replay(run, seen.now),
         journal_path=str(directory.journal_file),
         driver_log_path=str(directory.driver_log),
@@ -85,7 +85,7 @@ def _slots(run: Run, sample: Sample | None) -> list[SlotView]:
     ]
 
 
-def _subtasks(sample: Sample | None) -> list[SubtaskView]:
+def subtasks_of(sample: Sample | None) -> list[SubtaskView]:
     entries = [dict(entry) for entry in sample.subtasks] if sample else []
     return [
         SubtaskView(watermark_at=watermark_moment(entry.pop("watermark_ms")), **entry)

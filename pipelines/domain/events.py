@@ -11,6 +11,7 @@ import msgspec
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, RunId, Uid
 from pipelines.domain.ledger import LedgerEntry
+from pipelines.domain.nodes import EdgeKind
 from pipelines.domain.origin import RecordOrigin
 from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.status import (
@@ -47,6 +48,7 @@ class VertexShape(msgspec.Struct, frozen=True, kw_only=True):
     uid: Uid
     operators: list[Uid]
     inputs: list[Uid]
+    edges: list[EdgeKind] = []  # of the inputs; empty in journals older than it
     is_source: bool
     is_sink: bool
 

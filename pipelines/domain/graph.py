@@ -133,6 +133,7 @@ class JobGraph:
             uid=vertex.uid,
             operators=list(vertex.nodes),
             inputs=[edge.upstream_vertex for edge in vertex.inputs],
+            edges=[edge.kind for edge in vertex.inputs],
             is_source=NodeKind.SOURCE in kinds,
             is_sink=NodeKind.SINK in kinds,
         )

@@ -31,6 +31,7 @@ from pipelines.domain.events import (
     VertexShape,
 )
 from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, RequestId, RunId, Uid
+from pipelines.domain.nodes import EdgeKind
 from pipelines.domain.phases import ChannelAlignment, SubtaskPhases
 from pipelines.domain.status import CheckpointKind, JobStatus, RecoveryPhase, RequestOutcome
 
@@ -200,6 +201,7 @@ def shape(uid: str, inputs: Iterable[str]) -> VertexShape:
         uid=Uid(uid),
         operators=[Uid(uid)],
         inputs=[Uid(each) for each in inputs],
+        edges=[EdgeKind.HASH for _ in inputs],
         is_source=uid in ("flights", "weather"),
         is_sink=uid == "delays",
     )

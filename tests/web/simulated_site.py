@@ -46,6 +46,7 @@ from pipelines.domain.events import (  # noqa: E402
     ZombieRefused,
 )
 from pipelines.domain.ids import Attempt, CheckpointId, Uid, channel_id  # noqa: E402
+from pipelines.domain.nodes import EdgeKind  # noqa: E402
 from pipelines.domain.phases import ChannelAlignment, SubtaskPhases  # noqa: E402
 from pipelines.domain.status import CheckpointKind, JobStatus  # noqa: E402
 from pipelines.storage.filesystem import FileSystemCheckpointStore  # noqa: E402
@@ -86,6 +87,7 @@ class SimulatedRun:
                 uid=Uid(uid),
                 operators=[Uid(uid)],
                 inputs=[Uid(each) for each in inputs],
+                edges=[EdgeKind.HASH for _ in inputs],
                 is_source=not inputs,
                 is_sink=uid == "hourly-delay",
             )

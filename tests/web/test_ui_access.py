@@ -17,9 +17,13 @@ ARGUMENTS = {"name": "flights", "action": "savepoint"}
 
 
 def all_patterns(patterns: list[URLPattern | URLResolver]) -> list[URLPattern]:
+    """Those of pages. Doors for programs have a namespace, and answer 401 instead of a page."""
     found: list[URLPattern] = []
     for each in patterns:
-        found += all_patterns(each.url_patterns) if isinstance(each, URLResolver) else [each]
+        if isinstance(each, URLPattern):
+            found.append(each)
+        elif each.namespace is None:
+            found += all_patterns(each.url_patterns)
     return found
 
 

@@ -113,6 +113,7 @@ def test_the_shape_tells_sources_and_sinks() -> None:
     assert (shape["left"].is_source, shape["left"].is_sink) == (True, False)
     assert (shape["join"].is_source, shape["join"].is_sink) == (False, True)
     assert shape["join"].inputs == ["left", "right"]
+    assert shape["join"].edges == [EdgeKind.HASH, EdgeKind.HASH]
     assert shape["left"].operators == ["left", "kept"]
 
 

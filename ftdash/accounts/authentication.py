@@ -1,0 +1,99 @@
+"""Who asks an API address: the bearer of a token, or the person of a session.
+
+    Authorization: Bearer ftd_...        any client; needs no CSRF token
+    the session cookie                   a page of this dashboard; to act, with its CSRF token
+
+A header that is given decides alone: a wrong token is never made up for by a cookie. Whoever may
+act is an administrator (`jobs.operate`) or the bearer of a token of that scope.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django.db.models import Q
+from django.http import HttpRequest, HttpResponse
+from django.middleware.csrf import CsrfViewMiddleware
+from django.utils import timezone
+
+from ftdash.accounts import throttle
+from ftdash.accounts.models import ApiToken, TokenScope
+from ftdash.accounts.services import digest_of
+
+USE_NOTED_EVERY = timedelta(minutes=1)
+
+_WHO = (
+    "Sign in, or send the header 'Authorization: Bearer TOKEN'; `manage.py api_token create NAME`"
+    " makes a token."
+)
+_WRONG = "This token opens nothing; it was mistyped or revoked."
+_TOO_MANY = f"Too many wrong tokens came from this address; try again in {throttle.WINDOW_S} s."
+_NOT_ALLOWED = "Acting on pipelines needs the admin role, or a token of scope 'act'."
+_NO_CSRF = "A session needs the CSRF token to act; send it as X-CSRFToken, or use a bearer token."
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """`name` is what the audit log says."""
+
+    name: str
+    may_act: bool
+    has_session: bool
+
+
+class Refused(Exception):
+    """`status` is that of HTTP: 401, 403 or 429."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def caller_of(request: HttpRequest) -> Caller:
+    """Raises Refused when nobody known asks."""
+    header = request.headers.get("Authorization")
+    if header is not None:
+        return _bearer(request, header)
+    user = request.user
+    if not user.is_authenticated:
+        raise Refused(401, _WHO)
+    return Caller(user.get_username(), user.has_perm("jobs.operate"), has_session=True)
+
+
+def check_may_act(caller: Caller, request: HttpRequest) -> None:
+    """Raises Refused unless this caller may change something by this request."""
+    if not caller.may_act:
+        raise Refused(403, _NOT_ALLOWED)
+    if caller.has_session and _lacks_csrf_token(request):
+        raise Refused(403, _NO_CSRF)
+
+
+def _bearer(request: HttpRequest, header: str) -> Caller:
+    scheme, _, secret = header.partition(" ")
+    digest = digest_of(secret.strip())
+    token = ApiToken.objects.filter(digest=digest, revoked_at=None).first()
+    if token is None or scheme.lower() != "bearer":
+        is_throttled = throttle.count_failure(request.META.get("REMOTE_ADDR", ""))
+        raise Refused(429, _TOO_MANY) if is_throttled else Refused(401, _WRONG)
+    _note_use(token)
+    return Caller(f"token {token.name}", token.scope == TokenScope.ACT, has_session=False)
+
+
+def _note_use(token: ApiToken) -> None:
+    now = timezone.now()
+    unnoted = Q(last_used_at=None) | Q(last_used_at__lt=now - USE_NOTED_EVERY)
+    ApiToken.objects.filter(unnoted, pk=token.pk).update(last_used_at=now)
+
+
+def _lacks_csrf_token(request: HttpRequest) -> bool:
+    """Addresses of the API are exempt from the middleware, which knows no bearers."""
+    check = _Verdict(_unused)
+    check.process_request(request)
+    return check.process_view(request, _unused, (), {}) is not None
+
+
+class _Verdict(CsrfViewMiddleware):
+    """Django's check, whose answer is not sent."""
+
+
+def _unused(_: HttpRequest) -> HttpResponse:
+    return HttpResponse()

@@ -1,0 +1,53 @@
+"""`manage.py api_token create|revoke|list`: tokens for scripts, the `flink` command and monitors.
+
+The secret is printed once, when it is made; what is refused ends with exit status 2.
+"""
+
+import getpass
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from ftdash.accounts import queries, services
+from ftdash.accounts.models import TokenScope
+from pipelines.domain.errors import Rejected
+
+
+class Command(BaseCommand):
+    help = "Create, revoke and list the tokens that open the API."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+        create = actions.add_parser("create", help="make a token and print it, once")
+        create.add_argument("name", help="who will use it; the audit log says this")
+        create.add_argument(
+            "--scope",
+            choices=TokenScope.values,
+            default=TokenScope.READ.value,
+            help="read (default): see everything; act: savepoints, stop, cancel, restore as well",
+        )
+        revoke = actions.add_parser("revoke", help="from now on the token opens nothing")
+        revoke.add_argument("name")
+        actions.add_parser("list", help="names, scopes, and when each was last used")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        who = getpass.getuser()
+        try:
+            match options["action"]:
+                case "create":
+                    scope = TokenScope(options["scope"])
+                    token = services.create_token(name=options["name"], scope=scope, created_by=who)
+                    self.stdout.write(token.secret)
+                case "revoke":
+                    services.revoke_token(name=options["name"], revoked_by=who)
+                case _:
+                    self._list()
+        except Rejected as refusal:
+            raise CommandError(str(refusal), returncode=2) from refusal
+
+    def _list(self) -> None:
+        for token in queries.tokens():
+            used = f"{token.last_used_at:%Y-%m-%d %H:%M} UTC" if token.last_used_at else "never"
+            state = f"revoked by {token.revoked_by}" if token.revoked_at else f"last used {used}"
+            self.stdout.write(f"{token.name}  {token.scope.value}  {state}")

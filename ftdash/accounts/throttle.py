@@ -1,0 +1,27 @@
+"""Counts wrong tokens by address, in memory: from the 21st within a minute on they are told off.
+
+A right token is never locked out by wrong ones: one broken script behind a proxy would else stop
+all the others. 256 random bits need no lock; what is saved is the log, and the caller's time.
+"""
+
+import logging
+
+from django.core.cache import cache
+
+log = logging.getLogger("ftdash.accounts")
+
+FAILURES_MAX = 20
+WINDOW_S = 60
+
+
+def count_failure(address: str) -> bool:
+    """Whether there were too many within the window, this one counted."""
+    key = f"wrong-tokens-{address.replace(':', '_')}"
+    cache.add(key, 0, WINDOW_S)
+    try:
+        count = cache.incr(key)
+    except ValueError:  # the window has ended in between
+        return False
+    if count == 1 or count == FAILURES_MAX + 1:
+        log.warning("Wrong API token from %s (%s within a minute).", address, count)
+    return count > FAILURES_MAX

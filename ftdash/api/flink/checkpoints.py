@@ -1,0 +1,137 @@
+"""Makes Flink's bodies about checkpoints from what the queries of checkpoints answer.
+
+What has no measure here is 0: `processed_data`, the bytes that went through while a subtask
+aligned. `alignment_buffered`, which Flink has kept at 0 for years, is what was held back.
+"""
+
+from datetime import timedelta
+
+from msgspec.structs import asdict
+
+from ftdash.api.flink import shapes_checkpoints as shapes
+from ftdash.api.flink.checkpoint_stats import stats_of, stats_unmeasured
+from ftdash.api.flink.names import epoch_ms
+from ftdash.checkpoints.models import CheckpointStatus
+from ftdash.checkpoints.statistics import MeasuredCheckpoint, Restored, RunStatistics
+from pipelines.domain.status import CheckpointKind
+
+Tasks = dict[str, shapes.TaskCheckpoint]
+
+
+def statistics(found: RunStatistics) -> shapes.CheckpointingStatistics:
+    counts, summary = found.counts, found.summary
+    return shapes.CheckpointingStatistics(
+        counts=shapes.Counts(
+            restored=counts.restored,
+            total=counts.total,
+            in_progress=counts.in_progress,
+            completed=counts.completed,
+            failed=counts.failed,
+        ),
+        summary=shapes.Summary(
+            checkpointed_size=stats_of(summary.uploaded_bytes),
+            state_size=stats_of(summary.state_bytes),
+            end_to_end_duration=stats_of(summary.end_to_end_ms),
+            alignment_buffered=stats_of(summary.buffered_bytes),
+            processed_data=stats_unmeasured(summary.state_bytes),
+            persisted_data=stats_of(summary.persisted_bytes),
+        ),
+        latest=_latest(found),
+        history=[checkpoint(each, {}) for each in found.history],
+    )
+
+
+def _latest(found: RunStatistics) -> shapes.Latest:
+    completed, savepoint, failed = found.completed, found.savepoint, found.failed
+    return shapes.Latest(
+        completed=_completed(completed, {}) if completed else None,
+        savepoint=_completed(savepoint, {}) if savepoint else None,
+        failed=_failed(failed, {}) if failed else None,
+        restored=_restored(found.restored) if found.restored else None,
+    )
+
+
+def _restored(point: Restored) -> shapes.RestoredPoint:
+    return shapes.RestoredPoint(
+        id=point.checkpoint_id,
+        restore_timestamp=epoch_ms(point.at),
+        is_savepoint=point.is_savepoint,
+        external_path=point.path,
+    )
+
+
+def checkpoint(found: MeasuredCheckpoint, tasks: Tasks) -> shapes.AnyCheckpoint:
+    match found.row.status:
+        case CheckpointStatus.IN_PROGRESS:
+            return _common(found, tasks)
+        case CheckpointStatus.FAILED:
+            return _failed(found, tasks)
+        case _:
+            return _completed(found, tasks)
+
+
+def _completed(found: MeasuredCheckpoint, tasks: Tasks) -> shapes.Completed:
+    row = found.row
+    is_discarded = row.status is CheckpointStatus.DISCARDED
+    return shapes.Completed(
+        **asdict(_common(found, tasks)), external_path=row.path, discarded=is_discarded
+    )
+
+
+def _failed(found: MeasuredCheckpoint, tasks: Tasks) -> shapes.Failed:
+    row = found.row
+    words = [text for text in (row.reason_text, row.message) if text]
+    return shapes.Failed(
+        **asdict(_common(found, tasks)),
+        failure_timestamp=epoch_ms(found.failed_at),
+        failure_message=" ".join(words) or None,
+    )
+
+
+def _common(found: MeasuredCheckpoint, tasks: Tasks) -> shapes.InProgress:
+    row, trigger_ms = found.row, epoch_ms(found.row.trigger_at)
+    last_ms = found.last_acknowledged_ms
+    if last_ms is None:  # its subtasks' parts are no longer kept
+        last_ms = row.end_to_end_ms
+    return shapes.InProgress(
+        id=row.checkpoint_id or 0,
+        status=status_of(found),
+        is_savepoint=row.kind == CheckpointKind.SAVEPOINT,
+        savepoint_format=found.savepoint_format and found.savepoint_format.value,
+        trigger_timestamp=trigger_ms,
+        latest_ack_timestamp=-1 if last_ms is None else trigger_ms + round(last_ms),
+        checkpointed_size=_or(row.uploaded_bytes, found.acknowledged_uploaded_bytes),
+        state_size=_or(row.state_bytes, found.acknowledged_state_bytes),
+        end_to_end_duration=_took_ms(found, last_ms),
+        alignment_buffered=row.buffered_bytes or 0,
+        processed_data=0,
+        persisted_data=_or(row.persisted_bytes, found.acknowledged_persisted_bytes),
+        num_subtasks=row.subtask_count,
+        num_acknowledged_subtasks=row.acknowledged_count,
+        checkpoint_type=_type(found),
+        tasks=tasks,
+    )
+
+
+def status_of(found: MeasuredCheckpoint) -> str:
+    is_discarded = found.row.status is CheckpointStatus.DISCARDED
+    return (CheckpointStatus.COMPLETED if is_discarded else found.row.status).value
+
+
+def _took_ms(found: MeasuredCheckpoint, last_ms: float | None) -> int:
+    """To its end, or to the newest acknowledgement. -1: there was none."""
+    row = found.row
+    if row.status is CheckpointStatus.FAILED and found.failed_at is not None:
+        return max(0, (found.failed_at - row.trigger_at) // timedelta(milliseconds=1))
+    took_ms = last_ms if row.end_to_end_ms is None else row.end_to_end_ms
+    return -1 if took_ms is None else round(took_ms)
+
+
+def _or(measured: int | None, so_far: int) -> int:
+    return so_far if measured is None else measured
+
+
+def _type(found: MeasuredCheckpoint) -> str:
+    if found.row.kind == CheckpointKind.SAVEPOINT:
+        return "SYNC_SAVEPOINT" if found.ends_run else "SAVEPOINT"
+    return "UNALIGNED_CHECKPOINT" if found.is_unaligned else "CHECKPOINT"

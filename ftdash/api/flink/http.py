@@ -1,0 +1,134 @@
+"""The door: who may enter, and how bodies come in and go out. Errors have Flink's one shape.
+
+A GET may carry a body (Flink's command line sends `{}`); nobody reads it. Only what a route offers
+is answered, and only to whom `ftdash.accounts.authentication` knows.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+from django.contrib.auth.decorators import login_not_required
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.csrf import csrf_exempt
+
+from ftdash.accounts.authentication import Caller, Refused, caller_of, check_may_act
+from ftdash.api.flink.names import HEX_ID, run_id_of
+from ftdash.api.flink.shapes_jobs import Errors
+from ftdash.jobs import run_queries
+from ftdash.jobs.run_queries import RunFacts
+from pipelines.domain.errors import Rejected
+
+CONTENT_TYPE = "application/json; charset=UTF-8"
+ASKED = 202
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+
+class Problem(Exception):
+    """Ends a request with one sentence."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request, by somebody who may make it."""
+
+    request: HttpRequest
+    caller: Caller
+
+    def body(self, kind: type[Body]) -> Body:
+        """Nothing is the same as `{}`. Raises Problem when it is no such JSON."""
+        try:
+            return msgspec.json.decode(self.request.body or b"{}", type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise Problem(400, f"The request body cannot be read: {error}") from error
+
+    def parameter(self, name: str, default: str = "") -> str:
+        return self.request.GET.get(name, default)
+
+    def count(self, name: str, default: int) -> int:
+        """Raises Problem unless it is a whole number above zero."""
+        text = self.parameter(name, str(default))
+        if not text.isascii() or not text.isdigit() or not 0 < len(text) < 10 or int(text) == 0:
+            raise Problem(400, f"The parameter {name} cannot be {text!r}; give a whole number.")
+        return int(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    body: object
+    status: int = 200
+
+
+Handler = Callable[..., object]
+"""Takes Asked and what the address names; answers with a body of status 200, or a Reply."""
+
+
+def route(**by_method: Handler) -> Callable[..., HttpResponse]:
+    """The view of one address: a handler for each method that it offers."""
+    handlers = {method.upper(): handler for method, handler in by_method.items()}
+    if "GET" in handlers:
+        handlers["HEAD"] = handlers["GET"]
+
+    @csrf_exempt
+    @login_not_required
+    @never_cache
+    def view(request: HttpRequest, **names: str) -> HttpResponse:
+        try:
+            return _answer(request, handlers, names)
+        except (Refused, Problem) as problem:
+            return _problem(problem.status, str(problem))
+        except Rejected as refusal:
+            return _problem(400, str(refusal))
+
+    return view
+
+
+def _answer(
+    request: HttpRequest, handlers: dict[str, Handler], names: dict[str, str]
+) -> HttpResponse:
+    asked = Asked(request, caller_of(request))
+    handler = handlers.get(str(request.method))
+    if handler is None:
+        offered = ", ".join(sorted(handlers))
+        raise Problem(405, f"{request.path} does not offer {request.method}; it offers {offered}.")
+    if request.method not in ("GET", "HEAD"):
+        check_may_act(asked.caller, request)
+    found = handler(asked, **names)
+    reply = found if isinstance(found, Reply) else Reply(found)
+    return HttpResponse(msgspec.json.encode(reply.body), CONTENT_TYPE, reply.status)
+
+
+def _problem(status: int, message: str) -> HttpResponse:
+    answer = HttpResponse(msgspec.json.encode(Errors(errors=[message])), CONTENT_TYPE, status)
+    if status == 401:
+        answer["WWW-Authenticate"] = "Bearer"
+    return answer
+
+
+def job_of(job: str) -> RunFacts:
+    """Raises Problem when there is none of that id."""
+    check_id("jobid", job)
+    run_id = run_id_of(job)
+    found = run_queries.run(run_id) if run_id else None
+    if found is None:
+        raise Problem(404, f"Job {job} not found")
+    return found
+
+
+def check_id(parameter: str, value: str) -> None:
+    if not HEX_ID.fullmatch(value):
+        raise Problem(
+            400,
+            f"Cannot resolve path parameter ({parameter}) from value {value!r}: an id has 32"
+            " lower-case hexadecimal digits.",
+        )
+
+
+def nothing_here(asked: Asked, **_: str) -> object:
+    raise Problem(404, f"Unable to load requested file {asked.request.path}.")

@@ -1,0 +1,59 @@
+"""Addresses that read jobs."""
+
+from ftdash.api.flink import jobs, shapes_jobs
+from ftdash.api.flink.http import Asked, job_of
+from ftdash.api.flink.names import job_id, job_state
+from ftdash.jobs import axis, run_queries
+
+EXCEPTIONS = 20
+"""Flink's default of maxExceptions."""
+
+EXCEPTIONS_MAX = 1000
+
+
+def ids(asked: Asked) -> object:
+    found = run_queries.runs()
+    listed = [
+        shapes_jobs.JobId(id=job_id(run.run_id), status=job_state(run.state)) for run in found
+    ]
+    return shapes_jobs.JobIds(jobs=listed)
+
+
+def overview(asked: Asked) -> object:
+    return shapes_jobs.JobsOverview(jobs=[jobs.line(run) for run in run_queries.runs()])
+
+
+def detail(asked: Asked, job: str) -> object:
+    run = job_of(job)
+    return jobs.detail(run, run_queries.newest_samples(run.run_id).subtasks)
+
+
+def status(asked: Asked, job: str) -> object:
+    return shapes_jobs.JobState(status=job_state(job_of(job).state))
+
+
+def plan(asked: Asked, job: str) -> object:
+    return shapes_jobs.PlanAnswer(plan=jobs.plan(job_of(job)))
+
+
+def config(asked: Asked, job: str) -> object:
+    return jobs.config(job_of(job))
+
+
+def settings(asked: Asked, job: str) -> object:
+    return jobs.settings(job_of(job))
+
+
+def accumulators(asked: Asked, job: str) -> object:
+    job_of(job)
+    return {
+        "job-accumulators": [],
+        "user-task-accumulators": [],
+        "serialized-user-task-accumulators": {},
+    }
+
+
+def exceptions(asked: Asked, job: str) -> object:
+    run = job_of(job)
+    limit = min(asked.count("maxExceptions", EXCEPTIONS), EXCEPTIONS_MAX)
+    return jobs.exception_history(run, axis.failures(run.run_id, limit + 1), limit)

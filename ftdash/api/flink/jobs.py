@@ -1,0 +1,231 @@
+"""Makes Flink's bodies about jobs from the facts about runs."""
+
+import msgspec
+
+from ftdash.api.flink import shapes_jobs as shapes
+from ftdash.api.flink.names import (
+    JOB_STATES,
+    duration_ms,
+    epoch_ms,
+    job_id,
+    job_state,
+    started_ms,
+    state_counts,
+    task_manager_id,
+    task_state,
+    vertex_id,
+    vertex_name,
+)
+from ftdash.jobs.answers import FailureView, SubtaskView, VertexView
+from ftdash.jobs.run_queries import RunFacts
+from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.settings import RestartStrategy, Settings
+
+JOB_TYPE = "STREAMING"
+SCHEDULER = "Default"
+EXCHANGE = "pipelined_bounded"
+MAX_PARALLELISM_UNSET = -1
+
+
+def line(run: RunFacts) -> shapes.JobLine:
+    count = len(run.vertices) * run.parallelism
+    counts = {name.lower(): n for name, n in state_counts(task_state(run.state), count).items()}
+    return shapes.JobLine(
+        jid=job_id(run.run_id),
+        name=run.pipeline,
+        job_type=JOB_TYPE,
+        scheduler_type=SCHEDULER,
+        start_time=started_ms(run),
+        end_time=epoch_ms(run.ended_at),
+        duration=duration_ms(run),
+        state=job_state(run.state),
+        last_modification=epoch_ms(max(run.status_times.values(), default=run.created_at)),
+        tasks=counts | {"total": count},
+        pending_operators=0,
+    )
+
+
+def application(run: RunFacts) -> shapes.ApplicationLine:
+    """Each job is an application of its own."""
+    return shapes.ApplicationLine(
+        id=job_id(run.run_id),
+        name=run.pipeline,
+        start_time=started_ms(run),
+        end_time=epoch_ms(run.ended_at),
+        duration=duration_ms(run),
+        status=run.state.value if run.state.is_terminal else "RUNNING",
+        jobs={job_state(run.state): 1},
+    )
+
+
+def detail(run: RunFacts, subtasks: list[SubtaskView]) -> shapes.JobDetail:
+    state = task_state(run.state)
+    return shapes.JobDetail(
+        jid=job_id(run.run_id),
+        application_id=job_id(run.run_id),
+        name=run.pipeline,
+        is_stoppable=False,
+        state=job_state(run.state),
+        job_type=JOB_TYPE,
+        scheduler_type=SCHEDULER,
+        start_time=started_ms(run),
+        end_time=epoch_ms(run.ended_at),
+        duration=duration_ms(run),
+        max_parallelism=MAX_PARALLELISM_UNSET,
+        now=epoch_ms(run.now),
+        timestamps=timestamps(run),
+        vertices=[_vertex(run, vertex, subtasks) for vertex in run.vertices],
+        status_counts=state_counts(state, len(run.vertices)),
+        plan=plan(run),
+        pending_operators=0,
+    )
+
+
+def timestamps(run: RunFacts) -> dict[str, int]:
+    """When each state was last entered; 0: never."""
+    entered = {"CREATED": run.created_at} | run.status_times
+    return {state: epoch_ms(entered[state]) if state in entered else 0 for state in JOB_STATES}
+
+
+def plan(run: RunFacts) -> shapes.Plan:
+    by_uid = {vertex.uid: vertex for vertex in run.vertices}
+    return shapes.Plan(
+        jid=job_id(run.run_id),
+        name=run.pipeline,
+        type=JOB_TYPE,
+        nodes=[_node(vertex, by_uid, run.parallelism) for vertex in run.vertices],
+    )
+
+
+def _node(vertex: VertexView, by_uid: dict[str, VertexView], parallelism: int) -> shapes.PlanNode:
+    return shapes.PlanNode(
+        id=vertex_id(vertex),
+        operator="",
+        parallelism=parallelism,
+        operator_strategy="",
+        description=_description(vertex),
+        optimizer_properties={},
+        inputs=[
+            shapes.PlanInput(
+                id=vertex_id(by_uid[uid]),
+                num=port,
+                exchange=EXCHANGE,
+                ship_strategy=vertex.edges[port].upper() if vertex.edges else "",
+            )
+            for port, uid in enumerate(vertex.inputs)
+        ]
+        or msgspec.UNSET,
+    )
+
+
+def _description(vertex: VertexView) -> str:
+    """Markup, as Flink's page expects it. Uids have no character that means something in it."""
+    head, *rest = vertex_name(vertex).split(" -> ")
+    return "".join([f"{head}<br/>", *(f"+- {name}<br/>" for name in rest)])
+
+
+def _vertex(run: RunFacts, vertex: VertexView, subtasks: list[SubtaskView]) -> shapes.JobVertex:
+    state = task_state(run.state)
+    return shapes.JobVertex(
+        id=vertex_id(vertex),
+        slot_sharing_group_id=job_id(run.run_id),
+        name=vertex_name(vertex),
+        max_parallelism=run.max_parallelism,
+        parallelism=run.parallelism,
+        status=state,
+        start_time=started_ms(run),
+        end_time=epoch_ms(run.ended_at),
+        duration=duration_ms(run),
+        tasks=state_counts(state, run.parallelism),
+        metrics=io_metrics([each for each in subtasks if each.vertex == vertex.uid]),
+    )
+
+
+def io_metrics(subtasks: list[SubtaskView]) -> shapes.IoMetrics:
+    """Of records since the attempt began; bytes and times spent are not counted."""
+    is_known = bool(subtasks)
+    return shapes.IoMetrics(
+        read_bytes=0,
+        read_bytes_complete=False,
+        write_bytes=0,
+        write_bytes_complete=False,
+        read_records=sum(each.records_in for each in subtasks),
+        read_records_complete=is_known,
+        write_records=sum(each.records_out for each in subtasks),
+        write_records_complete=is_known,
+        accumulated_backpressured_time=0,
+        accumulated_idle_time=0,
+        accumulated_busy_time=0.0,
+    )
+
+
+def config(run: RunFacts) -> shapes.JobConfig:
+    return shapes.JobConfig(
+        jid=job_id(run.run_id),
+        name=run.pipeline,
+        execution_config=shapes.ExecutionConfig(
+            restart_strategy=_restart_sentence(parse_settings(run.settings)),
+            job_parallelism=run.parallelism,
+            object_reuse_mode=False,
+            user_config=run.parameters,
+        ),
+    )
+
+
+def settings(run: RunFacts) -> list[shapes.ConfigEntry]:
+    return [shapes.ConfigEntry(key=key, value=run.settings[key]) for key in sorted(run.settings)]
+
+
+def _restart_sentence(given: Settings) -> str:
+    def iso(ms: float) -> str:
+        return f"PT{ms / 1000:g}S"
+
+    match given.restart_strategy:
+        case RestartStrategy.NONE:
+            return "Restart deactivated."
+        case RestartStrategy.FIXED_DELAY:
+            return (
+                f"Restart with fixed delay ({iso(given.fixed_delay_ms)})."
+                f" #{given.fixed_delay_attempts} restart attempts."
+            )
+        case RestartStrategy.FAILURE_RATE:
+            return (
+                f"Failure rate restart with maximum of {given.failure_rate_max_failures} failures"
+                f" within interval {iso(given.failure_rate_interval_ms)} and fixed delay"
+                f" {iso(given.failure_rate_delay_ms)}."
+            )
+        case RestartStrategy.EXPONENTIAL_DELAY:
+            return (
+                "Restart with exponential delay: starting at"
+                f" {iso(given.initial_backoff_ms)}, increasing by {given.backoff_multiplier:g},"
+                f" with maximum {iso(given.max_backoff_ms)}."
+            )
+
+
+def exception_history(
+    run: RunFacts, failures: list[FailureView], limit: int
+) -> shapes.ExceptionHistory:
+    """`failures`: one more than shown, when there are more."""
+    return shapes.ExceptionHistory(
+        exception_history=shapes.ExceptionEntries(
+            entries=[_exception(run, failure) for failure in failures[:limit]],
+            truncated=len(failures) > limit,
+        )
+    )
+
+
+def _exception(run: RunFacts, failure: FailureView) -> shapes.ExceptionEntry:
+    """Flink names a Java class; here the sentence that says what happened."""
+    task, slot = failure.vertex, failure.slot
+    if task is not None and failure.subtask is not None:
+        task = f"{task} ({failure.subtask + 1}/{run.parallelism})"
+    return shapes.ExceptionEntry(
+        exception_name=failure.cause,
+        stacktrace=f"{failure.cause}\n{failure.detail}" if failure.detail else failure.cause,
+        timestamp=epoch_ms(failure.at),
+        failure_labels={},
+        task_name=msgspec.UNSET if task is None else task,
+        endpoint=run.slots.get(slot, msgspec.UNSET) if slot is not None else msgspec.UNSET,
+        task_manager_id=msgspec.UNSET if slot is None else task_manager_id(run.run_id, slot),
+        concurrent_exceptions=[],
+    )

@@ -1,0 +1,210 @@
+"""Bodies about the cluster and its jobs, as Flink 2.3 sends them.
+
+Times are milliseconds since the epoch, -1 when not reached; durations are milliseconds. A field
+with a default is left away when it has it.
+
+Source: Flink, `org.apache.flink.runtime.rest.messages` and `webmonitor`.
+"""
+
+import msgspec
+
+
+class Kebab(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", omit_defaults=True):
+    """Fields in kebab case, as most of Flink's."""
+
+
+class Features(Kebab, frozen=True, kw_only=True):
+    web_submit: bool
+    web_cancel: bool
+    web_rescale: bool
+    web_history: bool
+
+
+class DashboardConfiguration(Kebab, frozen=True, kw_only=True):
+    refresh_interval: int
+    timezone_name: str
+    timezone_offset: int
+    flink_version: str
+    flink_revision: str
+    features: Features
+
+
+class ClusterOverview(Kebab, frozen=True, kw_only=True):
+    taskmanagers: int
+    slots_total: int
+    slots_available: int
+    jobs_running: int
+    jobs_finished: int
+    jobs_cancelled: int
+    jobs_failed: int
+    flink_version: str
+    flink_commit: str
+
+
+class ApplicationLine(Kebab, frozen=True, kw_only=True):
+    id: str
+    name: str
+    start_time: int
+    end_time: int
+    duration: int
+    status: str
+    jobs: dict[str, int]
+
+
+class Applications(Kebab, frozen=True, kw_only=True):
+    applications: list[ApplicationLine]
+
+
+class JobId(Kebab, frozen=True, kw_only=True):
+    id: str
+    status: str
+
+
+class JobIds(Kebab, frozen=True, kw_only=True):
+    jobs: list[JobId]
+
+
+class JobLine(Kebab, frozen=True, kw_only=True):
+    jid: str
+    name: str
+    job_type: str = msgspec.field(name="jobType")
+    scheduler_type: str = msgspec.field(name="schedulerType")
+    start_time: int
+    end_time: int
+    duration: int
+    state: str
+    last_modification: int
+    tasks: dict[str, int]
+    pending_operators: int
+
+
+class JobsOverview(Kebab, frozen=True, kw_only=True):
+    jobs: list[JobLine]
+
+
+class JobState(Kebab, frozen=True, kw_only=True):
+    status: str
+
+
+class PlanInput(Kebab, frozen=True, kw_only=True, rename=None):
+    id: str
+    num: int
+    exchange: str
+    ship_strategy: str
+
+
+class PlanNode(Kebab, frozen=True, kw_only=True, rename=None):
+    id: str
+    operator: str
+    parallelism: int
+    operator_strategy: str
+    description: str
+    optimizer_properties: dict[str, str]
+    inputs: list[PlanInput] | msgspec.UnsetType = msgspec.UNSET
+
+
+class Plan(Kebab, frozen=True, kw_only=True):
+    jid: str
+    name: str
+    type: str
+    nodes: list[PlanNode]
+
+
+class PlanAnswer(Kebab, frozen=True, kw_only=True):
+    plan: Plan
+
+
+class IoMetrics(Kebab, frozen=True, kw_only=True):
+    """`complete` false: the number beside it is not known in full."""
+
+    read_bytes: int
+    read_bytes_complete: bool
+    write_bytes: int
+    write_bytes_complete: bool
+    read_records: int
+    read_records_complete: bool
+    write_records: int
+    write_records_complete: bool
+    accumulated_backpressured_time: int
+    accumulated_idle_time: int
+    accumulated_busy_time: float
+
+
+class JobVertex(Kebab, frozen=True, kw_only=True):
+    id: str
+    slot_sharing_group_id: str = msgspec.field(name="slotSharingGroupId")
+    name: str
+    max_parallelism: int = msgspec.field(name="maxParallelism")
+    parallelism: int
+    status: str
+    start_time: int
+    end_time: int
+    duration: int
+    tasks: dict[str, int]
+    metrics: IoMetrics
+
+
+class JobDetail(Kebab, frozen=True, kw_only=True):
+    jid: str
+    application_id: str
+    name: str
+    is_stoppable: bool = msgspec.field(name="isStoppable")
+    state: str
+    job_type: str
+    scheduler_type: str = msgspec.field(name="schedulerType")
+    start_time: int
+    end_time: int
+    duration: int
+    max_parallelism: int = msgspec.field(name="maxParallelism")
+    now: int
+    timestamps: dict[str, int]
+    vertices: list[JobVertex]
+    status_counts: dict[str, int]
+    plan: Plan
+    pending_operators: int
+
+
+class ExecutionConfig(Kebab, frozen=True, kw_only=True):
+    restart_strategy: str
+    job_parallelism: int
+    object_reuse_mode: bool
+    user_config: dict[str, str]
+
+
+class JobConfig(Kebab, frozen=True, kw_only=True):
+    jid: str
+    name: str
+    execution_config: ExecutionConfig
+
+
+class ConfigEntry(Kebab, frozen=True, kw_only=True):
+    key: str
+    value: str
+
+
+class ExceptionEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    exception_name: str
+    stacktrace: str
+    timestamp: int
+    failure_labels: dict[str, str]
+    task_name: str | msgspec.UnsetType = msgspec.UNSET
+    endpoint: str | msgspec.UnsetType = msgspec.UNSET
+    task_manager_id: str | msgspec.UnsetType = msgspec.UNSET
+    concurrent_exceptions: list["ExceptionEntry"]
+
+
+class ExceptionEntries(msgspec.Struct, frozen=True, kw_only=True):
+    entries: list[ExceptionEntry]
+    truncated: bool
+
+
+class ExceptionHistory(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    exception_history: ExceptionEntries
+
+
+class Status(Kebab, frozen=True, kw_only=True):
+    id: str
+
+
+class Errors(Kebab, frozen=True, kw_only=True):
+    errors: list[str]

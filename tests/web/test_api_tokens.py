@@ -1,0 +1,123 @@
+"""Tokens: told once, kept as digests, scoped, revocable, and counted when they are wrong."""
+
+from datetime import timedelta
+from io import StringIO
+
+import pytest
+from django.core.cache import cache
+from django.core.management import CommandError, call_command
+from django.test import Client
+from django.utils import timezone
+
+from ftdash.accounts import queries, services, throttle
+from ftdash.accounts.models import ApiToken, TokenScope
+from pipelines.domain.errors import Rejected
+from tests.web.api_callers import bearer
+
+pytestmark = pytest.mark.usefixtures("site")
+
+
+@pytest.fixture(autouse=True)
+def _no_failures_so_far() -> None:
+    cache.clear()
+
+
+def test_a_token_is_stored_as_its_digest_only() -> None:
+    token = services.create_token(name="ci", scope=TokenScope.READ, created_by="ada")
+
+    row = ApiToken.objects.get()
+
+    assert len(token.secret) >= 43
+    assert token.secret not in str(row.__dict__)
+    assert row.digest == services.digest_of(token.secret)
+    assert row.created_by == "ada"
+
+
+def test_two_tokens_never_have_the_same_secret() -> None:
+    made = [
+        services.create_token(name=name, scope=TokenScope.READ, created_by="ada").secret
+        for name in ("one", "two")
+    ]
+
+    assert made[0] != made[1]
+
+
+def test_a_token_opens_and_its_use_is_noted_to_the_minute() -> None:
+    client = bearer(TokenScope.READ)
+
+    assert client.get("/v1/config").status_code == 200
+    first = queries.tokens()[0].last_used_at
+    client.get("/v1/config")
+
+    assert first is not None
+    assert queries.tokens()[0].last_used_at == first
+    ApiToken.objects.update(last_used_at=timezone.now() - timedelta(minutes=2))
+    client.get("/v1/config")
+    assert queries.tokens()[0].last_used_at > first - timedelta(minutes=1)
+
+
+def test_a_revoked_token_opens_nothing_and_its_name_stays_taken() -> None:
+    client = bearer(TokenScope.READ)
+
+    services.revoke_token(name="deploy", revoked_by="ada")
+
+    assert client.get("/v1/config").status_code == 401
+    with pytest.raises(Rejected, match="There is, or was, a token 'deploy'"):
+        services.create_token(name="deploy", scope=TokenScope.READ, created_by="bob")
+    with pytest.raises(Rejected, match="no token 'deploy' to revoke"):
+        services.revoke_token(name="deploy", revoked_by="bob")
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["Bearer wrong", "Bearer", "", "Basic YTpi", "Bearer ftd_\u00e9", "Bearer a b"],
+)
+def test_a_wrong_header_opens_nothing_even_beside_a_session(admin: Client, header: str) -> None:
+    answer = admin.get("/v1/config", headers={"Authorization": header})
+
+    assert answer.status_code == 401
+    assert answer["WWW-Authenticate"] == "Bearer"
+    assert list(answer.json()) == ["errors"]
+
+
+def test_a_right_secret_under_another_scheme_opens_nothing() -> None:
+    secret = services.create_token(name="ci", scope=TokenScope.READ, created_by="ada").secret
+
+    answer = Client().get("/v1/config", headers={"Authorization": f"Basic {secret}"})
+
+    assert answer.status_code == 401
+
+
+def test_wrong_tokens_are_told_off_and_right_ones_are_not_locked_out() -> None:
+    good = bearer(TokenScope.READ)
+    wrong = Client(headers={"Authorization": "Bearer wrong"})
+
+    statuses = [wrong.get("/v1/config").status_code for _ in range(throttle.FAILURES_MAX + 2)]
+
+    assert statuses == [401] * throttle.FAILURES_MAX + [429] * 2
+    assert good.get("/v1/config").status_code == 200
+    elsewhere = wrong.get("/v1/config", REMOTE_ADDR="10.1.2.3")
+    assert elsewhere.status_code == 401
+
+
+@pytest.mark.parametrize("name", ["", "With Space", "x" * 81, "-a", "Ada"])
+def test_a_name_that_cannot_be_used_is_refused(name: str) -> None:
+    with pytest.raises(Rejected, match="cannot be used"):
+        services.create_token(name=name, scope=TokenScope.READ, created_by="ada")
+
+
+def test_the_command_makes_lists_and_revokes() -> None:
+    secret = printed("create", "ci", "--scope", "act").strip()
+
+    assert Client(headers={"Authorization": f"Bearer {secret}"}).get("/v1/jobs").status_code == 200
+    assert "ci  act  last used 20" in printed("list")
+    printed("revoke", "ci")
+    assert "ci  act  revoked by" in printed("list")
+    with pytest.raises(CommandError, match="no token 'ci' to revoke; in use: none"):
+        printed("revoke", "ci")
+
+
+def printed(*words: str) -> str:
+    out = StringIO()
+    call_command("api_token", *words, stdout=out)
+    return out.getvalue()

@@ -1,0 +1,95 @@
+"""Flink's routes, over all of them: nothing without a token or session, nothing more than asked."""
+
+from itertools import product
+
+import pytest
+from django.core.cache import cache
+from django.test import Client
+from django.urls import URLPattern, reverse
+
+from ftdash.accounts.models import TokenScope
+from ftdash.api.flink import urls
+from ftdash.api.flink.names import job_id
+from ftdash.jobs.models import Request
+from ftdash.jobs.projector import Projector
+from pipelines.domain.ids import Uid
+from pipelines.domain.operator_ids import operator_id
+from tests.web.api_callers import bearer
+from tests.web.journals import Story, new_run
+
+pytestmark = pytest.mark.usefixtures("site")
+
+ARGUMENTS = {
+    "job": job_id("flights-1"),
+    "checkpoint": "1",
+    "vertex": operator_id(Uid("join")),
+}
+METHODS = ("get", "post", "patch", "put", "delete")
+NAMES = [str(pattern.name) for pattern in urls.urlpatterns]
+
+
+@pytest.fixture(autouse=True)
+def _no_failures_so_far() -> None:
+    cache.clear()
+
+
+def address(name: str, namespace: str = "flink-v1") -> str:
+    pattern = next(each for each in urls.urlpatterns if each.name == name)
+    assert isinstance(pattern, URLPattern)
+    wanted = pattern.pattern.converters
+    return reverse(f"{namespace}:{name}", kwargs={each: ARGUMENTS[each] for each in wanted})
+
+
+@pytest.mark.slow
+def test_nothing_is_answered_without_a_token_or_session() -> None:
+    running_pipeline()
+
+    for name, method, namespace in product(NAMES, METHODS, ("flink", "flink-v1")):
+        answer = getattr(Client(), method)(address(name, namespace))
+
+        assert answer.status_code == 401, (name, method)
+        assert list(answer.json()) == ["errors"]
+    assert not Request.objects.exists()
+
+
+@pytest.mark.slow
+def test_who_may_only_read_reads_everything_and_changes_nothing(operator: Client) -> None:
+    running_pipeline()
+
+    for client, name, method in product((operator, bearer(TokenScope.READ)), NAMES, METHODS):
+        answer = getattr(client, method)(address(name))
+
+        expected = (200,) if method == "get" else (403, 405)
+        assert answer.status_code in expected, (name, method, answer.content)
+    assert not Request.objects.exists()
+
+
+def test_a_route_that_is_not_there_is_told_in_the_same_shape() -> None:
+    answer = bearer().get("/v1/cluster")
+
+    assert answer.status_code == 404
+    assert answer.json() == {"errors": ["Unable to load requested file /v1/cluster."]}
+    assert bearer(name="other").get("/v2/config").status_code == 404
+
+
+def test_a_method_that_is_not_offered_names_those_that_are() -> None:
+    answer = bearer().put("/v1/jobs")
+
+    assert answer.status_code == 405
+    assert "it offers GET, HEAD" in answer.json()["errors"][0]
+
+
+def test_a_get_may_carry_a_body_as_flinks_command_line_sends_it() -> None:
+    answer = bearer().generic("GET", "/v1/config", b"{}", content_type="application/json")
+
+    assert answer.status_code == 200
+    assert answer["Content-Type"] == "application/json; charset=UTF-8"
+
+
+def test_nobody_keeps_an_answer() -> None:
+    assert "no-store" in bearer().get("/v1/config")["Cache-Control"]
+
+
+def running_pipeline() -> None:
+    Story(new_run()).started().sampled().completed()
+    Projector().run_once()
