@@ -12,9 +12,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipelines.audit.history import Cut, History
+from pipelines.audit.history import Cut, History, Point
 from pipelines.audit.json_rows import batches_of, is_ambiguous
-from pipelines.audit.output import Covers, Difference, Rows, compared, given
+from pipelines.audit.output import Covers, Difference, Rows, compared, given, judged_by_cut
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.ledger import SinkOutput
 from pipelines.state.row_digest import MODULUS, digest_of
@@ -51,7 +51,13 @@ class FileOutput:
             return Difference(f"{name} is not in the ledger.", cut, part=name)
         return None
 
-    def judge(self, cut: Cut, outputs: Sequence[SinkOutput]) -> Difference | Covers:
+    def judge(self, point: Point, sink: Uid) -> Difference | Covers:
+        return judged_by_cut(point, sink, self._judge)
+
+    def beside(self, later: History, sink: Uid) -> Difference | None:
+        return None
+
+    def _judge(self, cut: Cut, outputs: Sequence[SinkOutput]) -> Difference | Covers:
         expected = {token for output in outputs for token in output.share.tokens}
         names = self._by_cut.get(cut, set())
         for name in sorted(expected - names):

@@ -38,11 +38,20 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A completed checkpoint, and the output that it was the first to contain."""
+    """A completed checkpoint, and the output that it was the first to contain.
+
+    `after`: the point of the same run before it; 0: it is the first, or the first that is known.
+    """
 
     cut: Cut
+    after: CheckpointId
+    entry: LedgerEntry
     outputs: tuple[SinkOutput, ...]
-    records_read: int  # by the sources, since the first run
+
+    def spans(self, cut: Cut) -> bool:
+        """Whether it is the first point that has what was given at that cut."""
+        is_of_run = cut.run_id == self.cut.run_id
+        return is_of_run and self.after < cut.checkpoint_id <= self.cut.checkpoint_id
 
     def given_to(self, sink: Uid) -> dict[Cut, list[SinkOutput]]:
         """More than one cut, where checkpoints before it were aborted; oldest first."""
@@ -100,11 +109,11 @@ def read_history(run_id: RunId, journal: Path, find_journal: FindJournal) -> His
         committed = earlier + committed
     else:  # the restored point may not have been committed yet
         pending = earlier + pending
-    told: set[tuple[Uid, int, Cut]] = set()
+    points = _points(committed + pending, unknown)
     return History(
         run_id,
-        committed=tuple(_point(entry, told) for entry in committed),
-        pending=tuple(_point(entry, told) for entry in pending),
+        committed=tuple(points[: len(committed)]),
+        pending=tuple(points[len(committed) :]),
         unknown=unknown,
     )
 
@@ -133,15 +142,22 @@ def _ledger_up_to(run_id: RunId, checkpoint_id: CheckpointId, journal: Path | No
     return ledger
 
 
-def _point(entry: LedgerEntry, told: set[tuple[Uid, int, Cut]]) -> Point:
+def _points(entries: Iterable[LedgerEntry], unknown: Unknown) -> list[Point]:
     """An output that an earlier point has is not told again."""
-    new = []
-    for output in entry.outputs:
-        key = (output.sink, output.subtask, Cut(entry.run_id, output.share.checkpoint_id))
-        if key not in told:
-            new.append(output)
-        told.add(key)
-    return Point(Cut(entry.run_id, entry.checkpoint_id), tuple(new), entry.records_read)
+    points: list[Point] = []
+    newest: dict[RunId, CheckpointId] = dict(unknown)
+    told: set[tuple[Uid, int, Cut]] = set()
+    for entry in entries:
+        new = []
+        for output in entry.outputs:
+            key = (output.sink, output.subtask, Cut(entry.run_id, output.share.checkpoint_id))
+            if key not in told:
+                new.append(output)
+            told.add(key)
+        cut, after = Cut(entry.run_id, entry.checkpoint_id), newest.get(entry.run_id, NO_CHECKPOINT)
+        points.append(Point(cut, after, entry, tuple(new)))
+        newest[entry.run_id] = entry.checkpoint_id
+    return points
 
 
 def _events(journal: Path) -> Iterator[EngineEvent]:

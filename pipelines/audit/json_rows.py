@@ -6,7 +6,7 @@ them was given. Nor can types within lists and structs. `is_ambiguous` says so o
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date
 from decimal import Decimal
 from itertools import islice
@@ -21,11 +21,16 @@ def batches_of(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Raises ValueError or ArrowException when a line is no row of the schema."""
     with path.open("rb") as file:
         while lines := list(islice(file, _LINES)):
-            rows = [json.loads(line) for line in lines]
-            if any(row.keys() != set(schema.names) for row in rows):
-                raise ValueError("a line has other columns than the sink takes")
-            columns = [_column([row[field.name] for row in rows], field.type) for field in schema]
-            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+            yield batch_of(lines, schema)
+
+
+def batch_of(lines: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
+    """Raises ValueError or ArrowException when a line is no row of the schema."""
+    rows = [json.loads(line) for line in lines]
+    if any(not isinstance(row, dict) or row.keys() != set(schema.names) for row in rows):
+        raise ValueError("a line has other columns than the sink takes")
+    columns = [_column([row[field.name] for row in rows], field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def is_ambiguous(batch: pa.RecordBatch) -> bool:

@@ -4,12 +4,12 @@ Compared are sums over all subtasks of a cut: rows that have changed places betw
 cut are the same output. A file is named where that can be told.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from pipelines.audit.history import Cut, History
+from pipelines.audit.history import Cut, History, Point
 from pipelines.domain.ids import Uid
 from pipelines.domain.ledger import OutputShare, SinkOutput
 from pipelines.state.row_digest import MODULUS
@@ -53,9 +53,32 @@ class TargetReader(Protocol):
         """What a reader would take for output, and what no checkpoint has."""
         ...
 
-    def judge(self, cut: Cut, outputs: Sequence[SinkOutput]) -> Difference | Covers:
-        """Whether the target holds what the sink was given at that cut, each subtask's share."""
+    def judge(self, point: Point, sink: Uid) -> Difference | Covers:
+        """Whether the target holds what the sink was given for that point. Covers.NOTHING: it
+        does not keep that any more, or nobody can tell."""
         ...
+
+    def beside(self, later: History, sink: Uid) -> Difference | None:
+        """What lies beside output that is proven all the same; `later` was read after it."""
+        ...
+
+
+JudgeCut = Callable[[Cut, Sequence[SinkOutput]], Difference | Covers]
+
+
+def judged_by_cut(point: Point, sink: Uid, judge: JudgeCut) -> Difference | Covers:
+    """For a target that tells apart what each checkpoint gave, were it aborted or not."""
+    covers = Covers.DIGESTED
+    for cut, outputs in point.given_to(sink).items():
+        judged = judge(cut, outputs)
+        if isinstance(judged, Difference):
+            return judged
+        covers = weaker(covers, judged)
+    return covers
+
+
+def weaker(one: Covers, other: Covers) -> Covers:
+    return max(one, other, key=list(Covers).index)
 
 
 def total(parts: Iterable[Rows]) -> Rows:

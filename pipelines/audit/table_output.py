@@ -1,25 +1,19 @@
-"""Audits a table of rows, by the run and checkpoint that each row carries.
-
-Rows that are only inserted are compared with their digest. Of upserted rows, one that was written
-again carries the newer checkpoint only, and what it was before is gone. So of each checkpoint at
-most as many can be there as were given. Where they are exactly as many, none was overwritten, and
-their digest is compared too; where they are fewer, they are counted.
+"""Audits a table of rows, by the run and checkpoint that each row carries: see `tagged_rows`.
 
 Reads with plain selects on a table as the database describes it.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from urllib.parse import quote
 
 import pyarrow as pa
 import sqlalchemy as sa
 
-from pipelines.audit.history import Cut, History
-from pipelines.audit.output import Covers, Difference, Rows, compared, given, total
+from pipelines.audit.history import Cut, History, Point
+from pipelines.audit.output import Covers, Difference, Rows
+from pipelines.audit.tagged_rows import TaggedRows, Tags
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import CheckpointId, RunId, Uid
-from pipelines.domain.ledger import SinkOutput
 from pipelines.state.row_digest import digest_of
 
 _RUN, _CHECKPOINT = "ftdash_run", "ftdash_checkpoint"
@@ -30,46 +24,25 @@ _STREAMED = {"yield_per": _ROWS}
 class TableOutput:
     """`schema` is of the rows that the sink takes. The whole table is read when it is made."""
 
-    def __init__(self, url: str, table: str, schema: pa.Schema, *, is_upserted: bool) -> None:
+    def __init__(self, url: str, table: str, schema: pa.Schema, tags: Tags) -> None:
         """Raises Rejected when the database does not answer."""
         self._table = table
-        self._is_upserted = is_upserted
         self._schema = schema
         self._is_exact = not any(_loses_digits(field.type) for field in schema)
-        self._by_cut: dict[Cut, Rows] = {}
+        self._rows = TaggedRows(f"Table {table}", table, tags)
         try:
             self._read(url)
         except (sa.exc.SQLAlchemyError, ValueError) as error:  # text that is no time
-            name = sa.make_url(url).render_as_string(hide_password=True)
+            name = sa.make_url(url).set(query={}).render_as_string(hide_password=True)
             raise Rejected(f"The table {table} of {name} cannot be read for the audit.") from error
 
     def stray(self, history: History, sink: Uid) -> Difference | None:
-        ours, known = history.known_runs, history.cuts_of(sink)
-        cuts = sorted(self._by_cut)
-        settled = history.judged(cuts)  # not so: a negative number, the checkpoint is not known yet
-        for cut in (cut for cut in cuts if cut.run_id not in ours):
-            what = f"Table {self._table} has rows of a run that this one does not descend from."
-            return Difference(what, cut, found=self._by_cut[cut])
-        for cut in (cut for cut in settled if cut not in known):
-            what = f"Table {self._table} has rows of a checkpoint that gave it none."
-            return Difference(what, cut, found=self._by_cut[cut])
-        is_at_rest = self._is_upserted and len(settled) == len(cuts)
-        return self._newest_is_gone(history, sink) if is_at_rest else None
+        return self._rows.stray(history, sink)
 
-    def judge(self, cut: Cut, outputs: Sequence[SinkOutput]) -> Difference | Covers:
-        expected, found = given(outputs), self._by_cut.get(cut, Rows(0, 0))
-        if self._is_upserted and found.count < expected.count:
-            return Covers.COUNTED
-        judged = compared(cut, outputs, {self._table: found})
-        return replace(judged, part=self._table) if isinstance(judged, Difference) else judged
+    def judge(self, point: Point, sink: Uid) -> Difference | Covers:
+        return self._rows.judge(point, sink)
 
-    def _newest_is_gone(self, history: History, sink: Uid) -> Difference | None:
-        """Of the rows that were given last none is overwritten, as long as no newer ones come."""
-        told = [each for point in history.committed for each in point.given_to(sink).items()]
-        for cut, outputs in told[-1:]:
-            if cut not in self._by_cut and given(outputs).count:
-                what = f"Table {self._table} has none of the rows that were given to it last."
-                return Difference(what, cut, given(outputs), Rows(0, 0))
+    def beside(self, later: History, sink: Uid) -> Difference | None:
         return None
 
     def _read(self, url: str) -> None:
@@ -90,7 +63,7 @@ class TableOutput:
             cut = Cut(RunId(row[_RUN]), CheckpointId(row[_CHECKPOINT]))
             tagged.setdefault(cut, []).append(row)
         for cut, own in tagged.items():
-            self._by_cut[cut] = total([self._by_cut.get(cut, Rows(0, 0)), self._digested(own)])
+            self._rows.add(cut, self._digested(own))
 
     def _digested(self, rows: Sequence[sa.RowMapping]) -> Rows:
         if not self._is_exact:

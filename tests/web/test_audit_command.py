@@ -11,8 +11,8 @@ from django.core.management import CommandError, call_command
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Run
 from pipelines.audit import auditor
-from pipelines.audit.auditor import AuditReport, DifferenceReport, SinkReport
 from pipelines.audit.output import Covers
+from pipelines.audit.report import AuditReport, DifferenceReport, SinkReport
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.run import RunDirectory
@@ -113,6 +113,7 @@ def report(sink: SinkReport) -> AuditReport:
         pending_checkpoint_id=None,
         records_read=1000,
         unknown={},
+        sources=[],
         sinks=[sink],
     )
 

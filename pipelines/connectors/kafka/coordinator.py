@@ -1,7 +1,7 @@
 """What Kafka's coordinators are asked beyond what the producing client can: the state of a
 transaction, to commit one that another process has prepared, to end one, and a mark to remember.
 
-The one place that speaks kafka-python, and the one that uses what is private in it (finding a
+The one connector that speaks kafka-python, and that uses what is private in it (finding a
 coordinator, sending a request to it); its version is pinned. Requests are those of the transaction
 protocol that confluent-kafka speaks (before KIP-890): a commit that is repeated is answered alike.
 Source: Kafka, `TransactionCoordinator.endTransaction`; Flink, `FlinkKafkaInternalProducer`.

@@ -58,13 +58,14 @@ class ExactlyOnceKafka(KafkaSink):
 
 
 class KafkaWriter(TwoPhaseCommitWriter):
-    """Says in the ledger where in the log its transactions are."""
+    """Says in the ledger whose its transactions are in the log, and where."""
 
     def token(self, committable: Json) -> str:
         prepared = msgspec.convert(committable, PreparedTransaction)
         at_kafka = msgspec.convert(prepared.handle, PreparedAtKafka)
-        places = f"{at_kafka.transactional_id}: {at_kafka.range}"
-        return places if len(places) <= TOKEN_BYTES_MAX else at_kafka.transactional_id
+        producer = f"{at_kafka.transactional_id}: producer {at_kafka.producer_id}"
+        places = f"{producer}, {at_kafka.range}"
+        return places if len(places) <= TOKEN_BYTES_MAX else producer
 
 
 class KafkaTransactionTarget:

@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipelines.audit.auditor import AuditReport, SinkReport, audit_sinks
-from pipelines.audit.history import read_history
+from pipelines.audit.auditor import audit_sinks
+from pipelines.audit.history import History, read_history
+from pipelines.audit.report import AuditReport, SinkReport
 from pipelines.bus.journal import JournalWriter
 from pipelines.connectors.sink import Sink, SinkContext
 from pipelines.domain.events import CheckpointCommitted, Event, JobStatusChanged
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.run import RunDirectory
-from pipelines.domain.snapshots import Manifest
+from pipelines.domain.snapshots import Manifest, OperatorSnapshot
 from pipelines.domain.status import JobStatus
 from pipelines.protocol.commit import CommitLog, Prepared
 from pipelines.runtime.clocks import SystemClock
@@ -48,6 +49,7 @@ class AuditedRun:
         self._journal = self._opened()
         self._attempt = Attempt(0)
         self.ledger = RunLedger(lambda event: self.tell(event))
+        self.read: OperatorSnapshot | None = None  # how far a source is, with its next checkpoint
         self._sinks: list[OpenSink] = []
         self.points: dict[int, tuple[Manifest, list[tuple[Prepared, ...]]]] = {}
 
@@ -75,6 +77,8 @@ class AuditedRun:
         checkpoint_id = CheckpointId(number)
         cuts = [sink.prepare(checkpoint_id) for sink in self._sinks]
         operators = [[operator_of(uid=OUT, outputs=list(cut.outputs))] for cut in cuts]
+        if self.read is not None:
+            operators[0].append(self.read)
         manifest = manifest_of(
             operators, run_id=self.run_id, checkpoint_id=checkpoint_id, ancestors=self._ancestors
         )
@@ -86,16 +90,21 @@ class AuditedRun:
         if commits:
             for sink in self._sinks:
                 sink.commit(checkpoint_id)
-            self.tell(CheckpointCommitted(checkpoint_id=checkpoint_id))
+            self.say_committed(number)
+
+    def say_committed(self, number: int) -> None:
+        self.tell(CheckpointCommitted(checkpoint_id=CheckpointId(number)))
 
     def tell(self, event: Event) -> None:
         self._journal.append(event, self._attempt)
 
     def audit(self) -> AuditReport:
+        return audit_sinks([(OUT, self.sink, SCHEMA)], self.history)
+
+    def history(self) -> History:
         journals = self._root.glob("audited/runs/*/journal.jsonl")
         known = {RunId(path.parent.name): path for path in journals}
-        history = read_history(self.run_id, self._directory.journal_file, known.get)
-        return audit_sinks([(OUT, self.sink, SCHEMA)], history)
+        return read_history(self.run_id, self._directory.journal_file, known.get)
 
     def sink_report(self) -> SinkReport:
         (report,) = self.audit().sinks

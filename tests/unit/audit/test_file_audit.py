@@ -74,9 +74,7 @@ def torn_file(target: Path) -> None:
 
 
 def row_twice(target: Path) -> None:
-    file = part(target, 2, 1)
-    table = pq.read_table(file)
-    pq.write_table(pa.concat_tables([table, table.slice(0, 1)]), file)
+    repeat_a_row(part(target, 2, 1))
 
 
 def rows_of_another_checkpoint(target: Path) -> None:
@@ -106,6 +104,19 @@ def test_the_first_difference_is_told_with_its_checkpoint_and_file(
     assert report.difference.expected_rows == 6
     assert run.proven() == ("run-1", 1, 6)
     assert not run.audit().is_as_recorded
+
+
+def test_a_file_that_is_gone_is_missing_even_if_another_one_holds_its_rows(
+    run: AuditedRun, target: Path
+) -> None:
+    gone, other = part(target, 2, 0), part(target, 2, 1)
+    pq.write_table(pa.concat_tables([pq.read_table(gone), pq.read_table(other)]), other)
+    gone.unlink()
+
+    difference = run.sink_report().difference
+
+    assert difference is not None
+    assert difference.what == f"{gone.name} is missing."
 
 
 def test_a_changed_value_is_shown_by_the_digests(run: AuditedRun, target: Path) -> None:
@@ -174,6 +185,8 @@ def test_a_ledger_without_digests_is_counted(tmp_path: Path, target: Path) -> No
 
     assert run.proven() == ("run-1", 1, 3)
     assert run.sink_report().covers is Covers.COUNTED
+    repeat_a_row(part(target, 1, 0))
+    assert not run.audit().is_as_recorded
 
 
 def test_an_aborted_checkpoint_s_output_is_that_of_the_next_one(run: AuditedRun) -> None:
@@ -236,11 +249,11 @@ def test_a_restored_run_is_proven_with_what_it_descends_from(
 
 def test_an_earlier_run_s_later_recoveries_do_not_matter(run: AuditedRun, tmp_path: Path) -> None:
     restored = AuditedRun(tmp_path, "run-2", run.sink)
-    restored.begin((run, 2))
+    restored.begin((run, 3))
 
     run.ledger.begin([(run.run_id, CheckpointId(1))], LedgerStart.at(run.points[1][0]))
 
-    assert restored.proven() == ("run-1", 2, 12)
+    assert restored.proven() == ("run-1", 3, 18)
 
 
 def test_a_lost_ledger_is_said(run: AuditedRun, tmp_path: Path) -> None:
@@ -254,6 +267,11 @@ def test_a_lost_ledger_is_said(run: AuditedRun, tmp_path: Path) -> None:
 
     assert report.unknown == {"run-1": 2}
     assert restored.proven() == ("run-2", 3, 2)
+
+
+def repeat_a_row(file: Path) -> None:
+    table = pq.read_table(file)
+    pq.write_table(pa.concat_tables([table, table.slice(0, 1)]), file)
 
 
 def swap_rows(one: Path, other: Path) -> None:

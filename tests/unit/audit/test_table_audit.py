@@ -10,12 +10,14 @@ import sqlalchemy as sa
 
 from pipelines.audit.output import Covers
 from pipelines.connectors.postgres.insert import PostgresInsert
+from pipelines.connectors.postgres.two_phase import PostgresTwoPhase
 from pipelines.connectors.sql.database import SqlDatabase
 from pipelines.connectors.sql.upsert import SqlUpsert
 from pipelines.domain.errors import Rejected
 from tests.postgres_server import PostgresServer
 from tests.unit.audit.audited_run import AuditedRun
 
+Inserting = type[PostgresInsert] | type[PostgresTwoPhase]
 TAGGED = "ftdash_run = 'run-1' AND ftdash_checkpoint ="
 
 
@@ -55,7 +57,7 @@ def test_rows_whose_checkpoint_is_not_known_yet_are_not_judged(
     run.begin()
     run.write(1, 2, 3, 4)
     run.checkpoint(1)
-    run.write(5, 6, 7, 8)
+    run.write(1, 2, 3, 4)
 
     assert run.proven() == ("run-1", 1, 4)
 
@@ -149,25 +151,84 @@ def test_a_database_that_is_gone_is_said_without_its_password_and_not_made(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", [PostgresInsert, PostgresTwoPhase])
 def test_rows_that_are_only_inserted_are_digested_and_none_may_be_missing(
-    postgres: PostgresServer, tmp_path: Path
+    postgres: PostgresServer, tmp_path: Path, kind: Inserting
 ) -> None:
-    sink = PostgresInsert(postgres.url_of(f"a{uuid.uuid4().hex}"), "output", pipeline="p")
-    run = AuditedRun(tmp_path, "run-1", sink)
-    run.begin()
-    for number in (1, 2, 3):
-        run.write(*range(6 * number, 6 * number + 6))
-        run.checkpoint(number, commits=number < 3)
+    run = inserting(postgres, tmp_path, kind)
     untouched, covers = run.proven(), run.sink_report().covers
 
-    with closing(SqlDatabase(sink.url)) as database:
-        delete = sa.text("DELETE FROM output WHERE id = 13")
-        database.transaction(lambda connection: connection.execute(delete))
+    change(run, "DELETE FROM output WHERE id = 13")
 
     difference = run.sink_report().difference
     assert (untouched, covers) == (("run-1", 2, 12), Covers.DIGESTED)
     assert difference is not None
     assert (difference.checkpoint_id, difference.expected_rows, difference.found_rows) == (2, 6, 5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [PostgresInsert, PostgresTwoPhase])
+def test_a_row_that_is_there_twice_is_told_with_its_checkpoint(
+    postgres: PostgresServer, tmp_path: Path, kind: Inserting
+) -> None:
+    run = inserting(postgres, tmp_path, kind)
+
+    change(run, "INSERT INTO output SELECT * FROM output WHERE id = 13")
+
+    difference = run.sink_report().difference
+    assert difference is not None
+    assert (difference.checkpoint_id, difference.expected_rows, difference.found_rows) == (2, 6, 7)
+    assert run.proven() == ("run-1", 1, 6)
+
+
+@pytest.mark.slow
+def test_rows_prepared_for_an_aborted_checkpoint_are_those_of_the_next_one(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    """They carry where their interval began, which another checkpoint may come between."""
+    run = inserting(postgres, tmp_path, PostgresTwoPhase)
+    run.checkpoint(4, completes=False)
+    run.write(30, 31)
+    run.checkpoint(5, completes=False)
+    run.write(32, 33, 34)
+    run.checkpoint(6)
+    untouched = run.proven()
+
+    change(run, "DELETE FROM output WHERE id = 31")
+
+    assert untouched == ("run-1", 6, 23)
+    assert run.proven() == ("run-1", 3, 18)
+    assert run.sink_report().covers is Covers.DIGESTED
+
+
+@pytest.mark.slow
+def test_a_run_that_begins_from_another_one_s_point_is_proven_with_what_was_prepared_there(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    run = inserting(postgres, tmp_path, PostgresTwoPhase)
+    restored = AuditedRun(tmp_path, "run-2", run.sink)
+    restored.begin((run, 3))
+    restored.write(70, 71)
+    restored.checkpoint(4)
+
+    assert restored.proven() == ("run-2", 4, 20)
+    assert restored.sink_report().covers is Covers.DIGESTED
+
+
+def inserting(postgres: PostgresServer, root: Path, kind: Inserting) -> AuditedRun:
+    """Three checkpoints of six rows each, the last of which is not committed yet."""
+    sink = kind(postgres.url_of(f"a{uuid.uuid4().hex}"), "output", pipeline="p")
+    run = AuditedRun(root, "run-1", sink)
+    run.begin()
+    for number in (1, 2, 3):
+        run.write(*range(6 * number, 6 * number + 6))
+        run.checkpoint(number, commits=number < 3)
+    return run
+
+
+def change(run: AuditedRun, statement: str) -> None:
+    with closing(SqlDatabase(run.sink.url)) as database:  # type: ignore[attr-defined]
+        database.transaction(lambda connection: connection.execute(sa.text(statement)))
 
 
 def upsert(database: Path, buffer_rows: int = 100) -> SqlUpsert:

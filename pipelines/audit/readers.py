@@ -1,0 +1,41 @@
+"""Which reader audits which sink. A sink without one is reported as not audited."""
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from pipelines.audit.file_output import FileOutput
+from pipelines.audit.kafka_output import KafkaOutput
+from pipelines.audit.kafka_writers import RecordRows
+from pipelines.audit.output import TargetReader
+from pipelines.audit.redis_output import RedisOutput
+from pipelines.audit.table_output import TableOutput
+from pipelines.audit.tagged_rows import Tags
+from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors.kafka.transactions import ExactlyOnceKafka
+from pipelines.connectors.postgres.insert import PostgresInsert
+from pipelines.connectors.postgres.two_phase import PostgresTwoPhase
+from pipelines.connectors.redis.hashes import RedisHashes
+from pipelines.connectors.sink import Sink
+from pipelines.connectors.sql.upsert import SqlUpsert
+
+
+def reader_of(sink: Sink, schema: pa.Schema) -> TargetReader | None:
+    """None: nobody can read it again. The target is read now: call it after the journal was read.
+
+    Raises Rejected when the target cannot be read.
+    """
+    match sink:
+        case ExactlyOnceFiles(directory=directory):
+            return FileOutput(Path(directory), schema)
+        case SqlUpsert(url=url, table=table):
+            return TableOutput(url, table, schema, Tags.OF_NEWEST)
+        case PostgresInsert(url=url, table=table):
+            return TableOutput(url, table, schema, Tags.OF_CHECKPOINT)
+        case PostgresTwoPhase(url=url, table=table):
+            return TableOutput(url, table, schema, Tags.OF_INTERVAL)
+        case RedisHashes(url=url, prefix=prefix):
+            return RedisOutput(url, prefix, schema)
+        case ExactlyOnceKafka(address=address, topic=topic, value=value, key=key):
+            return KafkaOutput(address, topic, RecordRows(schema, value, key))
+    return None

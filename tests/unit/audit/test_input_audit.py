@@ -1,0 +1,137 @@
+"""An audit of what was read: each split goes on where the checkpoint before had left it."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pipelines.audit.report import InputReport
+from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors.positions import SplitPositions
+from pipelines.domain.events import LedgerAdvanced
+from pipelines.domain.ids import CheckpointId
+from pipelines.domain.ledger import LedgerEntry, SourceInput, SplitRange
+from tests.unit.audit.audited_run import AuditedRun
+from tests.unit.runtime.points import operator_of
+
+SPLIT = 0
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> AuditedRun:
+    """Three checkpoints, ten records each."""
+    run = new_run(tmp_path, "run-1")
+    run.begin()
+    for number in (1, 2, 3):
+        read(run, number, 10 * number)
+    return run
+
+
+def test_what_goes_on_where_it_was_left_is_proven(run: AuditedRun) -> None:
+    report = source_report(run)
+
+    assert (report.proven_checkpoint_id, report.records) == (3, 30)
+    assert (report.difference, report.unknown_checkpoint_id) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("first", "sentence"),
+    [
+        (35, "Split 0 was left at offset 30 and goes on at offset 35."),
+        (25, "Split 0 was read again from offset 25, read up to offset 30."),
+        (None, "Split 0 was read again from its beginning, read up to offset 30."),
+    ],
+)
+def test_a_gap_and_an_overlap_are_told_with_checkpoint_and_split(
+    run: AuditedRun, first: int | None, sentence: str
+) -> None:
+    tell(run, 4, SplitRange(split="0", first=first, end=40))
+
+    report = source_report(run)
+
+    assert report.difference is not None
+    assert (report.difference.what, report.difference.part) == (sentence, "split 0")
+    assert (report.difference.checkpoint_id, report.proven_checkpoint_id) == (4, 3)
+    assert not run.audit().is_as_recorded
+
+
+def test_a_split_that_was_read_whole_is_not_read_again(run: AuditedRun) -> None:
+    tell(run, 4, SplitRange(split="0", first=30, end=None))
+    tell(run, 5, SplitRange(split="0", first=30, end=40), records_read=50)
+
+    difference = source_report(run).difference
+
+    assert difference is not None
+    assert difference.what == "Split 0 was read again from offset 30, read up to its end."
+
+
+def test_sources_and_run_count_the_same(run: AuditedRun) -> None:
+    tell(run, 4, SplitRange(split="0", first=30, end=40), records_read=41)
+
+    difference = source_report(run).difference
+
+    assert difference is not None
+    assert "read 10 records, and the run that it read 11." in difference.what
+
+
+def test_what_a_failure_made_void_is_no_overlap(run: AuditedRun) -> None:
+    run.begin((run, 2))
+    read(run, 4, 25)
+
+    report = source_report(run)
+
+    assert (report.proven_checkpoint_id, report.records, report.difference) == (4, 25, None)
+
+
+def test_a_restored_run_goes_on_where_its_point_was(run: AuditedRun, tmp_path: Path) -> None:
+    restored = new_run(tmp_path, "run-2")
+    restored.begin((run, 2))
+    read(restored, 3, 26)
+
+    report = source_report(restored)
+
+    assert (report.proven_run_id, report.proven_checkpoint_id, report.records) == ("run-2", 3, 26)
+
+
+def test_across_a_point_that_nobody_entered_nothing_is_compared_and_that_is_said(
+    run: AuditedRun,
+) -> None:
+    read(run, 4, 40, is_told=False)
+    run.begin((run, 4))
+    read(run, 5, 50)
+
+    report = source_report(run)
+
+    assert (report.proven_checkpoint_id, report.unknown_checkpoint_id) == (5, 4)
+    assert report.difference is None
+
+
+def new_run(root: Path, run_id: str) -> AuditedRun:
+    return AuditedRun(root, run_id, ExactlyOnceFiles(root / "target", pipeline="p"))
+
+
+def read(run: AuditedRun, number: int, records: int, *, is_told: bool = True) -> None:
+    """A checkpoint up to which so many records of the split were read."""
+    run.read = operator_of(
+        positions=msgspec.to_builtins(SplitPositions(((SPLIT, records),), frontier=1, stride=1)),
+        counters={"records_read": records},
+    )
+    run.checkpoint(number, is_told=is_told)
+
+
+def tell(run: AuditedRun, number: int, split: SplitRange, records_read: int | None = None) -> None:
+    """An entry that no engine of ours makes."""
+    entry = LedgerEntry(
+        run_id=run.run_id,
+        checkpoint_id=CheckpointId(number),
+        records_read=10 * number if records_read is None else records_read,
+        inputs=[SourceInput(source=operator_of().uid, records=10, splits=[split])],
+        outputs=[],
+    )
+    run.tell(LedgerAdvanced(entry=entry))
+    run.say_committed(number)
+
+
+def source_report(run: AuditedRun) -> InputReport:
+    (report,) = run.audit().sources
+    return report
