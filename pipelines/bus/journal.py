@@ -135,6 +135,16 @@ class JournalWriter:
                 return event
         return None
 
+    def every(self, kind: type[E]) -> list[E]:
+        """All events of this kind, of any driver, oldest first; reads the whole journal.
+
+        Raises UndecodableEvent, as `newest` does.
+        """
+        name = kind.__name__.encode()
+        lines = [line for line in _lines_from_the_end(self._path) if name in line]
+        events = [_decode_line(self._path, line).event for line in reversed(lines)]
+        return [event for event in events if isinstance(event, kind)]
+
     def close(self) -> None:
         os.close(self._file)
 

@@ -14,6 +14,7 @@ from pipelines.domain.ledger import LedgerEntry
 from pipelines.domain.nodes import EdgeKind
 from pipelines.domain.origin import RecordOrigin
 from pipelines.domain.phases import SubtaskPhases
+from pipelines.domain.poison import IsolatedRange, PoisonRecord
 from pipelines.domain.status import (
     CheckpointKind,
     JobStatus,
@@ -139,6 +140,22 @@ class FailureOccurred(Event, frozen=True, kw_only=True):
     detail: str = ""  # stack or log, may be empty
     operator: Uid | None = None  # whose function raised; its vertex is the head of its chain
     origin: RecordOrigin | None = None  # the records it was working on, as far as it is known
+
+
+class RecordsIsolated(Event, frozen=True, kw_only=True):
+    """The same failure came again at these records: from now on they are read in parts."""
+
+    range: IsolatedRange
+
+
+class RecordQuarantined(Event, frozen=True, kw_only=True):
+    """From now on no operator is given this record: it goes to `directory`, where it is visible
+    once a checkpoint has completed that has it."""
+
+    record: PoisonRecord
+    directory: str
+    count: int  # of this run, with this one
+    limit: int
 
 
 class RecoveryPhaseReached(Event, frozen=True, kw_only=True):
@@ -287,6 +304,8 @@ EngineEvent = (
     | CheckpointDiscarded
     | ClaimedPointDiscarded
     | FailureOccurred
+    | RecordsIsolated
+    | RecordQuarantined
     | RecoveryPhaseReached
     | RestorePointRefused
     | PointsVerified

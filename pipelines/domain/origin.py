@@ -10,14 +10,20 @@ import msgspec
 from pipelines.domain.ids import Uid
 
 
-class RecordOrigin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A range of one split as one source subtask read it; both offsets belong to it."""
+class RecordOrigin(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """A range of one split as one source subtask read it; both offsets belong to it.
+
+    `is_moment`: it only tells when. What fired at that time was made of other records.
+    """
 
     source: Uid
     subtask: int
     split: str
     first_offset: int
     last_offset: int
+    is_moment: bool = False
 
     def __str__(self) -> str:
         offsets = f"offset {self.first_offset}"
@@ -46,6 +52,9 @@ class RecordOrigin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def at_offset(self, offset: int) -> "RecordOrigin":
         return msgspec.structs.replace(self, first_offset=offset, last_offset=offset)
+
+    def as_moment(self) -> "RecordOrigin":
+        return self if self.is_moment else msgspec.structs.replace(self, is_moment=True)
 
     def _first_shared(self, other: "RecordOrigin") -> int:
         return max(self.first_offset, other.first_offset)

@@ -24,11 +24,13 @@ def scheme_of(location: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPlaces:
-    """`checkpoints` belongs to the run alone; `savepoints` is shared by all runs."""
+    """`checkpoints` belongs to the run alone; `savepoints` is shared by all runs, and so is
+    `quarantine`, a path, where records go that no operator is given."""
 
     run_id: RunId
     checkpoints: str
     savepoints: str
+    quarantine: str = ""
 
     @classmethod
     def of(cls, directory: RunDirectory, settings: Settings) -> "SnapshotPlaces":
@@ -39,7 +41,8 @@ class SnapshotPlaces:
             checkpoints = f"{settings.checkpoint_dir}/{run_id}"
         else:
             checkpoints = str(directory.path / "checkpoints")
-        return cls(run_id, checkpoints, settings.savepoint_dir or str(home / "savepoints"))
+        savepoints = settings.savepoint_dir or str(home / "savepoints")
+        return cls(run_id, checkpoints, savepoints, str(home / "quarantine"))
 
     def checkpoint(self, checkpoint_id: CheckpointId) -> str:
         return f"{self.checkpoints}/chk-{checkpoint_id}"

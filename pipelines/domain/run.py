@@ -38,6 +38,7 @@ class RunDirectory:
 
     runs/<run id>/checkpoints/chk-<id>/{manifest.json, *.arrow}
     savepoints/savepoint-<run id>-<id>/{manifest.json, *.parquet}
+    quarantine/<uid of a source>/part-<run id>-<id>-*.jsonl
     """
 
     def __init__(self, path: Path) -> None:

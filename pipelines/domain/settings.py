@@ -9,6 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from pipelines.domain.errors import Rejected
+from pipelines.domain.poison import PoisonPolicy
 
 MAX_PARALLELISM_LIMIT = 1 << 15
 """Flink's bound on key groups; they are stored as 16 bits."""
@@ -165,6 +166,8 @@ class Settings:
     tls_certificate: str
     tls_key: str
     tls_authority: str
+    poison_policy: PoisonPolicy
+    poison_limit: int
     faults: str  # a plan for `domain.faults`
 
     @property

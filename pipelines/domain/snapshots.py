@@ -110,6 +110,7 @@ class OperatorSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     reserved: Json = None  # at most once: where an attempt begins that goes on from this point
     committables: list[Json] = []  # a sink's: prepared, to be committed on completion
     segments: list[SegmentHandle] = []  # a sink's: to be published on completion
+    quarantined: list[Json] = []  # a source's: prepared, to be committed on completion
     outputs: list[OutputShare] = []  # a sink's: given to it, not known to be in an older point
     counters: dict[str, int] = {}
     watermark_ms: int | None = None

@@ -20,13 +20,17 @@ _VARYING = re.compile(r"0x[0-9a-fA-F]+|'[^']*'|\"[^\"]*\"|[0-9]+(?:[.:_-][0-9]+)
 
 @dataclass(frozen=True, slots=True)
 class OperatorError:
-    """What a subtask says of an exception. `is_of_the_world`: it may pass by itself."""
+    """What a subtask says of an exception. `is_of_the_world`: it may pass by itself.
+    `is_of_record`: an operator raised it on records that it was given, or a source on one that it
+    cannot read; so it would not have come without them.
+    """
 
     operator: Uid
     error_type: str  # qualified name of the exception's class
     message: str
     origin: RecordOrigin | None
     is_of_the_world: bool
+    is_of_record: bool = False
 
 
 @dataclass(frozen=True, slots=True)

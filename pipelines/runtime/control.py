@@ -11,6 +11,7 @@ from pipelines.domain.events import SubtaskSample
 from pipelines.domain.faults import Fault
 from pipelines.domain.ids import NO_CHECKPOINT, Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.phases import SubtaskPhases
+from pipelines.domain.poison import Isolation
 from pipelines.domain.settings import BarrierOptions, StateOptions
 from pipelines.domain.snapshots import Manifest, SubtaskSnapshot
 from pipelines.domain.status import KillMoment, SavepointFormat
@@ -137,6 +138,8 @@ class Deploy(Message, frozen=True, kw_only=True):
     state: StateOptions
     forgets_state: bool = False  # at most once, after a failure: see RestorePoint
     dropped_states: list[tuple[Uid, str]] = []  # in the point, and not to be restored
+    quarantine: str = ""  # the directory of the quarantines of all sources
+    isolation: Isolation = Isolation()
 
 
 class Begin(Message, frozen=True, kw_only=True):

@@ -43,6 +43,7 @@ FLOWS["shared_lists"] = "tests.processes.shared_lists"
 FLOWS["sleepy"] = "tests.processes.sleepy"
 FLOWS["growing"] = "tests.processes.growing"
 FLOWS["timed"] = "tests.processes.timed"
+FLOWS["poisoned"] = "tests.processes.poisoned"
 FLOWS["event_times"] = "tests.processes.event_times"
 PRELOADED = ["pytest", "tests.processes.host", *sorted(set(FLOWS.values())), "pandas"]
 HURRY = "hurry"

@@ -14,7 +14,7 @@ from pipelines.domain.ids import Attempt, Uid
 from pipelines.domain.status import JobStatus, RecoveryPhase
 from pipelines.protocol.checkpoint_effects import SubtaskId
 from pipelines.protocol.fencing import AttemptFence
-from pipelines.runtime.control import Heartbeat
+from pipelines.runtime.control import Deploy, Heartbeat
 from pipelines.runtime.master.attempt_host import AttemptHost, Readiness
 from pipelines.runtime.master.deployment_orders import deployment_of
 from pipelines.runtime.master.hosting import ControlDoor
@@ -52,7 +52,8 @@ class Attempts:
             parts.pipeline,
             parts.store,
             record.emit,
-            may_fall_back=parts.settings.may_fall_back,
+            parts.settings.may_fall_back,
+            parts.places.quarantine,
         )
         self._stages: StageHost | None = None
         self._host: AttemptHost | None = None
@@ -186,7 +187,10 @@ class Attempts:
         if host.readiness is Readiness.DEPLOYING:
             self._watchers.recovery.reached(RecoveryPhase.STOP)
             self._watchers.recovery.reached(RecoveryPhase.START)
-            host.deploy(deployment_of(self._parts, host, self._start))
+            host.deploy(self._orders(host))
+
+    def _orders(self, host: AttemptHost) -> Deploy:
+        return deployment_of(self._parts, host, self._start, self._watchers.poison.isolation)
 
     def on_deployed(self, slot: int) -> None:
         host = self.current()

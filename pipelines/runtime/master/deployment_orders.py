@@ -2,6 +2,7 @@
 
 from pipelines.domain.faults import parse_faults
 from pipelines.domain.places import MEMORY, scheme_of
+from pipelines.domain.poison import Isolation
 from pipelines.domain.settings import CheckpointingMode
 from pipelines.domain.snapshots import Manifest
 from pipelines.runtime.control import Deploy
@@ -10,7 +11,9 @@ from pipelines.runtime.master.run_parts import RunParts
 from pipelines.runtime.master.starting_point import StartingPoint
 
 
-def deployment_of(parts: RunParts, host: AttemptHost, start: StartingPoint | None) -> Deploy:
+def deployment_of(
+    parts: RunParts, host: AttemptHost, start: StartingPoint | None, isolation: Isolation
+) -> Deploy:
     """`start` None: from the beginning."""
     spec, settings = parts.spec, parts.settings
     return Deploy(
@@ -31,6 +34,8 @@ def deployment_of(parts: RunParts, host: AttemptHost, start: StartingPoint | Non
         barriers=settings.barriers,
         state=settings.state,
         faults=list(parse_faults(settings.faults)),
+        quarantine=parts.places.quarantine,
+        isolation=isolation,
     )
 
 

@@ -1,6 +1,7 @@
 """What a subtask's failure is called, and when it is the last one: the sentences people read."""
 
 from pipelines.domain.events import FailureOccurred
+from pipelines.domain.recovery_settings import LIMIT_KEY
 from pipelines.protocol.repeated_failures import Deterministic
 from pipelines.runtime.control import Failed
 
@@ -31,6 +32,15 @@ def final_reason(
         f"{event.cause.rstrip('.')}. It is the same failure as before, at {repeated.origin}: a"
         " restart would only repeat it. Correct the function or the data, then start from the"
         " newest checkpoint."
+    )
+
+
+def too_many_reason(event: FailureOccurred, limit: int) -> str:
+    """Why a run with a quarantine ends all the same."""
+    return (
+        f"{event.cause.rstrip('.')}. The run has set aside as many records as it may,"
+        f" {limit} ({LIMIT_KEY}): look at them in the quarantine, correct the function or the"
+        " data, and start from the newest checkpoint, or raise the limit."
     )
 
 

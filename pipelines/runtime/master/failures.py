@@ -17,11 +17,12 @@ from pipelines.domain.events import FailureOccurred, SlotLost
 from pipelines.domain.ids import Attempt
 from pipelines.domain.status import JobStatus
 from pipelines.protocol.checkpoint_effects import SubtaskId
+from pipelines.protocol.poison_records import Isolate, LimitReached, NobodysFault, Quarantine
 from pipelines.protocol.repeated_failures import RepeatedFailures
 from pipelines.protocol.restart import GiveUp, RestartAfter
 from pipelines.runtime.control import Failed
 from pipelines.runtime.master.attempts import Attempts
-from pipelines.runtime.master.failure_report import failure_of, final_reason
+from pipelines.runtime.master.failure_report import failure_of, final_reason, too_many_reason
 from pipelines.runtime.master.restart_choice import restart_backoff
 from pipelines.runtime.master.run_end import RunEnd
 from pipelines.runtime.master.run_parts import RunParts, RunWatchers, StageHost
@@ -49,6 +50,7 @@ class Failures:
         self._attempts = attempts
         self._board = watchers.board
         self._recovery = watchers.recovery
+        self._poison = watchers.poison
         self._end = end
         self._restart = restart_backoff(parts.settings)
         self._repeated = RepeatedFailures()
@@ -77,10 +79,19 @@ class Failures:
         self.fail(event, heard_ms)
 
     def on_subtask_failed(self, slot: int, message: Failed) -> None:
-        event = failure_of(message, slot)
+        event, now_ms = failure_of(message, slot), self._clock.monotonic_ms()
         repeated = None if message.error is None else self._repeated.on_error(message.error)
-        no_restart = final_reason(event, repeated, is_fatal=message.is_fatal)
-        self.fail(event, self._clock.monotonic_ms(), no_restart=no_restart)
+        match self._poison.on_failure(message, repeated):
+            case Isolate() | Quarantine():
+                self._restart.on_progress()
+                self.fail(event, now_ms, is_helped=True)
+            case LimitReached(limit):
+                self.fail(event, now_ms, no_restart=too_many_reason(event, limit))
+            case NobodysFault():
+                may_pass = self._poison.awaits_second_try(message, repeated)
+                is_fatal = message.is_fatal and not may_pass
+                no_restart = final_reason(event, repeated, is_fatal=is_fatal)
+                self.fail(event, now_ms, no_restart=no_restart)
 
     def on_peer_lost(self, slot: int, problem: str) -> None:
         cause = f"Slot {slot} lost a data connection: {problem}"
@@ -135,8 +146,10 @@ class Failures:
         last_sign_of_life_ms: float,
         *,
         no_restart: str | None = None,
+        is_helped: bool = False,
     ) -> None:
-        """1. Record. 2. Fence the attempt. 3. Ask the restart strategy, unless none can help."""
+        """1. Record. 2. Fence the attempt. 3. Ask the restart strategy, unless none can help or
+        the next attempt does something about it."""
         if self._attempts.host is None:
             return
         self._record.emit(event)
@@ -146,6 +159,9 @@ class Failures:
         self._attempts.end(suspend, event.cause, self._failed_subtasks(event))
         if no_restart is not None:
             self._give_up(no_restart, no_restart)
+            return
+        if is_helped:
+            self._restart_after(0.0, event.cause)
             return
         match self._restart.on_failure(self._clock.monotonic_ms(), self._draws.uniform(-1, 1)):
             case RestartAfter(delay_ms):

@@ -36,6 +36,7 @@ from pipelines.runtime.master.job_events import (
     StrangerRefused,
 )
 from pipelines.runtime.master.metrics_board import MetricsBoard
+from pipelines.runtime.master.poison_desk import PoisonDesk
 from pipelines.runtime.master.recovery_watch import RecoveryWatch
 from pipelines.runtime.master.request_desk import RequestDesk
 from pipelines.runtime.master.run_end import RunEnd
@@ -73,7 +74,8 @@ class JobMaster(CheckpointListener):
             self,
         )
         self._end = RunEnd(self._record, stopping_of(journal, self._checkpoints.points))
-        watchers = RunWatchers(self._checkpoints, self._board, self._recovery)
+        poison = PoisonDesk(parts.settings, parts.places, self._record.emit, journal)
+        watchers = RunWatchers(self._checkpoints, self._board, self._recovery, poison)
         self._attempts = Attempts(
             parts, self._record, self._fence, self._control, watchers, self._end
         )

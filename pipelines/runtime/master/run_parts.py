@@ -11,6 +11,7 @@ from pipelines.domain.settings import Settings
 from pipelines.runtime.faults import Faults
 from pipelines.runtime.master.checkpoint_host import CheckpointHost
 from pipelines.runtime.master.metrics_board import MetricsBoard
+from pipelines.runtime.master.poison_desk import PoisonDesk
 from pipelines.runtime.master.recovery_watch import RecoveryWatch
 from pipelines.runtime.slot_address import SlotAddress
 from pipelines.storage.store import CheckpointStore
@@ -51,3 +52,4 @@ class RunWatchers:
     checkpoints: CheckpointHost
     board: MetricsBoard
     recovery: RecoveryWatch
+    poison: PoisonDesk

@@ -1,8 +1,11 @@
 """Decides, with `protocol.recovery`, where an attempt starts, and prepares the sinks for it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from pipelines.connectors.files.quarantine import quarantine_of
+from pipelines.connectors.sink import Sink
 from pipelines.domain.errors import CorruptSnapshot, Retryable
 from pipelines.domain.events import Event, OutputSuperseded, RestorePointRefused
 from pipelines.domain.ids import CheckpointId, RunId, Uid
@@ -53,6 +56,7 @@ class StartingPointChooser:
     store: CheckpointStore
     emit: Callable[[Event], None]
     may_fall_back: bool = True  # to an older point, when the newest does not verify
+    quarantine: str = ""  # the directory of the quarantines of all sources
 
     def choose(self, points: RetainedPoints, *, reads_on: bool = True) -> StartingPoint:
         """The newest own point that verifies; before there is one, the point asked for.
@@ -102,13 +106,19 @@ class StartingPointChooser:
             raise SinksNotRewound(f"The attempt cannot begin: {error}") from error
 
     def _rewind_sinks(self, start: StartingPoint) -> None:
-        for uid, sink in self.pipeline.sinks.items():
+        for uid, sink in (*self.pipeline.sinks.items(), *self._quarantines()):
             superseded = sink.rewind(list(start.lineage), self.spec.run_id)
             if superseded is not None and superseded.items:
                 event = OutputSuperseded(
                     sink=uid, files=superseded.items, moved_to=superseded.moved_to
                 )
                 self.emit(event)
+
+    def _quarantines(self) -> Iterator[tuple[Uid, Sink]]:
+        """Those that hold something: of sources whose records were never at fault there is none."""
+        for uid in self.pipeline.sources:
+            if self.quarantine and (Path(self.quarantine) / uid).exists():
+                yield uid, quarantine_of(self.quarantine, uid, self.spec.pipeline)
 
     def _why_none(self, found: NoUsablePoint) -> str:
         problem = found.refused[0].problem

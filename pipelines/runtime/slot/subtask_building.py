@@ -23,6 +23,7 @@ from pipelines.runtime.slot.acking_wires import AckingWires
 from pipelines.runtime.subtask.alignment_timing import AlignmentTiming
 from pipelines.runtime.subtask.barrier_modes import handler_for
 from pipelines.runtime.subtask.chain import OperatorChain
+from pipelines.runtime.subtask.chain_building import Quarantines
 from pipelines.runtime.subtask.chain_place import ChainPlace
 from pipelines.runtime.subtask.exchange import Exchange
 from pipelines.runtime.subtask.feed import Feed
@@ -34,6 +35,7 @@ from pipelines.runtime.subtask.restoring import NOTHING, RestoredOperator, Resto
 from pipelines.runtime.subtask.snapshotting import SnapshotWriter
 from pipelines.runtime.subtask.source_feed import SourceFeed
 from pipelines.runtime.subtask.source_reader import SourceReader
+from pipelines.runtime.subtask.split_screen import SplitScreen
 from pipelines.runtime.subtask.subtask import Subtask
 from pipelines.runtime.subtask.subtask_reporter import SubtaskReporter
 from pipelines.state.backend import BackendFactory
@@ -75,11 +77,13 @@ class SubtaskBuilder:
             restored,
             ProcessingTime(self.clock).now_ms,
             None if self.wires is None else self.wires.anchoring(vertex, mailbox),
+            self._quarantines(),
             keeps_state=self.wires is None,
             digests_output=self.message.digests_output,
         )
         gate = self._gate(vertex, mailbox)
-        feed = self._feed(vertex, gate, restored[vertex.uid], mailbox)
+        screen = self._screen(vertex, chain)
+        feed = self._feed(vertex, gate, restored[vertex.uid], mailbox, screen)
         subtask = Subtask(
             self._place(vertex),
             chain,
@@ -92,6 +96,17 @@ class SubtaskBuilder:
             self.message.barriers,
         )
         return BuiltSubtask(subtask, feed, gate)
+
+    def _quarantines(self) -> Quarantines:
+        message = self.message
+        return Quarantines(message.quarantine, message.pipeline, message.isolation)
+
+    def _screen(self, vertex: Vertex, chain: OperatorChain) -> SplitScreen | None:
+        """None: no record of the source is suspected."""
+        isolation = self.message.isolation
+        if chain.quarantine is None or not isolation.concerns(vertex.uid):
+            return None
+        return SplitScreen(vertex.uid, isolation, chain.quarantine)
 
     def _place(self, vertex: Vertex) -> ChainPlace:
         message = self.message
@@ -160,7 +175,12 @@ class SubtaskBuilder:
                 yield channel, edge.port
 
     def _feed(
-        self, vertex: Vertex, gate: Gate | None, restored: RestoredOperator, mailbox: Mailbox
+        self,
+        vertex: Vertex,
+        gate: Gate | None,
+        restored: RestoredOperator,
+        mailbox: Mailbox,
+        screen: SplitScreen | None,
     ) -> Feed:
         if gate is not None:
             ports = dict(self._ports(vertex))
@@ -178,6 +198,7 @@ class SubtaskBuilder:
             self.pipeline.pace,
             self.pipeline.watermarks.get(vertex.uid),
             restored.watermark_ms,
+            screen,
         )
         if self.wires is not None:
             return SourceFeed(self.wires.spout(vertex, reader, mailbox))

@@ -17,7 +17,7 @@ from pipelines.operators.operator import OperatorContext
 from pipelines.protocol.trees import Ids
 from pipelines.protocol.watermarks import EventTimeMark
 from pipelines.runtime.subtask.anchoring import Anchoring
-from pipelines.runtime.subtask.chain_building import ChainBuilder
+from pipelines.runtime.subtask.chain_building import ChainBuilder, Quarantines
 from pipelines.runtime.subtask.chain_delivery import ChainDelivery
 from pipelines.runtime.subtask.chain_node import OperatorCut
 from pipelines.runtime.subtask.chain_place import ChainPlace
@@ -25,6 +25,7 @@ from pipelines.runtime.subtask.exchange import Exchange
 from pipelines.runtime.subtask.in_flight import InFlightRecords
 from pipelines.runtime.subtask.key_times import KeyTime, key_times
 from pipelines.runtime.subtask.operator_failure import OperatorFailed
+from pipelines.runtime.subtask.quarantine import Quarantine
 from pipelines.runtime.subtask.restoring import RestoredOperator
 from pipelines.state.backend import BackendFactory
 from pipelines.stream import Pipeline
@@ -42,6 +43,7 @@ class OperatorChain:
         restored: dict[Uid, RestoredOperator],
         now_ms: Callable[[], int],
         anchoring: Anchoring | None = None,
+        quarantines: Quarantines | None = None,
         *,
         keeps_state: bool = True,
         digests_output: bool = True,
@@ -60,6 +62,7 @@ class OperatorChain:
             restored,
             now_ms,
             self._delivery,
+            quarantines or Quarantines(),
             digests_output=digests_output,
         ).build()
         self._exchanges = [exchange for node in self._nodes for exchange in node.exchanges]
@@ -77,6 +80,11 @@ class OperatorChain:
     @property
     def has_sinks(self) -> bool:
         return any(node.sink for node in self._nodes)
+
+    @property
+    def quarantine(self) -> Quarantine | None:
+        """Of the source at the head."""
+        return self._nodes[0].quarantine
 
     @property
     def counters(self) -> dict[str, int]:
@@ -112,6 +120,7 @@ class OperatorChain:
 
     def on_watermark(self, timestamp_ms: int) -> None:
         """Operators fire in topological order, then the mark leaves behind what they emitted."""
+        self._delivery.begin_moment()
         for node in self._nodes:
             node.on_watermark(timestamp_ms, self._delivery.origin)
         self._settle()
@@ -133,6 +142,7 @@ class OperatorChain:
     def on_processing_time(self) -> None:
         """Raises OperatorFailed."""
         now_ms = self._now_ms()
+        self._delivery.begin_moment()
         for node in self._nodes:
             node.on_processing_time(now_ms)
         self._settle()

@@ -4,12 +4,15 @@ What the restored point had prepared is committed here, before anything is writt
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from pipelines.connectors.blackhole import BlackHole
+from pipelines.connectors.files.quarantine import QUARANTINED, quarantine_of
 from pipelines.connectors.sink import SinkContext
 from pipelines.domain.elements import MIN_WATERMARK_MS
 from pipelines.domain.graph import NodeKind
 from pipelines.domain.ids import Uid
+from pipelines.domain.poison import Isolation
 from pipelines.operators.operator import Collector, Operator, OperatorContext
 from pipelines.protocol.commit import CommitLog
 from pipelines.runtime.subtask.chain_delivery import ChainDelivery, side_collector
@@ -18,10 +21,20 @@ from pipelines.runtime.subtask.chain_place import ChainPlace
 from pipelines.runtime.subtask.exchange import Exchange
 from pipelines.runtime.subtask.key_times import by_key_group
 from pipelines.runtime.subtask.operator_failure import located
+from pipelines.runtime.subtask.quarantine import Quarantine
 from pipelines.runtime.subtask.restoring import RestoredOperator
 from pipelines.state.backend import BackendFactory
 from pipelines.state.row_digest import RowCount, RowDigest
 from pipelines.stream import Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantines:
+    """What a subtask is told of poison records; `home` holds the quarantines of all sources."""
+
+    home: str = ""
+    pipeline: str = ""
+    isolation: Isolation = field(default_factory=Isolation)
 
 
 class ChainBuilder:
@@ -36,6 +49,7 @@ class ChainBuilder:
         restored: Mapping[Uid, RestoredOperator],
         now_ms: Callable[[], int],
         delivery: ChainDelivery,
+        quarantines: Quarantines,
         *,
         digests_output: bool,
     ) -> None:
@@ -46,6 +60,7 @@ class ChainBuilder:
         self._restored = restored
         self._now_ms = now_ms
         self._delivery = delivery
+        self._quarantines = quarantines
         self._digests_output = digests_output
         self._nodes: dict[Uid, ChainNode] = {}
         head = restored[place.vertex.uid]
@@ -69,7 +84,7 @@ class ChainBuilder:
             case NodeKind.SINK:
                 node.sink = self._open_sink(uid)
             case NodeKind.SOURCE:
-                pass
+                node.quarantine = self._open_quarantine(uid, context)
         return node
 
     def _context(self, uid: Uid) -> OperatorContext:
@@ -110,16 +125,28 @@ class ChainBuilder:
             context.operator_state.restore(name, batches)
         return operator
 
-    def _open_sink(self, uid: Uid) -> OpenSink:
+    def _open_quarantine(self, uid: Uid, context: OperatorContext) -> Quarantine | None:
+        """None: no record goes there, and the restored point had prepared none."""
+        restored, wanted = self._restored[uid].quarantined, self._quarantines
+        if not restored and not wanted.isolation.concerns(uid):
+            return None
+        sink = quarantine_of(wanted.home, uid, wanted.pipeline)
+        return Quarantine(sink.open(self._sink_context(uid), QUARANTINED), restored, context)
+
+    def _sink_context(self, uid: Uid) -> SinkContext:
         place = self._place
-        context = SinkContext(place.run_id, place.attempt, uid, place.subtask, place.parallelism)
+        return SinkContext(place.run_id, place.attempt, uid, place.subtask, place.parallelism)
+
+    def _open_sink(self, uid: Uid) -> OpenSink:
         (schema,) = self._pipeline.input_schemas(uid)
         sink = self._pipeline.sinks[uid]
         # What a black hole was given cannot be read again, so that a digest of it proves nothing.
         is_digested = self._digests_output and not isinstance(sink, BlackHole)
         given = RowDigest() if is_digested else RowCount()
         opened = OpenSink(
-            sink.open(context, schema), CommitLog(self._restored[uid].prepared), given
+            sink.open(self._sink_context(uid), schema),
+            CommitLog(self._restored[uid].prepared),
+            given,
         )
         opened.commit_restored()
         return opened

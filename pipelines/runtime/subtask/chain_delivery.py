@@ -66,6 +66,11 @@ class ChainDelivery:
         self._rows = np.arange(batch.num_rows)
         self.lineage.descend_from(self._rows)
 
+    def begin_moment(self) -> None:
+        """What is emitted from now on was not made of the newest batch: its time has come."""
+        if self.origin is not None:
+            self.origin = self.origin.as_moment()
+
     def settle(self) -> None:
         """All that comes of the batch in work was delivered."""
         self._rows = None
@@ -91,7 +96,9 @@ class ChainDelivery:
         try:
             node.take(port, batch)
         except Exception as error:
-            raise located(node.uid, self._origin_at(node, batch, error), error) from error
+            origin = self._origin_at(node, batch, error)
+            is_of_record = node.operator is not None and origin is not None and not origin.is_moment
+            raise located(node.uid, origin, error, is_of_record=is_of_record) from error
 
     def collector(self, followers: Iterable[ChainNode], exchanges: list[Exchange]) -> Collector:
         """What a node, or one of its side outputs, emits into."""

@@ -19,6 +19,7 @@ from pipelines.protocol.commit import CommitLog, Prepared
 from pipelines.protocol.output_ledger import OutputLedger
 from pipelines.runtime.subtask.exchange import Exchange
 from pipelines.runtime.subtask.operator_failure import located
+from pipelines.runtime.subtask.quarantine import Quarantine
 from pipelines.state.backend import FrozenState, StateBackend
 from pipelines.state.row_digest import RowCount, RowDigest
 
@@ -32,13 +33,16 @@ class OperatorCut:
     counters: dict[str, int]
     prepared: tuple[Prepared, ...] = ()
     outputs: tuple[OutputShare, ...] = ()
+    quarantined: tuple[Prepared, ...] = ()  # by a source
 
 
 class SinkCut(NamedTuple):
-    """What a snapshot must carry of a sink: to be committed, and what it was given."""
+    """What a snapshot must carry of a sink: to be committed, and what it was given; and of a
+    source: what it has quarantined."""
 
     prepared: tuple[Prepared, ...] = ()
     outputs: tuple[OutputShare, ...] = ()
+    quarantined: tuple[Prepared, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,7 @@ class ChainNode:
     context: OperatorContext
     operator: Operator | None = None
     sink: OpenSink | None = None
+    quarantine: Quarantine | None = None  # of a source, where there may be something in it
     exchanges: list[Exchange] = field(default_factory=list)
 
     @property
@@ -115,10 +120,10 @@ class ChainNode:
 
     def prepare(self, checkpoint_id: CheckpointId) -> SinkCut:
         """Raises PrepareRefused, and OperatorFailed as `cut` does."""
-        if self.sink is None:
-            return SinkCut()
         try:
-            return self.sink.prepare(checkpoint_id)
+            if self.quarantine is not None:
+                return SinkCut(quarantined=self.quarantine.prepare(checkpoint_id))
+            return SinkCut() if self.sink is None else self.sink.prepare(checkpoint_id)
         except PrepareRefused:
             raise
         except Exception as error:
@@ -133,10 +138,11 @@ class ChainNode:
 
     def commit(self, checkpoint_id: CheckpointId) -> None:
         """Raises OperatorFailed, as `cut` does."""
-        if self.sink is None:
-            return
         try:
-            self.sink.commit(checkpoint_id)
+            if self.quarantine is not None:
+                self.quarantine.commit(checkpoint_id)
+            if self.sink is not None:
+                self.sink.commit(checkpoint_id)
         except Exception as error:
             raise located(self.uid, None, error) from error
 
@@ -146,10 +152,17 @@ class ChainNode:
         if keeps_state:
             states = [*_cut_states(context.state, barrier), *context.operator_state.cut()]
         return OperatorCut(
-            self.uid, states, dict(context.counters), of_sink.prepared, of_sink.outputs
+            self.uid,
+            states,
+            dict(context.counters),
+            of_sink.prepared,
+            of_sink.outputs,
+            of_sink.quarantined,
         )
 
     def close(self) -> None:
+        if self.quarantine is not None:
+            self.quarantine.close()
         if self.sink is not None:
             self.sink.writer.close()
         self.context.state.close()

@@ -14,13 +14,22 @@ LASTING = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionE
 
 
 class OperatorFailed(Exception):
-    """`origin` None: no record was in work, or it is not known where it came from."""
+    """`origin` None: no record was in work, or it is not known where it came from.
+    `is_of_record`: as in `OperatorError`."""
 
-    def __init__(self, operator: Uid, origin: RecordOrigin | None, error: Exception) -> None:
+    def __init__(
+        self,
+        operator: Uid,
+        origin: RecordOrigin | None,
+        error: Exception,
+        *,
+        is_of_record: bool = False,
+    ) -> None:
         super().__init__(_sentence(error))
         self.operator = operator
         self.origin = origin
         self.error = error
+        self.is_of_record = is_of_record
 
 
 def _sentence(error: Exception) -> str:
@@ -35,11 +44,13 @@ def is_located(error: Exception) -> bool:
     return isinstance(error, OperatorFailed | ChannelClosed)
 
 
-def located(operator: Uid, origin: RecordOrigin | None, error: Exception) -> Exception:
+def located(
+    operator: Uid, origin: RecordOrigin | None, error: Exception, *, is_of_record: bool = False
+) -> Exception:
     """What to raise instead of `error`: itself when it is located or is no failure."""
     if is_located(error):
         return error
-    return OperatorFailed(operator, origin, error)
+    return OperatorFailed(operator, origin, error, is_of_record=is_of_record)
 
 
 def described(failure: OperatorFailed) -> OperatorError:
@@ -51,6 +62,7 @@ def described(failure: OperatorFailed) -> OperatorError:
         message=str(failure.error),
         origin=failure.origin,
         is_of_the_world=is_of_the_world(failure.error),
+        is_of_record=failure.is_of_record,
     )
 
 

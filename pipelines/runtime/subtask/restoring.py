@@ -32,7 +32,7 @@ from pipelines.domain.snapshots import (
 from pipelines.protocol.commit import Prepared
 from pipelines.runtime.subtask.in_flight import InFlightShare
 from pipelines.runtime.subtask.key_times import KeyTime
-from pipelines.runtime.subtask.stored_output import prepared_of
+from pipelines.runtime.subtask.stored_output import prepared_of, quarantined_of
 from pipelines.state import stored_state
 from pipelines.state.increments import StoredDatabase
 from pipelines.storage.store import CheckpointStore
@@ -46,6 +46,7 @@ class RestoredOperator:
     operator_states: tuple[tuple[str, Iterable[pa.RecordBatch]], ...] = ()
     positions: tuple[Json, ...] = ()
     prepared: tuple[Prepared, ...] = ()
+    quarantined: tuple[Prepared, ...] = ()
     counters: tuple[tuple[str, int], ...] = ()
     watermark_ms: int | None = None  # the least of all old subtasks
     key_times_ms: tuple[KeyTime, ...] = ()  # of all old subtasks
@@ -104,6 +105,7 @@ class RestorePoint:
             ),
             positions=tuple(self._positions(old)),
             prepared=prepared_of(mine, lambda file: self._store.read_batches(self._location, file)),
+            quarantined=quarantined_of(mine),
             counters=tuple(_sum_counters(mine).items()),
             watermark_ms=min(known) if known and len(known) == len(watermarks) else None,
             key_times_ms=tuple(self._key_times(old)),

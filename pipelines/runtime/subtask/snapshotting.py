@@ -185,6 +185,7 @@ def _operator(operator: OperatorCut, cut: SubtaskCut, upload: _Upload) -> Operat
         reserved=cut.reserved if is_head else None,
         committables=list(stored_committables(operator.prepared)),
         segments=list(upload.segments(operator)),
+        quarantined=list(stored_committables(operator.quarantined)),
         outputs=list(operator.outputs),
         counters=operator.counters,
         watermark_ms=cut.watermark_ms if is_head else None,

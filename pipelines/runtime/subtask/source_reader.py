@@ -7,11 +7,12 @@ one's. A paced replay hands out records once event time, advancing at a fixed sp
 run (re)starts, has reached them.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipelines.connectors.source import AnySource, GrowingSource, Offsets
+from pipelines.connectors.source import AnySource, Batch, GrowingSource, Offsets
 from pipelines.connectors.watermark_strategy import WatermarkStrategy
 from pipelines.domain.clock import Clock
 from pipelines.domain.elements import MIN_WATERMARK_MS, Watermark
@@ -19,6 +20,7 @@ from pipelines.domain.snapshots import Json
 from pipelines.protocol.watermarks import EventTimeMark, WatermarkMerger
 from pipelines.runtime.subtask.found_splits import FoundSplits
 from pipelines.runtime.subtask.split_reading import OpenSplit, Taken
+from pipelines.runtime.subtask.split_screen import SplitScreen
 from pipelines.runtime.subtask.split_sequence import FixedSplits, SplitSequence, deal
 
 MS_PER_HOUR = 3_600_000
@@ -66,7 +68,10 @@ class SourceReader:
         event_hours_per_s: float | None,
         strategy: WatermarkStrategy | None = None,
         restored_watermark_ms: int | None = None,
+        screen: SplitScreen | None = None,
     ) -> None:
+        """`screen` None: no record of the source is suspected of anything."""
+        self._screen = screen
         self._source = source
         self._clock = clock
         self._strategy = strategy or WatermarkStrategy(source.out_of_orderness_ms)
@@ -155,12 +160,22 @@ class SourceReader:
             index,
             name,
             offset,
-            self._splits.read(index, offset, self._open),
+            self._batches(index, name, offset),
             self._strategy.generator(),
             self._strategy,
             self._source.timestamp_column,
         )
         self._merger.on_open(_input(index))
+
+    def _batches(self, index: int, name: str, offset: int) -> Iterator[Batch]:
+        if self._screen is None:
+            return self._splits.read(index, offset, self._open)
+        return self._screen.read(
+            name,
+            offset,
+            lambda start: self._splits.read(index, start, self._open),
+            lambda: self._splits.on_handed_out(index, 1),
+        )
 
     def _close(self, split: OpenSplit) -> None:
         """The next one is opened first, so that event time ends only with the last."""

@@ -45,17 +45,27 @@ def prepared_of(snapshots: Iterable[OperatorSnapshot], read: ReadBatches) -> tup
     """Oldest first. A segment stays whole, whoever it is dealt to; its file is read on use."""
     found: list[Prepared] = []
     for snapshot in snapshots:
-        plain = msgspec.convert(snapshot.committables, list[StoredCommittables])
-        found += [Prepared(stored.checkpoint_id, tuple(stored.items)) for stored in plain]
+        found += _plain(snapshot.committables)
         for handle in snapshot.segments:
             segment = Segment(handle.marker, handle.rows, _StoredRows(handle, read))
             found.append(Prepared(handle.checkpoint_id, (segment,)))
     return tuple(sorted(found, key=lambda prepared: prepared.checkpoint_id))
 
 
+def quarantined_of(snapshots: Iterable[OperatorSnapshot]) -> tuple[Prepared, ...]:
+    """Oldest first."""
+    found = [prepared for snapshot in snapshots for prepared in _plain(snapshot.quarantined)]
+    return tuple(sorted(found, key=lambda prepared: prepared.checkpoint_id))
+
+
 def committable_count(snapshot: OperatorSnapshot) -> int:
     stored = msgspec.convert(snapshot.committables, list[StoredCommittables])
     return sum(len(each.items) for each in stored) + len(snapshot.segments)
+
+
+def _plain(committables: list[Json]) -> list[Prepared]:
+    stored = msgspec.convert(committables, list[StoredCommittables])
+    return [Prepared(each.checkpoint_id, tuple(each.items)) for each in stored]
 
 
 @dataclass(frozen=True, slots=True)

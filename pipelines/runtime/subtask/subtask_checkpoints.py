@@ -130,6 +130,8 @@ class SubtaskCheckpoints:
             self._chain.commit(checkpoint_id)
             self._reporter.reach(FaultPoint.COMMITTED)
             self._reporter.committed(self._place, checkpoint_id)
+        else:
+            self._chain.commit(checkpoint_id)  # what a source has quarantined
 
     def on_aborted(self, checkpoint_id: CheckpointId) -> None:
         if self._final_id == checkpoint_id:

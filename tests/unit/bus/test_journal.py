@@ -250,6 +250,16 @@ def test_the_newest_event_of_a_kind_is_found_however_far_back_it_lies(
         assert journal.newest(FailureOccurred) == noise
 
 
+def test_every_event_of_a_kind_is_found_oldest_first(directory: RunDirectory) -> None:
+    with writer(directory) as journal:
+        for checkpoint_id in (1, 2, 3):
+            journal.append(triggered(checkpoint_id), FIRST)
+            journal.append(FailureOccurred(cause="CheckpointTriggered", detail="x" * 40_000), FIRST)
+
+        assert journal.every(CheckpointTriggered) == [triggered(n) for n in (1, 2, 3)]
+        assert journal.every(RunEnded) == []
+
+
 def test_the_last_event_is_that_of_the_last_complete_line(directory: RunDirectory) -> None:
     assert last_event(directory.journal_file) is None
     with writer(directory) as journal:

@@ -8,6 +8,7 @@ from pipelines.domain.setting_rules import RULES, RULES_OF_GIVEN
 
 C = "execution.checkpointing."
 CAP = C + "alignment-buffer."
+POISON = "execution.poison-records."
 TLS = "security.ssl.internal."
 CASES: list[tuple[str, dict[str, str], str]] = [
     (
@@ -107,6 +108,40 @@ CASES: list[tuple[str, dict[str, str], str]] = [
         {"topology.max.spout.pending": "5"},
         "topology.max.spout.pending has no effect with execution.checkpointing.mode EXACTLY_ONCE",
     ),
+    (
+        "_quarantine_needs_a_second_try",
+        {POISON + "policy": "quarantine", C + "mode": "AT_MOST_ONCE"},
+        "needs execution.checkpointing.mode EXACTLY_ONCE or AT_LEAST_ONCE, not AT_MOST_ONCE",
+    ),
+    (
+        "_quarantine_needs_a_second_try",
+        {POISON + "policy": "quarantine", C + "unaligned.enabled": "true"},
+        "needs barriers that overtake nothing",
+    ),
+    (
+        "_quarantine_needs_a_second_try",
+        {
+            POISON + "policy": "quarantine",
+            CAP + "when-exceeded": "unaligned",
+            CAP + "max-size-per-subtask": "1 mb",
+        },
+        "needs barriers that overtake nothing",
+    ),
+    (
+        "_quarantine_needs_a_second_try",
+        {POISON + "policy": "quarantine", "restart-strategy.type": "none"},
+        "needs restarts",
+    ),
+    (
+        "_quarantine_needs_a_second_try",
+        {
+            POISON + "policy": "quarantine",
+            "restart-strategy.type": "fixed-delay",
+            "restart-strategy.fixed-delay.attempts": "0",
+        },
+        "needs restarts",
+    ),
+    ("_limit_needs_quarantine", {POISON + "limit": "5"}, "sets no record aside"),
 ]
 
 

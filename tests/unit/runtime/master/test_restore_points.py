@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from pipelines.connectors.files.quarantine import quarantine_of
 from pipelines.domain.errors import CorruptSnapshot, Rejected
 from pipelines.domain.events import Event, OutputSuperseded, RestorePointRefused
 from pipelines.domain.ids import CheckpointId, RunId, Uid
@@ -231,6 +232,20 @@ def test_sinks_are_rewound_to_the_lineage_and_what_they_set_aside_is_said(tmp_pa
     assert chooser.events == [OutputSuperseded(sink=Uid("out"), files=2, moved_to="aside")]
 
 
+def test_records_that_were_quarantined_behind_the_point_are_set_aside(tmp_path: Path) -> None:
+    chooser = Chooser(tmp_path)
+    quarantine = tmp_path / "quarantine" / "left"
+    quarantine_of(quarantine.parent, Uid("left"), spec_of().pipeline).rewind([], RunId("run-0"))
+    for name in ("part-run-0-00000006-0-0.jsonl", "part-run-0-00000007-0-0.jsonl"):
+        (quarantine / name).write_text("{}")
+
+    chooser.chooser.rewind_sinks(StartingPoint(None, ((RunId("run-0"), CheckpointId(6)),), 0))
+
+    assert [path.name for path in quarantine.glob("part-*")] == ["part-run-0-00000006-0-0.jsonl"]
+    moved_to = str(quarantine / "_superseded" / "run-1")
+    assert OutputSuperseded(sink=Uid("left"), files=1, moved_to=moved_to) in chooser.events
+
+
 class Chooser:
     """A chooser over the run's own points as they lie on disk, and what it has reported."""
 
@@ -244,6 +259,7 @@ class Chooser:
             joining_pipeline(ListSource([]), self.sink),
             store,
             self.events.append,
+            quarantine=str(root / "quarantine"),
         )
 
     def choose(self) -> StartingPoint:

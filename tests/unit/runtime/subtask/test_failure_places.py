@@ -214,6 +214,14 @@ CASES: dict[str, tuple[Build, str]] = {
     "sink, committing": (lambda s: s.sink(FailingSink(fails_in="commit"), uid="f"), NO_RECORD),
 }
 
+AT_ANOTHER_TIME = (
+    "event timer",
+    "event timers",
+    "window function",
+    "session function",
+    "sink, writing",  # it may have buffered what it fails on now
+)
+
 
 @pytest.mark.parametrize("kind", CASES)
 def test_a_failure_of_every_kind_of_function_names_its_place(kind: str) -> None:
@@ -227,6 +235,21 @@ def test_a_failure_of_every_kind_of_function_names_its_place(kind: str) -> None:
         use(env)
 
     assert sentence(failed.value, "in") == f"f[1] failed{place}"
+    is_given_records = place != NO_RECORD and kind not in AT_ANOTHER_TIME
+    assert described(failed.value).is_of_record is is_given_records
+
+
+def test_what_is_made_of_fired_windows_is_not_laid_to_the_records_that_moved_time_on() -> None:
+    env = Environment()
+    windows = env.source(ListSource([]), uid="in").key_by("key").window(tumbling(milliseconds=5))
+    fired = windows.apply(lambda window, rows: rows, SCHEMA, uid="windows")
+    fired.map_batches(passed, SCHEMA, uid="f").sink(MemorySink(), uid="out")
+
+    with pytest.raises(OperatorFailed) as failed:
+        use(env)
+
+    assert failed.value.origin == ORIGIN.as_moment()
+    assert not described(failed.value).is_of_record
 
 
 class Torn(ListSource):

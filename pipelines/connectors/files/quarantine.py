@@ -1,0 +1,55 @@
+"""The quarantine of a source: JSON lines, one for each poison record, exactly once.
+
+Owns where the files are and what a line holds. They are those of `sink.ExactlyOnceFiles`: prepared
+at the barrier, visible when the checkpoint completes, set aside when a run goes back behind them. A
+source has a directory of its own, because a file's name tells the subtask only.
+"""
+
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+
+from pipelines.connectors.files.formats import JSON_LINES
+from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors.json_rows import has_json, json_lines_of
+from pipelines.domain.ids import Uid
+from pipelines.domain.poison import PoisonRecord
+
+QUARANTINED = pa.schema(
+    [
+        ("source", pa.string()),
+        ("split", pa.string()),
+        ("offset", pa.int64()),
+        ("operator", pa.string()),
+        ("error_type", pa.string()),
+        ("error", pa.string()),
+        ("trace", pa.string()),
+        ("record", pa.string()),
+    ]
+)
+"""A line. `record` is the row as the source gave it, a JSON object as text; of one that the source
+could not read, the text it found."""
+
+
+def quarantine_of(home: str | Path, source: Uid, pipeline: str) -> ExactlyOnceFiles:
+    """`home` holds the quarantines of all sources of the pipeline."""
+    return ExactlyOnceFiles(Path(home) / source, pipeline=pipeline, format=JSON_LINES)
+
+
+def quarantined(poison: PoisonRecord, record: str) -> pa.RecordBatch:
+    """The line of one record."""
+    line = {**msgspec.structs.asdict(poison), "record": record}
+    return pa.RecordBatch.from_pylist([line], schema=QUARANTINED)
+
+
+def record_text(row: pa.RecordBatch) -> str:
+    """One row as JSON; of a column that has no JSON form, the value as Python writes it."""
+    table = pa.Table.from_batches([row])
+    for index, column in enumerate(table.schema):
+        if not has_json(column.type):
+            values = [
+                None if value is None else repr(value) for value in row.column(index).to_pylist()
+            ]
+            table = table.set_column(index, column.name, pa.array(values, pa.string()))
+    return json_lines_of(table).decode().rstrip("\n")

@@ -1,0 +1,65 @@
+"""Poison records: the records of a source that fail an operator again and again, by position.
+
+Values only. Which record is one is decided in `protocol.poison_records`; a record's values are in
+the quarantine alone, never here, so that no journal and no message holds them.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from pipelines.domain.ids import Uid
+
+TRACE_CHARS_MAX = 8_000
+"""Of an error's text and of its trace, as they are kept with a record: the end says the most."""
+
+
+class PoisonPolicy(StrEnum):
+    """What follows when a record fails its operator twice."""
+
+    FAIL = "fail"
+    QUARANTINE = "quarantine"
+
+
+class PoisonRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One record, by its place in the source, and what it does to whom."""
+
+    source: Uid
+    split: str
+    offset: int
+    operator: Uid
+    error_type: str  # qualified name of the exception's class
+    error: str
+    trace: str
+
+    @property
+    def position(self) -> tuple[Uid, str, int]:
+        return self.source, self.split, self.offset
+
+    def __str__(self) -> str:
+        return f"offset {self.offset} of {self.source}, split {self.split}"
+
+
+class IsolatedRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Offsets of a split, both included, that are read `step` at a time to find a poison record."""
+
+    source: Uid
+    split: str
+    first_offset: int
+    last_offset: int
+    step: int
+
+    def __str__(self) -> str:
+        offsets = f"offsets {self.first_offset} to {self.last_offset}"
+        return f"{offsets} of {self.source}, split {self.split}"
+
+
+class Isolation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an attempt is told: records that no operator is given, and where to look for more."""
+
+    poison: list[PoisonRecord] = []
+    ranges: list[IsolatedRange] = []
+
+    def concerns(self, source: Uid) -> bool:
+        sources = {each.source for each in self.poison} | {each.source for each in self.ranges}
+        return source in sources

@@ -1,0 +1,103 @@
+"""A flow with functions that fail on some numbers: beside their source, and behind an exchange.
+
+What is behind the exchange counts the numbers of each key, and changes its count before it fails,
+so that a state that was half changed would show in the output for ever.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.flows.registry import Flow, Parameter
+from pipelines.operators.row_context import RowContext, RuntimeContext
+from pipelines.operators.rows import Row
+from pipelines.stream import Environment, KeyedProcessFunction, Pipeline, ValueStateDescriptor
+from tests.processes.numbers import KEYS, SCHEMA, SPLIT_RECORDS, Numbers
+
+COUNTED = pa.schema([("number", pa.int64()), ("key", pa.int64()), ("nth", pa.int64())])
+
+
+class CountUp(KeyedProcessFunction):
+    """Numbers each record of a key, from 1 on."""
+
+    def __init__(self, poison: set[int]) -> None:
+        self._poison = poison
+
+    def open(self, runtime: RuntimeContext) -> None:
+        self._count = runtime.get_state(ValueStateDescriptor("count", pa.int64()))
+
+    def process_element(self, row: Row, context: RowContext) -> Iterator[Row]:
+        nth = (self._count.value() or 0) + 1
+        self._count.update(nth)
+        if row["number"] in self._poison:
+            raise KeyError(f"{row['number']} cannot be counted")
+        yield {"number": row["number"], "key": row["key"], "nth": nth}
+
+
+def assemble(parameters: Mapping[str, str]) -> Pipeline:
+    at_source, behind = numbers_of(parameters["at_source"]), numbers_of(parameters["behind"])
+
+    def digest(batch: pa.RecordBatch) -> pa.RecordBatch:
+        bad = pc.is_in(batch.column("number"), pa.array(sorted(at_source), pa.int64()))
+        if pc.any(bad).as_py():
+            raise ValueError("a number cannot be digested")
+        return batch
+
+    env = Environment()
+    pause_s = int(parameters["pause_ms"]) / 1000
+    source = Numbers(int(parameters["total"]), pause_s=pause_s, hurry=parameters["hurry"])
+    digested = env.source(source, uid="numbers").map_batches(digest, SCHEMA, uid="digest")
+    counted = digested.key_by("key").process(CountUp(behind), COUNTED, uid="count")
+    counted.sink(ExactlyOnceFiles(Path(parameters["output"]), pipeline="poisoned"), uid="files")
+    return env.build()
+
+
+def numbers_of(text: str) -> set[int]:
+    return {int(number) for number in text.split()}
+
+
+def assert_each_is_processed_or_quarantined(root: Path, total: int, poison: set[int]) -> None:
+    """Never both, never neither, never twice, and nothing of one that failed is in a state."""
+    processed = output_of(root)
+    lines = quarantine_of(root)
+    kept = [json.loads(line["record"])["number"] for line in lines]
+    assert sorted(kept) == sorted(poison)
+    assert sorted(number for number, _, _ in processed) == sorted(set(range(total)) - poison)
+    for key in range(KEYS):
+        numbered = sorted(nth for _, of, nth in processed if of == key)
+        assert numbered == list(range(1, len(numbered) + 1))
+    for line in lines:
+        split, offset = divmod(json.loads(line["record"])["number"], SPLIT_RECORDS)
+        assert (line["split"], line["offset"]) == (f"numbers-{split}", offset)
+
+
+def output_of(root: Path) -> list[tuple[int, int, int]]:
+    files = sorted(path for path in (root / "output").glob("part-*.parquet"))
+    rows = [row for path in files for row in pq.read_table(path).to_pylist()]
+    return [(row["number"], row["key"], row["nth"]) for row in rows]
+
+
+def quarantine_of(root: Path) -> list[dict[str, str]]:
+    """What a reader sees."""
+    files = sorted((root / "poisoned" / "quarantine" / "numbers").glob("part-*.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+FLOW = Flow(
+    name="poisoned",
+    summary="Numbers, some of which two functions fail on, for tests.",
+    parameters=(
+        Parameter("output", None, "directory of the output"),
+        Parameter("total", "4000", "how many numbers there are"),
+        Parameter("pause_ms", "0", "how long there is nothing to read before each batch"),
+        Parameter("hurry", "", "a file; once it exists, there is always something to read"),
+        Parameter("at_source", "", "numbers that the function beside the source fails on"),
+        Parameter("behind", "", "numbers that the function behind the exchange fails on"),
+    ),
+    assemble=assemble,
+)

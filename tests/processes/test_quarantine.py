@@ -1,0 +1,83 @@
+"""A record that fails twice is set aside with its checkpoint, whoever is killed meanwhile."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from pipelines.domain.events import RecordQuarantined, RecordsIsolated
+from pipelines.domain.status import JobStatus
+from tests.driven_run import StartedRun
+from tests.processes.host import hosted_run, hurry
+from tests.processes.poisoned import assert_each_is_processed_or_quarantined, quarantine_of
+
+pytestmark = pytest.mark.slow
+
+STEP_S = 60.0
+TOTAL = 4_000
+AT_SOURCE, BEHIND = {1_234}, {2_901}
+POISON = AT_SOURCE | BEHIND
+PARAMETERS = {
+    "total": str(TOTAL),
+    "at_source": " ".join(map(str, sorted(AT_SOURCE))),
+    "behind": " ".join(map(str, sorted(BEHIND))),
+}
+ASKED: dict[str, object] = {"pipeline": "poisoned"}
+SETTINGS = {
+    "execution.poison-records.policy": "quarantine",
+    "execution.checkpointing.interval": "100 ms",
+    "restart-strategy.exponential-delay.initial-backoff": "10 ms",
+}
+
+
+@pytest.mark.parametrize("driver", [False, True], ids=["a slot", "the driver"])
+def test_every_record_is_processed_or_quarantined_though_one_is_killed_while_they_are_isolated(
+    tmp_path: Path, driver: bool
+) -> None:
+    paced = PARAMETERS | {"pause_ms": "40", "hurry": str(tmp_path / "hurry")}
+    with hosted_run(tmp_path, paced, settings=SETTINGS, asked=ASKED) as run:
+        run.wait_for(lambda _: bool(run.of(RecordsIsolated)), STEP_S)
+        known = set(numbers_decided(run))
+        if driver:
+            os.kill(run.process.pid, signal.SIGKILL)
+            run.process.wait(STEP_S)
+        else:
+            os.kill(run.pid_of(1), signal.SIGKILL)
+            run.wait_for(lambda _: bool(run.of(RecordQuarantined)), STEP_S)
+            os.kill(run.pid_of(0), signal.SIGKILL)
+            hurry(tmp_path)
+            ended = run.wait_until_over(STEP_S)
+    if driver:
+        with hosted_run(tmp_path, run_id=run.directory.run_id, asked=ASKED) as run:
+            run.wait_for(lambda _: len(numbers_decided(run)) > len(known), STEP_S)
+            hurry(tmp_path)
+            ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FINISHED, ended.reason
+    assert_each_is_processed_or_quarantined(tmp_path, TOTAL, POISON)
+    assert sorted(numbers_decided(run)) == sorted(POISON)  # none was found a second time
+    lines = {line["operator"]: line for line in quarantine_of(tmp_path)}
+    assert lines["digest"]["error_type"] == "builtins.ValueError"
+    assert "cannot be counted" in lines["count"]["error"]
+    assert "process_element" in lines["count"]["trace"]
+    counters = run.completed()[-1].counters
+    assert counters["numbers.records_quarantined"] == len(POISON)
+    assert counters["numbers.records_read"] == TOTAL
+
+
+def test_one_more_than_the_limit_ends_the_run_in_a_sentence(tmp_path: Path) -> None:
+    settings = SETTINGS | {"execution.poison-records.limit": "1"}
+    with hosted_run(tmp_path, PARAMETERS, settings=settings, asked=ASKED) as run:
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FAILED
+    assert "The run has set aside as many records as it may, 1 (" in ended.reason
+    assert "execution.poison-records.limit" in ended.reason
+    assert len(numbers_decided(run)) == 1
+
+
+def numbers_decided(run: StartedRun) -> list[int]:
+    events = [envelope.event for envelope in run.of(RecordQuarantined)]
+    records = [event.record for event in events if isinstance(event, RecordQuarantined)]
+    return [int(each.split.removeprefix("numbers-")) * 1_000 + each.offset for each in records]

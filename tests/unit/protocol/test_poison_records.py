@@ -1,0 +1,140 @@
+"""The records at fault are found, all of them and no other, in few attempts."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from pipelines.domain.ids import Uid
+from pipelines.domain.origin import RecordOrigin
+from pipelines.domain.poison import TRACE_CHARS_MAX, Isolation
+from pipelines.protocol.poison_records import (
+    PARTS,
+    Isolate,
+    LimitReached,
+    NobodysFault,
+    PoisonRecords,
+    Quarantine,
+)
+from pipelines.protocol.repeated_failures import OperatorError, RepeatedFailures
+
+TOTAL = 3_000
+
+
+def at(first: int, last: int, *, split: str = "a") -> RecordOrigin:
+    return RecordOrigin(
+        source=Uid("events"), subtask=0, split=split, first_offset=first, last_offset=last
+    )
+
+
+def error_at(origin: RecordOrigin, kind: str = "ValueError", message: str = "bad") -> OperatorError:
+    return OperatorError(
+        Uid("score"), kind, message, origin, is_of_the_world=False, is_of_record=True
+    )
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_exactly_the_poison_is_quarantined_whatever_the_batches_and_drivers_are(seed: int) -> None:
+    rng = random.Random(seed)
+    poison = {rng.randrange(TOTAL): rng.choice(["KeyError", "ValueError"]) for _ in range(4)}
+    records, repeated = PoisonRecords(limit=10), RepeatedFailures()
+
+    attempts = 0
+    while (error := attempt(rng, poison, records.isolation)) is not None:
+        attempts += 1
+        found = repeated.on_error(error)
+        if found is not None:
+            finding = records.on_repeated(error, "trace")
+            assert isinstance(finding, Isolate | Quarantine)
+        if rng.random() < 0.2:  # another driver: it knows what the journal says
+            records, repeated = PoisonRecords(10, records.isolation), RepeatedFailures()
+
+    assert {record.offset for record in records.isolation.poison} == set(poison)
+    assert attempts <= 12 * len(poison)
+
+
+def test_a_range_is_read_in_parts_and_the_part_that_fails_in_parts_again() -> None:
+    records = PoisonRecords(limit=1)
+
+    whole = records.on_repeated(error_at(at(0, 65_535)), "")
+    part = records.on_repeated(error_at(at(512, 767)), "")
+    record = records.on_repeated(error_at(at(700, 700)), "the trace")
+
+    assert isinstance(whole, Isolate)
+    assert whole.range.step == 65_536 // PARTS
+    assert isinstance(part, Isolate)
+    assert (part.range.first_offset, part.range.last_offset, part.range.step) == (512, 767, 1)
+    assert isinstance(record, Quarantine)
+    assert record.record.position == (Uid("events"), "a", 700)
+    assert (record.record.operator, record.record.error_type) == ("score", "ValueError")
+    assert (record.record.error, record.record.trace) == ("bad", "the trace")
+
+
+def test_what_is_in_parts_already_and_fails_as_a_whole_is_no_records_fault() -> None:
+    records = PoisonRecords(limit=1)
+    records.on_repeated(error_at(at(0, 99)), "")
+
+    assert records.on_repeated(error_at(at(10, 20)), "") == NobodysFault()
+    assert isinstance(records.on_repeated(error_at(at(0, 99, split="b")), ""), Isolate)
+
+
+def test_a_record_that_is_quarantined_is_not_blamed_for_what_comes_after() -> None:
+    records = PoisonRecords(limit=5)
+    records.on_repeated(error_at(at(7, 7)), "")
+
+    assert records.on_repeated(error_at(at(7, 7)), "") == NobodysFault()
+
+
+def test_the_limit_counts_the_records_that_earlier_drivers_have_found() -> None:
+    records = PoisonRecords(limit=2)
+    records.on_repeated(error_at(at(1, 1)), "")
+    records = PoisonRecords(2, records.isolation)
+    records.on_repeated(error_at(at(2, 2)), "")
+
+    assert records.on_repeated(error_at(at(3, 3)), "") == LimitReached(2)
+    assert [record.offset for record in records.isolation.poison] == [1, 2]
+
+
+def test_a_failure_that_is_not_of_a_record_blames_none() -> None:
+    error = replace(error_at(at(7, 7)), is_of_record=False)
+
+    assert PoisonRecords(limit=1).on_repeated(error, "") == NobodysFault()
+
+
+def test_of_a_long_error_the_end_is_kept() -> None:
+    error = error_at(at(7, 7), message="x" * TRACE_CHARS_MAX + "end")
+
+    found = PoisonRecords(limit=1).on_repeated(error, "y" * TRACE_CHARS_MAX + "bottom")
+
+    assert isinstance(found, Quarantine)
+    assert len(found.record.error) == len(found.record.trace) == TRACE_CHARS_MAX
+    assert found.record.error.endswith("xend")
+    assert found.record.trace.endswith("ybottom")
+
+
+def attempt(
+    rng: random.Random, poison: dict[int, str], isolation: Isolation
+) -> OperatorError | None:
+    """One attempt: how it fails, or None when everything was read."""
+    known = {record.offset for record in isolation.poison}
+    for first, last in batches(rng, isolation):
+        bad = sorted(n for n in range(first, last + 1) if n in poison and n not in known)
+        if bad:
+            return error_at(at(first, last), poison[bad[0]], f"{bad[0]} is bad")
+    return None
+
+
+def batches(rng: random.Random, isolation: Isolation) -> Iterator[tuple[int, int]]:
+    """From a checkpoint before any poison, of sizes of its own, cut as the isolation says."""
+    edges = {offset for record in isolation.poison for offset in (record.offset, record.offset + 1)}
+    for isolated in isolation.ranges:
+        edges |= set(range(isolated.first_offset, isolated.last_offset + 1, isolated.step))
+        edges.add(isolated.last_offset + 1)
+    start = 0
+    while start < TOTAL:
+        end = min(start + rng.choice([1, 100, 1_000, 2_000]), TOTAL)
+        cuts = sorted({start, end, *(edge for edge in edges if start < edge < end)})
+        yield from ((a, b - 1) for a, b in pairwise(cuts))
+        start = end

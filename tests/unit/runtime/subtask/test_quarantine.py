@@ -1,0 +1,163 @@
+"""What a source sets aside becomes visible with the cut that has its position behind it."""
+
+import json
+from pathlib import Path
+
+from pipelines.connectors.files.quarantine import quarantine_of
+from pipelines.domain.elements import Barrier
+from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
+from pipelines.domain.key_groups import range_of
+from pipelines.domain.poison import Isolation, PoisonRecord
+from pipelines.domain.snapshots import Json, SubtaskSnapshot
+from pipelines.runtime.subtask.chain import OperatorChain
+from pipelines.runtime.subtask.chain_building import Quarantines
+from pipelines.runtime.subtask.chain_place import ChainPlace
+from pipelines.runtime.subtask.restoring import NOTHING, RestoredOperator, RestorePoint
+from pipelines.runtime.subtask.snapshotting import SnapshotWriter, SubtaskCut
+from pipelines.runtime.subtask.source_reader import SourceReader
+from pipelines.runtime.subtask.split_screen import SplitScreen
+from pipelines.state.hashmap import HashMapBackend
+from tests.unit.runtime.fakes import ListSource, ManualClock
+from tests.unit.runtime.hosted import LEFT, MAX_PARALLELISM, MemorySink, joining_pipeline
+from tests.unit.runtime.points import manifest_of, store_in
+
+RUN = RunId("run-1")
+POISON = PoisonRecord(
+    source=Uid(LEFT),
+    split="split-0",
+    offset=2,
+    operator=Uid("both"),
+    error_type="builtins.ValueError",
+    error="2 is bad",
+    trace="where it was",
+)
+SOURCE = ListSource([[(n, n) for n in range(6)]], batch_rows=6)
+
+
+def test_a_record_is_prepared_with_its_cut_and_visible_when_the_checkpoint_completes(
+    tmp_path: Path,
+) -> None:
+    attempt = SourceAttempt(tmp_path)
+    attempt.read_all()
+
+    first = attempt.cut(1)
+    before = attempt.visible()
+    attempt.chain.commit(CheckpointId(1))
+    second = attempt.cut(2)
+
+    (operator,) = first.operators
+    assert len(operator.quarantined) == 1
+    assert operator.counters == {"records_read": 1, "records_quarantined": 1}
+    assert before == []
+    assert [(line["offset"], json.loads(line["record"])["key"]) for line in attempt.visible()] == [
+        (2, 2)
+    ]
+    assert attempt.visible()[0]["trace"] == "where it was"
+    assert second.operators[0].quarantined == []
+
+
+def test_what_an_aborted_checkpoint_had_prepared_is_visible_with_the_next_one(
+    tmp_path: Path,
+) -> None:
+    attempt = SourceAttempt(tmp_path)
+    attempt.read_all()
+    attempt.cut(1)
+
+    second = attempt.cut(2)
+    attempt.chain.commit(CheckpointId(2))
+
+    assert len(second.operators[0].quarantined) == 1
+    assert len(attempt.visible()) == 1
+
+
+def test_what_the_restored_point_had_prepared_is_committed_where_nothing_is_isolated_any_more(
+    tmp_path: Path,
+) -> None:
+    dead = SourceAttempt(tmp_path)
+    dead.read_all()
+    restored = dead.restored_from(dead.cut(1))
+
+    fixed = SourceAttempt(tmp_path, 2, restored, Isolation())
+
+    assert len(fixed.visible()) == 1
+    fixed.read_all()
+    assert fixed.cut(2).operators[0].quarantined == []
+
+
+def test_a_run_that_goes_back_before_the_record_sets_it_aside_and_has_it_once_again(
+    tmp_path: Path,
+) -> None:
+    first = SourceAttempt(tmp_path)
+    first.read_all()
+    first.cut(5)
+    first.chain.commit(CheckpointId(5))
+    quarantine = quarantine_of(tmp_path, Uid(LEFT), "joining")
+
+    superseded = quarantine.rewind([(RUN, CheckpointId(4))], RUN)
+    again = SourceAttempt(tmp_path, 2)
+    gone = again.visible()
+    again.read_all()
+    again.cut(6)
+    again.chain.commit(CheckpointId(6))
+
+    assert superseded is not None
+    assert superseded.items == 1
+    assert gone == []
+    assert len(again.visible()) == 1
+
+
+def test_where_nothing_is_isolated_there_is_no_quarantine(tmp_path: Path) -> None:
+    attempt = SourceAttempt(tmp_path, isolation=Isolation())
+
+    assert attempt.chain.quarantine is None
+    assert list(tmp_path.iterdir()) == []
+
+
+class SourceAttempt:
+    """The source's subtask in one attempt: chain, quarantine and reader, no thread."""
+
+    def __init__(
+        self,
+        root: Path,
+        number: int = 1,
+        restored: RestoredOperator = NOTHING,
+        isolation: Isolation | None = None,
+    ) -> None:
+        self._root = root
+        isolation = Isolation(poison=[POISON]) if isolation is None else isolation
+        pipeline = joining_pipeline(SOURCE, MemorySink())
+        vertex = pipeline.graph.vertex(Uid(LEFT))
+        self._place = ChainPlace(RUN, Attempt(number), vertex, 0, 1, MAX_PARALLELISM)
+        self.chain = OperatorChain(
+            pipeline,
+            self._place,
+            HashMapBackend,
+            {},
+            {Uid(LEFT): restored},
+            lambda: 0,
+            quarantines=Quarantines(str(root), "joining", isolation),
+        )
+        quarantine = self.chain.quarantine
+        screen = None if quarantine is None else SplitScreen(Uid(LEFT), isolation, quarantine)
+        clock = ManualClock()
+        self._reader = SourceReader(SOURCE, restored.positions, 0, 1, clock, None, screen=screen)
+
+    def read_all(self) -> None:
+        while not self._reader.is_exhausted:
+            self._reader.next()
+
+    def cut(self, checkpoint_id: int) -> SubtaskSnapshot:
+        frozen = self.chain.cut(Barrier(CheckpointId(checkpoint_id), 0))
+        positions: Json = self._reader.positions()
+        cut = SubtaskCut(self._place, frozen, positions, None, [])
+        writer, location = SnapshotWriter(store_in(self._root)), str(self._root / "chk")
+        return writer.write(cut, CheckpointId(checkpoint_id), location, open_format=False).snapshot
+
+    def restored_from(self, snapshot: SubtaskSnapshot) -> RestoredOperator:
+        store, location = store_in(self._root), str(self._root / "chk")
+        point = RestorePoint(store, location, manifest_of([snapshot.operators]))
+        return point.share_of(Uid(LEFT), 0, 1, range_of(0, 1, MAX_PARALLELISM))
+
+    def visible(self) -> list[dict[str, str]]:
+        files = sorted((self._root / LEFT).glob("part-*.jsonl"))
+        return [json.loads(line) for file in files for line in file.read_text().splitlines()]

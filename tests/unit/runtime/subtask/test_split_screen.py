@@ -1,0 +1,154 @@
+"""Every record of a screened split is handed on or quarantined, and the position knows it."""
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pipelines.connectors.files.quarantine import record_text
+from pipelines.connectors.source import Batch, LoggedRecords
+from pipelines.domain.ids import Uid
+from pipelines.domain.poison import IsolatedRange, Isolation, PoisonRecord
+from pipelines.runtime.subtask.source_reader import SourceReader
+from pipelines.runtime.subtask.split_screen import SplitScreen
+from tests.unit.runtime.fakes import ListSource, ManualClock, batch_of, keys_of
+
+IN = Uid("in")
+
+
+@dataclass(slots=True)
+class KeptRows:
+    """Implements `Kept`."""
+
+    rows: list[tuple[int, int]] = field(default_factory=list)  # offset and key
+
+    def add_row(self, poison: PoisonRecord, row: pa.RecordBatch) -> None:
+        (key,) = keys_of(row)
+        self.rows.append((poison.offset, key))
+
+
+def poison(offset: int, *, source: str = "in", split: str = "split-0") -> PoisonRecord:
+    return PoisonRecord(
+        source=Uid(source),
+        split=split,
+        offset=offset,
+        operator=Uid("f"),
+        error_type="builtins.ValueError",
+        error="bad",
+        trace="",
+    )
+
+
+def isolated(first: int, last: int, step: int) -> IsolatedRange:
+    return IsolatedRange(
+        source=IN, split="split-0", first_offset=first, last_offset=last, step=step
+    )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_reader_hands_on_all_but_the_poison_and_its_position_passes_both(seed: int) -> None:
+    rng = random.Random(seed)
+    total, rows = rng.randint(1, 60), rng.randint(1, 20)
+    source = ListSource([[(10 * n, n) for n in range(total)]], batch_rows=rows)
+    bad = rng.sample(range(total), rng.randint(1, min(total, 5)))
+    first = rng.randrange(total)
+    ranges = [isolated(first, rng.randrange(first, total), rng.randint(1, 5))]
+    isolation = Isolation(poison=[poison(n) for n in bad], ranges=ranges)
+
+    read: list[int] = []
+    kept: list[tuple[int, int]] = []
+    restored: tuple[object, ...] = ()
+    for _ in range(4 * total):  # each time a recovery at once: nothing but the position is kept
+        held = KeptRows()
+        reader = reader_of(source, isolation, held, restored)
+        batch = reader.next()
+        read += [] if batch is None else keys_of(batch)
+        kept += held.rows
+        restored = (reader.positions(),)
+
+    assert read == [10 * n for n in range(total) if n not in bad]
+    assert kept == [(n, 10 * n) for n in sorted(bad)]
+
+
+def test_batches_are_cut_at_the_borders_of_every_part() -> None:
+    source = ListSource([[(n, n) for n in range(20)]], batch_rows=8)
+    reader = reader_of(source, Isolation(ranges=[isolated(4, 12, 3)]), KeptRows())
+
+    seen = [(keys_of(batch), origin(reader)) for batch in batches_of(reader)]
+
+    assert seen == [
+        ([0, 1, 2, 3], (0, 4)),
+        ([4, 5, 6], (4, 7)),
+        ([7], (7, 8)),
+        ([8, 9], (8, 10)),
+        ([10, 11, 12], (10, 13)),
+        ([13, 14, 15], (13, 16)),
+        ([16, 17, 18, 19], (16, 20)),
+    ]
+
+
+def test_in_a_log_with_gaps_a_part_ends_behind_its_last_record() -> None:
+    """Else it would be in work together with offsets that have no record."""
+    held = KeptRows()
+    screen = SplitScreen(IN, Isolation(poison=[poison(7)], ranges=[isolated(3, 9, 1)]), held)
+    logged = LoggedRecords(batch_of([(3, 0), (7, 0), (9, 0)]), np.array([3, 7, 9]), 20)
+    taken_out: list[bool] = []
+
+    given = list(
+        screen.read("split-0", 0, lambda _: iter([logged]), lambda: taken_out.append(True))
+    )
+
+    assert [described(each) for each in given] == [
+        ([3], [3], None),
+        ([], [], 8),
+        ([9], [9], None),
+        ([], [], 20),
+    ]
+    assert held.rows == [(7, 7)]
+    assert taken_out == [True]
+
+
+def test_a_split_that_nobody_suspects_is_read_as_it_is() -> None:
+    isolation = Isolation(poison=[poison(1, split="split-1"), poison(1, source="other")])
+    screen = SplitScreen(IN, isolation, KeptRows())
+    batches: list[Batch] = [batch_of([(0, 0), (1, 1)])]
+    given: Iterator[Batch] = iter(batches)
+
+    assert screen.read("split-0", 0, lambda _: given, lambda: None) is given
+
+
+def test_a_row_is_kept_as_json_also_of_types_that_have_none() -> None:
+    schema = pa.schema(
+        [("n", pa.int64()), ("text", pa.string()), ("tags", pa.map_(pa.string(), pa.int64()))]
+    )
+    row = pa.RecordBatch.from_pylist([{"n": 1, "text": "a\n<b>", "tags": [("x", 2)]}], schema)
+
+    assert json.loads(record_text(row)) == {"n": 1, "text": "a\n<b>", "tags": "[('x', 2)]"}
+
+
+def reader_of(
+    source: ListSource, isolation: Isolation, kept: KeptRows, restored: tuple[object, ...] = ()
+) -> SourceReader:
+    screen = SplitScreen(IN, isolation, kept)
+    return SourceReader(source, restored, 0, 1, ManualClock(), None, screen=screen)
+
+
+def batches_of(reader: SourceReader) -> Iterator[pa.RecordBatch]:
+    while not reader.is_exhausted:
+        batch = reader.next()
+        if batch is not None:
+            yield batch
+
+
+def origin(reader: SourceReader) -> tuple[int, int] | None:
+    split = reader.split
+    return None if split is None else (split.first_offset, split.next_offset)
+
+
+def described(batch: Batch) -> tuple[list[int], list[int], int | None]:
+    assert isinstance(batch, LoggedRecords)
+    return keys_of(batch.records), batch.offsets.tolist(), batch.end
