@@ -1,4 +1,8 @@
-"""What all tests share: a home of their own, a Java for Spark, and no silent skips in CI."""
+"""What all tests share: a home of their own, a Java for Spark, and no silent skips in CI.
+
+The whole suite runs in two processes: whatever starts real slots, Spark or a browser, where time
+matters, one after the other in one of them, and all that only computes in the other.
+"""
 
 import os
 import shutil
@@ -18,6 +22,9 @@ if TYPE_CHECKING:
     from tests.object_server import ObjectServer
     from tests.postgres_server import PostgresServer
 
+TESTS = Path(__file__).parent
+WORKERS = 2
+PLACES_OF_PROCESSES = ("integration", "processes", "bench")
 REQUIRE_ALL = os.environ.get("FTDASH_REQUIRE_ALL") == "1"
 
 
@@ -49,9 +56,29 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(os.environ["FTDASH_HOME"], ignore_errors=True)
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """A test that somebody asked for runs in the process that was started."""
+    is_whole_suite = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    return WORKERS if is_whole_suite else 0
+
+
+@pytest.hookimpl(tryfirst=True)  # before groups become part of the tests' names
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if any(item.get_closest_marker("spark") for item in items):
         os.environ.update(java.environment())
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(group_of(item)))
+
+
+def group_of(item: pytest.Item) -> str:
+    """Tests of one group run in one process, in their order."""
+    place = item.path.relative_to(TESTS)
+    is_browser = item.get_closest_marker("browser") is not None
+    if is_browser or place.parts[0] in PLACES_OF_PROCESSES:
+        return "processes"
+    if "kafka_server" in getattr(item, "fixturenames", ()):
+        return "kafka"  # one broker for all of them
+    return place.as_posix()
 
 
 @pytest.fixture(scope="session")

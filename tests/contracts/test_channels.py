@@ -28,7 +28,7 @@ from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, Uid
 from pipelines.domain.origin import RecordOrigin
 from tests.certificates import Authority
 
-DEADLINE_S = 5.0
+DEADLINE_S = 20.0
 A, B = ChannelId("a[0]>c.0[0]"), ChannelId("b[0]>c.1[0]")
 
 

@@ -45,7 +45,7 @@ STATE_TYPES = [
     pa.timestamp("s"),  # Parquet itself knows no seconds
     pa.timestamp("us", tz="UTC"),
 ]
-DEADLINE_S = 5.0
+DEADLINE_S = 20.0
 SAMPLES = {
     pa.bool_(): True,
     pa.large_string(): "JFK",

@@ -26,7 +26,7 @@ from pipelines.domain.elements import EndOfInput, Records, Watermark
 from pipelines.domain.errors import ProtocolError, Rejected, Retryable
 from pipelines.domain.ids import Attempt, ChannelId
 
-DEADLINE_S = 5.0
+DEADLINE_S = 20.0
 A = ChannelId("a[0]>c.0[0]")
 TOKEN = secrets.token_hex(16)
 LIMITS = NetworkLimits(handshake_timeout_ms=200, max_pending_handshakes=2)
@@ -39,6 +39,7 @@ LIMITS = NetworkLimits(handshake_timeout_ms=200, max_pending_handshakes=2)
         (TOKEN, 1, Refusal.OLDER_ATTEMPT),
         (TOKEN, 3, Refusal.NEWER_ATTEMPT),
     ],
+    ids=["wrong token", "older attempt", "newer attempt"],
 )
 def test_a_slot_of_another_attempt_is_refused_counted_and_reported(
     slots: "Slots", token: str, attempt: int, refusal: Refusal
