@@ -51,6 +51,7 @@ INSTALLED_APPS = [
     "ftdash.checkpoints",
     "ftdash.metrics",
     "ftdash.accounts",
+    "ftdash.lab",
     "ftdash.ui",
     "ftdash.embedded",
 ]
@@ -196,7 +197,7 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": RECONCILE_PERIOD_S,
         # A beat that nobody took in time is worthless: the next one does the same.
         "options": {"expires": 3 * RECONCILE_PERIOD_S},
-    }
+    },
 }
 
 STALE_AFTER_S = 3.0

@@ -25,11 +25,14 @@ MAY_IMPORT = {  # package -> the packages of ours it may import, itself aside
     | {f"pipelines.{p}" for p in ("runtime", "protocol", "storage", "flows", "stream")},
     "pipelines.audit": DOMAIN
     | {f"pipelines.{p}" for p in ("bus", "state", "connectors", "flows", "stream")},
+    "pipelines.lab": DOMAIN
+    | {f"pipelines.{p}" for p in ("runtime", "bus", "connectors", "operators", "stream", "flows")},
     "pipelines.spark": DOMAIN
     | {f"pipelines.{p}" for p in ("runtime", "bus", "flows", "storage", "stream")},
 }
 FROM_FTDASH = {
-    f"pipelines.{package}" for package in ("domain", "bus", "flows", "points", "storage", "audit")
+    f"pipelines.{package}"
+    for package in ("domain", "bus", "flows", "points", "storage", "audit", "lab")
 }
 NOT_WITHIN_RUNTIME = {  # package -> what of the runtime lies in another process, or above it
     "pipelines.runtime.master": ("pipelines.runtime.slot.", "pipelines.runtime.subtask."),

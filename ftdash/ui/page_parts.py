@@ -25,6 +25,7 @@ COUNTER_LABELS = {
     "late_records": "Too late for their window",
     "records_without_time": "Without event time",
     "records_outside_windows": "Between two windows",
+    "barriers_sent": "Barriers sent, one into each channel",
     "timestamps_far_ahead": "Event time too far ahead to be believed",
 }
 STARTS = (RequestKind.SUBMIT, RequestKind.RESTORE)

@@ -5,15 +5,12 @@ driver and a slot do is the real thing; only Spark's placing and killing of slot
 """
 
 import logging
-import multiprocessing
 import os
 import signal
-import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from multiprocessing import connection, forkserver
+from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -25,8 +22,9 @@ from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.status import JobStatus
 from pipelines.flows.registry import FLOWS
+from pipelines.lab.slot_processes import SlotProcesses, forks
 from pipelines.runtime.master.driving import drive
-from pipelines.runtime.master.job_events import JobEvent, StageEnded
+from pipelines.runtime.master.job_events import JobEvent
 from pipelines.runtime.slot.slot import run_slot
 from pipelines.runtime.slot_address import SlotAddress
 from tests.driven_run import StartedRun
@@ -49,48 +47,13 @@ PRELOADED = ["pytest", "tests.processes.host", *sorted(set(FLOWS.values())), "pa
 HURRY = "hurry"
 EXIT_FAILED, EXIT_LEASE_HELD = 1, 3
 
-forks = multiprocessing.get_context("forkserver")
 forks.set_forkserver_preload(PRELOADED)
 
 
-@dataclass(slots=True)
-class ProcessStageHost:
-    """Implements `StageHost`. A stage ends with its first lost slot, or when it is cancelled.
-
-    Unlike Spark it never kills what is left of a stage: a slot has to end by itself.
-    """
-
-    post: Callable[[JobEvent], None]
-    _cancelled: dict[int, threading.Event] = field(default_factory=dict)
-
-    def start(self, address: SlotAddress, parallelism: int) -> None:
-        slots = [
-            forks.Process(target=_slot_main, args=(address, slot, dict(os.environ)), daemon=True)
-            for slot in range(parallelism)
-        ]
-        self._cancelled[address.attempt] = threading.Event()
-        threading.Thread(target=self._watch, args=(address, slots), daemon=True).start()
-
-    def cancel(self, address: SlotAddress) -> None:
-        self._cancelled[address.attempt].set()
-
-    def _watch(self, address: SlotAddress, slots: list[BaseProcess]) -> None:
-        for slot in slots:
-            slot.start()
-        alive = {slot.sentinel: slot for slot in slots}
-        problem = ""
-        while alive and not problem and not self._cancelled[address.attempt].is_set():
-            for sentinel in connection.wait(list(alive), 0.01):
-                slot = alive.pop(int(sentinel))  # type: ignore[call-overload]
-                slot.join()
-                problem = problem or (f"slot ended with {slot.exitcode}" if slot.exitcode else "")
-        self.post(StageEnded(address.attempt, problem))
-
-
 @contextmanager
-def plain_stages(spec: RunSpec, post: Callable[[JobEvent], None]) -> Iterator[ProcessStageHost]:
+def plain_stages(spec: RunSpec, post: Callable[[JobEvent], None]) -> Iterator[SlotProcesses]:
     del spec
-    yield ProcessStageHost(post)
+    yield SlotProcesses(post, _slot_main, lambda: dict(os.environ))
 
 
 class DriverProcess:

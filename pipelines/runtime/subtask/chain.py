@@ -30,6 +30,9 @@ from pipelines.runtime.subtask.restoring import RestoredOperator
 from pipelines.state.backend import BackendFactory
 from pipelines.stream import Pipeline
 
+BARRIERS_SENT = "barriers_sent"
+"""Counter: one per channel that a barrier went into."""
+
 
 class OperatorChain:
     """Records enter at the head; `broadcast` sends marks out of every exchange."""
@@ -153,6 +156,9 @@ class OperatorChain:
 
     def pass_on(self, barrier: Barrier) -> list[InFlightRecords]:
         """Send a barrier downstream; one that overtakes returns what it has overtaken."""
+        channels = sum(len(exchange.outputs) for exchange in self._exchanges)
+        if channels:
+            self.head_context().count(BARRIERS_SENT, channels)
         if not barrier.overtakes:
             self.broadcast(barrier)
             return []

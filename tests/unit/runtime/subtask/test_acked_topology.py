@@ -167,6 +167,16 @@ def test_a_cut_holds_the_place_before_what_is_not_processed(tmp_path: Path) -> N
     assert positions_at(2, topology)[SOURCE] != fresh.positions()
 
 
+def test_a_barrier_is_counted_once_for_each_channel_it_goes_into(tmp_path: Path) -> None:
+    topology = Topology(tmp_path, KEYS, parallelism=2)
+
+    for source in topology.sources():
+        source.mailbox.post(InjectBarrier(Barrier(CheckpointId(1), 0)))
+    topology.run(lambda: len(topology.reporter.cuts[1]) == 3 * 2)
+
+    assert topology.count("barriers_sent") == HOPS * 2**2
+
+
 def test_event_time_goes_on_only_behind_what_is_processed(tmp_path: Path) -> None:
     topology = Topology(tmp_path, KEYS, parallelism=1, asleep={SINK})
     topology.run(lambda: topology.count("acker_inits") == len(KEYS))

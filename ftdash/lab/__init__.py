@@ -1,0 +1,1 @@
+"""The guarantee lab as people of an installation use it."""

@@ -1,0 +1,1 @@
+"""The guarantee lab: one input and one schedule of faults under every mode, and what came out."""

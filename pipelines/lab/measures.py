@@ -1,0 +1,92 @@
+"""What one run of the lab amounts to, from what its sink shows and its source has noted.
+
+Pure but for nothing: arrays in, numbers out. Every view of the input is looked for in the output by
+its number, so that one that was lost and one that came twice never make up for each other.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pipelines.lab.view_input import Numbers
+from pipelines.lab.view_log import Rows
+
+PERCENTILES = (50, 99)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """`short` and `over`: by how many views the totals of the applications were too low, too high.
+
+    A total is that of the application's newest row, as in a table that is overwritten.
+    """
+
+    lost: int
+    doubled: int
+    counted_short: int
+    counted_over: int
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """From when a view happened until a reader could see it, the first time, milliseconds."""
+
+    p50_ms: float
+    p99_ms: float
+
+
+def delivered(rows: Rows, apps: Numbers) -> Delivered:
+    """`apps`: of which application each view of the input is; `rows` in the order of writing."""
+    times = np.bincount(rows["view"], minlength=len(apps))
+    off = _totals(rows) - np.bincount(apps, minlength=_APPS_MAX)
+    return Delivered(
+        lost=int((times == 0).sum()),
+        doubled=int(np.maximum(times - 1, 0).sum()),
+        counted_short=int(-off[off < 0].sum()),
+        counted_over=int(off[off > 0].sum()),
+    )
+
+
+def latency(rows: Rows) -> Latency | None:
+    """None: nothing came out."""
+    if not len(rows):
+        return None
+    order = np.argsort(rows["visible_ms"], kind="stable")
+    _, first = np.unique(rows["view"][order], return_index=True)
+    waited_ms = (rows["visible_ms"] - rows["happened_ms"])[order][first]
+    p50, p99 = np.percentile(waited_ms, PERCENTILES)
+    return Latency(float(p50), float(p99))
+
+
+def views_per_s(rows: Rows, began_ms: int) -> float:
+    """Of distinct views, from the first one asked for to the last one visible."""
+    if not len(rows):
+        return 0.0
+    elapsed_ms = max(1, int(rows["visible_ms"].max()) - began_ms)
+    return len(np.unique(rows["view"])) * 1000 / elapsed_ms
+
+
+def read_again(reads: Iterable[tuple[int, Numbers]]) -> int:
+    """Views that the source has given out before; `reads` as `view_input.reads` gives them."""
+    return sum(_covered_again(ranges) for _, ranges in reads)
+
+
+_APPS_MAX = 1_024
+
+
+def _totals(rows: Rows) -> Numbers:
+    """By application; 0 for one that no row speaks of."""
+    totals = np.zeros(_APPS_MAX, np.int64)
+    totals[rows["app"]] = rows["views"]  # of equal indices the last one stays
+    return totals
+
+
+def _covered_again(ranges: npt.NDArray[np.int64]) -> int:
+    total, distinct, reached = 0, 0, 0
+    for begin, end in sorted(ranges.tolist()):
+        total += end - begin
+        distinct += max(0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total - distinct

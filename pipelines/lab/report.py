@@ -1,0 +1,119 @@
+"""What a lab says: one JSON object, with a verdict on what each mode promises.
+
+Light: pages read it. The promise is the guarantee that the engine computed for the run and wrote
+into its journal; the lab holds it against what came out.
+"""
+
+import msgspec
+
+from pipelines.domain.guarantees import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE
+from pipelines.lab.options import LabOptions
+
+LOSES_NOTHING = (EXACTLY_ONCE, AT_LEAST_ONCE)
+DOUBLES_NOTHING = (EXACTLY_ONCE, AT_MOST_ONCE)
+
+
+class FaultRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run at the rate of the input, whose slots were killed at the places of the schedule."""
+
+    lost: int
+    doubled: int
+    counted_short: int  # views that the totals by application lack at the end
+    counted_over: int  # views that they have too many
+    killed_at: list[int]  # the newest view that the slot had in hands
+    recovery_ms: list[int]  # from each kill until all subtasks ran again
+    read_again: int  # views that the source gave out more than once
+    latency_p50_ms: float | None  # from when a view happened until it could be seen
+    latency_p99_ms: float | None
+
+
+class CostRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run of the same input without faults, as fast as it goes.
+
+    `barriers`, `acker_ids` and `acker_messages` are counted by the subtasks that send them; the
+    fields `..._expected` are what the formulas say.
+    """
+
+    lost: int
+    doubled: int
+    views_per_s: float
+    checkpoints: int
+    barriers: int
+    barriers_expected: int
+    acknowledgements: int  # of subtasks to the driver, that their part of a checkpoint is durable
+    acker_ids: int  # Storm's inits and acks
+    acker_ids_expected: int
+    acker_messages: int  # in which these ids travelled; one speaks of a batch
+    control_per_record: float  # barriers and ids
+
+
+class ModeReport(msgspec.Struct, frozen=True, kw_only=True):
+    mode: str
+    promise: str
+    reason: str
+    faulted: FaultRun
+    cost: CostRun | None
+    broken: list[str]  # what was promised and not kept; empty: all was kept
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """On what it was measured."""
+
+    slots: str
+    machine: str
+    cores: int
+    python: str
+
+
+class LabReport(msgspec.Struct, frozen=True, kw_only=True):
+    began_at: str  # ISO 8601, UTC
+    took_s: float
+    host: Host
+    options: LabOptions
+    steps: int
+    kill_places: list[int]
+    modes: list[ModeReport]
+
+    @property
+    def is_kept(self) -> bool:
+        return not any(mode.broken for mode in self.modes)
+
+
+def broken_promises(promise: str, faulted: FaultRun, cost: CostRun | None) -> list[str]:
+    """Sentences; a mode that promises less than it did has broken nothing."""
+    broken = []
+    if promise in LOSES_NOTHING and faulted.lost:
+        broken.append(f"It promises to lose nothing, and {faulted.lost} views are lost.")
+    if promise in DOUBLES_NOTHING and faulted.doubled:
+        broken.append(f"It promises to double nothing, and {faulted.doubled} views came again.")
+    if promise == EXACTLY_ONCE and (faulted.counted_short or faulted.counted_over):
+        broken.append(
+            f"Its totals are {faulted.counted_short} views short and {faulted.counted_over} over."
+        )
+    if cost is not None and (cost.lost or cost.doubled):
+        broken.append(
+            f"Without any fault {cost.lost} views are lost and {cost.doubled} came again."
+        )
+    return broken
+
+
+def comparison(report: LabReport) -> str:
+    """What it costs to follow every record, and what barriers cost, with the counts; empty: one of
+    the two was not measured."""
+    acked = _cost_of(report, "acked")
+    exact = _cost_of(report, "exactly-once")
+    if acked is None or exact is None:
+        return ""
+    records, steps = report.options.records, report.steps
+    each = exact.barriers / max(1, exact.checkpoints)
+    return (
+        f"Following every record through {steps} steps took {acked.acker_ids / records:.3f} acks a"
+        f" record (expected: 1 + {steps}); a checkpoint took {each:g} barriers (expected:"
+        f" {steps} x {report.options.parallelism}² channels), which is"
+        f" {exact.barriers / records:.6f} a record at one checkpoint every"
+        f" {report.options.interval_ms} ms."
+    )
+
+
+def _cost_of(report: LabReport, mode: str) -> CostRun | None:
+    return next((each.cost for each in report.modes if each.mode == mode), None)

@@ -1,0 +1,60 @@
+"""Where the lab's slots run: processes of this machine, forked from a server that has everything
+imported, so that each is up in milliseconds.
+
+What a slot does is the real thing; only Spark's placing of slots is missing. A stage ends with its
+first lost slot, or when it is cancelled; what is left of it has to end by itself.
+"""
+
+import multiprocessing
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing import connection
+from multiprocessing.process import BaseProcess
+from typing import Protocol
+
+from pipelines.runtime.master.job_events import JobEvent, StageEnded
+from pipelines.runtime.slot_address import SlotAddress
+
+POLL_S = 0.01
+
+forks = multiprocessing.get_context("forkserver")
+
+
+class SlotMain(Protocol):
+    """What a slot's process does; a function of a module, so that its name can be passed on."""
+
+    def __call__(self, address: SlotAddress, slot: int, environment: dict[str, str]) -> None: ...
+
+
+@dataclass(slots=True)
+class SlotProcesses:
+    """Implements `StageHost`. `environment` is asked for each stage."""
+
+    post: Callable[[JobEvent], None]
+    main: SlotMain
+    environment: Callable[[], dict[str, str]] = dict
+    _cancelled: dict[int, threading.Event] = field(default_factory=dict)
+
+    def start(self, address: SlotAddress, parallelism: int) -> None:
+        slots: list[BaseProcess] = [
+            forks.Process(target=self.main, args=(address, slot, self.environment()), daemon=True)
+            for slot in range(parallelism)
+        ]
+        self._cancelled[address.attempt] = threading.Event()
+        threading.Thread(target=self._watch, args=(address, slots), daemon=True).start()
+
+    def cancel(self, address: SlotAddress) -> None:
+        self._cancelled[address.attempt].set()
+
+    def _watch(self, address: SlotAddress, slots: list[BaseProcess]) -> None:
+        for slot in slots:
+            slot.start()
+        alive = {slot.sentinel: slot for slot in slots}
+        problem = ""
+        while alive and not problem and not self._cancelled[address.attempt].is_set():
+            ended = connection.wait(list(alive), POLL_S)
+            for slot in [alive.pop(sentinel) for sentinel in list(alive) if sentinel in ended]:
+                slot.join()
+                problem = problem or (f"slot ended with {slot.exitcode}" if slot.exitcode else "")
+        self.post(StageEnded(address.attempt, problem))

@@ -1,0 +1,40 @@
+"""A run that did not go as planned is compared with nothing."""
+
+import numpy as np
+import pytest
+
+from pipelines.domain.events import Envelope, RunEnded
+from pipelines.domain.ids import Attempt, RunId
+from pipelines.domain.status import JobStatus
+from pipelines.lab.facts import Facts, TrialFailed, check_comparable
+from pipelines.lab.view_log import ROW
+
+
+def test_a_run_that_ended_with_all_its_faults_may_be_compared() -> None:
+    check_comparable(facts(kills=2), JobStatus.FINISHED, 2)
+
+
+def test_a_run_that_missed_a_fault_may_not() -> None:
+    with pytest.raises(TrialFailed, match=r"Of 2 faults only 1 came about in the run\."):
+        check_comparable(facts(kills=1), JobStatus.FINISHED, 2)
+
+
+def test_a_run_that_failed_says_why() -> None:
+    with pytest.raises(TrialFailed, match=r"The run is FAILED: The disk is full\."):
+        check_comparable(facts(kills=2, reason="The disk is full."), JobStatus.FAILED, 2)
+
+
+def test_a_run_that_was_stuck_and_says_nothing_is_said_to() -> None:
+    with pytest.raises(TrialFailed, match="CANCELED: its journal does not say why"):
+        check_comparable(facts(kills=2), JobStatus.CANCELED, 2)
+
+
+def facts(*, kills: int, reason: str = "") -> Facts:
+    ended = Envelope(
+        sequence=1,
+        at_ms=0,
+        run_id=RunId("lab"),
+        attempt=Attempt(1),
+        event=RunEnded(status=JobStatus.FINISHED, reason=reason),
+    )
+    return Facts([ended], np.zeros(0, ROW), [], [(0, 0)] * kills, 0)
