@@ -28,6 +28,10 @@ _WHO = (
 _WRONG = "This token opens nothing; it was mistyped or revoked."
 _TOO_MANY = f"Too many wrong tokens came from this address; try again in {throttle.WINDOW_S} s."
 _NOT_ALLOWED = "Acting on pipelines needs the admin role, or a token of scope 'act'."
+_NO_SCRIPT = (
+    "A session acts here by a script of the dashboard's own pages only, over HTTPS or on loopback."
+)
+_OWN_SCRIPTS = (("same-origin", "cors"), ("same-origin", "same-origin"))
 _NO_CSRF = "A session needs the CSRF token to act; send it as X-CSRFToken, or use a bearer token."
 
 
@@ -67,6 +71,18 @@ def check_may_act(caller: Caller, request: HttpRequest) -> None:
         raise Refused(403, _NO_CSRF)
 
 
+def check_may_act_by_get(caller: Caller, request: HttpRequest) -> None:
+    """The same for an address that acts on a GET, as one of Flink's does.
+
+    A browser tells from where a request comes: only a script of our own pages gets through, never
+    a link, an image or another site.
+    """
+    check_may_act(caller, request)
+    origin = (request.headers.get("Sec-Fetch-Site"), request.headers.get("Sec-Fetch-Mode"))
+    if caller.has_session and origin not in _OWN_SCRIPTS:
+        raise Refused(403, _NO_SCRIPT)
+
+
 def _bearer(request: HttpRequest, header: str) -> Caller:
     scheme, _, secret = header.partition(" ")
     digest = digest_of(secret.strip())
@@ -86,6 +102,7 @@ def _note_use(token: ApiToken) -> None:
 
 def _lacks_csrf_token(request: HttpRequest) -> bool:
     """Addresses of the API are exempt from the middleware, which knows no bearers."""
+    _ = request.body  # else the check reads it as a form, and nobody can any more
     check = _Verdict(_unused)
     check.process_request(request)
     return check.process_view(request, _unused, (), {}) is not None

@@ -4,7 +4,7 @@ Source: Flink, `StatsSummarySnapshot`; its quantiles are those of Commons Math (
 at position p (n + 1) of the sorted ones, between its neighbours, within the ends.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import floor
 
@@ -25,11 +25,12 @@ def distribution(values: Iterable[float]) -> Distribution:
     ordered = sorted(values)
     if not ordered:
         return Distribution(0, 0, 0, ())
-    quantiles = tuple(_quantile(ordered, share) for share in QUANTILES)
+    quantiles = tuple(quantile(ordered, share) for share in QUANTILES)
     return Distribution(ordered[0], ordered[-1], sum(ordered) / len(ordered), quantiles)
 
 
-def _quantile(ordered: list[float], share: float) -> float:
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Of sorted values, at least one; `share` from 0 to 1."""
     position = share * (len(ordered) + 1)
     if position < 1:
         return ordered[0]

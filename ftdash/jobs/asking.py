@@ -43,6 +43,7 @@ class Question:
     reason: str
     request_id: str | None = None
     parameters: dict[str, str] = field(default_factory=dict)
+    only_run: str | None = None  # the run that is meant; None: the newest
 
 
 def already_asked(question: Question) -> RequestId | None:
@@ -77,9 +78,18 @@ def ask_driver(question: Question) -> RequestId:
     row = pipeline_named(question.pipeline)
     with transaction.atomic():
         run = check_possible(question.kind, row)
+        _check_meant(question, run)
         request = store(replace(question, reason=reason), row, run, _deadline_s(run))
         publish_on_commit(tasks.deliver_request, request.pk)
     return RequestId(request.request_id)
+
+
+def _check_meant(question: Question, run: Run | None) -> None:
+    """Whoever names a run never acts on the one that has followed it."""
+    if question.only_run is not None and (run is None or run.run_id != question.only_run):
+        raise Rejected(
+            f"Run {question.only_run} of {question.pipeline} is over; a newer one has followed it."
+        )
 
 
 def store_start(question: Question, run: Run, message: str) -> RequestId:

@@ -10,7 +10,7 @@ from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
 from ftdash.checkpoints.points import read_head
 from ftdash.jobs.models import TERMINAL_STATUSES, Request, RequestKind, RequestPhase, Run
 from ftdash.jobs.request_phases import end_request
-from ftdash.jobs.validation import roots
+from ftdash.jobs.validation import check_place, roots
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.status import CheckpointKind, ClaimMode
 
@@ -24,6 +24,18 @@ def check_disposable(path: str) -> None:
             f"{path} is what run {run.run_id} of {run.pipeline.name!r} would go back to; dispose"
             " of it when that run has completed another checkpoint, or is over."
         )
+
+
+def written_by(path: str) -> str:
+    """The pipeline whose run wrote the point. Raises Rejected when it is none of ours."""
+    check_place(path)
+    row = Checkpoint.objects.filter(path=path).select_related("run__pipeline").first()
+    if row is not None:
+        return row.run.pipeline.name
+    run = Run.objects.filter(run_id=read_head(path).run_id).select_related("pipeline").first()
+    if run is None:
+        raise Rejected(f"{path} was written by no pipeline of this installation.")
+    return run.pipeline.name
 
 
 def check_claimable(path: str, claim_mode: ClaimMode) -> None:

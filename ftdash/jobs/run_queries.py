@@ -7,10 +7,13 @@ from datetime import datetime
 from django.db.models import Max
 
 from ftdash.jobs.answers import ShownState, SubtaskView, VertexView
+from ftdash.jobs.directories import run_directory
 from ftdash.jobs.freshness import observe, shown_state
 from ftdash.jobs.models import TERMINAL_STATUSES, Run, StatusChange
 from ftdash.jobs.run_view import subtasks_of
 from ftdash.metrics.models import Sample
+from pipelines.domain.places import SnapshotPlaces
+from pipelines.domain.setting_parsing import parse_settings
 
 ENDED_MAX = 50
 """So many runs that are over are listed, the newest; each can still be asked for by its id."""
@@ -36,6 +39,7 @@ class RunFacts:
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
+    last_event_at: datetime | None  # when its driver last reported
     status_times: dict[str, datetime]  # JobStatus to when it was last entered
     vertices: list[VertexView]
     slots: dict[int, str]  # slot to host, the connected ones
@@ -66,10 +70,12 @@ def run_ids() -> list[str]:
     return list(Run.objects.values_list("run_id", flat=True))
 
 
-def is_newest(facts: RunFacts) -> bool:
-    """Whether its pipeline has no later run: what is asked of a pipeline, this one is asked."""
-    newest = Run.objects.filter(pipeline__name=facts.pipeline).order_by("-number").first()
-    return newest is not None and newest.run_id == facts.run_id
+def savepoint_directory(run_id: str) -> str | None:
+    """Where savepoints of the run go. None: no such run."""
+    found = Run.objects.filter(run_id=run_id).select_related("pipeline").first()
+    if found is None:
+        return None
+    return SnapshotPlaces.of(run_directory(found), parse_settings(found.settings_now)).savepoints
 
 
 def newest_samples(run_id: str) -> SubtaskSamples:
@@ -104,6 +110,7 @@ def _facts(rows: Iterable[Run]) -> list[RunFacts]:
                 created_at=run.created_at,
                 started_at=run.started_at,
                 ended_at=run.ended_at,
+                last_event_at=run.last_event_at,
                 status_times=times[run.pk],
                 vertices=[VertexView(**vertex) for vertex in run.vertices],
                 slots={int(slot): entry["host"] for slot, entry in run.slots.items()},

@@ -1,6 +1,7 @@
 """The only writers of what people ask for. Each stores a Request row; Celery delivers it.
 
-Every function returns the request's id and raises Rejected with one sentence for the person.
+Every function returns the request's id and raises Rejected with one sentence for the person. What
+is asked of a pipeline is asked of its newest run, or, with `only_run`, of that one or of none.
 What is stored survives a broker that is away: reconcile delivers it later.
 """
 
@@ -81,9 +82,15 @@ def submit_pipeline(
 
 
 def request_checkpoint(
-    *, pipeline: str, requester: str, reason: str, request_id: str | None = None
+    *,
+    pipeline: str,
+    requester: str,
+    reason: str,
+    request_id: str | None = None,
+    only_run: str | None = None,
 ) -> RequestId:
-    return ask_driver(Question(RequestKind.CHECKPOINT, pipeline, requester, reason, request_id))
+    kind = RequestKind.CHECKPOINT
+    return ask_driver(Question(kind, pipeline, requester, reason, request_id, only_run=only_run))
 
 
 def request_savepoint(
@@ -93,10 +100,11 @@ def request_savepoint(
     reason: str,
     savepoint_format: SavepointFormat = SavepointFormat.CANONICAL,
     request_id: str | None = None,
+    only_run: str | None = None,
 ) -> RequestId:
     given = {"type": savepoint_format.value}
     kind = RequestKind.SAVEPOINT
-    return ask_driver(Question(kind, pipeline, requester, reason, request_id, given))
+    return ask_driver(Question(kind, pipeline, requester, reason, request_id, given, only_run))
 
 
 def stop_with_savepoint(
@@ -107,11 +115,12 @@ def stop_with_savepoint(
     savepoint_format: SavepointFormat = SavepointFormat.CANONICAL,
     drain: bool = False,
     request_id: str | None = None,
+    only_run: str | None = None,
 ) -> RequestId:
     """`drain`: every window fires before the savepoint; for a pipeline that will not go on."""
     given = {"type": savepoint_format.value, **({"drain": "true"} if drain else {})}
     kind = RequestKind.STOP_WITH_SAVEPOINT
-    return ask_driver(Question(kind, pipeline, requester, reason, request_id, given))
+    return ask_driver(Question(kind, pipeline, requester, reason, request_id, given, only_run))
 
 
 def cancel_with_savepoint(
@@ -121,18 +130,25 @@ def cancel_with_savepoint(
     reason: str,
     savepoint_format: SavepointFormat = SavepointFormat.CANONICAL,
     request_id: str | None = None,
+    only_run: str | None = None,
 ) -> RequestId:
     """If the savepoint fails, nothing is cancelled."""
     given = {"type": savepoint_format.value}
     kind = RequestKind.CANCEL_WITH_SAVEPOINT
-    return ask_driver(Question(kind, pipeline, requester, reason, request_id, given))
+    return ask_driver(Question(kind, pipeline, requester, reason, request_id, given, only_run))
 
 
 def cancel(
-    *, pipeline: str, requester: str, reason: str, request_id: str | None = None
+    *,
+    pipeline: str,
+    requester: str,
+    reason: str,
+    request_id: str | None = None,
+    only_run: str | None = None,
 ) -> RequestId:
     """From here on no driver is started for this run any more."""
-    question = Question(RequestKind.CANCEL, pipeline, requester, reason, request_id)
+    kind = RequestKind.CANCEL
+    question = Question(kind, pipeline, requester, reason, request_id, only_run=only_run)
     with transaction.atomic():
         stored = ask_driver(question)
         run = Run.objects.filter(requests__request_id=stored, stop_requested_at=None)

@@ -2,10 +2,11 @@
 
 from collections import Counter
 
-from ftdash.api.flink import jobs, shapes_jobs
+from ftdash.api.flink import jobs, shapes_jobs, shapes_vertices
 from ftdash.api.flink.http import Asked
-from ftdash.api.flink.names import job_state
+from ftdash.api.flink.names import epoch_ms, job_state, task_manager_id
 from ftdash.jobs import run_queries
+from ftdash.jobs.run_queries import RunFacts
 
 FLINK_VERSION = "2.3.0"
 """Whose interface this is."""
@@ -51,3 +52,50 @@ def overview(asked: Asked) -> object:
 def applications(asked: Asked) -> object:
     lines = [jobs.application(run) for run in run_queries.runs()]
     return shapes_jobs.Applications(applications=lines)
+
+
+def task_managers(asked: Asked) -> object:
+    """Each connected slot. What a Java process has and a slot has not is 0."""
+    found = [_task_manager(run, slot) for run in run_queries.runs() for slot in sorted(run.slots)]
+    return shapes_vertices.TaskManagers(taskmanagers=found)
+
+
+def _task_manager(run: RunFacts, slot: int) -> shapes_vertices.TaskManager:
+    return shapes_vertices.TaskManager(
+        id=task_manager_id(run.run_id, slot),
+        path=f"{run.slots[slot]}/{run.pipeline}/{slot}",
+        data_port=-1,
+        jmx_port=-1,
+        time_since_last_heartbeat=0 if run.last_event_at is None else epoch_ms(run.last_event_at),
+        slots_number=1,
+        free_slots=0,
+        assigned_tasks=len(run.vertices),
+        total_resource=_NO_RESOURCES,
+        free_resource=_NO_RESOURCES,
+        hardware=shapes_vertices.Hardware(
+            cpu_cores=0, physical_memory=0, free_memory=0, managed_memory=0
+        ),
+        memory_configuration=_NO_MEMORY,
+    )
+
+
+_NO_RESOURCES = shapes_vertices.Resources(
+    cpu_cores=0.0,
+    task_heap_memory=0,
+    task_off_heap_memory=0,
+    managed_memory=0,
+    network_memory=0,
+    extended_resources={},
+)
+_NO_MEMORY = shapes_vertices.MemoryConfiguration(
+    framework_heap=0,
+    task_heap=0,
+    framework_off_heap=0,
+    task_off_heap=0,
+    network_memory=0,
+    managed_memory=0,
+    jvm_metaspace=0,
+    jvm_overhead=0,
+    total_flink_memory=0,
+    total_process_memory=0,
+)

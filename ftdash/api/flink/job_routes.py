@@ -1,8 +1,10 @@
 """Addresses that read jobs."""
 
-from ftdash.api.flink import jobs, shapes_jobs
+from ftdash.api.flink import jobs, metrics, shapes_jobs
 from ftdash.api.flink.http import Asked, job_of
+from ftdash.api.flink.metric_lists import aggregated, listed
 from ftdash.api.flink.names import job_id, job_state
+from ftdash.checkpoints.statistics import statistics_of
 from ftdash.jobs import axis, run_queries
 
 EXCEPTIONS = 20
@@ -57,3 +59,20 @@ def exceptions(asked: Asked, job: str) -> object:
     run = job_of(job)
     limit = min(asked.count("maxExceptions", EXCEPTIONS), EXCEPTIONS_MAX)
     return jobs.exception_history(run, axis.failures(run.run_id, limit + 1), limit)
+
+
+def metrics_of(asked: Asked, job: str) -> object:
+    run = job_of(job)
+    found = statistics_of(run.run_id)
+    return listed(asked, metrics.of_job(run, found) if found else {})
+
+
+def metrics_of_all(asked: Asked) -> object:
+    runs = [(run, statistics_of(run.run_id)) for run in run_queries.runs()]
+    return aggregated(asked, [metrics.of_job(run, found) for run, found in runs if found])
+
+
+def execution_result(asked: Asked, job: str) -> object:
+    """Only whether there is one: what a job of Flink's returns has no counterpart here."""
+    is_over = job_of(job).state.is_terminal
+    return {"status": shapes_jobs.Status(id="COMPLETED" if is_over else "IN_PROGRESS")}

@@ -2,7 +2,13 @@
 
 from django.urls import path, re_path
 
-from ftdash.api.flink import checkpoint_routes, cluster_routes, job_routes
+from ftdash.api.flink import (
+    action_routes,
+    checkpoint_routes,
+    cluster_routes,
+    job_routes,
+    vertex_routes,
+)
 from ftdash.api.flink.http import nothing_here, route
 
 app_name = "flink"
@@ -12,18 +18,51 @@ urlpatterns = [
     path("overview", route(get=cluster_routes.overview), name="overview"),
     path("applications/overview", route(get=cluster_routes.applications), name="applications"),
     path("jobs", route(get=job_routes.ids), name="jobs"),
+    path("jobs/metrics", route(get=job_routes.metrics_of_all), name="jobs-metrics"),
+    path("taskmanagers", route(get=cluster_routes.task_managers), name="taskmanagers"),
+    path("jobs/<str:job>/metrics", route(get=job_routes.metrics_of), name="job-metrics"),
+    path(
+        "jobs/<str:job>/execution-result",
+        route(get=job_routes.execution_result),
+        name="execution-result",
+    ),
     path("jobs/overview", route(get=job_routes.overview), name="jobs-overview"),
-    path("jobs/<str:job>", route(get=job_routes.detail), name="job"),
+    path("jobs/<str:job>", route(get=job_routes.detail, patch=action_routes.cancel), name="job"),
+    path(
+        "jobs/<str:job>/yarn-cancel", route(get=action_routes.cancel_by_get), name="cancel-by-get"
+    ),
+    path("jobs/<str:job>/stop", route(post=action_routes.stop), name="stop"),
+    path("jobs/<str:job>/savepoints", route(post=action_routes.savepoint), name="savepoints"),
+    path(
+        "jobs/<str:job>/savepoints/<str:trigger>",
+        route(get=action_routes.savepoint_progress),
+        name="savepoint-progress",
+    ),
+    path("savepoint-disposal", route(post=action_routes.dispose), name="disposal"),
+    path(
+        "savepoint-disposal/<str:trigger>",
+        route(get=action_routes.disposal_progress),
+        name="disposal-progress",
+    ),
     path("jobs/<str:job>/status", route(get=job_routes.status), name="job-status"),
     path("jobs/<str:job>/plan", route(get=job_routes.plan), name="job-plan"),
     path("jobs/<str:job>/config", route(get=job_routes.config), name="job-config"),
     path("jobs/<str:job>/exceptions", route(get=job_routes.exceptions), name="exceptions"),
     path("jobs/<str:job>/accumulators", route(get=job_routes.accumulators), name="accumulators"),
-    path("jobs/<str:job>/checkpoints", route(get=checkpoint_routes.statistics), name="checkpoints"),
+    path(
+        "jobs/<str:job>/checkpoints",
+        route(get=checkpoint_routes.statistics, post=action_routes.checkpoint),
+        name="checkpoints",
+    ),
     path(
         "jobs/<str:job>/checkpoints/config",
         route(get=checkpoint_routes.config),
         name="checkpoint-config",
+    ),
+    path(
+        "jobs/<str:job>/checkpoints/<str:trigger>",
+        route(get=action_routes.checkpoint_progress),
+        name="checkpoint-progress",
     ),
     path(
         "jobs/<str:job>/checkpoints/details/<str:checkpoint>",
@@ -36,6 +75,31 @@ urlpatterns = [
         name="checkpoint-subtasks",
     ),
     path("jobs/<str:job>/jobmanager/config", route(get=job_routes.settings), name="job-settings"),
+]
+
+_VERTEX = "jobs/<str:job>/vertices/<str:vertex>"
+urlpatterns += [
+    path(_VERTEX, route(get=vertex_routes.detail), name="vertex"),
+    path(f"{_VERTEX}/backpressure", route(get=vertex_routes.backpressure), name="backpressure"),
+    path(f"{_VERTEX}/subtasktimes", route(get=vertex_routes.times), name="subtask-times"),
+    path(f"{_VERTEX}/taskmanagers", route(get=vertex_routes.task_managers), name="vertex-slots"),
+    path(f"{_VERTEX}/watermarks", route(get=vertex_routes.watermarks), name="watermarks"),
+    path(
+        f"{_VERTEX}/accumulators", route(get=vertex_routes.accumulators), name="vertex-accumulators"
+    ),
+    path(f"{_VERTEX}/metrics", route(get=vertex_routes.all_metrics), name="vertex-metrics"),
+    path(
+        f"{_VERTEX}/subtasks/metrics", route(get=vertex_routes.subtask_metrics), name="aggregated"
+    ),
+    path(
+        f"{_VERTEX}/jm-operator-metrics",
+        route(get=vertex_routes.operator_metrics),
+        name="operator-metrics",
+    ),
+    *(
+        path(f"{place}/<path:rest>", route(get=nothing_here), name=f"no-{place}")
+        for place in ("jobs", "taskmanagers", "jobmanager", "applications")
+    ),
 ]
 
 versioned = [*urlpatterns, re_path(r"^.*$", route(get=nothing_here), name="nothing")]

@@ -1,0 +1,184 @@
+"""Addresses that act on jobs: each stores a request, which a client then asks after.
+
+Only what an administrator may do by the pages; the request's row says who and by which door.
+"""
+
+from ftdash.accounts.authentication import check_may_act_by_get
+from ftdash.api.flink import shapes_actions as shapes
+from ftdash.api.flink.http import ASKED, Asked, Problem, Reply, check_id, job_of
+from ftdash.api.flink.operations import progress, request_of, trigger_id
+from ftdash.jobs import point_services, run_queries, services
+from ftdash.jobs.answers import RequestView, ShownState
+from ftdash.jobs.disposal import written_by
+from ftdash.jobs.models import RequestKind
+from ftdash.jobs.run_queries import RunFacts
+from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.status import SavepointFormat
+
+REASON = "asked through Flink's REST interface"
+SAVEPOINTS = (
+    RequestKind.SAVEPOINT,
+    RequestKind.STOP_WITH_SAVEPOINT,
+    RequestKind.CANCEL_WITH_SAVEPOINT,
+)
+_FILE_SCHEMES = ("file://", "file:")
+
+
+def savepoint(asked: Asked, job: str) -> object:
+    run, given = job_of(job), asked.body(shapes.SavepointTrigger)
+    _check_directory(run, given.target_directory)
+    service = services.cancel_with_savepoint if given.cancel_job else services.request_savepoint
+    request_id = service(
+        pipeline=run.pipeline,
+        requester=asked.caller.name,
+        reason=REASON,
+        savepoint_format=_format(given.format_type),
+        request_id=trigger_id(given.trigger_id),
+        only_run=run.run_id,
+    )
+    return Reply(shapes.Triggered(request_id=request_id), ASKED)
+
+
+def stop(asked: Asked, job: str) -> object:
+    run, given = job_of(job), asked.body(shapes.StopTrigger)
+    _check_directory(run, given.target_directory)
+    request_id = services.stop_with_savepoint(
+        pipeline=run.pipeline,
+        requester=asked.caller.name,
+        reason=REASON,
+        savepoint_format=_format(given.format_type),
+        drain=bool(given.drain),
+        request_id=trigger_id(given.trigger_id),
+        only_run=run.run_id,
+    )
+    return Reply(shapes.Triggered(request_id=request_id), ASKED)
+
+
+def savepoint_progress(asked: Asked, job: str, trigger: str) -> object:
+    request = request_of(trigger, SAVEPOINTS, job_of(job).run_id)
+    return progress(request, _location, _savepoint_failure)
+
+
+def checkpoint(asked: Asked, job: str) -> object:
+    run, given = job_of(job), asked.body(shapes.CheckpointTrigger)
+    _check_checkpoint_type(run, given.checkpoint_type or "CONFIGURED")
+    request_id = services.request_checkpoint(
+        pipeline=run.pipeline,
+        requester=asked.caller.name,
+        reason=REASON,
+        request_id=trigger_id(given.trigger_id),
+        only_run=run.run_id,
+    )
+    return Reply(shapes.Triggered(request_id=request_id), ASKED)
+
+
+def checkpoint_progress(asked: Asked, job: str, trigger: str) -> object:
+    request = request_of(trigger, (RequestKind.CHECKPOINT,), job_of(job).run_id)
+    return progress(request, _number, _checkpoint_failure)
+
+
+def cancel(asked: Asked, job: str) -> object:
+    check_id("jobid", job)
+    match asked.parameter("mode", "cancel"):
+        case "cancel":
+            return _cancel(asked, job)
+        case "stop":
+            raise Problem(308, f"Stopping is done with a savepoint: POST to jobs/{job}/stop.")
+        case mode:
+            raise Problem(400, f"The parameter mode cannot be {mode!r}; it is cancel.")
+
+
+def cancel_by_get(asked: Asked, job: str) -> object:
+    check_may_act_by_get(asked.caller, asked.request)
+    return _cancel(asked, job)
+
+
+def dispose(asked: Asked) -> object:
+    path = asked.body(shapes.Disposal).savepoint_path
+    if not path:
+        raise Problem(400, "Say which savepoint in the field savepoint-path.")
+    path = _plain(path)
+    request_id = point_services.dispose(
+        pipeline=written_by(path),
+        path=path,
+        requester=asked.caller.name,
+        reason=REASON,
+        request_id=trigger_id(None),
+    )
+    return shapes.Triggered(request_id=request_id)
+
+
+def disposal_progress(asked: Asked, trigger: str) -> object:
+    request = request_of(trigger, (RequestKind.DISPOSE,), None)
+    return progress(request, lambda _: shapes.Empty(), _savepoint_failure)
+
+
+def _cancel(asked: Asked, job: str) -> Reply:
+    """Cancelling what was cancelled is no error; what ended otherwise stays as it is."""
+    run = job_of(job)
+    if run.state.is_terminal and run.state is not ShownState.CANCELED:
+        raise Problem(409, f"Job {job} is {run.state} already.")
+    if not run.state.is_terminal:
+        services.cancel(
+            pipeline=run.pipeline,
+            requester=asked.caller.name,
+            reason=REASON,
+            only_run=run.run_id,
+        )
+    return Reply(shapes.Empty(), ASKED)
+
+
+def _savepoint_failure(cause: shapes.FailureCause) -> shapes.SavepointFailure:
+    return shapes.SavepointFailure(failure_cause=cause)
+
+
+def _checkpoint_failure(cause: shapes.FailureCause) -> shapes.CheckpointFailure:
+    return shapes.CheckpointFailure(failure_cause=cause)
+
+
+def _location(request: RequestView) -> shapes.SavepointLocation | None:
+    return shapes.SavepointLocation(location=request.path) if request.path else None
+
+
+def _number(request: RequestView) -> shapes.CheckpointNumber | None:
+    number = request.checkpoint_id
+    return None if number is None else shapes.CheckpointNumber(checkpoint_id=number)
+
+
+def _format(given: str | None) -> SavepointFormat:
+    try:
+        return SavepointFormat(given or SavepointFormat.CANONICAL)
+    except ValueError as error:
+        known = " or ".join(SavepointFormat)
+        raise Problem(400, f"The field formatType cannot be {given!r}; give {known}.") from error
+
+
+def _check_directory(run: RunFacts, given: str | None) -> None:
+    own = run_queries.savepoint_directory(run.run_id)
+    if given and _plain(given) != own:
+        raise Problem(
+            400,
+            f"Savepoints of {run.pipeline} go to {own}; leave the directory away, or change"
+            " execution.checkpointing.savepoint-dir.",
+        )
+
+
+def _check_checkpoint_type(run: RunFacts, given: str) -> None:
+    if given not in ("CONFIGURED", "FULL", "INCREMENTAL"):
+        raise Problem(
+            400, f"The field checkpointType cannot be {given!r}; give CONFIGURED or FULL."
+        )
+    is_full = not parse_settings(run.settings).incremental_checkpoints
+    if given == "INCREMENTAL" or (given == "FULL" and not is_full):
+        raise Problem(
+            400,
+            f"A checkpoint of {run.pipeline} is {'full' if is_full else 'incremental'}, as"
+            " execution.checkpointing.incremental says; take a savepoint for a whole copy.",
+        )
+
+
+def _plain(path: str) -> str:
+    """Of a file's address its path, without a slash at the end."""
+    for scheme in _FILE_SCHEMES:
+        path = path.removeprefix(scheme)
+    return path.rstrip("/")

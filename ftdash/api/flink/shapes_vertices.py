@@ -1,0 +1,175 @@
+"""Bodies about vertices, their subtasks and what is measured, as Flink 2.3 sends them.
+
+Source: Flink, `org.apache.flink.runtime.rest.messages.job` and `.job.metrics`.
+"""
+
+import msgspec
+
+from ftdash.api.flink.shapes_jobs import IoMetrics, Kebab
+
+
+class Spread(Kebab, frozen=True, kw_only=True):
+    min: int
+    max: int
+    avg: int
+    sum: int
+    median: int
+    p25: int
+    p75: int
+    p95: int
+
+
+class Aggregated(Kebab, frozen=True, kw_only=True):
+    metrics: dict[str, Spread]
+    status_duration: dict[str, Spread]
+
+
+class SubtaskAttempt(Kebab, frozen=True, kw_only=True):
+    subtask: int
+    status: str
+    attempt: int
+    endpoint: str
+    start_time: int
+    end_time: int
+    duration: int
+    metrics: IoMetrics
+    taskmanager_id: str
+    status_duration: dict[str, int]
+    start_time_again: int = msgspec.field(name="start_time")
+
+
+class VertexDetail(Kebab, frozen=True, kw_only=True):
+    id: str
+    name: str
+    parallelism: int
+    max_parallelism: int = msgspec.field(name="maxParallelism")
+    now: int
+    subtasks: list[SubtaskAttempt]
+    aggregated: Aggregated
+
+
+class SubtaskBackpressure(Kebab, frozen=True, kw_only=True):
+    subtask: int
+    level: str = msgspec.field(name="backpressureLevel")
+    ratio: float
+    idle_ratio: float = msgspec.field(name="idleRatio")
+    busy_ratio: float = msgspec.field(name="busyRatio")
+    backpressure_level: str
+
+
+class BackPressure(Kebab, frozen=True, kw_only=True):
+    status: str
+    level: str = msgspec.field(name="backpressureLevel")
+    end_timestamp: int
+    subtasks: list[SubtaskBackpressure]
+    backpressure_level: str
+
+
+class BackPressureUnknown(Kebab, frozen=True, kw_only=True):
+    status: str
+
+
+class SubtaskTime(Kebab, frozen=True, kw_only=True):
+    subtask: int
+    endpoint: str
+    duration: int
+    timestamps: dict[str, int]
+
+
+class SubtaskTimes(Kebab, frozen=True, kw_only=True):
+    id: str
+    name: str
+    now: int
+    subtasks: list[SubtaskTime]
+
+
+class VertexTaskManager(Kebab, frozen=True, kw_only=True):
+    endpoint: str
+    status: str
+    start_time: int
+    end_time: int
+    duration: int
+    metrics: IoMetrics
+    status_counts: dict[str, int]
+    taskmanager_id: str
+    aggregated: Aggregated
+
+
+class VertexTaskManagers(Kebab, frozen=True, kw_only=True):
+    id: str
+    name: str
+    now: int
+    taskmanagers: list[VertexTaskManager]
+
+
+class VertexAccumulators(Kebab, frozen=True, kw_only=True):
+    id: str
+    user_accumulators: list[str]
+
+
+class MetricName(Kebab, frozen=True, kw_only=True):
+    id: str
+
+
+class MetricValue(Kebab, frozen=True, kw_only=True):
+    id: str
+    value: str
+
+
+class MetricOverSubtasks(Kebab, frozen=True, kw_only=True):
+    """`skew` in percent: how far the subtasks' mean distance from their mean is of that mean."""
+
+    id: str
+    min: float | msgspec.UnsetType = msgspec.UNSET
+    max: float | msgspec.UnsetType = msgspec.UNSET
+    avg: float | msgspec.UnsetType = msgspec.UNSET
+    sum: float | msgspec.UnsetType = msgspec.UNSET
+    skew: float | msgspec.UnsetType = msgspec.UNSET
+
+
+class Resources(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    cpu_cores: float
+    task_heap_memory: int
+    task_off_heap_memory: int
+    managed_memory: int
+    network_memory: int
+    extended_resources: dict[str, int]
+
+
+class Hardware(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    cpu_cores: int
+    physical_memory: int
+    free_memory: int
+    managed_memory: int
+
+
+class MemoryConfiguration(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    framework_heap: int
+    task_heap: int
+    framework_off_heap: int
+    task_off_heap: int
+    network_memory: int
+    managed_memory: int
+    jvm_metaspace: int
+    jvm_overhead: int
+    total_flink_memory: int
+    total_process_memory: int
+
+
+class TaskManager(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    id: str
+    path: str
+    data_port: int
+    jmx_port: int
+    time_since_last_heartbeat: int
+    slots_number: int
+    free_slots: int
+    assigned_tasks: int
+    total_resource: Resources
+    free_resource: Resources
+    hardware: Hardware
+    memory_configuration: MemoryConfiguration
+
+
+class TaskManagers(Kebab, frozen=True, kw_only=True):
+    taskmanagers: list[TaskManager]

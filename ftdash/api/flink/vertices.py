@@ -1,0 +1,210 @@
+"""Makes Flink's bodies about one vertex and its subtasks, from the newest sample of its run.
+
+A slot hosts one subtask of every vertex: subtask n runs in slot n, and is there as long as its run.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from ftdash.api.flink import shapes_vertices as shapes
+from ftdash.api.flink.jobs import io_metrics
+from ftdash.api.flink.names import (
+    EXECUTION_STATES,
+    duration_ms,
+    epoch_ms,
+    started_ms,
+    state_counts,
+    task_manager_id,
+    task_state,
+    vertex_id,
+    vertex_name,
+)
+from ftdash.api.flink.spreads import spread
+from ftdash.jobs.answers import SubtaskView, VertexView
+from ftdash.jobs.run_queries import RunFacts, SubtaskSamples
+from pipelines.domain.status import JobStatus
+
+UNASSIGNED = "(unassigned)"
+LOW_ABOVE, HIGH_ABOVE = 0.10, 0.5
+"""Backpressure is "low" and "high" above these ratios. Source: Flink, JobVertexBackPressureHandler.
+"""
+
+_LEVELS = ("ok", "low", "high")
+_JOB_STATES_OF_TASKS = {JobStatus.CANCELLING.value: "CANCELING"}
+_NEVER_OF_TASKS = ("RESTARTING", "FAILING")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One vertex of a run, with the newest sample of each of its subtasks."""
+
+    run: RunFacts
+    vertex: VertexView
+    samples: SubtaskSamples
+
+    @property
+    def subtasks(self) -> dict[int, SubtaskView]:
+        own = [each for each in self.samples.subtasks if each.vertex == self.vertex.uid]
+        return {each.subtask: each for each in own}
+
+    def of(self, index: int) -> list[SubtaskView]:
+        found = self.subtasks.get(index)
+        return [] if found is None else [found]
+
+
+def detail(seen: Seen) -> shapes.VertexDetail:
+    run = seen.run
+    attempts = [_attempt(seen, index) for index in range(run.parallelism)]
+    return shapes.VertexDetail(
+        id=vertex_id(seen.vertex),
+        name=vertex_name(seen.vertex),
+        parallelism=run.parallelism,
+        max_parallelism=run.max_parallelism,
+        now=epoch_ms(run.now),
+        subtasks=attempts,
+        aggregated=aggregated(seen, list(range(run.parallelism))),
+    )
+
+
+def _attempt(seen: Seen, index: int) -> shapes.SubtaskAttempt:
+    run = seen.run
+    return shapes.SubtaskAttempt(
+        subtask=index,
+        status=task_state(run.state),
+        attempt=max(0, run.attempt - 1),
+        endpoint=run.slots.get(index, UNASSIGNED),
+        start_time=started_ms(run),
+        end_time=epoch_ms(run.ended_at),
+        duration=duration_ms(run),
+        metrics=io_metrics(seen.of(index)),
+        taskmanager_id=_task_manager(run, index),
+        status_duration=status_durations(run),
+        start_time_again=started_ms(run),
+    )
+
+
+def aggregated(seen: Seen, indices: list[int]) -> shapes.Aggregated:
+    """Over these subtasks. Every subtask of a run has been as long in each state."""
+    found = [io_metrics(seen.of(index)) for index in indices]
+    columns = {
+        "read-bytes": [each.read_bytes for each in found],
+        "write-bytes": [each.write_bytes for each in found],
+        "read-records": [each.read_records for each in found],
+        "write-records": [each.write_records for each in found],
+        "accumulated-backpressured-time": [each.accumulated_backpressured_time for each in found],
+        "accumulated-idle-time": [each.accumulated_idle_time for each in found],
+        "accumulated-busy-time": [round(each.accumulated_busy_time) for each in found],
+    }
+    durations = status_durations(seen.run)
+    return shapes.Aggregated(
+        metrics={name: spread(values) for name, values in columns.items()},
+        status_duration={name: spread([ms] * len(indices)) for name, ms in durations.items()},
+    )
+
+
+def status_durations(run: RunFacts) -> dict[str, int]:
+    """Milliseconds in the states that came before, and until now in the present one."""
+    entered = run.status_times
+    initialized, running = entered.get("INITIALIZING"), entered.get("RUNNING")
+    end = run.ended_at or run.now
+    starting = (running or end) - initialized if initialized else timedelta(0)
+    return {
+        "CREATED": max(0, ((initialized or end) - run.created_at) // timedelta(milliseconds=1)),
+        "INITIALIZING": max(0, starting // timedelta(milliseconds=1)),
+        "RUNNING": max(0, (end - running) // timedelta(milliseconds=1)) if running else 0,
+    }
+
+
+def times(seen: Seen) -> shapes.SubtaskTimes:
+    run = seen.run
+    stamps = task_timestamps(run)
+    return shapes.SubtaskTimes(
+        id=vertex_id(seen.vertex),
+        name=vertex_name(seen.vertex),
+        now=epoch_ms(run.now),
+        subtasks=[
+            shapes.SubtaskTime(
+                subtask=index,
+                endpoint=run.slots.get(index, UNASSIGNED),
+                duration=duration_ms(run),
+                timestamps=stamps,
+            )
+            for index in range(run.parallelism)
+        ],
+    )
+
+
+def task_timestamps(run: RunFacts) -> dict[str, int]:
+    """When the subtasks last entered each state; 0: never."""
+    entered = {
+        _JOB_STATES_OF_TASKS.get(state, state): at
+        for state, at in run.status_times.items()
+        if state not in _NEVER_OF_TASKS
+    }
+    entered.setdefault("CREATED", run.created_at)
+    return {
+        state: epoch_ms(entered[state]) if state in entered else 0 for state in EXECUTION_STATES
+    }
+
+
+def task_managers(seen: Seen) -> shapes.VertexTaskManagers:
+    run, state = seen.run, task_state(seen.run.state)
+    return shapes.VertexTaskManagers(
+        id=vertex_id(seen.vertex),
+        name=vertex_name(seen.vertex),
+        now=epoch_ms(run.now),
+        taskmanagers=[
+            shapes.VertexTaskManager(
+                endpoint=run.slots.get(index, UNASSIGNED),
+                status=state,
+                start_time=started_ms(run),
+                end_time=epoch_ms(run.ended_at),
+                duration=duration_ms(run),
+                metrics=io_metrics(seen.of(index)),
+                status_counts=state_counts(state, 1),
+                taskmanager_id=_task_manager(run, index),
+                aggregated=aggregated(seen, [index]),
+            )
+            for index in range(run.parallelism)
+        ],
+    )
+
+
+def _task_manager(run: RunFacts, index: int) -> str:
+    return task_manager_id(run.run_id, index) if index in run.slots else UNASSIGNED
+
+
+def backpressure(seen: Seen) -> shapes.BackPressure | shapes.BackPressureUnknown:
+    subtasks, at = seen.subtasks, seen.samples.at
+    if not subtasks or at is None:
+        return shapes.BackPressureUnknown(status="deprecated")
+    found = [subtasks[index] for index in sorted(subtasks)]
+    worst = level(max(each.backpressured_ratio for each in found))
+    return shapes.BackPressure(
+        status="ok",
+        level=worst,
+        backpressure_level=worst,
+        end_timestamp=epoch_ms(at),
+        subtasks=[
+            shapes.SubtaskBackpressure(
+                subtask=each.subtask,
+                level=level(each.backpressured_ratio),
+                backpressure_level=level(each.backpressured_ratio),
+                ratio=float(each.backpressured_ratio),
+                idle_ratio=float(each.idle_ratio),
+                busy_ratio=float(each.busy_ratio),
+            )
+            for each in found
+        ],
+    )
+
+
+def level(ratio: float) -> str:
+    return _LEVELS[(ratio > LOW_ABOVE) + (ratio > HIGH_ABOVE)]
+
+
+def find(run: RunFacts, vertex: str, samples: Callable[[str], SubtaskSamples]) -> Seen | None:
+    """The vertex of that id; None: the run has none."""
+    named = next((each for each in run.vertices if vertex_id(each) == vertex), None)
+    return None if named is None else Seen(run, named, samples(run.run_id))

@@ -1,0 +1,352 @@
+"""Acting through Flink's routes: what is stored, what is answered, and what is refused."""
+
+import base64
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from ftdash.accounts.models import TokenScope
+from ftdash.api.flink.names import job_id
+from ftdash.api.flink.throwable import serialized_throwable
+from ftdash.jobs import disposal
+from ftdash.jobs.models import DesiredState, Request, RequestKind, RequestPhase, Run
+from ftdash.jobs.projector import Projector
+from pipelines.domain.status import CheckpointKind, JobStatus
+from pipelines.storage.filesystem import FileSystemCheckpointStore
+from tests.unit.points.stored_views import publish_views, write_events
+from tests.web.api_callers import bearer
+from tests.web.flink_reading import JOB, beat
+from tests.web.journals import Story, new_request, new_run
+from tests.web.people import admin_user, signed_in
+
+pytestmark = pytest.mark.usefixtures("site")
+
+TRIGGER = "ab" * 16
+OWN_SCRIPT = {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors"}
+
+
+@pytest.fixture
+def client(site: Path) -> Client:
+    running()
+    return bearer(TokenScope.ACT)
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "kind", "parameters"),
+    [
+        ("savepoints", None, "SAVEPOINT", {"type": "CANONICAL"}),
+        ("savepoints", {"bogus": 1}, "SAVEPOINT", {"type": "CANONICAL"}),
+        ("savepoints", {"formatType": "NATIVE"}, "SAVEPOINT", {"type": "NATIVE"}),
+        ("savepoints", {"cancel-job": True}, "CANCEL_WITH_SAVEPOINT", {"type": "CANONICAL"}),
+        ("savepoints", {"cancel-job": None}, "SAVEPOINT", {"type": "CANONICAL"}),
+        ("stop", {"drain": False}, "STOP_WITH_SAVEPOINT", {"type": "CANONICAL"}),
+        (
+            "stop",
+            {"drain": True, "formatType": "NATIVE", "targetDirectory": None},
+            "STOP_WITH_SAVEPOINT",
+            {"type": "NATIVE", "drain": "true"},
+        ),
+        ("checkpoints", {"checkpointType": "FULL"}, "CHECKPOINT", {}),
+        ("checkpoints", None, "CHECKPOINT", {}),
+    ],
+)
+def test_what_is_asked_for_becomes_one_request_by_the_token(
+    client: Client, route: str, body: Any, kind: str, parameters: dict[str, str]
+) -> None:
+    answer = post(client, f"jobs/{JOB}/{route}", body)
+
+    request = Request.objects.get()
+    assert (answer.status_code, answer.json()) == (202, {"request-id": request.request_id})
+    assert (request.kind, request.parameters) == (kind, parameters)
+    assert (request.requester, request.run.run_id) == ("token deploy", "flights-1")
+    assert len(request.request_id) == 32
+
+
+def test_a_trigger_id_asked_twice_is_one_request(client: Client) -> None:
+    for _ in range(2):
+        answer = post(client, f"jobs/{JOB}/savepoints", {"triggerId": TRIGGER})
+
+        assert answer.json() == {"request-id": TRIGGER}
+    assert Request.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("route", "kind", "path", "operation"),
+    [
+        ("savepoints", RequestKind.SAVEPOINT, "/sp/1", {"location": "/sp/1"}),
+        ("savepoints", RequestKind.STOP_WITH_SAVEPOINT, "/sp/1", {"location": "/sp/1"}),
+        ("checkpoints", RequestKind.CHECKPOINT, None, {"checkpointId": 7}),
+    ],
+)
+def test_a_client_polls_until_there_is_a_result(
+    client: Client, route: str, kind: RequestKind, path: str | None, operation: dict[str, Any]
+) -> None:
+    run = Run.objects.get()
+    request = new_request(run, kind, request_id=TRIGGER)
+    address = f"/v1/jobs/{JOB}/{route}/{TRIGGER}"
+
+    assert client.get(address).json() == {"status": {"id": "IN_PROGRESS"}, "operation": None}
+
+    Request.objects.update(
+        phase=RequestPhase.SUCCEEDED, path=path, checkpoint_id=7, message="Done."
+    )
+    assert client.get(address).json() == {"status": {"id": "COMPLETED"}, "operation": operation}
+    assert request.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("route", "kind", "field"),
+    [
+        ("savepoints", RequestKind.SAVEPOINT, "failure-cause"),
+        ("checkpoints", RequestKind.CHECKPOINT, "failureCause"),
+    ],
+)
+@pytest.mark.parametrize("phase", [RequestPhase.FAILED, RequestPhase.REJECTED])
+def test_a_failure_is_completed_with_its_cause(
+    client: Client, route: str, kind: RequestKind, field: str, phase: RequestPhase
+) -> None:
+    new_request(Run.objects.get(), kind, request_id=TRIGGER, phase=phase, message="No disk.")
+
+    found = client.get(f"/v1/jobs/{JOB}/{route}/{TRIGGER}").json()
+
+    assert found["status"] == {"id": "COMPLETED"}
+    cause = found["operation"][field]
+    assert set(cause) == {"class", "stack-trace", "serialized-throwable"}
+    assert cause["stack-trace"].endswith("No disk.")
+    assert b"No disk." in base64.b64decode(cause["serialized-throwable"])
+
+
+def test_an_operation_of_another_kind_or_job_is_not_found(client: Client) -> None:
+    new_request(Run.objects.get(), RequestKind.SAVEPOINT, request_id=TRIGGER)
+    other = job_id(new_run("other").run_id)
+
+    assert client.get(f"/v1/jobs/{JOB}/checkpoints/{TRIGGER}").status_code == 404
+    assert client.get(f"/v1/jobs/{other}/savepoints/{TRIGGER}").status_code == 404
+    assert client.get(f"/v1/jobs/{JOB}/savepoints/{'0' * 32}").status_code == 404
+    assert client.get(f"/v1/jobs/{JOB}/savepoints/x").status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "words"),
+    [
+        ("savepoints", {"target-directory": "/elsewhere"}, "execution.checkpointing.savepoint-dir"),
+        ("stop", {"targetDirectory": "file:///elsewhere"}, "leave the directory away"),
+        ("savepoints", {"formatType": "ZIP"}, "CANONICAL or NATIVE"),
+        ("savepoints", {"triggerId": "mine"}, "triggerId"),
+        ("checkpoints", {"checkpointType": "INCREMENTAL"}, "is full"),
+        ("checkpoints", {"checkpointType": "HALF"}, "CONFIGURED or FULL"),
+        ("savepoints", {"cancel-job": "perhaps"}, "cannot be read"),
+        ("savepoints", [1], "cannot be read"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_sentence(
+    client: Client, route: str, body: Any, words: str
+) -> None:
+    answer = post(client, f"jobs/{JOB}/{route}", body)
+
+    assert answer.status_code == 400
+    assert words in answer.json()["errors"][0]
+    assert not Request.objects.exists()
+
+
+def test_the_runs_own_savepoint_directory_may_be_named(client: Client, site: Path) -> None:
+    given = {"target-directory": f"file:{site / 'flights' / 'savepoints'}/"}
+
+    assert post(client, f"jobs/{JOB}/savepoints", given).status_code == 202
+
+
+@pytest.mark.parametrize("method", ["patch", "get"])
+def test_cancelling_stops_the_run(client: Client, method: str) -> None:
+    route = "?mode=cancel" if method == "patch" else "/yarn-cancel"
+
+    answer = getattr(client, method)(f"/v1/jobs/{JOB}{route}")
+
+    assert (answer.status_code, answer.json()) == (202, {})
+    assert Request.objects.get().kind == RequestKind.CANCEL
+    assert Run.objects.get().desired == DesiredState.STOPPED
+
+
+@pytest.mark.parametrize(
+    ("status", "answered"),
+    [(JobStatus.CANCELED, 202), (JobStatus.FINISHED, 409), (JobStatus.FAILED, 409)],
+)
+def test_cancelling_what_is_over_changes_nothing(
+    client: Client, status: JobStatus, answered: int
+) -> None:
+    Run.objects.update(status=status.value)
+
+    assert client.patch(f"/v1/jobs/{JOB}").status_code == answered
+    assert not Request.objects.exists()
+
+
+@pytest.mark.parametrize(("mode", "status"), [("stop", 308), ("halt", 400)])
+def test_other_modes_of_cancelling_are_refused(client: Client, mode: str, status: int) -> None:
+    assert client.patch(f"/v1/jobs/{JOB}?mode={mode}").status_code == status
+    assert not Request.objects.exists()
+
+
+def test_an_old_job_never_acts_on_the_run_that_followed_it(client: Client) -> None:
+    Run.objects.update(status=JobStatus.FINISHED.value)
+    newer = Story(new_run()).started()
+    Projector().run_once()
+
+    for route in ("savepoints", "stop", "checkpoints"):
+        answer = post(client, f"jobs/{JOB}/{route}", None)
+
+        assert answer.status_code == 400
+        assert "Run flights-1 of flights is over" in answer.json()["errors"][0]
+    assert not Request.objects.exists()
+    answer = post(client, f"jobs/{job_id(newer.run.run_id)}/savepoints", None)
+    assert answer.status_code == 202
+
+
+def test_a_savepoint_of_a_run_that_does_not_run_is_refused(client: Client) -> None:
+    Run.objects.update(status=JobStatus.RESTARTING.value)
+
+    answer = post(client, f"jobs/{JOB}/savepoints", None)
+
+    assert (answer.status_code, "RESTARTING" in answer.json()["errors"][0]) == (400, True)
+
+
+def test_a_savepoint_is_disposed_of_and_its_files_are_gone(client: Client, site: Path) -> None:
+    path = stored_savepoint(site)
+
+    answer = post(client, "savepoint-disposal", {"savepoint-path": f"file:{path}"})
+    trigger = answer.json()["request-id"]
+    address = f"/v1/savepoint-disposal/{trigger}"
+
+    assert answer.status_code == 200
+    assert client.get(address).json()["status"]["id"] == "IN_PROGRESS"
+    disposal.dispose_of(Request.objects.get().pk)
+    assert client.get(address).json() == {"status": {"id": "COMPLETED"}, "operation": {}}
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({}, "savepoint-path"),
+        ({"savepoint-path": "/etc"}, "storage"),
+        ({"savepoint-path": "{site}/nothing"}, "There is no recovery point"),
+    ],
+)
+def test_what_is_no_savepoint_of_ours_is_not_disposed_of(
+    client: Client, site: Path, body: dict[str, str], words: str
+) -> None:
+    body = {key: value.format(site=site) for key, value in body.items()}
+
+    answer = post(client, "savepoint-disposal", body)
+
+    assert answer.status_code == 400
+    assert words in answer.json()["errors"][0]
+    assert not Request.objects.exists()
+
+
+ACTIONS: dict[str, Callable[[Client], Any]] = {
+    "savepoint": lambda client: post(client, f"jobs/{JOB}/savepoints", None),
+    "stop": lambda client: post(client, f"jobs/{JOB}/stop", None),
+    "checkpoint": lambda client: post(client, f"jobs/{JOB}/checkpoints", None),
+    "cancel": lambda client: client.patch(f"/v1/jobs/{JOB}"),
+    "cancel by get": lambda client: client.get(f"/v1/jobs/{JOB}/yarn-cancel", headers=OWN_SCRIPT),
+    "dispose": lambda client: post(client, "savepoint-disposal", {"savepoint-path": "/x"}),
+}
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_who_may_only_see_may_not_act(operator: Client, action: str) -> None:
+    running()
+
+    for caller in (operator, bearer(TokenScope.READ)):
+        answer = ACTIONS[action](caller)
+
+        assert answer.status_code == 403
+        assert "admin role" in answer.json()["errors"][0]
+    assert not Request.objects.exists()
+
+
+@pytest.mark.parametrize("action", [name for name in ACTIONS if name != "cancel by get"])
+def test_a_session_acts_with_its_csrf_token_only(site: Path, action: str) -> None:
+    running()
+    admin = signed_in(admin_user(), enforce_csrf_checks=True)
+
+    answer = ACTIONS[action](admin)
+
+    assert answer.status_code == 403
+    assert "CSRF" in answer.json()["errors"][0]
+    assert not Request.objects.exists()
+
+
+def test_a_session_with_its_csrf_token_acts(site: Path) -> None:
+    running()
+    admin = signed_in(admin_user(), enforce_csrf_checks=True)
+    admin.get("/")
+    token = admin.cookies["csrftoken"].value
+
+    def ask(body: Any, kind: str) -> Any:
+        address = f"/jobs/{JOB}/savepoints"
+        return admin.post(address, body, content_type=kind, headers={"X-CSRFToken": token})
+
+    assert ask(b"a=1", "application/x-www-form-urlencoded").status_code == 400
+    assert ask(b"{}", "application/json").status_code == 202
+    assert Request.objects.get().requester == "ada"
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        {},
+        {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "navigate"},
+        {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "no-cors"},
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors"},
+        {"Sec-Fetch-Site": "none", "Sec-Fetch-Mode": "navigate"},
+    ],
+)
+def test_a_session_cancels_by_get_from_our_own_scripts_only(
+    admin: Client, origin: dict[str, str]
+) -> None:
+    running()
+
+    assert admin.get(f"/jobs/{JOB}/yarn-cancel", headers=origin).status_code == 403
+    assert not Request.objects.exists()
+    assert admin.get(f"/jobs/{JOB}/yarn-cancel", headers=OWN_SCRIPT).status_code == 202
+
+
+@pytest.mark.parametrize(
+    "text", ["plain", "", "zero \0 byte", "emoji \U0001f600", "lone \ud800", "x" * 100_000]
+)
+def test_any_text_makes_a_stream_whose_lengths_fit(text: str) -> None:
+    stream = base64.b64decode(serialized_throwable("ftdash.RequestFailed", text))
+
+    at = stream.index(b"suppressedExceptions")
+    start = stream.index(b"xpp", at) + 4  # the text follows the parent and the cause, both null
+    length = int.from_bytes(stream[start : start + 2], "big")
+    assert stream[start - 1 : start] == b"t"
+    assert stream[start + 2 + length : start + 5 + length] == b"ur\x00"
+    assert b"\0" not in stream[start + 2 : start + 2 + length]
+
+
+def running() -> Story:
+    story = Story(new_run()).started().sampled().completed()
+    Projector().run_once()
+    beat()
+    return story
+
+
+def stored_savepoint(site: Path) -> Path:
+    data = write_events(site / "events")
+    path = site / "flights" / "savepoints" / "savepoint-1"
+    publish_views(FileSystemCheckpointStore([str(site)]), str(path), data)
+    story = Story(new_run("other"))
+    story.started().completed(CheckpointKind.SAVEPOINT, path=str(path)).completed()
+    Projector().run_once()
+    beat()
+    return path
+
+
+def post(client: Client, route: str, body: Any) -> Any:
+    content = b"" if body is None else json.dumps(body).encode()
+    return client.post(f"/v1/{route}", content, content_type="application/json")

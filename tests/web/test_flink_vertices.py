@@ -1,0 +1,165 @@
+"""Flink's bodies about vertices, slots and metrics: field by field, and what they say."""
+
+from typing import Any
+
+import pytest
+
+from ftdash.api.flink import vertices
+from ftdash.api.flink.spreads import skew_percent, spread
+from ftdash.jobs.projector import Projector
+from ftdash.metrics.models import Sample
+from pipelines.domain.ids import Uid
+from pipelines.domain.operator_ids import operator_id
+from tests.web.flink_expectations import SHAPES, differences
+from tests.web.flink_reading import beat, read
+from tests.web.journals import Story, new_run
+
+pytestmark = pytest.mark.usefixtures("site")
+
+JOIN = operator_id(Uid("join"))
+VERTEX = "jobs/ID/vertices/ID"
+HERE = f"jobs/ID/vertices/{JOIN}"
+TAILS = ["", "/backpressure", "/subtasktimes", "/watermarks", "/taskmanagers", "/accumulators"]
+
+
+def test_bodies_have_flinks_fields_and_no_others() -> None:
+    running()
+
+    for tail in TAILS:
+        assert differences(read(HERE + tail), SHAPES[VERTEX + tail], tail) == []
+    for route in ("taskmanagers", "jobs/ID/metrics", "jobs/ID/execution-result"):
+        assert differences(read(route), SHAPES[route], route) == []
+    found = read(f"{HERE}/subtasks/metrics", get="busyTimeMsPerSecond,nosuch")
+    assert differences(found, SHAPES[f"{VERTEX}/subtasks/metrics?get"]) == []
+    assert read(f"{HERE}/jm-operator-metrics") == []
+
+
+def test_without_a_sample_nothing_is_made_up() -> None:
+    Story(new_run()).started()
+    Projector().run_once()
+
+    for tail in TAILS:
+        if tail != "/backpressure":
+            assert differences(read(HERE + tail), SHAPES[VERTEX + tail], tail) == []
+    assert read(f"{HERE}/backpressure") == {"status": "deprecated"}
+    assert read(f"{HERE}/subtasks/metrics", get="busyTimeMsPerSecond") == []
+    assert not read(HERE)["subtasks"][0]["metrics"]["read-records-complete"]
+
+
+def test_a_subtask_is_told_with_its_slot_attempt_and_records() -> None:
+    running().slot_killed().sampled()
+    Projector().run_once()
+
+    found = read(HERE)
+
+    second = found["subtasks"][1]
+    assert (second["attempt"], second["endpoint"]) == (1, "here")
+    assert second["taskmanager-id"] == "flights-1-slot-1"
+    assert second["metrics"]["read-records"] == 10
+    assert found["aggregated"]["metrics"]["read-records"]["sum"] == 20
+    assert second["start-time"] == second["start_time"]
+
+
+def test_slots_that_are_gone_are_not_named() -> None:
+    Story(new_run()).started().sampled().ended()
+    Projector().run_once()
+
+    assert read("taskmanagers")["taskmanagers"] == []
+    assert read(HERE)["subtasks"][0]["endpoint"] == "(unassigned)"
+    assert read("jobs/ID/execution-result") == {"status": {"id": "COMPLETED"}}
+
+
+def test_backpressure_is_the_worst_of_the_subtasks() -> None:
+    running()
+    sample = Sample.objects.get()
+    for each in sample.subtasks:
+        if (each["vertex"], each["subtask"]) == ("join", 1):
+            each["backpressured_ratio"] = 0.6
+    sample.save()
+
+    found = read(f"{HERE}/backpressure")
+
+    assert (found["backpressureLevel"], found["backpressure-level"]) == ("high", "high")
+    assert [each["backpressureLevel"] for each in found["subtasks"]] == ["ok", "high"]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "level"), [(0.0, "ok"), (0.1, "ok"), (0.11, "low"), (0.5, "low"), (0.51, "high")]
+)
+def test_levels_begin_where_flinks_do(ratio: float, level: str) -> None:
+    assert vertices.level(ratio) == level
+
+
+def test_watermarks_come_into_vertices_that_have_inputs() -> None:
+    running()
+
+    assert read(f"{HERE}/watermarks") == [
+        {"id": "0.currentInputWatermark", "value": "1357000000000"},
+        {"id": "1.currentInputWatermark", "value": "1357000000001"},
+    ]
+    assert read(f"jobs/ID/vertices/{operator_id(Uid('flights'))}/watermarks") == []
+
+
+def test_metrics_are_listed_and_then_read_by_name() -> None:
+    running()
+
+    names = [each["id"] for each in read("jobs/ID/metrics")]
+    found = read("jobs/ID/metrics", get="numberOfCompletedCheckpoints,lastCheckpointSize,nosuch")
+
+    assert "lastCheckpointDuration" in names
+    assert found == [
+        {"id": "numberOfCompletedCheckpoints", "value": "1"},
+        {"id": "lastCheckpointSize", "value": "800"},
+    ]
+    assert {"id": "0.numRecordsIn", "value": "10"} in read(f"{HERE}/metrics", get="0.numRecordsIn")
+
+
+def test_metrics_over_subtasks_and_jobs_are_aggregated_as_asked() -> None:
+    running()
+
+    (busy,) = read(f"{HERE}/subtasks/metrics", get="busyTimeMsPerSecond")
+    assert busy == pytest.approx(
+        {"id": "busyTimeMsPerSecond", "min": 500, "max": 500, "avg": 500, "sum": 1000, "skew": 0}
+    )
+    (total,) = read("jobs/metrics", get="totalNumberOfCheckpoints", agg="sum,max")
+    assert total == {"id": "totalNumberOfCheckpoints", "sum": 1.0, "max": 1.0}
+    assert "agg takes" in read("jobs/metrics", 400, get="x", agg="mode")["errors"][0]
+    assert {"id": "numRestarts"} in read("jobs/metrics")
+
+
+def test_what_is_not_there_says_so() -> None:
+    running()
+
+    assert read(f"jobs/ID/vertices/{'0' * 32}", 404)
+    assert read("jobs/ID/vertices/x", 400)
+    assert read("jobs/ID/rescales/overview", 404) == {
+        "errors": [f"Unable to load requested file /v1/{path()}/rescales/overview."]
+    }
+
+
+def path() -> str:
+    return str(read("jobs")["jobs"][0]["id"]).join(["jobs/", ""])
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [([], (0, 0, 0, 0)), ([7], (7, 7, 7, 7)), ([3, 1, 2], (1, 3, 2, 6))],
+)
+def test_a_spread_is_in_whole_numbers(values: list[int], expected: Any) -> None:
+    found = spread(values)
+
+    assert (found.min, found.max, found.avg, found.sum) == expected
+
+
+def test_skew_is_the_mean_distance_in_percent_of_the_mean() -> None:
+    assert skew_percent([0.0, 0.0]) == 0
+    assert skew_percent([5.0, 5.0]) == 0
+    assert skew_percent([0.0, 10.0]) == 100
+    assert skew_percent([5.0, 15.0]) == 50
+
+
+def running() -> Story:
+    story = Story(new_run()).started().sampled().completed()
+    Projector().run_once()
+    beat()
+    return story
