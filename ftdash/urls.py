@@ -5,6 +5,7 @@ from django.urls import URLPattern, URLResolver, include, path
 from ftdash.api.flink import urls as flink
 
 urlpatterns: list[URLPattern | URLResolver] = [
+    path("", include("ftdash.prometheus.urls")),
     path("", include("ftdash.ui.urls")),
     path("v1/", include((flink.versioned, flink.app_name), namespace="flink-v1")),
     path("", include((flink.urlpatterns, flink.app_name))),

@@ -107,6 +107,9 @@ class SubtaskView:
     queued_records: int
     queued_bytes: int
     state_bytes: int
+    busy_ms: int | None = None  # since the attempt started; None: it did not say
+    backpressured_ms: int | None = None
+    idle_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,16 @@ from ftdash.jobs.lineage import lineage
 from ftdash.jobs.models import OPEN_PHASES, Pipeline, Request, RequestKind, RequestPhase, Run
 from ftdash.jobs.run_view import run_view
 
-__all__ = ["fleet", "lineage", "pipeline_page", "recovery_axis", "request", "requests", "versions"]
+__all__ = [
+    "fleet",
+    "lineage",
+    "newest_runs",
+    "pipeline_page",
+    "recovery_axis",
+    "request",
+    "requests",
+    "versions",
+]
 
 RUNS_MAX = 50
 OPEN_REQUESTS_MAX = 20
@@ -28,7 +37,7 @@ DELIVERY_LATE_AFTER_S = 3.0
 def fleet() -> Fleet:
     """Every pipeline in one line."""
     seen = observe()
-    summaries = [_summary(pipeline, run, seen) for pipeline, run in _newest_runs()]
+    summaries = [_summary(pipeline, run, seen) for pipeline, run in newest_runs()]
     summaries.sort(key=lambda summary: (not summary.attention, summary.name))
     return Fleet(seen.now, seen.projector, seen.reconcile, summaries)
 
@@ -78,10 +87,11 @@ def request(request_id: str) -> RequestView | None:
 def versions() -> dict[str, str]:
     """Of each pipeline by name, a token that changes whenever its pages would. Cheap."""
     seen = observe()
-    return {pipeline.name: _version(pipeline, run, seen) for pipeline, run in _newest_runs()}
+    return {pipeline.name: _version(pipeline, run, seen) for pipeline, run in newest_runs()}
 
 
-def _newest_runs() -> list[tuple[Pipeline, Run | None]]:
+def newest_runs() -> list[tuple[Pipeline, Run | None]]:
+    """Every pipeline by name; None before its first run."""
     newest = Run.objects.filter(pipeline=OuterRef("pk")).order_by("-number").values("pk")[:1]
     pipelines = list(Pipeline.objects.annotate(newest_run=Subquery(newest)))
     runs = Run.objects.in_bulk([pipeline.newest_run for pipeline in pipelines])

@@ -243,6 +243,9 @@ class SubtaskSample(msgspec.Struct, frozen=True, kw_only=True):
     queued_records: int
     queued_bytes: int
     state_bytes: int
+    busy_ms: int | None = None  # since the attempt started, as are the two below
+    backpressured_ms: int | None = None
+    idle_ms: int | None = None
 
 
 class SlotSample(msgspec.Struct, frozen=True, kw_only=True):

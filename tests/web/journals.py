@@ -79,8 +79,8 @@ class Story:
         slots = [SlotConnected(slot=slot, pid=100 + slot, host="here") for slot in (0, 1)]
         return self.tell(*slots, JobStatusChanged(status=JobStatus.RUNNING))
 
-    def sampled(self, records_per_s: float = 1000.0) -> "Story":
-        return self.tell(sample(records_per_s))
+    def sampled(self, records_per_s: float = 1000.0, records: int = 10) -> "Story":
+        return self.tell(sample(records_per_s, records))
 
     def triggered(
         self,
@@ -259,24 +259,25 @@ def checkpoint_completed(
     )
 
 
-def sample(records_per_s: float) -> MetricsSampled:
+def sample(records_per_s: float, records: int) -> MetricsSampled:
+    """`records` went through each subtask since the attempt started."""
     return MetricsSampled(
         status=JobStatus.RUNNING,
         records_per_s=records_per_s,
         last_completed_ms=None,
         last_committed_ms=None,
-        subtasks=[subtask_sample(uid, index) for uid, index in SUBTASKS],
+        subtasks=[subtask_sample(uid, index, records) for uid, index in SUBTASKS],
         slots=[SlotSample(slot=slot, resident_bytes=200_000_000) for slot in (0, 1)],
         counters={"join.unmatched_left": 3},
     )
 
 
-def subtask_sample(uid: str, index: int) -> SubtaskSample:
+def subtask_sample(uid: str, index: int, records: int) -> SubtaskSample:
     return SubtaskSample(
         vertex=Uid(uid),
         subtask=index,
-        records_in=10,
-        records_out=10,
+        records_in=records,
+        records_out=records,
         busy_ratio=0.5,
         backpressured_ratio=0.1,
         idle_ratio=0.4,
@@ -284,6 +285,9 @@ def subtask_sample(uid: str, index: int) -> SubtaskSample:
         queued_records=3,
         queued_bytes=300,
         state_bytes=1000,
+        busy_ms=5_000,
+        backpressured_ms=1_000,
+        idle_ms=4_000,
     )
 
 

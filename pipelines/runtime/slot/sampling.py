@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import psutil
 
@@ -10,16 +9,11 @@ from pipelines.domain.clock import Clock
 from pipelines.domain.events import SubtaskSample
 from pipelines.runtime.control import Message, Sampled
 from pipelines.runtime.slot.deployment import Deployment
+from pipelines.runtime.subtask.load import Spent
 from pipelines.runtime.subtask.subtask import Subtask
 
 SAMPLING_PERIOD_S = 0.5
-
-
-@dataclass(slots=True)
-class _Before:
-    at_ms: float
-    idle_ms: float = 0.0
-    blocked_ms: float = 0.0
+_NOTHING = Spent(0.0, 0.0, 0.0)
 
 
 class Sampler(threading.Thread):
@@ -31,7 +25,7 @@ class Sampler(threading.Thread):
         self._clock = clock
         self._send = send
         self._process = psutil.Process()
-        self._before = {s.name: _Before(clock.monotonic_ms()) for s in deployment.subtasks}
+        self._before: dict[str, Spent] = {}
         self._ended = threading.Event()
 
     def run(self) -> None:
@@ -55,21 +49,22 @@ class Sampler(threading.Thread):
         )
 
     def _subtask(self, subtask: Subtask) -> SubtaskSample:
-        before = self._before[subtask.name]
-        now = _Before(self._clock.monotonic_ms(), subtask.load.idle_ms, subtask.load.blocked_ms)
-        self._before[subtask.name] = now
-        elapsed_ms = max(now.at_ms - before.at_ms, 1.0)
-        idle = min(1.0, (now.idle_ms - before.idle_ms) / elapsed_ms)
-        blocked = min(1.0 - idle, (now.blocked_ms - before.blocked_ms) / elapsed_ms)
+        spent = subtask.load.spent(self._clock.monotonic_ms())
+        before = self._before.get(subtask.name, _NOTHING)
+        self._before[subtask.name] = spent
+        busy, idle, backpressured = ratios(before, spent)
         queued = self._queued(subtask)
         return SubtaskSample(
             vertex=subtask.place.vertex.uid,
             subtask=subtask.place.subtask,
             records_in=subtask.chain.records_in,
             records_out=subtask.chain.records_out,
-            busy_ratio=max(0.0, 1.0 - idle - blocked),
-            backpressured_ratio=blocked,
+            busy_ratio=busy,
+            backpressured_ratio=backpressured,
             idle_ratio=idle,
+            busy_ms=round(spent.busy_ms),
+            backpressured_ms=round(spent.backpressured_ms),
+            idle_ms=round(spent.idle_ms),
             watermark_ms=subtask.watermark_ms(),
             queued_records=queued[0],
             queued_bytes=queued[1],
@@ -79,3 +74,17 @@ class Sampler(threading.Thread):
     def _queued(self, subtask: Subtask) -> tuple[int, int]:
         statistics = subtask.queued()
         return sum(s.queued_records for s in statistics), sum(s.queued_bytes for s in statistics)
+
+
+def ratios(before: Spent, now: Spent) -> tuple[float, float, float]:
+    """Busy, idle and backpressured between two readings; they sum to 1. No time is idle time.
+
+    A turn just when the one before was read may have been counted on the other side of it.
+    """
+    busy_ms = max(0.0, now.busy_ms - before.busy_ms)
+    idle_ms = max(0.0, now.idle_ms - before.idle_ms)
+    backpressured_ms = max(0.0, now.backpressured_ms - before.backpressured_ms)
+    total_ms = busy_ms + idle_ms + backpressured_ms
+    if total_ms <= 0:
+        return 0.0, 1.0, 0.0
+    return busy_ms / total_ms, idle_ms / total_ms, backpressured_ms / total_ms

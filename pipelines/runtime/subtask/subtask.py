@@ -9,7 +9,7 @@ Source: Flink, `StreamTask` and its mailbox model.
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, auto
 
 from pipelines.channels.channel import ChannelClosed, ChannelStatistics
@@ -19,6 +19,7 @@ from pipelines.runtime.subtask.barrier_modes import overtakes_at_once
 from pipelines.runtime.subtask.chain import OperatorChain
 from pipelines.runtime.subtask.chain_place import ChainPlace
 from pipelines.runtime.subtask.feed import IDLE_WAIT_MS, Feed
+from pipelines.runtime.subtask.load import Load, Spending
 from pipelines.runtime.subtask.mailbox import (
     CheckpointAborted,
     CheckpointCompleted,
@@ -41,15 +42,6 @@ class Step(Enum):
     WORKED = auto()
     WAITS_FOR_INPUT = auto()
     WAITS_FOR_CREDIT = auto()  # downstream takes nothing more: take no input either
-
-
-@dataclass(slots=True)
-class Load:
-    """How a subtask has spent its time since it began."""
-
-    began_ms: float
-    idle_ms: float = 0.0
-    blocked_ms: float = 0.0  # downstream took nothing: backpressure
 
 
 class Subtask(threading.Thread):
@@ -171,17 +163,18 @@ class Subtask(threading.Thread):
             self.chain.on_processing_time()
 
     def _wait(self) -> None:
-        began_ms = self.clock.monotonic_ms()
         wait_ms = self._feed.wait_ms
         if self.chain.awaits_processing_time:
             wait_ms = min(wait_ms, PROCESSING_TIME_STEP_MS)
-        self.mailbox.wait(self._until_due(wait_ms))
-        self.load.idle_ms += self.clock.monotonic_ms() - began_ms
+        self._wait_as(Spending.IDLE, wait_ms)
 
     def _wait_for_credit(self) -> None:
-        began_ms = self.clock.monotonic_ms()
-        self.mailbox.wait(self._until_due(IDLE_WAIT_MS))
-        self.load.blocked_ms += self.clock.monotonic_ms() - began_ms
+        self._wait_as(Spending.BACKPRESSURED, IDLE_WAIT_MS)
+
+    def _wait_as(self, spending: Spending, longest_ms: float) -> None:
+        self.load = self.load.turned(spending, self.clock.monotonic_ms())
+        self.mailbox.wait(self._until_due(longest_ms))
+        self.load = self.load.turned(Spending.BUSY, self.clock.monotonic_ms())
 
     def _until_due(self, longest_ms: float) -> float:
         """Not longer than until a barrier turns, here or downstream."""

@@ -6,7 +6,7 @@ import pytest
 
 from pipelines.domain.elements import Barrier, Records
 from pipelines.domain.ids import CheckpointId
-from pipelines.runtime.subtask.mailbox import CheckpointCompleted, InjectBarrier
+from pipelines.runtime.subtask.mailbox import CheckpointCompleted, InjectBarrier, Mail
 from tests.unit.runtime.fakes import ListSource
 from tests.unit.runtime.hosted import ReadingSubtask, ScriptedMailbox, WaitsForEver
 
@@ -46,10 +46,20 @@ def test_the_wait_for_downstream_is_counted_as_backpressure(tmp_path: Path) -> N
         host.clock.now_ms += passed_ms
         host.output.is_full = False
 
+    began_ms = host.clock.now_ms
+
+    def each_turn_takes_a_while() -> Mail | None:
+        host.clock.now_ms += 5
+        return take()
+
+    take, mailbox.try_take = mailbox.try_take, each_turn_takes_a_while
     mailbox.script = [lambda: a_reader_comes_after(70)]
     host.subtask.run()
 
-    assert host.subtask.load.blocked_ms == pytest.approx(70)
+    spent = host.subtask.load.spent(host.clock.now_ms)
+    assert spent.backpressured_ms == pytest.approx(70)
+    assert spent.idle_ms == pytest.approx(0)
+    assert spent.busy_ms == pytest.approx(host.clock.now_ms - began_ms - 70)
     assert [e.batch.num_rows for e in host.output.sent if isinstance(e, Records)] == [3, 3, 3]
 
 

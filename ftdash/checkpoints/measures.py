@@ -1,0 +1,80 @@
+"""What a run's checkpoints have come to, as numbers for those who watch it. Reads rows only."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Count
+
+from ftdash.checkpoints.models import Checkpoint, CheckpointStatus, SubtaskPhase
+
+COMPLETE = (CheckpointStatus.COMPLETED, CheckpointStatus.DISCARDED)
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskShare:
+    """One subtask's part in the newest completed checkpoint."""
+
+    start_delay_ms: float
+    alignment_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class NewestCheckpoint:
+    """The newest completed one. None: it did not say."""
+
+    checkpoint_id: int
+    completed_at: datetime | None
+    end_to_end_ms: float | None
+    state_bytes: int | None
+    uploaded_bytes: int | None
+    buffered_records: int | None
+    buffered_bytes: int | None
+    persisted_bytes: int | None
+    shares: dict[tuple[str, int], SubtaskShare]  # by vertex and subtask
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointMeasures:
+    in_progress_count: int
+    completed_count: int  # discarded since, or not
+    failed_count: int  # refused before they had an id, too
+    failures: dict[str, int]  # by CheckpointFailureReason's name
+    newest: NewestCheckpoint | None
+
+    @property
+    def total_count(self) -> int:
+        return self.in_progress_count + self.completed_count + self.failed_count
+
+
+def checkpoint_measures(run_pk: int) -> CheckpointMeasures:
+    rows = Checkpoint.objects.filter(run=run_pk).order_by()
+    counts = dict(rows.values_list("status").annotate(Count("pk")))
+    failed = rows.filter(status=CheckpointStatus.FAILED)
+    return CheckpointMeasures(
+        in_progress_count=counts.get(CheckpointStatus.IN_PROGRESS, 0),
+        completed_count=sum(counts.get(status, 0) for status in COMPLETE),
+        failed_count=counts.get(CheckpointStatus.FAILED, 0),
+        failures=dict(failed.values_list("reason_name").annotate(Count("pk"))),
+        newest=_newest(run_pk),
+    )
+
+
+def _newest(run_pk: int) -> NewestCheckpoint | None:
+    completed = Checkpoint.objects.filter(run=run_pk, status__in=COMPLETE)
+    row = completed.order_by("-sequence").first()
+    if row is None or row.checkpoint_id is None:
+        return None
+    return NewestCheckpoint(
+        checkpoint_id=row.checkpoint_id,
+        completed_at=row.completed_at,
+        end_to_end_ms=row.end_to_end_ms,
+        state_bytes=row.state_bytes,
+        uploaded_bytes=row.uploaded_bytes,
+        buffered_records=row.buffered_records,
+        buffered_bytes=row.buffered_bytes,
+        persisted_bytes=row.persisted_bytes,
+        shares={
+            (part.vertex, part.subtask): SubtaskShare(part.start_delay_ms, part.alignment_ms)
+            for part in SubtaskPhase.objects.filter(checkpoint=row)
+        },
+    )

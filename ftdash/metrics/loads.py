@@ -1,0 +1,170 @@
+"""What each subtask of a run does now, and what its operators did before: from the samples.
+
+Records per second are means over the last minute, as Flink's are: two samples of one attempt and
+what was counted between them. The counters of another attempt began at zero again.
+
+Source: Flink, `MeterView` and its 60 seconds.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from ftdash.metrics.models import Sample
+
+METER_SPAN = timedelta(seconds=60)
+TREND_POINTS_MAX = 300
+"""Of a run's samples so many are read for a trend, evenly spread: each holds every subtask."""
+
+Entry = dict[str, Any]  # domain.events.SubtaskSample as JSON
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskLoad:
+    """None: not known (yet)."""
+
+    vertex: str
+    subtask: int
+    busy_ratio: float
+    backpressured_ratio: float
+    idle_ratio: float
+    busy_ms: int | None  # since the attempt started
+    backpressured_ms: int | None
+    idle_ms: int | None
+    records_in: int
+    records_out: int
+    records_in_per_s: float | None
+    records_out_per_s: float | None
+    watermark_ms: int | None
+    queued_records: int
+    queued_bytes: int
+    state_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunLoads:
+    at: datetime
+    attempt: int
+    resident_bytes: dict[int, int]  # by slot
+    subtasks: list[SubtaskLoad]
+
+
+@dataclass(frozen=True, slots=True)
+class VertexMoment:
+    """One vertex at one moment of the past: means over its subtasks, and their sum."""
+
+    at: datetime
+    busy_ratio: float
+    backpressured_ratio: float
+    idle_ratio: float
+    records_in_per_s: float | None
+    records_out_per_s: float | None
+    watermark_ms: int | None
+
+
+def run_loads(run_id: str) -> RunLoads | None:
+    """Of the newest sample; None before the first."""
+    newest = Sample.objects.filter(run__run_id=run_id).order_by("-sequence").first()
+    if newest is None:
+        return None
+    before = _a_minute_before(newest)
+    return RunLoads(
+        at=newest.at,
+        attempt=newest.attempt,
+        resident_bytes={int(slot): size for slot, size in newest.resident_bytes.items()},
+        subtasks=_subtasks(newest, before),
+    )
+
+
+def trends(run_id: str) -> dict[str, list[VertexMoment]]:
+    """By vertex, oldest first; at most `TREND_POINTS_MAX` moments of the samples that are kept."""
+    samples = _spread_out(run_id)
+    found: dict[str, list[VertexMoment]] = {}
+    for before, sample in zip([None, *samples], samples, strict=False):
+        is_same_attempt = before is not None and before.attempt == sample.attempt
+        loads = _subtasks(sample, before if is_same_attempt else None)
+        for vertex, subtasks in by_vertex(loads).items():
+            found.setdefault(vertex, []).append(_moment(sample.at, subtasks))
+    return found
+
+
+def by_vertex(loads: list[SubtaskLoad]) -> dict[str, list[SubtaskLoad]]:
+    found: dict[str, list[SubtaskLoad]] = {}
+    for load in loads:
+        found.setdefault(load.vertex, []).append(load)
+    return found
+
+
+def sum_known(values: list[float | None]) -> float | None:
+    """A sum in which one part is not known is not known."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None
+
+
+def least_watermark_ms(loads: list[SubtaskLoad]) -> int | None:
+    known = [load.watermark_ms for load in loads if load.watermark_ms is not None]
+    return min(known) if known else None
+
+
+def _a_minute_before(newest: Sample) -> Sample | None:
+    same = Sample.objects.filter(run=newest.run_id, attempt=newest.attempt)
+    recent = same.filter(at__gte=newest.at - METER_SPAN, at__lt=newest.at)
+    return recent.order_by("sequence").first()
+
+
+def _spread_out(run_id: str) -> list[Sample]:
+    kept = Sample.objects.filter(run__run_id=run_id).order_by("sequence")
+    keys = list(kept.values_list("pk", flat=True))
+    step = -(-len(keys) // TREND_POINTS_MAX) or 1
+    chosen = keys[::-1][::step]  # from the newest back, so that it is always among them
+    return list(kept.filter(pk__in=chosen))
+
+
+def _subtasks(sample: Sample, before: Sample | None) -> list[SubtaskLoad]:
+    earlier = {_key(entry): entry for entry in before.subtasks} if before else {}
+    elapsed_s = (sample.at - before.at).total_seconds() if before else 0.0
+    return [_load(entry, earlier.get(_key(entry)), elapsed_s) for entry in sample.subtasks]
+
+
+def _key(entry: Entry) -> tuple[str, int]:
+    return entry["vertex"], entry["subtask"]
+
+
+def _load(entry: Entry, before: Entry | None, elapsed_s: float) -> SubtaskLoad:
+    def per_s(name: str) -> float | None:
+        if before is None or elapsed_s <= 0:
+            return None
+        counted: int = entry[name] - before[name]
+        return max(0.0, counted / elapsed_s)
+
+    return SubtaskLoad(
+        vertex=entry["vertex"],
+        subtask=entry["subtask"],
+        busy_ratio=entry["busy_ratio"],
+        backpressured_ratio=entry["backpressured_ratio"],
+        idle_ratio=entry["idle_ratio"],
+        busy_ms=entry.get("busy_ms"),
+        backpressured_ms=entry.get("backpressured_ms"),
+        idle_ms=entry.get("idle_ms"),
+        records_in=entry["records_in"],
+        records_out=entry["records_out"],
+        records_in_per_s=per_s("records_in"),
+        records_out_per_s=per_s("records_out"),
+        watermark_ms=entry["watermark_ms"],
+        queued_records=entry["queued_records"],
+        queued_bytes=entry["queued_bytes"],
+        state_bytes=entry["state_bytes"],
+    )
+
+
+def _moment(at: datetime, subtasks: list[SubtaskLoad]) -> VertexMoment:
+    count = len(subtasks)
+    return VertexMoment(
+        at=at,
+        busy_ratio=sum(load.busy_ratio for load in subtasks) / count,
+        backpressured_ratio=sum(load.backpressured_ratio for load in subtasks) / count,
+        idle_ratio=sum(load.idle_ratio for load in subtasks) / count,
+        records_in_per_s=sum_known([load.records_in_per_s for load in subtasks]),
+        records_out_per_s=sum_known([load.records_out_per_s for load in subtasks]),
+        watermark_ms=least_watermark_ms(subtasks),
+    )

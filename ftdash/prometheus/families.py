@@ -1,0 +1,151 @@
+"""Every metric that is served: its name, type, labels and help. Measures nothing.
+
+The `flink_` ones are those of Flink's Prometheus reporter, which calls counters and meters gauges,
+too. Of Flink's we serve what a run of ours reports; a metric that would always be zero here, or
+mean something else, is left out. The `ftdash_` ones are what Flink has no word for.
+
+Source: Flink, `PrometheusReporter`, and the names of its metrics as documented for 2.x.
+"""
+
+from dataclasses import dataclass
+
+JOB_LABELS = ("host", "job_id", "job_name")
+TASK_LABELS = (
+    "host",
+    "job_id",
+    "job_name",
+    "subtask_index",
+    "task_attempt_id",
+    "task_attempt_num",
+    "task_id",
+    "task_name",
+    "tm_id",
+)
+OPERATOR_LABELS = (*TASK_LABELS, "operator_id", "operator_name")
+RUN_LABELS = ("pipeline", "run")
+SUBTASK_LABELS = (*RUN_LABELS, "operator", "subtask")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    name: str
+    help: str
+    labels: tuple[str, ...]
+    is_counter: bool = False
+
+
+def _of_flink(scope: str, metrics: tuple[str, ...], labels: tuple[str, ...]) -> list[Family]:
+    return [
+        Family(f"flink_{scope}_{metric}", f"{metric} (scope: {scope})", labels)
+        for metric in metrics
+    ]
+
+
+def _of_ours(name: str, description: str, *labels: str) -> Family:
+    is_counter = name.endswith("_total")
+    return Family(f"ftdash_{name}", description, labels, is_counter)
+
+
+JOB = _of_flink(
+    "jobmanager_job",
+    (
+        "totalNumberOfCheckpoints",
+        "numberOfInProgressCheckpoints",
+        "numberOfCompletedCheckpoints",
+        "numberOfFailedCheckpoints",
+        "lastCompletedCheckpointId",
+        "lastCheckpointCompletedTimestamp",
+        "lastCheckpointDuration",
+        "lastCheckpointSize",
+        "lastCheckpointFullSize",
+        "lastCheckpointPersistedData",
+        "lastCheckpointRestoreTimestamp",
+        "numRestarts",
+        "uptime",
+        "downtime",
+        "deployingTime",
+        "runningTime",
+        "restartingTime",
+        "failingTime",
+    ),
+    JOB_LABELS,
+)
+TASK = _of_flink(
+    "taskmanager_job_task",
+    (
+        "busyTimeMsPerSecond",
+        "backPressuredTimeMsPerSecond",
+        "idleTimeMsPerSecond",
+        "accumulateBusyTimeMs",
+        "accumulateBackPressuredTimeMs",
+        "accumulateIdleTimeMs",
+        "numRecordsIn",
+        "numRecordsOut",
+        "numRecordsInPerSecond",
+        "numRecordsOutPerSecond",
+        "currentInputWatermark",
+        "checkpointAlignmentTime",
+        "checkpointStartDelayNanos",
+    ),
+    TASK_LABELS,
+)
+TASK_INPUT = _of_flink(
+    "taskmanager_job_task_Shuffle_Netty_Input_Buffers", ("inputQueueSize",), TASK_LABELS
+)
+OPERATOR = _of_flink("taskmanager_job_task_operator", ("currentOutputWatermark",), OPERATOR_LABELS)
+OURS = [
+    _of_ours("process_up", "Whether one of our own processes has given a sign of life.", "process"),
+    _of_ours("open_requests", "What people asked for and is not done yet.", "pipeline"),
+    _of_ours("pipeline_state", "1 for the state that the newest run is in.", "pipeline", "state"),
+    _of_ours("report_age_seconds", "Since the driver last said anything.", *RUN_LABELS),
+    _of_ours(
+        "since_completed_checkpoint_seconds",
+        "Since a checkpoint last completed; absent before the first.",
+        *RUN_LABELS,
+    ),
+    _of_ours(
+        "since_committed_output_seconds",
+        "Since the sinks last committed output; absent before the first time.",
+        *RUN_LABELS,
+    ),
+    _of_ours("records_read_per_second", "Read by all sources over the last second.", *RUN_LABELS),
+    _of_ours(
+        "records_to_replay",
+        "About what would be read again if the run died now.",
+        *RUN_LABELS,
+    ),
+    _of_ours(
+        "last_recovery_seconds",
+        "The newest recovery, from the failure until all subtasks ran again.",
+        *RUN_LABELS,
+    ),
+    _of_ours(
+        "last_recovery_phase_seconds", "One phase of the newest recovery.", *RUN_LABELS, "phase"
+    ),
+    _of_ours("refused_zombies_total", "What older attempts tried and were refused.", *RUN_LABELS),
+    _of_ours("refused_points_total", "Recovery points that did not verify.", *RUN_LABELS),
+    _of_ours(
+        "checkpoint_failures_total", "Failed checkpoints by Flink's reason.", *RUN_LABELS, "reason"
+    ),
+    _of_ours(
+        "last_checkpoint_buffered_records",
+        "Held back while the newest completed checkpoint aligned.",
+        *RUN_LABELS,
+    ),
+    _of_ours(
+        "last_checkpoint_buffered_bytes",
+        "Held back while the newest completed checkpoint aligned.",
+        *RUN_LABELS,
+    ),
+    _of_ours(
+        "operator_counter",
+        "What an operator counts about its records; a recovery sets it back.",
+        *RUN_LABELS,
+        "operator",
+        "counter",
+    ),
+    _of_ours("queued_records", "What waits in front of a subtask.", *SUBTASK_LABELS),
+    _of_ours("state_bytes", "State of a subtask, as it last said.", *SUBTASK_LABELS),
+    _of_ours("slot_resident_bytes", "Memory of the process of a slot.", *RUN_LABELS, "slot"),
+]
+FAMILIES = {each.name: each for each in (*JOB, *TASK, *TASK_INPUT, *OPERATOR, *OURS)}

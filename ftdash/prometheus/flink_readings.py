@@ -1,0 +1,168 @@
+"""What Flink's reporter would say about a run, from what was observed of it. Pure.
+
+A run that has ended, or of which nothing is known now, says nothing: Flink takes the metrics of a
+job away with the job.
+"""
+
+import re
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from ftdash.api.flink.names import job_id, task_manager_id, vertex_id, vertex_name
+from ftdash.jobs.answers import ShownState, VertexView
+from ftdash.metrics.loads import SubtaskLoad
+from ftdash.prometheus.families import FAMILIES
+from ftdash.prometheus.observed import ObservedRun
+from ftdash.prometheus.reading import Reading
+from ftdash.times import watermark_moment
+
+MILLISECOND = timedelta(milliseconds=1)
+NANOSECONDS_PER_MS = 1e6
+_FILTERED = re.compile(r"[^a-zA-Z0-9:_]")
+_STATE_TIMES = {
+    "deployingTime": ShownState.INITIALIZING,
+    "runningTime": ShownState.RUNNING,
+    "restartingTime": ShownState.RESTARTING,
+    "failingTime": ShownState.FAILING,
+}
+Values = dict[str, float | None]
+
+
+def flink_readings(observed: ObservedRun) -> Iterator[Reading]:
+    if not observed.is_live:
+        return
+    scope, labels = "flink_jobmanager_job_", _job_labels(observed)
+    for values in (_checkpoint_values(observed), _status_values(observed)):
+        yield from _readings(scope, labels, values)
+    for load in observed.loads.subtasks if observed.loads else []:
+        yield from _task_readings(observed, load)
+
+
+def _checkpoint_values(observed: ObservedRun) -> Values:
+    counts, newest = observed.checkpoints, observed.checkpoints.newest
+    values: Values = {
+        "totalNumberOfCheckpoints": counts.total_count,
+        "numberOfInProgressCheckpoints": counts.in_progress_count,
+        "numberOfCompletedCheckpoints": counts.completed_count,
+        "numberOfFailedCheckpoints": counts.failed_count,
+    }
+    if newest is None:
+        return values
+    return values | {
+        "lastCompletedCheckpointId": newest.checkpoint_id,
+        "lastCheckpointCompletedTimestamp": _epoch_ms(newest.completed_at),
+        "lastCheckpointDuration": newest.end_to_end_ms,
+        "lastCheckpointSize": newest.uploaded_bytes,
+        "lastCheckpointFullSize": newest.state_bytes,
+        "lastCheckpointPersistedData": newest.persisted_bytes,
+    }
+
+
+def _status_values(observed: ObservedRun) -> Values:
+    is_running = observed.state is ShownState.RUNNING
+    in_status_ms = _ms_since(observed.times.status_since, observed.now)
+    down_ms = _ms_since(observed.times.down_since, observed.now)
+    recovery = observed.recovery
+    return {
+        "numRestarts": observed.run.restart_count,
+        "lastCheckpointRestoreTimestamp": _epoch_ms(
+            recovery.running_at if recovery and recovery.restored_path else None
+        ),
+        "uptime": in_status_ms if is_running else 0,
+        "downtime": 0 if is_running else down_ms,
+        **{
+            name: in_status_ms if observed.state is state else 0
+            for name, state in _STATE_TIMES.items()
+        },
+    }
+
+
+def _task_readings(observed: ObservedRun, load: SubtaskLoad) -> Iterator[Reading]:
+    labels = _task_labels(observed, load)
+    vertex = _vertex(observed, load.vertex)
+    watermark = watermark_moment(load.watermark_ms)
+    scope = "flink_taskmanager_job_task_"
+    yield from _readings(scope, labels, _load_values(load) | _alignment_values(observed, load))
+    yield from _readings(
+        f"{scope}Shuffle_Netty_Input_Buffers_", labels, {"inputQueueSize": load.queued_bytes}
+    )
+    if not vertex.is_source:  # it reads no watermarks, it makes them
+        yield from _readings(scope, labels, {"currentInputWatermark": _epoch_ms(watermark)})
+        return
+    operator = {"operator_id": vertex_id(vertex), "operator_name": filtered(load.vertex)}
+    watermarks: Values = {"currentOutputWatermark": _epoch_ms(watermark)}
+    yield from _readings(f"{scope}operator_", labels | operator, watermarks)
+
+
+def _load_values(load: SubtaskLoad) -> Values:
+    return {
+        "busyTimeMsPerSecond": 1000 * load.busy_ratio,
+        "backPressuredTimeMsPerSecond": 1000 * load.backpressured_ratio,
+        "idleTimeMsPerSecond": 1000 * load.idle_ratio,
+        "accumulateBusyTimeMs": load.busy_ms,
+        "accumulateBackPressuredTimeMs": load.backpressured_ms,
+        "accumulateIdleTimeMs": load.idle_ms,
+        "numRecordsIn": load.records_in,
+        "numRecordsOut": load.records_out,
+        "numRecordsInPerSecond": load.records_in_per_s,
+        "numRecordsOutPerSecond": load.records_out_per_s,
+    }
+
+
+def _alignment_values(observed: ObservedRun, load: SubtaskLoad) -> Values:
+    newest = observed.checkpoints.newest
+    share = newest.shares.get((load.vertex, load.subtask)) if newest else None
+    if share is None:
+        return {}
+    return {
+        "checkpointAlignmentTime": NANOSECONDS_PER_MS * share.alignment_ms,
+        "checkpointStartDelayNanos": NANOSECONDS_PER_MS * share.start_delay_ms,
+    }
+
+
+def _job_labels(observed: ObservedRun) -> dict[str, str]:
+    # Which machine a driver runs on is in no row.
+    name, run_id = filtered(observed.pipeline), observed.run.run_id
+    return {"host": "", "job_id": job_id(run_id), "job_name": name}
+
+
+def _task_labels(observed: ObservedRun, load: SubtaskLoad) -> dict[str, str]:
+    """A slot hosts the subtask of its number of every vertex. Flink counts attempts from 0."""
+    run, attempt = observed.run, max(0, observed.run.attempt - 1)
+    slot = run.slots.get(str(load.subtask), {})
+    vertex = _vertex(observed, load.vertex)
+    job, task = job_id(run.run_id), vertex_id(vertex)
+    return _job_labels(observed) | {
+        "host": filtered(slot.get("host", "")),
+        "subtask_index": str(load.subtask),
+        "task_attempt_id": f"{job}_{task}_{load.subtask}_{attempt}",
+        "task_attempt_num": str(attempt),
+        "task_id": task,
+        "task_name": filtered(vertex_name(vertex)),
+        "tm_id": filtered(task_manager_id(run.run_id, load.subtask)),
+    }
+
+
+def _vertex(observed: ObservedRun, uid: str) -> VertexView:
+    """One that the run has not named is taken for an operator of that uid alone."""
+    found = [VertexView(**vertex) for vertex in observed.run.vertices if vertex["uid"] == uid]
+    return found[0] if found else VertexView(uid, [uid], [], is_source=False, is_sink=False)
+
+
+def _readings(scope: str, labels: dict[str, str], values: Values) -> Iterator[Reading]:
+    for name, value in values.items():
+        if value is not None:
+            yield Reading(FAMILIES[scope + name], labels, value)
+
+
+def filtered(value: str) -> str:
+    """As Flink's reporter writes the values of labels, unless it is told not to."""
+    return _FILTERED.sub("_", value)
+
+
+def _epoch_ms(at: datetime | None) -> float | None:
+    return None if at is None else round(at.timestamp() * 1000)
+
+
+def _ms_since(at: datetime | None, now: datetime) -> float | None:
+    return None if at is None else max(0.0, (now - at) / MILLISECOND)

@@ -1,0 +1,135 @@
+"""What the rows say about each pipeline's newest run, read once for one answer.
+
+A driver is never asked. What is not known is None: a run that has ended or is silent has no load,
+and one that restarts has none of the attempt before.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Count
+
+from ftdash.checkpoints.measures import CheckpointMeasures, checkpoint_measures
+from ftdash.jobs.answers import Liveness, ShownState
+from ftdash.jobs.freshness import Observation, observe, shown_state
+from ftdash.jobs.models import (
+    OPEN_PHASES,
+    Pipeline,
+    Recovery,
+    Request,
+    RestoreRefusal,
+    Run,
+    StatusChange,
+    ZombieRefusal,
+)
+from ftdash.jobs.queries import newest_runs
+from ftdash.jobs.run_view import records_to_replay
+from ftdash.metrics.loads import RunLoads, run_loads
+from pipelines.domain.status import JobStatus
+
+SILENT = (ShownState.STALE, ShownState.UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class StatusTimes:
+    """When the run took its present status, and when it last stopped running."""
+
+    status_since: datetime | None
+    down_since: datetime | None  # None: it runs, or never ran
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedRun:
+    pipeline: str
+    run: Run
+    state: ShownState
+    now: datetime
+    times: StatusTimes
+    checkpoints: CheckpointMeasures
+    recovery: Recovery | None  # the newest
+    refused_zombie_count: int
+    refused_point_count: int
+    records_to_replay: int | None
+    loads: RunLoads | None
+
+    @property
+    def is_live(self) -> bool:
+        """Its state is known, and it has not ended."""
+        return self.state not in SILENT and not self.state.is_terminal
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedPipeline:
+    name: str
+    state: ShownState
+    open_request_count: int
+    run: ObservedRun | None
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    projector: Liveness
+    reconcile: Liveness
+    pipelines: list[ObservedPipeline]
+
+
+def observed() -> Observed:
+    seen = observe()
+    asked = Request.objects.filter(phase__in=OPEN_PHASES).order_by().values_list("pipeline")
+    open_requests = dict(asked.annotate(Count("pk")))
+    return Observed(
+        projector=seen.projector,
+        reconcile=seen.reconcile,
+        pipelines=[
+            _pipeline(pipeline, run, seen, open_requests.get(pipeline.pk, 0))
+            for pipeline, run in newest_runs()
+        ],
+    )
+
+
+def _pipeline(
+    pipeline: Pipeline, run: Run | None, seen: Observation, open_request_count: int
+) -> ObservedPipeline:
+    state, _ = shown_state(run, seen)
+    return ObservedPipeline(
+        name=pipeline.name,
+        state=state,
+        open_request_count=open_request_count,
+        run=_run(pipeline, run, state, seen.now) if run else None,
+    )
+
+
+def _run(pipeline: Pipeline, run: Run, state: ShownState, now: datetime) -> ObservedRun:
+    return ObservedRun(
+        pipeline=pipeline.name,
+        run=run,
+        state=state,
+        now=now,
+        times=_times(run),
+        checkpoints=checkpoint_measures(run.pk),
+        recovery=Recovery.objects.filter(run=run).order_by("-sequence").first(),
+        refused_zombie_count=ZombieRefusal.objects.filter(run=run).count(),
+        refused_point_count=RestoreRefusal.objects.filter(run=run).count(),
+        records_to_replay=records_to_replay(run, now),
+        loads=_loads(run, state),
+    )
+
+
+def _times(run: Run) -> StatusTimes:
+    changes = StatusChange.objects.filter(run=run)
+    newest = changes.order_by("-sequence").first()
+    ran = changes.filter(status=JobStatus.RUNNING.value).order_by("-sequence").first()
+    stopped = (
+        changes.filter(sequence__gt=ran.sequence).order_by("sequence").first() if ran else None
+    )
+    return StatusTimes(
+        status_since=newest.at if newest else None, down_since=stopped.at if stopped else None
+    )
+
+
+def _loads(run: Run, state: ShownState) -> RunLoads | None:
+    """Only while it may still be true: of this attempt, and of a run that reports."""
+    if state in SILENT or state.is_terminal:
+        return None
+    loads = run_loads(run.run_id)
+    return loads if loads is not None and loads.attempt == run.attempt else None

@@ -1,0 +1,107 @@
+"""What Flink has no metric for: the two clocks, recoveries, what was refused, and our processes.
+
+Pure. The clocks of a run that went silent go on: for whoever is to be woken, a checkpoint that
+nobody heard of has not completed.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from ftdash.jobs.answers import ShownState
+from ftdash.jobs.axis import UP_TO_RUNNING
+from ftdash.prometheus.families import FAMILIES
+from ftdash.prometheus.observed import Observed, ObservedPipeline, ObservedRun
+from ftdash.prometheus.reading import Reading
+
+MS_PER_S = 1000.0
+Labels = dict[str, str]
+
+
+def installation_readings(observed: Observed) -> Iterator[Reading]:
+    yield _reading("process_up", {"process": "projector"}, observed.projector.is_alive)
+    yield _reading("process_up", {"process": "reconcile"}, observed.reconcile.is_alive)
+
+
+def pipeline_readings(pipeline: ObservedPipeline) -> Iterator[Reading]:
+    labels = {"pipeline": pipeline.name}
+    yield _reading("open_requests", labels, pipeline.open_request_count)
+    for state in ShownState:
+        is_in_it = pipeline.state is state
+        yield _reading("pipeline_state", labels | {"state": state.value}, is_in_it)
+    if pipeline.run is not None:
+        yield from _run_readings(pipeline.run)
+
+
+def _run_readings(observed: ObservedRun) -> Iterator[Reading]:
+    labels = {"pipeline": observed.pipeline, "run": observed.run.run_id}
+    yield from _known(labels, _clocks(observed))
+    yield from _known(labels, _last_checkpoint(observed))
+    yield _reading("refused_zombies_total", labels, observed.refused_zombie_count)
+    yield _reading("refused_points_total", labels, observed.refused_point_count)
+    for reason, count in sorted(observed.checkpoints.failures.items()):
+        yield _reading("checkpoint_failures_total", labels | {"reason": reason}, count)
+    yield from _recovery(labels, observed)
+    if observed.is_live:
+        yield from _load(labels, observed)
+
+
+def _clocks(observed: ObservedRun) -> dict[str, float | None]:
+    if observed.state.is_terminal:
+        return {}  # nothing more is to come
+    run, now = observed.run, observed.now
+    return {
+        "report_age_seconds": _seconds(run.last_event_at, now),
+        "since_completed_checkpoint_seconds": _seconds(run.last_completed_at, now),
+        "since_committed_output_seconds": _seconds(run.last_committed_at, now),
+        "records_to_replay": observed.records_to_replay,
+    }
+
+
+def _last_checkpoint(observed: ObservedRun) -> dict[str, float | None]:
+    newest = observed.checkpoints.newest
+    return {
+        "last_checkpoint_buffered_records": newest.buffered_records if newest else None,
+        "last_checkpoint_buffered_bytes": newest.buffered_bytes if newest else None,
+    }
+
+
+def _recovery(labels: Labels, observed: ObservedRun) -> Iterator[Reading]:
+    recovery = observed.recovery
+    if recovery is None:
+        return
+    for phase in recovery.phases:
+        seconds = phase["duration_ms"] / MS_PER_S
+        yield _reading("last_recovery_phase_seconds", labels | {"phase": phase["phase"]}, seconds)
+    if recovery.running_at is not None:
+        spent = [p["duration_ms"] for p in recovery.phases if p["phase"] in UP_TO_RUNNING]
+        yield _reading("last_recovery_seconds", labels, sum(spent) / MS_PER_S)
+
+
+def _load(labels: Labels, observed: ObservedRun) -> Iterator[Reading]:
+    for name, count in observed.run.counters.items():
+        operator, _, counter = name.rpartition(".")
+        whose = {"operator": operator, "counter": counter}
+        yield _reading("operator_counter", labels | whose, count)
+    if observed.loads is None:
+        return
+    yield _reading("records_read_per_second", labels, observed.run.records_per_s)
+    for slot, resident_bytes in observed.loads.resident_bytes.items():
+        yield _reading("slot_resident_bytes", labels | {"slot": str(slot)}, resident_bytes)
+    for load in observed.loads.subtasks:
+        whose = {"operator": load.vertex, "subtask": str(load.subtask)}
+        yield _reading("queued_records", labels | whose, load.queued_records)
+        yield _reading("state_bytes", labels | whose, load.state_bytes)
+
+
+def _known(labels: Labels, values: dict[str, float | None]) -> Iterator[Reading]:
+    for name, value in values.items():
+        if value is not None:
+            yield _reading(name, labels, value)
+
+
+def _reading(name: str, labels: Labels, value: float) -> Reading:
+    return Reading(FAMILIES[f"ftdash_{name}"], labels, value)
+
+
+def _seconds(since: datetime | None, now: datetime) -> float | None:
+    return None if since is None else max(0.0, (now - since).total_seconds())

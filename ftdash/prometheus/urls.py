@@ -1,0 +1,9 @@
+"""The address that Prometheus asks."""
+
+from django.urls import path
+
+from ftdash.prometheus import views
+
+app_name = "prometheus"
+
+urlpatterns = [path("metrics", views.metrics, name="metrics")]
