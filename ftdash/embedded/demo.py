@@ -1,82 +1,123 @@
-"""The demonstration: `flight_delays` without an end, for a person at the dashboard."""
+"""The demonstration: a pipeline without an end, for a person at the dashboard."""
 
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Protocol
 
 from ftdash.embedded.accounts import Account, provide_accounts
 from ftdash.embedded.console import Console
-from ftdash.embedded.demo_pipeline import NAME, DemoPaths, is_submitted, prepare_data, submit
 from ftdash.embedded.opening import open_installation
 from ftdash.embedded.ports import free_port_near
 from ftdash.embedded.stack import web_address
-from ftdash.embedded.supervisor import Supervisor
+from ftdash.embedded.supervisor import Service, Supervisor
 from ftdash.jobs import queries
 from ftdash.jobs.answers import RunView
+from pipelines.domain.ids import RequestId
 
 STATUS_PERIOD_S = 1.0
 
 
+class Demonstration(Protocol):
+    """A pipeline, and what it needs beside the installation."""
+
+    @property
+    def name(self) -> str:
+        """Of the pipeline."""
+        ...
+
+    def services(self) -> Iterator[Service]:
+        """What runs as long as the installation, in the order of the starts."""
+        ...
+
+    def prepare(self) -> None:
+        """What has to be there whenever the pipeline runs. May be repeated."""
+        ...
+
+    def submit(self) -> RequestId: ...
+
+    def output(self) -> list[str]:
+        """Lines for a person: where to look at the results."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
+    """`others`: what an earlier demonstration in this home may have left running."""
+
     port: int
-    event_hours_per_s: float
     new_passwords: bool
+    chosen: Demonstration
+    others: Sequence[Demonstration] = ()
 
 
 def run_demo(options: DemoOptions, console: Console) -> None:
     """Returns when it is asked to end."""
     port = free_port_near(options.port)
     try:
-        with open_installation(console, port) as supervisor:
+        with open_installation(console, port, services_for(options)) as supervisor:
             accounts = provide_accounts(new_passwords=options.new_passwords)
-            offer_pipeline(options, console)
-            greet(console, port, accounts)
-            watch(supervisor, console)
+            offer_pipeline(options.chosen, console)
+            greet(console, port, accounts, options.chosen)
+            watch(supervisor, console, options.chosen.name)
     except KeyboardInterrupt:
         console.step("Started again, it continues from the latest checkpoint.")
 
 
-def offer_pipeline(options: DemoOptions, console: Console) -> None:
+def services_for(options: DemoOptions) -> Callable[[], Iterator[Service]]:
+    """Of the chosen pipeline, and of those that go on beside it."""
+
+    def services() -> Iterator[Service]:
+        yield from options.chosen.services()
+        for other in options.others:
+            if is_submitted(other.name):
+                yield from other.services()
+
+    return services
+
+
+def offer_pipeline(chosen: Demonstration, console: Console) -> None:
     """Start the pipeline, unless an earlier demonstration in this home has it already."""
-    paths = DemoPaths.of_home()
-    console.step("Preparing the flights and the weather of 2013 ...")
-    prepare_data(paths)
-    if is_submitted():
-        console.step(f"{NAME} is as it was left; what ran then continues.")
+    console.step(f"Preparing what {chosen.name} needs ...")
+    chosen.prepare()
+    if is_submitted(chosen.name):
+        console.step(f"{chosen.name} is as it was left; what ran then continues.")
         return
-    submit(
-        paths,
-        event_hours_per_s=options.event_hours_per_s,
-        forever=True,
-        why="demonstration",
-    )
-    console.step(f"{NAME} is starting on Spark; the dashboard shows how far it is.")
+    chosen.submit()
+    console.step(f"{chosen.name} is starting on Spark; the dashboard shows how far it is.")
 
 
-def greet(console: Console, port: int, accounts: list[Account]) -> None:
+def is_submitted(name: str) -> bool:
+    page = queries.pipeline_page(name)
+    return page is not None and page.run is not None
+
+
+def greet(console: Console, port: int, accounts: list[Account], chosen: Demonstration) -> None:
     console.line("")
     console.line(f"  Dashboard   {web_address(port)}")
     for account in accounts:
         password = account.password or "as printed at the first start (--new-passwords changes it)"
         console.line(f"  Sign in as  {account.name:<9} password {password}")
+    for index, line in enumerate(chosen.output()):
+        console.line(f"  {'' if index else 'Output':<11} {line}")
     console.line("  End with    Ctrl-C")
     console.line("")
 
 
-def watch(supervisor: Supervisor, console: Console) -> None:
+def watch(supervisor: Supervisor, console: Console, name: str) -> None:
     """Until a signal raises KeyboardInterrupt."""
     while True:
         supervisor.revive()
-        page = queries.pipeline_page(NAME)
+        page = queries.pipeline_page(name)
         if page is not None and page.run is not None:
-            console.status(status_line(page.run, datetime.now(UTC)))
+            console.status(status_line(name, page.run, datetime.now(UTC)))
         time.sleep(STATUS_PERIOD_S)
 
 
-def status_line(run: RunView, now: datetime) -> str:
+def status_line(name: str, run: RunView, now: datetime) -> str:
     parts = [
-        f"{NAME} {run.state}",
+        f"{name} {run.state}",
         last_checkpoint(run, now),
         f"{run.records_per_s:,.0f} records/s",
         f"{run.restart_count} restarts",

@@ -1,11 +1,15 @@
-"""The pipeline that a demonstration runs: `flight_delays`, and where its data and output lie."""
+"""The pipeline that a demonstration runs unless told otherwise: `flight_delays`, and where its data
+and output lie.
+"""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from django.conf import settings
 
-from ftdash.jobs import queries, services
+from ftdash.embedded.supervisor import Service
+from ftdash.jobs import services
 from pipelines.domain.ids import RequestId
 from pipelines.flows.flight_data import prepare
 
@@ -34,11 +38,6 @@ def prepare_data(paths: DemoPaths) -> None:
     paths.sql_output.parent.mkdir(parents=True, exist_ok=True)
 
 
-def is_submitted() -> bool:
-    page = queries.pipeline_page(NAME)
-    return page is not None and page.run is not None
-
-
 def submit(paths: DemoPaths, *, event_hours_per_s: float, forever: bool, why: str) -> RequestId:
     return services.submit_pipeline(
         name=NAME,
@@ -55,3 +54,29 @@ def submit(paths: DemoPaths, *, event_hours_per_s: float, forever: bool, why: st
         },
         settings=CHECKPOINTING,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class FlightDelays:
+    """Implements `demo.Demonstration`: the year over and over."""
+
+    event_hours_per_s: float
+    name: str = NAME
+
+    def services(self) -> Iterator[Service]:
+        return iter(())
+
+    def prepare(self) -> None:
+        prepare_data(DemoPaths.of_home())
+
+    def submit(self) -> RequestId:
+        return submit(
+            DemoPaths.of_home(),
+            event_hours_per_s=self.event_hours_per_s,
+            forever=True,
+            why="demonstration",
+        )
+
+    def output(self) -> list[str]:
+        paths = DemoPaths.of_home()
+        return [f"{paths.files_output} (Parquet)", f"{paths.sql_output} (SQLite)"]

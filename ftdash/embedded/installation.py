@@ -12,11 +12,18 @@ from urllib.parse import urlsplit
 
 from ftdash.embedded.ledger import TOKEN_VARIABLE, new_token
 from ftdash.embedded.redis_server import EMBEDDED_REDIS_VARIABLE, RedisAddress, new_address
+from pipelines.flows.page_view_variables import REDIS as VIEWS_REDIS_VARIABLE
 
 REDIS_URL_VARIABLE = "FTDASH_REDIS_URL"
 HOME_VARIABLE = "FTDASH_HOME"
+# Set where the Redis of the page views is a server that we start ourselves.
+EMBEDDED_VIEWS_VARIABLE = "FTDASH_EMBEDDED_VIEWS_REDIS"
 # A token of this process, not one inherited from an installation that started it.
 ENTERED_VARIABLE = "FTDASH_EMBEDDED_OWNER"
+OWN_SERVERS = {  # the variable of an address, and the one that says that the server is ours
+    REDIS_URL_VARIABLE: EMBEDDED_REDIS_VARIABLE,
+    VIEWS_REDIS_VARIABLE: EMBEDDED_VIEWS_VARIABLE,
+}
 
 
 def is_entered() -> bool:
@@ -40,8 +47,9 @@ def environment_of(home: Path, owner_pid: int, outside: Mapping[str, str]) -> di
         ENTERED_VARIABLE: str(owner_pid),
         "DJANGO_SETTINGS_MODULE": "ftdash.settings",
     }
-    if REDIS_URL_VARIABLE not in outside or EMBEDDED_REDIS_VARIABLE in outside:
-        entered |= {REDIS_URL_VARIABLE: new_address().url, EMBEDDED_REDIS_VARIABLE: "1"}
+    for address, is_ours in OWN_SERVERS.items():
+        if address not in outside or is_ours in outside:
+            entered |= {address: new_address().url, is_ours: "1"}
     return {**outside, **entered}
 
 
@@ -51,7 +59,16 @@ def own_token() -> str:
 
 def own_redis() -> RedisAddress | None:
     """Where our own Redis is to listen; None if one was given."""
-    if EMBEDDED_REDIS_VARIABLE not in os.environ:
+    return _own(REDIS_URL_VARIABLE)
+
+
+def own_views_redis() -> RedisAddress | None:
+    """The same for the one that holds page views and their counts."""
+    return _own(VIEWS_REDIS_VARIABLE)
+
+
+def _own(variable: str) -> RedisAddress | None:
+    if OWN_SERVERS[variable] not in os.environ:
         return None
-    address = urlsplit(os.environ[REDIS_URL_VARIABLE])
+    address = urlsplit(os.environ[variable])
     return RedisAddress(int(address.port or 0), str(address.password))

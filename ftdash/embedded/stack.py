@@ -9,9 +9,15 @@ from django.conf import settings
 from django.urls import reverse
 
 from ftdash.celery import application
-from ftdash.embedded.installation import own_redis
+from ftdash.embedded.installation import own_redis, own_views_redis
 from ftdash.embedded.ports import LOOPBACK
-from ftdash.embedded.redis_server import find_redis_server, write_configuration
+from ftdash.embedded.redis_server import (
+    FOR_PAGE_VIEWS,
+    FOR_THE_QUEUE,
+    RedisAddress,
+    find_redis_server,
+    write_configuration,
+)
 from ftdash.embedded.supervisor import Service
 from ftdash.jobs import queries
 from pipelines.domain.errors import Rejected
@@ -24,19 +30,24 @@ STREAM_END_S = 2  # open event streams are cut when the server ends
 def broker() -> list[Service]:
     """Our own Redis, or nothing where one was given. The others need it to start and to end."""
     address = own_redis()
-    if address is None:
-        return []
-    configuration = write_configuration(settings.FTDASH_HOME / "redis", address)
-    command = (str(find_redis_server().executable), str(configuration))
-    return [
-        Service(
-            name="redis",
-            command=command,
-            is_ready=lambda: redis_answers(address.url),
-            ready_within_s=READY_WITHIN_S,
-            ends_last=True,
-        )
-    ]
+    return [] if address is None else [redis_service("redis", address, FOR_THE_QUEUE)]
+
+
+def views_redis() -> list[Service]:
+    """Our own Redis for page views, which keeps what it has; or nothing where one was given."""
+    address = own_views_redis()
+    return [] if address is None else [redis_service("views-redis", address, FOR_PAGE_VIEWS)]
+
+
+def redis_service(name: str, address: RedisAddress, purpose: tuple[str, ...]) -> Service:
+    configuration = write_configuration(settings.FTDASH_HOME / name, address, purpose)
+    return Service(
+        name=name,
+        command=(str(find_redis_server().executable), str(configuration)),
+        is_ready=lambda: redis_answers(address.url),
+        ready_within_s=READY_WITHIN_S,
+        ends_last=True,
+    )
 
 
 def control_plane(web_port: int) -> list[Service]:

@@ -11,6 +11,7 @@ from pipelines.stream import Pipeline
 FLOWS = {
     "flight_delays": "pipelines.flows.flight_delays",
     "page_view_count": "pipelines.flows.page_view_count",
+    "page_views": "pipelines.flows.page_views",
 }
 
 

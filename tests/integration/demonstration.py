@@ -9,18 +9,19 @@ from pathlib import Path
 from ftdash.embedded.supervisor import wait_until
 
 ROOT = Path(__file__).parents[2]
+DEMO = (sys.executable, "manage.py", "demo", "--port", "0")
 
 
 class Demo:
     """A demonstration of its own process group, whose words go to a file."""
 
-    def __init__(self, home: Path, ignored: signal.Signals) -> None:
+    def __init__(self, home: Path, ignored: signal.Signals, *more: str) -> None:
         self._words = home.with_suffix(".txt")
         before = signal.signal(ignored, signal.SIG_IGN)
         try:
             with self._words.open("wb") as words:
                 self.process = subprocess.Popen(
-                    [sys.executable, "manage.py", "demo", "--home", str(home), "--port", "0"],
+                    [*DEMO, "--home", str(home), *more],
                     cwd=ROOT,
                     stdout=words,
                     stderr=subprocess.STDOUT,

@@ -12,6 +12,7 @@ from ftdash.embedded.accounts import Account
 from ftdash.embedded.dashboard_client import DashboardClient
 from ftdash.embedded.ledger import living
 from ftdash.embedded.opening import LEDGER_NAME
+from ftdash.embedded.supervisor import wait_until
 from tests.integration.demonstration import ROOT, Demo
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
@@ -35,12 +36,17 @@ def test_the_year_is_right_to_the_last_row_whatever_was_killed(home: Path) -> No
 
 
 def test_a_demonstration_in_the_background_ends_everything_when_asked(home: Path) -> None:
-    demo = Demo(home, ignored=signal.SIGINT)
+    demo = Demo(home, signal.SIGINT, "--pipeline", "page_views")
 
     demo.wait_said(r"End with +Ctrl-C")
     with DashboardClient(demo.said(r"Dashboard +(\S+)")) as dashboard:
         dashboard.sign_in(Account("admin", demo.said(r"admin +password (\S+)")))
-    demo.wait_said(r"flight_delays RUNNING .* checkpoint \d+ completed")
+    demo.wait_said(r"page_views RUNNING .* checkpoint \d+ completed")
+    wait_until(
+        lambda: any(home.glob("output/page_views/windows/part-*.jsonl")),
+        within_s=60,
+        otherwise=lambda: "no window was committed",
+    )
     assert len(living(home / LEDGER_NAME)) > 8  # also the driver, its Java and its slots
     demo.process.send_signal(signal.SIGINT)
 

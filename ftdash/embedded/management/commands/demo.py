@@ -12,20 +12,34 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from ftdash.embedded import installation
+from ftdash.embedded import demo_pipeline, installation, page_views
 from ftdash.embedded.check import run_check
 from ftdash.embedded.console import Console
-from ftdash.embedded.demo import DemoOptions, run_demo
+from ftdash.embedded.demo import Demonstration, DemoOptions, run_demo
+from ftdash.embedded.demo_pipeline import FlightDelays
 from ftdash.embedded.ledger import Ledger, new_token
 from ftdash.embedded.opening import LEDGER_NAME
+from ftdash.embedded.page_views import VIEWS_PER_S, PageViews
 from ftdash.embedded.signals import end_when_asked
 from pipelines.domain.errors import Rejected
+from pipelines.flows.page_view_variables import DATABASE, KAFKA, KAFKA_SECURITY, REDIS
 
 DEFAULT_PORT = 8000
 EVENT_HOURS_PER_S = 24.0
+VIEWS_PER_S_MAX = 5_000.0
+"""At more the streams would not hold the views of the last minutes."""
 
-HELP = """Run everything on this machine, on loopback: Redis, worker, projector, web server and the
-pipeline flight_delays on Spark. Ctrl-C ends it and leaves no process behind.
+HELP = f"""Run everything on this machine, on loopback: Redis, worker, projector, web server and a
+pipeline on Spark. Ctrl-C ends it and leaves no process behind.
+
+--pipeline flight_delays replays the flights of 2013 into files and a table. --pipeline page_views
+counts made-up page views per app: from and into a Redis of its own, and into files. What these
+variables of the environment name is used as well; their values are shown and stored nowhere:
+
+  {REDIS}       views and counts are there, in the place of a Redis of our own
+  {DATABASE}    counts go into that PostgreSQL too
+  {KAFKA}           views come from these Kafka brokers, and counts go to them too
+  {KAFKA_SECURITY}  a JSON object: security.protocol, sasl.* and ssl.* of librdkafka
 
 Started again with the same --home it continues: the same database, accounts and pipeline, whose
 driver resumes from its latest checkpoint. --fresh deletes that home first and begins anew.
@@ -55,10 +69,20 @@ class Command(BaseCommand):
             "--port", type=int, default=DEFAULT_PORT, help="of the dashboard, or a free one"
         )
         parser.add_argument(
+            "--pipeline",
+            choices=(demo_pipeline.NAME, page_views.NAME),
+            default=demo_pipeline.NAME,
+            help="which one to run (default: %(default)s)",
+        )
+        parser.add_argument(
             "--speed",
             type=float,
-            default=EVENT_HOURS_PER_S,
-            help="event-hours replayed per second (default: %(default)g)",
+            help=f"flight_delays: event-hours replayed per second (default: {EVENT_HOURS_PER_S:g})",
+        )
+        parser.add_argument(
+            "--views-per-s",
+            type=float,
+            help=f"page_views: views made per second (default: {VIEWS_PER_S:g})",
         )
         parser.add_argument(
             "--new-passwords", action="store_true", help="give admin and operator new ones"
@@ -76,6 +100,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: object, **options: Any) -> None:
+        check_together(options)
         if not installation.is_entered():
             end_when_asked()  # also while Django loads again
             installation.reenter(prepared_home(options))
@@ -111,9 +136,31 @@ def delete_home(home: Path) -> None:
     shutil.rmtree(home)
 
 
+def check_together(options: dict[str, Any]) -> None:
+    """Raises CommandError for options that do not go together, or a pace that is none."""
+    is_views = options["pipeline"] == page_views.NAME
+    if options["check"] and is_views:
+        raise CommandError(
+            "--check replays flight_delays, whose answer a batch query knows; leave out --pipeline."
+        )
+    if options["speed"] is not None and is_views:
+        raise CommandError("--speed is that of flight_delays; give --views-per-s.")
+    if options["views_per_s"] is not None and not is_views:
+        raise CommandError("--views-per-s is the pace of page_views; add --pipeline page_views.")
+    if options["views_per_s"] is not None and not 0 < options["views_per_s"] <= VIEWS_PER_S_MAX:
+        raise CommandError(f"--views-per-s must be above 0, and at most {VIEWS_PER_S_MAX:,}.")
+
+
 def demonstrate(options: dict[str, Any]) -> int:
-    chosen = DemoOptions(options["port"], options["speed"], options["new_passwords"])
-    run_demo(chosen, Console(sys.stdout))
+    known: list[Demonstration] = [
+        FlightDelays(EVENT_HOURS_PER_S if options["speed"] is None else options["speed"]),
+        PageViews(options["views_per_s"] or VIEWS_PER_S),
+    ]
+    others = [each for each in known if each.name != options["pipeline"]]
+    [chosen] = [each for each in known if each.name == options["pipeline"]]
+    run_demo(
+        DemoOptions(options["port"], options["new_passwords"], chosen, others), Console(sys.stdout)
+    )
     return os.EX_OK
 
 

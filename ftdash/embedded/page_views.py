@@ -1,0 +1,128 @@
+"""The demonstration `page_views`: made-up views from a feed, counted into all that is configured.
+
+Without anything configured, views and counts are on a Redis of our own, and counts in files beside.
+What the environment names, see `pipelines.flows.page_view_variables`, is used as it is.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from django.conf import settings
+
+from ftdash.embedded import stack
+from ftdash.embedded.installation import own_views_redis
+from ftdash.embedded.ports import LOOPBACK
+from ftdash.embedded.supervisor import Service
+from ftdash.jobs import services
+from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.ids import RequestId
+from pipelines.flows.page_view_variables import DATABASE, KAFKA, is_configured
+
+NAME = "page_views"
+INPUT = "page-views"
+SPLITS = 2
+VIEWS_PER_S = 200.0
+CHECKPOINTING = {"execution.checkpointing.interval": "1 s"}
+
+
+@dataclass(frozen=True, slots=True)
+class PageViews:
+    """Implements `demo.Demonstration`."""
+
+    views_per_s: float = VIEWS_PER_S
+    name: str = NAME
+
+    def services(self) -> Iterator[Service]:
+        """The servers of ours, and then the feed, which goes on where it had stopped."""
+        yield from stack.views_redis()
+        if is_configured(KAFKA):
+            provide_topics()
+        yield self._feed()
+
+    def prepare(self) -> None:
+        files_output().mkdir(parents=True, exist_ok=True)
+
+    def submit(self) -> RequestId:
+        return services.submit_pipeline(
+            name=NAME,
+            flow=NAME,
+            requester="demo",
+            reason="demonstration",
+            parallelism=SPLITS,
+            parameters={
+                "source": source(),
+                "input": INPUT if source() == "kafka" else ",".join(streams()),
+                "into": ",".join(systems()),
+                "output": str(files_output()),
+            },
+            settings=CHECKPOINTING,
+        )
+
+    def output(self) -> list[str]:
+        ours = own_views_redis()
+        if ours is None:
+            return [", ".join(systems()), str(files_output())]
+        password = Path(settings.FTDASH_HOME) / "views-redis" / "redis.conf"
+        return [
+            f"redis-cli -h {LOOPBACK} -p {ours.port} HGETALL '{{{NAME}_totals}}:row:app-00'",
+            f"  after AUTH with the password in {password}",
+            str(files_output()),
+        ]
+
+    def _feed(self) -> Service:
+        words = ("--to", source(), "--name", INPUT, "--splits", str(SPLITS))
+        pace = ("--views-per-s", f"{self.views_per_s:g}")
+        return Service(
+            name="page-view-feed",
+            command=stack.module("pipelines.flows.page_view_feed", *words, *pace),
+            is_ready=has_views,
+            ready_within_s=stack.READY_WITHIN_S,
+        )
+
+
+def source() -> str:
+    return "kafka" if is_configured(KAFKA) else "redis"
+
+
+def systems() -> list[str]:
+    """Into what the counts go."""
+    found = {"postgres": DATABASE, "kafka": KAFKA}
+    return [
+        "redis",
+        *(name for name, variable in found.items() if is_configured(variable)),
+        "files",
+    ]
+
+
+def streams() -> list[str]:
+    from pipelines.flows.page_view_logs import stream_of
+
+    return [stream_of(INPUT, split) for split in range(SPLITS)]
+
+
+def files_output() -> Path:
+    return Path(settings.FTDASH_HOME) / "output" / NAME
+
+
+def provide_topics() -> None:
+    """Raises Rejected if the brokers do not answer."""
+    from pipelines.flows.page_view_logs import provide_topic
+    from pipelines.flows.page_view_servers import kafka_address
+
+    try:
+        for topic in (INPUT, f"{NAME}_windows", f"{NAME}_totals"):
+            provide_topic(kafka_address(), topic, SPLITS)
+    except Retryable as failure:
+        raise Rejected(f"{failure}.") from failure
+
+
+def has_views() -> bool:
+    """Whether every split exists, so that a pipeline can read it."""
+    from pipelines.flows.page_view_logs import open_log
+
+    try:
+        log = open_log(source(), INPUT)
+        return all(log.count(split) for split in range(SPLITS))
+    except Retryable:
+        return False

@@ -1,0 +1,159 @@
+"""The logs that page views are appended to: Redis Streams, or the partitions of a topic of Kafka.
+
+Each says how many views it was ever given, so that nobody else has to remember. Decides neither
+which views there are nor when they come.
+"""
+
+from itertools import chain
+from typing import Any, Protocol
+
+import pyarrow as pa
+import redis
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition, admin
+
+from pipelines.connectors.kafka.connection import ANSWER_TIMEOUT_S, KafkaAddress, KafkaAdmin
+from pipelines.connectors.kafka.records import RecordForm
+from pipelines.connectors.redis.client import asking, client_of
+from pipelines.connectors.redis.connection import RedisConnection
+from pipelines.connectors.text_columns import text_of
+from pipelines.domain.errors import Retryable
+from pipelines.flows import page_view_servers as servers
+
+KEPT_VIEWS = 1_000_000
+"""Of each stream, about: at 100 views/s those of the last 2.7 hours, in some 100 MB. A point that
+is older cannot be restored any more, which its preflight says."""
+
+DELIVERY_MS = 30_000
+BROKER_DECIDES = -1
+
+
+class ViewLog(Protocol):
+    """Used by one thread. Raises Retryable while the server is away; then ask for the count."""
+
+    def count(self, split: int) -> int:
+        """How many views the split was ever given, whatever is left of them."""
+        ...
+
+    def append(self, split: int, views: pa.RecordBatch) -> None:
+        """All of them in order; after a failure, none or the first of them."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class RedisViewLog:
+    """A stream for each split, `<name>-<split>`; the newest `kept` views of each stay."""
+
+    def __init__(self, url: str, name: str, *, kept: int = KEPT_VIEWS) -> None:
+        self._url = url
+        self._client = client_of(url)
+        self._name = name
+        self._kept = kept
+
+    def count(self, split: int) -> int:
+        with RedisConnection(self._url) as connection:
+            extent = connection.extent(stream_of(self._name, split))
+        return 0 if extent is None else extent.added
+
+    def append(self, split: int, views: pa.RecordBatch) -> None:
+        stream = stream_of(self._name, split)
+        bounded = ("XADD", stream, "MAXLEN", "~", self._kept, "*")
+        pipeline = self._client.pipeline(transaction=True)  # none is left out in the middle
+        for fields in _fields(views):
+            pipeline.execute_command(*bounded, *fields)
+        try:
+            with asking(self._client, f"to append to the stream {stream}"):
+                pipeline.execute()
+        except redis.ResponseError as error:
+            said = str(error).rpartition("caused error: ")[2]  # before it, the whole command
+            raise Retryable(f"the Redis server takes no more views: {said}") from error
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class KafkaViewLog:
+    """A partition for each split; nobody else writes to the topic.
+
+    The producer is idempotent, so a view that was sent twice is there once, and the end of a
+    partition is the number of its views.
+    """
+
+    def __init__(self, address: KafkaAddress, topic: str) -> None:
+        self._address = address
+        self._topic = topic
+        self._form = RecordForm()
+        self._client: Producer | None = None
+
+    def count(self, split: int) -> int:
+        (end,) = KafkaAdmin(self._address).newest(
+            [TopicPartition(self._topic, split)], committed_only=False
+        )
+        return end
+
+    def append(self, split: int, views: pa.RecordBatch) -> None:
+        failures: list[KafkaError] = []
+        self._client = self._client or self._new_producer()
+        producer: Any = self._client
+        producer.produce_batch(
+            self._topic,
+            self._form.messages(views),
+            partition=split,
+            on_delivery=lambda error, _: failures.append(error) if error else None,
+        )
+        left = producer.flush(2 * DELIVERY_MS / 1000)
+        if failures or left:
+            producer.purge()
+            self._client = None
+            raise Retryable(f"Kafka at {self._address.bootstrap_servers} has not taken all views")
+
+    def close(self) -> None:
+        self._client = None  # what it was given has arrived, or was told to have failed
+
+    def _new_producer(self) -> Producer:
+        with self._address.settings_are_understood():
+            return Producer(
+                {
+                    **self._address.settings(lambda error: None),
+                    "enable.idempotence": True,
+                    "delivery.timeout.ms": DELIVERY_MS,
+                    "linger.ms": 0,
+                }
+            )
+
+
+def open_log(system: str, name: str, *, kept: int = KEPT_VIEWS) -> ViewLog:
+    """`system`: kafka or redis. Raises Rejected: the environment names no such server."""
+    if system == "kafka":
+        return KafkaViewLog(servers.kafka_address(), name)
+    return RedisViewLog(servers.redis_url(), name, kept=kept)
+
+
+def stream_of(name: str, split: int) -> str:
+    return f"{name}-{split}"
+
+
+def provide_topic(address: KafkaAddress, topic: str, partitions: int) -> None:
+    """Make the topic, with as many copies as the broker likes, unless it is there.
+
+    Raises Retryable.
+    """
+    untyped: Any = admin
+    with address.settings_are_understood():
+        client = untyped.AdminClient(address.settings(lambda error: None))
+    wanted = untyped.NewTopic(topic, partitions, BROKER_DECIDES)
+    asked = client.create_topics([wanted], request_timeout=ANSWER_TIMEOUT_S)
+    try:
+        asked[topic].result()
+    except KafkaException as failure:
+        error: KafkaError = failure.args[0]
+        if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise address.translated(error) from failure
+
+
+def _fields(views: pa.RecordBatch) -> list[list[str]]:
+    """Of each view: names and values in turn."""
+    table = pa.Table.from_batches([views])
+    columns = {name: text_of(table.column(name)).to_pylist() for name in table.schema.names}
+    rows = zip(*columns.values(), strict=True)
+    return [list(chain.from_iterable(zip(columns, row, strict=True))) for row in rows]

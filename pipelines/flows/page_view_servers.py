@@ -1,0 +1,48 @@
+"""Where the flow `page_views` reads and writes: the servers that the environment names.
+
+Their addresses hold passwords, so they are no parameters: those are stored with a run, and shown.
+Every process that builds the flow needs the variables: web server, worker, driver and slots.
+"""
+
+import os
+
+import msgspec
+
+from pipelines.connectors.kafka.connection import KafkaAddress
+from pipelines.domain.errors import Rejected
+from pipelines.flows.page_view_variables import DATABASE, KAFKA, KAFKA_SECURITY, REDIS
+
+
+def redis_url() -> str:
+    return _named(REDIS, "a Redis server, such as redis://:password@host:6379/0")
+
+
+def database_url() -> str:
+    return _named(
+        DATABASE, "a PostgreSQL database, such as postgresql+psycopg://user:password@host/name"
+    )
+
+
+def kafka_address() -> KafkaAddress:
+    return KafkaAddress(_named(KAFKA, "Kafka brokers, such as host:9092"), _kafka_security())
+
+
+def _named(variable: str, what: str) -> str:
+    """Raises Rejected naming the variable, and never what is in it."""
+    value = os.environ.get(variable)
+    if not value:
+        raise Rejected(
+            f"The pipeline page_views needs the environment variable {variable}: {what}."
+        )
+    return value
+
+
+def _kafka_security() -> dict[str, str]:
+    try:
+        return msgspec.json.decode(os.environ.get(KAFKA_SECURITY) or "{}", type=dict[str, str])
+    except msgspec.DecodeError:
+        # The text of the error may repeat a part of the value.
+        raise Rejected(
+            f"The environment variable {KAFKA_SECURITY} is no JSON object of texts, such as"
+            ' {"security.protocol": "SASL_SSL"}.'
+        ) from None
