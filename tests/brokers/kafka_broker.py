@@ -26,6 +26,7 @@ MAVEN = ("mvn", "-q", "-B", "-ntp", "-DincludeScope=runtime")
 MAVEN_S = 300.0
 START_S = 90.0
 ANSWER_S = 20.0
+POM_NAME = "pom.xml"
 CLUSTER_ID = "ZnRkYXNoLXRlc3RicmtyMQ"
 """Any 16 bytes; a random one may begin with a dash, which the tool takes for an option."""
 
@@ -37,6 +38,15 @@ POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
     <dependency>
       <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId>
       <version>{VERSION}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId>
+      <version>{VERSION}</version>
+      <exclusions>
+        <exclusion>
+          <groupId>org.apache.kafka</groupId><artifactId>connect-runtime</artifactId>
+        </exclusion>
+      </exclusions>
     </dependency>
   </dependencies>
 </project>
@@ -90,15 +100,14 @@ USER, PASSWORD = "reader", "open-sesame"
 @contextmanager
 def kafka_broker(directory: Path) -> Iterator[KafkaBroker]:
     """Skips the test where a broker cannot be had."""
-    java, class_path = _java(), _class_path()
     plain, secured, controller = free_port(), free_port(), free_port()
     properties = directory / "server.properties"
     properties.write_text(_properties(directory / "log", plain, secured, controller))
-    tool = [java, "-cp", class_path, "kafka.tools.StorageTool", "format"]
-    subprocess.run([*tool, "-t", CLUSTER_ID, "-c", properties], check=True, capture_output=True)
+    tool = kafka_command("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID)
+    subprocess.run([*tool, "-c", properties], check=True, capture_output=True)
     address = f"{LOOPBACK}:{plain}"
     server = ServerProcess(
-        [java, "-Xmx384m", "-XX:+UseSerialGC", "-cp", class_path, "kafka.Kafka", str(properties)],
+        kafka_command("kafka.Kafka", str(properties)),
         directory / "kafka.log",
         lambda: _answers(address),
         within_s=START_S,
@@ -108,6 +117,11 @@ def kafka_broker(directory: Path) -> Iterator[KafkaBroker]:
         yield KafkaBroker(address, f"{LOOPBACK}:{secured}", server)
     finally:
         server.kill()
+
+
+def kafka_command(program: str, *arguments: str) -> list[str]:
+    """The words that run a program of Kafka's. Skips the test where it cannot be had."""
+    return [_java(), "-Xmx384m", "-XX:+UseSerialGC", "-cp", _class_path(), program, *arguments]
 
 
 def _properties(log: Path, plain: int, secured: int, controller: int) -> str:
@@ -162,12 +176,12 @@ def _java() -> str:
 def _class_path() -> str:
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "ftdash"
     found = cache / f"kafka-{VERSION}" / "class-path"
-    if found.exists() and all(Path(jar).exists() for jar in found.read_text().split(":")):
+    if _is_whole(found):
         return found.read_text()
     if shutil.which("mvn") is None:
         pytest.skip("Kafka is fetched with Maven; there is no mvn on PATH")
     found.parent.mkdir(parents=True, exist_ok=True)
-    (found.parent / "pom.xml").write_text(POM)
+    (found.parent / POM_NAME).write_text(POM)
     fetched = subprocess.run(
         [*MAVEN, "dependency:build-classpath", f"-Dmdep.outputFile={found}"],
         cwd=found.parent,
@@ -178,3 +192,11 @@ def _class_path() -> str:
     if fetched.returncode:
         pytest.skip(f"Maven could not fetch Kafka {VERSION}: {fetched.stdout[-500:]}")
     return found.read_text()
+
+
+def _is_whole(found: Path) -> bool:
+    """Whether it was found for these programs, and they are still there."""
+    pom = found.parent / POM_NAME
+    if not found.exists() or not pom.exists() or pom.read_text() != POM:
+        return False
+    return all(Path(jar).exists() for jar in found.read_text().split(":"))

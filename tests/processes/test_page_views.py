@@ -1,0 +1,147 @@
+"""`page_views` in Kafka, PostgreSQL and Redis at once, each killed meanwhile: exact for the readers
+that come with them."""
+
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipelines.connectors.kafka.connection import KafkaAddress
+from pipelines.domain.commands import StopWithSavepoint
+from pipelines.domain.status import JobStatus
+from pipelines.flows.page_view_logs import KafkaViewLog, provide_topic
+from pipelines.flows.page_view_variables import DATABASE, KAFKA, REDIS
+from tests.brokers.kafka_broker import KafkaBroker
+from tests.brokers.readers import ConsoleConsumer, psql, redis_cli_or_skip, redis_hashes
+from tests.brokers.redis_broker import RedisBroker
+from tests.driven_run import StartedRun
+from tests.postgres_server import PostgresServer
+from tests.processes.host import hosted_run
+from tests.processes.page_view_counts import (
+    WINDOW_S,
+    counted,
+    each_once,
+    feeding,
+    pairs,
+    totals_in,
+    windows_in,
+)
+from tests.processes.savepoint_requests import WHO, asked
+
+pytestmark = pytest.mark.slow
+
+STEP_S = 60.0
+SPLITS = 2
+SOONER = {
+    "execution.checkpointing.interval": "200 ms",
+    "restart-strategy.exponential-delay.initial-backoff": "50 ms",
+    "restart-strategy.exponential-delay.max-backoff": "500 ms",
+}
+END = "the end"
+
+
+def test_counts_are_exact_in_each_system_though_each_was_killed(
+    tmp_path: Path, kafka_server: KafkaBroker, postgres: PostgresServer, redis_server: RedisBroker
+) -> None:
+    redis_cli_or_skip()
+    name = f"views_{uuid.uuid4().hex[:8]}"
+    windows, totals = f"{name}_windows", f"{name}_totals"
+    kafka = KafkaAddress(kafka_server.bootstrap_servers)
+    for topic in (name, windows, totals):
+        provide_topic(kafka, topic, SPLITS)
+    environment = {
+        KAFKA: kafka_server.bootstrap_servers,
+        DATABASE: postgres.url_of(name),
+        REDIS: redis_server.url,
+    }
+    parameters = {
+        "source": "kafka",
+        "input": name,
+        "into": "redis,postgres,kafka",
+        "target": name,
+        "window_s": str(WINDOW_S),
+    }
+    feed = ("--to", "kafka", "--name", name, "--splits", str(SPLITS), "--views-per-s", "400")
+    with (
+        ConsoleConsumer(kafka_server, f"{windows}|{totals}", tmp_path / "consumed.txt") as console,
+        hosted_run(
+            tmp_path / "home",
+            parameters,
+            settings=SOONER,
+            asked={"pipeline": "page_views"},
+            environment=environment,
+        ) as run,
+    ):
+        with feeding(environment, *feed) as first:
+            await_checkpoints(run, 2)
+            redis_server.server.kill()
+            redis_server.server.start()
+            await_checkpoints(run, 2)
+            first.kill()
+        with feeding(environment, *feed):
+            postgres.kill()
+            postgres.start()
+            await_checkpoints(run, 2)
+            os.kill(run.pid_of(0), signal.SIGKILL)
+            kafka_server.server.kill()
+            kafka_server.server.start()
+            await_checkpoints(run, 2)
+        given = views_in(kafka, name)
+        wait_until(lambda: total_in_redis(redis_server, totals) == sum(given))
+        asked(run, StopWithSavepoint(**WHO, drain=True))  # type: ignore[arg-type]
+        assert run.wait_until_over(STEP_S).status is JobStatus.FINISHED
+        in_kafka = consumed_up_to_now(kafka_server, console, [windows, totals])
+
+    right_totals, right_windows = counted(given)
+    columns = ["app_id", "window_start", "views"]
+    in_postgres = psql(postgres, f"select {', '.join(columns)} from {name}.{windows}")
+    assert windows_in(in_kafka) == right_windows
+    assert totals_in(in_kafka) == right_totals
+    assert each_once(in_postgres) == right_windows
+    assert pairs(psql(postgres, f"select app_id, views from {name}.{totals}")) == right_totals
+    assert each_once(redis_hashes(redis_server, windows, columns)) == right_windows
+    assert pairs(redis_hashes(redis_server, totals, ["app_id", "views"])) == right_totals
+    assert_not_written(redis_server.address.password, tmp_path / "home")
+
+
+def views_in(kafka: KafkaAddress, topic: str) -> list[int]:
+    """By split; nobody feeds any more."""
+    log = KafkaViewLog(kafka, topic)
+    return [log.count(split) for split in range(SPLITS)]
+
+
+def consumed_up_to_now(
+    broker: KafkaBroker, console: ConsoleConsumer, topics: list[str]
+) -> list[str]:
+    """Whoever has read a last record of each partition has read all that was before it."""
+    for topic in topics:
+        for partition in range(SPLITS):
+            broker.produce(topic, [END.encode()], partition=partition)
+    wait_until(lambda: console.lines().count(END) == SPLITS * len(topics))
+    return [line for line in console.lines() if line != END]
+
+
+def total_in_redis(broker: RedisBroker, prefix: str) -> int:
+    return sum(int(views) for (views,) in redis_hashes(broker, prefix, ["views"]))
+
+
+def await_checkpoints(run: StartedRun, count: int) -> None:
+    seen = len(run.completed())
+    run.wait_for(lambda _: len(run.completed()) >= seen + count, STEP_S)
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + STEP_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def assert_not_written(secret: str, home: Path) -> None:
+    files = [path for path in home.rglob("*") if path.is_file()]
+    assert files
+    assert [path for path in files if secret.encode() in path.read_bytes()] == []
