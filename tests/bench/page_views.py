@@ -2,17 +2,16 @@
 
 import argparse
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines.domain.status import JobStatus
 from tests.bench.events import EVENTS, event_files
 from tests.bench.modes import MODES
+from tests.bench.whole_run import Measured, Start, run_to_its_end
 from tests.driven_run import StartedRun, started_run
 
-RUN_TIMEOUT_S = 600.0
 EVERY_SECOND, NEVER = "1 s", "off"
 ROUNDS = {
     ("app_id", "hashmap"): 30,
@@ -21,10 +20,6 @@ ROUNDS = {
     ("user_id", "rocksdb"): 3,
 }
 """Times 10 million records: at least ten seconds and ten checkpoints on the reference machine."""
-
-Start = Callable[[Path, dict[str, str], dict[str, str]], AbstractContextManager[StartedRun]]
-"""Root, parameters and settings of a run that is to be started."""
-
 
 WITHOUT_END = 1_000_000  # readings
 
@@ -49,12 +44,6 @@ class Work:
     @property
     def parameters(self) -> dict[str, str]:
         return {"data": str(self.directory), "key": self.key, "repeat": str(self.rounds)}
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    records_per_s: float
-    checkpoints: int
 
 
 def add_work_options(parser: argparse.ArgumentParser) -> None:
@@ -86,18 +75,7 @@ def run_once(work: Work, mode: str, interval: str, start: Start = on_spark) -> M
         "state.backend.type": work.backend,
         **MODES[mode],
     }
-    with (
-        tempfile.TemporaryDirectory(prefix="ftdash-bench-") as root,
-        start(Path(root), work.parameters, settings) as run,
-    ):
-        ended = run.wait_until_over(RUN_TIMEOUT_S)
-        if ended.status is not JobStatus.FINISHED:
-            raise RuntimeError(ended.reason)
-        last = run.completed()[-1]
-        if last.source_records != work.records:
-            raise RuntimeError(f"read {last.source_records} of {work.records} records")
-        took_s = (run.envelopes[-1].at_ms - run.running_at_ms()) / 1000.0
-        return Measured(work.records / took_s, len(run.completed()))
+    return run_to_its_end(work.records, work.parameters, settings, start)
 
 
 @contextmanager

@@ -10,18 +10,25 @@ from ftdash.jobs.management.commands.bench import BENCHMARKS
 from tests.bench import (
     backpressure,
     coordinator,
+    ends,
     incremental,
+    kafka_end,
     overhead,
     pause,
+    postgres_end,
     pv,
     recovery,
+    redis_end,
     state_memory,
 )
 from tests.bench.modes import MODES
 from tests.bench.page_views import Work
 from tests.bench.peer_runs import NO_PEERS
 from tests.bench.plain_run import on_processes
+from tests.brokers.kafka_broker import KafkaBroker
+from tests.brokers.redis_broker import RedisBroker
 from tests.driven_run import StartedRun
+from tests.postgres_server import PostgresServer
 
 Texts = dict[str, str]
 EVENTS = 20_000
@@ -114,3 +121,44 @@ def test_incremental_compares_with_the_full_snapshot(backend: str) -> None:
     found = incremental.measure(backend, keys=5_000, part=0.01, checkpoints=2)
 
     assert 0 < found[f"{backend}_uploaded_bytes"] < found[f"{backend}_full_bytes"]
+
+
+@pytest.mark.parametrize("name", ends.ENDS)
+def test_ends_holds_a_run_against_a_bare_loop_over_the_same_records(
+    name: str,
+    kafka_server: KafkaBroker,
+    postgres: PostgresServer,
+    redis_server: RedisBroker,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(kafka_end.GIVEN, kafka_server.bootstrap_servers)
+    monkeypatch.setenv(postgres_end.GIVEN, postgres.url)
+    monkeypatch.setenv(redis_end.GIVEN, redis_server.url)
+
+    found = ends.measure([name], pairs=1, records=2_000)
+
+    assert found[f"{name}_ratio"] > 0
+    assert found[f"{name}_records"] == 2_000
+    assert found[f"{name}_checkpoints"] >= 1
+    assert f"{name}_ratio" in {bar.field for bar in ends.BARS}
+
+
+def test_an_end_that_the_machine_lacks_is_told_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(kafka_end.GIVEN, raising=False)
+    monkeypatch.setenv("PATH", "")
+
+    found = ends.measure(["kafka"], pairs=1)
+
+    assert found["kafka_ratio"] is None
+    assert "there is no java on PATH; or set FTDASH_BENCH_KAFKA" in found["kafka_not_measured"]
+
+
+def test_records_that_did_not_arrive_are_an_error_and_no_figure(
+    redis_server: RedisBroker,
+) -> None:
+    end = redis_end.RedisEnd(redis_server.url, 100)
+
+    with pytest.raises(RuntimeError, match="0 of 100 hashes arrived"):
+        end._check_arrived("nothing-here")

@@ -1,7 +1,7 @@
 """A real Apache Kafka on loopback, in KRaft mode, from Maven Central.
 
-Its class path is found out once by Maven and kept under the user's cache directory. Skips with the
-reason where Maven or Java 17 lacks, or Maven Central cannot be reached.
+Its class path is found out once by Maven and kept under the user's cache directory. Says why where
+Maven or Java 17 lacks, or Maven Central cannot be reached.
 """
 
 import os
@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
@@ -51,6 +50,10 @@ POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   </dependencies>
 </project>
 """
+
+
+class KafkaMissing(Exception):
+    """Why this machine cannot have a broker, in a clause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,7 @@ USER, PASSWORD = "reader", "open-sesame"
 
 @contextmanager
 def kafka_broker(directory: Path) -> Iterator[KafkaBroker]:
-    """Skips the test where a broker cannot be had."""
+    """Raises KafkaMissing."""
     plain, secured, controller = free_port(), free_port(), free_port()
     properties = directory / "server.properties"
     properties.write_text(_properties(directory / "log", plain, secured, controller))
@@ -165,11 +168,11 @@ def _answers(address: str) -> bool:
 def _java() -> str:
     java = shutil.which("java")
     if java is None:
-        pytest.skip("Kafka needs Java 17; there is no java on PATH")
+        raise KafkaMissing("Kafka needs Java 17; there is no java on PATH")
     told = subprocess.run([java, "-version"], capture_output=True, text=True).stderr
     version = re.search(r'version "(\d+)', told)
     if version is None or int(version[1]) < OLDEST_JAVA:
-        pytest.skip(f"Kafka needs Java 17; this one says {told.splitlines()[:1]}")
+        raise KafkaMissing(f"Kafka needs Java 17; this one says {told.splitlines()[:1]}")
     return java
 
 
@@ -179,7 +182,7 @@ def _class_path() -> str:
     if _is_whole(found):
         return found.read_text()
     if shutil.which("mvn") is None:
-        pytest.skip("Kafka is fetched with Maven; there is no mvn on PATH")
+        raise KafkaMissing("Kafka is fetched with Maven; there is no mvn on PATH")
     found.parent.mkdir(parents=True, exist_ok=True)
     (found.parent / POM_NAME).write_text(POM)
     fetched = subprocess.run(
@@ -190,7 +193,7 @@ def _class_path() -> str:
         timeout=MAVEN_S,
     )
     if fetched.returncode:
-        pytest.skip(f"Maven could not fetch Kafka {VERSION}: {fetched.stdout[-500:]}")
+        raise KafkaMissing(f"Maven could not fetch Kafka {VERSION}: {fetched.stdout[-500:]}")
     return found.read_text()
 
 

@@ -14,6 +14,7 @@ BENCHMARKS = {
     "pv": "a keyed count, exactly once, against the machine's limit",
     "overhead": "what checkpoints every second cost",
     "coordinator": "acknowledgements a second, at 100 to 10,000 subtasks",
+    "ends": "Kafka, PostgreSQL and Redis, exactly once, against bare loops of their clients",
     "recovery": "from kill -9 of a slot to running, and to committed output",
     "backpressure": "a checkpoint while every buffer before a slow reader is full",
     "incremental": "what a checkpoint uploads after 1 % of a million keys were touched",
