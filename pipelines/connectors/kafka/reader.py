@@ -5,8 +5,9 @@ What retention takes away before it is read ends the attempt with the range, ins
 leaping over it. A partition that is asked for less often than it delivers is paused meanwhile.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,7 +17,13 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from pipelines.connectors.event_time import check_has_event_time
 from pipelines.connectors.json_decoding import MalformedLine, decode_lines
 from pipelines.connectors.kafka.connection import REFUSALS, KafkaAddress, KafkaAdmin
-from pipelines.connectors.kafka.waiting import BATCH_ROWS, WaitingRecords, offset_of
+from pipelines.connectors.kafka.waiting import (
+    BATCH_ROWS,
+    WaitingRecords,
+    by_partition,
+    offset_of,
+    offsets_of,
+)
 from pipelines.connectors.source import LoggedRecords, Offsets
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.domain.errors import Rejected, Retryable
@@ -32,6 +39,9 @@ OF_GROUPS = frozenset(  # the client looks for its group, of which nothing is us
         KafkaError._WAIT_COORD,
     }
 )
+NO_GROUP = {"group.id": "ftdash"}
+"""Asked for by the client; nothing is committed to it."""
+
 NO_TIME = -1
 RAW = pa.schema(
     [("key", pa.binary()), ("value", pa.binary()), ("at", pa.timestamp("ms", tz="UTC"))]
@@ -48,8 +58,8 @@ class JsonValues:
         """Raises MalformedLine with the place among `messages`."""
         return decode_lines([message.value() or b"" for message in messages], self.schema)
 
-    def has_record(self, message: Message) -> bool:
-        return message.value() is not None
+    def records_among(self, messages: list[Message]) -> list[Message]:
+        return [message for message in messages if message.value() is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +69,17 @@ class RawValues:
     schema: pa.Schema = RAW
 
     def decoded(self, messages: Sequence[Message]) -> pa.RecordBatch:
-        times_ms = [message.timestamp()[1] for message in messages]
+        stamps = (ms for _, ms in map(Message.timestamp, messages))
+        times_ms = np.fromiter(stamps, np.int64, len(messages))
         columns = [
-            pa.array([message.key() for message in messages], pa.binary()),
-            pa.array([message.value() for message in messages], pa.binary()),
-            pa.array([None if ms == NO_TIME else ms for ms in times_ms], pa.int64()).cast(
-                self.schema.field("at").type
-            ),
+            pa.array(list(map(Message.key, messages)), pa.binary()),
+            pa.array(list(map(Message.value, messages)), pa.binary()),
+            pa.array(times_ms, self.schema.field("at").type, mask=times_ms == NO_TIME),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-    def has_record(self, message: Message) -> bool:
-        return True
+    def records_among(self, messages: list[Message]) -> list[Message]:
+        return messages
 
 
 ValueFormat = JsonValues | RawValues
@@ -84,7 +93,9 @@ class TopicsReader:
         timestamp_column: str | None,
         *,
         read_committed: bool,
+        group: Mapping[str, Any] = NO_GROUP,
     ) -> None:
+        """`group`: the client's settings of the group that it belongs to, though it reads alone."""
         self._address = address
         self._format = format
         self._timestamp_column = timestamp_column
@@ -93,7 +104,7 @@ class TopicsReader:
             self._consumer = Consumer(
                 {
                     **address.settings(self._on_error),
-                    "group.id": "ftdash",  # asked for by the client; nothing is committed to it
+                    **group,
                     "enable.auto.commit": False,
                     "enable.auto.offset.store": False,
                     "enable.partition.eof": True,
@@ -135,7 +146,7 @@ class TopicsReader:
         if waiting.is_paused and not waiting.has_batch:
             self._consumer.resume([partition_of(at.name)])
             waiting.is_paused = False
-        return [message for message in taken if self._format.has_record(message)]
+        return self._format.records_among(taken)
 
     def _pause_full_ones(self) -> None:
         for name, waiting in self._waiting.items():
@@ -144,19 +155,29 @@ class TopicsReader:
                 waiting.is_paused = True
 
     def _fetch(self) -> None:
-        for message in self._consumer.consume(BATCH_ROWS, timeout=0):
-            error, name = message.error(), f"{message.topic()}-{message.partition()}"
-            waiting = self._waiting.get(name)
-            if error is None and waiting is not None:
-                waiting.add(message)
-            elif error is not None and error.code() == KafkaError._PARTITION_EOF:
-                if waiting is not None:
-                    waiting.on_end(offset_of(message))
-            elif error is not None and error.code() not in AWAY | OF_GROUPS:
-                raise self._failure(error, self._at.get(name))
+        fetched = self._consumer.consume(BATCH_ROWS, timeout=0)
+        errors = [message for message in fetched if message.error() is not None]
+        if errors:
+            fetched = [message for message in fetched if message.error() is None]
+        for name, records in by_partition(fetched):
+            if name in self._waiting:
+                self._waiting[name].add(records)
+        for message in errors:
+            self._on_event(message)
         refusal, self._refusal = self._refusal, None
         if refusal is not None:
             raise self._address.translated(refusal)
+
+    def _on_event(self, message: Message) -> None:
+        """What comes among the records, and is none."""
+        error, name = message.error(), f"{message.topic()}-{message.partition()}"
+        if error is None:
+            return
+        if error.code() == KafkaError._PARTITION_EOF:
+            if name in self._waiting:
+                self._waiting[name].on_end(offset_of(message))
+        elif error.code() not in AWAY | OF_GROUPS:
+            raise self._failure(error, self._at.get(name))
 
     def _failure(self, error: KafkaError, at: SplitProgress | None) -> Rejected | Retryable:
         """`at` None: it is the client's and not a partition's."""
@@ -169,7 +190,7 @@ class TopicsReader:
         return self._address.translated(error)
 
     def _decoded(self, name: str, messages: list[Message]) -> LoggedRecords:
-        offsets = np.array([offset_of(message) for message in messages], np.int64)
+        offsets = offsets_of(messages)
         try:
             batch = self._format.decoded(messages)
         except MalformedLine as error:

@@ -135,20 +135,22 @@ def test_what_waits_is_bounded_by_bytes_as_well(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(kafka_waiting, "BATCH_BYTES", 15)
     waiting = WaitingRecords(None)
 
-    waiting.add(record(0, 0))
+    waiting.add([record(0, 0)])
     assert (waiting.has_batch, waiting.is_full) == (False, False)
-    waiting.add(record(0, 1))
-    waiting.add(record(0, 2))
+    waiting.add([record(0, 1), record(0, 2)])
 
     assert (waiting.has_batch, waiting.is_full) == (True, True)
     assert len(waiting.take()) == 2
     assert (waiting.has_batch, waiting.is_full) == (False, False)
 
 
-def test_a_bounded_partition_ends_before_its_end_offset(consumer: FakeConsumer) -> None:
+@pytest.mark.parametrize("end_offset", [3, 4])
+def test_a_bounded_partition_ends_before_its_end_offset(
+    consumer: FakeConsumer, end_offset: int
+) -> None:
     consumer.log = [record(0, offset) for offset in (0, 1, 4, 5)]
 
-    batches = list(reader_of().read(SplitProgress("t-0", end_offset=3)))
+    batches = list(reader_of().read(SplitProgress("t-0", end_offset=end_offset)))
 
     assert [batch.offsets.tolist() for batch in batches] == [[0, 1]]
 
