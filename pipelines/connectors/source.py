@@ -6,7 +6,7 @@ does not know. The splits are either a sequence that never changes (`Source`), o
 found while the run goes on (`GrowingSource`). Source: Flink's FLIP-27 (`SplitReader`).
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -135,6 +135,22 @@ class SplitReader(Protocol):
 
     def close(self) -> None:
         """Called once, when nothing is read any more."""
+        ...
+
+
+@runtime_checkable
+class TellsProgress(Protocol):
+    """A reader that tells others how far completed checkpoints have come, for them to look at.
+
+    Nothing depends on it: it is neither read when a run is restored nor waited for.
+    """
+
+    def tell(self, splits: Sequence[SplitProgress]) -> None:
+        """Positions of a completed checkpoint. Raises nothing, and does not wait for an answer."""
+        ...
+
+    def take_told_counts(self) -> tuple[int, int]:
+        """How often it succeeded and failed since the last time."""
         ...
 
 

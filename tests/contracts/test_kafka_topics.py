@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException
 
 from pipelines.connectors.kafka import waiting as kafka_waiting
 from pipelines.connectors.kafka.connection import KafkaAddress
@@ -15,12 +16,16 @@ from pipelines.connectors.source import LoggedRecords
 from pipelines.connectors.split_progress import NamedPositions, SplitProgress
 from pipelines.connectors.start_at import StartAt
 from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.ids import CheckpointId
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.subtask.source_reader import SourceReader
+from pipelines.runtime.subtask.told_progress import ToldProgress
 from tests.brokers.kafka_broker import ANSWER_S, PASSWORD, USER, KafkaBroker
 from tests.contracts.growing_places import SCHEMA, rows_of
 
 pytestmark = pytest.mark.slow
+
+PATIENCE_S = 60.0
 
 
 def test_a_partition_that_is_not_asked_for_is_paused_and_none_of_its_records_is_lost_or_doubled(
@@ -186,6 +191,54 @@ def test_what_is_missing_or_away_is_refused_at_the_start(
         assert "a-secret" not in str(refused.value)
 
 
+@pytest.mark.parametrize("is_bounded", [False, True])
+def test_a_completed_checkpoint_s_offsets_are_shown_to_tools_as_those_of_the_group(
+    kafka_server: KafkaBroker, is_bounded: bool
+) -> None:
+    topic = f"followed-{is_bounded}"
+    kafka_server.create_topic(topic, 2)
+    kafka_server.produce(topic, [b'{"key": 1}', b'{"key": 2}'])
+    source = source_of(kafka_server, topic, group=f"group-of-{topic}", is_bounded=is_bounded)
+    reader = SourceReader(source, (), 0, 1, SystemClock(), None)
+    told = reader.told_progress
+    if is_bounded:
+        read_to_the_end(reader)
+    else:
+        position_once(reader, offset=4)
+
+    assert committed_by(kafka_server, source) == {}
+    told.on_cut(CheckpointId(1), reader.positions())
+    told.on_completed(CheckpointId(1))
+    counts = {} if is_bounded else counts_once(reader, told)  # what has ended hears no answers
+    reader.close()
+
+    assert counts == ({} if is_bounded else {"commits_succeeded": 1})
+    assert committed_by(kafka_server, source) == {0: 4, 1: 0}
+
+
+def test_offsets_that_are_refused_are_counted_and_reading_goes_on(
+    kafka_server: KafkaBroker,
+) -> None:
+    kafka_server.create_topic("contested")
+    kafka_server.produce("contested", [b'{"key": 1}'])
+    source = source_of(kafka_server, "contested", group="contested")
+    member = member_of(kafka_server, "contested")
+    reader = SourceReader(source, (), 0, 1, SystemClock(), None)
+    position_once(reader, offset=2)
+
+    told = reader.told_progress
+    told.on_cut(CheckpointId(1), reader.positions())
+    told.on_completed(CheckpointId(1))
+    counts = counts_once(reader, told)
+    kafka_server.produce("contested", [b'{"key": 2}'])
+    position_once(reader, offset=4)
+    committed = committed_by(kafka_server, source)
+    member.close()
+    reader.close()
+
+    assert (counts, committed) == ({"commits_failed": 1}, {})
+
+
 def source_of(broker: KafkaBroker, topic: str, **options: object) -> KafkaTopics:
     address = KafkaAddress(broker.bootstrap_servers)
     return KafkaTopics(address, (topic,), **{"format": JsonValues(SCHEMA), **options})
@@ -204,10 +257,55 @@ def first_of(batches: Iterator[LoggedRecords]) -> list[int]:
 
 def position_once(reader: SourceReader, offset: int) -> SplitProgress:
     """Where the reader stands, once it has come that far."""
-    deadline_s = time.monotonic() + ANSWER_S
+    deadline_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline_s:
         reader.next()
         splits = NamedPositions.from_json(reader.positions()).splits
         if splits and splits[0].offset == offset:
             return splits[0]
     pytest.fail(f"the reader never came to offset {offset}: {splits}")
+
+
+def read_to_the_end(reader: SourceReader) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not reader.is_exhausted and time.monotonic() < deadline_s:
+        reader.next()
+
+
+def counts_once(reader: SourceReader, told: ToldProgress) -> dict[str, int]:
+    """What became of the offsets, once the broker has answered."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline_s:
+        reader.next()
+        counts: dict[str, int] = told.take_counts()
+        if counts:
+            return counts
+    pytest.fail("the broker never answered")
+
+
+def committed_by(broker: KafkaBroker, source: KafkaTopics) -> dict[int, int]:
+    """As `kafka-consumer-groups --describe` shows it, by partition."""
+    group = ConsumerGroupTopicPartitions(source.group)
+    admin = broker.admin()
+    (told,) = admin.list_consumer_group_offsets([group]).values()
+    try:
+        places = told.result(ANSWER_S).topic_partitions
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
+            raise
+        return {}
+    return {each.partition: each.offset for each in places}
+
+
+def member_of(broker: KafkaBroker, group: str) -> Consumer:
+    """Somebody who reads with that group, as one that is in use does."""
+    member = Consumer(
+        {"bootstrap.servers": broker.bootstrap_servers, "group.id": group, "log_level": 0}
+    )
+    member.subscribe([group])
+    deadline_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline_s:
+        member.poll(0.1)
+        if member.assignment():
+            return member
+    pytest.fail("the group let nobody in")

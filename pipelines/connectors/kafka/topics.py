@@ -14,6 +14,7 @@ from confluent_kafka import TopicPartition
 
 from pipelines.connectors.event_time import check_event_time
 from pipelines.connectors.kafka.connection import KafkaAddress, KafkaAdmin
+from pipelines.connectors.kafka.progress import TellingTopicsReader
 from pipelines.connectors.kafka.reader import (
     TopicsReader,
     ValueFormat,
@@ -32,7 +33,8 @@ LOOK_EVERY = timedelta(minutes=1)
 class KafkaTopics:
     """`read_committed` hides records of transactions that are open or were rolled back.
 
-    `is_bounded`: the run ends with the records that were there when it began.
+    `is_bounded`: the run ends with the records that were there when it began. `group`: the name of
+    a consumer group to which completed checkpoints commit their offsets, for tools that show lag.
     """
 
     address: KafkaAddress
@@ -45,11 +47,14 @@ class KafkaTopics:
     is_bounded: bool = False
     read_committed: bool = True
     look_every: timedelta = LOOK_EVERY
+    group: str | None = None
 
     def __post_init__(self) -> None:
         check_event_time(self.schema, self.timestamp_column)
         if not self.topics or len(set(self.topics)) < len(self.topics):
             raise Rejected("Name each Kafka topic to read once, and at least one.")
+        if self.group == "":
+            raise Rejected("The Kafka group for offsets needs a name; leave it out to commit none.")
 
     @property
     def schema(self) -> pa.Schema:
@@ -115,6 +120,7 @@ class KafkaTopics:
         return range_gone(split, oldest)
 
     def open(self) -> TopicsReader:
-        return TopicsReader(
-            self.address, self.format, self.timestamp_column, read_committed=self.read_committed
-        )
+        parts = (self.address, self.format, self.timestamp_column)
+        if self.group is None:
+            return TopicsReader(*parts, read_committed=self.read_committed)
+        return TellingTopicsReader(*parts, read_committed=self.read_committed, group=self.group)

@@ -200,9 +200,10 @@ class SubtaskBuilder:
             restored.watermark_ms,
             screen,
         )
+        told = reader.told_progress
         if self.wires is not None:
-            return SourceFeed(self.wires.spout(vertex, reader, mailbox))
+            return SourceFeed(self.wires.spout(vertex, reader, mailbox), told)
         barriers = self.message.barriers
         if barriers.mode is CheckpointingMode.AT_MOST_ONCE:
-            return SourceFeed(ReservingReader(reader, barriers.read_ahead_bytes))
-        return SourceFeed(reader)
+            return SourceFeed(ReservingReader(reader, barriers.read_ahead_bytes), told)
+        return SourceFeed(reader, told)

@@ -12,7 +12,7 @@ import msgspec
 
 from pipelines.connectors.positions import SplitPositions
 from pipelines.connectors.reachability import check_still_there
-from pipelines.connectors.source import Batch, GrowingSource
+from pipelines.connectors.source import Batch, GrowingSource, TellsProgress
 from pipelines.connectors.split_progress import NamedPositions, SplitProgress, owned
 from pipelines.domain.clock import Clock
 from pipelines.domain.errors import Retryable
@@ -54,6 +54,10 @@ class FoundSplits:
     @property
     def may_grow(self) -> bool:
         return self._source.discovery_interval_ms is not None
+
+    @property
+    def told_to(self) -> TellsProgress | None:
+        return self._reader if isinstance(self._reader, TellsProgress) else None
 
     def initial(self) -> SplitPositions:
         unfinished = [(i, s.offset) for i, s in enumerate(self._splits) if not s.is_finished]

@@ -25,14 +25,20 @@ from pipelines.runtime.subtask.reserving_reader import ReservingReader
 from pipelines.runtime.subtask.source_reader import PACED_WAIT_MS, SourceReader, SplitInWork
 from pipelines.runtime.subtask.spout_reader import SpoutReader
 from pipelines.runtime.subtask.subtask import Subtask
+from pipelines.runtime.subtask.told_progress import ToldProgress
 
 TIMESTAMPS_FAR_AHEAD = "timestamps_far_ahead"
 """Records whose event time leapt further ahead than `connectors.watermark_strategy` believes."""
 
 
 class SourceFeed:
-    def __init__(self, reader: SourceReader | ReservingReader | SpoutReader) -> None:
+    def __init__(
+        self,
+        reader: SourceReader | ReservingReader | SpoutReader,
+        told: ToldProgress | None = None,
+    ) -> None:
         self._reader = reader
+        self._told = told
         self._spout = reader if isinstance(reader, SpoutReader) else None
         self._reserving = reader if isinstance(reader, ReservingReader) else None
         self._stopping_id: CheckpointId | None = None  # the final barrier is out: emit nothing
@@ -70,7 +76,7 @@ class SourceFeed:
             trees = None if self._spout is None else self._spout.trees
             chain.emit_from_source(batch, _origin(subtask, split), offsets, trees)
         chain.on_event_time(marks[before:])
-        self._count_tries(subtask)
+        self._count_events(subtask)
         if batch is None and self._reserving is not None and self._reserving.take_wish():
             subtask.reporter.reservation_wanted(subtask.place)
         if batch is None and self._reader.is_exhausted:
@@ -91,8 +97,12 @@ class SourceFeed:
             self._stopping_id = barrier.checkpoint_id
         delay_ms = max(0.0, float(subtask.clock.wall_ms() - barrier.trigger_ms))
         subtask.checkpoints.snapshot(barrier, delay_ms, 0.0, [])
+        if self._told is not None:
+            self._told.on_cut(barrier.checkpoint_id, self.positions())
 
     def on_completed(self, checkpoint_id: CheckpointId, subtask: Subtask) -> None:
+        if self._told is not None:
+            self._told.on_completed(checkpoint_id)
         if self._reserving is not None:
             self._reserving.on_completed(checkpoint_id)
         if checkpoint_id == self._stopping_id:
@@ -104,6 +114,8 @@ class SourceFeed:
 
         Raises Retryable: what was fired by draining has to be taken back.
         """
+        if self._told is not None:
+            self._told.on_aborted(checkpoint_id)
         if checkpoint_id != self._stopping_id:
             return
         self._stopping_id = None
@@ -145,9 +157,9 @@ class SourceFeed:
         if far_ahead:
             context.count(TIMESTAMPS_FAR_AHEAD, far_ahead)
 
-    def _count_tries(self, subtask: Subtask) -> None:
-        if self._spout is not None:
-            for name, count in self._spout.take_counts().items():
+    def _count_events(self, subtask: Subtask) -> None:
+        for counting in (self._spout, self._told):
+            for name, count in counting.take_counts().items() if counting is not None else ():
                 subtask.chain.head_context().count(name, count)
 
 

@@ -22,6 +22,7 @@ from pipelines.runtime.subtask.found_splits import FoundSplits
 from pipelines.runtime.subtask.split_reading import OpenSplit, Taken
 from pipelines.runtime.subtask.split_screen import SplitScreen
 from pipelines.runtime.subtask.split_sequence import FixedSplits, SplitSequence, deal
+from pipelines.runtime.subtask.told_progress import ToldProgress
 
 MS_PER_HOUR = 3_600_000
 PACED_WAIT_MS = 20.0
@@ -94,6 +95,12 @@ class SourceReader:
         if self._open or self._splits.may_grow:
             return False
         return self._has_begun and not self._has_split(self._positions.current()[0])
+
+    @property
+    def told_progress(self) -> ToldProgress | None:
+        """For whoever knows which checkpoints complete; None: the source tells nobody."""
+        told_to = self._splits.told_to
+        return None if told_to is None else ToldProgress(told_to)
 
     def positions(self) -> Json:
         return self._splits.to_json(self._positions)

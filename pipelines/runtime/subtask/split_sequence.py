@@ -10,7 +10,7 @@ from typing import Protocol
 
 from pipelines.connectors.positions import SplitPositions, initial, redistribute
 from pipelines.connectors.reachability import SplitMemory
-from pipelines.connectors.source import Batch, ConcurrentSplits, Source
+from pipelines.connectors.source import Batch, ConcurrentSplits, Source, TellsProgress
 from pipelines.domain.snapshots import Json
 
 
@@ -24,6 +24,11 @@ class SplitSequence(Protocol):
 
     @property
     def may_grow(self) -> bool: ...
+
+    @property
+    def told_to(self) -> TellsProgress | None:
+        """Who tells others of completed checkpoints."""
+        ...
 
     def initial(self) -> SplitPositions:
         """Where this subtask begins to read."""
@@ -50,6 +55,7 @@ class FixedSplits:
     """Those of a `Source`: dealt by number, and remembered by name (`SplitMemory`)."""
 
     may_grow = False
+    told_to = None
 
     def __init__(
         self, source: Source, restored: Sequence[Json], subtask: int, parallelism: int

@@ -44,6 +44,7 @@ from pipelines.state.hashmap import HashMapBackend
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.stream import Environment, Pipeline, Stream
 from tests.unit.runtime.fakes import SCHEMA, ListSource, ManualClock, keys_of
+from tests.unit.runtime.growing_log import GrowingLog
 
 LEFT, RIGHT = "left", "right"
 SEEN = BatchListDescriptor("seen", SCHEMA, ("key",))
@@ -211,7 +212,7 @@ class RecordingOutput:
 
 
 def joining_pipeline(
-    source: ListSource, sink: MemorySink, create: Callable[[], Operator] = Remembering
+    source: ListSource | GrowingLog, sink: MemorySink, create: Callable[[], Operator] = Remembering
 ) -> Pipeline:
     env = Environment(max_parallelism=MAX_PARALLELISM)
     inputs = tuple(Connection(env.source(source, uid=uid).node, ("key",)) for uid in (LEFT, RIGHT))
@@ -299,7 +300,7 @@ class ReadingSubtask:
     """A source's subtask, and what it has sent downstream."""
 
     root: Path
-    source: ListSource
+    source: ListSource | GrowingLog
     clock: ManualClock = field(default_factory=ManualClock)
     output: Any = field(default_factory=lambda: RecordingOutput(ChannelId("out")))
     mailbox: Mailbox = field(default_factory=Mailbox)
@@ -314,7 +315,8 @@ class ReadingSubtask:
         reader = SourceReader(self.source, (), 0, 1, self.clock, None, self.strategy)
         ahead_bytes = self.reads_ahead_bytes
         self.feed = SourceFeed(
-            reader if ahead_bytes is None else ReservingReader(reader, ahead_bytes)
+            reader if ahead_bytes is None else ReservingReader(reader, ahead_bytes),
+            reader.told_progress,
         )
         self.reporter = RecordingReporter(self.root)
         exchanges = {Uid(LEFT): [Exchange(("key",), [self.output], MAX_PARALLELISM)]}

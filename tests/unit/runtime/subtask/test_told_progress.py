@@ -1,0 +1,66 @@
+"""What others are told of a source's progress: completed checkpoints, and nothing waits for it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pipelines.connectors.split_progress import SplitProgress
+from pipelines.domain.elements import Barrier
+from pipelines.domain.ids import CheckpointId
+from pipelines.runtime.subtask.source_reader import SourceReader
+from tests.unit.runtime.fakes import ManualClock
+from tests.unit.runtime.growing_log import GrowingLog
+from tests.unit.runtime.hosted import ReadingSubtask
+
+LOG = {"a": [(offset, offset, offset) for offset in range(9)]}
+
+
+@dataclass(slots=True)
+class FollowedLog(GrowingLog):
+    told: list[tuple[str, int]] = field(default_factory=list)
+    counts: tuple[int, int] = (0, 0)
+
+    def tell(self, splits: Sequence[SplitProgress]) -> None:
+        self.told += [(split.name, split.offset) for split in splits]
+
+    def take_told_counts(self) -> tuple[int, int]:
+        counts, self.counts = self.counts, (0, 0)
+        return counts
+
+
+def test_the_positions_of_a_completed_checkpoint_are_told_and_no_others(tmp_path: Path) -> None:
+    source = FollowedLog(LOG)
+    host = ReadingSubtask(tmp_path, source)
+    for checkpoint_id in (1, 2, 3):
+        host.feed.advance(host.subtask)
+        inject(host, checkpoint_id)
+    assert source.told == []
+
+    host.feed.on_completed(CheckpointId(2), host.subtask)
+    assert source.told == [("a", 6)]
+
+    host.feed.on_completed(CheckpointId(1), host.subtask)  # subsumed
+    host.feed.on_aborted(CheckpointId(3), host.subtask)
+    host.feed.on_completed(CheckpointId(3), host.subtask)
+    assert source.told == [("a", 6)]
+
+
+def test_what_became_of_it_is_counted(tmp_path: Path) -> None:
+    source = FollowedLog(LOG, counts=(2, 1))
+    host = ReadingSubtask(tmp_path, source)
+
+    for _ in range(2):
+        host.feed.advance(host.subtask)
+
+    counters = host.subtask.chain.head_context().counters
+    assert (counters["commits_succeeded"], counters["commits_failed"]) == (2, 1)
+
+
+def test_of_a_source_that_tells_nobody_nothing_is_kept() -> None:
+    reader = SourceReader(GrowingLog(LOG), (), 0, 1, ManualClock(), None)
+
+    assert reader.told_progress is None
+
+
+def inject(host: ReadingSubtask, checkpoint_id: int) -> None:
+    host.feed.on_injected(Barrier(CheckpointId(checkpoint_id), 0), host.subtask)
