@@ -2,7 +2,8 @@
 
 Takes the lease of the run, starts Spark and hosts the job master until the run is over. Ends with
 status 0 when the run finished, was stopped or cancelled; 1 when it failed; 3 when somebody else
-holds the lease, from the start or since it was taken over.
+holds the lease, from the start or since it was taken over; 4 when a system that the run works with
+is away: another driver may resume it later.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pipelines.bus.lease import Lease, LeaseHeld, LeaseLost
+from pipelines.domain.errors import Retryable
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.status import JobStatus
@@ -25,6 +27,7 @@ from pipelines.spark.stage import SparkStageHost
 
 EXIT_FAILED = 1
 EXIT_LEASE_HELD = 3
+EXIT_AWAY = 4
 STAGE_END_TIMEOUT_S = 10.0
 
 log = logging.getLogger("ftdash.driver")
@@ -46,6 +49,9 @@ def main() -> int:
     except LeaseLost as lost:
         log.error("Stopped: %s", lost)
         return EXIT_LEASE_HELD
+    except Retryable as away:
+        log.error("Not resumed yet: %s", away)
+        return EXIT_AWAY
     return EXIT_FAILED if status is JobStatus.FAILED else 0
 
 

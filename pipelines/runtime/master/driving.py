@@ -15,7 +15,7 @@ from pipelines.bus.inbox import Inbox
 from pipelines.bus.journal import JournalWriter
 from pipelines.bus.lease import Lease
 from pipelines.domain.clock import Clock
-from pipelines.domain.errors import Rejected
+from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.events import FailureOccurred, JobStatusChanged, RunEnded, SettingsChanged
 from pipelines.domain.faults import parse_faults
 from pipelines.domain.guarantees import check_required, end_to_end
@@ -44,7 +44,8 @@ log = logging.getLogger("ftdash.driver")
 def drive(directory: RunDirectory, lease: Lease, open_stages: OpenStages) -> JobStatus:
     """Until the run is over; what cannot be run as asked is FAILED, with the reason.
 
-    Raises LeaseLost when another driver has taken the run over: nothing of this one lives on.
+    Raises LeaseLost when another driver has taken the run over: nothing of this one lives on; and
+    Retryable when a system that a run in progress works with does not answer: try again later.
     """
     clock = SystemClock()
     announce = announcer_from_environment()
@@ -53,6 +54,8 @@ def drive(directory: RunDirectory, lease: Lease, open_stages: OpenStages) -> Job
         try:
             return _host(directory, lease, journal, clock, open_stages)
         except Rejected as refusal:
+            if lease.attempts_so_far() and _may_pass(refusal):
+                raise Retryable(str(refusal)) from refusal
             _record_refusal(journal, str(refusal))
             log.error("The run failed: %s", refusal)
             return JobStatus.FAILED
@@ -95,6 +98,13 @@ def given_settings(spec: RunSpec, journal: JournalWriter) -> dict[str, str]:
     """Those of the start, or what a person has made of them since."""
     newest = journal.newest(SettingsChanged)
     return newest.settings if newest is not None else spec.settings
+
+
+def _may_pass(refusal: BaseException | None) -> bool:
+    """Whether it goes back to a system that was away, rather than to what was asked."""
+    while refusal is not None and not isinstance(refusal, Retryable):
+        refusal = refusal.__cause__
+    return refusal is not None
 
 
 def _record_refusal(journal: JournalWriter, sentence: str) -> None:

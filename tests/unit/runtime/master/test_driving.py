@@ -5,12 +5,15 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import msgspec
+import pytest
 
-from pipelines.bus.journal import read_journal
+from pipelines.bus.journal import last_event, read_journal
 from pipelines.bus.lease import Lease
+from pipelines.domain.errors import Retryable
 from pipelines.domain.events import RunEnded
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.status import JobStatus
+from pipelines.flows.page_view_variables import REDIS
 from pipelines.runtime.master.driving import drive
 from pipelines.runtime.master.job_events import JobEvent
 from pipelines.runtime.master.run_parts import StageHost
@@ -38,6 +41,59 @@ def test_a_run_that_guarantees_less_than_it_must_is_refused_with_the_reason(
     ended = envelopes[-1].event
     assert isinstance(ended, RunEnded)
     assert "'at-least-once' from end to end, because execution.checkpointing.mode" in ended.reason
+
+
+def test_a_run_in_progress_is_given_back_while_a_system_of_it_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(REDIS, "redis://:hunter2@127.0.0.1:1/0")
+    directory = run_of(tmp_path, spec_of(pipeline="page_views", parameters={}))
+
+    with Lease.acquire(directory) as lease:
+        lease.next_attempt()
+        with pytest.raises(Retryable, match=r"127\.0\.0\.1:1 does not answer"):
+            drive(directory, lease, open_nothing)
+
+    assert last_event(directory.journal_file) is None
+
+
+def test_a_run_that_never_ran_fails_when_a_system_of_it_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(REDIS, "redis://:hunter2@127.0.0.1:1/0")
+    directory = run_of(tmp_path, spec_of(pipeline="page_views", parameters={}))
+
+    with Lease.acquire(directory) as lease:
+        status = drive(directory, lease, open_nothing)
+
+    assert status is JobStatus.FAILED
+    ended = last_event(directory.journal_file)
+    assert isinstance(ended, RunEnded)
+    assert "'windows-redis' cannot be built: the Redis server 127.0.0.1:1 does not" in ended.reason
+    assert "hunter2" not in ended.reason
+
+
+def test_a_run_in_progress_whose_parameters_are_wrong_by_now_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(REDIS, raising=False)
+    directory = run_of(tmp_path, spec_of(pipeline="page_views", parameters={}))
+
+    with Lease.acquire(directory) as lease:
+        lease.next_attempt()
+        status = drive(directory, lease, open_nothing)
+
+    assert status is JobStatus.FAILED
+    ended = last_event(directory.journal_file)
+    assert isinstance(ended, RunEnded)
+    assert REDIS in ended.reason
+
+
+def run_of(home: Path, spec: RunSpec) -> RunDirectory:
+    directory = RunDirectory.of(home / "jobs", spec.pipeline, RUN)
+    directory.path.mkdir(parents=True)
+    directory.spec_file.write_bytes(msgspec.json.encode(spec))
+    return directory
 
 
 def open_nothing(
