@@ -153,6 +153,9 @@ CONTENT_SECURITY_POLICY = {
         "base-uri": [NONE],
     }
 }
+FLINK_WEB = os.environ.get("FTDASH_FLINK_WEB", "")
+"""Flink's web page, to be served under /flink/: the folder web/ of flink-dist-2.3.0.jar."""
+
 # Loopback speaks plain http; an installation behind TLS sets FTDASH_TLS=1.
 BEHIND_TLS = os.environ.get("FTDASH_TLS") == "1"
 SESSION_COOKIE_SECURE = BEHIND_TLS

@@ -8,6 +8,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("", include("ftdash.prometheus.urls")),
     path("", include("ftdash.ui.urls")),
     path("v1/", include((flink.versioned, flink.app_name), namespace="flink-v1")),
+    path("flink/", include((flink.beside_page, flink.app_name), namespace="flink-web")),
     path("", include((flink.urlpatterns, flink.app_name))),
 ]
 

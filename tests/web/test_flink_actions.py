@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from django.test.client import MULTIPART_CONTENT
 
 from ftdash.accounts.models import TokenScope
 from ftdash.api.flink.names import job_id
@@ -290,7 +291,7 @@ def test_a_session_with_its_csrf_token_acts(site: Path) -> None:
         address = f"/jobs/{JOB}/savepoints"
         return admin.post(address, body, content_type=kind, headers={"X-CSRFToken": token})
 
-    assert ask(b"a=1", "application/x-www-form-urlencoded").status_code == 400
+    assert ask({"a": "1"}, MULTIPART_CONTENT).status_code == 400
     assert ask(b"{}", "application/json").status_code == 202
     assert Request.objects.get().requester == "ada"
 

@@ -8,6 +8,7 @@ from ftdash.api.flink import (
     cluster_routes,
     job_routes,
     vertex_routes,
+    web_page,
 )
 from ftdash.api.flink.http import nothing_here, route
 
@@ -101,6 +102,13 @@ urlpatterns += [
         for place in ("jobs", "taskmanagers", "jobmanager", "applications")
     ),
 ]
+
+beside_page = [
+    *urlpatterns,
+    path("", web_page.page, name="page"),
+    path("<path:name>", web_page.page, name="page-file"),
+]
+"""Flink's page, with what it asks for."""
 
 versioned = [*urlpatterns, re_path(r"^.*$", route(get=nothing_here), name="nothing")]
 """Below a prefix of their own nothing else is to be found."""
