@@ -23,6 +23,7 @@ from ftdash.embedded.ports import free_port
 START_TIMEOUT_S = 30.0
 ACCOUNT = "nobody"
 ROLE = "postgres"
+GUEST = "guest"
 
 
 @dataclass(slots=True)
@@ -80,6 +81,15 @@ class PostgresServer:
                 member.kill()
         psutil.wait_procs(family, timeout=10)
         self._process = None
+
+    def guest(self) -> str:
+        """A user who is asked for a password, as nobody else is here."""
+        rules = self.directory / "data" / "pg_hba.conf"
+        if GUEST not in rules.read_text():
+            self.execute(f"create role {GUEST} login password '{GUEST}'")
+            rules.write_text(f"host all {GUEST} 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
+            self.execute("select pg_reload_conf()")
+        return GUEST
 
     def rows(self, query: str) -> list[tuple[object, ...]]:
         with psycopg.connect(self.url, connect_timeout=5) as connection:

@@ -67,9 +67,10 @@ class KafkaBroker:
     def admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
 
-    def create_topic(self, topic: str, partitions: int = 1) -> None:
+    def create_topic(self, topic: str, partitions: int = 1, **settings: str) -> None:
         admin = self.admin()  # held, or what it was asked is forgotten with it
-        (created,) = admin.create_topics([NewTopic(topic, partitions, 1)]).values()
+        new = NewTopic(topic, partitions, 1, config=settings)
+        (created,) = admin.create_topics([new]).values()
         created.result(ANSWER_S)
 
     def add_partitions(self, topic: str, total: int) -> None:

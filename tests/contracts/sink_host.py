@@ -7,10 +7,13 @@ goes on from what the last one left in its directory.
 
 import base64
 from collections.abc import Callable
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pyarrow as pa
+import pytest
 
 from pipelines.connectors.sink import Segment, Sink, SinkContext, SinkWriter
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
@@ -19,14 +22,22 @@ from pipelines.domain.snapshots import Json
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.timestamp("ms", tz="UTC")), ("x", pa.float64())])
 RECORDS = 60
 EVERYTHING = list(range(RECORDS))
-SEAMS = [
-    "while writing",
-    "one subtask prepared",
-    "all prepared",
-    "complete",
-    "one subtask committed",
-    "all committed",
-]
+
+
+class Seam(StrEnum):
+    """Where a life may end: between any two steps of a checkpoint, and of a recovery."""
+
+    WRITING = "while writing"
+    FLUSHED = "all written and none prepared"
+    PREPARED = "one of three prepared"
+    ACKNOWLEDGED = "all acknowledged"
+    DURABLE = "manifest durable"
+    COMMITTING = "one of three committed"
+    COMMITTED = "committed and not noted"
+    RECOVERING = "in the commit of a recovery"
+
+
+SEAMS = list(Seam)
 
 
 class Killed(BaseException):
@@ -61,43 +72,46 @@ class Host:
         run_id: RunId,
         *,
         restore: Point | None = None,
-        parallelism: int = 2,
+        parallelism: int = 3,
         interval: int = 10,
         until: int = RECORDS,
-        seam: str | None = None,
-        dies_at: int = 3,
+        seam: Seam | None = None,
+        dies_at: int = 2,
         aborted: tuple[int, ...] = (),
     ) -> None:
-        """`seam` is where it dies, in the `dies_at`-th interval. `aborted` never complete."""
+        """`seam` is where it dies, in the `dies_at`-th interval, or before the first where that is
+        RECOVERING. `aborted` never complete."""
         start = self.newest(run_id) or restore
         lineage = start.lineage if start else []
         ancestors = [entry for entry in lineage if entry[0] != run_id]
         offset = start.offset if start else 0
         self._sink.rewind(lineage, run_id)
         writers = self._open(run_id, parallelism)
-        for old_subtask, checkpoint_id, items in start.pending if start else []:
-            writer = writers[old_subtask % parallelism]
-            writer.commit(checkpoint_id, [restored(item) for item in items])
         pending: list[list[tuple[int, CheckpointId, list[Json]]]] = [[] for _ in writers]
         count = 0
 
-        def reach(name: str) -> None:
-            if name == seam and count == dies_at:
+        def reach(place: Seam) -> None:
+            if place is seam and count == (0 if seam is Seam.RECOVERING else dies_at):
                 self._die()
 
+        for old_subtask, checkpoint_id, items in start.pending if start else []:
+            writer = writers[old_subtask % parallelism]
+            writer.commit(checkpoint_id, [restored(item) for item in items])
+            reach(Seam.RECOVERING)
         while offset < until:
             count += 1
             end = min(offset + interval, until)
             middle = (offset + end) // 2
             write(writers, offset, middle)
-            reach("while writing")
+            reach(Seam.WRITING)
             write(writers, middle, end)
+            reach(Seam.FLUSHED)
             checkpoint_id = CheckpointId(self._next(f"{run_id}.checkpoint"))
             for subtask, (writer, mine) in enumerate(zip(writers, pending, strict=True)):
                 if committables := writer.prepare(checkpoint_id):
                     mine.append((subtask, checkpoint_id, committables))
-                reach("one subtask prepared")
-            reach("all prepared")
+                reach(Seam.PREPARED)
+            reach(Seam.ACKNOWLEDGED)
             offset = end
             if count in aborted:
                 continue
@@ -107,15 +121,30 @@ class Host:
                 for subtask, prepared_for, committables in mine
             ]
             self._save(Point(ancestors, run_id, checkpoint_id, offset, everything))
-            reach("complete")
+            reach(Seam.DURABLE)
             for writer, mine in zip(writers, pending, strict=True):
                 for _, prepared_for, committables in mine:
                     writer.commit(prepared_for, committables)
                 mine.clear()
-                reach("one subtask committed")
-            reach("all committed")
+                reach(Seam.COMMITTING)
+            reach(Seam.COMMITTED)
         for writer in writers:
             writer.close()
+
+    def perish(
+        self,
+        run_id: RunId,
+        seam: Seam,
+        *,
+        parallelism: int = 3,
+        interval: int = 10,
+        dies_at: int = 2,
+    ) -> None:
+        """Lives until `seam`, however many lives that takes."""
+        life = partial(self.live, run_id, parallelism=parallelism, interval=interval)
+        for death in deaths(seam):
+            with pytest.raises(Killed):
+                life(seam=death, dies_at=dies_at)
 
     def point(self, run_id: RunId, checkpoint_id: int) -> Point:
         return msgspec.json.decode(self._file(run_id, checkpoint_id).read_bytes(), type=Point)
@@ -147,6 +176,11 @@ class Host:
         value = int(file.read_text()) + 1 if file.exists() else 1
         file.write_text(str(value))
         return value
+
+
+def deaths(seam: Seam) -> list[Seam]:
+    """To die in a recovery's commit takes a death with something to commit."""
+    return [Seam.DURABLE, seam] if seam is Seam.RECOVERING else [seam]
 
 
 def stored(committable: Json) -> Json:

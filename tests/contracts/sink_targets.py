@@ -1,161 +1,195 @@
-"""The sinks that the contract is held against, each with a reader that knows nothing of it."""
+"""The sinks that the contract is held against, by kind, and where each writes in a test."""
 
-import json
-import sqlite3
 import uuid
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
-import psycopg
-import pyarrow.parquet as pq
-import redis
+import pytest
 
-from pipelines.connectors.files.formats import JSON_LINES
+from pipelines.connectors.files.formats import JSON_LINES, PARQUET, FileFormat
 from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors.kafka.connection import KafkaAddress
+from pipelines.connectors.kafka.sink import KafkaSink
+from pipelines.connectors.kafka.transactions import ExactlyOnceKafka
+from pipelines.connectors.kafka.write_ahead import WriteAheadKafka
 from pipelines.connectors.postgres.insert import PostgresInsert
 from pipelines.connectors.postgres.two_phase import PostgresTwoPhase
 from pipelines.connectors.redis.hashes import RedisHashes
 from pipelines.connectors.sink import Sink, SinkContext, SinkWriter
 from pipelines.connectors.sql.upsert import SqlUpsert
 from pipelines.domain.ids import Attempt, RunId, Uid
+from tests.brokers.kafka_broker import KafkaBroker
+from tests.brokers.redis_broker import RedisBroker
 from tests.contracts.fake_sinks import FakeLogSink, FakeSink, FakeTransactionsSink
 from tests.contracts.sink_host import SCHEMA
+from tests.contracts.sink_readers import (
+    PARTITIONS,
+    FilesReader,
+    KafkaReader,
+    PostgresReader,
+    Reader,
+    RedisReader,
+    SqliteReader,
+)
 from tests.postgres_server import PostgresServer
 
-REDIS_URL = "redis-url"
-"""A file of the test's directory that says where its server is."""
+PIPELINE = "delays"
+BUFFER_ROWS = 1000
 
 
 class Target:
-    """A sink, and how a reader who knows nothing of it sees its output: sorted ids."""
+    """A sink, and what a reader who begins now sees of its output: sorted ids."""
 
-    def __init__(self, kind: str, sink: Sink, visible: Callable[[], list[int]]) -> None:
-        self.kind = kind
+    def __init__(self, sink: Sink, visible: Callable[[], list[int]]) -> None:
         self.sink = sink
         self.visible = visible
 
 
-def files_sink(home: Path, pipeline: str) -> Sink:
-    return ExactlyOnceFiles(home / "out", pipeline=pipeline)
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a home is for its sinks: a directory of the test, which names a server that is used."""
+
+    sink: Callable[[Path, str], Sink]
+    """For a pipeline."""
+
+    reader: Callable[[Path], Reader]
+    server: str | None = None
+    """The fixture that starts it."""
+
+    def target(self, home: Path) -> Target:
+        return Target(self.sink(home, PIPELINE), lambda: visible_to(self.reader(home)))
+
+    def made(self, home: Path, request: pytest.FixtureRequest) -> Target:
+        """The server is started where there is none, and known to every process of the test."""
+        if self.server is not None:
+            (home / "server").write_text(place_at(request.getfixturevalue(self.server), home))
+        return self.target(home)
 
 
-def json_lines_sink(home: Path, pipeline: str) -> Sink:
-    return ExactlyOnceFiles(home / "out", pipeline=pipeline, format=JSON_LINES)
+def place_at(server: KafkaBroker | PostgresServer | RedisBroker, home: Path) -> str:
+    """A place of the test's own, and the address by which it is found."""
+    if isinstance(server, PostgresServer):
+        return server.url_of(f"s{uuid.uuid4().hex}")
+    if isinstance(server, KafkaBroker):
+        server.create_topic(home.name, PARTITIONS)
+        return server.bootstrap_servers
+    return server.url
 
 
-def sql_sink(home: Path, pipeline: str, buffer_rows: int = 1000) -> Sink:
-    return SqlUpsert(
-        f"sqlite:///{home}/out.sqlite",
-        "results",
-        ("id",),
-        pipeline=pipeline,
-        buffer_rows=buffer_rows,
-    )
+def server_of(home: Path) -> str:
+    return (home / "server").read_text()
 
 
-def url_in(home: Path) -> str:
-    """Of the database that `give_database` has said is to be used."""
-    return (home / "database").read_text()
+def files_sink(home: Path, pipeline: str, format: FileFormat = PARQUET) -> Sink:
+    return ExactlyOnceFiles(home / "out", pipeline=pipeline, format=format)
 
 
-def give_database(home: Path, server: PostgresServer) -> None:
-    """One schema for each test."""
-    (home / "database").write_text(server.url_of(f"s{uuid.uuid4().hex}"))
-
-
-def postgres_sink(home: Path, pipeline: str) -> Sink:
-    return PostgresInsert(url_in(home), "results", pipeline=pipeline)
-
-
-def postgres_two_phase(home: Path, pipeline: str) -> Sink:
-    return PostgresTwoPhase(url_in(home), "results", pipeline=pipeline)
+def sqlite_sink(home: Path, pipeline: str, buffer_rows: int = BUFFER_ROWS) -> Sink:
+    url = f"sqlite:///{home}/out.sqlite"
+    return SqlUpsert(url, "results", ("id",), pipeline=pipeline, buffer_rows=buffer_rows)
 
 
 def postgres_upsert(home: Path, pipeline: str) -> Sink:
-    return SqlUpsert(url_in(home), "results", ("id",), pipeline=pipeline)
+    return SqlUpsert(server_of(home), "results", ("id",), pipeline=pipeline)
 
 
-def visible_in_postgres(home: Path) -> list[int]:
-    with psycopg.connect(url_in(home).replace("+psycopg", "")) as connection:
-        try:
-            return [i for (i,) in connection.execute("select id from results order by id")]
-        except psycopg.errors.UndefinedTable:
-            return []
+def postgres_sink(
+    kind: type[PostgresInsert] | type[PostgresTwoPhase], home: Path, pipeline: str
+) -> Sink:
+    return kind(server_of(home), "results", pipeline=pipeline)
 
 
-def visible_files(home: Path) -> list[int]:
-    files = (home / "out").glob("[!._]*.parquet")
-    return sorted(i for file in files for i in pq.read_table(file)["id"].to_pylist())
+def redis_sink(home: Path, pipeline: str, buffer_rows: int = BUFFER_ROWS) -> Sink:
+    place = (server_of(home), home.name, ("id",))
+    return RedisHashes(*place, pipeline=pipeline, buffer_rows=buffer_rows)
 
 
-def visible_lines(home: Path) -> list[int]:
-    files = (home / "out").glob("[!._]*.jsonl")
-    return sorted(
-        json.loads(line)["id"] for file in files for line in file.read_text().splitlines()
-    )
+def kafka_sink(kind: type[KafkaSink], home: Path, pipeline: str) -> Sink:
+    return to_kafka(kind, server_of(home), home.name, pipeline=pipeline)
 
 
-def visible_rows(home: Path) -> list[int]:
-    with closing(sqlite3.connect(home / "out.sqlite")) as connection:
-        tables = {name for (name,) in connection.execute("select name from sqlite_master")}
-        if "results" not in tables:
-            return []
-        return sorted(i for (i,) in connection.execute("select id from results"))
+def to_kafka(
+    kind: type[KafkaSink],
+    address: str,
+    topic: str,
+    *,
+    pipeline: str = PIPELINE,
+    timeout: timedelta = timedelta(minutes=1),
+) -> KafkaSink:
+    place = (KafkaAddress(address), topic)
+    return kind(*place, pipeline=pipeline, key="id", transaction_timeout=timeout)
 
 
-def redis_sink(home: Path, pipeline: str, buffer_rows: int = 1000) -> Sink:
-    url = (home / REDIS_URL).read_text()
-    return RedisHashes(url, home.name, ("id",), pipeline=pipeline, buffer_rows=buffer_rows)
+def kafka_target(
+    kind: type[KafkaSink],
+    server: KafkaBroker,
+    topic: str,
+    *,
+    timeout: timedelta = timedelta(minutes=1),
+) -> Target:
+    """`topic` is there."""
+    address = server.bootstrap_servers
+    sink = to_kafka(kind, address, topic, timeout=timeout)
+    return Target(sink, lambda: visible_to(KafkaReader(address, topic)))
 
 
-def visible_hashes(home: Path) -> list[int]:
-    client = redis.Redis.from_url((home / REDIS_URL).read_text(), decode_responses=True)
-    with closing(client):
-        rows = list(client.scan_iter(f"{{{home.name}}}:row:*", count=1000))
-        return sorted(int(client.hget(row, "id") or -1) for row in rows)
+def visible_to(reader: Reader) -> list[int]:
+    """To one that begins now."""
+    with closing(reader):
+        return sorted(reader.look())
 
 
-def redis_target(home: Path, buffer_rows: int) -> Target:
-    return Target("redis", redis_sink(home, "delays", buffer_rows), lambda: visible_hashes(home))
+def files_reader(home: Path) -> Reader:
+    return FilesReader(home / "out")
 
 
-def fake_target(sink: FakeSink) -> Target:
-    return Target("fake", sink, sink.visible)
+def sqlite_reader(home: Path) -> Reader:
+    return SqliteReader(home / "out.sqlite")
 
 
-SINKS: dict[str, Callable[[Path, str], Sink]] = {
-    "files": files_sink,
-    "sql": sql_sink,
-    "redis": redis_sink,
-    "postgres": postgres_sink,
-    "postgres two-phase": postgres_two_phase,
-    "postgres upsert": postgres_upsert,
+def postgres_reader(home: Path) -> Reader:
+    return PostgresReader(server_of(home))
+
+
+def redis_reader(home: Path) -> Reader:
+    return RedisReader(server_of(home), home.name)
+
+
+def kafka_reader(home: Path) -> KafkaReader:
+    return KafkaReader(server_of(home), home.name)
+
+
+KINDS = {
+    "files": Kind(files_sink, files_reader),
+    "json lines": Kind(partial(files_sink, format=JSON_LINES), files_reader),
+    "sqlite upsert": Kind(sqlite_sink, sqlite_reader),
+    "sqlite unbuffered": Kind(partial(sqlite_sink, buffer_rows=2), sqlite_reader),
+    "redis": Kind(redis_sink, redis_reader, "redis_server"),
+    "redis unbuffered": Kind(partial(redis_sink, buffer_rows=2), redis_reader, "redis_server"),
+    "postgres": Kind(partial(postgres_sink, PostgresInsert), postgres_reader, "postgres"),
+    "postgres two-phase": Kind(
+        partial(postgres_sink, PostgresTwoPhase), postgres_reader, "postgres"
+    ),
+    "postgres upsert": Kind(postgres_upsert, postgres_reader, "postgres"),
+    "kafka transactions": Kind(partial(kafka_sink, ExactlyOnceKafka), kafka_reader, "kafka_server"),
+    "kafka log": Kind(partial(kafka_sink, WriteAheadKafka), kafka_reader, "kafka_server"),
 }
-TARGETS: dict[str, Callable[[Path], Target]] = {
-    "fake": lambda home: fake_target(FakeSink()),
-    "fake log": lambda home: fake_target(FakeLogSink()),
-    "fake transactions": lambda home: fake_target(FakeTransactionsSink()),
-    "files": lambda home: Target("files", files_sink(home, "delays"), lambda: visible_files(home)),
-    "json lines": lambda home: Target(
-        "json lines", json_lines_sink(home, "delays"), lambda: visible_lines(home)
-    ),
-    "sql": lambda home: Target("sql", sql_sink(home, "delays"), lambda: visible_rows(home)),
-    "postgres": lambda home: Target(
-        "postgres", postgres_sink(home, "delays"), lambda: visible_in_postgres(home)
-    ),
-    "postgres two-phase": lambda home: Target(
-        "postgres two-phase", postgres_two_phase(home, "delays"), lambda: visible_in_postgres(home)
-    ),
-    "postgres upsert": lambda home: Target(
-        "postgres upsert", postgres_upsert(home, "delays"), lambda: visible_in_postgres(home)
-    ),
-    "sql unbuffered": lambda home: Target(
-        "sql", sql_sink(home, "delays", buffer_rows=2), lambda: visible_rows(home)
-    ),
-    "redis": lambda home: redis_target(home, 1000),
-    "redis unbuffered": lambda home: redis_target(home, 2),
+FAKES: dict[str, type[FakeSink]] = {
+    "fake": FakeSink,
+    "fake log": FakeLogSink,
+    "fake transactions": FakeTransactionsSink,
 }
+
+
+def made(kind: str, home: Path, request: pytest.FixtureRequest) -> Target:
+    if kind in FAKES:
+        fake = FAKES[kind]()
+        return Target(fake, fake.visible)
+    return KINDS[kind].made(home, request)
 
 
 def opened(target: Target, run_id: RunId, attempt: int, subtask: int = 0) -> SinkWriter:

@@ -152,6 +152,18 @@ def test_a_malformed_value_is_named_with_its_offset(kafka_server: KafkaBroker) -
         read(source, SplitProgress("malformed-0"), 10)
 
 
+def test_a_record_of_64_mib_is_one_record_as_any_other(kafka_server: KafkaBroker) -> None:
+    kafka_server.create_topic("wide", **{"max.message.bytes": str(80 << 20)})
+    producer = kafka_server.producer(**{"message.max.bytes": 80 << 20})
+    for key, size in [(1, 1), (2, 64 << 20), (3, 1)]:
+        producer.produce("wide", b'{"key": %d, "text": "%s"}' % (key, b"x" * size))
+    producer.flush(ANSWER_S)
+    source = source_of(kafka_server, "wide", is_bounded=True)
+    (split,) = source.find(set(), is_start=True)
+
+    assert [key for key, _ in read(source, split, 100)] == [1, 2, 3]
+
+
 @pytest.mark.parametrize("password", [PASSWORD, "wrong-secret"])
 def test_a_login_is_used_and_a_refused_one_is_a_sentence_without_the_password(
     kafka_server: KafkaBroker, password: str

@@ -1,22 +1,27 @@
-"""Kafka's transactions beyond the contract: timeouts, losses, restarts, strangers and refusals."""
+"""Kafka's transactions beyond the contract: losses, reused ids, strangers, order and refusals."""
 
 import time
 from contextlib import closing
 from datetime import timedelta
-from itertools import count
+from itertools import chain, count
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from pipelines.connectors.kafka import connection as connecting
+from pipelines.connectors.kafka import coordinator as coordinating
 from pipelines.connectors.kafka.connection import KafkaAddress
 from pipelines.connectors.kafka.coordinator import KafkaCoordinator
+from pipelines.connectors.kafka.sink import KafkaSink
 from pipelines.connectors.kafka.transactions import ExactlyOnceKafka
+from pipelines.connectors.kafka.write_ahead import WriteAheadKafka
 from pipelines.domain.errors import InvariantViolated, ProtocolError, Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, RunId
 from tests.brokers.kafka_broker import ANSWER_S, PASSWORD, USER, KafkaBroker
-from tests.contracts.kafka_sinks import PARTITIONS, kafka_target
-from tests.contracts.sink_host import SCHEMA, records
-from tests.contracts.sink_targets import Target, opened
+from tests.contracts.sink_host import EVERYTHING, SCHEMA, Host, Seam, records
+from tests.contracts.sink_readers import PARTITIONS, KafkaReader
+from tests.contracts.sink_targets import Target, kafka_target, opened
 
 pytestmark = pytest.mark.slow
 RUN, OTHER = RunId("run-1"), RunId("run-2")
@@ -34,28 +39,42 @@ def topic(kafka_server: KafkaBroker) -> str:
 
 @pytest.fixture
 def target(kafka_server: KafkaBroker, topic: str) -> Target:
-    return kafka_target(kafka_server.bootstrap_servers, topic)
+    return kafka_target(ExactlyOnceKafka, kafka_server, topic)
 
 
-def test_an_outage_that_outlasts_the_transaction_is_a_loss_with_its_range(
-    kafka_server: KafkaBroker, topic: str
+def test_an_outage_beyond_the_timeout_is_told_with_its_range_and_costs_a_log_nothing(
+    kafka_server: KafkaBroker,
 ) -> None:
-    target = kafka_target(kafka_server.bootstrap_servers, topic, timeout=SHORT)
-    writer = opened(target, RUN, 1)
-    writer.write(records([1, 2, 3]))
-    committables = writer.prepare(FIRST)
-    wait_until_nothing_is_open(kafka_server, topic)
+    """Three that have prepared when the broker dies; for one of them it is away for too long."""
+    topics = [f"outage-{next(NUMBERS)}" for _ in range(3)]
+    for topic in topics:
+        kafka_server.create_topic(topic, PARTITIONS)
+    short = kafka_target(ExactlyOnceKafka, kafka_server, topics[0], timeout=SHORT)
+    long = kafka_target(ExactlyOnceKafka, kafka_server, topics[1])
+    log = kafka_target(WriteAheadKafka, kafka_server, topics[2], timeout=SHORT)
+    writers = [opened(target, RUN, 1) for target in (short, long, log)]
+    prepared = []
+    for writer in writers:
+        writer.write(records([1, 2, 3]))
+        prepared.append(writer.prepare(FIRST))
+
+    kafka_server.server.kill()
+    kafka_server.server.start()
+    wait_until_nothing_is_open(kafka_server, topics[0])
 
     with pytest.raises(InvariantViolated, match=r"3 records of out.*are lost.*offsets 0 to "):
-        writer.commit(FIRST, committables)
-
-    assert target.visible() == []
+        writers[0].commit(FIRST, prepared[0])
+    writers[1].commit(FIRST, prepared[1])
+    writers[1].write(records([4]))
+    writers[1].commit(CheckpointId(2), writers[1].prepare(CheckpointId(2)))
+    opened(log, RUN, 2).commit(FIRST, prepared[2])
+    assert [short.visible(), long.visible(), log.visible()] == [[], [1, 2, 3, 4], [1, 2, 3]]
 
 
 def test_a_transaction_that_ended_before_its_barrier_declines_the_checkpoint(
     kafka_server: KafkaBroker, topic: str
 ) -> None:
-    writer = opened(kafka_target(kafka_server.bootstrap_servers, topic, timeout=SHORT), RUN, 1)
+    writer = opened(kafka_target(ExactlyOnceKafka, kafka_server, topic, timeout=SHORT), RUN, 1)
     writer.write(records([1]))
     wait_until_nothing_is_open(kafka_server, topic, but_first=1)
 
@@ -63,20 +82,56 @@ def test_a_transaction_that_ended_before_its_barrier_declines_the_checkpoint(
         writer.prepare(FIRST)
 
 
-def test_what_is_prepared_outlives_the_death_of_the_broker(
-    kafka_server: KafkaBroker, target: Target
+def test_an_id_that_somebody_took_over_publishes_nothing_of_his(
+    kafka_server: KafkaBroker, topic: str, target: Target
+) -> None:
+    """Another producer id or epoch is another transaction, whatever its name."""
+    writer = opened(target, RUN, 1)
+    writer.write(records([1]))
+    committables = writer.prepare(FIRST)
+    reused = {"transactional.id": committables[0]["handle"]["transactional_id"]}
+    producer = kafka_server.producer(**reused)
+    producer.init_transactions(ANSWER_S)
+    producer.begin_transaction()
+    producer.produce(topic, b'{"id": 99}', partition=0)
+    producer.flush(ANSWER_S)
+
+    with pytest.raises((InvariantViolated, Retryable)):
+        writer.commit(FIRST, committables)
+    producer.abort_transaction(ANSWER_S)
+    with pytest.raises(InvariantViolated, match=r"1 records of out.* are lost"):
+        writer.commit(FIRST, committables)
+
+    assert target.visible() == []
+
+
+def test_a_writer_that_ends_leaves_no_transaction_open(
+    kafka_server: KafkaBroker, topic: str, target: Target
 ) -> None:
     writer = opened(target, RUN, 1)
-    writer.write(records([1, 2]))
-    committables = writer.prepare(FIRST)
+    writer.write(records([1]))
 
-    kafka_server.server.kill()
-    kafka_server.server.start()
-    writer.commit(FIRST, committables)
-    writer.write(records([3]))
-    writer.commit(CheckpointId(2), writer.prepare(CheckpointId(2)))
+    writer.close()
 
-    assert target.visible() == [1, 2, 3]
+    wait_until_nothing_is_open(kafka_server, topic)
+    assert target.visible() == []
+
+
+@pytest.mark.parametrize("kind", [ExactlyOnceKafka, WriteAheadKafka])
+def test_a_reader_that_runs_all_the_time_gets_records_of_a_subtask_in_order(
+    kafka_server: KafkaBroker, topic: str, tmp_path: Path, kind: type[KafkaSink]
+) -> None:
+    host = Host(tmp_path, kafka_target(kind, kafka_server, topic).sink)
+
+    with closing(KafkaReader(kafka_server.bootstrap_servers, topic)) as reader:
+        for seam in (Seam.ACKNOWLEDGED, Seam.DURABLE):
+            host.perish(RUN, seam, parallelism=1, interval=10)
+            reader.look()
+        host.live(RUN, parallelism=1, interval=20)
+        seen = [polled(reader, partition) for partition in range(PARTITIONS)]
+
+    assert [sorted(ids) for ids in seen] == seen
+    assert sorted(chain(*seen)) == EVERYTHING
 
 
 def test_a_commit_that_the_coordinator_has_forgotten_is_proven_by_the_log(
@@ -183,17 +238,29 @@ def test_what_cannot_work_is_refused_in_a_sentence(
     assert "s3cret" not in str(refused.value)
 
 
+@pytest.mark.parametrize("kind", [ExactlyOnceKafka, WriteAheadKafka])
+def test_a_broker_that_is_away_is_said_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, kind: type[KafkaSink]
+) -> None:
+    monkeypatch.setattr(coordinating, "ANSWER_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(connecting, "ANSWER_TURNS", 1)
+    sink = kind(KafkaAddress("127.0.0.1:1"), "t", pipeline="delays")
+
+    with pytest.raises(Rejected, match=r"^.*Kafka.*127\.0\.0\.1:1 does not answer.*\.$"):
+        sink.validate(SCHEMA)
+
+
 def test_whoever_logs_in_with_a_password_writes_exactly_once(
     kafka_server: KafkaBroker, topic: str
 ) -> None:
     sink = ExactlyOnceKafka(secured(kafka_server, PASSWORD), topic, pipeline="delays")
     sink.validate(SCHEMA)
-    writer = opened(Target("kafka", sink, list), RUN, 1)
+    writer = opened(Target(sink, list), RUN, 1)
     writer.write(records([1]))
     committables = writer.prepare(FIRST)
     writer.commit(FIRST, committables)
 
-    assert kafka_target(kafka_server.bootstrap_servers, topic).visible() == [1]
+    assert kafka_target(ExactlyOnceKafka, kafka_server, topic).visible() == [1]
     assert PASSWORD not in f"{committables}{sink}"
 
 
@@ -213,13 +280,21 @@ def test_a_record_that_the_topic_does_not_take_is_refused_in_a_sentence(
     sink = ExactlyOnceKafka(
         KafkaAddress(kafka_server.bootstrap_servers), topic, pipeline="delays", value="value"
     )
-    writer = opened(Target("kafka", sink, list), RUN, 1)
+    writer = opened(Target(sink, list), RUN, 1)
     large = pa.record_batch([pa.array([b"x" * (64 << 20)])], schema=schema)
 
     writer.write(large)
 
     with pytest.raises(Rejected, match=rf"to topic {topic}: it takes no record that large"):
         writer.prepare(FIRST)
+
+
+def polled(reader: KafkaReader, partition: int) -> list[int]:
+    """What the reader got of a partition, once it has got as many as there are."""
+    deadline_s = time.monotonic() + ANSWER_S
+    while len(reader.look()) < len(EVERYTHING) and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    return reader.ids[partition]
 
 
 def secured(broker: KafkaBroker, password: str) -> KafkaAddress:

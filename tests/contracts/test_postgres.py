@@ -11,6 +11,7 @@ import pytest
 from ftdash.embedded.ports import free_port
 from pipelines.connectors.postgres import tables as postgres_tables
 from pipelines.connectors.postgres.insert import PostgresInsert
+from pipelines.connectors.postgres.two_phase import PostgresTwoPhase
 from pipelines.connectors.sink import SinkContext
 from pipelines.connectors.sql import database as sql_database
 from pipelines.connectors.sql.upsert import SqlUpsert
@@ -23,6 +24,7 @@ from tests.postgres_server import PostgresServer, postgres_server
 pytestmark = pytest.mark.slow
 
 RUN, FIRST, SECOND = RunId("run-1"), CheckpointId(1), CheckpointId(2)
+Output = PostgresInsert | PostgresTwoPhase | SqlUpsert
 TEXTS = ["", "a,b", 'say "x"', "two\nlines", "\\.", "a\n\\.\nb", "ü", None, "null", "\t", "\r\n"]
 
 
@@ -136,10 +138,8 @@ def test_a_server_that_is_killed_and_started_between_prepare_and_commit_costs_no
         assert ids(url) == EVERYTHING
 
 
-@pytest.mark.parametrize("kind", [PostgresInsert, SqlUpsert])
-def test_a_column_of_another_type_is_refused_by_name(
-    url: str, kind: type[PostgresInsert | SqlUpsert]
-) -> None:
+@pytest.mark.parametrize("kind", [PostgresInsert, PostgresTwoPhase, SqlUpsert])
+def test_a_column_of_another_type_is_refused_by_name(url: str, kind: type[Output]) -> None:
     execute(
         url,
         "create table results (id bigint primary key, at timestamp with time zone, x text,"
@@ -166,9 +166,12 @@ def test_a_table_that_lacks_a_column_is_refused_by_name(url: str) -> None:
 
 
 @pytest.mark.parametrize("name", ['x"; drop table victim; --', "select", "Ünder", "a.b", "100%s"])
-def test_a_table_name_is_a_name_whatever_it_contains(url: str, name: str) -> None:
+@pytest.mark.parametrize("kind", [PostgresInsert, PostgresTwoPhase, SqlUpsert])
+def test_a_table_name_is_a_name_whatever_it_contains(
+    url: str, name: str, kind: type[Output]
+) -> None:
     execute(url, "create table victim (x int)")
-    output = PostgresInsert(url, name, pipeline="p")
+    output = built(kind, url, name)
     output.validate(SCHEMA)
     writer = output.open(context_of(), SCHEMA)
 
@@ -200,6 +203,32 @@ def test_a_server_that_is_away_is_said_in_one_sentence_without_the_password(
     assert "secret" not in repr(sink(url)) + repr(built(SqlUpsert, url))
 
 
+@pytest.mark.parametrize("kind", [PostgresInsert, PostgresTwoPhase, SqlUpsert])
+def test_a_refused_password_is_told_without_it(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, kind: type[Output]
+) -> None:
+    monkeypatch.setattr(sql_database, "TRIES", 1)
+    url = f"postgresql+psycopg://{postgres.guest()}:wr0ng@127.0.0.1:{postgres.port}/postgres"
+
+    with pytest.raises(
+        Rejected, match='password authentication failed for user "guest"'
+    ) as refused:
+        built(kind, url).validate(SCHEMA)
+
+    assert "wr0ng" not in f"{refused.value}{built(kind, url)!r}"
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", [PostgresInsert, PostgresTwoPhase])
+def test_a_value_of_64_mib_is_one_record_as_any_other(url: str, kind: type[Output]) -> None:
+    texts = pa.record_batch({"id": [1, 2], "text": ["x", "y" * (64 << 20)]})
+    writer = built(kind, url).open(context_of(), texts.schema)
+
+    complete(writer, FIRST, texts)
+
+    assert query(url, "select id, length(text) from results") == [(1, 1), (2, 64 << 20)]
+
+
 def test_another_database_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Rejected, match="is not PostgreSQL; use SqlUpsert"):
         sink(f"sqlite:///{tmp_path}/x.sqlite").validate(SCHEMA)
@@ -209,8 +238,10 @@ def sink(url: str) -> PostgresInsert:
     return PostgresInsert(url, "results", pipeline="p")
 
 
-def built(kind: type[PostgresInsert | SqlUpsert], url: str) -> PostgresInsert | SqlUpsert:
-    return sink(url) if kind is PostgresInsert else SqlUpsert(url, "results", ("id",), pipeline="p")
+def built(kind: type[Output], url: str, table: str = "results") -> Output:
+    if kind is SqlUpsert:
+        return SqlUpsert(url, table, ("id",), pipeline="p")
+    return kind(url, table, pipeline="p")
 
 
 def context_of(subtask: int = 0) -> SinkContext:

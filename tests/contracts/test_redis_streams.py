@@ -143,6 +143,17 @@ def test_a_run_may_begin_with_what_comes_next(redis_server: RedisBroker) -> None
 
 
 @pytest.mark.slow
+def test_an_entry_of_64_mib_is_one_record_as_any_other(redis_server: RedisBroker) -> None:
+    client = redis_server.client()
+    for key, size in [(1, 1), (2, 64 << 20), (3, 1)]:
+        client.xadd("wide", {"key": key, "text": b"x" * size})
+    source = source_of(redis_server, "wide")
+
+    assert [key for key, _ in read(source, SplitProgress("wide"), 3)] == [1, 2, 3]
+    client.delete("wide")
+
+
+@pytest.mark.slow
 def test_a_server_that_is_killed_and_comes_back_is_read_on(tmp_path: Path) -> None:
     with redis_broker(tmp_path) as broker:
         for number in range(1, 4):

@@ -108,6 +108,30 @@ def test_a_type_without_counterpart_is_refused_by_column(tmp_path: Path) -> None
         sink(tmp_path).validate(schema)
 
 
+@pytest.mark.parametrize("name", ['x"; drop table victim; --', "select", "Ünder", "a.b", "100%s"])
+def test_a_table_name_is_a_name_whatever_it_contains(tmp_path: Path, name: str) -> None:
+    with closing(sqlite3.connect(tmp_path / "out.sqlite")) as connection:
+        connection.execute("create table victim (x int)")
+    output = replace(sink(tmp_path), table=name)
+    output.validate(SCHEMA)
+
+    writer = output.open(CONTEXT, SCHEMA)
+    writer.write(rows(("UA", 0, 1.5)))
+    writer.prepare(FIRST)
+
+    quoted = name.replace('"', '""')
+    with closing(sqlite3.connect(tmp_path / "out.sqlite")) as connection:
+        assert connection.execute(f'select carrier from "{quoted}"').fetchall() == [("UA",)]
+        assert connection.execute("select * from victim").fetchall() == []
+
+
+def test_a_column_of_another_type_is_refused_by_name(tmp_path: Path) -> None:
+    opened(tmp_path)
+
+    with pytest.raises(Rejected, match=r"Column mean of table delays of .* is .*, and the results"):
+        sink(tmp_path).validate(SCHEMA.set(2, pa.field("mean", pa.string())))
+
+
 @pytest.mark.parametrize(
     ("url", "sentence"),
     [

@@ -1,0 +1,50 @@
+"""A reader that looks all the time fails when it sees what no reader may see."""
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from tests.contracts.sink_readers import Watch
+
+
+class ScriptedReader:
+    """Shows one list after the other, and the last one for ever."""
+
+    def __init__(self, shown: list[list[int]]) -> None:
+        self._shown = list(shown)
+
+    def look(self) -> list[int]:
+        return self._shown.pop(0) if len(self._shown) > 1 else self._shown[0]
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("shown", "covered", "complaint"),
+    [
+        ([[], [1, 2, 1]], lambda: 10, r"rows are there twice: \[1, 1, 2\]"),
+        ([[1, 2], [1]], lambda: 10, r"rows went away: \{2\}"),
+        ([[1], [1, 2]], lambda: 2, r"of 2 rows, \[1, 2\] are visible"),
+        ([[1, 1]], None, "rows are there twice"),
+    ],
+)
+def test_what_no_reader_may_see_is_told(
+    shown: list[list[int]], covered: Callable[[], int] | None, complaint: str
+) -> None:
+    watch = Watch(partial(ScriptedReader, shown), covered)
+
+    with pytest.raises(AssertionError, match=complaint), watch:
+        assert not watch.comes_to([1, 2, 3])
+
+
+@pytest.mark.parametrize("covered", [lambda: 4, None])
+def test_what_grows_is_watched_until_it_is_there(covered: Callable[[], int] | None) -> None:
+    with Watch(partial(ScriptedReader, [[], [1], [2, 1], [1, 2, 3]]), covered) as watch:
+        assert watch.comes_to([1, 2, 3])
+
+
+def test_where_rows_are_shown_early_they_may_go_again() -> None:
+    with Watch(partial(ScriptedReader, [[1, 2], [1], [1, 3]]), None) as watch:
+        assert watch.comes_to([1, 3])
