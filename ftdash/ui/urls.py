@@ -3,7 +3,7 @@
 from django.contrib.auth import views as auth_views
 from django.urls import path
 
-from ftdash.ui import actions, before_restore, submission, views
+from ftdash.ui import actions, before_restore, metrics_page, submission, views
 
 urlpatterns = [
     path("login/", auth_views.LoginView.as_view(redirect_authenticated_user=True), name="login"),
@@ -16,5 +16,11 @@ urlpatterns = [
     path("pipelines/<slug:name>/regions/", views.pipeline_regions, name="pipeline-regions"),
     path("pipelines/<slug:name>/restore/verdict/", before_restore.verdict, name="verdict"),
     path("pipelines/<slug:name>/restore/reading/", before_restore.reading, name="reading"),
+    path("pipelines/<slug:name>/metrics/", metrics_page.metrics, name="pipeline-metrics"),
+    path(
+        "pipelines/<slug:name>/metrics/regions/",
+        metrics_page.metrics_regions,
+        name="pipeline-metrics-regions",
+    ),
     path("pipelines/<slug:name>/<slug:action>/", actions.act, name="act"),
 ]

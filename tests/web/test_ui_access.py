@@ -13,6 +13,14 @@ from tests.web.people import admin_user, signed_in
 pytestmark = pytest.mark.usefixtures("site")
 
 OPEN_ADDRESSES = {"login"}  # this is where one signs in
+PAGES = {
+    "fleet",
+    "fleet-regions",
+    "pipeline",
+    "pipeline-regions",
+    "pipeline-metrics",
+    "pipeline-metrics-regions",
+}
 ARGUMENTS = {"name": "flights", "action": "savepoint"}
 
 
@@ -51,7 +59,7 @@ def test_no_address_answers_without_a_sign_in(pattern: URLPattern, method: str) 
     assert not Request.objects.exists()
 
 
-@pytest.mark.parametrize("name", ["fleet", "fleet-regions", "pipeline", "pipeline-regions"])
+@pytest.mark.parametrize("name", sorted(PAGES))
 def test_an_operator_sees_every_page(operator: Client, name: str) -> None:
     running_pipeline()
 

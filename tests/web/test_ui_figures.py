@@ -25,8 +25,10 @@ from ftdash.jobs.answers import (
     RecoveryView,
 )
 from ftdash.metrics.answers import SamplePoint
+from ftdash.metrics.loads import TREND_POINTS_MAX, VertexMoment
 from ftdash.ui import sentences
 from ftdash.ui.figures.alignment import ROWS_MAX, alignment
+from ftdash.ui.figures.operators import busy, records_in, watermarks
 from ftdash.ui.figures.recovery import recovery_axis
 from ftdash.ui.figures.recovery_phases import recovery_phases
 from ftdash.ui.figures.samples import memory, throughput
@@ -170,12 +172,16 @@ def test_no_line_is_drawn_through_the_time_in_which_nobody_reported() -> None:
 def every_figure() -> list[Any]:
     shown = timeline([source("flights", 0), source("weather", 1), joined(0)])
     samples = [sample(10 * index, 200_000_000) for index in range(3 * POINTS_MAX)]
+    trends = {name: trend(TREND_POINTS_MAX) for name in ("flights", "weather", "join")}
     return [
         alignment(shown),
         recovery_axis(axis()),
         recovery_phases(axis()),
         throughput(samples),
         memory(samples),
+        busy(trends),
+        records_in(trends),
+        watermarks(trends),
     ]
 
 
@@ -281,3 +287,10 @@ def axis() -> RecoveryAxis:
 def sample(second: int, resident_bytes: int) -> SamplePoint:
     memory_of_slots = {0: resident_bytes, 1: resident_bytes}
     return SamplePoint(NOW + timedelta(seconds=second), 1000.0, 0, memory_of_slots)
+
+
+def trend(count: int) -> list[VertexMoment]:
+    return [
+        VertexMoment(NOW + timedelta(seconds=6 * index), 0.5, 0.1, 0.4, 9.0, 9.0, 1_000 * index)
+        for index in range(count)
+    ]

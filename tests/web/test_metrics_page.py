@@ -1,0 +1,266 @@
+"""The metrics page: each operator's load in words, what holds it up, and charts of it."""
+
+import html
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from django.test import Client
+from plotly import graph_objects
+
+from ftdash.jobs.answers import VertexView
+from ftdash.jobs.projector import Projector
+from ftdash.metrics.loads import (
+    TREND_POINTS_MAX,
+    RunLoads,
+    SubtaskLoad,
+    VertexMoment,
+    run_loads,
+    sum_known,
+    trends,
+)
+from ftdash.ui.figures.operators import busy, records_in, watermarks
+from ftdash.ui.operator_rows import operator_rows, sentence
+from pipelines.domain.status import JobStatus
+from tests.web.journals import Story, new_run
+
+PAGE = "/pipelines/flights/metrics/"
+
+pytestmark = pytest.mark.usefixtures("site")
+
+
+@pytest.fixture(autouse=True)
+def patience(settings: Any) -> None:
+    """What a test has told must not grow stale while a slow machine gets round to asking."""
+    settings.STALE_AFTER_S = 120.0
+
+
+def test_each_operator_is_shown_with_its_load_throughput_and_watermark(operator: Client) -> None:
+    fold(Story(new_run()).started().sampled(records=0).wait(1_000).sampled(records=2_000))
+
+    page = words_of(operator)
+
+    assert "Nothing is backpressured" not in page  # one tenth of the time is
+    for shown in (
+        "join 50 % busy, 10 % backpressured, 40 % idle join[0] 50 % 4.00 k/s 4.00 k/s 6 600 B",
+        "2.00 kB 2013-01-01 00:26:40",
+        "join[1] 50 % 10 % 40 % 2.00 k/s 2,000 2.00 k/s 2,000",
+    ):
+        assert shown in page
+
+
+def test_a_page_before_the_first_sample_says_so(operator: Client) -> None:
+    fold(Story(new_run()).started())
+
+    page = words_of(operator)
+
+    assert "No subtask has reported yet." in page
+    assert "No sample has arrived yet." in page
+
+
+def test_a_pipeline_that_never_ran_has_a_page(operator: Client) -> None:
+    new_run().delete()
+
+    assert "Never started" in words_of(operator)
+
+
+@pytest.mark.parametrize("ends", [JobStatus.FINISHED, JobStatus.FAILED])
+def test_what_an_ended_run_reported_last_is_called_that(operator: Client, ends: JobStatus) -> None:
+    fold(Story(new_run()).started().sampled().ended(ends))
+
+    assert "it is not known to be so now" in words_of(operator)
+
+
+def test_what_the_attempt_before_reported_is_called_that(operator: Client) -> None:
+    fold(Story(new_run()).started().sampled().slot_killed())
+
+    assert "was last reported in attempt 1" in words_of(operator)
+
+
+def test_what_runs_is_shown_as_it_is(operator: Client) -> None:
+    fold(Story(new_run()).started().sampled())
+
+    assert "not known to be so now" not in words_of(operator)
+
+
+def test_an_open_tab_takes_in_every_region_of_the_page(operator: Client) -> None:
+    fold(Story(new_run()).started().sampled().wait(1_000).sampled())
+
+    whole, regions = text_of(operator), text_of(operator, PAGE + "regions/")
+
+    of_page, refreshed = region_ids(whole), region_ids(regions)
+    assert of_page == refreshed
+    assert 'hx-swap-oob="true"' in regions
+    assert '"@series-1"' in html.unescape(regions)
+
+
+def test_the_one_to_look_at_is_the_busiest_behind_what_is_backpressured() -> None:
+    rows = operator_rows(
+        GRAPH,
+        loads(
+            load("source", busy_ratio=0.1, backpressured_ratio=0.8),
+            load("other", busy_ratio=0.99),
+            load("middle", busy_ratio=0.3, backpressured_ratio=0.6),
+            load("sink", 0, busy_ratio=0.2),
+            load("sink", 1, busy_ratio=0.97),
+        ),
+    )
+
+    assert sentence(rows, GRAPH) == (
+        "middle is backpressured 60 % of the time; the busiest of those that it sends to is"
+        " sink[1], busy 97 % of the time."
+    )
+
+
+def test_where_nothing_is_backpressured_the_busiest_is_named() -> None:
+    rows = operator_rows(GRAPH, loads(load("source", busy_ratio=0.2), load("sink", busy_ratio=0.3)))
+
+    assert sentence(rows, GRAPH) == (
+        "Nothing is backpressured; the busiest is sink[0], busy 30 % of the time."
+    )
+
+
+def test_a_backpressured_end_has_nothing_behind_it() -> None:
+    rows = operator_rows(GRAPH, loads(load("sink", backpressured_ratio=0.5)))
+
+    assert sentence(rows, GRAPH) == (
+        "sink is backpressured 50 % of the time, and nothing that it sends to has reported."
+    )
+
+
+def test_an_operators_row_is_the_mean_of_ratios_the_sum_of_counts_and_the_least_watermark() -> None:
+    (row,) = operator_rows(
+        GRAPH,
+        loads(
+            load("sink", 1, busy_ratio=0.2, watermark_ms=5_000, records_in_per_s=3.0),
+            load("sink", 0, busy_ratio=0.6, watermark_ms=9_000, records_in_per_s=4.0),
+        ),
+    )
+
+    assert row.busy_ratio == pytest.approx(0.4)
+    assert (row.busiest.subtask, row.records_in_per_s) == (0, 7.0)
+    assert row.watermark_at is not None
+    assert row.watermark_at.timestamp() == 5
+    assert [each.load.subtask for each in row.subtasks] == [0, 1]
+
+
+def test_a_sum_of_which_a_part_is_not_known_is_not_known() -> None:
+    assert sum_known([1.0, 2.0]) == 3.0
+    assert sum_known([1.0, None]) is None
+    assert sum_known([]) is None
+
+
+def test_a_trend_is_thinned_out_and_keeps_the_newest_sample() -> None:
+    story = Story(new_run()).started()
+    for number in range(2 * TREND_POINTS_MAX + 5):
+        story.wait(1_000).sampled(records=10 * number)
+    fold(story)
+
+    found = trends("flights-1")
+
+    newest = run_loads("flights-1")
+    assert newest is not None
+    assert all(len(moments) <= TREND_POINTS_MAX for moments in found.values())
+    assert found["join"][-1].at == newest.at
+    assert found["join"][-1].records_in_per_s == pytest.approx(20)  # of both subtasks
+
+
+def test_a_trend_has_no_rate_across_a_restart() -> None:
+    fold(Story(new_run()).started().sampled(records=900).slot_killed().sampled(records=5))
+
+    rates = [each.records_in_per_s for each in trends("flights-1")["join"]]
+
+    assert rates == [None, None]
+
+
+def test_the_lines_are_figures_that_break_where_the_run_was_silent() -> None:
+    story = Story(new_run()).started()
+    for pause_ms in (1_000, 1_000, 60_000, 1_000, 1_000):
+        story.wait(pause_ms).sampled()
+    fold(story)
+    found = trends("flights-1")
+
+    for figure in (busy(found), records_in(found), watermarks(found)):
+        assert figure is not None
+        lines = line_values(figure)
+        assert all(values.count(None) >= 1 for values in lines)
+
+
+def test_as_many_operators_as_can_be_told_apart_are_drawn() -> None:
+    fold(Story(new_run()).started().sampled().wait(1_000).sampled())
+    moments: list[VertexMoment] = trends("flights-1")["join"]
+
+    figure: Any = busy({f"operator {number}": moments for number in range(40)})
+
+    looks = {(t["line"]["dash"], t["marker"]["symbol"]) for t in figure["data"]}
+    assert len(looks) == len(figure["data"]) == 25
+
+
+@pytest.mark.slow
+def test_names_of_operators_are_text_to_plotly() -> None:
+    fold(Story(new_run()).started().sampled().wait(1_000).sampled())
+    unruly = "<b>a</b>%{x}&"
+
+    figure: Any = busy({unruly: trends("flights-1")["join"]})
+
+    drawn = graph_objects.Figure(figure["data"][0] | {"line": {"dash": "dot"}})
+    assert drawn.data[0].name == "&lt;b>a&lt;/b>%{x}&amp;"
+    assert drawn.data[0].hovertemplate.startswith("&lt;b>a&lt;/b>% {x}&amp;: %{customdata}")
+
+
+GRAPH = [
+    VertexView("source", ["source"], [], is_source=True, is_sink=False),
+    VertexView("other", ["other"], [], is_source=True, is_sink=False),
+    VertexView("middle", ["middle"], ["source"], is_source=False, is_sink=False),
+    VertexView("sink", ["sink"], ["middle", "other"], is_source=False, is_sink=True),
+]
+
+
+def load(vertex: str, subtask: int = 0, **values: Any) -> SubtaskLoad:
+    plain: dict[str, Any] = {
+        "busy_ratio": 0.0,
+        "backpressured_ratio": 0.0,
+        "idle_ratio": 0.0,
+        "busy_ms": None,
+        "backpressured_ms": None,
+        "idle_ms": None,
+        "records_in": 0,
+        "records_out": 0,
+        "records_in_per_s": None,
+        "records_out_per_s": None,
+        "watermark_ms": None,
+        "queued_records": 0,
+        "queued_bytes": 0,
+        "state_bytes": 0,
+    }
+    return SubtaskLoad(vertex=vertex, subtask=subtask, **plain | values)
+
+
+def loads(*subtasks: SubtaskLoad) -> RunLoads:
+    return RunLoads(datetime(2026, 11, 21, tzinfo=UTC), 1, {}, list(subtasks))
+
+
+def line_values(figure: Any) -> list[list[Any]]:
+    return [list(trace["y"]) for trace in figure["data"]]
+
+
+def region_ids(text: str) -> set[str]:
+    return set(re.findall(r'id="(region-[a-z-]+)"', text)) | set(re.findall(r'id="pulse"', text))
+
+
+def fold(story: Story) -> None:
+    projector = Projector()
+    while projector.run_once():
+        pass
+
+
+def text_of(client: Client, address: str = PAGE) -> str:
+    answer = client.get(address)
+    assert answer.status_code == 200
+    return answer.content.decode()
+
+
+def words_of(client: Client) -> str:
+    without_tags = re.sub(r"<[^>]+>", " ", text_of(client))
+    return re.sub(r"\s+", " ", html.unescape(without_tags))
