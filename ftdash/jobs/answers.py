@@ -288,6 +288,33 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
+class QuarantinedView:
+    """A record that no operator is given any more."""
+
+    at: datetime
+    source: str
+    split: str
+    offset: int
+    operator: str
+    error_type: str  # without its module
+    error: str
+    directory: str
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineView:
+    """Of one run; `records` are the newest, newest first."""
+
+    count: int
+    limit: int
+    records: list[QuarantinedView]
+
+    @property
+    def directories(self) -> list[str]:
+        return sorted({record.directory for record in self.records})
+
+
+@dataclass(frozen=True, slots=True)
 class RecoveryAxis:
     """Failures, recoveries and recovery points of one run on one time axis, oldest first."""
 

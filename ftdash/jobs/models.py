@@ -241,6 +241,19 @@ class SupersededOutput(JournalRow):
     moved_to = models.TextField()
 
 
+class QuarantinedRecord(JournalRow):
+    """A record of a source that no operator is given any more, and where its line goes."""
+
+    source = models.CharField(max_length=200)
+    split = models.TextField()
+    offset = models.BigIntegerField()
+    operator = models.CharField(max_length=200)
+    error_type = models.TextField()
+    error = models.TextField()
+    directory = models.TextField()
+    limit = models.PositiveIntegerField()  # of the run
+
+
 class Recovery(JournalRow):
     """The way to one attempt after a failure, phase by phase; the line is its first phase's."""
 

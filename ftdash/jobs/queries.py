@@ -8,6 +8,8 @@ from ftdash.jobs.answers import (
     Fleet,
     PipelinePage,
     PipelineSummary,
+    QuarantinedView,
+    QuarantineView,
     RequestView,
     RunBrief,
     ShownState,
@@ -15,7 +17,15 @@ from ftdash.jobs.answers import (
 from ftdash.jobs.axis import recovery_axis
 from ftdash.jobs.freshness import Observation, observe, shown_state
 from ftdash.jobs.lineage import lineage
-from ftdash.jobs.models import OPEN_PHASES, Pipeline, Request, RequestKind, RequestPhase, Run
+from ftdash.jobs.models import (
+    OPEN_PHASES,
+    Pipeline,
+    QuarantinedRecord,
+    Request,
+    RequestKind,
+    RequestPhase,
+    Run,
+)
 from ftdash.jobs.run_view import run_view
 
 __all__ = [
@@ -23,6 +33,7 @@ __all__ = [
     "lineage",
     "newest_runs",
     "pipeline_page",
+    "quarantine",
     "recovery_axis",
     "request",
     "requests",
@@ -82,6 +93,15 @@ def requests(pipeline: str | None = None, limit: int = 50) -> list[RequestView]:
 def request(request_id: str) -> RequestView | None:
     found = _request_views(Request.objects.filter(request_id=request_id), observe(), 1)
     return found[0] if found else None
+
+
+def quarantine(run_id: str, limit: int) -> QuarantineView | None:
+    """What one run has set aside, the newest `limit` of it; None: nothing."""
+    rows = QuarantinedRecord.objects.filter(run__run_id=run_id).order_by("-sequence")
+    newest = list(rows[:limit])
+    if not newest:
+        return None
+    return QuarantineView(rows.count(), newest[0].limit, [_quarantined(row) for row in newest])
 
 
 def versions() -> dict[str, str]:
@@ -155,6 +175,19 @@ def _brief(run: Run, seen: Observation) -> RunBrief:
         started_at=run.started_at,
         ended_at=run.ended_at,
         reason=reason,
+    )
+
+
+def _quarantined(row: QuarantinedRecord) -> QuarantinedView:
+    return QuarantinedView(
+        at=row.at,
+        source=row.source,
+        split=row.split,
+        offset=row.offset,
+        operator=row.operator,
+        error_type=row.error_type.rpartition(".")[2],
+        error=row.error,
+        directory=row.directory,
     )
 
 

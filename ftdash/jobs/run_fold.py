@@ -13,6 +13,7 @@ from ftdash.jobs.models import (
     OPEN_PHASES,
     Failure,
     JournalRow,
+    QuarantinedRecord,
     Recovery,
     Request,
     RequestKind,
@@ -33,6 +34,7 @@ from pipelines.domain.events import (
     JobStatusChanged,
     MetricsSampled,
     OutputSuperseded,
+    RecordQuarantined,
     RecoveryPhaseReached,
     RequestAccepted,
     RequestEnded,
@@ -51,6 +53,7 @@ STARTS = (RequestKind.SUBMIT, RequestKind.RESTORE)
 UNACCEPTED = (RequestPhase.PENDING, RequestPhase.DELIVERED)
 JOURNAL_ROWS: tuple[type[JournalRow], ...] = (
     Failure,
+    QuarantinedRecord,
     Recovery,
     RestoreRefusal,
     StatusChange,
@@ -84,6 +87,7 @@ PROJECTED = (
 )
 """The columns of a run that are the projector's."""
 _OF_FAILURE = ("cause", "vertex", "subtask", "slot", "detail")
+_OF_RECORD = ("source", "split", "offset", "operator", "error_type", "error")
 
 
 class RunFold:
@@ -221,6 +225,10 @@ class RunFold:
             case OutputSuperseded(sink=sink, files=files, moved_to=moved_to):
                 row = SupersededOutput(sink=sink, files=files, moved_to=moved_to)
                 self._add(row, envelope)
+            case RecordQuarantined(record=record, directory=directory, limit=limit):
+                columns = {name: getattr(record, name) for name in _OF_RECORD}
+                kept = QuarantinedRecord(**columns, directory=directory, limit=limit)
+                self._add(kept, envelope)
 
     def _on_recovery_phase(self, envelope: Envelope, event: RecoveryPhaseReached) -> None:
         """A recovery begins with the phase DETECT, still under the number of what failed.

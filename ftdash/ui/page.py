@@ -16,6 +16,7 @@ from ftdash.jobs.answers import (
     FailureView,
     Notice,
     PipelinePage,
+    QuarantineView,
     RecoveryAxis,
     RequestView,
     RunBrief,
@@ -46,6 +47,7 @@ NOTICES_MAX = 50
 RECENT_NOTICES_MAX = 4
 NEWS_FOR = timedelta(minutes=10)
 FAILURES_MAX = 20
+QUARANTINED_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class PipelineView:
     history: CheckpointHistory | None
     timeline: AlignmentTimeline | None
     axis: RecoveryAxis | None
+    quarantine: QuarantineView | None
     newest_samples: list[SamplePoint]
     points: list[RecoveryPoint]
     requests: list[RequestView]
@@ -157,6 +160,7 @@ def pipeline_view(name: str, address: Address) -> PipelineView:
         history=checkpoint_queries.checkpoints(run_id, address.history_page, CHECKPOINTS_PER_PAGE),
         timeline=timeline,
         axis=axis,
+        quarantine=job_queries.quarantine(run_id, QUARANTINED_MAX),
         newest_samples=samples[: -SAMPLES_LISTED - 1 : -1],
         points=checkpoint_queries.recovery_points(name, RECOVERY_POINTS_MAX),
         requests=job_queries.requests(name, REQUESTS_MAX),

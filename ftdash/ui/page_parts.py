@@ -26,6 +26,7 @@ COUNTER_LABELS = {
     "records_without_time": "Without event time",
     "records_outside_windows": "Between two windows",
     "barriers_sent": "Barriers sent, one into each channel",
+    "records_quarantined": "Set aside in the quarantine",
     "timestamps_far_ahead": "Event time too far ahead to be believed",
 }
 STARTS = (RequestKind.SUBMIT, RequestKind.RESTORE)

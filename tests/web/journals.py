@@ -18,6 +18,7 @@ from pipelines.domain.events import (
     FailureOccurred,
     JobStatusChanged,
     MetricsSampled,
+    RecordQuarantined,
     RecoveryPhaseReached,
     RequestAccepted,
     RequestEnded,
@@ -33,6 +34,7 @@ from pipelines.domain.events import (
 from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, RequestId, RunId, Uid
 from pipelines.domain.nodes import EdgeKind
 from pipelines.domain.phases import ChannelAlignment, SubtaskPhases
+from pipelines.domain.poison import PoisonRecord
 from pipelines.domain.status import CheckpointKind, JobStatus, RecoveryPhase, RequestOutcome
 
 VERTICES = {"flights": [], "weather": [], "join": ["flights", "weather"], "delays": ["join"]}
@@ -302,3 +304,16 @@ def phase(
         restored_path=f"/jobs/flights/checkpoints/chk-{restored}" if restored else None,
         records_to_replay=1234 if is_decision else None,
     )
+
+
+def quarantined(offset: int, *, count: int, split: str = "a", error: str = "") -> RecordQuarantined:
+    record = PoisonRecord(
+        source=Uid("events"),
+        split=split,
+        offset=offset,
+        operator=Uid("parse"),
+        error_type="builtins.ValueError",
+        error=error or f"{offset} is bad",
+        trace="where it was",
+    )
+    return RecordQuarantined(record=record, directory="/quarantine/events", count=count, limit=100)

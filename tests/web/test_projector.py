@@ -22,6 +22,7 @@ from pipelines.domain.events import (
     CheckpointFailed,
     FailureOccurred,
     OutputSuperseded,
+    RecordsIsolated,
     RequestAccepted,
     RequestEnded,
     RestorePointRefused,
@@ -29,9 +30,18 @@ from pipelines.domain.events import (
     ZombieRefused,
 )
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, Uid
+from pipelines.domain.poison import IsolatedRange
 from pipelines.domain.status import CheckpointKind, JobStatus, RecoveryPhase, RequestOutcome
 from pipelines.runtime.clocks import SystemClock
-from tests.web.journals import SUBTASKS, Story, new_request, new_run, phase, run_started
+from tests.web.journals import (
+    SUBTASKS,
+    Story,
+    new_request,
+    new_run,
+    phase,
+    quarantined,
+    run_started,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -465,6 +475,20 @@ def test_fencing_fallback_and_set_aside_output_leave_rows() -> None:
     assert run.restorerefusal_set.get().message == "/chk-3/a.arrow is truncated."
     assert run.supersededoutput_set.get().files == 4
     assert Checkpoint.objects.get(run=run).status == CheckpointStatus.DISCARDED
+
+
+def test_a_quarantined_record_leaves_a_row_and_its_isolation_none() -> None:
+    run = new_run()
+    isolated = IsolatedRange(source=Uid("events"), split="a", first_offset=0, last_offset=9, step=1)
+    Story(run).started().tell(RecordsIsolated(range=isolated), quarantined(7, count=1)).completed()
+
+    Projector().run_once()
+
+    row = run.quarantinedrecord_set.get()
+    assert (row.source, row.split, row.offset, row.operator) == ("events", "a", 7, "parse")
+    assert (row.error_type, row.error) == ("builtins.ValueError", "7 is bad")
+    assert (row.directory, row.limit) == ("/quarantine/events", 100)
+    assert Checkpoint.objects.filter(run=run).count() == 1
 
 
 def test_samples_are_kept_for_a_bounded_time(settings) -> None:

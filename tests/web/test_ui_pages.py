@@ -1,5 +1,6 @@
 """What an operator reads on the pages."""
 
+import html
 import re
 from datetime import timedelta
 from pathlib import Path
@@ -22,7 +23,7 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.ids import Attempt, CheckpointId, Uid
 from pipelines.domain.status import CheckpointKind, JobStatus
-from tests.web.journals import Story, StoryClock, new_request, new_run
+from tests.web.journals import Story, StoryClock, new_request, new_run, quarantined
 
 pytestmark = pytest.mark.usefixtures("site")
 
@@ -186,6 +187,23 @@ def test_damaged_points_zombies_and_superseded_output_are_told(operator: Client)
     assert "A recovery point cannot be used. chk-1/a.arrow is trunc" in page
     assert "An old attempt spoke up and was refused." in page
     assert "Output was set aside. 3 outputs of the sink delays" in page
+
+
+def test_quarantined_records_are_listed_with_the_place_of_their_lines(operator: Client) -> None:
+    events = [quarantined(1_000 + n, count=n + 1) for n in range(25)]
+    attack = quarantined(7, count=26, split="<b>a</b>", error="<script>alert(1)</script>")
+    fold(Story(new_run()).started().tell(*events, attack).completed())
+
+    page = text_of(operator, PIPELINE)
+    words = as_words(page)
+
+    assert "26 of at most 100 records of this run failed again" in words
+    assert "/quarantine/events" in words
+    assert "events <b>a</b> 7 parse ValueError <script>alert(1)</script>" in html.unescape(words)
+    assert "<script>alert" not in page
+    assert "<b>a" not in page
+    assert "1024 is bad" in words
+    assert "1005 is bad" not in words  # the newest twenty are shown
 
 
 def test_recovery_points_show_who_asked_and_whether_the_files_are_there(
