@@ -201,6 +201,11 @@ CELERY_BEAT_SCHEDULE = {
         # A beat that nobody took in time is worthless: the next one does the same.
         "options": {"expires": 3 * RECONCILE_PERIOD_S},
     },
+    "reconcile-labs": {
+        "task": "ftdash.lab.tasks.reconcile_labs",
+        "schedule": RECONCILE_PERIOD_S,
+        "options": {"expires": 3 * RECONCILE_PERIOD_S},
+    },
 }
 
 STALE_AFTER_S = 3.0
@@ -213,6 +218,8 @@ SAMPLE_RETENTION_S = 1800
 PHASE_RETENTION_CHECKPOINTS = 2000
 """Per run, the phases of this many checkpoints are kept; the checkpoints' own rows stay."""
 
+LAB_COMMAND = [sys.executable, "-m", "pipelines.lab", "--json"]
+LAB_KEEPER_COMMAND = [sys.executable, str(BASE_DIR / "manage.py"), "keep_lab"]
 DRIVER_COMMAND = [sys.executable, "-m", "pipelines.spark.driver"]
 REQUEST_DEADLINE_S = 120
 START_DEADLINE_S = 300

@@ -1,1 +1,1 @@
-"""The guarantee lab as people of an installation use it."""
+"""The guarantee lab as people of an installation use it: asked for, run beside it, kept."""

@@ -3,7 +3,7 @@
 from django.contrib.auth import views as auth_views
 from django.urls import path
 
-from ftdash.ui import actions, before_restore, metrics_page, submission, views
+from ftdash.ui import actions, before_restore, lab, metrics_page, submission, views
 
 urlpatterns = [
     path("login/", auth_views.LoginView.as_view(redirect_authenticated_user=True), name="login"),
@@ -12,6 +12,9 @@ urlpatterns = [
     path("regions/", views.fleet_regions, name="fleet-regions"),
     path("events/", views.event_stream, name="events"),
     path("start/", submission.submit, name="submit"),
+    path("lab/", lab.lab, name="lab"),
+    path("lab/regions/", lab.lab_regions, name="lab-regions"),
+    path("lab/start/", lab.start_lab, name="start-lab"),
     path("pipelines/<slug:name>/", views.pipeline, name="pipeline"),
     path("pipelines/<slug:name>/regions/", views.pipeline_regions, name="pipeline-regions"),
     path("pipelines/<slug:name>/restore/verdict/", before_restore.verdict, name="verdict"),

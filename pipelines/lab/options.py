@@ -58,7 +58,7 @@ class LabOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     @property
     def words(self) -> list[str]:
         """The options of the command that runs this lab."""
-        numbers = {name: getattr(self, name) for name in _NUMBERS}
+        numbers = {name: getattr(self, name) for name in NUMBERS}
         words = [w for name, value in numbers.items() for w in (_option(name), str(value))]
         return [
             *words,
@@ -68,7 +68,7 @@ class LabOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     def check(self) -> None:
         """Raises Rejected, naming the option."""
-        for name, (least, most, _) in _NUMBERS.items():
+        for name, (least, most, _) in NUMBERS.items():
             value = getattr(self, name)
             if not least <= value <= most:
                 raise Rejected(f"{_option(name)} is {value}; give a number from {least} to {most}.")
@@ -86,7 +86,7 @@ class LabOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 RECORDS_PER_FAULT_MIN = 1_000
 
-_NUMBERS = {
+NUMBERS = {
     "seed": (0, 2**31 - 1, "of the views and of the places where a slot is killed"),
     "records": (1_000, 10_000_000, "page views in the input"),
     "parallelism": (1, 16, "slots, each a process of this machine"),
@@ -99,7 +99,7 @@ _NUMBERS = {
 
 def add_options(parser: ArgumentParser) -> None:
     defaults = LabOptions()
-    for name, (least, most, about) in _NUMBERS.items():
+    for name, (least, most, about) in NUMBERS.items():
         default = getattr(defaults, name)
         text = f"{about} (default {default}, {least} to {most})"
         parser.add_argument(_option(name), type=int, default=default, metavar="N", help=text)
@@ -116,7 +116,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 def options_of(given: Namespace) -> LabOptions:
     """Raises Rejected, naming the option."""
-    numbers = {name: getattr(given, name) for name in _NUMBERS}
+    numbers = {name: getattr(given, name) for name in NUMBERS}
     modes = tuple(name for name in given.modes.split(",") if name)
     options = LabOptions(**numbers, modes=modes, has_cost_run=given.cost)
     options.check()

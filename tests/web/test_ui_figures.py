@@ -28,13 +28,16 @@ from ftdash.metrics.answers import SamplePoint
 from ftdash.metrics.loads import TREND_POINTS_MAX, VertexMoment
 from ftdash.ui import sentences
 from ftdash.ui.figures.alignment import ROWS_MAX, alignment
+from ftdash.ui.figures.lab import lab_control, lab_latency
 from ftdash.ui.figures.operators import busy, records_in, watermarks
 from ftdash.ui.figures.recovery import recovery_axis
 from ftdash.ui.figures.recovery_phases import recovery_phases
 from ftdash.ui.figures.samples import memory, throughput
 from ftdash.ui.figures.style import POINTS_MAX
 from pipelines.domain.status import RecoveryPhase
+from tests.unit.lab.reports import mode, report
 
+LAB = report(mode("exactly-once"), mode("acked", acker_ids=30_000))
 NOW = datetime(2026, 11, 21, 14, 2, 11, tzinfo=UTC)
 
 
@@ -182,6 +185,8 @@ def every_figure() -> list[Any]:
         busy(trends),
         records_in(trends),
         watermarks(trends),
+        lab_control(LAB),
+        lab_latency(LAB),
     ]
 
 

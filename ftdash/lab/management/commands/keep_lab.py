@@ -1,0 +1,18 @@
+"""`manage.py keep_lab KEY`: started by the worker for a lab that somebody asked for on the page."""
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from ftdash.lab.keeping import keep
+
+
+class Command(BaseCommand):
+    help = "Run the lab of one row and keep its report there; the worker starts this by itself."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("key", type=int, help="of the row")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        keep(options["key"])

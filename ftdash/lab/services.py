@@ -1,0 +1,83 @@
+"""Asking for a lab, starting what was asked for, and ending what has died.
+
+What is stored survives a broker that is away: reconcile starts it later.
+"""
+
+import logging
+import subprocess
+import threading
+from datetime import timedelta
+
+import msgspec
+from django.conf import settings
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+from kombu.exceptions import OperationalError
+
+from ftdash.jobs.validation import check_reason
+from ftdash.lab import tasks
+from ftdash.lab.models import UNDER_WAY, Lab, LabState
+from pipelines.bus.lease import Owner
+from pipelines.domain.errors import Rejected
+from pipelines.lab.options import LabOptions
+
+KEEPER_START_WITHIN = timedelta(seconds=60)
+DIED = "The process that ran it ended without a word; see the log of the worker."
+NOT_STARTED = "The process that was to run it did not start; see the log of the worker."
+
+log = logging.getLogger("ftdash.lab")
+
+
+def start_lab(options: LabOptions, *, requester: str, reason: str) -> int:
+    """The key of its row. Raises Rejected for what cannot be run, and while one is under way."""
+    options.check()
+    row = Lab(
+        options=msgspec.to_builtins(options),
+        requested_by=requester,
+        reason=check_reason(reason),
+        asked_at=timezone.now(),
+    )
+    try:
+        with transaction.atomic():
+            row.save()
+    except IntegrityError as taken:
+        raise Rejected(
+            "A lab is under way, and two at once would measure each other; wait until it has ended."
+        ) from taken
+    transaction.on_commit(_publish)
+    return row.pk
+
+
+def reconcile() -> None:
+    """Start what was asked for, once; end what has died. May be repeated, and run twice."""
+    for row in Lab.objects.filter(state__in=UNDER_WAY):
+        if row.started_at is None:
+            _start_keeper(row)
+        elif row.keeper is not None and not msgspec.convert(row.keeper, Owner).is_alive:
+            _end(row, DIED)
+        elif row.keeper is None and timezone.now() - row.started_at > KEEPER_START_WITHIN:
+            _end(row, NOT_STARTED)
+
+
+def _publish() -> None:
+    try:
+        tasks.reconcile_labs.delay()
+    except OperationalError as error:
+        log.warning("The broker is away, the lab waits for reconcile: %s", error)
+
+
+def _start_keeper(row: Lab) -> None:
+    """A process of its own: no task lives as long as a lab. Of two, one claims the row."""
+    Lab.objects.filter(pk=row.pk).update(started_at=timezone.now())
+    command = [*settings.LAB_KEEPER_COMMAND, str(row.pk)]
+    keeper = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, cwd=settings.BASE_DIR, start_new_session=True
+    )
+    # Waiting is what removes a dead child from the process table.
+    threading.Thread(target=keeper.wait, name=f"reap-{keeper.pid}", daemon=True).start()
+
+
+def _end(row: Lab, why: str) -> None:
+    Lab.objects.filter(pk=row.pk, state=row.state).update(
+        state=LabState.FAILED, ended_at=timezone.now(), message=why
+    )

@@ -1,0 +1,11 @@
+"""What Celery runs for the lab: within seconds, and safe to repeat."""
+
+from celery import shared_task
+
+
+@shared_task(ignore_result=True)
+def reconcile_labs() -> None:
+    """Start the lab that was asked for, and end one that has died."""
+    from ftdash.lab import services  # which names this task
+
+    services.reconcile()
