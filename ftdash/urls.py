@@ -7,6 +7,7 @@ from ftdash.api.flink import urls as flink
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", include("ftdash.prometheus.urls")),
     path("", include("ftdash.ui.urls")),
+    path("api/", include("ftdash.api.own.urls")),
     path("v1/", include((flink.versioned, flink.app_name), namespace="flink-v1")),
     path("flink/", include((flink.beside_page, flink.app_name), namespace="flink-web")),
     path("", include((flink.urlpatterns, flink.app_name))),

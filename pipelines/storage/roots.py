@@ -63,6 +63,8 @@ class StorageRoots:
             self.directory(location)
 
     def directory(self, location: str) -> Path:
+        if "\0" in location:  # no path has it, and the system refuses to look
+            raise self._outside(location.replace("\0", "?"))
         path = Path(location).resolve()
         if scheme_of(location) or not any(path.is_relative_to(r) for r in self._directories):
             raise self._outside(location)

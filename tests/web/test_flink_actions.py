@@ -26,6 +26,9 @@ from tests.web.people import admin_user, signed_in
 
 pytestmark = pytest.mark.usefixtures("site")
 
+VERSIONED_CLASS = b"SerializedThrowable" + (7284183123441947635).to_bytes(8, "big")
+"""A client with another serialVersionUID refuses the stream, and asks for a minute in vain."""
+
 TRIGGER = "ab" * 16
 OWN_SCRIPT = {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors"}
 
@@ -322,6 +325,7 @@ def test_a_session_cancels_by_get_from_our_own_scripts_only(
 def test_any_text_makes_a_stream_whose_lengths_fit(text: str) -> None:
     stream = base64.b64decode(serialized_throwable("ftdash.RequestFailed", text))
 
+    assert VERSIONED_CLASS in stream
     at = stream.index(b"suppressedExceptions")
     start = stream.index(b"xpp", at) + 4  # the text follows the parent and the cause, both null
     length = int.from_bytes(stream[start : start + 2], "big")

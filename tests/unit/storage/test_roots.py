@@ -37,7 +37,16 @@ def server(objects: ObjectServer) -> Iterator[ObjectServer]:
 
 @pytest.mark.parametrize(
     "outside",
-    ["elsewhere", "jobs-of-others", "jobs/../elsewhere", "link", "jobs/link", "s3://jobs/x", "/"],
+    [
+        "elsewhere",
+        "jobs/zero\0byte",
+        "jobs-of-others",
+        "jobs/../elsewhere",
+        "link",
+        "jobs/link",
+        "s3://jobs/x",
+        "/",
+    ],
 )
 def test_no_directory_outside_is_touched(tmp_path: Path, outside: str) -> None:
     for name in ("jobs", "elsewhere"):

@@ -1,0 +1,166 @@
+"""Addresses that act, one for each service. Each answers 202 with the request to ask after."""
+
+from ninja import Status
+
+from ftdash.api.own import shapes
+from ftdash.api.own.door import Entered, api
+from ftdash.api.own.shapes import InPath
+from ftdash.jobs import point_services, queries, services
+from ftdash.jobs.answers import RequestView
+from ftdash.jobs.point_services import Restore
+from pipelines.domain.errors import InvariantViolated
+from pipelines.domain.ids import RequestId
+
+ASKED = 202
+Asked = Status[RequestView]
+
+
+@api.post("/pipelines", response={ASKED: RequestView})
+def start(request: Entered, asked: shapes.AskingToStart) -> Asked:
+    """Create or change the pipeline, and start a run of it from the beginning."""
+    return _stored(
+        services.submit_pipeline(
+            name=asked.name,
+            flow=asked.flow,
+            parallelism=asked.parallelism,
+            max_parallelism=asked.max_parallelism,
+            parameters=asked.parameters,
+            settings=asked.settings,
+            allows_faults=asked.allows_faults,
+            requester=request.auth.name,
+            reason=asked.reason,
+            request_id=asked.request_id,
+        )
+    )
+
+
+@api.post("/pipelines/{name}/checkpoints", response={ASKED: RequestView})
+def take_checkpoint(request: Entered, name: InPath, asked: shapes.Asking) -> Asked:
+    return _stored(
+        services.request_checkpoint(
+            pipeline=name,
+            requester=request.auth.name,
+            reason=asked.reason,
+            request_id=asked.request_id,
+        )
+    )
+
+
+@api.post("/pipelines/{name}/savepoints", response={ASKED: RequestView})
+def take_savepoint(request: Entered, name: InPath, asked: shapes.AskingForSavepoint) -> Asked:
+    return _stored(
+        services.request_savepoint(
+            pipeline=name,
+            requester=request.auth.name,
+            reason=asked.reason,
+            savepoint_format=asked.format,
+            request_id=asked.request_id,
+        )
+    )
+
+
+@api.post("/pipelines/{name}/stop", response={ASKED: RequestView})
+def stop(request: Entered, name: InPath, asked: shapes.AskingToStop) -> Asked:
+    """With a savepoint."""
+    return _stored(
+        services.stop_with_savepoint(
+            pipeline=name,
+            requester=request.auth.name,
+            reason=asked.reason,
+            savepoint_format=asked.format,
+            drain=asked.drain,
+            request_id=asked.request_id,
+        )
+    )
+
+
+@api.post("/pipelines/{name}/cancel", response={ASKED: RequestView})
+def cancel(request: Entered, name: InPath, asked: shapes.AskingToCancel) -> Asked:
+    if asked.with_savepoint:
+        return _stored(
+            services.cancel_with_savepoint(
+                pipeline=name,
+                requester=request.auth.name,
+                reason=asked.reason,
+                savepoint_format=asked.format,
+                request_id=asked.request_id,
+            )
+        )
+    return _stored(
+        services.cancel(
+            pipeline=name,
+            requester=request.auth.name,
+            reason=asked.reason,
+            request_id=asked.request_id,
+        )
+    )
+
+
+@api.post("/pipelines/{name}/settings", response={ASKED: RequestView})
+def change_settings(request: Entered, name: InPath, asked: shapes.AskingToChange) -> Asked:
+    """Of the newest run, while it goes on."""
+    return _stored(
+        services.change_settings(
+            pipeline=name,
+            settings=asked.settings,
+            requester=request.auth.name,
+            reason=asked.reason,
+            request_id=asked.request_id,
+        )
+    )
+
+
+@api.post("/pipelines/{name}/faults", response={ASKED: RequestView})
+def kill_slot(request: Entered, name: InPath, asked: shapes.AskingToKill) -> Asked:
+    """Kill a slot on purpose, where the pipeline allows it."""
+    return _stored(
+        services.kill_slot(
+            pipeline=name,
+            slot=asked.slot,
+            moment=asked.moment,
+            requester=request.auth.name,
+            reason=asked.reason,
+        )
+    )
+
+
+@api.post("/pipelines/{name}/restore", response={ASKED: RequestView})
+def restore(request: Entered, name: InPath, asked: shapes.AskingToRestore) -> Asked:
+    """Start a new run from a recovery point, of this or another pipeline."""
+    return _stored(
+        point_services.restore(
+            Restore(
+                pipeline=name,
+                path=asked.path,
+                parallelism=asked.parallelism,
+                parameters=asked.parameters,
+                allow_non_restored_state=asked.allow_non_restored_state,
+                reads_files=asked.reads_files,
+            ),
+            claim_mode=asked.claim_mode,
+            requester=request.auth.name,
+            reason=asked.reason,
+            request_id=asked.request_id,
+        )
+    )
+
+
+@api.post("/pipelines/{name}/dispose", response={ASKED: RequestView})
+def dispose(request: Entered, name: InPath, asked: shapes.AskingToDispose) -> Asked:
+    """Delete the files of a savepoint for good."""
+    return _stored(
+        point_services.dispose(
+            pipeline=name,
+            path=asked.path,
+            requester=request.auth.name,
+            reason=asked.reason,
+            request_id=asked.request_id,
+        )
+    )
+
+
+def _stored(request_id: RequestId) -> Asked:
+    found = queries.request(request_id)
+    if found is None:
+        raise InvariantViolated("a request that was stored is found")
+    return Status(ASKED, found)

@@ -1,0 +1,144 @@
+"""Addresses that read, one for each query."""
+
+from django.http import HttpRequest
+
+from ftdash.accounts.queries import TokenView, tokens
+from ftdash.api.own.door import api, missing
+from ftdash.api.own.shapes import CheckpointInPath, InPath, Limit, Page, Text
+from ftdash.checkpoints import queries as checkpoint_queries
+from ftdash.checkpoints.answers import AlignmentTimeline, CheckpointHistory, RecoveryPoint
+from ftdash.checkpoints.statistics import RunStatistics, statistics_of
+from ftdash.jobs import point_services, queries, run_queries
+from ftdash.jobs.answers import Fleet, PipelinePage, RecoveryAxis, RequestView
+from ftdash.jobs.lineage import LineageRun
+from ftdash.jobs.point_services import Restore
+from ftdash.jobs.run_queries import RunFacts
+from ftdash.metrics import queries as metric_queries
+from ftdash.metrics.answers import SamplePoint
+from pipelines.domain.preflight_verdict import Verdict
+
+
+@api.get("/pipelines", response=Fleet)
+def pipelines(request: HttpRequest) -> Fleet:
+    """Every pipeline in one line, those that need attention first."""
+    return queries.fleet()
+
+
+@api.get("/pipelines/{name}", response=PipelinePage)
+def pipeline(request: HttpRequest, name: InPath) -> PipelinePage:
+    """With its newest run, and what can be done to it now."""
+    found = queries.pipeline_page(name)
+    if found is None:
+        raise missing(f"pipeline {name!r}")
+    return found
+
+
+@api.get("/pipelines/{name}/lineage", response=list[LineageRun])
+def lineage(request: HttpRequest, name: InPath) -> list[LineageRun]:
+    """Which run was forked from which point of which other."""
+    found = queries.lineage(name)
+    if found is None:
+        raise missing(f"pipeline {name!r}")
+    return found
+
+
+@api.get("/pipelines/{name}/recovery-points", response=list[RecoveryPoint])
+def recovery_points(request: HttpRequest, name: InPath, limit: Limit = 50) -> list[RecoveryPoint]:
+    """What a run can be restored from, newest first."""
+    return checkpoint_queries.recovery_points(name, limit)
+
+
+@api.get("/pipelines/{name}/preflight", response=Verdict)
+def preflight(
+    request: HttpRequest, name: InPath, path: Text, allow_non_restored_state: bool = False
+) -> Verdict:
+    """What speaks for and against restoring from the point; nothing is read in full or started."""
+    return point_services.preflight(
+        Restore(
+            pipeline=name,
+            path=path,
+            allow_non_restored_state=allow_non_restored_state,
+            reads_files=False,
+        )
+    )
+
+
+@api.get("/runs", response=list[RunFacts])
+def runs(request: HttpRequest) -> list[RunFacts]:
+    """All that live and the newest that are over."""
+    return run_queries.runs()
+
+
+@api.get("/runs/{run_id}", response=RunFacts)
+def run(request: HttpRequest, run_id: InPath) -> RunFacts:
+    found = run_queries.run(run_id)
+    if found is None:
+        raise missing(f"run {run_id!r}")
+    return found
+
+
+@api.get("/runs/{run_id}/checkpoints", response=CheckpointHistory)
+def checkpoints(
+    request: HttpRequest, run_id: InPath, page: Page = 1, per_page: Limit = 25
+) -> CheckpointHistory:
+    """Newest first; a page beyond the last is the last."""
+    found = checkpoint_queries.checkpoints(run_id, page, per_page)
+    if found is None:
+        raise missing(f"run {run_id!r}")
+    return found
+
+
+@api.get("/runs/{run_id}/checkpoints/statistics", response=RunStatistics)
+def statistics(request: HttpRequest, run_id: InPath) -> RunStatistics:
+    """Counts, the latest of each kind, and how sizes and durations are spread."""
+    found = statistics_of(run_id)
+    if found is None:
+        raise missing(f"run {run_id!r}")
+    return found
+
+
+@api.get("/runs/{run_id}/checkpoints/{checkpoint_id}", response=AlignmentTimeline)
+def checkpoint(
+    request: HttpRequest, run_id: InPath, checkpoint_id: CheckpointInPath
+) -> AlignmentTimeline:
+    """What each subtask and channel did, and which was the slowest."""
+    found = checkpoint_queries.alignment(run_id, checkpoint_id)
+    if found is None:
+        raise missing(f"checkpoint {checkpoint_id} of run {run_id!r}")
+    return found
+
+
+@api.get("/runs/{run_id}/recoveries", response=RecoveryAxis)
+def recoveries(request: HttpRequest, run_id: InPath) -> RecoveryAxis:
+    """Failures, recoveries with their phases, and recovery points on one axis, oldest first."""
+    found = queries.recovery_axis(run_id)
+    if found is None:
+        raise missing(f"run {run_id!r}")
+    return found
+
+
+@api.get("/runs/{run_id}/samples", response=list[SamplePoint])
+def samples(request: HttpRequest, run_id: InPath, limit: Limit = 600) -> list[SamplePoint]:
+    """What was measured once a second, oldest first."""
+    return metric_queries.samples(run_id, limit)
+
+
+@api.get("/requests", response=list[RequestView])
+def requests(request: HttpRequest, limit: Limit = 50) -> list[RequestView]:
+    """The audit log, newest first."""
+    return queries.requests(limit=limit)
+
+
+@api.get("/requests/{request_id}", response=RequestView)
+def one_request(request: HttpRequest, request_id: InPath) -> RequestView:
+    """How far it has come."""
+    found = queries.request(request_id)
+    if found is None:
+        raise missing(f"request {request_id!r}")
+    return found
+
+
+@api.get("/tokens", response=list[TokenView])
+def api_tokens(request: HttpRequest) -> list[TokenView]:
+    """Names and scopes; a secret is known to its owner alone."""
+    return tokens()

@@ -1,0 +1,85 @@
+"""What may be asked for, with the bounds of each value. A field that is not known is refused."""
+
+from typing import Annotated
+
+from ninja import Path, Query, Schema
+from pydantic import ConfigDict, Field, StringConstraints
+
+from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
+from pipelines.domain.settings import MAX_PARALLELISM_LIMIT
+from pipelines.domain.status import ClaimMode, KillMoment, SavepointFormat
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,79}$"
+NO_NUL = r"^[^\x00]*$"
+TEXT_MAX = 4_000
+ROW_ID_MAX = 2**63 - 1
+
+Name = Annotated[str, StringConstraints(pattern=NAME)]
+Text = Annotated[str, StringConstraints(pattern=NO_NUL, max_length=TEXT_MAX)]
+Texts = Annotated[dict[Text, Text], Field(max_length=500)]
+Parallelism = Annotated[int, Field(ge=1, le=MAX_PARALLELISM_LIMIT)]
+
+InPath = Annotated[str, Path(pattern=NAME)]
+CheckpointInPath = Annotated[int, Path(ge=0, le=ROW_ID_MAX)]
+Limit = Annotated[int, Query(ge=1, le=1_000)]
+Page = Annotated[int, Query(ge=1, le=1_000_000)]
+
+
+class Asking(Schema):
+    """Why, and under which id: asking again under the same id is the same request."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    reason: Text
+    request_id: Name | None = None
+
+
+class AskingForSavepoint(Asking):
+    format: SavepointFormat = SavepointFormat.CANONICAL
+
+
+class AskingToStop(AskingForSavepoint):
+    drain: bool = False
+
+
+class AskingToCancel(AskingForSavepoint):
+    with_savepoint: bool = False
+
+
+class AskingToDispose(Asking):
+    path: Text
+
+
+class AskingToKill(Schema):
+    model_config = ConfigDict(extra="forbid")
+
+    reason: Text
+    slot: Annotated[int, Field(ge=0, le=MAX_PARALLELISM_LIMIT)]
+    moment: KillMoment = KillMoment.NOW
+
+
+class AskingToChange(Asking):
+    settings: Texts
+
+
+class AskingToRestore(Asking):
+    """From which point, and how; None: as the pipeline has it."""
+
+    path: Text
+    parallelism: Parallelism | None = None
+    parameters: Texts | None = None
+    claim_mode: ClaimMode = ClaimMode.NO_CLAIM
+    allow_non_restored_state: bool = False
+    reads_files: bool = False
+
+
+class AskingToStart(Asking):
+    """A run from the beginning of the input, of a pipeline that is new or is changed to this."""
+
+    name: Name
+    flow: Text
+    parallelism: Parallelism = 1
+    max_parallelism: Parallelism = DEFAULT_MAX_PARALLELISM
+    parameters: Texts = Field(default_factory=dict)
+    settings: Texts = Field(default_factory=dict)
+    allows_faults: bool = True

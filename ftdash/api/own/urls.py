@@ -1,0 +1,11 @@
+"""Our own addresses, below `/api/`."""
+
+from ftdash.api.own import actions, readings
+from ftdash.api.own.door import patterns
+
+app_name = "api"
+
+DESCRIBED_IN = (readings, actions)
+"""They give the API its addresses when they are imported."""
+
+urlpatterns = patterns()

@@ -1,0 +1,198 @@
+"""Our own interface: described, guarded, and answering what the pages say."""
+
+import json
+from typing import Any
+
+import pytest
+from django.core.cache import cache
+from django.test import Client
+from django.urls import URLPattern, reverse
+
+from ftdash.accounts.models import TokenScope
+from ftdash.api.own import urls
+from ftdash.api.own.door import api
+from ftdash.jobs.models import Request, RequestKind, Run
+from ftdash.jobs.projector import Projector
+from tests.web.api_callers import bearer
+from tests.web.flink_reading import beat
+from tests.web.journals import Story, new_request, new_run
+
+pytestmark = pytest.mark.usefixtures("site")
+
+GIVEN = {"name": "flights", "run_id": "flights-1", "checkpoint_id": 1, "request_id": "request-1"}
+READINGS = {
+    "/pipelines": lambda body: body["pipelines"][0]["name"] == "flights",
+    "/pipelines/flights": lambda body: body["run"]["state"] == "RUNNING",
+    "/pipelines/flights/lineage": lambda body: body[0]["run_id"] == "flights-1",
+    "/pipelines/flights/recovery-points": lambda body: body[0]["checkpoint_id"] == 1,
+    "/runs": lambda body: body[0]["pipeline"] == "flights",
+    "/runs/flights-1": lambda body: body["vertices"][2]["edges"] == ["hash", "hash"],
+    "/runs/flights-1/checkpoints": lambda body: body["rows"][0]["end_to_end_ms"] == 80.0,
+    "/runs/flights-1/checkpoints/statistics": lambda body: body["counts"]["completed"] == 1,
+    "/runs/flights-1/checkpoints/1": lambda body: body["slowest"]["subtask"] == 1,
+    "/runs/flights-1/recoveries": lambda body: (
+        body["recoveries"][0]["phases"][0]["phase"] == "detect"
+    ),
+    "/runs/flights-1/samples?limit=1": lambda body: len(body) == 1,
+    "/requests": lambda body: body[0]["request_id"] == "request-1",
+    "/requests/request-1": lambda body: body["requester"] == "ann",
+    "/tokens": lambda body: (
+        set(body[0])
+        == {
+            "name",
+            "scope",
+            "created_by",
+            "created_at",
+            "last_used_at",
+            "revoked_by",
+            "revoked_at",
+        }
+    ),
+}
+ACTIONS: dict[str, tuple[dict[str, Any], RequestKind]] = {
+    "checkpoints": ({}, RequestKind.CHECKPOINT),
+    "savepoints": ({"format": "NATIVE"}, RequestKind.SAVEPOINT),
+    "stop": ({"drain": True}, RequestKind.STOP_WITH_SAVEPOINT),
+    "cancel": ({}, RequestKind.CANCEL),
+    "cancel ": ({"with_savepoint": True}, RequestKind.CANCEL_WITH_SAVEPOINT),
+    "settings": (
+        {"settings": {"execution.checkpointing.interval": "7 s"}},
+        RequestKind.CHANGE_SETTINGS,
+    ),
+    "faults": ({"slot": 1}, RequestKind.KILL_SLOT),
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_failures_so_far() -> None:
+    cache.clear()
+
+
+def test_every_query_has_an_address_and_answers() -> None:
+    running()
+    client = bearer(TokenScope.READ)
+
+    for address, is_right in READINGS.items():
+        answer = client.get(f"/api{address}")
+
+        assert answer.status_code == 200, (address, answer.content)
+        assert is_right(answer.json()), (address, answer.json())
+        assert "no-store" in answer["Cache-Control"]
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_an_action_stores_one_request_and_says_how_to_ask_after_it(action: str) -> None:
+    running()
+    given, kind = ACTIONS[action]
+    client = bearer(TokenScope.ACT)
+
+    answer = post(client, f"pipelines/flights/{action.strip()}", {"reason": "drill", **given})
+
+    assert answer.status_code == 202, answer.content
+    stored = Request.objects.exclude(request_id="request-1").get()
+    assert (stored.kind, stored.requester, stored.reason) == (kind, "token deploy", "drill")
+    assert answer.json()["request_id"] == stored.request_id
+
+
+def test_asking_twice_under_one_id_is_one_request() -> None:
+    running()
+    client = bearer(TokenScope.ACT)
+    asked = {"reason": "drill", "request_id": "nightly-1"}
+
+    ids = {
+        post(client, "pipelines/flights/savepoints", asked).json()["request_id"] for _ in range(2)
+    }
+
+    assert ids == {"nightly-1"}
+
+
+def test_what_is_wrong_is_told_with_its_place_or_in_one_sentence() -> None:
+    running()
+    client = bearer(TokenScope.ACT)
+
+    for body, words in [
+        ({}, "body.asked.reason: Field required"),
+        ({"reason": "x", "colour": "red"}, "Extra inputs"),
+        ({"reason": " "}, "Say why in a few words"),
+        ({"reason": "x", "format": "ZIP"}, "CANONICAL"),
+        ({"reason": "zero \0"}, "pattern"),
+    ]:
+        answer = post(client, "pipelines/flights/savepoints", body)
+
+        assert answer.status_code == 422, answer.content
+        assert words in answer.json()["errors"][0]
+    Run.objects.update(status="RESTARTING")
+    refused = post(client, "pipelines/flights/savepoints", {"reason": "x"})
+    assert "RESTARTING" in refused.json()["errors"][0]
+    assert Request.objects.count() == 1
+
+
+def test_what_is_not_there_says_so() -> None:
+    client = bearer(TokenScope.READ)
+
+    for address in (
+        "pipelines/x",
+        "runs/x",
+        "runs/x/checkpoints",
+        "requests/x",
+        "runs/x/recoveries",
+    ):
+        answer = client.get(f"/api/{address}")
+
+        assert answer.status_code == 404
+        assert answer.json()["errors"][0].startswith("There is no ")
+
+
+def test_nothing_is_answered_without_a_token_or_session() -> None:
+    running()
+
+    for pattern in urls.urlpatterns:
+        for method in ("get", "post", "put", "delete"):
+            answer = getattr(Client(), method)(address_of(pattern))
+
+            # A method that is not offered is told before anybody is asked who they are.
+            assert answer.status_code in (401, 405), (pattern.name, method)
+            if answer.status_code == 401:
+                assert list(answer.json()) == ["errors"]
+    assert Request.objects.count() == 1
+
+
+def test_who_may_only_see_may_not_act(operator: Client) -> None:
+    running()
+
+    for client in (operator, bearer(TokenScope.READ)):
+        for action, (given, _) in ACTIONS.items():
+            asked = {"reason": "drill", **given}
+            assert post(client, f"pipelines/flights/{action.strip()}", asked).status_code == 403
+        assert post(client, "pipelines", {"name": "x", "flow": "y"}).status_code == 403
+    assert Request.objects.count() == 1
+
+
+def test_the_description_names_every_address_and_its_answer() -> None:
+    described = bearer(TokenScope.READ).get("/api/openapi.json").json()
+
+    assert Client().get("/api/openapi.json").status_code == 401
+    known = {pattern.pattern._route for pattern in urls.urlpatterns if pattern.name != "openapi"}
+    assert len(described["paths"]) == len(known)
+    for operations in described["paths"].values():
+        for operation in operations.values():
+            (status,) = operation["responses"]
+            assert operation["responses"][status]["content"]["application/json"]["schema"]
+    assert described == json.loads(json.dumps(api.get_openapi_schema(path_prefix="/api/")))
+
+
+def address_of(pattern: URLPattern) -> str:
+    wanted = pattern.pattern.converters
+    return reverse(f"api:{pattern.name}", kwargs={name: GIVEN[name] for name in wanted})
+
+
+def running() -> None:
+    run = new_run()
+    new_request(run)
+    Story(run).started().sampled().completed().slot_killed().sampled()
+    Projector().run_once()
+    beat()
+
+
+def post(client: Client, address: str, body: dict[str, Any]) -> Any:
+    return client.post(f"/api/{address}", json.dumps(body), content_type="application/json")
