@@ -7,6 +7,7 @@ from django.conf import settings as configuration
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.guarantees import EndToEnd, check_required, end_to_end
+from pipelines.domain.secrets import check_no_secrets
 from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.settings import check_parallelism
 from pipelines.storage.placement import check_placement, configured_roots
@@ -39,12 +40,14 @@ def check_startable(
 ) -> EndToEnd:
     """What is guaranteed from end to end.
 
-    Raises Rejected naming the flow, parameter, column, setting or number that is wrong, and when
-    less is guaranteed than the settings require.
+    Raises Rejected naming the flow, parameter, column, setting or number that is wrong, or that
+    holds a password, and when less is guaranteed than the settings require.
     """
     # The flows load Arrow, which takes longer than a page should; most requests start nothing.
     from pipelines.flows.registry import flow as registered_flow
 
+    check_no_secrets("parameter", parameters)
+    check_no_secrets("setting", settings)
     check_parallelism(parallelism, max_parallelism)
     parsed = parse_settings(settings)
     check_placement(parsed, roots())

@@ -302,6 +302,20 @@ def test_what_cannot_run_is_refused_before_anything_is_stored(
     assert not Pipeline.objects.exists()
 
 
+@pytest.mark.parametrize("where", ["parameters", "settings"])
+def test_a_password_is_refused_before_it_is_stored_and_not_repeated(
+    monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.setattr(services, "check_startable", check_startable)
+
+    with pytest.raises(Rejected, match=f"The {where[:-1]} 'data' holds a password") as refused:
+        submit(flow="flight_delays", **{where: {"data": "redis://:hunter2@host/0"}})
+
+    assert "hunter2" not in str(refused.value)
+    assert not Pipeline.objects.exists()
+    assert not Request.objects.exists()
+
+
 def test_more_than_the_pipeline_can_guarantee_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -14,7 +14,6 @@ from datetime import timedelta
 from enum import Enum, auto
 from typing import Any, TypeVar
 
-import msgspec
 from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 from kafka.errors import (
@@ -37,6 +36,7 @@ from kafka.structs import OffsetAndMetadata
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from pipelines.connectors.kafka.connection import ANSWER_TIMEOUT_S, KafkaAddress
+from pipelines.connectors.kafka.prepared import PreparedAtKafka
 from pipelines.connectors.kafka.security import python_settings
 from pipelines.domain.errors import Rejected, Retryable
 
@@ -57,28 +57,6 @@ NOT_OPEN_ANY_MORE = (
 ANSWERS = (*NOT_OPEN_ANY_MORE, InvalidTransactionTimeoutError, TransactionalIdNotFoundError)
 
 Answer = TypeVar("Answer")
-
-
-class PreparedAtKafka(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A transaction that waits for its end. `ranges`: first offset and records, by partition."""
-
-    transactional_id: str
-    producer_id: int
-    epoch: int
-    topic: str
-    ranges: dict[str, tuple[int, int]]
-
-    @property
-    def records(self) -> int:
-        return sum(count for _, count in self.ranges.values())
-
-    @property
-    def range(self) -> str:
-        parts = [
-            f"offsets {first:,} to {first + count - 1:,} of partition {partition}"
-            for partition, (first, count) in sorted(self.ranges.items())
-        ]
-        return f"{', '.join(parts)} of topic {self.topic}"
 
 
 class CommitAnswer(Enum):

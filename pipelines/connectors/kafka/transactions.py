@@ -17,13 +17,10 @@ import msgspec
 import pyarrow as pa
 from confluent_kafka import TopicPartition
 
-from pipelines.connectors.kafka.coordinator import (
-    CommitAnswer,
-    KafkaCoordinator,
-    PreparedAtKafka,
-)
+from pipelines.connectors.kafka.coordinator import CommitAnswer, KafkaCoordinator
 from pipelines.connectors.kafka.log import Shown, is_shown
 from pipelines.connectors.kafka.owner import KafkaOwnership, TransactionName
+from pipelines.connectors.kafka.prepared import PreparedAtKafka
 from pipelines.connectors.kafka.producer import KafkaOutput, TransactionalProducer
 from pipelines.connectors.kafka.sink import KafkaSink
 from pipelines.connectors.sink import TOKEN_BYTES_MAX, SinkContext

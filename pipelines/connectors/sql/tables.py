@@ -13,20 +13,18 @@ key is missing until the replay, which is deterministic, writes it again.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateTable
 
+from pipelines.connectors.sql.columns import check_name, sql_type, takes
 from pipelines.domain.errors import ProtocolError, Rejected
 from pipelines.domain.ids import Attempt, RunId
 
 RUN = "ftdash_run"
 CHECKPOINT = "ftdash_checkpoint"
-NAME_BYTES_MAX = 63
-"""Of PostgreSQL, for the longest name that is made of a table's."""
 FENCE = sa.Table(
     "ftdash_fence",
     sa.MetaData(),
@@ -37,16 +35,15 @@ FENCE = sa.Table(
 )
 
 Insert = sqlite.Insert | postgresql.Insert
-SqlType = sa.Boolean | sa.BigInteger | sa.Double[float] | sa.Text | sa.Date | sa.DateTime
 
 
 def output_table(name: str, schema: pa.Schema, keys: Sequence[str]) -> sa.Table:
     """Raises Rejected naming the table that cannot be one, or the column without a counterpart."""
-    _check_name(name)
+    check_name(name)
     columns = [
-        sa.Column(field.name, _sql_type(field), primary_key=True, autoincrement=False)
+        sa.Column(field.name, sql_type(field), primary_key=True, autoincrement=False)
         if field.name in keys
-        else sa.Column(field.name, _sql_type(field))
+        else sa.Column(field.name, sql_type(field))
         for field in schema
     ]
     return sa.Table(name, sa.MetaData(), *columns, *_tags())
@@ -84,7 +81,7 @@ def check_fits(connection: sa.Connection, wanted: sa.Table, database: str) -> No
     if missing is not None:
         raise Rejected(f"Table {wanted.name} of {database} has no column {missing}.")
     for column in wanted.columns:
-        if not _takes(found[column.name], column.type):
+        if not takes(found[column.name], column.type):
             has, needs = (
                 each.compile(connection.dialect) for each in (found[column.name], column.type)
             )
@@ -210,42 +207,3 @@ def _tags() -> list[sa.Column[object]]:
         sa.Column(RUN, sa.Text, nullable=False),
         sa.Column(CHECKPOINT, sa.BigInteger, nullable=False),
     ]
-
-
-def _check_name(name: str) -> None:
-    """PostgreSQL would cut a longer name off, and then two tables might be one."""
-    if not name or "\0" in name or len(f"{name}_superseded".encode()) > NAME_BYTES_MAX:
-        limit = NAME_BYTES_MAX - len("_superseded")
-        raise Rejected(f"The table name {name!r} is not one of 1 to {limit} bytes without NUL.")
-
-
-def _takes(found: sa.types.TypeEngine[Any], wanted: sa.types.TypeEngine[Any]) -> bool:
-    """Whether every value of `wanted` that fits the column's size can be stored as it is."""
-    if isinstance(found, postgresql.TIMESTAMP):  # SQLite keeps no zone
-        return isinstance(wanted, sa.DateTime) and found.timezone == wanted.timezone
-    families: dict[type, tuple[type, ...]] = {
-        sa.Boolean: (sa.Boolean,),
-        sa.BigInteger: (sa.Integer,),
-        sa.Double: (sa.Double,),
-        sa.Text: (sa.String,),
-        sa.Date: (sa.Date,),
-        sa.DateTime: (sa.DateTime,),
-    }
-    return isinstance(found, families[type(wanted)])
-
-
-def _sql_type(field: pa.Field) -> SqlType:
-    is_type = pa.types
-    if is_type.is_boolean(field.type):
-        return sa.Boolean()
-    if is_type.is_integer(field.type):
-        return sa.BigInteger()
-    if is_type.is_floating(field.type):
-        return sa.Double()
-    if is_type.is_string(field.type) or is_type.is_large_string(field.type):
-        return sa.Text()
-    if is_type.is_date32(field.type):
-        return sa.Date()
-    if is_type.is_timestamp(field.type) and field.type.unit != "ns":
-        return sa.DateTime(timezone=field.type.tz is not None)
-    raise Rejected(f"Column {field.name} of type {field.type} has no counterpart in SQL.")

@@ -1,0 +1,24 @@
+"""Whether text holds a password, and so may not be given where it is stored and shown.
+
+Looks for what people paste: addresses with a password in them, and settings of clients. Who hides
+one elsewhere is not found.
+"""
+
+import re
+from collections.abc import Mapping
+
+from pipelines.domain.errors import Rejected
+
+PASSWORD = re.compile(
+    r"://[^/?#\s@]*:[^/?#\s]+@|\b(password|passwd|pwd|secret|secret[._-]?key)\s*=", re.IGNORECASE
+)
+
+
+def check_no_secrets(kind: str, values: Mapping[str, str]) -> None:
+    """Raises Rejected, naming which of `values` holds a password, and not that."""
+    for name, value in values.items():
+        if PASSWORD.search(value):
+            raise Rejected(
+                f"The {kind} {name!r} holds a password, and would be stored and shown; let the"
+                " pipeline read it from an environment variable."
+            )
