@@ -1,4 +1,6 @@
-"""Rows of checkpoints and of the subtasks' parts in them. The projector is their one writer.
+"""Rows of checkpoints, of the subtasks' parts in them, and of the ledger; and of audits.
+
+The projector is their one writer; audits are `ftdash.jobs.audits`' own.
 
 A savepoint is a checkpoint of kind SAVEPOINT: the same row, kept until someone disposes of it.
 """
@@ -80,3 +82,55 @@ class SubtaskPhase(models.Model):
                 fields=("checkpoint", "vertex", "subtask"), name="one_phase_per_subtask"
             ),
         )
+
+
+class LedgerRow(models.Model):
+    """What one completed checkpoint read and gave, as its run's ledger has it: the newest ones."""
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE)
+    sequence = models.PositiveBigIntegerField()
+    checkpoint_id = models.PositiveBigIntegerField()
+    attempt = models.PositiveIntegerField()
+    at = models.DateTimeField()
+    records_read = models.PositiveBigIntegerField()  # by all sources, since the first run
+    inputs = models.JSONField(default=list)  # SourceInput as JSON; empty: not known
+    outputs = models.JSONField(default=list)  # SinkOutput as JSON
+    is_void = models.BooleanField(default=False)  # a recovery went back behind it
+
+    class Meta:
+        ordering = ("-sequence",)
+        constraints = (
+            models.UniqueConstraint(fields=("run", "sequence"), name="ledger_row_of_journal"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.run_id}/{self.checkpoint_id}"
+
+
+class Audit(models.Model):
+    """One reading of a run's output, against its ledger: who asked, how far it is, what it found.
+
+    `report` is `pipelines.audit.report.AuditReport` as JSON, null where there is a `problem`.
+    """
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="audits")
+    requester = models.CharField(max_length=150)
+    created_at = models.DateTimeField()
+    started_at = models.DateTimeField(null=True)  # by a process of its own
+    moved_at = models.DateTimeField(null=True)  # its last sign of life
+    ended_at = models.DateTimeField(null=True)
+    step = models.TextField(default="")
+    report = models.JSONField(null=True)
+    sentences = models.JSONField(default=list)
+    problem = models.TextField(default="")  # why it could not be carried out
+
+    class Meta:
+        ordering = ("-id",)
+        constraints = (
+            models.UniqueConstraint(
+                fields=("run",), condition=models.Q(ended_at=None), name="one_audit_at_a_time"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"audit {self.pk} of {self.run_id}"

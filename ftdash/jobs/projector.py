@@ -15,7 +15,9 @@ from django.db import InterfaceError, OperationalError, close_old_connections, t
 from django.db.models import F
 from django.utils import timezone
 
+from ftdash.checkpoints import ledger_fold
 from ftdash.checkpoints import projector as checkpoint_projector
+from ftdash.checkpoints.ledger_fold import LedgerFold
 from ftdash.checkpoints.projector import CheckpointFold
 from ftdash.jobs import run_fold
 from ftdash.jobs.directories import run_directory
@@ -110,7 +112,7 @@ def fold(run: Run, envelopes: Iterable[Envelope], offset: int, *, expected_offse
     """
     if not Run.objects.filter(pk=run.pk, journal_offset=expected_offset).exists():
         raise ProjectionRaced(run.run_id)
-    folds = RunFold(run), CheckpointFold(run), SampleFold(run)
+    folds = RunFold(run), CheckpointFold(run), LedgerFold(run), SampleFold(run)
     for envelope in envelopes:
         if envelope.sequence <= run.last_sequence:
             continue
@@ -132,7 +134,7 @@ def rebuild(run: Run) -> None:
     """Make the run's rows anew from its journal, in one transaction."""
     with transaction.atomic():
         stored_offset = run.journal_offset
-        for part in (run_fold, checkpoint_projector, metrics_projector):
+        for part in (run_fold, checkpoint_projector, ledger_fold, metrics_projector):
             part.forget(run)
         envelopes, offset = _whole_journal(_journal(run))
         fold(run, envelopes, offset, expected_offset=stored_offset)

@@ -15,7 +15,7 @@ from django.conf import settings
 from django.db.models import F, Q
 from django.utils import timezone
 
-from ftdash.jobs import delivery, launcher
+from ftdash.jobs import audit_process, delivery, launcher
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import (
     TERMINAL_STATUSES,
@@ -59,6 +59,7 @@ def reconcile() -> None:
             log.error("Run row %s cannot be supervised now: %s", key, error)
     delivery.deliver_forgotten()
     delivery.end_overdue()
+    audit_process.start_forgotten()
     Heartbeat.objects.update_or_create(
         name=HeartbeatName.RECONCILE, defaults={"at": timezone.now(), "pid": os.getpid()}
     )

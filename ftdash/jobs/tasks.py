@@ -2,7 +2,7 @@
 
 from celery import shared_task
 
-from ftdash.jobs import delivery, disposal, inspection, supervision
+from ftdash.jobs import audit_process, delivery, disposal, inspection, supervision
 
 
 @shared_task(ignore_result=True)
@@ -28,6 +28,12 @@ def inspect_point(inspection_key: int) -> None:
     """Read a recovery point, a second's worth at a time."""
     if inspection.go_on(inspection_key):
         inspect_point.delay(inspection_key)
+
+
+@shared_task(ignore_result=True)
+def start_audit(audit_key: int) -> None:
+    """Start the process of an audit that was asked for."""
+    audit_process.start(audit_key)
 
 
 @shared_task(ignore_result=True)

@@ -23,26 +23,36 @@ from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.flows.registry import flow
 
+Tell = Callable[[str], None]
+"""Is told each step before it is taken, as the rest of a sentence."""
 
-def audit(run: RunDirectory) -> AuditReport:
+
+def audit(run: RunDirectory, tell: Tell = lambda _: None) -> AuditReport:
     """Raises Rejected when the run, its journal or a target cannot be read."""
     spec = _spec_of(run)
     find = _journals_beside(run)
     pipeline = flow(spec.pipeline).build(spec.parameters)
     sinks = [(uid, each, pipeline.input_schemas(uid)[0]) for uid, each in pipeline.sinks.items()]
-    return audit_sinks(sinks, lambda: read_history(spec.run_id, run.journal_file, find))
+    return audit_sinks(sinks, lambda: read_history(spec.run_id, run.journal_file, find), tell)
 
 
 def audit_sinks(
-    taking: Sequence[tuple[Uid, Sink, pa.Schema]], read: Callable[[], History]
+    taking: Sequence[tuple[Uid, Sink, pa.Schema]],
+    read: Callable[[], History],
+    tell: Tell = lambda _: None,
 ) -> AuditReport:
     """Each sink with the schema of the rows that it takes.
 
     1. The journal. 2. The targets, which therefore have all that is committed by it. 3. The journal
     again, which therefore has all that the targets show.
     """
+    tell("reading the ledger")
     history = read()
-    readers = [(uid, sink, reader_of(sink, schema)) for uid, sink, schema in taking]
+    readers = []
+    for number, (uid, sink, schema) in enumerate(taking if history.committed else (), 1):
+        tell(f"reading what {uid} has written, {number} of {len(taking)}")
+        readers.append((uid, sink, reader_of(sink, schema)))
+    tell("comparing")
     later = read()
     sources = input_reports(history)
     sinks = [_SinkAudit(*each, history, later).report() for each in readers]

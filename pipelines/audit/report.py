@@ -53,7 +53,8 @@ class InputReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the points on the way to this run, and of its own."""
+    """Of the points on the way to this run, and of its own. As long as nothing is committed no
+    target is looked at, which may not be there yet."""
 
     run_id: RunId
     is_as_recorded: bool  # nothing differs

@@ -4,44 +4,19 @@ import json
 from io import StringIO
 from pathlib import Path
 
-import msgspec
 import pytest
 from django.core.management import CommandError, call_command
 
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Run
 from pipelines.audit import auditor
-from pipelines.audit.output import Covers
-from pipelines.audit.report import AuditReport, DifferenceReport, SinkReport
+from pipelines.audit.report import AuditReport
 from pipelines.domain.errors import Rejected
-from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.run import RunDirectory
+from tests.web.audit_reports import NOT_PROVEN, PROVEN, report_of
 from tests.web.journals import new_run
 
 pytestmark = pytest.mark.django_db
-
-PROVEN = SinkReport(
-    sink=Uid("delays"),
-    guarantee="exactly-once",
-    covers=Covers.DIGESTED,
-    proven_run_id=RunId("run-1"),
-    proven_checkpoint_id=CheckpointId(7),
-    proven_rows=70,
-    difference=None,
-)
-DIFFERENCE = DifferenceReport(
-    what="70 rows were given, and so many are there, but not the same.",
-    run_id=RunId("run-1"),
-    checkpoint_id=CheckpointId(7),
-    expected_rows=70,
-    expected_digest="00000000000000aa",
-    found_rows=70,
-    found_digest="00000000000000bb",
-    part="part-7.parquet",
-)
-NOT_PROVEN = msgspec.structs.replace(
-    PROVEN, proven_checkpoint_id=CheckpointId(6), difference=DIFFERENCE
-)
 
 
 @pytest.fixture(autouse=True)
@@ -57,14 +32,14 @@ def run() -> Run:
 def test_it_prints_up_to_where_the_newest_run_is_proven(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    audited = answering(monkeypatch, report(PROVEN))
+    audited = answering(monkeypatch, report_of(PROVEN))
 
     assert "proven up to checkpoint 7 of run-1, 70 rows, digested." in printed(run.pipeline.name)
     assert audited == [run_directory(run).path]
 
 
 def test_json_is_for_scripts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    answering(monkeypatch, report(PROVEN))
+    answering(monkeypatch, report_of(PROVEN))
 
     answer = json.loads(printed(run.pipeline.name, "--json"))
 
@@ -76,7 +51,7 @@ def test_json_is_for_scripts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_difference_is_printed_and_ends_with_status_1(
     run: Run, option: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answering(monkeypatch, report(NOT_PROVEN))
+    answering(monkeypatch, report_of(NOT_PROVEN))
     out = StringIO()
 
     with pytest.raises(CommandError) as refusal:
@@ -103,19 +78,6 @@ def test_what_cannot_be_audited_is_one_sentence_and_status_2(
         with pytest.raises(CommandError, match=sentence) as refusal:
             printed(*arguments)
         assert refusal.value.returncode == 2
-
-
-def report(sink: SinkReport) -> AuditReport:
-    return AuditReport(
-        run_id=RunId("run-1"),
-        is_as_recorded=sink.difference is None,
-        committed_checkpoint_id=CheckpointId(7),
-        pending_checkpoint_id=None,
-        records_read=1000,
-        unknown={},
-        sources=[],
-        sinks=[sink],
-    )
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, answer: AuditReport) -> list[Path]:

@@ -7,6 +7,7 @@ import pytest
 
 from pipelines.audit.auditor import audit_sinks
 from pipelines.audit.output import Covers
+from pipelines.audit.readers import reader_of
 from pipelines.connectors.kafka.connection import KafkaAddress
 from pipelines.connectors.kafka.transactions import ExactlyOnceKafka
 from pipelines.domain.errors import Rejected
@@ -146,9 +147,8 @@ def test_other_programs_records_from_before_are_none_of_its_business(
     assert run.audit().is_as_recorded
 
 
-def test_a_topic_that_is_not_there_is_said(kafka_server: KafkaBroker, tmp_path: Path) -> None:
-    address = KafkaAddress(kafka_server.bootstrap_servers)
-    run = AuditedRun(tmp_path, "run-1", ExactlyOnceKafka(address, "none", pipeline="p"))
+def test_a_topic_that_is_not_there_is_said(kafka_server: KafkaBroker) -> None:
+    sink = ExactlyOnceKafka(KafkaAddress(kafka_server.bootstrap_servers), "none", pipeline="p")
 
     with pytest.raises(Rejected, match=r"The topic none of Kafka at .* cannot be read"):
-        run.audit()
+        reader_of(sink, SCHEMA)

@@ -7,10 +7,11 @@ import pytest
 
 from ftdash.embedded.ports import free_port
 from pipelines.audit.output import Covers
+from pipelines.audit.redis_output import RedisOutput
 from pipelines.connectors.redis.hashes import RedisHashes
 from pipelines.domain.errors import Rejected
 from tests.brokers.redis_broker import RedisBroker
-from tests.unit.audit.audited_run import AuditedRun
+from tests.unit.audit.audited_run import SCHEMA, AuditedRun
 
 
 @pytest.fixture
@@ -118,12 +119,11 @@ def test_a_restored_run_is_proven_with_what_it_descends_from(
     assert restored.sink_report().covers is Covers.DIGESTED
 
 
-def test_a_server_that_is_away_is_said_without_its_password(tmp_path: Path) -> None:
+def test_a_server_that_is_away_is_said_without_its_password() -> None:
     address = f"redis://:open-sesame@127.0.0.1:{free_port()}/0"
-    run = AuditedRun(tmp_path, "run-1", RedisHashes(address, "p", ("id",), pipeline="p"))
 
     with pytest.raises(Rejected, match="hashes under p cannot be read for the audit") as refusal:
-        run.audit()
+        RedisOutput(address, "p", SCHEMA)
 
     assert "open-sesame" not in str(refusal.value)
 

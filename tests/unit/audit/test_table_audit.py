@@ -150,6 +150,17 @@ def test_a_database_that_is_gone_is_said_without_its_password_and_not_made(
     assert not database.exists()
 
 
+def test_as_long_as_nothing_is_committed_no_target_is_looked_at(
+    tmp_path: Path, database: Path
+) -> None:
+    """It may not be there yet."""
+    run = AuditedRun(tmp_path, "run-1", upsert(database / "nowhere"))
+
+    report = run.audit()
+
+    assert (report.is_as_recorded, report.sinks) == (True, [])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [PostgresInsert, PostgresTwoPhase])
 def test_rows_that_are_only_inserted_are_digested_and_none_may_be_missing(

@@ -1,0 +1,202 @@
+"""Audits from the page: one at a time, carried out by a process, found again in a row."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db.models import F
+from django.utils import timezone
+
+from ftdash.checkpoints.guarantee import SILENT_AFTER, AuditState, AuditView
+from ftdash.checkpoints.guarantee import audits as audit_views
+from ftdash.checkpoints.models import Audit
+from ftdash.jobs import audit_process, audits, tasks
+from ftdash.jobs.directories import run_directory
+from ftdash.jobs.models import Pipeline, Run
+from pipelines.audit import auditor
+from pipelines.domain.errors import Rejected
+from pipelines.domain.run import RunDirectory
+from tests.web.audit_reports import NOT_PROVEN, PROVEN, report_of
+from tests.web.journals import new_run
+
+pytestmark = pytest.mark.usefixtures("site")
+NAME = "flights"
+
+
+@pytest.fixture
+def run() -> Run:
+    run = new_run(NAME)
+    run_directory(run).path.mkdir(parents=True, exist_ok=True)
+    return run
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The commands of processes that a worker would have started."""
+    commands: list[list[str]] = []
+
+    class Started:
+        pid = 4711
+
+        def __init__(self, command: list[str], **_: object) -> None:
+            commands.append(command)
+
+        def wait(self) -> int:
+            return 0
+
+    monkeypatch.setattr(audit_process.subprocess, "Popen", Started)
+    return commands
+
+
+def test_who_asks_while_one_is_under_way_is_shown_that_one(run: Run) -> None:
+    first = audits.ask(NAME, "ada")
+
+    assert audits.ask(NAME, "grace") == first
+    assert newest().state is AuditState.WAITING
+    assert newest().requester == "ada"
+
+
+def test_a_pipeline_without_a_run_has_nothing_to_audit() -> None:
+    Pipeline.objects.create(name="idle", flow="flight_delays", created_at=timezone.now())
+
+    with pytest.raises(Rejected, match="idle has no run yet"):
+        audits.ask("idle", "ada")
+
+
+def test_a_worker_starts_its_process_once(run: Run, started: list[list[str]]) -> None:
+    key = audits.ask(NAME, "ada")
+
+    tasks.start_audit(key)
+    tasks.start_audit(key)
+
+    assert [command[1:] for command in started] == [["manage.py", "carry_out_audit", str(key)]]
+    assert newest().state is AuditState.RUNNING
+
+
+def test_one_that_no_worker_was_told_of_is_started_by_the_next_round(
+    run: Run, started: list[list[str]]
+) -> None:
+    audits.ask(NAME, "ada")
+    audit_process.start_forgotten()
+    just_asked = list(started)
+    Audit.objects.update(created_at=timezone.now() - 2 * audit_process.FORGOTTEN_AFTER)
+
+    audit_process.start_forgotten()
+
+    assert (len(just_asked), len(started)) == (0, 1)
+
+
+def test_it_tells_its_steps_and_leaves_its_report(
+    run: Run, started: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = []
+
+    def audit(directory: RunDirectory, tell: auditor.Tell) -> object:
+        tell("reading the ledger")
+        steps.append((newest().step, newest().state))
+        return report_of(PROVEN)
+
+    monkeypatch.setattr(auditor, "audit", audit)
+    before = Pipeline.objects.get(name=NAME).version
+
+    carry_out()
+
+    found = newest()
+    assert steps == [("reading the ledger", AuditState.RUNNING)]
+    assert found.state is AuditState.AS_RECORDED
+    assert found.report is not None
+    assert found.report["sinks"][0]["proven_checkpoint_id"] == 7
+    assert any("proven up to checkpoint 7" in sentence for sentence in found.sentences)
+    assert Pipeline.objects.get(name=NAME).version > before + 2
+
+
+def test_a_difference_is_told(
+    run: Run, started: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auditor, "audit", lambda *_: report_of(NOT_PROVEN))
+
+    carry_out()
+
+    assert newest().state is AuditState.DIFFERENT
+
+
+@pytest.mark.parametrize(
+    ("problem", "said"),
+    [
+        (Rejected("The table delays cannot be read."), "The table delays cannot be read."),
+        (ZeroDivisionError(), "It failed with ZeroDivisionError; see audit.log of the run."),
+    ],
+)
+def test_what_could_not_be_carried_out_says_why(
+    run: Run,
+    started: list[list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    problem: Exception,
+    said: str,
+) -> None:
+    def refuse(*_: object) -> object:
+        raise problem
+
+    monkeypatch.setattr(auditor, "audit", refuse)
+
+    if isinstance(problem, Rejected):
+        carry_out()
+    else:
+        with pytest.raises(ZeroDivisionError):
+            carry_out()
+
+    assert (newest().state, newest().problem) == (AuditState.IMPOSSIBLE, said)
+
+
+def test_one_that_fell_silent_was_interrupted_and_the_next_begins_anew(
+    run: Run, started: list[list[str]]
+) -> None:
+    first = audits.ask(NAME, "ada")
+    tasks.start_audit(first)
+    Audit.objects.update(moved_at=F("moved_at") - SILENT_AFTER - timedelta(seconds=1))
+    silent = newest().state
+
+    second = audits.ask(NAME, "ada")
+
+    assert silent is AuditState.INTERRUPTED
+    assert second != first
+    assert audit_views(NAME, 2)[1].problem == audits.INTERRUPTED
+
+
+def test_an_interrupted_one_that_speaks_up_again_changes_nothing(
+    run: Run, started: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auditor, "audit", lambda *_: report_of(PROVEN))
+    first = audits.ask(NAME, "ada")
+    tasks.start_audit(first)
+    Audit.objects.update(moved_at=F("moved_at") - SILENT_AFTER - timedelta(seconds=1))
+    audits.ask(NAME, "ada")
+
+    audit_process.carry_out(first)
+
+    assert audit_views(NAME, 2)[1].state is AuditState.IMPOSSIBLE
+
+
+def test_whoever_reads_for_long_gives_signs_of_life(
+    run: Run, started: list[list[str]], monkeypatch: pytest.MonkeyPatch, transactional_db: Any
+) -> None:
+    monkeypatch.setattr(audit_process, "SIGN_OF_LIFE_S", 0.01)
+    key = audits.ask(NAME, "ada")
+    tasks.start_audit(key)
+    old = timezone.now() - timedelta(hours=1)
+    Audit.objects.update(moved_at=old)
+    deadline = timezone.now() + timedelta(seconds=20)
+
+    with audit_process.signs_of_life(key):
+        while Audit.objects.get(pk=key).moved_at == old:
+            assert timezone.now() < deadline
+
+
+def carry_out() -> None:
+    key = audits.ask(NAME, "ada")
+    tasks.start_audit(key)
+    audit_process.carry_out(key)
+
+
+def newest() -> AuditView:
+    return audit_views(NAME, 1)[0]
