@@ -17,7 +17,7 @@ from ftdash.embedded.supervisor import Service
 from ftdash.jobs import services
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import RequestId
-from pipelines.flows.page_view_variables import DATABASE, KAFKA, is_configured
+from pipelines.flows.page_view_variables import DATABASE, KAFKA, REDIS, is_configured
 
 NAME = "page_views"
 INPUT = "page-views"
@@ -60,15 +60,10 @@ class PageViews:
         )
 
     def output(self) -> list[str]:
-        ours = own_views_redis()
-        if ours is None:
-            return [", ".join(systems()), str(files_output())]
-        password = Path(settings.FTDASH_HOME) / "views-redis" / "redis.conf"
-        return [
-            f"redis-cli -h {LOOPBACK} -p {ours.port} HGETALL '{{{NAME}_totals}}:row:app-00'",
-            f"  after AUTH with the password in {password}",
-            str(files_output()),
-        ]
+        """No address that was given to us: it may hold a password."""
+        given = [system for system in systems() if system in ("postgres", "kafka")]
+        lines = [f"{NAME}_windows and {NAME}_totals in {system}" for system in given]
+        return [*_in_redis(), *lines, str(files_output())]
 
     def _feed(self) -> Service:
         words = ("--to", source(), "--name", INPUT, "--splits", str(SPLITS))
@@ -79,6 +74,18 @@ class PageViews:
             is_ready=has_views,
             ready_within_s=stack.READY_WITHIN_S,
         )
+
+
+def _in_redis() -> list[str]:
+    key = f"{{{NAME}_totals}}:row:app-00"
+    ours = own_views_redis()
+    if ours is None:
+        return [f"'{key}' and its like in the Redis of {REDIS}"]
+    password = Path(settings.FTDASH_HOME) / "views-redis" / "redis.conf"
+    return [
+        f"redis-cli -h {LOOPBACK} -p {ours.port} HGETALL '{key}'",
+        f"  after AUTH with the password in {password}",
+    ]
 
 
 def source() -> str:

@@ -73,6 +73,31 @@ def test_what_is_configured_is_used_and_its_address_is_no_parameter(submitted, m
     assert "example.org" not in str(submitted)
 
 
+def test_with_kafka_its_topics_are_there_before_the_feed(monkeypatch) -> None:
+    monkeypatch.setenv(KAFKA, "brokers.example.org:9092")
+    steps: list[str] = []
+    monkeypatch.setattr(page_views, "provide_topics", lambda: steps.append("topics"))
+
+    for service in PageViews().services():
+        steps.append(service.name)
+
+    assert steps == ["views-redis", "topics", "page-view-feed"]
+    assert service.command[3:5] == ("--to", "kafka")
+
+
+def test_what_is_configured_is_named_where_a_person_looks_for_it(monkeypatch) -> None:
+    monkeypatch.setenv(KAFKA, "brokers.example.org:9092")
+    monkeypatch.setenv(DATABASE, "postgresql+psycopg://ada:hunter2@example.org/views")
+    monkeypatch.delenv(installation.EMBEDDED_VIEWS_VARIABLE)
+
+    said = "\n".join(PageViews().output())
+
+    assert f"the Redis of {REDIS}" in said
+    assert "page_views_totals in postgres" in said
+    assert "page_views_totals in kafka" in said
+    assert "hunter2" not in said
+
+
 def test_no_password_is_among_what_a_person_is_told() -> None:
     password = installation.own_views_redis().password
 
