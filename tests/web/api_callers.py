@@ -1,14 +1,43 @@
-"""Programs that ask the API, as the tests of it need them."""
+"""Programs that ask the API, and something for them to ask after."""
 
 from typing import Any
 
 from django.test import Client
+from django.utils import timezone
 
 from ftdash.accounts.models import TokenScope
 from ftdash.accounts.services import create_token
+from ftdash.jobs.models import Run
+from ftdash.jobs.projector import Projector
+from ftdash.metrics.models import Heartbeat, HeartbeatName
+from tests.web.journals import Story, new_request, new_run
+
+ADDRESSED = {
+    "name": "flights",
+    "run_id": "flights-1",
+    "checkpoint_id": 1,
+    "request_id": "request-1",
+}
+"""What `running` makes, as parts of addresses."""
 
 
 def bearer(scope: TokenScope = TokenScope.ACT, name: str = "deploy", **options: Any) -> Client:
     """A client with a token, and without any cookie."""
     secret = create_token(name=name, scope=scope, created_by="ada").secret
     return Client(headers={"Authorization": f"Bearer {secret}"}, **options)
+
+
+def running() -> None:
+    """A run that has recovered from a failure, and a request that waits for its end."""
+    run = new_run()
+    new_request(run)
+    Story(run).started().sampled().completed().slot_killed().sampled()
+    Projector().run_once()
+    beat()
+
+
+def beat() -> None:
+    """The projector and the drivers have just been heard of."""
+    now = {"at": timezone.now(), "pid": 1}
+    Heartbeat.objects.update_or_create(name=HeartbeatName.PROJECTOR, defaults=now)
+    Run.objects.exclude(last_event_at=None).update(last_event_at=timezone.now())

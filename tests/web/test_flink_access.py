@@ -1,5 +1,6 @@
 """Flink's routes, over all of them: nothing without a token or session, nothing more than asked."""
 
+import re
 from itertools import product
 
 import pytest
@@ -32,6 +33,19 @@ EXPECTED = {  # of a GET by who may only see
     "cancel-by-get": (403,),
     **{f"no-{place}": (404,) for place in ("jobs", "taskmanagers", "jobmanager", "applications")},
 }
+ODD_VALUES = ("x", "0" * 32, "%00", "%F0%9F", "%ED%A0%80", "..", "a" * 3000, "-1", "9" * 40, "٣")
+ACTING = ("savepoints", "stop", "checkpoints", "disposal")
+ODD_BODIES = (
+    b"null",
+    b"[]",
+    b"{",
+    b"\xff",
+    b'{"savepoint-path": "\\u0000"}',
+    b'{"savepoint-path": "/\\u0000/x", "triggerId": ""}',
+    b'{"target-directory": 5}',
+    b'{"drain": {}}',
+    b'{"x":' * 5000,
+)
 METHODS = ("get", "post", "patch", "put", "delete")
 NAMES = [str(pattern.name) for pattern in urls.urlpatterns]
 
@@ -92,6 +106,24 @@ def test_a_get_may_carry_a_body_as_flinks_command_line_sends_it() -> None:
 
     assert answer.status_code == 200
     assert answer["Content-Type"] == "application/json; charset=UTF-8"
+
+
+@pytest.mark.slow
+def test_whatever_is_asked_is_no_server_error() -> None:
+    """An exception that nobody expected comes through the client."""
+    running_pipeline()
+    client = bearer(TokenScope.ACT)
+
+    for pattern, value in product(urls.urlpatterns, ODD_VALUES):
+        path = re.sub(r"<[^>]*>", value, str(pattern.pattern))
+        found = {client.get(f"/v1/{path}?get={value}&agg={value}&mode={value}").status_code}
+        if str(pattern.name) in ACTING and value == ODD_VALUES[0]:
+            known = re.sub(r"<[^>]*>", ARGUMENTS["job"], str(pattern.pattern))
+            found |= {
+                client.post(f"/v1/{known}", body, content_type="application/json").status_code
+                for body in ODD_BODIES
+            }
+        assert found <= {200, 202, 400, 404, 405}, (path, found)
 
 
 def test_nobody_keeps_an_answer() -> None:

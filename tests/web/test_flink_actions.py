@@ -19,8 +19,8 @@ from ftdash.jobs.projector import Projector
 from pipelines.domain.status import CheckpointKind, JobStatus
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.unit.points.stored_views import publish_views, write_events
-from tests.web.api_callers import bearer
-from tests.web.flink_reading import JOB, beat
+from tests.web.api_callers import bearer, beat
+from tests.web.flink_reading import JOB
 from tests.web.journals import Story, new_request, new_run
 from tests.web.people import admin_user, signed_in
 

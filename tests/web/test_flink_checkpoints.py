@@ -14,8 +14,9 @@ from pipelines.domain.events import CheckpointDiscarded, CheckpointFailed, Subta
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.operator_ids import operator_id
 from pipelines.domain.status import CheckpointKind
+from tests.web.api_callers import beat
 from tests.web.flink_expectations import SHAPES, differences
-from tests.web.flink_reading import beat, read
+from tests.web.flink_reading import read
 from tests.web.journals import Story, new_request, new_run, phases
 
 pytestmark = pytest.mark.usefixtures("site")

@@ -10,8 +10,9 @@ from pipelines.domain.events import FailureOccurred
 from pipelines.domain.ids import Uid
 from pipelines.domain.operator_ids import operator_id
 from pipelines.domain.status import JobStatus
+from tests.web.api_callers import beat
 from tests.web.flink_expectations import SHAPES, differences
-from tests.web.flink_reading import JOB, beat, read
+from tests.web.flink_reading import JOB, read
 from tests.web.journals import Story, new_run
 
 pytestmark = pytest.mark.usefixtures("site")

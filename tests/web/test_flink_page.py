@@ -63,6 +63,7 @@ def test_without_the_folder_there_is_no_page(
     settings.FLINK_WEB = configured
 
     assert operator.get("/flink/").status_code == 404
+    assert operator.get("/flink/pyproject.toml").status_code == 404
 
 
 def test_the_page_may_only_be_read(operator: Client) -> None:

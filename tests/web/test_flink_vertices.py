@@ -10,8 +10,9 @@ from ftdash.jobs.projector import Projector
 from ftdash.metrics.models import Sample
 from pipelines.domain.ids import Uid
 from pipelines.domain.operator_ids import operator_id
+from tests.web.api_callers import beat
 from tests.web.flink_expectations import SHAPES, differences
-from tests.web.flink_reading import beat, read
+from tests.web.flink_reading import read
 from tests.web.journals import Story, new_run
 
 pytestmark = pytest.mark.usefixtures("site")

@@ -12,14 +12,10 @@ from ftdash.accounts.models import TokenScope
 from ftdash.api.own import urls
 from ftdash.api.own.door import api
 from ftdash.jobs.models import Request, RequestKind, Run
-from ftdash.jobs.projector import Projector
-from tests.web.api_callers import bearer
-from tests.web.flink_reading import beat
-from tests.web.journals import Story, new_request, new_run
+from tests.web.api_callers import ADDRESSED, bearer, running
 
 pytestmark = pytest.mark.usefixtures("site")
 
-GIVEN = {"name": "flights", "run_id": "flights-1", "checkpoint_id": 1, "request_id": "request-1"}
 READINGS = {
     "/pipelines": lambda body: body["pipelines"][0]["name"] == "flights",
     "/pipelines/flights": lambda body: body["run"]["state"] == "RUNNING",
@@ -183,15 +179,7 @@ def test_the_description_names_every_address_and_its_answer() -> None:
 
 def address_of(pattern: URLPattern) -> str:
     wanted = pattern.pattern.converters
-    return reverse(f"api:{pattern.name}", kwargs={name: GIVEN[name] for name in wanted})
-
-
-def running() -> None:
-    run = new_run()
-    new_request(run)
-    Story(run).started().sampled().completed().slot_killed().sampled()
-    Projector().run_once()
-    beat()
+    return reverse(f"api:{pattern.name}", kwargs={name: ADDRESSED[name] for name in wanted})
 
 
 def post(client: Client, address: str, body: dict[str, Any]) -> Any:

@@ -45,7 +45,7 @@ class Asked:
         """Nothing is the same as `{}`. Raises Problem when it is no such JSON."""
         try:
             return msgspec.json.decode(self.request.body or b"{}", type=kind)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise Problem(400, f"The request body cannot be read: {error}") from error
 
     def parameter(self, name: str, default: str = "") -> str:

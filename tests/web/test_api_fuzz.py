@@ -1,0 +1,77 @@
+"""Whatever is sent to our own interface, after its own description or against it: no 500."""
+
+import json
+from contextlib import suppress
+from urllib.parse import urlencode
+
+import pytest
+import schemathesis
+from django.core.cache import cache
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis.generation import GenerationMode
+
+from ftdash.accounts.models import TokenScope
+from ftdash.api.own import urls
+from ftdash.api.own.door import api
+from tests.web.api_callers import ADDRESSED, bearer, running
+
+pytestmark = pytest.mark.usefixtures("site")
+
+EXAMPLES = 5
+"""Of each kind for each operation; the same ones in every run."""
+
+CHOSEN = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=(Phase.generate,),
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", GenerationMode, ids=lambda mode: str(mode.value))
+def test_no_request_is_answered_by_a_server_error(mode: GenerationMode) -> None:
+    """An exception that nobody expected comes through the client."""
+    cache.clear()
+    running()
+    client, statuses = bearer(TokenScope.ACT), set()
+    assert urls.urlpatterns
+    described = schemathesis.openapi.from_dict(api.get_openapi_schema(path_prefix="/api/"))
+
+    for found in described.get_all_operations():
+        operation = found.ok()
+        is_right = mode is GenerationMode.POSITIVE
+        there = {each.name: ADDRESSED[each.name] for each in operation.path_parameters}
+        cases = operation.as_strategy(
+            generation_mode=mode, path_parameters=there if is_right and there else None
+        )
+
+        @CHOSEN
+        @given(case=cases)
+        def ask(case: schemathesis.Case) -> None:
+            sent = case.as_transport_kwargs(base_url="http://testserver")
+            query = urlencode(sent.get("params") or {}, doseq=True)
+            answer = client.generic(
+                str(sent["method"]),
+                sent["url"].removeprefix("http://testserver"),
+                body_of(sent),
+                content_type="application/json",
+                QUERY_STRING=query,
+            )
+            statuses.add(answer.status_code)
+
+        with suppress(Unsatisfiable):  # nothing can be wrong about an address without parameters
+            ask()
+
+    assert statuses <= {200, 202, 400, 404, 405, 422}
+    assert (200 if mode is GenerationMode.POSITIVE else 422) in statuses
+
+
+def body_of(sent: dict[str, object]) -> bytes:
+    if "json" in sent:
+        return json.dumps(sent["json"]).encode()
+    data = sent.get("data") or b""
+    return data if isinstance(data, bytes) else str(data).encode("utf-8", "surrogatepass")
