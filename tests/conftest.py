@@ -9,11 +9,13 @@ import shutil
 import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import pytest
 from django.conf import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from ftdash.embedded import java
 
@@ -23,9 +25,9 @@ if TYPE_CHECKING:
     from tests.object_server import ObjectServer
     from tests.postgres_server import PostgresServer
 
-TESTS = Path(__file__).parent
 WORKERS = 2
 PLACES_OF_PROCESSES = ("integration", "processes", "bench")
+FILES_OF_PROCESSES = ("test_browser.py", "test_tasks.py", "test_projector_process.py")
 REQUIRE_ALL = os.environ.get("FTDASH_REQUIRE_ALL") == "1"
 
 
@@ -63,23 +65,30 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return WORKERS if is_whole_suite else 0
 
 
-@pytest.hookimpl(tryfirst=True)  # before groups become part of the tests' names
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    return BesideProcesses(config, log)
+
+
+class BesideProcesses(LoadScopeScheduling):  # type: ignore[misc]
+    """Gives each of the suite's processes one group of tests after another."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid.partition("::")[0])
+
+
+def group_of(file: str) -> str:
+    """Tests of one group run in one process, in their order. `file` counts from the project."""
+    place = PurePosixPath(file).relative_to("tests")
+    if place.parts[0] in PLACES_OF_PROCESSES or place.name in FILES_OF_PROCESSES:
+        return "processes"
+    if "kafka" in place.name:
+        return "kafka"  # one broker for all of them
+    return file
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if any(item.get_closest_marker("spark") for item in items):
         os.environ.update(java.environment())
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(group_of(item)))
-
-
-def group_of(item: pytest.Item) -> str:
-    """Tests of one group run in one process, in their order."""
-    place = item.path.relative_to(TESTS)
-    is_browser = item.get_closest_marker("browser") is not None
-    if is_browser or place.parts[0] in PLACES_OF_PROCESSES:
-        return "processes"
-    if "kafka_server" in getattr(item, "fixturenames", ()):
-        return "kafka"  # one broker for all of them
-    return place.as_posix()
 
 
 @pytest.fixture(scope="session")
