@@ -116,6 +116,7 @@ class KafkaViewLog:
                 {
                     **self._address.settings(lambda error: None),
                     "enable.idempotence": True,
+                    "enable.gapless.guarantee": True,  # after one that failed, none arrives
                     "delivery.timeout.ms": DELIVERY_MS,
                     "linger.ms": 0,
                 }

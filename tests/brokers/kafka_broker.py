@@ -111,7 +111,7 @@ def kafka_broker(directory: Path) -> Iterator[KafkaBroker]:
     subprocess.run([*tool, "-c", properties], check=True, capture_output=True)
     address = f"{LOOPBACK}:{plain}"
     server = ServerProcess(
-        kafka_command("kafka.Kafka", str(properties)),
+        kafka_command("kafka.Kafka", str(properties), lives_long=True),
         directory / "kafka.log",
         lambda: _answers(address),
         within_s=START_S,
@@ -123,9 +123,11 @@ def kafka_broker(directory: Path) -> Iterator[KafkaBroker]:
         server.kill()
 
 
-def kafka_command(program: str, *arguments: str) -> list[str]:
+def kafka_command(program: str, *arguments: str, lives_long: bool = False) -> list[str]:
     """The words that run a program of Kafka's. Skips the test where it cannot be had."""
-    return [_java(), "-Xmx384m", "-XX:+UseSerialGC", "-cp", _class_path(), program, *arguments]
+    memory = ["-Xmx384m", "-XX:+UseSerialGC"]
+    compiler = [] if lives_long else ["-XX:TieredStopAtLevel=1"]
+    return [_java(), *memory, *compiler, "-cp", _class_path(), program, *arguments]
 
 
 def _properties(log: Path, plain: int, secured: int, controller: int) -> str:
