@@ -5,11 +5,14 @@ Exit status 0: every mode kept what it promises. 1: one did not. 2: the lab coul
 
 import argparse
 import sys
+import traceback
 
 import msgspec
 
 from pipelines.domain.errors import Rejected
-from pipelines.lab.options import add_options, options_of
+from pipelines.lab.options import LabOptions, add_options, options_of
+from pipelines.lab.report import LabReport
+from pipelines.lab.sentences import sentences
 
 EXIT_BROKEN, EXIT_NOT_RUN = 1, 2
 
@@ -19,21 +22,28 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     add_options(parser)
     given = parser.parse_args()
-    # Loads the engine, which a question about the options does without.
-    from pipelines.lab import trial
-    from pipelines.lab.facts import TrialFailed
-    from pipelines.lab.lab import run_lab
-    from pipelines.lab.sentences import sentences
-    from pipelines.lab.slot_processes import forks
-
-    forks.set_forkserver_preload([trial.__name__])
     try:
-        report = run_lab(options_of(given), _say)
-    except (Rejected, TrialFailed) as problem:
-        _say(str(problem))
+        report = _ran(options_of(given))
+    except Rejected as refusal:
+        _say(str(refusal))
+        return EXIT_NOT_RUN
+    except Exception:  # status 1 would accuse a mode
+        traceback.print_exc()
         return EXIT_NOT_RUN
     print(msgspec.json.encode(report).decode() if given.json else "\n".join(sentences(report)))
     return 0 if report.is_kept else EXIT_BROKEN
+
+
+def _ran(options: LabOptions) -> LabReport:
+    """Raises Rejected, also for a run that did not go as planned."""
+    # Loads the engine, which a question about the options does without.
+    from pipelines.lab import lab
+    from pipelines.lab.facts import TrialFailed
+
+    try:
+        return lab.run_lab(options, _say)
+    except TrialFailed as failure:
+        raise Rejected(str(failure)) from failure
 
 
 def _say(progress: str) -> None:

@@ -32,6 +32,7 @@ from pipelines.lab.report import (
     ModeReport,
     broken_promises,
 )
+from pipelines.lab.slot_processes import forks
 from pipelines.lab.trial import run_trial
 from pipelines.lab.view_input import Numbers, apps_of
 
@@ -44,6 +45,7 @@ ACKER_MESSAGES = "acker_messages"
 
 def run_lab(options: LabOptions, say: Say) -> LabReport:
     """`say` hears of the progress. Raises TrialFailed, and Rejected for what a run refuses."""
+    forks.set_forkserver_preload([run_trial.__module__])
     began_s, began_at = time.monotonic(), datetime.now(UTC)
     apps = apps_of(options.seed, np.arange(options.records, dtype=np.int64))
     modes = [_mode_report(options, mode, apps, say) for mode in options.chosen]

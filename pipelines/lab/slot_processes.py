@@ -42,19 +42,28 @@ class SlotProcesses:
             for slot in range(parallelism)
         ]
         self._cancelled[address.attempt] = threading.Event()
-        threading.Thread(target=self._watch, args=(address, slots), daemon=True).start()
+        threading.Thread(target=self._host, args=(address, slots), daemon=True).start()
 
     def cancel(self, address: SlotAddress) -> None:
         self._cancelled[address.attempt].set()
 
-    def _watch(self, address: SlotAddress, slots: list[BaseProcess]) -> None:
-        for slot in slots:
-            slot.start()
+    def _host(self, address: SlotAddress, slots: list[BaseProcess]) -> None:
+        try:
+            for slot in slots:
+                slot.start()
+        except OSError as error:
+            problem = f"a slot could not be started: {error}"
+        else:
+            problem = self._watched(slots, self._cancelled[address.attempt])
+        self.post(StageEnded(address.attempt, problem))
+
+    def _watched(self, slots: list[BaseProcess], is_cancelled: threading.Event) -> str:
+        """Until the stage ends; why, if it did not end well."""
         alive = {slot.sentinel: slot for slot in slots}
         problem = ""
-        while alive and not problem and not self._cancelled[address.attempt].is_set():
+        while alive and not problem and not is_cancelled.is_set():
             ended = connection.wait(list(alive), POLL_S)
             for slot in [alive.pop(sentinel) for sentinel in list(alive) if sentinel in ended]:
                 slot.join()
                 problem = problem or (f"slot ended with {slot.exitcode}" if slot.exitcode else "")
-        self.post(StageEnded(address.attempt, problem))
+        return problem

@@ -34,12 +34,13 @@ from pipelines.runtime.master.job_events import JobEvent
 from pipelines.runtime.slot.slot import run_slot
 from pipelines.runtime.slot_address import SlotAddress
 
-FLOWS[page_views.NAME] = page_views.__name__  # in the lab's own processes only
-
 START_S = 60.0
 SLOWEST_VIEWS_PER_S = 2_000
 RECOVERY_S = 15.0
 """A run may take this much for each part of it, before it counts as stuck."""
+
+RESTARTS_MAX = 10
+"""Without a completed checkpoint in between: only a run that cannot go on gives up."""
 
 
 def run_trial(root: Path, options: LabOptions, mode: LabMode, *, is_faulted: bool) -> Facts:
@@ -47,6 +48,7 @@ def run_trial(root: Path, options: LabOptions, mode: LabMode, *, is_faulted: boo
 
     Raises TrialFailed, and Rejected for what a run refuses.
     """
+    _offer_flow()
     places = kill_places(options.seed, options.records, options.faults) if is_faulted else ()
     directory = RunDirectory.of(root / "jobs", page_views.NAME, RunId("lab"))
     output = root / "output"
@@ -74,8 +76,14 @@ def _slot_processes(spec: RunSpec, post: Callable[[JobEvent], None]) -> Iterator
 
 def _slot_main(address: SlotAddress, slot: int, environment: dict[str, str]) -> None:
     del environment
+    _offer_flow()
     run_slot(address, slot)
     os._exit(0)
+
+
+def _offer_flow() -> None:
+    """In the lab's own processes; nobody else can start it."""
+    FLOWS[page_views.NAME] = page_views.__name__
 
 
 def _parameters(
@@ -104,7 +112,7 @@ def _write_spec(
             **mode.settings,
             "execution.checkpointing.interval": f"{options.interval_ms} ms",
             "restart-strategy.type": "fixed-delay",
-            "restart-strategy.fixed-delay.attempts": str(options.faults),
+            "restart-strategy.fixed-delay.attempts": str(RESTARTS_MAX),
             "restart-strategy.fixed-delay.delay": "0",
         },
     )

@@ -1,0 +1,32 @@
+"""A stage of slot processes always ends with a word to the master."""
+
+import queue
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pipelines.domain.ids import Attempt
+from pipelines.lab import slot_processes
+from pipelines.lab.slot_processes import SlotProcesses
+from pipelines.runtime.master.job_events import StageEnded
+
+PATIENCE_S = 20.0
+ADDRESS: Any = SimpleNamespace(attempt=Attempt(3))
+
+
+def test_a_slot_that_cannot_be_started_ends_its_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoProcess:
+        def __init__(self, **_: object) -> None: ...
+
+        def start(self) -> None:
+            raise OSError("AF_UNIX path too long")
+
+    monkeypatch.setattr(slot_processes.forks, "Process", NoProcess)
+    posted: queue.Queue[Any] = queue.Queue()
+
+    SlotProcesses(posted.put, lambda address, slot, environment: None).start(ADDRESS, 2)
+
+    assert posted.get(timeout=PATIENCE_S) == StageEnded(
+        Attempt(3), "a slot could not be started: AF_UNIX path too long"
+    )
