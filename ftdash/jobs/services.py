@@ -52,7 +52,7 @@ def submit_pipeline(
     check_name(name)
     parameters, settings = parameters or {}, settings or {}
     found = check_startable(flow, parallelism, max_parallelism, parameters, settings)
-    check_sources(flow, parameters)
+    check_sources(flow, parameters, settings)
     with transaction.atomic():
         existing = Pipeline.objects.filter(name=name).first()
         if existing is not None:

@@ -58,12 +58,11 @@ def check_startable(
     return found
 
 
-def check_sources(flow: str, parameters: dict[str, str]) -> None:
+def check_sources(flow: str, parameters: dict[str, str], settings: dict[str, str]) -> None:
     """Raises Rejected naming the file or column. Not for a restore: it may not read it all."""
     from pipelines.flows.registry import flow as registered_flow
 
-    for source in registered_flow(flow).build(parameters).sources.values():
-        source.validate()
+    registered_flow(flow).build(parameters).validate_sources(parse_settings(settings))
 
 
 def check_place(path: str) -> None:

@@ -19,14 +19,22 @@ def check_event_time(schema: pa.Schema, column: str | None) -> None:
         raise Rejected(f"The event time column {column} must be a column of type {EVENT_TIME}.")
 
 
+class NoEventTime(Rejected):
+    """`row` counts from 0 in the batch."""
+
+    def __init__(self, sentence: str, row: int) -> None:
+        super().__init__(sentence)
+        self.row = row
+
+
 def check_has_event_time(
     batch: pa.RecordBatch, column: str | None, place_of: Callable[[int], str]
 ) -> None:
-    """Raises Rejected for the first record without event time; `place_of` names that of a row."""
+    """Raises NoEventTime for the first record without it; `place_of` names that of a row."""
     if column is None or batch.column(column).null_count == 0:
         return
     row = batch.column(column).is_null().index(True).as_py()
-    raise Rejected(f"{place_of(row)} has no {column}: no event time.")
+    raise NoEventTime(f"{place_of(row)} has no {column}: no event time.", row)
 
 
 def times_of_batch(batch: pa.RecordBatch, column: str) -> npt.NDArray[np.int64]:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipelines.connectors.split_progress import SplitProgress
+from pipelines.domain.errors import Rejected
 
 Offsets = npt.NDArray[np.int64]
 
@@ -30,6 +31,20 @@ class LoggedRecords:
     records: pa.RecordBatch
     offsets: Offsets
     end: int | None = None
+
+
+class MalformedRecord(Rejected):
+    """A record that a source cannot read. All before it was given; whoever wants to do without it
+    reads on from the offset behind it, in a new iterator.
+
+    `row` is its place in what was to be decoded, `text` what is there.
+    """
+
+    def __init__(self, sentence: str, *, row: int, offset: int, text: bytes) -> None:
+        super().__init__(sentence)
+        self.row = row
+        self.offset = offset
+        self.text = text.decode(errors="backslashreplace")
 
 
 Batch: TypeAlias = pa.RecordBatch | LoggedRecords
@@ -76,6 +91,7 @@ class Source(Protocol):
         Raises:
             Rejected: the split cannot be read: malformed, a column missing, or gone (then the
                 message says which range is gone). Names the file.
+            MalformedRecord: one record cannot be read, and the source can tell which.
         """
         ...
 

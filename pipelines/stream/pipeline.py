@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pipelines.connectors.sink import Sink
-from pipelines.connectors.source import AnySource, ReadOnce
+from pipelines.connectors.source import AnySource, MalformedRecord, ReadOnce
 from pipelines.connectors.watermark_strategy import WatermarkStrategy
 from pipelines.domain.graph import Connection, JobGraph
 from pipelines.domain.guarantees import Ends
 from pipelines.domain.ids import Uid
+from pipelines.domain.poison import PoisonPolicy
 from pipelines.domain.settings import Settings
 from pipelines.operators.operator import Operator
 from pipelines.operators.side_output import SideOutput
@@ -42,6 +43,15 @@ class Pipeline:
     def input_schemas(self, uid: Uid) -> list[pa.Schema]:
         """What each port of a node takes."""
         return [self._schema_into(connection) for connection in self.graph.node(uid).inputs]
+
+    def validate_sources(self, settings: Settings) -> None:
+        """Raises Rejected naming the file or column; or the record, unless such are set aside."""
+        for source in self.sources.values():
+            try:
+                source.validate()
+            except MalformedRecord:
+                if settings.poison_policy is PoisonPolicy.FAIL:
+                    raise
 
     def check_fits(self, settings: Settings) -> None:
         """Raises Rejected naming the sink that these settings might let lose output."""

@@ -12,7 +12,7 @@ from pipelines.connectors.kafka.connection import KafkaAddress
 from pipelines.connectors.kafka.reader import RAW, JsonValues, RawValues
 from pipelines.connectors.kafka.topics import KafkaTopics
 from pipelines.connectors.reachability import check_still_there
-from pipelines.connectors.source import LoggedRecords
+from pipelines.connectors.source import LoggedRecords, MalformedRecord
 from pipelines.connectors.split_progress import NamedPositions, SplitProgress
 from pipelines.connectors.start_at import StartAt
 from pipelines.domain.errors import Rejected, Retryable
@@ -145,11 +145,21 @@ def test_raw_values_keep_key_value_and_time(kafka_server: KafkaBroker) -> None:
 
 def test_a_malformed_value_is_named_with_its_offset(kafka_server: KafkaBroker) -> None:
     kafka_server.create_topic("malformed")
-    kafka_server.produce("malformed", [b'{"key": 1}', None, b"oops"])
+    kafka_server.produce("malformed", [b'{"key": 1}', None, b"oops", b'{"key": 2}'])
     source = source_of(kafka_server, "malformed")
+    given: list[int] = []
 
-    with pytest.raises(Rejected, match="offset 4 of partition 0 of topic malformed is malformed"):
-        read(source, SplitProgress("malformed-0"), 10)
+    with closing(source.open()) as reader:
+        with pytest.raises(MalformedRecord, match="offset 4 of partition 0 of topic malformed"):
+            given.extend(
+                key
+                for batch in reader.read(SplitProgress("malformed-0"))
+                for key in batch.records.column(0).to_pylist()
+            )
+        behind = rows_of(reader.read(SplitProgress("malformed-0", 5, 2)), 1)
+
+    assert given == [1]
+    assert [key for key, _ in behind] == [2]  # by the same consumer
 
 
 def test_a_record_of_64_mib_is_one_record_as_any_other(kafka_server: KafkaBroker) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from pipelines.connectors.reachability import check_still_there
 from pipelines.connectors.redis.streams import RedisStreams
+from pipelines.connectors.source import MalformedRecord
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.connectors.start_at import StartAt
 from pipelines.domain.errors import Rejected, Retryable
@@ -38,11 +39,21 @@ def test_a_value_that_does_not_fit_names_entry_and_column(redis_server: RedisBro
     client = redis_server.client()
     client.xadd("unfit", {"key": 1}, id="5-1")
     client.xadd("unfit", {"key": "one"}, id="5-2")
+    client.xadd("unfit", {"key": 3}, id="5-3")
+    source = source_of(redis_server, "unfit")
+    given: list[int] = []
 
-    with pytest.raises(
-        Rejected, match=r"Entry 5-2 of the stream unfit does not fit column key: .*one"
-    ):
-        read(source_of(redis_server, "unfit"), SplitProgress("unfit"), 2)
+    match = r"Entry 5-2 of the stream unfit does not fit column key: .*one"
+    with closing(source.open()) as reader, pytest.raises(MalformedRecord, match=match) as refused:
+        given.extend(
+            key
+            for batch in reader.read(SplitProgress("unfit"))
+            for key in batch.records.column("key").to_pylist()
+        )
+
+    assert given == [1]
+    assert refused.value.text == "key one"
+    assert read(source, SplitProgress("unfit", refused.value.offset + 1, 2), 1)[0][0] == 3
 
 
 def test_entries_trimmed_unread_are_lost_and_trimmed_after_reading_are_not(

@@ -3,17 +3,20 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from pipelines.connectors.blackhole import BlackHole
+from pipelines.connectors.files.json_lines import JsonLinesFiles
 from pipelines.connectors.sink import SinkContext, SinkWriter, Superseded
 from pipelines.domain.errors import Rejected
 from pipelines.domain.graph import EdgeKind
 from pipelines.domain.guarantees import Ends
 from pipelines.domain.ids import CheckpointId, RunId, Uid
+from pipelines.domain.setting_parsing import parse_settings
 from pipelines.stream import (
     LATE,
     BatchProcessFunction,
@@ -32,6 +35,19 @@ TIME = pa.timestamp("ms", "UTC")
 SCHEMA = pa.schema([("key", pa.string()), ("time", TIME), ("x", pa.float64())])
 OTHER = pa.schema([("x", pa.int8())])
 HOURLY = tumbling(hours=1)
+
+
+def test_a_record_that_cannot_be_read_refuses_a_start_unless_such_are_set_aside(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"x": oops}\n')
+    env = Environment()
+    env.source(JsonLinesFiles(tmp_path, schema=OTHER), uid="in").sink(BlackHole(), uid="out")
+    pipeline = env.build()
+
+    pipeline.validate_sources(parse_settings({"execution.poison-records.policy": "quarantine"}))
+    with pytest.raises(Rejected, match=r"a\.jsonl is malformed in line 1"):
+        pipeline.validate_sources(parse_settings({}))
 
 
 def test_windowed_aggregates_run_behind_an_exchange_by_key_with_their_sinks_chained() -> None:

@@ -11,6 +11,7 @@ from typing import BinaryIO
 import pyarrow as pa
 
 from pipelines.connectors.event_time import (
+    NoEventTime,
     check_event_time,
     check_has_event_time,
     times_of_batch,
@@ -23,6 +24,7 @@ from pipelines.connectors.files.input_files import (
     reading,
 )
 from pipelines.connectors.json_decoding import MalformedLine, decode_lines
+from pipelines.connectors.source import MalformedRecord
 from pipelines.domain.errors import Rejected
 
 BLOCK_BYTES = 4 * 1024 * 1024
@@ -47,22 +49,26 @@ class JsonLinesFiles:
 
     def validate(self) -> None:
         """Decodes the first block of each file; a fault further in is found when it is read."""
-        for index in range(len(self.files)):
-            next(self.read(index, 0), None)
+        for file in self.files:
+            with reading(file, file.name, 0), file.open("rb") as content:
+                for first_line, lines in _blocks(file, content, self.block_bytes):
+                    self._decoded(file, first_line, lines, _records(lines), 0)
+                    break
 
     def split_id(self, index: int) -> str | None:
         return self.files[index].name if index < len(self.files) else None
 
     def read(self, index: int, offset: int) -> Iterator[pa.RecordBatch]:
         file = self.files[index]
-        left = offset
+        left = at = offset
         with reading(file, file.name, offset), file.open("rb") as content:
             for first_line, lines in _blocks(file, content, self.block_bytes):
-                numbers = [i for i, line in enumerate(lines) if line.strip()]
+                numbers = _records(lines)
                 wanted = numbers[left:]
                 left -= len(numbers) - len(wanted)
                 if wanted:
-                    yield self._decoded(file, first_line, lines, wanted)
+                    yield from self._batches(file, first_line, lines, wanted, at)
+                    at += len(wanted)
         if left:
             raise gone(file.name, offset, f"{file} holds fewer records")
 
@@ -75,22 +81,44 @@ class JsonLinesFiles:
     def split_version(self, index: int) -> str:
         return file_version(self.files[index], self.files[index].name)
 
-    def _decoded(
-        self, file: Path, first_line: int, lines: list[bytes], wanted: list[int]
-    ) -> pa.RecordBatch:
+    def _batches(
+        self, file: Path, first_line: int, lines: list[bytes], wanted: list[int], at: int
+    ) -> Iterator[pa.RecordBatch]:
+        """What is before a line that does not fit comes first. `at`: the offset of the first."""
         try:
-            batch = decode_lines([lines[number] for number in wanted], self.schema)
+            batch = self._decoded(file, first_line, lines, wanted, at)
+        except MalformedRecord as error:
+            if error.row:
+                yield self._decoded(file, first_line, lines, wanted[: error.row], at)
+            raise
+        yield batch
+
+    def _decoded(
+        self, file: Path, first_line: int, lines: list[bytes], wanted: list[int], at: int
+    ) -> pa.RecordBatch:
+        """Raises MalformedRecord."""
+        texts = [lines[number] for number in wanted]
+        try:
+            batch = decode_lines(texts, self.schema)
+            check_has_event_time(
+                batch,
+                self.timestamp_column,
+                lambda row: f"Line {first_line + wanted[row] + 1:,} of the input file {file}",
+            )
         except MalformedLine as error:
             line = first_line + wanted[error.line] + 1
-            raise Rejected(
-                f"The input file {file} is malformed in line {line:,}: {error}."
-            ) from error
-        check_has_event_time(
-            batch,
-            self.timestamp_column,
-            lambda row: f"Line {first_line + wanted[row] + 1:,} of the input file {file}",
-        )
+            sentence = f"The input file {file} is malformed in line {line:,}: {error}."
+            row = error.line
+            raise MalformedRecord(sentence, row=row, offset=at + row, text=texts[row]) from error
+        except NoEventTime as error:
+            row = error.row
+            raise MalformedRecord(str(error), row=row, offset=at + row, text=texts[row]) from error
         return batch
+
+
+def _records(lines: list[bytes]) -> list[int]:
+    """The lines that are not blank."""
+    return [number for number, line in enumerate(lines) if line.strip()]
 
 
 def _blocks(file: Path, content: BinaryIO, block_bytes: int) -> Iterator[tuple[int, list[bytes]]]:

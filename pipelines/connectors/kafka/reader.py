@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from pipelines.connectors.event_time import check_has_event_time
+from pipelines.connectors.event_time import NoEventTime, check_has_event_time
 from pipelines.connectors.json_decoding import MalformedLine, decode_lines
 from pipelines.connectors.kafka.connection import REFUSALS, KafkaAddress, KafkaAdmin
 from pipelines.connectors.kafka.waiting import (
@@ -24,7 +24,7 @@ from pipelines.connectors.kafka.waiting import (
     offset_of,
     offsets_of,
 )
-from pipelines.connectors.source import LoggedRecords, Offsets
+from pipelines.connectors.source import LoggedRecords, MalformedRecord, Offsets
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.domain.errors import Rejected, Retryable
 
@@ -123,15 +123,27 @@ class TopicsReader:
         self._consumer.incremental_assign([partition])
         while at.end_offset is None or at.offset < at.end_offset:
             messages = self._take(at, waiting)
-            batch = self._decoded(at.name, messages)
+            try:
+                batch = self._decoded(at.name, messages)
+            except MalformedRecord as error:
+                if error.row:
+                    yield self._decoded(at.name, messages[: error.row])
+                self._release(split)
+                raise
             if messages:
                 at = msgspec.structs.replace(at, offset=int(batch.offsets[-1]) + 1)
             if waiting.end > at.offset:
                 at = msgspec.structs.replace(at, offset=waiting.end)
                 batch = LoggedRecords(batch.records, batch.offsets, waiting.end)
             yield batch
-        del self._waiting[at.name]
-        self._consumer.incremental_unassign([partition_of(split.name)])
+        self._release(split)
+
+    def _release(self, split: SplitProgress) -> None:
+        """It may be read again, from another offset on."""
+        waiting, partition = self._waiting.pop(split.name), partition_of(split.name)
+        if waiting.is_paused:
+            self._consumer.resume([partition])
+        self._consumer.incremental_unassign([partition])
 
     def close(self) -> None:
         self._consumer.close()
@@ -193,19 +205,28 @@ class TopicsReader:
         offsets = offsets_of(messages)
         try:
             batch = self._format.decoded(messages)
+            check_has_event_time(
+                batch,
+                self._timestamp_column,
+                lambda row: f"The record at {_place(name, offsets, row)}",
+            )
         except MalformedLine as error:
             place = _place(name, offsets, error.line)
-            raise Rejected(f"The record at {place} is malformed: {error}.") from error
-        check_has_event_time(
-            batch,
-            self._timestamp_column,
-            lambda row: f"The record at {_place(name, offsets, row)}",
-        )
+            sentence = f"The record at {place} is malformed: {error}."
+            raise _malformed(sentence, messages, error.line) from error
+        except NoEventTime as error:
+            raise _malformed(str(error), messages, error.row) from error
         return LoggedRecords(batch, offsets)
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() in REFUSALS:
             self._refusal = error
+
+
+def _malformed(sentence: str, messages: list[Message], row: int) -> MalformedRecord:
+    message = messages[row]
+    text = message.value() or b""
+    return MalformedRecord(sentence, row=row, offset=offset_of(message), text=text)
 
 
 def name_of(partition: TopicPartition) -> str:

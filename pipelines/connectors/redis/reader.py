@@ -12,11 +12,11 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from pipelines.connectors.event_time import check_has_event_time
+from pipelines.connectors.event_time import NoEventTime, check_has_event_time
 from pipelines.connectors.redis.connection import Entry, RedisConnection
 from pipelines.connectors.redis.ids import offsets_of
 from pipelines.connectors.redis.stream_extent import oldest_of, range_gone
-from pipelines.connectors.source import LoggedRecords
+from pipelines.connectors.source import LoggedRecords, MalformedRecord
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.connectors.text_columns import UnfitValue, typed
 from pipelines.domain.errors import Rejected, Retryable
@@ -44,7 +44,12 @@ class StreamsReader:
             entries = self._next(at)
             if entries == [] and at.end_offset is not None:
                 return
-            batch = self._decoded(at.name, entries or [])
+            try:
+                batch = self._decoded(at.name, entries or [])
+            except MalformedRecord as error:
+                if error.row:
+                    yield self._decoded(at.name, (entries or [])[: error.row])
+                raise
             if entries:
                 last, passed = int(batch.offsets[-1]), at.passed + len(entries)
                 at = msgspec.structs.replace(at, offset=last + 1, passed=passed)
@@ -87,18 +92,29 @@ class StreamsReader:
             return LoggedRecords(empty, np.array([], np.int64))
         try:
             arrays = [typed(_values(entries, column.name), column) for column in self._schema]
+            batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+            check_has_event_time(
+                batch,
+                self._timestamp_column,
+                lambda row: f"Entry {ids[row].decode()} of the stream {stream}",
+            )
         except UnfitValue as unfit:
-            raise Rejected(
+            raise _malformed(
                 f"Entry {ids[unfit.row].decode()} of the stream {stream} does not fit column"
-                f" {unfit.column}: {unfit}."
+                f" {unfit.column}: {unfit}.",
+                entries,
+                unfit.row,
             ) from unfit
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        check_has_event_time(
-            batch,
-            self._timestamp_column,
-            lambda row: f"Entry {ids[row].decode()} of the stream {stream}",
-        )
+        except NoEventTime as error:
+            raise _malformed(str(error), entries, error.row) from error
         return LoggedRecords(batch, offsets_of(ids))
+
+
+def _malformed(sentence: str, entries: list[Entry], row: int) -> MalformedRecord:
+    """The text is that of the entry's fields, as they alternate with their values."""
+    id_, fields = entries[row]
+    (offset,) = offsets_of([id_]).tolist()
+    return MalformedRecord(sentence, row=row, offset=offset, text=b" ".join(fields))
 
 
 def _values(entries: list[Entry], name: str) -> list[bytes | None]:

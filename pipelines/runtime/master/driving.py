@@ -81,8 +81,7 @@ def _host(
     pipeline.check_fits(settings)
     # What a restored or resumed run has read already need not be there any more.
     if spec.restore_from is None and lease.attempts_so_far() == 0:
-        for source in pipeline.sources.values():
-            source.validate()
+        pipeline.validate_sources(settings)
     roots = configured_roots(directory.jobs_root)
     check_placement(settings, roots)
     places = SnapshotPlaces.of(directory, settings)

@@ -106,7 +106,9 @@ class SubtaskBuilder:
         isolation = self.message.isolation
         if chain.quarantine is None or not isolation.concerns(vertex.uid):
             return None
-        return SplitScreen(vertex.uid, isolation, chain.quarantine)
+        return SplitScreen(
+            vertex.uid, self.pipeline.sources[vertex.uid].schema, isolation, chain.quarantine
+        )
 
     def _place(self, vertex: Vertex) -> ChainPlace:
         message = self.message

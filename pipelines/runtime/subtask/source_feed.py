@@ -7,6 +7,7 @@ so that the tail is committed like everything before it (Flink, FLIP-147).
 import pyarrow as pa
 
 from pipelines.channels.channel import ChannelStatistics
+from pipelines.connectors.source import MalformedRecord
 from pipelines.domain.elements import (
     MAX_WATERMARK_MS,
     Barrier,
@@ -147,7 +148,11 @@ class SourceFeed:
             return self._reader.next()
         except Exception as error:
             where = _origin(subtask, self._reader.asked)
-            raise located(subtask.place.vertex.uid, where, error) from error
+            is_of_record = isinstance(error, MalformedRecord)
+            if where is not None and isinstance(error, MalformedRecord):
+                where = where.at_offset(error.offset)
+            uid = subtask.place.vertex.uid
+            raise located(uid, where, error, is_of_record=is_of_record) from error
 
     def _count(self, batch: pa.RecordBatch, subtask: Subtask) -> None:
         context = subtask.chain.head_context()

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from pipelines.connectors.source import Batch, LoggedRecords, Offsets
+from pipelines.connectors.source import Batch, LoggedRecords, MalformedRecord, Offsets
 from pipelines.domain.ids import Uid
 from pipelines.domain.poison import IsolatedRange, Isolation, PoisonRecord
 from pipelines.runtime.subtask.split_reading import Taken, taken_of
@@ -25,6 +25,10 @@ class Kept(Protocol):
     """Where a record goes that no operator is given."""
 
     def add_row(self, poison: PoisonRecord, row: pa.RecordBatch) -> None: ...
+
+    def add_text(self, poison: PoisonRecord, text: str) -> None:
+        """Of a record that the source cannot read."""
+        ...
 
 
 @dataclass(slots=True)
@@ -43,7 +47,9 @@ class SplitScreen:
     anything is cut.
     """
 
-    def __init__(self, source: Uid, isolation: Isolation, kept: Kept) -> None:
+    def __init__(self, source: Uid, schema: pa.Schema, isolation: Isolation, kept: Kept) -> None:
+        """`schema` is that of the source."""
+        self._no_rows = pa.RecordBatch.from_pylist([], schema=schema)
         self._kept = kept
         self._splits: dict[str, _Suspects] = {}
         for poison in isolation.poison:
@@ -72,7 +78,7 @@ class SplitScreen:
         read: ReadFrom,
         on_taken_out: Callable[[], object],
     ) -> Iterator[Batch]:
-        for batch in read(offset):
+        for batch in self._readable(suspects, offset, read, on_taken_out):
             taken, first = taken_of(batch), offset
             offset = taken.end_from(first)
             offsets = _offsets(taken, first)
@@ -80,7 +86,6 @@ class SplitScreen:
             if not borders:
                 yield batch
                 continue
-            nothing = taken.records.slice(0, 0), offsets[:0]
             for start, end in pairwise(sorted({0, *borders, len(offsets)})):
                 poison = suspects.poison.get(int(offsets[start]))
                 rows = taken.records.slice(start, end - start)
@@ -90,8 +95,40 @@ class SplitScreen:
                 else:
                     self._kept.add_row(poison, rows)
                     on_taken_out()
-                    yield LoggedRecords(*nothing, int(offsets[start]) + 1)
-            yield LoggedRecords(*nothing, offset)
+                    yield self._passed(int(offsets[start]) + 1)
+            yield self._passed(offset)
+
+    def _readable(
+        self,
+        suspects: _Suspects,
+        offset: int,
+        read: ReadFrom,
+        on_taken_out: Callable[[], object],
+    ) -> Iterator[Batch]:
+        """Reads on behind each poison record that the source cannot read.
+
+        Raises MalformedRecord for any other.
+        """
+        batches = read(offset)
+        while True:
+            try:
+                batch = next(batches, None)
+            except MalformedRecord as error:
+                poison = suspects.poison.get(error.offset)
+                if poison is None:
+                    raise
+                self._kept.add_text(poison, error.text)
+                on_taken_out()
+                yield self._passed(error.offset + 1)
+                batches = read(error.offset + 1)
+                continue
+            if batch is None:
+                return
+            yield batch
+
+    def _passed(self, end: int) -> LoggedRecords:
+        """The position moves to `end`, and nothing is handed on."""
+        return LoggedRecords(self._no_rows, np.array([], np.int64), end)
 
 
 def _offsets(taken: Taken, first: int) -> Offsets:

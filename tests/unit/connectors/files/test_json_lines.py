@@ -9,6 +9,7 @@ from pipelines.connectors.event_time import EVENT_TIME
 from pipelines.connectors.files import json_lines
 from pipelines.connectors.files.json_lines import JsonLinesFiles
 from pipelines.connectors.json_decoding import MalformedLine, decode_lines
+from pipelines.connectors.source import MalformedRecord
 from pipelines.domain.errors import Rejected
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -49,6 +50,38 @@ def test_a_record_without_event_time_is_refused_with_its_line(tmp_path: Path) ->
 
     with pytest.raises(Rejected, match=r"Line 3 of the input file .*a\.jsonl has no at"):
         list(source.read(0, 0))
+
+
+@pytest.mark.parametrize("block_bytes", [20, 50, 10_000])
+@pytest.mark.parametrize("bad", [0, 3, 9])
+def test_what_is_before_a_line_that_cannot_be_read_comes_first_and_reading_goes_on_behind_it(
+    tmp_path: Path, bad: int, block_bytes: int
+) -> None:
+    lines = [f'{{"id": {number}}}' for number in range(10)]
+    lines[bad] = '{"id": oops}'
+    source = source_of(tmp_path, ["", *lines], block_bytes=block_bytes)
+    given: list[int] = []
+
+    with pytest.raises(MalformedRecord) as refused:
+        given.extend(n for batch in source.read(0, 0) for n in batch.column("id").to_pylist())
+    behind = source.read(0, refused.value.offset + 1)
+
+    assert (refused.value.offset, refused.value.text) == (bad, lines[bad])
+    assert given == list(range(bad))
+    assert [n for batch in behind for n in batch.column("id").to_pylist()] == list(
+        range(bad + 1, 10)
+    )
+
+
+def test_a_line_without_event_time_is_one_record_that_cannot_be_read(tmp_path: Path) -> None:
+    schema = pa.schema([("at", EVENT_TIME)])
+    (tmp_path / "a.jsonl").write_text('{"at": "2026-01-01T00:00:00Z"}\n{"no": 1}\n')
+    batches = JsonLinesFiles(tmp_path, schema=schema, timestamp_column="at").read(0, 0)
+
+    assert next(batches).num_rows == 1
+    with pytest.raises(MalformedRecord) as refused:
+        next(batches)
+    assert (refused.value.offset, refused.value.text) == (1, '{"no": 1}')
 
 
 def test_a_line_beyond_the_limit_is_refused_before_it_fills_the_memory(

@@ -17,7 +17,7 @@ from pipelines.runtime.subtask.snapshotting import SnapshotWriter, SubtaskCut
 from pipelines.runtime.subtask.source_reader import SourceReader
 from pipelines.runtime.subtask.split_screen import SplitScreen
 from pipelines.state.hashmap import HashMapBackend
-from tests.unit.runtime.fakes import ListSource, ManualClock
+from tests.unit.runtime.fakes import SCHEMA, ListSource, ManualClock
 from tests.unit.runtime.hosted import LEFT, MAX_PARALLELISM, MemorySink, joining_pipeline
 from tests.unit.runtime.points import manifest_of, store_in
 
@@ -138,7 +138,9 @@ class SourceAttempt:
             quarantines=Quarantines(str(root), "joining", isolation),
         )
         quarantine = self.chain.quarantine
-        screen = None if quarantine is None else SplitScreen(Uid(LEFT), isolation, quarantine)
+        screen = (
+            None if quarantine is None else SplitScreen(Uid(LEFT), SCHEMA, isolation, quarantine)
+        )
         clock = ManualClock()
         self._reader = SourceReader(SOURCE, restored.positions, 0, 1, clock, None, screen=screen)
 

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from pipelines.connectors.files.quarantine import record_text
-from pipelines.connectors.source import Batch, LoggedRecords
+from pipelines.connectors.source import Batch, LoggedRecords, MalformedRecord
 from pipelines.domain.ids import Uid
 from pipelines.domain.poison import IsolatedRange, Isolation, PoisonRecord
 from pipelines.runtime.subtask.source_reader import SourceReader
 from pipelines.runtime.subtask.split_screen import SplitScreen
-from tests.unit.runtime.fakes import ListSource, ManualClock, batch_of, keys_of
+from tests.unit.runtime.fakes import SCHEMA, ListSource, ManualClock, batch_of, keys_of
 
 IN = Uid("in")
 
@@ -29,6 +29,29 @@ class KeptRows:
     def add_row(self, poison: PoisonRecord, row: pa.RecordBatch) -> None:
         (key,) = keys_of(row)
         self.rows.append((poison.offset, key))
+
+    def add_text(self, poison: PoisonRecord, text: str) -> None:
+        self.rows.append((poison.offset, int(text)))
+
+
+@dataclass(slots=True)
+class TornSource(ListSource):
+    """Some of its records cannot be read."""
+
+    torn: frozenset[int] = frozenset()
+
+    def read(self, index: int, offset: int) -> Iterator[pa.RecordBatch]:
+        at = offset
+        for batch in ListSource.read(self, index, offset):
+            bad = next((n for n in range(at, at + batch.num_rows) if n in self.torn), None)
+            if bad is None:
+                yield batch
+                at += batch.num_rows
+                continue
+            if bad > at:
+                yield batch.slice(0, bad - at)
+            text = str(self.splits[index][bad][0]).encode()
+            raise MalformedRecord(f"{bad} is torn.", row=bad - at, offset=bad, text=text)
 
 
 def poison(offset: int, *, source: str = "in", split: str = "split-0") -> PoisonRecord:
@@ -53,25 +76,24 @@ def isolated(first: int, last: int, step: int) -> IsolatedRange:
 def test_a_reader_hands_on_all_but_the_poison_and_its_position_passes_both(seed: int) -> None:
     rng = random.Random(seed)
     total, rows = rng.randint(1, 60), rng.randint(1, 20)
-    source = ListSource([[(10 * n, n) for n in range(total)]], batch_rows=rows)
     bad = rng.sample(range(total), rng.randint(1, min(total, 5)))
+    torn = frozenset(bad[::2])
+    source = TornSource([[(10 * n, n) for n in range(total)]], batch_rows=rows, torn=torn)
     first = rng.randrange(total)
     ranges = [isolated(first, rng.randrange(first, total), rng.randint(1, 5))]
     isolation = Isolation(poison=[poison(n) for n in bad], ranges=ranges)
 
     read: list[int] = []
-    kept: list[tuple[int, int]] = []
-    restored: tuple[object, ...] = ()
-    for _ in range(4 * total):  # each time a recovery at once: nothing but the position is kept
-        held = KeptRows()
-        reader = reader_of(source, isolation, held, restored)
+    held = KeptRows()
+    reader = reader_of(source, isolation, held)
+    for _ in range(4 * total):
         batch = reader.next()
         read += [] if batch is None else keys_of(batch)
-        kept += held.rows
-        restored = (reader.positions(),)
+        if rng.random() < 0.5:  # a recovery: nothing but the position is kept
+            reader = reader_of(source, isolation, held, (reader.positions(),))
 
     assert read == [10 * n for n in range(total) if n not in bad]
-    assert kept == [(n, 10 * n) for n in sorted(bad)]
+    assert held.rows == [(n, 10 * n) for n in sorted(bad)]
 
 
 def test_batches_are_cut_at_the_borders_of_every_part() -> None:
@@ -94,7 +116,9 @@ def test_batches_are_cut_at_the_borders_of_every_part() -> None:
 def test_in_a_log_with_gaps_a_part_ends_behind_its_last_record() -> None:
     """Else it would be in work together with offsets that have no record."""
     held = KeptRows()
-    screen = SplitScreen(IN, Isolation(poison=[poison(7)], ranges=[isolated(3, 9, 1)]), held)
+    screen = SplitScreen(
+        IN, SCHEMA, Isolation(poison=[poison(7)], ranges=[isolated(3, 9, 1)]), held
+    )
     logged = LoggedRecords(batch_of([(3, 0), (7, 0), (9, 0)]), np.array([3, 7, 9]), 20)
     taken_out: list[bool] = []
 
@@ -112,9 +136,17 @@ def test_in_a_log_with_gaps_a_part_ends_behind_its_last_record() -> None:
     assert taken_out == [True]
 
 
+def test_a_record_that_cannot_be_read_and_is_not_known_fails_as_ever() -> None:
+    source = TornSource([[(n, n) for n in range(6)]], torn=frozenset({4}))
+    reader = reader_of(source, Isolation(poison=[poison(1)]), KeptRows())
+
+    with pytest.raises(MalformedRecord, match="4 is torn"):
+        list(batches_of(reader))
+
+
 def test_a_split_that_nobody_suspects_is_read_as_it_is() -> None:
     isolation = Isolation(poison=[poison(1, split="split-1"), poison(1, source="other")])
-    screen = SplitScreen(IN, isolation, KeptRows())
+    screen = SplitScreen(IN, SCHEMA, isolation, KeptRows())
     batches: list[Batch] = [batch_of([(0, 0), (1, 1)])]
     given: Iterator[Batch] = iter(batches)
 
@@ -133,7 +165,7 @@ def test_a_row_is_kept_as_json_also_of_types_that_have_none() -> None:
 def reader_of(
     source: ListSource, isolation: Isolation, kept: KeptRows, restored: tuple[object, ...] = ()
 ) -> SourceReader:
-    screen = SplitScreen(IN, isolation, kept)
+    screen = SplitScreen(IN, SCHEMA, isolation, kept)
     return SourceReader(source, restored, 0, 1, ManualClock(), None, screen=screen)
 
 
