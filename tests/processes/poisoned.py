@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pipelines.connectors.files.quarantined_records import quarantined_records
 from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.connectors.source import MalformedRecord
 from pipelines.flows.registry import Flow, Parameter
@@ -74,7 +75,12 @@ def assemble(parameters: Mapping[str, str]) -> Pipeline:
     env = Environment()
     torn = frozenset(numbers_of(parameters["torn"]))
     source = TornNumbers(int(parameters["total"]), torn=torn)
-    digested = env.source(source, uid="numbers").map_batches(digest, SCHEMA, uid="digest")
+    numbers = env.source(source, uid="numbers")
+    if parameters["again"]:
+        directory = Path(parameters["again"])
+        again = quarantined_records(directory, schema=SCHEMA, timestamp_column="at")
+        numbers = numbers.union(env.source(again, uid="again"), uid="both")
+    digested = numbers.map_batches(digest, SCHEMA, uid="digest")
     counted = digested.key_by("key").process(CountUp(behind), COUNTED, uid="count")
     counted.sink(ExactlyOnceFiles(Path(parameters["output"]), pipeline="poisoned"), uid="files")
     return env.build()
@@ -121,6 +127,7 @@ FLOW = Flow(
     parameters=(
         Parameter("output", None, "directory of the output"),
         Parameter("total", "4000", "how many numbers there are"),
+        Parameter("again", "", "a quarantine whose records are read beside the numbers"),
         Parameter("torn", "", "numbers that cannot be read"),
         Parameter("at_source", "", "numbers that the function beside the source fails on"),
         Parameter("behind", "", "numbers that the function behind the exchange fails on"),

@@ -1,5 +1,6 @@
 """A record that fails twice is set aside with its checkpoint, whoever is killed meanwhile."""
 
+import json
 import os
 import signal
 from contextlib import suppress
@@ -7,11 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.domain.events import RecordQuarantined, RecordsIsolated, SlotConnected
+from pipelines.domain.events import (
+    FailureOccurred,
+    JobStatusChanged,
+    RecordQuarantined,
+    RecordsIsolated,
+    SlotConnected,
+)
 from pipelines.domain.status import JobStatus
 from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run
-from tests.processes.poisoned import assert_each_is_processed_or_quarantined, quarantine_of
+from tests.processes.numbers import KEYS
+from tests.processes.poisoned import (
+    assert_each_is_processed_or_quarantined,
+    output_of,
+    quarantine_of,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +56,7 @@ def test_every_record_is_processed_or_quarantined_though_one_is_killed_while_the
             os.kill(run.process.pid, signal.SIGKILL)
             run.process.wait(STEP_S)
         else:
-            run.wait_for(lambda _: len(slots_of(run, isolating)) == 2, STEP_S)
+            run.wait_for(lambda _: is_running(run, isolating), STEP_S)
             with suppress(ProcessLookupError):  # it was quick, and has failed at the record
                 os.kill(slots_of(run, isolating)[1], signal.SIGKILL)
             ended = run.wait_until_over(STEP_S)
@@ -73,6 +85,30 @@ def test_one_more_than_the_limit_ends_the_run_in_a_sentence(tmp_path: Path) -> N
     assert "The run has set aside as many records as it may, 1 (" in ended.reason
     assert "execution.poison-records.limit" in ended.reason
     assert len(numbers_decided(run)) == 1
+
+
+def test_a_corrected_pipeline_reads_what_was_set_aside_beside_what_is_new(tmp_path: Path) -> None:
+    """Once, though it is killed; the quarantine is that of another run and stays as it is."""
+    quarantine, bad = tmp_path / "quarantine", [5_000, 5_001, 5_002]
+    quarantine.mkdir()
+    for number in bad:
+        record = {"number": number, "key": number % KEYS, "at": "1970-01-01T01:23:20Z"}
+        line = json.dumps({"record": json.dumps(record)}) + "\n"
+        (quarantine / f"part-run-0-0000000{number}-0-0.jsonl").write_text(line)
+    parameters = {"total": "3000", "again": str(quarantine)}
+    settings = SETTINGS | {"testing.faults": "kill committing slot=0"}
+
+    with hosted_run(tmp_path, parameters, settings=settings, asked=ASKED) as run:
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FINISHED, ended.reason
+    assert run.of(FailureOccurred)
+    assert sorted(number for number, _, _ in output_of(tmp_path)) == [*range(3_000), *bad]
+
+
+def is_running(run: StartedRun, attempt: int) -> bool:
+    running = JobStatusChanged(status=JobStatus.RUNNING)
+    return any(e.attempt == attempt and e.event == running for e in run.of(JobStatusChanged))
 
 
 def slots_of(run: StartedRun, attempt: int) -> list[int]:

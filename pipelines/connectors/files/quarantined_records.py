@@ -1,0 +1,146 @@
+"""Source: the records in a quarantine, as their source gave them, for a corrected function.
+
+A split is a file of the quarantine, an offset the number of its line, so a run that reads them has
+each exactly once. Owns the way back from the lines of `files.quarantine`; reading lines is
+`json_lines`, finding the files `growing_directory`. Bounded: what is set aside later is for the
+next run.
+"""
+
+import base64
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from pipelines.connectors.event_time import (
+    NoEventTime,
+    check_event_time,
+    check_has_event_time,
+    times_of_batch,
+)
+from pipelines.connectors.files.growing_directory import GrowingDirectory
+from pipelines.connectors.files.json_lines import JsonLinesFiles
+from pipelines.connectors.json_decoding import MalformedLine, decode_lines
+from pipelines.connectors.json_rows import has_json
+from pipelines.connectors.source import MalformedRecord
+from pipelines.domain.errors import Rejected
+
+LINE = pa.schema([("record", pa.string())])
+
+
+def quarantined_records(
+    directory: Path | str,
+    *,
+    schema: pa.Schema,
+    timestamp_column: str | None = None,
+    out_of_orderness_ms: int = 0,
+) -> GrowingDirectory:
+    """`directory` is that of one source's quarantine, `schema` that of the source.
+
+    Raises Rejected naming a column whose values a line does not hold as they were.
+    """
+    for column in schema:
+        _check_comes_back(column)
+    return GrowingDirectory(
+        Path(directory),
+        suffix=".jsonl",
+        schema=schema,
+        format_of=lambda file: QuarantinedRecords(file, schema=schema, time=timestamp_column),
+        timestamp_column=timestamp_column,
+        out_of_orderness_ms=out_of_orderness_ms,
+        look_every=None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantinedRecords:
+    """One file; its only split. Implements `Source`."""
+
+    file: Path
+    _: KW_ONLY
+    schema: pa.Schema
+    time: str | None = None
+    out_of_orderness_ms: int = 0
+    _lines: JsonLinesFiles = field(init=False)
+
+    def __post_init__(self) -> None:
+        check_event_time(self.schema, self.time)
+        object.__setattr__(self, "_lines", JsonLinesFiles((self.file,), schema=LINE))
+
+    @property
+    def timestamp_column(self) -> str | None:
+        return self.time
+
+    def validate(self) -> None:
+        """What a record holds is looked at when it is read: it may be one that cannot be."""
+        self._lines.validate()
+
+    def split_id(self, index: int) -> str | None:
+        return self._lines.split_id(index)
+
+    def read(self, index: int, offset: int) -> Iterator[pa.RecordBatch]:
+        at = offset
+        for batch in self._lines.read(index, offset):
+            records = [record.encode() for record in batch.column("record").to_pylist()]
+            try:
+                rows = self._decoded(records, at)
+            except MalformedRecord as error:
+                if error.row:
+                    yield self._decoded(records[: error.row], at)
+                raise
+            yield rows
+            at += len(records)
+
+    def event_time_ms(self, index: int, offset: int) -> int | None:
+        batch = None if self.time is None else next(self.read(index, offset), None)
+        return None if batch is None else int(times_of_batch(batch, self.time or "")[0])
+
+    def _decoded(self, records: list[bytes], at: int) -> pa.RecordBatch:
+        """Raises MalformedRecord."""
+        try:
+            rows = decode_lines(records, pa.schema([_as_text(column) for column in self.schema]))
+            columns = [_from_text(rows.column(each.name), each.type) for each in self.schema]
+            batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+            check_has_event_time(batch, self.time, lambda row: self._place(at + row))
+        except MalformedLine as error:
+            row, sentence = error.line, f"{self._place(at + error.line)} cannot be read: {error}."
+        except NoEventTime as error:
+            row, sentence = error.row, str(error)
+        else:
+            return batch
+        raise MalformedRecord(sentence, row=row, offset=at + row, text=records[row])
+
+    def _place(self, offset: int) -> str:
+        return f"The record in line {offset + 1:,} of the quarantine's file {self.file}"
+
+
+def _as_text(column: pa.Field) -> pa.Field:
+    """Of what JSON holds as text that Arrow does not read as such."""
+    return pa.field(column.name, pa.string()) if _is_text(column.type) else column
+
+
+def _from_text(values: pa.Array, type_: pa.DataType) -> pa.Array:
+    if pa.types.is_binary(type_):
+        bytes_ = [
+            None if value is None else base64.b64decode(value) for value in values.to_pylist()
+        ]
+        return pa.array(bytes_, type_)
+    return values.cast(type_)
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(type_) or pa.types.is_date(type_))
+
+
+def _check_comes_back(column: pa.Field) -> None:
+    if not has_json(column.type) or _has_text_within(column.type):
+        raise Rejected(
+            f"Column {column.name} of type {column.type} does not come back from a quarantine as it"
+            " was; read its lines with json_lines_directory and make it of their text."
+        )
+
+
+def _has_text_within(type_: pa.DataType) -> bool:
+    inner = [type_.field(index).type for index in range(type_.num_fields)]
+    return any(_is_text(each) or _has_text_within(each) for each in inner)
