@@ -10,8 +10,12 @@ import msgspec
 
 from pipelines.domain.ids import Uid
 
-TRACE_CHARS_MAX = 8_000
-"""Of an error's text and of its trace, as they are kept with a record: the end says the most."""
+MOST_RECORDS = 1_000
+"""That a run may set aside: every slot is told of all of them in one message."""
+ERROR_CHARS_MAX = 1_000
+"""Of an error's text that is kept with a record, from its beginning."""
+TRACE_CHARS_MAX = 7_000
+"""Of its trace: the end says the most."""
 
 
 class PoisonPolicy(StrEnum):

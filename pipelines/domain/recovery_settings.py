@@ -4,7 +4,6 @@ Part of `setting_table.DEFINITIONS`. What the strategies do is `protocol.restart
 """
 
 from pipelines.domain.faults import parse_faults
-from pipelines.domain.poison import PoisonPolicy
 from pipelines.domain.setting_readers import (
     Definition,
     SettingValue,
@@ -15,8 +14,6 @@ from pipelines.domain.setting_readers import (
 )
 from pipelines.domain.settings import DamagedPointPolicy, RestartStrategy
 
-POLICY_KEY = "execution.poison-records.policy"
-LIMIT_KEY = "execution.poison-records.limit"
 _FIXED_DELAY = "restart-strategy.fixed-delay."
 _FAILURE_RATE = "restart-strategy.failure-rate."
 _EXPONENTIAL = "restart-strategy.exponential-delay."
@@ -159,24 +156,6 @@ RECOVERY_DEFINITIONS = (
         one_of(DamagedPointPolicy),
         "What a recovery does when the newest point does not verify: older goes back to the newest"
         " one that does, and says so; fail ends the run, so that a person decides. Flink fails.",
-    ),
-    Definition(
-        POLICY_KEY,
-        "poison_policy",
-        PoisonPolicy.FAIL,
-        one_of(PoisonPolicy),
-        "What follows when a failure comes back at the same records. fail: the run ends and names"
-        " them. quarantine: the record at fault is found by reading its batch in ever smaller"
-        " parts, and is set aside with its position, the error and its values, in a file that is"
-        " part of the checkpoint; the run goes on with the others. Ours; Flink restarts.",
-    ),
-    Definition(
-        LIMIT_KEY,
-        "poison_limit",
-        "100",
-        count_of_at_least(1),
-        "With policy quarantine: the most records that one run sets aside; one more and it fails,"
-        " because a function that fails on everything is no matter of records.",
     ),
     Definition(
         "testing.faults",

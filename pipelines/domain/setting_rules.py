@@ -8,14 +8,15 @@ from collections.abc import Callable, Collection
 
 from pipelines.domain.acking_settings import PREFIX as TOPOLOGY
 from pipelines.domain.errors import Rejected
-from pipelines.domain.poison import PoisonPolicy
-from pipelines.domain.recovery_settings import LIMIT_KEY, POLICY_KEY
+from pipelines.domain.quarantine_settings import (
+    limit_needs_quarantine,
+    quarantine_needs_a_second_try,
+)
 from pipelines.domain.settings import (
     CapAction,
     CheckpointingMode,
     CheckpointStorage,
     ExternalizedRetention,
-    RestartStrategy,
     Settings,
 )
 
@@ -220,49 +221,11 @@ def _memory_retains_nothing(settings: Settings, given: Collection[str]) -> str |
     )
 
 
-def _quarantine_needs_a_second_try(settings: Settings) -> str | None:
-    """A record is at fault when it fails again, at its place in the source."""
-    if settings.poison_policy is not PoisonPolicy.QUARANTINE:
-        return None
-    key, mode = f"{POLICY_KEY} quarantine", settings.checkpointing_mode
-    if mode not in (CheckpointingMode.EXACTLY_ONCE, CheckpointingMode.AT_LEAST_ONCE):
-        return (
-            f"{key} needs execution.checkpointing.mode EXACTLY_ONCE or AT_LEAST_ONCE, not {mode},"
-            " which does not go back to where a record failed with all that came of it."
-        )
-    if settings.unaligned or settings.cap_action is CapAction.UNALIGNED:
-        return (
-            f"{key} needs barriers that overtake nothing: a record in flight that a checkpoint"
-            " keeps is not read from its source again; set"
-            " execution.checkpointing.unaligned.enabled to false, and"
-            " execution.checkpointing.alignment-buffer.when-exceeded to wait or abort."
-        )
-    is_tried_once = settings.restart_strategy is RestartStrategy.NONE or (
-        settings.restart_strategy is RestartStrategy.FIXED_DELAY
-        and settings.fixed_delay_attempts == 0
-    )
-    if is_tried_once:
-        return (
-            f"{key} needs restarts, as a record is set aside when it fails a second time; set"
-            " restart-strategy.type to exponential-delay."
-        )
-    return None
-
-
-def _limit_needs_quarantine(settings: Settings, given: Collection[str]) -> str | None:
-    if LIMIT_KEY not in given or settings.poison_policy is PoisonPolicy.QUARANTINE:
-        return None
-    return (
-        f"{LIMIT_KEY} has no effect with {POLICY_KEY} {settings.poison_policy}, which sets no"
-        " record aside; leave it out, or set the policy to quarantine."
-    )
-
-
 RULES_OF_GIVEN = (
     _memory_retains_nothing,
     _reading_ahead_needs_at_most_once,
     _topology_needs_acking,
-    _limit_needs_quarantine,
+    limit_needs_quarantine,
 )
 """They object only to what somebody has asked for, not to a default."""
 
@@ -280,5 +243,5 @@ RULES: tuple[Rule, ...] = (
     _pause_needs_an_interval,
     _alignment_fits_the_timeout,
     _files_need_encryption,
-    _quarantine_needs_a_second_try,
+    quarantine_needs_a_second_try,
 )

@@ -8,6 +8,7 @@ contradicts another one, a rule in `setting_rules`.
 from pipelines.domain.acking_settings import ACKING_DEFINITIONS
 from pipelines.domain.guarantees import REQUIRED_KEY
 from pipelines.domain.network_settings import NETWORK_DEFINITIONS
+from pipelines.domain.quarantine_settings import QUARANTINE_DEFINITIONS
 from pipelines.domain.recovery_settings import RECOVERY_DEFINITIONS
 from pipelines.domain.setting_readers import (
     Definition,
@@ -182,6 +183,7 @@ DEFINITIONS = (
     ),
     *ACKING_DEFINITIONS,
     *RECOVERY_DEFINITIONS,
+    *QUARANTINE_DEFINITIONS,
     *STATE_DEFINITIONS,
     *STORAGE_DEFINITIONS,
     *NETWORK_DEFINITIONS,

@@ -17,7 +17,13 @@ same cut. What is remembered saves the failures that would find the same records
 from dataclasses import dataclass
 
 from pipelines.domain.origin import RecordOrigin
-from pipelines.domain.poison import TRACE_CHARS_MAX, IsolatedRange, Isolation, PoisonRecord
+from pipelines.domain.poison import (
+    ERROR_CHARS_MAX,
+    TRACE_CHARS_MAX,
+    IsolatedRange,
+    Isolation,
+    PoisonRecord,
+)
 from pipelines.protocol.repeated_failures import OperatorError
 
 PARTS = 256
@@ -121,6 +127,6 @@ def _poison(error: OperatorError, origin: RecordOrigin, trace: str) -> PoisonRec
         offset=origin.first_offset,
         operator=error.operator,
         error_type=error.error_type,
-        error=error.message[-TRACE_CHARS_MAX:],
+        error=error.message[:ERROR_CHARS_MAX],
         trace=trace[-TRACE_CHARS_MAX:],
     )

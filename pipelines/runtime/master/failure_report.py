@@ -1,7 +1,7 @@
 """What a subtask's failure is called, and when it is the last one: the sentences people read."""
 
 from pipelines.domain.events import FailureOccurred
-from pipelines.domain.recovery_settings import LIMIT_KEY
+from pipelines.domain.quarantine_settings import LIMIT_KEY
 from pipelines.protocol.repeated_failures import Deterministic
 from pipelines.runtime.control import Failed
 

@@ -19,31 +19,18 @@ from pipelines.domain.elements import MIN_WATERMARK_MS, Watermark
 from pipelines.domain.snapshots import Json
 from pipelines.protocol.watermarks import EventTimeMark, WatermarkMerger
 from pipelines.runtime.subtask.found_splits import FoundSplits
+from pipelines.runtime.subtask.replay_pace import pace_of
 from pipelines.runtime.subtask.split_reading import OpenSplit, Taken
 from pipelines.runtime.subtask.split_screen import SplitScreen
-from pipelines.runtime.subtask.split_sequence import FixedSplits, SplitSequence, deal
+from pipelines.runtime.subtask.split_sequence import FixedSplits, SplitSequence
 from pipelines.runtime.subtask.told_progress import ToldProgress
 
-MS_PER_HOUR = 3_600_000
 PACED_WAIT_MS = 20.0
 """How long a paced source sleeps when nothing is due."""
 
 _TO_COME = "splits to come"
 """Holds event time back until splits are opened. Where more may be found later it stays, idle, so
 that event time does not end with the last one; else it goes, and the last split ends it."""
-
-
-@dataclass(slots=True)
-class Pace:
-    """Event time at the start of the attempt, and how fast it goes on from there."""
-
-    anchor_ms: int
-    event_hours_per_s: float
-    started_ms: float
-
-    def reached_ms(self, now_ms: float) -> int:
-        seconds = (now_ms - self.started_ms) / 1000.0
-        return self.anchor_ms + int(seconds * self.event_hours_per_s * MS_PER_HOUR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +65,7 @@ class SourceReader:
         self._strategy = strategy or WatermarkStrategy(source.out_of_orderness_ms)
         self._splits = _splits_of(source, restored, subtask, parallelism, clock)
         self._positions = self._splits.initial()
-        self._pace = _pace(source, restored, parallelism, clock, event_hours_per_s)
+        self._pace = pace_of(source, restored, parallelism, clock, event_hours_per_s)
         self._open: dict[int, OpenSplit] = {}  # the one that handed out last is the last one
         self._merger = WatermarkMerger([_TO_COME], restored_watermark_ms)
         self._has_begun = False
@@ -243,20 +230,3 @@ def _splits_of(
     if isinstance(source, GrowingSource):
         return FoundSplits(source, restored, subtask, parallelism, clock)
     return FixedSplits(source, restored, subtask, parallelism)
-
-
-def _pace(
-    source: AnySource,
-    restored: tuple[Json, ...],
-    parallelism: int,
-    clock: Clock,
-    event_hours_per_s: float | None,
-) -> Pace | None:
-    """All subtasks compute the same anchor: the earliest record that any of them has to read."""
-    if event_hours_per_s is None or isinstance(source, GrowingSource):
-        return None  # what grows comes at a pace of its own
-    positions = [deal(restored, subtask, parallelism) for subtask in range(parallelism)]
-    current = [position.current() for position in positions]
-    times = [source.event_time_ms(*place) for place in current if place is not None]
-    known = [time for time in times if time is not None]
-    return Pace(min(known, default=0), event_hours_per_s, clock.monotonic_ms())

@@ -109,17 +109,17 @@ CASES: list[tuple[str, dict[str, str], str]] = [
         "topology.max.spout.pending has no effect with execution.checkpointing.mode EXACTLY_ONCE",
     ),
     (
-        "_quarantine_needs_a_second_try",
+        "quarantine_needs_a_second_try",
         {POISON + "policy": "quarantine", C + "mode": "AT_MOST_ONCE"},
         "needs execution.checkpointing.mode EXACTLY_ONCE or AT_LEAST_ONCE, not AT_MOST_ONCE",
     ),
     (
-        "_quarantine_needs_a_second_try",
+        "quarantine_needs_a_second_try",
         {POISON + "policy": "quarantine", C + "unaligned.enabled": "true"},
         "needs barriers that overtake nothing",
     ),
     (
-        "_quarantine_needs_a_second_try",
+        "quarantine_needs_a_second_try",
         {
             POISON + "policy": "quarantine",
             CAP + "when-exceeded": "unaligned",
@@ -128,12 +128,12 @@ CASES: list[tuple[str, dict[str, str], str]] = [
         "needs barriers that overtake nothing",
     ),
     (
-        "_quarantine_needs_a_second_try",
+        "quarantine_needs_a_second_try",
         {POISON + "policy": "quarantine", "restart-strategy.type": "none"},
         "needs restarts",
     ),
     (
-        "_quarantine_needs_a_second_try",
+        "quarantine_needs_a_second_try",
         {
             POISON + "policy": "quarantine",
             "restart-strategy.type": "fixed-delay",
@@ -141,7 +141,7 @@ CASES: list[tuple[str, dict[str, str], str]] = [
         },
         "needs restarts",
     ),
-    ("_limit_needs_quarantine", {POISON + "limit": "5"}, "sets no record aside"),
+    ("limit_needs_quarantine", {POISON + "limit": "5"}, "sets no record aside"),
 ]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pipelines.domain.ids import Uid
 from pipelines.domain.origin import RecordOrigin
-from pipelines.domain.poison import TRACE_CHARS_MAX, Isolation
+from pipelines.domain.poison import ERROR_CHARS_MAX, TRACE_CHARS_MAX, Isolation
 from pipelines.protocol.poison_records import (
     PARTS,
     Isolate,
@@ -103,15 +103,14 @@ def test_a_failure_that_is_not_of_a_record_blames_none() -> None:
     assert PoisonRecords(limit=1).on_repeated(error, "") == NobodysFault()
 
 
-def test_of_a_long_error_the_end_is_kept() -> None:
-    error = error_at(at(7, 7), message="x" * TRACE_CHARS_MAX + "end")
+def test_of_a_long_error_the_beginning_is_kept_and_of_its_trace_the_end() -> None:
+    error = error_at(at(7, 7), message="begin" + "x" * ERROR_CHARS_MAX)
 
     found = PoisonRecords(limit=1).on_repeated(error, "y" * TRACE_CHARS_MAX + "bottom")
 
     assert isinstance(found, Quarantine)
-    assert len(found.record.error) == len(found.record.trace) == TRACE_CHARS_MAX
-    assert found.record.error.endswith("xend")
-    assert found.record.trace.endswith("ybottom")
+    assert found.record.error == "begin" + "x" * (ERROR_CHARS_MAX - 5)
+    assert found.record.trace == "y" * (TRACE_CHARS_MAX - 6) + "bottom"
 
 
 def attempt(

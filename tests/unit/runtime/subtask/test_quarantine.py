@@ -3,12 +3,21 @@
 import json
 from pathlib import Path
 
+import msgspec
+
 from pipelines.connectors.files.quarantine import quarantine_of
 from pipelines.domain.elements import Barrier
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import range_of
-from pipelines.domain.poison import Isolation, PoisonRecord
+from pipelines.domain.poison import (
+    ERROR_CHARS_MAX,
+    MOST_RECORDS,
+    TRACE_CHARS_MAX,
+    Isolation,
+    PoisonRecord,
+)
 from pipelines.domain.snapshots import Json, SubtaskSnapshot
+from pipelines.runtime.control_link import MAX_FRAME_BYTES
 from pipelines.runtime.subtask.chain import OperatorChain
 from pipelines.runtime.subtask.chain_building import Quarantines
 from pipelines.runtime.subtask.chain_place import ChainPlace
@@ -111,6 +120,21 @@ def test_where_nothing_is_isolated_there_is_no_quarantine(tmp_path: Path) -> Non
 
     assert attempt.chain.quarantine is None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_slot_can_be_told_of_as_many_records_as_a_run_may_set_aside() -> None:
+    unprintable = "\x01"  # six bytes of JSON
+    worst = PoisonRecord(
+        source=Uid("s" * 100),
+        split=unprintable * 500,
+        offset=2**63 - 1,
+        operator=Uid("o" * 100),
+        error_type="e" * 500,
+        error=unprintable * ERROR_CHARS_MAX,
+        trace=unprintable * TRACE_CHARS_MAX,
+    )
+
+    assert MOST_RECORDS * len(msgspec.json.encode(worst)) < MAX_FRAME_BYTES
 
 
 class SourceAttempt:
