@@ -64,16 +64,17 @@ def operator_rows(vertices: list[VertexView], loads: RunLoads | None) -> list[Op
 def sentence(rows: list[OperatorRow], vertices: list[VertexView]) -> str:
     if not rows:
         return "No subtask has reported yet."
+    inputs = {vertex.uid: vertex.inputs for vertex in vertices}
     held_up = [row for row in rows if row.backpressured_ratio >= BACKPRESSURED_FROM]
-    if not held_up:
-        return f"Nothing is backpressured; the busiest is {_named(_busiest(rows))}."
-    last = held_up[-1]  # what comes after the last one in the order of the graph takes no more
-    behind = _downstream(last.uid, {vertex.uid: vertex.inputs for vertex in vertices})
-    suspects = [row for row in rows if row.uid in behind]
-    waits = f"{last.uid} is backpressured {percent(last.backpressured_ratio)} of the time"
-    if not suspects:
-        return f"{waits}, and nothing that it sends to has reported."
-    return f"{waits}; the busiest of those that it sends to is {_named(_busiest(suspects))}."
+    for row in reversed(held_up):  # what comes after the last one of them takes no more
+        behind = _downstream(row.uid, inputs)
+        suspects = [each for each in rows if each.uid in behind]
+        if suspects:
+            return (
+                f"{row.uid} is backpressured {percent(row.backpressured_ratio)} of the time; the"
+                f" busiest of those that it sends to is {_named(_busiest(suspects))}."
+            )
+    return f"Nothing is backpressured; the busiest is {_named(_busiest(rows))}."
 
 
 def _row(vertex: VertexView, loads: list[SubtaskLoad]) -> OperatorRow:

@@ -121,12 +121,12 @@ def test_where_nothing_is_backpressured_the_busiest_is_named() -> None:
     )
 
 
-def test_a_backpressured_end_has_nothing_behind_it() -> None:
-    rows = operator_rows(GRAPH, loads(load("sink", backpressured_ratio=0.5)))
+def test_who_sends_to_nobody_that_reported_is_passed_over() -> None:
+    held_up = load("sink", busy_ratio=0.4, backpressured_ratio=0.5)
+    rows = operator_rows(GRAPH, loads(load("middle", backpressured_ratio=0.2), held_up))
 
-    assert sentence(rows, GRAPH) == (
-        "sink is backpressured 50 % of the time, and nothing that it sends to has reported."
-    )
+    assert sentence(rows, GRAPH).startswith("middle is backpressured 20 % of the time;")
+    assert sentence(rows[1:], GRAPH).startswith("Nothing is backpressured;")
 
 
 def test_an_operators_row_is_the_mean_of_ratios_the_sum_of_counts_and_the_least_watermark() -> None:
