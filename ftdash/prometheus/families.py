@@ -138,7 +138,7 @@ OURS = [
         *RUN_LABELS,
     ),
     _of_ours(
-        "operator_counter",
+        "operator_count",
         "What an operator counts about its records; a recovery sets it back.",
         *RUN_LABELS,
         "operator",

@@ -81,7 +81,7 @@ def _load(labels: Labels, observed: ObservedRun) -> Iterator[Reading]:
     for name, count in observed.run.counters.items():
         operator, _, counter = name.rpartition(".")
         whose = {"operator": operator, "counter": counter}
-        yield _reading("operator_counter", labels | whose, count)
+        yield _reading("operator_count", labels | whose, count)
     if observed.loads is None:
         return
     yield _reading("records_read_per_second", labels, observed.run.records_per_s)

@@ -145,7 +145,7 @@ def test_what_flink_has_no_word_for_is_ours(operator: Client) -> None:
     assert value(served, "ftdash_checkpoint_failures_total", reason="CHECKPOINT_EXPIRED") == 1
     assert value(served, "ftdash_last_checkpoint_buffered_records", **RUN) == 2440
     assert value(served, "ftdash_last_checkpoint_buffered_bytes", **RUN) == 244_000
-    assert value(served, "ftdash_operator_counter", operator="join") == 3
+    assert value(served, "ftdash_operator_count", operator="join") == 3
     assert value(served, "ftdash_queued_records", operator="join", subtask="0") == 3
     assert value(served, "ftdash_slot_resident_bytes", slot="1") == 2e8
     assert value(served, "ftdash_pipeline_state", state="RUNNING") == 1
@@ -214,7 +214,7 @@ def test_of_a_silent_run_no_load_is_claimed_and_its_clocks_go_on(operator: Clien
     assert value(served, "ftdash_report_age_seconds", **RUN) > 250
     assert not [name for name in served if name.startswith("flink_")]
     assert "ftdash_queued_records" not in served
-    assert "ftdash_operator_counter" not in served
+    assert "ftdash_operator_count" not in served
 
 
 def test_without_a_projector_nothing_is_claimed_and_that_is_said(operator: Client) -> None:
@@ -279,7 +279,7 @@ def test_names_that_operators_have_chosen_cannot_break_a_line(operator: Client) 
 
     served = served_to(operator)
 
-    assert value(served, "ftdash_operator_counter", operator=unruly) == 7
+    assert value(served, "ftdash_operator_count", operator=unruly) == 7
     assert len(served["ftdash_process_up"]) == 2
 
 
