@@ -3,7 +3,16 @@
 from django.contrib.auth import views as auth_views
 from django.urls import path
 
-from ftdash.ui import actions, before_restore, guarantee, lab, metrics_page, submission, views
+from ftdash.ui import (
+    actions,
+    before_restore,
+    guarantee,
+    lab,
+    metrics_page,
+    planner_page,
+    submission,
+    views,
+)
 
 urlpatterns = [
     path("login/", auth_views.LoginView.as_view(redirect_authenticated_user=True), name="login"),
@@ -28,5 +37,11 @@ urlpatterns = [
     path("pipelines/<slug:name>/guarantee/", guarantee.page, name="guarantee"),
     path("pipelines/<slug:name>/guarantee/regions/", guarantee.regions, name="guarantee-regions"),
     path("pipelines/<slug:name>/guarantee/audit/", guarantee.start_audit, name="guarantee-audit"),
+    path("pipelines/<slug:name>/planner/", planner_page.planner, name="pipeline-planner"),
+    path(
+        "pipelines/<slug:name>/planner/regions/",
+        planner_page.planner_regions,
+        name="pipeline-planner-regions",
+    ),
     path("pipelines/<slug:name>/<slug:action>/", actions.act, name="act"),
 ]

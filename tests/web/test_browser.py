@@ -161,7 +161,13 @@ def test_every_page_is_clean_in_the_console(site: "Site", browser: Browser, sche
     sign_in(page, site)
     wait_for_next_checkpoint(page)
     page.hover("#chart-alignment .plot .barlayer path >> nth=0", force=True)
-    for address in ("/", "/pipelines/flight_delays/cancel/", "/start/?flow=page_view_count"):
+    for address in (
+        "/",
+        "/pipelines/flight_delays/metrics/",
+        "/pipelines/flight_delays/planner/?interval_s=3",
+        "/pipelines/flight_delays/cancel/",
+        "/start/?flow=page_view_count",
+    ):
         page.goto(site.address + address)
 
     assert said == []

@@ -20,6 +20,8 @@ PAGES = {
     "pipeline-regions",
     "pipeline-metrics",
     "pipeline-metrics-regions",
+    "pipeline-planner",
+    "pipeline-planner-regions",
 }
 ARGUMENTS = {"name": "flights", "action": "savepoint"}
 

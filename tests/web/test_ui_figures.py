@@ -30,10 +30,12 @@ from ftdash.ui import sentences
 from ftdash.ui.figures.alignment import ROWS_MAX, alignment
 from ftdash.ui.figures.lab import lab_control, lab_latency
 from ftdash.ui.figures.operators import busy, records_in, watermarks
+from ftdash.ui.figures.planner import lost_time
 from ftdash.ui.figures.recovery import recovery_axis
 from ftdash.ui.figures.recovery_phases import recovery_phases
 from ftdash.ui.figures.samples import memory, throughput
 from ftdash.ui.figures.style import POINTS_MAX
+from pipelines.domain.interval_advice import Costs
 from pipelines.domain.status import RecoveryPhase
 from tests.unit.lab.reports import mode, report
 
@@ -187,6 +189,7 @@ def every_figure() -> list[Any]:
         watermarks(trends),
         lab_control(LAB),
         lab_latency(LAB),
+        lost_time(Costs(62.0, 3.6e6, 300.0), 22_000.0, 10_000.0),
     ]
 
 

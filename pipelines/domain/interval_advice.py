@@ -1,0 +1,104 @@
+"""How often to checkpoint: where what checkpoints cost and what failures cost are least together.
+
+Pure arithmetic on what was measured. It presumes failures at random, so seldom that one rarely
+follows another within an interval, and costs that do not depend on the interval.
+
+Sources: Young, "A First Order Approximation to the Optimum Checkpoint Interval", CACM 17(9), 1974;
+Daly, "A Higher Order Estimate of the Optimum Checkpoint Interval for Restart Dumps", FGCS 22, 2006,
+equation 37. Both give the time between two checkpoints, in the unit that they are given.
+"""
+
+import math
+from dataclasses import dataclass
+
+from pipelines.domain.errors import check
+
+RULE_OF_THREE = 3.0
+"""Nothing seen in a time T: with 95 % confidence it comes less often than once in T / 3."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailureRate:
+    """`mean_ms` between failures; with `is_bound` it is at least that, for none was seen."""
+
+    observed_ms: float
+    failure_count: int
+
+    @property
+    def is_bound(self) -> bool:
+        return self.failure_count == 0
+
+    @property
+    def mean_ms(self) -> float:
+        if self.is_bound:
+            return self.observed_ms / RULE_OF_THREE
+        return self.observed_ms / self.failure_count
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """All in ms: what one checkpoint takes from the work, and what one failure does."""
+
+    checkpoint_ms: float
+    between_failures_ms: float
+    recovery_ms: float  # from the failure to all subtasks running
+
+
+def young_ms(costs: Costs) -> float:
+    """First order: the square root of twice the cost times the mean time between failures."""
+    _check(costs)
+    return math.sqrt(2 * costs.checkpoint_ms * costs.between_failures_ms)
+
+
+def daly_ms(costs: Costs) -> float:
+    """Higher order; where a checkpoint costs half the time between failures, that time itself."""
+    _check(costs)
+    cost_ms, mean_ms = costs.checkpoint_ms, costs.between_failures_ms
+    if cost_ms >= 2 * mean_ms:
+        return mean_ms
+    share = cost_ms / (2 * mean_ms)
+    return math.sqrt(2 * cost_ms * mean_ms) * (1 + math.sqrt(share) / 3 + share / 9) - cost_ms
+
+
+def lost_ratio(interval_ms: float, costs: Costs) -> float:
+    """Of all the time, to first order: checkpoints, then half an interval and a recovery a failure.
+
+    It may exceed 1: then nothing gets done.
+    """
+    _check(costs)
+    check(interval_ms > 0, "an interval lasts", interval_ms=interval_ms)
+    per_failure_ms = interval_ms / 2 + costs.recovery_ms
+    return costs.checkpoint_ms / interval_ms + per_failure_ms / costs.between_failures_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """`interval_ms` is what to set; `why` is a clause."""
+
+    interval_ms: float
+    why: str
+
+
+def advice(costs: Costs, duration_ms: float | None) -> Advice:
+    """Daly's interval, but not shorter than a checkpoint lasts (its p99), and in whole steps.
+
+    A checkpoint that costs nothing would have no best interval; its duration then is the answer.
+    """
+    best_ms = daly_ms(costs)
+    if duration_ms is not None and best_ms < duration_ms:
+        why = "a checkpoint lasts that long, and the next should not begin before it is done"
+        return Advice(_rounded_up_ms(duration_ms), why)
+    return Advice(_rounded_up_ms(best_ms), "there the two losses together are least")
+
+
+def _rounded_up_ms(value_ms: float) -> float:
+    """To two digits: more than that no measurement here carries."""
+    if value_ms <= 0:
+        return 0.0
+    step = 10 ** max(0, math.floor(math.log10(value_ms)) - 1)
+    return float(math.ceil(value_ms / step) * step)
+
+
+def _check(costs: Costs) -> None:
+    check(costs.checkpoint_ms >= 0, "a checkpoint gives no time back", costs=costs)
+    check(costs.between_failures_ms > 0, "some time was observed", costs=costs)

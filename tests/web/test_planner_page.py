@@ -1,0 +1,213 @@
+"""The planner page: advice and estimates from what was measured, or what a person presumes."""
+
+import html
+import re
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from ftdash.checkpoints.models import SubtaskPhase
+from ftdash.jobs.planning import planning_facts
+from ftdash.jobs.projector import Projector
+from pipelines.domain.events import MetricsSampled
+from pipelines.domain.status import CheckpointKind
+from tests.web.journals import Story, StoryClock, new_run, sample
+
+PAGE = "/pipelines/flights/planner/"
+PERIODIC = {"execution.checkpointing.interval": "10 s"}
+
+pytestmark = pytest.mark.usefixtures("site")
+
+
+def test_what_was_measured_is_read_from_the_rows() -> None:
+    fold(measured_story())
+
+    facts = planning_facts("flights")
+
+    assert facts is not None
+    assert (facts.interval_ms, facts.retained) == (10_000, 3)
+    assert facts.costs is not None
+    assert facts.costs.checkpoint_count == 3
+    assert facts.costs.standstill_ms == 62  # join[1]: 61 ms of alignment, 1 ms of cut
+    assert facts.costs.duration_p99_ms == 80
+    assert (facts.costs.state_bytes, facts.costs.uploaded_bytes) == (8_000, 800)
+    assert facts.costs.upload_bytes_per_s == 8 * 100 / 0.005
+    assert facts.costs.written_bytes_per_s == pytest.approx(2 * 800 / 3600.49)
+    assert facts.failures is not None
+    assert facts.failures.failure_count == 1
+    assert facts.failures.observed_ms == pytest.approx(3_600_000, rel=0.01)
+    (recovery,) = facts.recoveries
+    assert (recovery.restart_ms, recovery.restore_ms, recovery.catch_up_ms) == (220, 80, 700)
+    assert recovery.state_bytes == 8_000
+    assert facts.restore_bytes_per_s == 8_000 / 0.080
+    assert (facts.arriving_per_s, facts.reading_per_s) == (1_000, 4_000)
+
+
+def test_savepoints_are_no_measure_of_a_checkpoint() -> None:
+    fold(Story(new_run(settings=PERIODIC)).started().completed(CheckpointKind.SAVEPOINT))
+
+    facts = planning_facts("flights")
+
+    assert facts is not None
+    assert facts.costs is None
+
+
+def test_a_barrier_that_overtook_held_nothing_up() -> None:
+    fold(measured_story())
+    SubtaskPhase.objects.update(is_unaligned=True)
+
+    facts = planning_facts("flights")
+
+    assert facts is not None
+    assert facts.costs is not None
+    assert facts.costs.standstill_ms == 1  # the cut alone
+
+
+def test_failures_count_over_the_lives_of_all_runs() -> None:
+    fold(measured_story().ended())
+    fold(Story(new_run(settings=PERIODIC), ago(3_600_000)).started().wait(3_600_000).sampled())
+
+    facts = planning_facts("flights")
+
+    assert facts is not None
+    assert facts.failures is not None
+    assert facts.failures.failure_count == 1
+    assert facts.failures.observed_ms == pytest.approx(7_200_000, rel=0.01)
+
+
+def test_the_advice_is_a_sentence_with_what_it_rests_on(operator: Client) -> None:
+    fold(measured_story())
+
+    page = words_of(operator)
+
+    assert "An interval of about 22.0 s: there the two losses together are least." in page
+    assert "A checkpoint held its slowest subtask up for 62 ms" in page
+    assert "1 failure in 1 h 00 min, one in 1 h 00 min on the mean." in page
+    assert "set now 10.0 s" in page
+    assert "advised 22.0 s" in page
+
+
+def test_a_run_that_never_failed_bounds_the_rate(operator: Client) -> None:
+    story = Story(new_run(settings=PERIODIC), ago(3_600_000)).started()
+    fold(story.completed().wait(3_600_000).sampled())
+
+    page = words_of(operator)
+
+    assert "it never failed in 1 h 00 min, so it fails less often than once in 20 min 00 s" in page
+
+
+def test_each_estimate_stands_beside_what_was_measured_with_its_unit(operator: Client) -> None:
+    fold(measured_story())
+
+    page = words_of(operator)
+
+    for shown in (
+        "Textbook: checkpoint volume state size × checkpoint frequency (B × 1/s) 800 B/s",
+        "Written uploaded bytes a checkpoint ÷ interval (B/s) 80 B/s 6.91 MB a day",
+        "Kept state size + (retained − 1) × uploaded bytes (B) 9.60 kB 3 checkpoints retained",
+        "Textbook: recovery time state size ÷ (read speed × bandwidth) 5e-07 s²/B",
+        "Until all subtasks run",
+        "300 ms 220 ms to restart, as measured, and 80 ms to read the state",
+        "Measured: until all subtasks run the newest recovery, by its phases (s) 300 ms",
+        "Measured: until caught up the newest recovery (s) 1.00 s",
+    ):
+        assert shown in page
+
+
+def test_what_a_person_presumes_takes_the_place_of_what_was_measured(operator: Client) -> None:
+    fold(measured_story())
+
+    page = words_of(operator, "?state_mb=1000&read_mb_s=100&bandwidth_mb_s=50&interval_s=20")
+
+    assert "× checkpoint frequency (B × 1/s) 50.0 MB/s" in page
+    assert "20.2 s 220 ms to restart, as measured, and 20.0 s to read the state" in page
+    assert "What stands on this page follows from what was filled in" in page
+    assert "set now 20.0 s" in page
+
+
+@pytest.mark.parametrize("nonsense", ["x", "-3", "nan", "inf", "1e400", "0", "%00"])
+def test_what_is_no_possible_number_is_told_and_not_used(operator: Client, nonsense: str) -> None:
+    fold(measured_story())
+
+    page = words_of(operator, f"?interval_s={nonsense}")
+
+    assert "× checkpoint frequency (B × 1/s) 800 B/s" in page
+    assert re.search(r"Enter a number|greater than or equal to|Null characters", page)
+
+
+@pytest.mark.parametrize("query", ["?cost_ms=0", "?cost_ms=1e12", "?between_failures_h=1e-6"])
+def test_extreme_presumptions_have_an_answer(operator: Client, query: str) -> None:
+    fold(measured_story())
+
+    assert "How often to checkpoint" in words_of(operator, query)
+
+
+def test_what_was_never_measured_is_a_dash_and_said(operator: Client) -> None:
+    fold(Story(new_run()).started())
+
+    page = words_of(operator)
+
+    assert "No periodic checkpoint has completed yet" in page
+    assert "lacks the state size, the read speed, the bandwidth, a recovery that was measur" in page
+
+
+def test_sources_that_read_as_fast_as_they_can_have_nothing_to_spare(operator: Client) -> None:
+    story = measured_story()
+    fold(story.tell(*[sample_at(4_000.0) for _ in range(40)]))
+
+    assert "nothing is to spare, as far as seen" in words_of(operator)
+
+
+def test_a_pipeline_that_never_ran_has_a_page(operator: Client) -> None:
+    new_run().delete()
+
+    assert "Nothing was measured yet: it has no run." in words_of(operator)
+
+
+def test_an_open_tab_takes_in_every_region_of_the_page(operator: Client) -> None:
+    fold(measured_story())
+
+    whole, regions = text_of(operator), text_of(operator, address=PAGE + "regions/")
+
+    assert region_ids(whole) == region_ids(regions)
+    assert "<form" not in regions  # nothing is swapped under who is typing
+
+
+def measured_story() -> Story:
+    """An hour with three checkpoints, a failure behind the first, and a burst at the end."""
+    story = Story(new_run(settings=PERIODIC), ago(3_601_000)).started().completed().slot_killed()
+    story.wait(1_800_000).completed().wait(1_800_000).completed()
+    return story.sampled(1_000.0).sampled(4_000.0).sampled(1_000.0)
+
+
+def sample_at(records_per_s: float) -> MetricsSampled:
+    return sample(records_per_s, 10)
+
+
+def ago(milliseconds: int) -> StoryClock:
+    clock = StoryClock()
+    clock.now_ms -= milliseconds
+    return clock
+
+
+def fold(story: Story) -> None:
+    projector = Projector()
+    while projector.run_once():
+        pass
+
+
+def region_ids(text: str) -> set[str]:
+    return set(re.findall(r'id="(region-[a-z-]+|pulse)"', text))
+
+
+def text_of(client: Client, query: str = "", address: str = PAGE) -> str:
+    answer: Any = client.get(address + query)
+    assert answer.status_code == 200
+    text: str = answer.content.decode()
+    return text
+
+
+def words_of(client: Client, query: str = "") -> str:
+    without_tags = re.sub(r"<[^>]+>", " ", text_of(client, query))
+    return re.sub(r"\s+", " ", html.unescape(without_tags))
