@@ -215,6 +215,9 @@ PROJECTOR_POLL_MS = 300
 SAMPLE_RETENTION_S = 1800
 """Samples older than this, measured from a run's newest, are deleted."""
 
+SAMPLE_RETENTION_RUNS = 10
+"""So many of the newest runs of a pipeline keep their samples; those of older ones are deleted."""
+
 PHASE_RETENTION_CHECKPOINTS = 2000
 """Per run, the phases of this many checkpoints are kept; the checkpoints' own rows stay."""
 

@@ -11,7 +11,7 @@ from django.conf import settings
 from ftdash.jobs.models import Run
 from ftdash.metrics.models import Sample
 from ftdash.times import moment
-from pipelines.domain.events import Envelope, MetricsSampled
+from pipelines.domain.events import Envelope, MetricsSampled, RunStarted
 
 
 class SampleFold:
@@ -20,9 +20,11 @@ class SampleFold:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._samples: list[Sample] = []
+        self._has_started = False
 
     def on(self, envelope: Envelope) -> None:
         event = envelope.event
+        self._has_started = self._has_started or isinstance(event, RunStarted)
         if not isinstance(event, MetricsSampled):
             return
         self._samples.append(
@@ -39,12 +41,20 @@ class SampleFold:
         )
 
     def save(self) -> None:
+        if self._has_started:
+            self._forget_old_runs()
         if not self._samples:
             return
         Sample.objects.bulk_create(self._samples)
         # Measured from the newest sample and not from now, so that folding again gives the same.
         oldest = self._samples[-1].at - timedelta(seconds=settings.SAMPLE_RETENTION_S)
         Sample.objects.filter(run=self._run, at__lt=oldest).delete()
+
+    def _forget_old_runs(self) -> None:
+        """Those that ended keep half an hour of samples each, and there is no end of runs."""
+        newest_forgotten = self._run.number - settings.SAMPLE_RETENTION_RUNS
+        of_pipeline = Sample.objects.filter(run__pipeline=self._run.pipeline_id)
+        of_pipeline.filter(run__number__lte=newest_forgotten).delete()
 
 
 def forget(run: Run) -> None:

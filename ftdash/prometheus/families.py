@@ -125,6 +125,9 @@ OURS = [
     _of_ours("refused_zombies_total", "What older attempts tried and were refused.", *RUN_LABELS),
     _of_ours("refused_points_total", "Recovery points that did not verify.", *RUN_LABELS),
     _of_ours(
+        "quarantined_records_total", "Records that no operator is given any more.", *RUN_LABELS
+    ),
+    _of_ours(
         "checkpoint_failures_total", "Failed checkpoints by Flink's reason.", *RUN_LABELS, "reason"
     ),
     _of_ours(

@@ -15,6 +15,7 @@ from ftdash.jobs.freshness import Observation, observe, shown_state
 from ftdash.jobs.models import (
     OPEN_PHASES,
     Pipeline,
+    QuarantinedRecord,
     Recovery,
     Request,
     RestoreRefusal,
@@ -49,6 +50,7 @@ class ObservedRun:
     recovery: Recovery | None  # the newest
     refused_zombie_count: int
     refused_point_count: int
+    quarantined_count: int
     records_to_replay: int | None
     loads: RunLoads | None
 
@@ -110,6 +112,7 @@ def _run(pipeline: Pipeline, run: Run, state: ShownState, now: datetime) -> Obse
         recovery=Recovery.objects.filter(run=run).order_by("-sequence").first(),
         refused_zombie_count=ZombieRefusal.objects.filter(run=run).count(),
         refused_point_count=RestoreRefusal.objects.filter(run=run).count(),
+        quarantined_count=QuarantinedRecord.objects.filter(run=run).count(),
         records_to_replay=records_to_replay(run, now),
         loads=_loads(run, state),
     )

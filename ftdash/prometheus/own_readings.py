@@ -38,6 +38,7 @@ def _run_readings(observed: ObservedRun) -> Iterator[Reading]:
     yield from _known(labels, _last_checkpoint(observed))
     yield _reading("refused_zombies_total", labels, observed.refused_zombie_count)
     yield _reading("refused_points_total", labels, observed.refused_point_count)
+    yield _reading("quarantined_records_total", labels, observed.quarantined_count)
     for reason, count in sorted(observed.checkpoints.failures.items()):
         yield _reading("checkpoint_failures_total", labels | {"reason": reason}, count)
     yield from _recovery(labels, observed)

@@ -57,6 +57,9 @@ def test_a_subtask_is_told_with_its_slot_attempt_and_records() -> None:
     assert (second["attempt"], second["endpoint"]) == (1, "here")
     assert second["taskmanager-id"] == "flights-1-slot-1"
     assert second["metrics"]["read-records"] == 10
+    assert second["metrics"]["accumulated-busy-time"] == 5_000
+    assert second["metrics"]["accumulated-backpressured-time"] == 1_000
+    assert second["metrics"]["accumulated-idle-time"] == 4_000
     assert found["aggregated"]["metrics"]["read-records"]["sum"] == 20
     assert second["start-time"] == second["start_time"]
 

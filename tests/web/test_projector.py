@@ -503,6 +503,21 @@ def test_samples_are_kept_for_a_bounded_time(settings) -> None:
     assert Sample.objects.filter(run=run).count() == 11  # both ends included
 
 
+def test_samples_are_kept_of_a_bounded_number_of_runs(settings) -> None:
+    settings.SAMPLE_RETENTION_RUNS = 2
+    other = new_run("weather")
+    Story(other).started().sampled().ended()
+    runs = []
+    for _ in range(4):
+        runs.append(new_run())
+        Story(runs[-1]).started().sampled().ended()
+        Projector().run_once()
+
+    kept = [Sample.objects.filter(run=run).count() for run in (other, *runs)]
+
+    assert kept == [1, 0, 0, 1, 1]
+
+
 def test_phases_of_old_checkpoints_are_deleted_and_their_rows_stay(settings) -> None:
     settings.PHASE_RETENTION_CHECKPOINTS = 10
     run = new_run()

@@ -30,7 +30,7 @@ from pipelines.domain.ids import Attempt, CheckpointId, Uid
 from pipelines.domain.operator_ids import operator_id
 from pipelines.domain.status import JobStatus
 from tests.web.api_callers import bearer
-from tests.web.journals import Story, StoryClock, new_request, new_run, sample
+from tests.web.journals import Story, StoryClock, new_request, new_run, quarantined, sample
 
 NAMES = Path(__file__).parent / "prometheus_names.txt"
 RUN = {"pipeline": "flights", "run": "flights-1"}
@@ -142,6 +142,7 @@ def test_what_flink_has_no_word_for_is_ours(operator: Client) -> None:
     assert value(served, "ftdash_last_recovery_phase_seconds", phase="stop") == 0.105
     assert value(served, "ftdash_refused_zombies_total", **RUN) == 1
     assert value(served, "ftdash_refused_points_total", **RUN) == 1
+    assert value(served, "ftdash_quarantined_records_total", **RUN) == 1
     assert value(served, "ftdash_checkpoint_failures_total", reason="CHECKPOINT_EXPIRED") == 1
     assert value(served, "ftdash_last_checkpoint_buffered_records", **RUN) == 2440
     assert value(served, "ftdash_last_checkpoint_buffered_bytes", **RUN) == 244_000
@@ -315,7 +316,7 @@ def test_it_is_only_read(admin: Client) -> None:
 def test_a_scrape_costs_few_queries(operator: Client, django_assert_max_num_queries: Any) -> None:
     fold(eventful(new_run()))
 
-    with django_assert_max_num_queries(22):
+    with django_assert_max_num_queries(24):
         text_of(operator)
 
 
@@ -330,6 +331,7 @@ def eventful(run: Run) -> Story:
         ),
         RestorePointRefused(path="chk-1", message="chk-1/a.arrow is truncated."),
         ZombieRefused(zombie_attempt=Attempt(1), what="slot 1 acknowledged"),
+        quarantined(7, count=1),
     )
     story.next_checkpoint = CheckpointId(story.next_checkpoint + 1)
     return story.triggered().sampled().wait(1_000).sampled()

@@ -142,7 +142,7 @@ def _vertex(run: RunFacts, vertex: VertexView, subtasks: list[SubtaskView]) -> s
 
 
 def io_metrics(subtasks: list[SubtaskView]) -> shapes.IoMetrics:
-    """Of records since the attempt began; bytes and times spent are not counted."""
+    """Records, and time spent on what, since the attempt began; bytes are not counted."""
     is_known = bool(subtasks)
     return shapes.IoMetrics(
         read_bytes=0,
@@ -153,9 +153,9 @@ def io_metrics(subtasks: list[SubtaskView]) -> shapes.IoMetrics:
         read_records_complete=is_known,
         write_records=sum(each.records_out for each in subtasks),
         write_records_complete=is_known,
-        accumulated_backpressured_time=0,
-        accumulated_idle_time=0,
-        accumulated_busy_time=0.0,
+        accumulated_backpressured_time=sum(each.backpressured_ms or 0 for each in subtasks),
+        accumulated_idle_time=sum(each.idle_ms or 0 for each in subtasks),
+        accumulated_busy_time=float(sum(each.busy_ms or 0 for each in subtasks)),
     )
 
 
