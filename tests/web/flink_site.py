@@ -8,6 +8,7 @@ and the password of `admin`.
 """
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -118,6 +119,7 @@ class FlinkSite:
 
 def main() -> None:
     port = sys.argv[1]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the server ends with it
     call_command("migrate", verbosity=0)
     call_command("collectstatic", verbosity=0, interactive=False)
     people()
@@ -136,6 +138,7 @@ def main() -> None:
             time.sleep(ROUND_S)
     finally:
         server.terminate()
+        server.wait()
 
 
 if __name__ == "__main__":

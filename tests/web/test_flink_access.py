@@ -33,7 +33,7 @@ EXPECTED = {  # of a GET by who may only see
     "cancel-by-get": (403,),
     **{f"no-{place}": (404,) for place in ("jobs", "taskmanagers", "jobmanager", "applications")},
 }
-ODD_VALUES = ("x", "0" * 32, "%00", "%F0%9F", "%ED%A0%80", "..", "a" * 3000, "-1", "9" * 40, "٣")
+ODD_VALUES = ("%00", "%F0%9F", "..", "a" * 3000, "9" * 40, "٣")
 ACTING = ("savepoints", "stop", "checkpoints", "disposal")
 ODD_BODIES = (
     b"null",
@@ -46,7 +46,7 @@ ODD_BODIES = (
     b'{"drain": {}}',
     b'{"x":' * 5000,
 )
-METHODS = ("get", "post", "patch", "put", "delete")
+METHODS = ("get", "post", "patch")
 NAMES = [str(pattern.name) for pattern in urls.urlpatterns]
 
 

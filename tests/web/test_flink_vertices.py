@@ -69,7 +69,8 @@ def test_slots_that_are_gone_are_not_named() -> None:
     Projector().run_once()
 
     assert read("taskmanagers")["taskmanagers"] == []
-    assert read(HERE)["subtasks"][0]["endpoint"] == "(unassigned)"
+    first = read(HERE)["subtasks"][0]
+    assert (first["endpoint"], first["taskmanager-id"]) == ("(unassigned)", "(unassigned)")
     assert read("jobs/ID/execution-result") == {"status": {"id": "COMPLETED"}}
 
 

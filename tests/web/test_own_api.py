@@ -30,6 +30,8 @@ READINGS = {
         body["recoveries"][0]["phases"][0]["phase"] == "detect"
     ),
     "/runs/flights-1/samples?limit=1": lambda body: len(body) == 1,
+    "/runs/flights-1/ledger": lambda body: body == {"lines": [], "waiting": []},
+    "/pipelines/flights/audits": lambda body: body == [],
     "/requests": lambda body: body[0]["request_id"] == "request-1",
     "/requests/request-1": lambda body: body["requester"] == "ann",
     "/tokens": lambda body: (
@@ -88,6 +90,20 @@ def test_an_action_stores_one_request_and_says_how_to_ask_after_it(action: str) 
     stored = Request.objects.exclude(request_id="request-1").get()
     assert (stored.kind, stored.requester, stored.reason) == (kind, "token deploy", "drill")
     assert answer.json()["request_id"] == stored.request_id
+
+
+def test_an_audit_is_asked_for_and_found_again() -> None:
+    running()
+    client = bearer(TokenScope.ACT)
+
+    answer = post(client, "pipelines/flights/audits", {})
+
+    assert answer.status_code == 202, answer.content
+    assert [(each["requester"], each["state"]) for each in answer.json()] == [
+        ("token deploy", "WAITING")
+    ]
+    assert client.get("/api/pipelines/flights/audits").json() == answer.json()
+    assert post(client, "pipelines/nothing/audits", {}).status_code == 422
 
 
 def test_asking_twice_under_one_id_is_one_request() -> None:

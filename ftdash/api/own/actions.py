@@ -5,7 +5,9 @@ from ninja import Status
 from ftdash.api.own import shapes
 from ftdash.api.own.door import Entered, api
 from ftdash.api.own.shapes import InPath
-from ftdash.jobs import point_services, queries, services
+from ftdash.checkpoints import guarantee
+from ftdash.checkpoints.guarantee import AuditView
+from ftdash.jobs import audits, point_services, queries, services
 from ftdash.jobs.answers import RequestView
 from ftdash.jobs.point_services import Restore
 from pipelines.domain.errors import InvariantViolated
@@ -157,6 +159,13 @@ def dispose(request: Entered, name: InPath, asked: shapes.AskingToDispose) -> As
             request_id=asked.request_id,
         )
     )
+
+
+@api.post("/pipelines/{name}/audits", response={ASKED: list[AuditView]})
+def audit(request: Entered, name: InPath) -> Status[list[AuditView]]:
+    """Have the output of the newest run read again; the audit comes first in the answer."""
+    audits.ask(name, request.auth.name)
+    return Status(ASKED, guarantee.audits(name, 1))
 
 
 def _stored(request_id: RequestId) -> Asked:

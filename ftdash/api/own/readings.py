@@ -5,8 +5,10 @@ from django.http import HttpRequest
 from ftdash.accounts.queries import TokenView, tokens
 from ftdash.api.own.door import api, missing
 from ftdash.api.own.shapes import CheckpointInPath, InPath, Limit, Page, Text
+from ftdash.checkpoints import guarantee
 from ftdash.checkpoints import queries as checkpoint_queries
 from ftdash.checkpoints.answers import AlignmentTimeline, CheckpointHistory, RecoveryPoint
+from ftdash.checkpoints.guarantee import AuditView, Ledger
 from ftdash.checkpoints.statistics import RunStatistics, statistics_of
 from ftdash.jobs import point_services, queries, run_queries
 from ftdash.jobs.answers import Fleet, PipelinePage, RecoveryAxis, RequestView
@@ -121,6 +123,20 @@ def recoveries(request: HttpRequest, run_id: InPath) -> RecoveryAxis:
 def samples(request: HttpRequest, run_id: InPath, limit: Limit = 600) -> list[SamplePoint]:
     """What was measured once a second, oldest first."""
     return metric_queries.samples(run_id, limit)
+
+
+@api.get("/runs/{run_id}/ledger", response=Ledger)
+def run_ledger(request: HttpRequest, run_id: InPath, limit: Limit = 50) -> Ledger:
+    """What each checkpoint read and gave to its sinks, newest first."""
+    if run_queries.run(run_id) is None:
+        raise missing(f"run {run_id!r}")
+    return guarantee.ledger(run_id, limit)
+
+
+@api.get("/pipelines/{name}/audits", response=list[AuditView])
+def audits(request: HttpRequest, name: InPath, limit: Limit = 20) -> list[AuditView]:
+    """What reading the output again has found, newest first."""
+    return guarantee.audits(name, limit)
 
 
 @api.get("/requests", response=list[RequestView])
