@@ -19,6 +19,7 @@ Who removes what, so that nothing restorable is lost:
 """
 
 import fcntl
+import filecmp
 import os
 import re
 from collections.abc import Iterator
@@ -129,12 +130,14 @@ class FileTarget:
     def _move(self, files: list[Path], to: Path) -> None:
         if not files:
             return
-        to.mkdir(parents=True, exist_ok=True)
+        _make_directory(to)
         for file in files:
-            check(not (to / file.name).exists(), "an output file exists once", file=file)
-            file.rename(to / file.name)
-        for directory in {to, to.parent, self.directory, *(file.parent for file in files)}:
-            sync_directory(directory)
+            moved = to / file.name
+            is_free = not moved.exists() or filecmp.cmp(moved, file, shallow=False)
+            check(is_free, "a file that a loss of power left in two places is one", file=file)
+            file.rename(moved)
+        for directory in dict.fromkeys((to, *(file.parent for file in files))):
+            sync_directory(directory)  # where they went first, or the power might take both names
 
     def _check_not_replaced(self, owner: Owner, run_id: RunId, attempt: Attempt) -> None:
         self._check_ours(owner)
@@ -184,7 +187,7 @@ class FileTarget:
     @contextmanager
     def _locked(self) -> Iterator[Owner | None]:
         """The owner, while nobody else can change it."""
-        self.directory.mkdir(parents=True, exist_ok=True)
+        _make_directory(self.directory)
         with (self.directory / LOCK_FILE).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             owner = self._owner()
@@ -199,6 +202,14 @@ def writing(directory: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise Retryable(f"Writing to {directory} failed: {error}") from error
+
+
+def _make_directory(directory: Path) -> None:
+    """With all above it; of each new one its parent is synced, or it would go with the power."""
+    missing = [each for each in (directory, *directory.parents) if not each.exists()]
+    directory.mkdir(parents=True, exist_ok=True)
+    for each in missing:
+        sync_directory(each.parent)
 
 
 def sync_directory(directory: Path) -> None:
