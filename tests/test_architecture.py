@@ -34,10 +34,16 @@ FROM_FTDASH = {
     f"pipelines.{package}"
     for package in ("domain", "bus", "flows", "points", "storage", "audit", "lab")
 }
-NOT_WITHIN_RUNTIME = {  # package -> what of the runtime lies in another process, or above it
+KINDS = {f"pipelines.connectors.{kind}." for kind in ("files", "kafka", "postgres", "redis", "sql")}
+NOT_WITHIN = {  # directory -> what of its own package lies in another process, or above it
     "pipelines.runtime.master": ("pipelines.runtime.slot.", "pipelines.runtime.subtask."),
     "pipelines.runtime.slot": ("pipelines.runtime.master.",),
     "pipelines.runtime.subtask": ("pipelines.runtime.master.", "pipelines.runtime.slot."),
+    "pipelines.connectors": tuple(KINDS),
+    **{kind[:-1]: tuple(KINDS - {kind}) for kind in KINDS},
+    "pipelines.connectors.postgres": tuple(
+        KINDS - {"pipelines.connectors.postgres.", "pipelines.connectors.sql."}
+    ),
 }
 PURE = ("pipelines.domain", "pipelines.protocol")
 NOT_IN_PURE = {"time", "random", "threading", "asyncio", "os", "uuid", "redis", "pyspark"}
@@ -59,7 +65,7 @@ def test_module_keeps_the_rules(path: Path) -> None:
     assert not text or ast.get_docstring(tree), "a module opens with what it is for"
     for name in imports(tree):
         check_import(package, name)
-        check_within_runtime(".".join(relative.parts[:3]), name)
+        check_within(".".join(relative.parent.parts), name)
     for node in ast.walk(tree):
         assert not isinstance(node, ast.Assert), "use check(): -O strips assert"
 
@@ -86,9 +92,9 @@ def check_import(package: str, name: str) -> None:
         assert second in MAY_IMPORT[package], f"{package} may not import {second}"
 
 
-def check_within_runtime(package: str, name: str) -> None:
-    forbidden = NOT_WITHIN_RUNTIME.get(package, ())
-    assert not name.startswith(forbidden), f"{package} may not import {name}"
+def check_within(directory: str, name: str) -> None:
+    forbidden = NOT_WITHIN.get(directory, ())
+    assert not name.startswith(forbidden), f"{directory} may not import {name}"
 
 
 def imports(tree: ast.Module) -> list[str]:

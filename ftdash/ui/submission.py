@@ -16,6 +16,7 @@ from ftdash.ui.forms import PLAIN_TEXT, REASON_LENGTH_MAX
 from ftdash.ui.settings_field import SettingsField
 from pipelines.domain.errors import Rejected
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
+from pipelines.domain.secrets import holds_password
 from pipelines.domain.setting_table import DEFINITIONS
 
 PREFIX = "parameter-"
@@ -46,6 +47,13 @@ class SubmitForm(forms.Form):
             )
         self.fields["name"].initial = flow
         self.order_fields(["name", "parallelism", *self.parameter_fields, "settings", "reason"])
+
+    def clean(self) -> dict[str, Any]:
+        """A password is refused where all is checked; here it is only not shown again."""
+        fields = (*self.parameter_fields, "settings")
+        secret = [name for name in fields if holds_password(str(self.data.get(name, "")))]
+        self.data = dict(self.data.items()) | dict.fromkeys(secret, "")
+        return self.cleaned_data
 
     @property
     def parameter_fields(self) -> list[str]:

@@ -14,10 +14,14 @@ PASSWORD = re.compile(
 )
 
 
+def holds_password(text: str) -> bool:
+    return PASSWORD.search(text) is not None
+
+
 def check_no_secrets(kind: str, values: Mapping[str, str]) -> None:
     """Raises Rejected, naming which of `values` holds a password, and not that."""
     for name, value in values.items():
-        if PASSWORD.search(value):
+        if holds_password(value):
             raise Rejected(
                 f"The {kind} {name!r} holds a password, and would be stored and shown; let the"
                 " pipeline read it from an environment variable."

@@ -141,9 +141,16 @@ class Watch:
     ids below a number that is asked for after the look. None: the target shows rows early.
     """
 
-    def __init__(self, reader: Callable[[], Reader], covered: Callable[[], int] | None) -> None:
+    def __init__(
+        self,
+        reader: Callable[[], Reader],
+        covered: Callable[[], int] | None,
+        *,
+        pause_s: float = BETWEEN_LOOKS_S,
+    ) -> None:
         self._reader = reader
         self._covered = covered
+        self._pause_s = pause_s
         self._seen: set[int] = set()
         self._ends = Event()
         self._pool = ThreadPoolExecutor(1, "watch")
@@ -169,14 +176,14 @@ class Watch:
         while self._seen != set(ids) and time.monotonic() < deadline_s:
             if self._watching.done():
                 return False
-            time.sleep(BETWEEN_LOOKS_S)
+            time.sleep(self._pause_s)
         return self._seen == set(ids)
 
     def _watch(self) -> None:
         with closing(self._reader()) as reader:
             while not self._ends.is_set():
                 self._look(reader)
-                self._ends.wait(BETWEEN_LOOKS_S)
+                self._ends.wait(self._pause_s)
             self._look(reader)
 
     def _look(self, reader: Reader) -> None:

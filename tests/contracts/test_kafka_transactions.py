@@ -13,6 +13,7 @@ from pipelines.connectors.kafka import connection as connecting
 from pipelines.connectors.kafka import coordinator as coordinating
 from pipelines.connectors.kafka.connection import KafkaAddress
 from pipelines.connectors.kafka.coordinator import KafkaCoordinator
+from pipelines.connectors.kafka.producer import TransactionalProducer
 from pipelines.connectors.kafka.sink import KafkaSink
 from pipelines.connectors.kafka.transactions import ExactlyOnceKafka
 from pipelines.connectors.kafka.write_ahead import WriteAheadKafka
@@ -132,6 +133,21 @@ def test_a_reader_that_runs_all_the_time_gets_records_of_a_subtask_in_order(
 
     assert [sorted(ids) for ids in seen] == seen
     assert sorted(chain(*seen)) == EVERYTHING
+
+
+def test_a_record_that_did_not_arrive_declines_the_checkpoint(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody believes that all is there because flushing raised nothing."""
+    write = TransactionalProducer.write
+    writer = opened(target, RUN, 1)
+    monkeypatch.setattr(TransactionalProducer, "write", lambda p, batch: write(p, batch.slice(1)))
+    writer.write(records([1, 2, 3]))
+
+    with pytest.raises(Retryable):
+        writer.prepare(FIRST)
+
+    assert target.visible() == []
 
 
 def test_a_commit_that_the_coordinator_has_forgotten_is_proven_by_the_log(

@@ -206,6 +206,28 @@ def test_nothing_is_left_of_transactions_that_ended(
     assert names == {"owner", "runs", "done", "index"}
 
 
+def test_what_others_have_staged_is_left_alone(
+    sink: RedisHashes, redis_server: RedisBroker
+) -> None:
+    """An older run's may still be restored; that under another prefix is another sink's."""
+    neighbour = dataclasses.replace(sink, prefix=f"{sink.prefix}-2")
+    theirs = opened(neighbour)
+    committables = prepared(theirs, 1, [("n", 1)])
+    older = prepared(opened(sink), 1, [("a", 1)])
+    sink.rewind([], OTHER)
+    prepared(opened(sink, run_id=OTHER), 1, [("orphan", 1)])
+    sink.rewind([], OTHER)
+
+    complete(opened(sink, run_id=OTHER, attempt=2), 2, [("b", 1)])
+    theirs.commit(CheckpointId(1), committables)
+    third = RunId("run-3")
+    sink.rewind([(RUN, CheckpointId(1))], third)
+    opened(sink, run_id=third).commit(CheckpointId(1), older)
+
+    assert views(neighbour, redis_server) == {"n": 1}
+    assert views(sink, redis_server) == {"a": 1}
+
+
 @pytest.mark.slow
 def test_a_value_of_64_mib_is_one_record_as_any_other(
     redis_server: RedisBroker, tmp_path: Path

@@ -1,15 +1,20 @@
-"""Rows in PostgreSQL are exact though slots, driver and server are killed amid it."""
+"""Rows in PostgreSQL are exact though slots, driver and server are killed amid it, and a reader
+that looks all the time sees none twice and none go."""
 
 import os
 import signal
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from pipelines.domain.events import FailureOccurred
 from pipelines.domain.status import JobStatus
+from tests.contracts.sink_readers import Watch
 from tests.driven_run import StartedRun
-from tests.postgres_server import ROLE, postgres_server
+from tests.postgres_server import ROLE, PostgresServer, postgres_server
 from tests.processes.host import hosted_run, hurry
 from tests.processes.numbers import TOTAL
 from tests.processes.tables import DATABASE, NAME, TABLES
@@ -20,36 +25,66 @@ STEP_S = 30.0
 PACED = {"pause_ms": "300"}  # 10 s, of which no test waits for the end
 SOONER = {"execution.checkpointing.interval": "50 ms"}
 SECRET = "hunter2"
+PAUSE_S = 0.1
+"""Between two looks: the machine has more to do than to read."""
 
 
 def test_rows_are_exact_though_everything_is_killed_once(tmp_path: Path) -> None:
+    home = tmp_path / "home"
     with postgres_server(max_prepared_transactions=50) as server:
-        url = server.url_of("public").replace(f"{ROLE}@", f"{ROLE}:{SECRET}@")
-        home = tmp_path / "home"
-        secret = {DATABASE: url}
-        asked: dict[str, object] = {"pipeline": NAME}
-        with hosted_run(home, PACED, settings=SOONER, environment=secret, asked=asked) as run:
-            await_checkpoints(run, 2)
-            os.kill(run.pid_of(1), signal.SIGKILL)
-            await_checkpoints(run, 2)
-            server.kill()
-            seen = len(run.of(FailureOccurred))
-            run.wait_for(lambda _: len(run.of(FailureOccurred)) > seen, STEP_S)
-            server.start()
-            await_checkpoints(run, 2)
+        plain, prepared = (
+            Watch(partial(TableReader, server, table), lambda: TOTAL, pause_s=PAUSE_S)
+            for table in TABLES
+        )
+        with plain, prepared:
+            write_amid_kills(home, server)
 
-        run_id = run.directory.run_id
-        with hosted_run(home, run_id=run_id, environment=secret, asked=asked) as successor:
-            hurry(home)
-            ended = successor.wait_until_over(STEP_S)
-
-        assert ended.status is JobStatus.FINISHED
+            assert plain.comes_to(list(range(TOTAL)))
+            assert prepared.comes_to(list(range(TOTAL)))
         for table in TABLES:
             rows = server.rows(f"select number from public.{table} order by number")
             assert rows == [(number,) for number in range(TOTAL)]
         assert server.rows("select gid from pg_prepared_xacts") == []
     files = [path for path in home.rglob("*") if path.is_file()]
     assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
+
+
+def write_amid_kills(home: Path, server: PostgresServer) -> None:
+    url = server.url_of("public").replace(f"{ROLE}@", f"{ROLE}:{SECRET}@")
+    secret = {DATABASE: url}
+    asked: dict[str, object] = {"pipeline": NAME}
+    with hosted_run(home, PACED, settings=SOONER, environment=secret, asked=asked) as run:
+        await_checkpoints(run, 2)
+        os.kill(run.pid_of(1), signal.SIGKILL)
+        await_checkpoints(run, 2)
+        server.kill()
+        seen = len(run.of(FailureOccurred))
+        run.wait_for(lambda _: len(run.of(FailureOccurred)) > seen, STEP_S)
+        server.start()
+        await_checkpoints(run, 2)
+
+    run_id = run.directory.run_id
+    with hosted_run(home, run_id=run_id, environment=secret, asked=asked) as successor:
+        hurry(home)
+        ended = successor.wait_until_over(STEP_S)
+    assert ended.status is JobStatus.FINISHED
+
+
+class TableReader:
+    """While the server is away, it shows what it showed last."""
+
+    def __init__(self, server: PostgresServer, table: str) -> None:
+        self._server = server
+        self._query = f"select number from public.{table}"
+        self._shown: list[int] = []
+
+    def look(self) -> list[int]:
+        with suppress(psycopg.OperationalError, psycopg.errors.UndefinedTable):
+            self._shown = [int(str(number)) for (number,) in self._server.rows(self._query)]
+        return self._shown
+
+    def close(self) -> None:
+        pass
 
 
 def await_checkpoints(run: StartedRun, count: int) -> None:

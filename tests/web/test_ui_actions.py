@@ -287,6 +287,28 @@ def test_a_setting_that_cannot_be_is_refused_by_name_in_the_form(
     assert not Pipeline.objects.exists()
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"parameter-data": "redis://:hunter2@host/0"},
+        {"settings": "state.checkpoints.dir: s3://key:hunter2@bucket/x"},
+    ],
+)
+def test_a_password_is_refused_and_not_shown_again(
+    admin: Client, tmp_path: Path, given: dict[str, str]
+) -> None:
+    fields = start_fields(tmp_path) | given
+
+    answer = admin.post(reverse("submit") + "?flow=page_view_count", fields)
+
+    page = answer.content.decode()
+    assert answer.status_code == 422
+    assert "holds a password" in words(page)
+    assert "hunter2" not in page
+    assert 'value="try it"' in page
+    assert not Pipeline.objects.exists()
+
+
 def test_settings_are_given_one_on_each_line(admin: Client, tmp_path: Path) -> None:
     given = "execution.checkpointing.interval: 500 ms\n\n heartbeat.timeout : 5 s "
 
