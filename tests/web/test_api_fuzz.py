@@ -18,7 +18,7 @@ from tests.web.api_callers import ADDRESSED, bearer, running
 
 pytestmark = pytest.mark.usefixtures("site")
 
-EXAMPLES = 3
+EXAMPLES = 2
 """Of each kind for each operation; the same ones in every run."""
 
 CHOSEN = settings(

@@ -33,7 +33,7 @@ EXPECTED = {  # of a GET by who may only see
     "cancel-by-get": (403,),
     **{f"no-{place}": (404,) for place in ("jobs", "taskmanagers", "jobmanager", "applications")},
 }
-ODD_VALUES = ("%00", "%F0%9F", "..", "a" * 3000, "9" * 40, "٣")
+ODD_VALUES = ("%00", "%F0%9F", "a" * 3000, "٣")
 ACTING = ("savepoints", "stop", "checkpoints", "disposal")
 ODD_BODIES = (
     b"null",
@@ -46,7 +46,7 @@ ODD_BODIES = (
     b'{"drain": {}}',
     b'{"x":' * 5000,
 )
-METHODS = ("get", "post", "patch")
+METHODS = ("get", "post")
 NAMES = [str(pattern.name) for pattern in urls.urlpatterns]
 
 
@@ -66,8 +66,11 @@ def address(name: str, namespace: str = "flink-v1") -> str:
 def test_nothing_is_answered_without_a_token_or_session() -> None:
     running_pipeline()
 
-    for name, method, namespace in product(NAMES, METHODS, ("flink", "flink-v1")):
-        answer = getattr(Client(), method)(address(name, namespace))
+    client = Client()
+    asked = [*product(NAMES, METHODS, ["flink-v1"]), *product(NAMES, ["get"], ["flink"])]
+
+    for name, method, namespace in asked:
+        answer = getattr(client, method)(address(name, namespace))
 
         assert answer.status_code == 401, (name, method)
         assert list(answer.json()) == ["errors"]
@@ -77,12 +80,14 @@ def test_nothing_is_answered_without_a_token_or_session() -> None:
 @pytest.mark.slow
 def test_who_may_only_read_reads_everything_and_changes_nothing(operator: Client) -> None:
     running_pipeline()
+    bearer_of_reads = bearer(TokenScope.READ)
 
-    for client, name, method in product((operator, bearer(TokenScope.READ)), NAMES, METHODS):
-        answer = getattr(client, method)(address(name))
+    for name in NAMES:
+        read = operator.get(address(name))
+        acted = bearer_of_reads.post(address(name))
 
-        expected = EXPECTED.get(name, (200,)) if method == "get" else (403, 405)
-        assert answer.status_code in expected, (name, method, answer.content)
+        assert read.status_code in EXPECTED.get(name, (200,)), (name, read.content)
+        assert acted.status_code in (403, 405), (name, acted.content)
     assert not Request.objects.exists()
 
 
