@@ -12,7 +12,9 @@ from ftdash.accounts.models import TokenScope
 from ftdash.api.own import urls
 from ftdash.api.own.door import api
 from ftdash.jobs.models import Request, RequestKind, Run
+from ftdash.jobs.projector import Projector
 from tests.web.api_callers import ADDRESSED, bearer, running
+from tests.web.journals import Story, quarantined
 
 pytestmark = pytest.mark.usefixtures("site")
 
@@ -29,6 +31,7 @@ READINGS = {
     "/runs/flights-1/recoveries": lambda body: (
         body["recoveries"][0]["phases"][0]["phase"] == "detect"
     ),
+    "/runs/flights-1/quarantine": lambda body: body == [],
     "/runs/flights-1/samples?limit=1": lambda body: len(body) == 1,
     "/runs/flights-1/ledger": lambda body: body == {"lines": [], "waiting": []},
     "/pipelines/flights/audits": lambda body: body == [],
@@ -64,6 +67,20 @@ ACTIONS: dict[str, tuple[dict[str, Any], RequestKind]] = {
 @pytest.fixture(autouse=True)
 def _no_failures_so_far() -> None:
     cache.clear()
+
+
+def test_quarantined_records_are_answered_newest_first() -> None:
+    running()
+    run = Run.objects.get(run_id="flights-1")
+    Story(run).tell(quarantined(7, count=1), quarantined(8, count=2), quarantined(9, count=3))
+    Projector().run_once()
+
+    answer = bearer(TokenScope.READ).get("/api/runs/flights-1/quarantine?limit=2")
+
+    assert [(each["offset"], each["error"]) for each in answer.json()] == [
+        (9, "9 is bad"),
+        (8, "8 is bad"),
+    ]
 
 
 def test_every_query_has_an_address_and_answers() -> None:

@@ -11,7 +11,7 @@ from ftdash.checkpoints.answers import AlignmentTimeline, CheckpointHistory, Rec
 from ftdash.checkpoints.guarantee import AuditView, Ledger
 from ftdash.checkpoints.statistics import RunStatistics, statistics_of
 from ftdash.jobs import point_services, queries, run_queries
-from ftdash.jobs.answers import Fleet, PipelinePage, RecoveryAxis, RequestView
+from ftdash.jobs.answers import Fleet, PipelinePage, QuarantinedView, RecoveryAxis, RequestView
 from ftdash.jobs.lineage import LineageRun
 from ftdash.jobs.point_services import Restore
 from ftdash.jobs.run_queries import RunFacts
@@ -117,6 +117,13 @@ def recoveries(request: HttpRequest, run_id: InPath) -> RecoveryAxis:
     if found is None:
         raise missing(f"run {run_id!r}")
     return found
+
+
+@api.get("/runs/{run_id}/quarantine", response=list[QuarantinedView])
+def quarantine(request: HttpRequest, run_id: InPath, limit: Limit = 50) -> list[QuarantinedView]:
+    """Records that no operator is given any more, newest first; their values are in files."""
+    found = queries.quarantine(run_id, limit)
+    return [] if found is None else found.records
 
 
 @api.get("/runs/{run_id}/samples", response=list[SamplePoint])
