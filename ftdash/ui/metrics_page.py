@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 
 from csp.constants import SELF, UNSAFE_INLINE
 from csp.decorators import csp_update
@@ -20,6 +21,8 @@ from ftdash.ui.page import data_at
 from ftdash.ui.page_parts import Chart
 
 TREND_ROWS_MAX = 30
+PASTS_MAX = 16
+"""Of so many runs the charts are kept, each until its next sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +32,20 @@ class TrendRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Past:
+    names: list[str]
+    rows: list[TrendRow]  # newest first
+    charts: list[tuple[str, Chart]]  # heading and chart
+
+
+@dataclass(frozen=True, slots=True)
 class MetricsView:
     page: PipelinePage
     data_at: datetime | None
     loads: RunLoads | None
     sentence: str
     rows: list[OperatorRow]
-    trend_names: list[str]
-    trend_rows: list[TrendRow]  # newest first
-    charts: list[tuple[str, Chart]]  # heading and chart
+    past: Past
 
     @property
     def is_past(self) -> bool:
@@ -71,18 +79,28 @@ def metrics_view(name: str) -> MetricsView:
     loads = run_loads(run.run_id) if run else None
     vertices = run.vertices if run else []
     rows = operator_rows(vertices, loads)
-    found = trends(run.run_id) if run else {}
-    ordered = {vertex.uid: found[vertex.uid] for vertex in vertices if vertex.uid in found}
+    uids = tuple(vertex.uid for vertex in vertices)
     return MetricsView(
         page=page,
         data_at=data_at(page),
         loads=loads,
         sentence=sentence(rows, vertices),
         rows=rows,
-        trend_names=list(ordered),
-        trend_rows=trend_rows(ordered),
-        charts=charts(ordered),
+        past=past_of(run.run_id, loads.at, loads.attempt, uids)
+        if run and loads
+        else Past([], [], charts({})),
     )
+
+
+@lru_cache(maxsize=PASTS_MAX)
+def past_of(run_id: str, newest_at: datetime, attempt: int, uids: tuple[str, ...]) -> Past:
+    """Drawn once a sample for all who look on: it is most of what the page costs.
+
+    `newest_at` and `attempt` are those of the newest sample, and tell one past from the next.
+    """
+    found = trends(run_id)
+    ordered = {uid: found[uid] for uid in uids if uid in found}
+    return Past(list(ordered), trend_rows(ordered), charts(ordered))
 
 
 def charts(found: dict[str, list[VertexMoment]]) -> list[tuple[str, Chart]]:

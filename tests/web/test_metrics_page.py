@@ -20,6 +20,7 @@ from ftdash.metrics.loads import (
     sum_known,
     trends,
 )
+from ftdash.ui import metrics_page
 from ftdash.ui.figures.operators import busy, records_in, watermarks
 from ftdash.ui.operator_rows import operator_rows, sentence
 from pipelines.domain.status import JobStatus
@@ -93,6 +94,27 @@ def test_an_open_tab_takes_in_every_region_of_the_page(operator: Client) -> None
     assert of_page == refreshed
     assert 'hx-swap-oob="true"' in regions
     assert '"@series-1"' in html.unescape(regions)
+
+
+def test_charts_are_drawn_once_a_sample_for_all_who_look_on(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[str] = []
+
+    def counted(run_id: str) -> dict[str, list[VertexMoment]]:
+        drawn.append(run_id)
+        return trends(run_id)
+
+    monkeypatch.setattr(metrics_page, "trends", counted)
+    story = Story(new_run()).started().sampled()
+    fold(story)
+
+    text_of(operator), text_of(operator, PAGE + "regions/")
+    fold(story.wait(1_000).sampled(records=2_000))
+    page = words_of(operator)
+
+    assert drawn == ["flights-1", "flights-1"]
+    assert page.count("50 % busy, 10 % backpressured, 40 % idle, ") == 2 * 4
 
 
 def test_the_one_to_look_at_is_the_busiest_behind_what_is_backpressured() -> None:
