@@ -8,15 +8,21 @@ Uses what is private in kafka-python (finding leaders, sending a request to one)
 pinned. Source: Kafka's protocol, Fetch, and its record batch format, version 2.
 """
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
 from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
-from kafka.errors import KafkaConfigurationError, KafkaError, UnsupportedCodecError, for_code
+from kafka.errors import (
+    KafkaConfigurationError,
+    KafkaError,
+    TransactionalIdNotFoundError,
+    UnsupportedCodecError,
+    for_code,
+)
 from kafka.protocol.consumer import FetchRequest, OffsetSpec
 from kafka.record import MemoryRecords
 
@@ -47,6 +53,7 @@ class LogBatch:
     is_transactional: bool
     records: list[Record]
     end: End | None
+    at_ms: int  # when the first record was made, by its writer's clock
 
 
 class TopicLog:
@@ -69,6 +76,15 @@ class TopicLog:
     def ends(self) -> dict[int, int]:
         """One behind the newest record or mark of each partition."""
         return self._offsets(OffsetSpec.LATEST)
+
+    def producers(self, transactional_ids: Sequence[str]) -> dict[str, int]:
+        """Of those that the broker has not forgotten."""
+        found = {}
+        for each in transactional_ids:
+            with suppress(TransactionalIdNotFoundError):
+                (told,) = self._client.describe_transactions([each]).values()
+                found[each] = int(told.producer_id)
+        return found
 
     def batches(self, partition: int, begin: int, end: int) -> Iterator[LogBatch]:
         """From offset `begin` up to, not including, `end`."""
@@ -152,4 +168,5 @@ def _told(partition: int, batch: Any, begin: int) -> LogBatch:
         is_transactional=batch.is_transactional,
         records=records,
         end=end,
+        at_ms=batch.first_timestamp,
     )

@@ -25,11 +25,13 @@ class Committed:
     first: int
     last: int
     rows: Rows
+    at_ms: int  # when the first record was made
 
 
 @dataclass(slots=True)
 class _Open:
     first: int
+    at_ms: int
     last: int = -1
     rows: Rows = NO_ROWS
     waiting: list[Record] = field(default_factory=list)
@@ -81,7 +83,7 @@ class KafkaWriters:
             if found is not None and batch.end is End.COMMITTED:
                 self._commit(key, found)
         elif batch.records:
-            found = self._open.setdefault(key, _Open(batch.records[0][0]))
+            found = self._open.setdefault(key, _Open(batch.records[0][0], batch.at_ms))
             self._take(found, batch.records)
             if not batch.is_transactional:
                 self._commit(key, self._open.pop(key))
@@ -106,7 +108,7 @@ class KafkaWriters:
     def _commit(self, key: tuple[int, int], found: _Open) -> None:
         self._digest(found)
         producer_id, partition = key
-        committed = Committed(partition, found.first, found.last, found.rows)
+        committed = Committed(partition, found.first, found.last, found.rows, found.at_ms)
         self.committed.setdefault(producer_id, []).append(committed)
 
 

@@ -5,14 +5,18 @@ from pathlib import Path
 import pyarrow as pa
 
 from pipelines.audit.file_output import FileOutput
+from pipelines.audit.kafka_log_output import KafkaLogOutput
 from pipelines.audit.kafka_output import KafkaOutput
+from pipelines.audit.kafka_topic import TopicReading
 from pipelines.audit.kafka_writers import RecordRows
 from pipelines.audit.output import TargetReader
 from pipelines.audit.redis_output import RedisOutput
 from pipelines.audit.table_output import TableOutput
 from pipelines.audit.tagged_rows import Tags
 from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors.kafka.sink import KafkaSink
 from pipelines.connectors.kafka.transactions import ExactlyOnceKafka
+from pipelines.connectors.kafka.write_ahead import WriteAheadKafka
 from pipelines.connectors.postgres.insert import PostgresInsert
 from pipelines.connectors.postgres.two_phase import PostgresTwoPhase
 from pipelines.connectors.redis.hashes import RedisHashes
@@ -36,6 +40,12 @@ def reader_of(sink: Sink, schema: pa.Schema) -> TargetReader | None:
             return TableOutput(url, table, schema, Tags.OF_INTERVAL)
         case RedisHashes(url=url, prefix=prefix):
             return RedisOutput(url, prefix, schema)
-        case ExactlyOnceKafka(address=address, topic=topic, value=value, key=key):
-            return KafkaOutput(address, topic, RecordRows(schema, value, key))
+        case ExactlyOnceKafka():
+            return KafkaOutput(_reading(sink, schema))
+        case WriteAheadKafka():
+            return KafkaLogOutput(_reading(sink, schema), sink.ownership)
     return None
+
+
+def _reading(sink: KafkaSink, schema: pa.Schema) -> TopicReading:
+    return TopicReading(sink.address, sink.topic, RecordRows(schema, sink.value, sink.key))

@@ -32,6 +32,7 @@ from tests.emulated_network import enter_machine
 
 FLOWS["numbers"] = "tests.processes.numbers"
 FLOWS["numbers_tables"] = "tests.processes.tables"
+FLOWS["numbers_rows"] = "tests.processes.rows"
 FLOWS["relay"] = "tests.processes.relay"
 FLOWS["scripted"] = "tests.processes.scripted"
 FLOWS["diamond"] = "tests.processes.diamond"

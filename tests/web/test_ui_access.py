@@ -22,6 +22,8 @@ PAGES = {
     "pipeline-metrics-regions",
     "pipeline-planner",
     "pipeline-planner-regions",
+    "guarantee",
+    "guarantee-regions",
 }
 ARGUMENTS = {"name": "flights", "action": "savepoint"}
 
@@ -65,7 +67,7 @@ def test_no_address_answers_without_a_sign_in(pattern: URLPattern, method: str) 
 def test_an_operator_sees_every_page(operator: Client, name: str) -> None:
     running_pipeline()
 
-    answer = operator.get(reverse(name, args=["flights"] if "pipeline" in name else []))
+    answer = operator.get(reverse(name, args=[] if "fleet" in name else ["flights"]))
 
     assert answer.status_code == 200
     assert "flights" in answer.content.decode()

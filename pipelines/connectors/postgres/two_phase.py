@@ -21,7 +21,11 @@ from pipelines.connectors.postgres.prepared import Handle, PreparedTransactions
 from pipelines.connectors.postgres.tables import PostgresTable
 from pipelines.connectors.sink import SinkContext, Superseded
 from pipelines.connectors.sql.database import SqlDatabase
-from pipelines.connectors.two_phase_commit import TransactionLost, TwoPhaseCommitWriter
+from pipelines.connectors.two_phase_commit import (
+    PreparedTransaction,
+    TransactionLost,
+    TwoPhaseCommitWriter,
+)
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.snapshots import Json
@@ -52,7 +56,7 @@ class PostgresTwoPhase:
         finally:
             database.close()
 
-    def open(self, context: SinkContext, schema: pa.Schema) -> TwoPhaseCommitWriter:
+    def open(self, context: SinkContext, schema: pa.Schema) -> "PreparingWriter":
         database = SqlDatabase(self.url)
         self._table.enter(database, context, schema)
         restored_id = database.transaction(
@@ -60,7 +64,7 @@ class PostgresTwoPhase:
         )
         transactions = PreparedTransactions(database, self._table)
         target = PreparedTarget(transactions, context, restored_id)
-        return TwoPhaseCommitWriter(target, context, schema)
+        return PreparingWriter(target, context, schema)
 
     def rewind(
         self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
@@ -85,6 +89,14 @@ class PostgresTwoPhase:
     @property
     def _table(self) -> PostgresTable:
         return PostgresTable(self.table, self.pipeline)
+
+
+class PreparingWriter(TwoPhaseCommitWriter):
+    """Says in the ledger under which name a transaction is prepared."""
+
+    def token(self, committable: Json) -> str:
+        prepared = msgspec.convert(committable, PreparedTransaction)
+        return msgspec.convert(prepared.handle, Handle).gid
 
 
 class PreparedTarget:

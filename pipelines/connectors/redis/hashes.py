@@ -19,7 +19,11 @@ from pipelines.connectors.lineage import newest_of
 from pipelines.connectors.redis.hash_store import RedisHashStore
 from pipelines.connectors.redis.rows import check_rows, chunks_of
 from pipelines.connectors.sink import SinkContext, Superseded
-from pipelines.connectors.two_phase_commit import TransactionLost, TwoPhaseCommitWriter
+from pipelines.connectors.two_phase_commit import (
+    PreparedTransaction,
+    TransactionLost,
+    TwoPhaseCommitWriter,
+)
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.snapshots import Json
@@ -53,11 +57,11 @@ class RedisHashes:
             except Retryable as error:
                 raise Rejected(f"{error}.") from error
 
-    def open(self, context: SinkContext, schema: pa.Schema) -> TwoPhaseCommitWriter:
+    def open(self, context: SinkContext, schema: pa.Schema) -> "StagingWriter":
         store = self._store()
         store.enter(context, self.pipeline)
         target = RedisTransactions(store, context, self.prefix, self.keys, self.buffer_rows)
-        return TwoPhaseCommitWriter(target, context, schema)
+        return StagingWriter(target, context, schema)
 
     def rewind(
         self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
@@ -87,6 +91,14 @@ class Handle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     subtask: int
     checkpoint_id: CheckpointId
     chunks: int
+
+
+class StagingWriter(TwoPhaseCommitWriter):
+    """Says in the ledger under which name a transaction is staged."""
+
+    def token(self, committable: Json) -> str:
+        prepared = msgspec.convert(committable, PreparedTransaction)
+        return msgspec.convert(prepared.handle, Handle).transaction
 
 
 class RedisTransactions:

@@ -80,11 +80,13 @@ def test_columns_as_value_and_key_are_digested_when_they_are_all() -> None:
 def batch_of(producer_id: int, ids: dict[int, int], *, partition: int = 0) -> LogBatch:
     """`ids`: offset to id."""
     records = [(offset, None, json.dumps(row(i)).encode()) for offset, i in ids.items()]
-    return LogBatch(partition, producer_id, is_transactional=True, records=records, end=None)
+    return LogBatch(
+        partition, producer_id, is_transactional=True, records=records, end=None, at_ms=0
+    )
 
 
 def end_of(producer_id: int, end: End, *, partition: int = 0) -> LogBatch:
-    return LogBatch(partition, producer_id, is_transactional=True, records=[], end=end)
+    return LogBatch(partition, producer_id, is_transactional=True, records=[], end=end, at_ms=0)
 
 
 def rows_of(*ids: int) -> Rows:

@@ -37,6 +37,12 @@ def test_hashes_that_were_written_once_are_proven_with_their_digest(run: Audited
     assert run.audit().is_as_recorded
 
 
+def test_the_ledger_names_the_transactions(run: AuditedRun) -> None:
+    tokens = {t for o in run.history().committed[-1].outputs for t in o.share.tokens}
+
+    assert tokens == {"run-1:1:out:0:2", "run-1:1:out:1:2"}
+
+
 def test_hashes_that_were_written_again_are_counted(run: AuditedRun) -> None:
     run.write(8, 9, 12)
     run.checkpoint(4)

@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from pipelines.audit.output import Covers
+from pipelines.connectors.postgres.gids import Gid
 from pipelines.connectors.postgres.insert import PostgresInsert
 from pipelines.connectors.postgres.two_phase import PostgresTwoPhase
 from pipelines.connectors.sql.database import SqlDatabase
@@ -204,10 +205,12 @@ def test_rows_prepared_for_an_aborted_checkpoint_are_those_of_the_next_one(
     run.write(32, 33, 34)
     run.checkpoint(6)
     untouched = run.proven()
+    tokens = {t for o in run.history().committed[-1].outputs for t in o.share.tokens}
 
     change(run, "DELETE FROM output WHERE id = 31")
 
     assert untouched == ("run-1", 6, 23)
+    assert all(Gid.parsed(token) is not None for token in tokens)
     assert run.proven() == ("run-1", 3, 18)
     assert run.sink_report().covers is Covers.DIGESTED
 

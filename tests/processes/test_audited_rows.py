@@ -1,0 +1,91 @@
+"""Rows in PostgreSQL after kills: proven by an audit up to the newest checkpoint, and a hand that
+changes them behind our back is told with the checkpoint.
+"""
+
+import os
+import signal
+import uuid
+from pathlib import Path
+
+import pytest
+
+from pipelines.audit.auditor import audit
+from pipelines.audit.output import Covers
+from pipelines.audit.report import AuditReport
+from pipelines.domain.events import FailureOccurred
+from pipelines.domain.run import RunDirectory
+from pipelines.domain.status import JobStatus
+from tests.driven_run import StartedRun
+from tests.postgres_server import PostgresServer
+from tests.processes.host import hosted_run, hurry
+from tests.processes.numbers import expected
+
+pytestmark = pytest.mark.slow
+
+STEP_S = 60.0
+TOTAL = 30_000
+PACED = {"pause_ms": "200", "total": str(TOTAL)}  # half a minute, if nobody hurries
+SOONER = {"execution.checkpointing.interval": "100 ms"}
+FLOW: dict[str, object] = {"pipeline": "numbers_rows"}
+
+
+@pytest.mark.parametrize("kind", ["plain", "prepared"])
+def test_what_outlives_every_kill_is_proven_and_what_a_hand_changes_is_told(
+    tmp_path: Path, postgres: PostgresServer, kind: str
+) -> None:
+    schema = f"a{uuid.uuid4().hex}"
+    values = {**PACED, "output": postgres.url_of(schema), "kind": kind}
+    table = f'"{schema}".totals'
+
+    with hosted_run(tmp_path, values, settings=SOONER, asked=FLOW) as run:
+        wait_for_checkpoints(run, 2)
+        os.kill(run.pid_of(1), signal.SIGKILL)
+        wait_for_checkpoints(run, 2)
+        postgres.kill()
+        postgres.start()
+        wait_for_checkpoints(run, 2)
+        assert len(run.of(FailureOccurred)) >= 1
+        os.kill(run.process.pid, signal.SIGKILL)
+        run.process.wait(STEP_S)
+    with hosted_run(tmp_path, run_id=run.directory.run_id, asked=FLOW) as successor:
+        hurry(tmp_path)
+        assert successor.wait_until_over(STEP_S).status is JobStatus.FINISHED
+    assert_proven(audit(run.directory))
+
+    one = f"ctid = (SELECT min(ctid) FROM {table})"
+    postgres.execute(f"INSERT INTO {table} SELECT * FROM {table} WHERE {one}")
+    doubled = difference_of(run.directory)
+    postgres.execute(f"DELETE FROM {table} WHERE ctid = (SELECT max(ctid) FROM {table})")
+    assert_proven(audit(run.directory))
+    postgres.execute(f"DELETE FROM {table} WHERE {one}")
+    missing = difference_of(run.directory)
+
+    assert doubled[0] == missing[0]
+    assert (doubled[1], missing[1]) == (1, -1)
+
+
+def wait_for_checkpoints(run: StartedRun, more: int) -> None:
+    """Beyond those that were complete when it was asked."""
+    seen = len(run.completed())
+    run.wait_for(lambda _: len(run.completed()) >= seen + more, STEP_S)
+
+
+def assert_proven(report: AuditReport) -> None:
+    (sink,), (source,) = report.sinks, report.sources
+    assert report.is_as_recorded, (sink.difference, source.difference)
+    assert report.pending_checkpoint_id is None
+    assert sink.proven_checkpoint_id == report.committed_checkpoint_id is not None
+    assert sink.covers is Covers.DIGESTED
+    assert (sink.proven_rows, report.records_read) == (len(expected(TOTAL)), TOTAL)
+    assert source.proven_checkpoint_id == report.committed_checkpoint_id
+
+
+def difference_of(directory: RunDirectory) -> tuple[int, int]:
+    """At which checkpoint, and how many rows too many."""
+    (sink,) = audit(directory).sinks
+    difference = sink.difference
+    assert difference is not None
+    assert difference.part == "totals"
+    assert None not in (difference.checkpoint_id, difference.found_rows, difference.expected_rows)
+    found, given = difference.found_rows or 0, difference.expected_rows or 0
+    return difference.checkpoint_id or 0, found - given

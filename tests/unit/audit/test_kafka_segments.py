@@ -1,0 +1,59 @@
+"""Which transactions of a producer are its next segment, on several partitions."""
+
+import pytest
+
+from pipelines.audit.kafka_segments import SUBSETS_MAX, PublishedSegments
+from pipelines.audit.kafka_writers import Committed
+from pipelines.audit.output import Covers, Rows
+
+ONE, OTHER = 7, 8
+
+
+def test_segments_are_taken_in_their_order_however_they_were_dealt() -> None:
+    segments = PublishedSegments(
+        {ONE: [on(0, 1, 5), on(0, 2, 6), on(1, 1, 7), on(1, 3, 8)], OTHER: [on(0, 1, 9)]}
+    )
+
+    assert segments.take(ONE, Rows(2, 12)) is Covers.DIGESTED
+    assert segments.take(ONE, Rows(1, 6)) is Covers.DIGESTED
+    assert segments.take(OTHER, Rows(1, 9)) is Covers.DIGESTED
+    assert segments.left(ONE) == [on(1, 3, 8)]
+
+
+def test_clocks_that_disagree_are_overruled_by_what_adds_up() -> None:
+    segments = PublishedSegments({ONE: [on(0, 9, 5), on(1, 1, 6)]})
+
+    assert segments.take(ONE, Rows(1, 5)) is Covers.DIGESTED
+
+
+def test_on_many_partitions_the_earliest_written_comes_first() -> None:
+    many = SUBSETS_MAX + 1
+    segments = PublishedSegments({ONE: [on(partition, -partition, 5) for partition in range(many)]})
+
+    segments.take(ONE, Rows(1, 5))
+
+    assert {each.partition for each in segments.left(ONE)} == set(range(many - 1))
+
+
+@pytest.mark.parametrize("expected", [Rows(1, 99), Rows(3, 11)], ids=["other rows", "a row more"])
+def test_what_does_not_add_up_stays_and_is_told(expected: Rows) -> None:
+    segments = PublishedSegments({ONE: [on(0, 1, 5), on(1, 1, 6)]})
+
+    assert segments.take(ONE, expected) == Rows(2, 11)
+    assert len(segments.left(ONE)) == 2
+
+
+@pytest.mark.parametrize(("there", "given"), [(None, 5), (5, None)])
+def test_what_cannot_be_digested_is_counted(there: int | None, given: int | None) -> None:
+    segments = PublishedSegments({ONE: [on(0, 1, there)]})
+
+    assert segments.take(ONE, Rows(1, given)) is Covers.COUNTED
+
+
+def test_a_producer_that_wrote_nothing_has_no_segment() -> None:
+    assert PublishedSegments({}).take(ONE, Rows(1, 5)) == Rows(0, 0)
+
+
+def on(partition: int, at_ms: int, digest: int | None) -> Committed:
+    """One record of it."""
+    return Committed(partition, at_ms, at_ms, Rows(1, digest), at_ms)
