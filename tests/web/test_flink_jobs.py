@@ -15,7 +15,7 @@ from tests.web.flink_expectations import SHAPES, differences
 from tests.web.flink_reading import JOB, read
 from tests.web.journals import Story, new_run
 
-pytestmark = pytest.mark.usefixtures("site")
+pytestmark = pytest.mark.usefixtures("site", "patient")
 
 ROUTES = [
     "config",

@@ -16,7 +16,7 @@ from ftdash.jobs.projector import Projector
 from tests.web.api_callers import ADDRESSED, bearer, running
 from tests.web.journals import Story, quarantined
 
-pytestmark = pytest.mark.usefixtures("site")
+pytestmark = pytest.mark.usefixtures("site", "patient")
 
 READINGS = {
     "/pipelines": lambda body: body["pipelines"][0]["name"] == "flights",
@@ -170,6 +170,13 @@ def test_what_is_not_there_says_so() -> None:
 
         assert answer.status_code == 404
         assert answer.json()["errors"][0].startswith("There is no ")
+
+
+def test_a_number_that_no_row_can_have_is_refused() -> None:
+    client = bearer(TokenScope.READ)
+
+    for address in (f"runs/x/checkpoints/{2**63}", "requests?limit=0", "runs/x/samples?limit=9999"):
+        assert client.get(f"/api/{address}").status_code == 422
 
 
 def test_nothing_is_answered_without_a_token_or_session() -> None:
