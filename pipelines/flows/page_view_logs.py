@@ -95,12 +95,14 @@ class KafkaViewLog:
         failures: list[KafkaError] = []
         self._client = self._client or self._new_producer()
         producer: Any = self._client
-        producer.produce_batch(
-            self._topic,
-            self._form.messages(views),
-            partition=split,
-            on_delivery=lambda error, _: failures.append(error) if error else None,
-        )
+        (values,) = self._form.columns(views)
+        for value in values:
+            producer.produce(
+                self._topic,
+                value,
+                partition=split,
+                on_delivery=lambda error, _: failures.append(error) if error else None,
+            )
         left = producer.flush(2 * DELIVERY_MS / 1000)
         if failures or left:
             producer.purge()

@@ -4,19 +4,19 @@ Fences whoever used its transactional id before. Its `close` would abort what ha
 nobody calls that: it is forgotten. Decides nothing about when a transaction ends.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from pipelines.connectors.kafka import connection as kafka_connection
 from pipelines.connectors.kafka.connection import ANSWER_TIMEOUT_S, KafkaAddress
-from pipelines.connectors.kafka.records import PARTITIONER, Message, RecordForm
+from pipelines.connectors.kafka.records import PARTITIONER, Blobs, RecordForm
 from pipelines.domain.errors import Rejected, Retryable
 
 CHUNK_ROWS = 20_000
@@ -111,13 +111,12 @@ class TransactionalProducer:
     def write(self, batch: pa.RecordBatch) -> None:
         for part in _parts(batch):
             self._wait_for_room(part)
-            messages = self._output.form.messages(part)
-            self._ask(partial(self._client.produce_batch, self._output.topic, messages))
-            self._check(_refused(messages))
+            self._ask(partial(self._queue, self._output.form.columns(part)))
+            self._check()
 
     def flush(self) -> None:
         left = self._serve(lambda: self._client.flush(self._delivery_s + ANSWER_TIMEOUT_S))
-        self._check(None)
+        self._check()
         if left:
             raise Retryable(
                 f"Kafka at {self._output.address.bootstrap_servers} has not taken"
@@ -143,6 +142,10 @@ class TransactionalProducer:
             self._client.purge()
             self._client.abort_transaction(ANSWER_TIMEOUT_S)
 
+    def _queue(self, columns: list[Blobs]) -> None:
+        """The loop over the records is not one of Python's: that would cost as much again."""
+        deque(map(partial(self._client.produce, self._output.topic), *columns), maxlen=0)
+
     def _wait_for_room(self, part: pa.RecordBatch) -> None:
         """Waits no longer than a delivery may take: then what waits has failed."""
         waiting = len(self._client)
@@ -151,18 +154,17 @@ class TransactionalProducer:
         most = min(QUEUE_RECORDS - CHUNK_ROWS, BUFFER_BYTES / self._widest_bytes)
         while len(self._client) > most:
             self._serve(lambda: self._client.poll(ROOM_TURN_S))
-            self._check(None)
+            self._check()
 
-    def _check(self, refused: KafkaError | None) -> None:
+    def _check(self) -> None:
         self._serve(lambda: self._client.poll(0))
-        problem = self._problem or refused
-        if problem is not None:
-            raise self._output.translated(problem)
+        if self._problem is not None:
+            raise self._output.translated(self._problem)
 
     def _ask(self, question: Callable[[], object]) -> None:
         try:
             question()
-        except KafkaException as error:
+        except (KafkaException, BufferError) as error:
             self._serve(lambda: self._client.poll(0))
             raise self._output.translated(self._problem or error.args[0]) from error
 
@@ -191,9 +193,3 @@ def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     rows = max(1, min(CHUNK_ROWS, BUFFER_BYTES // mean_bytes))
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
-
-
-def _refused(messages: list[Message]) -> KafkaError | None:
-    """The client puts an error into what it has not queued."""
-    untyped: list[dict[str, Any]] = [message for message in messages if "_error" in message]
-    return untyped[0]["_error"] if untyped else None

@@ -5,25 +5,19 @@ What retention takes away before it is read ends the attempt with the range, ins
 leaping over it. A partition that is asked for less often than it delivers is paused meanwhile.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from pipelines.connectors.event_time import NoEventTime, check_has_event_time
 from pipelines.connectors.json_decoding import MalformedLine, decode_lines
 from pipelines.connectors.kafka.connection import REFUSALS, KafkaAddress, KafkaAdmin
-from pipelines.connectors.kafka.waiting import (
-    BATCH_ROWS,
-    WaitingRecords,
-    by_partition,
-    offset_of,
-    offsets_of,
-)
+from pipelines.connectors.kafka.fetched import Fetched, by_partition, place_of
+from pipelines.connectors.kafka.waiting import BATCH_ROWS, WaitingRecords
 from pipelines.connectors.source import LoggedRecords, MalformedRecord, Offsets
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.domain.errors import Rejected, Retryable
@@ -54,12 +48,12 @@ class JsonValues:
 
     schema: pa.Schema
 
-    def decoded(self, messages: Sequence[Message]) -> pa.RecordBatch:
-        """Raises MalformedLine with the place among `messages`."""
-        return decode_lines([message.value() or b"" for message in messages], self.schema)
+    def decoded(self, fetched: Fetched) -> pa.RecordBatch:
+        """Raises MalformedLine with the row."""
+        return decode_lines([value or b"" for value in fetched.values], self.schema)
 
-    def records_among(self, messages: list[Message]) -> list[Message]:
-        return [message for message in messages if message.value() is not None]
+    def records_among(self, fetched: Fetched) -> Fetched:
+        return fetched.with_values()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +62,17 @@ class RawValues:
 
     schema: pa.Schema = RAW
 
-    def decoded(self, messages: Sequence[Message]) -> pa.RecordBatch:
-        stamps = (ms for _, ms in map(Message.timestamp, messages))
-        times_ms = np.fromiter(stamps, np.int64, len(messages))
+    def decoded(self, fetched: Fetched) -> pa.RecordBatch:
+        at, has_none = self.schema.field("at").type, fetched.times_ms == NO_TIME
         columns = [
-            pa.array(list(map(Message.key, messages)), pa.binary()),
-            pa.array(list(map(Message.value, messages)), pa.binary()),
-            pa.array(times_ms, self.schema.field("at").type, mask=times_ms == NO_TIME),
+            pa.array(fetched.keys, pa.binary()),
+            pa.array(fetched.values, pa.binary()),
+            pa.array(fetched.times_ms, at, mask=has_none),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-    def records_among(self, messages: list[Message]) -> list[Message]:
-        return messages
+    def records_among(self, fetched: Fetched) -> Fetched:
+        return fetched
 
 
 ValueFormat = JsonValues | RawValues
@@ -122,15 +115,16 @@ class TopicsReader:
         partition.offset = split.offset
         self._consumer.incremental_assign([partition])
         while at.end_offset is None or at.offset < at.end_offset:
-            messages = self._take(at, waiting)
+            fetched = self._take(at, waiting)
             try:
-                batch = self._decoded(at.name, messages)
+                batch = self._decoded(at.name, fetched)
             except MalformedRecord as error:
                 if error.row:
-                    yield self._decoded(at.name, messages[: error.row])
+                    before, _ = fetched.divided(error.row)
+                    yield self._decoded(at.name, before)
                 self._release(split)
                 raise
-            if messages:
+            if len(fetched):
                 at = msgspec.structs.replace(at, offset=int(batch.offsets[-1]) + 1)
             if waiting.end > at.offset:
                 at = msgspec.structs.replace(at, offset=waiting.end)
@@ -148,7 +142,7 @@ class TopicsReader:
     def close(self) -> None:
         self._consumer.close()
 
-    def _take(self, at: SplitProgress, waiting: WaitingRecords) -> list[Message]:
+    def _take(self, at: SplitProgress, waiting: WaitingRecords) -> Fetched:
         """Records of that partition; those of others wait for their turn."""
         self._at[at.name] = at
         if len(waiting) == 0:
@@ -182,12 +176,12 @@ class TopicsReader:
 
     def _on_event(self, message: Message) -> None:
         """What comes among the records, and is none."""
-        error, name = message.error(), f"{message.topic()}-{message.partition()}"
+        error, name = message.error(), place_of(message)
         if error is None:
             return
         if error.code() == KafkaError._PARTITION_EOF:
             if name in self._waiting:
-                self._waiting[name].on_end(offset_of(message))
+                self._waiting[name].on_end(message.offset() or 0)
         elif error.code() not in AWAY | OF_GROUPS:
             raise self._failure(error, self._at.get(name))
 
@@ -201,10 +195,10 @@ class TopicsReader:
             # The partition ends before the offset, for a moment or for good: recovery asks which.
         return self._address.translated(error)
 
-    def _decoded(self, name: str, messages: list[Message]) -> LoggedRecords:
-        offsets = offsets_of(messages)
+    def _decoded(self, name: str, fetched: Fetched) -> LoggedRecords:
+        offsets = fetched.offsets
         try:
-            batch = self._format.decoded(messages)
+            batch = self._format.decoded(fetched)
             check_has_event_time(
                 batch,
                 self._timestamp_column,
@@ -213,9 +207,9 @@ class TopicsReader:
         except MalformedLine as error:
             place = _place(name, offsets, error.line)
             sentence = f"The record at {place} is malformed: {error}."
-            raise _malformed(sentence, messages, error.line) from error
+            raise _malformed(sentence, fetched, error.line) from error
         except NoEventTime as error:
-            raise _malformed(str(error), messages, error.row) from error
+            raise _malformed(str(error), fetched, error.row) from error
         return LoggedRecords(batch, offsets)
 
     def _on_error(self, error: KafkaError) -> None:
@@ -223,10 +217,9 @@ class TopicsReader:
             self._refusal = error
 
 
-def _malformed(sentence: str, messages: list[Message], row: int) -> MalformedRecord:
-    message = messages[row]
-    text = message.value() or b""
-    return MalformedRecord(sentence, row=row, offset=offset_of(message), text=text)
+def _malformed(sentence: str, fetched: Fetched, row: int) -> MalformedRecord:
+    text, offset = fetched.values[row] or b"", int(fetched.offsets[row])
+    return MalformedRecord(sentence, row=row, offset=offset, text=text)
 
 
 def name_of(partition: TopicPartition) -> str:

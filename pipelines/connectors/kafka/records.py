@@ -15,7 +15,7 @@ from pipelines.domain.errors import Rejected
 PARTITIONER = "murmur2_random"
 """By key as Java's clients do, so that other writers agree; without one, in turn by batches."""
 
-Message = dict[str, bytes | None]
+Blobs = list[bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +35,12 @@ class RecordForm:
         if self.key is not None:
             self._check_column(schema, self.key, topic, "key", _is_key)
 
-    def messages(self, batch: pa.RecordBatch) -> list[Message]:
+    def columns(self, batch: pa.RecordBatch) -> list[Blobs]:
+        """The values of the records; and their keys, where they have some."""
         values = self._values(batch)
-        if self.key is None:
-            return [{"value": value} for value in values]
-        keys = _as_bytes(batch.column(self.key))
-        return [{"value": v, "key": k} for v, k in zip(values, keys, strict=True)]
+        return [values] if self.key is None else [values, _as_bytes(batch.column(self.key))]
 
-    def _values(self, batch: pa.RecordBatch) -> list[bytes | None]:
+    def _values(self, batch: pa.RecordBatch) -> Blobs:
         if self.value is not None:
             return _as_bytes(batch.column(self.value))
         return list(json_lines_of(pa.Table.from_batches([batch])).split(b"\n")[:-1])
@@ -87,7 +85,7 @@ def _is_key(type_: pa.DataType) -> bool:
     return _is_bytes(type_) or bool(pa.types.is_integer(type_))
 
 
-def _as_bytes(column: pa.Array) -> list[bytes | None]:
+def _as_bytes(column: pa.Array) -> Blobs:
     text = column.cast(pa.string()) if pa.types.is_integer(column.type) else column
-    found: list[bytes | None] = text.cast(pa.binary()).to_pylist()
+    found: Blobs = text.cast(pa.binary()).to_pylist()
     return found

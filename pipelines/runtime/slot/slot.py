@@ -6,6 +6,7 @@ the next one starts. Knows nothing of Spark.
 """
 
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -181,6 +182,7 @@ class SlotHost:
     def _begin(self) -> None:
         deployment = self._deployed()
         self._network.connect(self._peers)
+        gc.freeze()  # what is there stays; a search for garbage would go through it every time
         for acker in deployment.ackers:
             acker.begin(self._reports.slot_failed)
         for subtask in deployment.subtasks:

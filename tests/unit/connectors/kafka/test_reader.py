@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from pipelines.connectors.kafka import reader as kafka_reader
 from pipelines.connectors.kafka import waiting as kafka_waiting
 from pipelines.connectors.kafka.connection import REFUSALS, KafkaAddress
+from pipelines.connectors.kafka.fetched import fetched_of
 from pipelines.connectors.kafka.reader import JsonValues, RawValues, TopicsReader
 from pipelines.connectors.kafka.topics import KafkaTopics
 from pipelines.connectors.kafka.waiting import WaitingRecords
@@ -135,9 +136,9 @@ def test_what_waits_is_bounded_by_bytes_as_well(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(kafka_waiting, "BATCH_BYTES", 15)
     waiting = WaitingRecords(None)
 
-    waiting.add([record(0, 0)])
+    waiting.add(fetched_of([record(0, 0)]))
     assert (waiting.has_batch, waiting.is_full) == (False, False)
-    waiting.add([record(0, 1), record(0, 2)])
+    waiting.add(fetched_of([record(0, 1), record(0, 2)]))
 
     assert (waiting.has_batch, waiting.is_full) == (True, True)
     assert len(waiting.take()) == 2

@@ -21,28 +21,26 @@ BATCH = pa.record_batch(
 
 
 def test_a_row_is_an_object_of_its_own() -> None:
-    first, second = RecordForm().messages(BATCH)
+    ((first, second),) = RecordForm().columns(BATCH)
 
-    assert json.loads(first["value"] or b"") == {
+    assert json.loads(first or b"") == {
         "id": 7,
         "name": "a\nb",
         "wide": "x",
         "at": "2026-01-02T00:00:00.000Z",
         "x": None,
     }
-    assert json.loads(second["value"] or b"")["x"] == 0.5
+    assert json.loads(second or b"")["x"] == 0.5
 
 
 def test_a_column_is_value_and_another_one_key() -> None:
-    messages = RecordForm(value="name", key="id").messages(BATCH)
+    values, keys = RecordForm(value="name", key="id").columns(BATCH)
 
-    assert messages == [{"value": b"a\nb", "key": b"7"}, {"value": None, "key": None}]
+    assert (values, keys) == ([b"a\nb", None], [b"7", None])
 
 
 def test_a_part_of_a_batch_is_that_part_only() -> None:
-    assert RecordForm(value="wide", key="name").messages(BATCH.slice(1)) == [
-        {"value": b"y", "key": None}
-    ]
+    assert RecordForm(value="wide", key="name").columns(BATCH.slice(1)) == [[b"y"], [None]]
 
 
 @pytest.mark.parametrize(
