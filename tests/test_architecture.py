@@ -28,7 +28,7 @@ MAY_IMPORT = {  # package -> the packages of ours it may import, itself aside
     "pipelines.lab": DOMAIN
     | {f"pipelines.{p}" for p in ("runtime", "bus", "connectors", "operators", "stream", "flows")},
     "pipelines.spark": DOMAIN
-    | {f"pipelines.{p}" for p in ("runtime", "bus", "flows", "storage", "stream")},
+    | {f"pipelines.{p}" for p in ("runtime", "bus", "flows", "storage", "stream", "connectors")},
 }
 FROM_FTDASH = {
     f"pipelines.{package}"

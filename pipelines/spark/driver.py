@@ -59,7 +59,7 @@ def main() -> int:
 def spark_stages(spec: RunSpec, post: Callable[[JobEvent], None]) -> Iterator[SparkStageHost]:
     networking = driver_networking(parse_settings(spec.settings))
     session = open_session(spec.master, f"{spec.pipeline} {spec.run_id}", networking)
-    stages = SparkStageHost(session.sparkContext, post)
+    stages = SparkStageHost(session, post)
     try:
         yield stages
     finally:

@@ -7,21 +7,28 @@ sleeps about a second; slots dial the control address from the task's closure.
 
 from collections.abc import Callable, Iterator
 
-from pyspark import BarrierTaskContext, InheritableThread, SparkContext
+from pyspark import BarrierTaskContext, InheritableThread
+from pyspark.sql import SparkSession
 
+from pipelines.connectors.files.data_frame import DataFrameRows
 from pipelines.domain.ids import Attempt
 from pipelines.runtime.master.job_events import JobEvent, StageEnded
 from pipelines.runtime.slot.slot import run_slot
 from pipelines.runtime.slot_address import SlotAddress
+from pipelines.spark.data_frames import keep_rows
 
 
 class SparkStageHost:
-    """Implements `pipelines.runtime.master.run_parts.StageHost`."""
+    """Implements `StageHost` and `KeepsDataFrames` of `pipelines.runtime.master.run_parts`."""
 
-    def __init__(self, context: SparkContext, post: Callable[[JobEvent], None]) -> None:
-        self._context = context
+    def __init__(self, session: SparkSession, post: Callable[[JobEvent], None]) -> None:
+        self._session = session
+        self._context = session.sparkContext
         self._post = post
         self._threads: dict[Attempt, InheritableThread] = {}
+
+    def keep_rows(self, source: DataFrameRows) -> int:
+        return keep_rows(self._session, source)
 
     def start(self, address: SlotAddress, parallelism: int) -> None:
         thread = InheritableThread(target=self._run, args=(address, parallelism), daemon=True)

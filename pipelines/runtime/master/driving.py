@@ -14,6 +14,7 @@ from pipelines.bus.announce import announcer_from_environment
 from pipelines.bus.inbox import Inbox
 from pipelines.bus.journal import JournalWriter
 from pipelines.bus.lease import Lease
+from pipelines.connectors.files.data_frame import DataFrameRows
 from pipelines.domain.clock import Clock
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.events import FailureOccurred, JobStatusChanged, RunEnded, SettingsChanged
@@ -31,9 +32,10 @@ from pipelines.runtime.faults import Faults, check_permission
 from pipelines.runtime.master.hosting import threaded_hosting
 from pipelines.runtime.master.job_events import JobEvent
 from pipelines.runtime.master.job_master import JobMaster
-from pipelines.runtime.master.run_parts import RunParts, StageHost
+from pipelines.runtime.master.run_parts import KeepsDataFrames, RunParts, StageHost
 from pipelines.storage.placement import check_placement, configured_roots
 from pipelines.storage.stores import CheckpointStores
+from pipelines.stream import Pipeline
 
 OpenStages = Callable[[RunSpec, Callable[[JobEvent], None]], AbstractContextManager[StageHost]]
 """Brings up what slots run on; left when the run is over."""
@@ -80,7 +82,8 @@ def _host(
     )
     pipeline.check_fits(settings)
     # What a restored or resumed run has read already need not be there any more.
-    if spec.restore_from is None and lease.attempts_so_far() == 0:
+    is_fresh = spec.restore_from is None and lease.attempts_so_far() == 0
+    if is_fresh:
         pipeline.validate_sources(settings)
     roots = configured_roots(directory.jobs_root)
     check_placement(settings, roots)
@@ -90,7 +93,19 @@ def _host(
     parts = RunParts(spec, places, roots, pipeline, settings, store, lease, clock, Faults(plan))
     master = JobMaster(parts, journal, inbox, threaded_hosting(settings))
     with open_stages(spec, master.post) as stages:
+        _keep_data_frames(pipeline, stages, is_fresh=is_fresh)
         return master.run(stages)
+
+
+def _keep_data_frames(pipeline: Pipeline, stages: StageHost, *, is_fresh: bool) -> None:
+    """A start that goes on somewhere reads the rows that are kept. Raises Rejected."""
+    for uid, source in pipeline.sources.items():
+        if not isinstance(source, DataFrameRows) or (source.has_rows and not is_fresh):
+            continue
+        if not isinstance(stages, KeepsDataFrames):
+            raise Rejected(f"The source {uid!r} reads a DataFrame, and there is no Spark here.")
+        count = stages.keep_rows(source)
+        log.info("%s has %d rows, kept in %s", uid, count, source.directory)
 
 
 def given_settings(spec: RunSpec, journal: JournalWriter) -> dict[str, str]:

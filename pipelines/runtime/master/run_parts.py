@@ -1,9 +1,10 @@
 """What a run is made of, who follows its attempts, and where its slots run. Decides nothing."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from pipelines.bus.lease import Lease
+from pipelines.connectors.files.data_frame import DataFrameRows
 from pipelines.domain.clock import Clock
 from pipelines.domain.places import SnapshotPlaces
 from pipelines.domain.run import RunSpec
@@ -27,6 +28,15 @@ class StageHost(Protocol):
 
     def cancel(self, address: SlotAddress) -> None:
         """Make sure that the stage of this attempt ends."""
+        ...
+
+
+@runtime_checkable
+class KeepsDataFrames(Protocol):
+    """A host that has Spark."""
+
+    def keep_rows(self, source: DataFrameRows) -> int:
+        """Put the rows of a DataFrame into files; how many. Raises Rejected."""
         ...
 
 

@@ -1,7 +1,7 @@
 """Driving a run: what cannot be run as asked is refused before anything is started."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import msgspec
@@ -9,14 +9,21 @@ import pytest
 
 from pipelines.bus.journal import last_event, read_journal
 from pipelines.bus.lease import Lease
-from pipelines.domain.errors import Retryable
+from pipelines.connectors.blackhole import BlackHole
+from pipelines.connectors.files.data_frame import DataFrameRows
+from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.events import RunEnded
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.status import JobStatus
 from pipelines.flows.page_view_variables import REDIS
+from pipelines.flows.registry import Flow
+from pipelines.runtime.master import driving
 from pipelines.runtime.master.driving import drive
 from pipelines.runtime.master.job_events import JobEvent
 from pipelines.runtime.master.run_parts import StageHost
+from pipelines.runtime.slot_address import SlotAddress
+from pipelines.stream import Environment, Pipeline
+from tests.unit.runtime.fakes import SCHEMA
 from tests.unit.runtime.points import RUN, spec_of
 
 
@@ -87,6 +94,87 @@ def test_a_run_in_progress_whose_parameters_are_wrong_by_now_fails(
     ended = last_event(directory.journal_file)
     assert isinstance(ended, RunEnded)
     assert REDIS in ended.reason
+
+
+@pytest.mark.parametrize(
+    ("is_restored", "attempts", "is_kept", "asked"),
+    [
+        (False, 0, False, True),
+        (False, 0, True, True),  # a fresh start reads what the DataFrame holds now
+        (False, 1, True, False),
+        (True, 0, True, False),
+        (True, 0, False, True),  # of a point that does not know the source yet
+    ],
+)
+def test_the_rows_of_a_data_frame_are_kept_once_for_each_fresh_start(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_restored: bool,
+    attempts: int,
+    is_kept: bool,
+    asked: bool,
+) -> None:
+    source = frame_source(tmp_path / "rows")
+    if is_kept:
+        source.finish(source.begin())
+    monkeypatch.setattr(driving, "flow", lambda _: flow_of(source))
+    restore_from = str(tmp_path / "point") if is_restored else None
+    directory = run_of(tmp_path, spec_of(restore_from=restore_from))
+    host = SparkLikeHost()
+
+    with Lease.acquire(directory) as lease:
+        for _ in range(attempts):
+            lease.next_attempt()
+        drive(directory, lease, lambda spec, post: nullcontext(host))
+
+    assert host.kept == ([source] if asked else [])
+
+
+def test_a_data_frame_needs_a_host_with_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = frame_source(tmp_path / "rows")
+    monkeypatch.setattr(driving, "flow", lambda _: flow_of(source))
+    directory = run_of(tmp_path, spec_of())
+
+    with Lease.acquire(directory) as lease:
+        drive(directory, lease, lambda spec, post: nullcontext(PlainHost()))
+
+    ended = last_event(directory.journal_file)
+    assert isinstance(ended, RunEnded)
+    assert ended.reason == "The source 'rows' reads a DataFrame, and there is no Spark here."
+
+
+class PlainHost:
+    """Starts nothing: the run ends where it would begin."""
+
+    def start(self, address: SlotAddress, parallelism: int) -> None:
+        raise Rejected("no slots here")
+
+    def cancel(self, address: SlotAddress) -> None:
+        pass
+
+
+class SparkLikeHost(PlainHost):
+    def __init__(self) -> None:
+        self.kept: list[DataFrameRows] = []
+
+    def keep_rows(self, source: DataFrameRows) -> int:
+        self.kept.append(source)
+        return 0
+
+
+def frame_source(directory: Path) -> DataFrameRows:
+    return DataFrameRows(lambda session: session, directory, schema=SCHEMA)
+
+
+def flow_of(source: DataFrameRows) -> Flow:
+    def assemble(parameters: Mapping[str, str]) -> Pipeline:
+        env = Environment()
+        env.source(source, uid="rows").sink(BlackHole(), uid="nowhere")
+        return env.build()
+
+    return Flow(name="rows", summary="", parameters=(), assemble=assemble)
 
 
 def run_of(home: Path, spec: RunSpec) -> RunDirectory:

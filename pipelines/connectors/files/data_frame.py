@@ -1,0 +1,158 @@
+"""Source: the rows of any Spark DataFrame, put into files once and read from there.
+
+A DataFrame has no offsets, and asked twice it may answer otherwise. So the driver writes it into
+Parquet files before anything is read, and every attempt and every restore reads those: a point
+names them, and finds them again. Owns where they lie and which are the newest; `pipelines.spark`
+writes them. Source: Spark's `DataFrame.localCheckpoint`, which has the same reason.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pipelines.connectors.event_time import check_event_time
+from pipelines.connectors.files.growing_directory import GrowingDirectory, parquet_directory
+from pipelines.connectors.files.input_files import (
+    LISTING,
+    file_version,
+    read_listing,
+    write_listing,
+)
+from pipelines.connectors.source import Batch
+from pipelines.connectors.split_progress import SplitProgress
+from pipelines.domain.errors import Rejected, Retryable
+
+NEWEST = "_newest"
+PREFIX, SUFFIX = "rows-", ".parquet"
+ALL = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class DataFrameRows:
+    """`load` is given the run's SparkSession and returns the DataFrame; it is called once, by the
+    driver of a fresh start. Its columns of `schema` are kept in `directory`, which all machines of
+    the run see: `rows-1/`, `rows-2/`, ... for one start each. Bounded: the run ends with them.
+
+    A partition of the DataFrame is a split. With event time each is sorted by it, and a subtask
+    reads its splits side by side, so that no row is late.
+    """
+
+    load: Callable[[Any], Any]
+    directory: Path
+    _: KW_ONLY
+    schema: pa.Schema
+    timestamp_column: str | None = None
+    out_of_orderness_ms: int = 0
+
+    def __post_init__(self) -> None:
+        check_event_time(self.schema, self.timestamp_column)
+
+    @property
+    def concurrent_splits(self) -> int:
+        return 1 if self.timestamp_column is None else ALL
+
+    @property
+    def discovery_interval_ms(self) -> int | None:
+        return None
+
+    def validate(self) -> None:
+        """What the DataFrame holds is known once Spark runs."""
+        existing = next(p for p in self.directory.absolute().parents if p.exists())
+        place = self.directory if self.directory.exists() else existing
+        if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+            raise Rejected(f"The rows of a DataFrame cannot be kept in {self.directory}.")
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether a start has put rows there."""
+        return (self.directory / NEWEST).exists()
+
+    def begin(self) -> Path:
+        """A new directory for the rows of one start; what an earlier one did not finish goes."""
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            numbers = {_number_of(path): path for path in self.directory.glob(f"{PREFIX}*")}
+            for unfinished in (path for path in numbers.values() if read_listing(path) is None):
+                shutil.rmtree(unfinished)
+            rows = self.directory / f"{PREFIX}{max(numbers, default=0) + 1}"
+            rows.mkdir()
+        except OSError as error:
+            raise Rejected(
+                f"The rows of a DataFrame cannot be kept in {self.directory}: {error.strerror}."
+            ) from error
+        return rows
+
+    def finish(self, rows: Path) -> None:
+        """All of its files are there and durable: from now on a start reads them."""
+        write_listing(rows)
+        _sync(rows / LISTING, rows)
+        pointer = self.directory / f"{NEWEST}-is-{rows.name}"
+        pointer.write_text(rows.name)
+        _sync(pointer)
+        pointer.replace(self.directory / NEWEST)
+        _sync(self.directory)
+
+    def find(self, known: Collection[str], *, is_start: bool) -> list[SplitProgress]:
+        if not is_start:
+            return []
+        try:
+            newest = (self.directory / NEWEST).read_text()
+        except OSError as error:
+            raise Retryable(f"The rows in {self.directory} cannot be found: {error}") from error
+        listed = read_listing(self.directory / newest)
+        if not newest or listed is None:
+            raise Rejected(f"The rows of a DataFrame in {self.directory} have lost their listing.")
+        names = [f"{newest}/{file.name}" for file in listed]
+        return [
+            SplitProgress(name, version=file_version(self.directory / name, name))
+            for name in names
+            if name not in known
+        ]
+
+    def owner(self, name: str, parallelism: int) -> int:
+        """Dealt in turn, by the number of the partition."""
+        return int(name.removesuffix(SUFFIX).rpartition("-")[2]) % parallelism
+
+    def oldest(self, split: SplitProgress) -> int:
+        return self._files.oldest(split)
+
+    def range_gone(self, split: SplitProgress, oldest: int) -> str:
+        return self._files.range_gone(split, oldest)
+
+    def open(self) -> "DataFrameRows":
+        return self
+
+    def read(self, split: SplitProgress) -> Iterator[Batch]:
+        return self._files.read(split)
+
+    def close(self) -> None:
+        pass  # each file is closed when it is read
+
+    @property
+    def _files(self) -> GrowingDirectory:
+        return parquet_directory(
+            self.directory, schema=self.schema, timestamp_column=self.timestamp_column
+        )
+
+
+def name_of_part(number: int) -> str:
+    return f"part-{number:05}{SUFFIX}"
+
+
+def _number_of(rows: Path) -> int:
+    number = rows.name.removeprefix(PREFIX)
+    return int(number) if number.isdecimal() else 0
+
+
+def _sync(*paths: Path) -> None:
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

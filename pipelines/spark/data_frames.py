@@ -1,0 +1,118 @@
+"""Writes a DataFrame into the files of a `DataFrameRows`: one for each partition, by its executor.
+
+Decides in which types Spark gives the rows, and that they are durable before anybody reads them.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.functions import col
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from pipelines.connectors.files.data_frame import DataFrameRows, name_of_part
+from pipelines.domain.errors import Rejected
+from pipelines.spark.arrow_types import readable_schema
+
+ROW_GROUP_ROWS = 65_536
+"""What a reader skips at once when it begins in the middle."""
+
+WRITTEN = "rows long"
+
+
+def keep_rows(session: SparkSession, source: DataFrameRows) -> int:
+    """How many rows there are. Raises Rejected: the DataFrame cannot be made, or does not fit."""
+    frame = _loaded(session, source)
+    _check_fits(frame, source)
+    chosen = frame.select(*(_named(place, c.name) for place, c in enumerate(source.schema)))
+    if source.timestamp_column is not None:
+        place = source.schema.get_field_index(source.timestamp_column)
+        chosen = chosen.sortWithinPartitions(chosen[place])
+    rows = source.begin()
+    with_files = chosen.mapInArrow(_part_writer(rows, source.schema), WRITTEN)
+    try:
+        counts = [part.rows for part in with_files.collect()]
+    except PySparkException as error:
+        raise Rejected(
+            f"The DataFrame for {source.directory} could not be written: {_said(error)}."
+        ) from error
+    source.finish(rows)
+    return sum(counts)
+
+
+def _loaded(session: SparkSession, source: DataFrameRows) -> DataFrame:
+    """The author's function may raise whatever it likes."""
+    try:
+        frame = source.load(session)
+    except Exception as error:
+        raise Rejected(
+            f"The DataFrame for {source.directory} cannot be made: {_said(error)}."
+        ) from error
+    if not isinstance(frame, DataFrame):
+        raise Rejected(
+            f"The function that makes the rows of {source.directory} returned"
+            f" {type(frame).__name__}, not a DataFrame."
+        )
+    return frame
+
+
+def _check_fits(frame: DataFrame, source: DataFrameRows) -> None:
+    wanted = readable_schema(source.schema)
+    found = to_arrow_schema(frame.schema, timezone="UTC")
+    for column in wanted:
+        if column.name not in found.names:
+            raise Rejected(f"The DataFrame for {source.directory} has no column {column.name}.")
+        type_ = found.field(column.name).type
+        if type_ != column.type:
+            raise Rejected(
+                f"Column {column.name} of the DataFrame for {source.directory} is {type_}, not"
+                f" {column.type}; cast it."
+            )
+
+
+def _part_writer(
+    rows: Path, schema: pa.Schema
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Runs in an executor. A task that is tried again writes its file again, whole."""
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context: Any = TaskContext.get()
+        part = rows / name_of_part(context.partitionId())
+        unfinished = part.with_name(f".{part.name}-{context.taskAttemptId()}")
+        count = 0
+        with unfinished.open("wb") as file:
+            with pq.ParquetWriter(file, schema) as writer:
+                for batch in batches:
+                    writer.write_batch(_cast(batch, schema), ROW_GROUP_ROWS)
+                    count += batch.num_rows
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.rename(part) if count else unfinished.unlink()
+        yield pa.record_batch({"rows": pa.array([count], pa.int64())})
+
+    return write
+
+
+def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """What a type cannot hold of a time is cut off; of anything else it is an error."""
+    arrays = [
+        batch.column(place).cast(column.type, safe=not pa.types.is_timestamp(column.type))
+        for place, column in enumerate(schema)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _named(place: int, column: str) -> Column:
+    """By its place, because Spark takes a dot in a name for a field within."""
+    quoted = column.replace("`", "``")
+    return col(f"`{quoted}`").alias(f"column_{place}")
+
+
+def _said(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -1,0 +1,152 @@
+"""Rows of a DataFrame, put into files: which ones a start reads, and what a point finds."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipelines.connectors.files.data_frame import NEWEST, DataFrameRows, name_of_part
+from pipelines.connectors.reachability import check_still_there
+from pipelines.connectors.split_progress import NamedPositions
+from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.snapshots import Json
+from pipelines.runtime.subtask.source_reader import SourceReader
+from tests.unit.runtime.fakes import SCHEMA, ManualClock, batch_of, keys_of
+
+
+def test_every_row_is_read_once_at_any_parallelism_and_splits_are_dealt_in_turn(
+    tmp_path: Path,
+) -> None:
+    source = source_in(tmp_path)
+    keep(source, [[0, 1], [2, 3], [4]])
+
+    shares = [read(source, subtask=subtask, parallelism=2) for subtask in range(2)]
+
+    assert shares == [[0, 1, 4], [2, 3]]
+
+
+def test_with_event_time_splits_are_read_side_by_side(tmp_path: Path) -> None:
+    source = source_in(tmp_path, timestamp_column="at")
+    keep(source, [[0, 5], [1, 6]])
+
+    reader = reader_of(source)
+    first, second = reader.next(), reader.next()
+
+    assert source.concurrent_splits > 1
+    assert [keys_of(first), keys_of(second)] == [[0, 5], [1, 6]]
+    assert reader.watermark_ms() == 5 - 1
+
+
+def test_a_point_goes_on_in_the_rows_that_it_has_read_and_a_start_in_the_newest(
+    tmp_path: Path,
+) -> None:
+    source = source_in(tmp_path)
+    keep(source, [[0, 1], [2, 3]])
+    reader = reader_of(source)
+    reader.next()
+    point = reader.positions()
+
+    keep(source, [[7]])
+
+    assert read(source, restored=(point,)) == [2, 3]
+    assert read(source) == [7]
+
+
+def test_what_was_not_finished_is_never_read_and_goes_with_the_next_start(tmp_path: Path) -> None:
+    source = source_in(tmp_path)
+    assert not source.has_rows
+    write_part(source.begin(), 0, [8, 9])
+    with pytest.raises(Retryable, match="cannot be found"):
+        source.find(set(), is_start=True)
+
+    keep(source, [[1]])
+
+    assert source.has_rows
+    assert read(source) == [1]
+    assert sorted(path.name for path in source.directory.iterdir()) == [NEWEST, "rows-2"]
+
+
+def test_rows_that_were_replaced_or_taken_away_are_refused_by_name(tmp_path: Path) -> None:
+    source = source_in(tmp_path)
+    keep(source, [[0, 1]])
+    point = reader_of(source)
+    point.next()
+    (split,) = NamedPositions.from_json(point.positions()).splits
+    part = source.directory / split.name
+
+    write_part(part.parent, 0, [5, 6, 7])
+    with pytest.raises(Rejected, match=r"rows-1/part-00000\.parquet has changed"):
+        check_still_there(source, split)
+
+    part.unlink()
+    with pytest.raises(Rejected, match=r"rows-1/part-00000\.parquet .*is gone"):
+        check_still_there(source, split)
+
+
+def test_a_lost_listing_is_no_empty_data_frame(tmp_path: Path) -> None:
+    source = source_in(tmp_path)
+    keep(source, [[0]])
+
+    (source.directory / NEWEST).write_text("")
+
+    with pytest.raises(Rejected, match="have lost their listing"):
+        source.find(set(), is_start=True)
+
+
+def test_a_directory_that_cannot_be_made_is_refused_at_submission(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+
+    source_in(tmp_path / "new" / "deep").validate()
+    with pytest.raises(Rejected, match="cannot be kept in"):
+        source_in(tmp_path / "taken").validate()
+
+
+def test_an_empty_data_frame_ends_at_once(tmp_path: Path) -> None:
+    source = source_in(tmp_path)
+    keep(source, [])
+
+    assert read(source) == []
+
+
+def source_in(directory: Path, *, timestamp_column: str | None = None) -> DataFrameRows:
+    def load(session: object) -> object:
+        raise NotImplementedError
+
+    return DataFrameRows(load, directory, schema=SCHEMA, timestamp_column=timestamp_column)
+
+
+def keep(source: DataFrameRows, parts: list[list[int]]) -> None:
+    """As the driver of a fresh start does."""
+    rows = source.begin()
+    for number, keys in enumerate(parts):
+        write_part(rows, number, keys)
+    source.finish(rows)
+
+
+def write_part(rows: Path, number: int, keys: list[int]) -> None:
+    table = pa.Table.from_batches([batch_of([(key, key) for key in keys])])
+    pq.write_table(table, rows / name_of_part(number))
+
+
+def reader_of(
+    source: DataFrameRows,
+    restored: tuple[Json, ...] = (),
+    subtask: int = 0,
+    parallelism: int = 1,
+) -> SourceReader:
+    return SourceReader(source, restored, subtask, parallelism, ManualClock(), None)
+
+
+def read(
+    source: DataFrameRows,
+    restored: tuple[Json, ...] = (),
+    subtask: int = 0,
+    parallelism: int = 1,
+) -> list[int]:
+    reader = reader_of(source, restored, subtask, parallelism)
+    keys: list[int] = []
+    while not reader.is_exhausted:
+        batch = reader.next()
+        keys += [] if batch is None else keys_of(batch)
+    return keys
