@@ -1,27 +1,25 @@
-"""flight_delays on real Spark: killed, restored and rescaled, its output is a batch query's."""
+"""flight_delays on real Spark: whatever happens to it, its output is a batch query's.
+
+A slot killed while it aligns, a killed driver and a savepoint restored at another parallelism
+are in the demonstration's own check, `test_demo_check.py`.
+"""
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
-from pipelines.bus.inbox import submit
-from pipelines.domain.commands import DriverCommand, KillSlot, StopWithSavepoint
 from pipelines.domain.events import (
     CheckpointTriggered,
-    Envelope,
     FailureOccurred,
-    RequestEnded,
     RestorePointRefused,
 )
 from pipelines.domain.faults import PERMISSION
-from pipelines.domain.ids import RequestId
-from pipelines.domain.status import JobStatus, KillMoment
+from pipelines.domain.status import JobStatus
 from tests.certificates import Authority
-from tests.driven_run import StartedRun, started_run
+from tests.driven_run import started_run
 from tests.flight_runs import (
     PACED,
     SOONER,
@@ -36,21 +34,6 @@ from tests.stopped_processes import stopped_slot, wait_until_gone
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 EXECUTOR = "CoarseGrainedExecutorBackend"
-
-
-def test_a_killed_slot_changes_nothing_in_the_output(flights: Path, tmp_path: Path) -> None:
-    parameters = parameters_for(flights, tmp_path, speed=PACED)
-
-    with started_run(tmp_path, "flight_delays", parameters, settings=SOONER) as run:
-        wait_for_checkpoints(run, 2)
-        os.kill(run.pid_of(1), signal.SIGKILL)
-        wait_for_checkpoints(run, 2)
-        ended = run.wait_until_over(STEP_S)
-
-    assert ended.status is JobStatus.FINISHED
-    (failure,) = run.of(FailureOccurred)
-    assert failure.event.slot == 1  # type: ignore[attr-defined]
-    assert_output_is_exact(flights, tmp_path)
 
 
 def test_a_killed_slot_recovers_from_an_object_store_where_everything_is_encrypted(
@@ -114,56 +97,6 @@ def test_on_a_cluster_a_killed_slot_and_executors_killed_at_points_change_nothin
     assert_output_is_exact(flights, tmp_path)
 
 
-def test_a_slot_killed_while_it_aligns_changes_nothing(flights: Path, tmp_path: Path) -> None:
-    parameters = parameters_for(flights, tmp_path, speed=PACED)
-
-    with started_run(tmp_path, "flight_delays", parameters, settings=SOONER) as run:
-        wait_for_checkpoints(run, 1)
-        ask(run, lambda i: KillSlot(slot=0, moment=KillMoment.ALIGNING, **i))
-        run.wait_for(lambda _: len(run.of(FailureOccurred)) == 1, STEP_S)
-        ended = run.wait_until_over(STEP_S)
-
-    assert ended.status is JobStatus.FINISHED
-    assert_output_is_exact(flights, tmp_path)
-
-
-def test_a_killed_driver_is_replaced_and_goes_on_from_its_latest_checkpoint(
-    flights: Path, tmp_path: Path
-) -> None:
-    parameters = parameters_for(flights, tmp_path, speed=PACED)
-    with started_run(tmp_path, "flight_delays", parameters, settings=SOONER) as run:
-        wait_for_checkpoints(run, 3)
-        os.kill(run.process.pid, signal.SIGKILL)
-        run.process.wait(10)
-        run_id = run.directory.run_id
-
-    with started_run(tmp_path, "flight_delays", parameters, run_id=run_id) as successor:
-        ended = successor.wait_until_over(STEP_S)
-
-    assert ended.status is JobStatus.FINISHED
-    ids = [e.event.checkpoint_id for e in successor.of(CheckpointTriggered)]  # type: ignore[attr-defined]
-    assert ids == sorted(set(ids)), "no id is used twice, by either driver"
-    assert_output_is_exact(flights, tmp_path)
-
-
-def test_a_savepoint_is_restored_at_another_parallelism(flights: Path, tmp_path: Path) -> None:
-    paced = parameters_for(flights, tmp_path, speed=PACED)
-    with started_run(tmp_path, "flight_delays", paced, settings=SOONER) as run:
-        wait_for_checkpoints(run, 3)
-        answer = ask(run, lambda i: StopWithSavepoint(**i))
-        ended = run.wait_until_over(STEP_S)
-
-    unpaced = parameters_for(flights, tmp_path, speed="max")
-    with started_run(
-        tmp_path, "flight_delays", unpaced, parallelism=3, restore_from=answer.path
-    ) as restored:
-        finished = restored.wait_until_over(STEP_S)
-
-    assert (ended.status, finished.status) == (JobStatus.FINISHED, JobStatus.FINISHED)
-    assert Path(str(answer.path), "manifest.json").exists()
-    assert_output_is_exact(flights, tmp_path)
-
-
 def test_an_older_point_is_restored_and_later_output_does_not_double(
     flights: Path, tmp_path: Path
 ) -> None:
@@ -180,7 +113,7 @@ def test_an_older_point_is_restored_and_later_output_does_not_double(
     assert_output_is_exact(flights, tmp_path)
 
 
-def test_a_corrupted_newest_checkpoint_falls_back_and_says_so(
+def test_a_killed_driver_is_replaced_and_a_corrupted_newest_checkpoint_is_not_restored(
     flights: Path, tmp_path: Path
 ) -> None:
     paced = parameters_for(flights, tmp_path, speed=PACED)
@@ -195,7 +128,9 @@ def test_a_corrupted_newest_checkpoint_falls_back_and_says_so(
         ended = successor.wait_until_over(STEP_S)
 
     refused = [e.event for e in successor.of(RestorePointRefused)]
+    ids = [e.event.checkpoint_id for e in successor.of(CheckpointTriggered)]  # type: ignore[attr-defined]
     assert [str(damaged) in event.message for event in refused] == [True]  # type: ignore[attr-defined]
+    assert ids == sorted(set(ids)), "no id is used twice, by either driver"
     assert ended.status is JobStatus.FINISHED
     assert_output_is_exact(flights, tmp_path)
 
@@ -227,19 +162,6 @@ def test_bad_input_ends_in_one_sentence_that_names_it(
 
 def executor_of(slot: psutil.Process) -> psutil.Process:
     return next(p for p in slot.parents() if EXECUTOR in " ".join(p.cmdline()))
-
-
-def ask(run: StartedRun, command: Callable[[dict[str, str]], DriverCommand]) -> RequestEnded:
-    request_id = RequestId(f"request-{len(run.poll())}")
-    identity = {"request_id": request_id, "requested_by": "test", "reason": "a test"}
-    submit(run.directory, command(identity))
-
-    def answers(envelopes: list[Envelope]) -> list[RequestEnded]:
-        events = (envelope.event for envelope in envelopes)
-        return [e for e in events if isinstance(e, RequestEnded) and e.request_id == request_id]
-
-    run.wait_for(lambda envelopes: bool(answers(envelopes)), STEP_S)
-    return answers(run.envelopes)[0]
 
 
 def flip_a_byte(point: Path) -> Path:
