@@ -28,10 +28,11 @@ def spark() -> Iterator[SparkSession]:
     """Of a zone that is not UTC; its workers find this interpreter."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.sql.session.timeZone", "Asia/Tokyo")
     for name in ("spark.driver.host", "spark.driver.bindAddress"):
         builder = builder.config(name, "127.0.0.1")
     session = builder.getOrCreate()
+    # Not by the builder: what that was told holds for the sessions of other tests as well.
+    session.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
     yield session
     session.stop()
 
