@@ -5,9 +5,8 @@ from datetime import datetime
 
 from django.db.models import Count
 
-from ftdash.checkpoints.models import Checkpoint, CheckpointStatus, SubtaskPhase
-
-COMPLETE = (CheckpointStatus.COMPLETED, CheckpointStatus.DISCARDED)
+from ftdash.checkpoints.counts import StatusCounts, counts_of
+from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus, SubtaskPhase
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,25 +34,15 @@ class NewestCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointMeasures:
-    in_progress_count: int
-    completed_count: int  # discarded since, or not
-    failed_count: int  # refused before they had an id, too
+    counts: StatusCounts
     failures: dict[str, int]  # by CheckpointFailureReason's name
     newest: NewestCheckpoint | None
 
-    @property
-    def total_count(self) -> int:
-        return self.in_progress_count + self.completed_count + self.failed_count
-
 
 def checkpoint_measures(run_pk: int) -> CheckpointMeasures:
-    rows = Checkpoint.objects.filter(run=run_pk).order_by()
-    counts = dict(rows.values_list("status").annotate(Count("pk")))
-    failed = rows.filter(status=CheckpointStatus.FAILED)
+    failed = Checkpoint.objects.filter(run=run_pk, status=CheckpointStatus.FAILED).order_by()
     return CheckpointMeasures(
-        in_progress_count=counts.get(CheckpointStatus.IN_PROGRESS, 0),
-        completed_count=sum(counts.get(status, 0) for status in COMPLETE),
-        failed_count=counts.get(CheckpointStatus.FAILED, 0),
+        counts=counts_of(run_pk),
         failures=dict(failed.values_list("reason_name").annotate(Count("pk"))),
         newest=_newest(run_pk),
     )

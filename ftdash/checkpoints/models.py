@@ -17,6 +17,9 @@ class CheckpointStatus(models.TextChoices):
     DISCARDED = "DISCARDED", "discarded"  # completed, then deleted by retention
 
 
+COMPLETE = (CheckpointStatus.COMPLETED, CheckpointStatus.DISCARDED)
+
+
 class Checkpoint(models.Model):
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="checkpoint_rows")
     checkpoint_id = models.PositiveBigIntegerField(null=True)  # null: refused before it got an id

@@ -3,7 +3,6 @@
 import statistics
 
 from django.core.paginator import Paginator
-from django.db.models import Count, Q
 
 from ftdash.checkpoints.alignment import channel_timeline, slowest_of
 from ftdash.checkpoints.answers import (
@@ -14,14 +13,14 @@ from ftdash.checkpoints.answers import (
     RecoveryPoint,
     SubtaskTimeline,
 )
-from ftdash.checkpoints.models import Checkpoint, CheckpointStatus, SubtaskPhase
+from ftdash.checkpoints.counts import counts_of
+from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus, SubtaskPhase
 from ftdash.checkpoints.points import may_be_read
 from ftdash.jobs.models import Request, Run
 from ftdash.times import watermark_moment
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 
 SUMMARY_CHECKPOINTS = 500
-COMPLETE = (CheckpointStatus.COMPLETED, CheckpointStatus.DISCARDED)
 
 
 def checkpoints(run_id: str, page: int = 1, per_page: int = 25) -> CheckpointHistory | None:
@@ -99,21 +98,16 @@ def row_of(row: Checkpoint) -> CheckpointRow:
 
 
 def _summary(run: Run) -> CheckpointSummary:
-    rows = Checkpoint.objects.filter(run=run)
-    counts = rows.aggregate(
-        triggered=Count("pk"),
-        completed=Count("pk", filter=Q(status__in=COMPLETE)),
-        failed=Count("pk", filter=Q(status=CheckpointStatus.FAILED)),
-        in_progress=Count("pk", filter=Q(status=CheckpointStatus.IN_PROGRESS)),
-    )
-    newest = rows.filter(status__in=COMPLETE, end_to_end_ms__isnull=False).order_by("-sequence")
+    counts = counts_of(run.pk)
+    complete = Checkpoint.objects.filter(run=run, status__in=COMPLETE)
+    newest = complete.filter(end_to_end_ms__isnull=False).order_by("-sequence")
     measured = list(newest.values_list("end_to_end_ms", "state_bytes")[:SUMMARY_CHECKPOINTS])
     durations = [duration for duration, _ in measured if duration is not None]
     return CheckpointSummary(
-        triggered_count=counts["triggered"],
-        completed_count=counts["completed"],
-        failed_count=counts["failed"],
-        in_progress_count=counts["in_progress"],
+        triggered_count=counts.total,
+        completed_count=counts.completed,
+        failed_count=counts.failed,
+        in_progress_count=counts.in_progress,
         end_to_end_p50_ms=_percentile(durations, 50),
         end_to_end_p99_ms=_percentile(durations, 99),
         state_bytes_latest=measured[0][1] if measured else None,

@@ -3,16 +3,17 @@
 Source: Flink, `CheckpointStatsSnapshot`. Of what was measured the newest 10,000 checkpoints count.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import NamedTuple
 
 from django.db.models import Count, Max, Q, QuerySet, Sum
 
 from ftdash.checkpoints.answers import CheckpointRow
+from ftdash.checkpoints.counts import counts_of
 from ftdash.checkpoints.distribution import Distribution, distribution
-from ftdash.checkpoints.models import Checkpoint, CheckpointStatus, SubtaskPhase
-from ftdash.checkpoints.queries import COMPLETE, row_of
+from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus, SubtaskPhase
+from ftdash.checkpoints.queries import row_of
 from ftdash.jobs.models import Recovery, Request, RequestKind, Run
 from pipelines.domain.status import CheckpointKind, SavepointFormat
 
@@ -131,16 +132,10 @@ def _with_ids(run_id: str) -> QuerySet[Checkpoint]:
 
 
 def _counts(run: Run) -> CheckpointCounts:
-    rows = Checkpoint.objects.filter(run=run).aggregate(
-        total=Count("pk"),
-        completed=Count("pk", filter=Q(status__in=COMPLETE)),
-        failed=Count("pk", filter=Q(status=CheckpointStatus.FAILED)),
-        in_progress=Count("pk", filter=Q(status=CheckpointStatus.IN_PROGRESS)),
-    )
     restored = Recovery.objects.filter(run=run, restored_checkpoint_id__isnull=False).count()
     if run.restored_from is not None and run.started_at is not None:
         restored += 1
-    return CheckpointCounts(restored=restored, **rows)
+    return CheckpointCounts(restored=restored, **asdict(counts_of(run.pk)))
 
 
 def _distributions(complete: QuerySet[Checkpoint]) -> CheckpointDistributions:

@@ -6,7 +6,7 @@ from typing import TypeVar
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
+from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus
 from ftdash.jobs.answers import (
     AxisPoint,
     FailureView,
@@ -65,8 +65,7 @@ def failures(run_id: str, limit: int) -> list[FailureView]:
 
 
 def _points(run: Run, points_max: int) -> list[AxisPoint]:
-    succeeded = (CheckpointStatus.COMPLETED, CheckpointStatus.DISCARDED)
-    rows = Checkpoint.objects.filter(run=run, status__in=succeeded).order_by("-sequence")
+    rows = Checkpoint.objects.filter(run=run, status__in=COMPLETE).order_by("-sequence")
     return [
         AxisPoint(
             run_id=run.run_id,

@@ -7,7 +7,7 @@ only within a lineage or along the forks between them; ids alone say nothing acr
 from dataclasses import dataclass
 from datetime import datetime
 
-from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
+from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus
 from ftdash.jobs.models import Pipeline, Run
 
 POINTS_PER_RUN_MAX = 200
@@ -89,8 +89,7 @@ def _points(run: Run, forks: list[Run]) -> list[LineagePoint]:
     forked: dict[int, list[str]] = {}
     for fork in forks:
         forked.setdefault(fork.first_checkpoint_id - 1, []).append(fork.run_id)
-    complete = (CheckpointStatus.COMPLETED, CheckpointStatus.DISCARDED)
-    rows = Checkpoint.objects.filter(run=run, status__in=complete, completed_at__isnull=False)
+    rows = Checkpoint.objects.filter(run=run, status__in=COMPLETE, completed_at__isnull=False)
     newest = {row.pk for row in rows.order_by("-completed_at", "-pk")[:POINTS_PER_RUN_MAX]}
     shown = [row for row in rows if row.pk in newest or row.checkpoint_id in forked]
     shown.sort(key=lambda row: (row.completed_at, row.sequence))

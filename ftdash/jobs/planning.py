@@ -9,8 +9,7 @@ from statistics import fmean, median, quantiles
 
 from django.db.models import QuerySet
 
-from ftdash.checkpoints.measures import COMPLETE
-from ftdash.checkpoints.models import Checkpoint, SubtaskPhase
+from ftdash.checkpoints.models import COMPLETE, Checkpoint, SubtaskPhase
 from ftdash.jobs.axis import UP_TO_RUNNING
 from ftdash.jobs.models import Pipeline, Recovery, Run
 from ftdash.metrics.models import Sample

@@ -39,12 +39,12 @@ def flink_readings(observed: ObservedRun) -> Iterator[Reading]:
 
 
 def _checkpoint_values(observed: ObservedRun) -> Values:
-    counts, newest = observed.checkpoints, observed.checkpoints.newest
+    counts, newest = observed.checkpoints.counts, observed.checkpoints.newest
     values: Values = {
-        "totalNumberOfCheckpoints": counts.total_count,
-        "numberOfInProgressCheckpoints": counts.in_progress_count,
-        "numberOfCompletedCheckpoints": counts.completed_count,
-        "numberOfFailedCheckpoints": counts.failed_count,
+        "totalNumberOfCheckpoints": counts.total,
+        "numberOfInProgressCheckpoints": counts.in_progress,
+        "numberOfCompletedCheckpoints": counts.completed,
+        "numberOfFailedCheckpoints": counts.failed,
     }
     if newest is None:
         return values
