@@ -14,6 +14,7 @@ from typing import cast
 
 from rocksdict import (
     AccessType,
+    BlockBasedIndexType,
     BlockBasedOptions,
     Cache,
     Checkpoint,
@@ -30,6 +31,11 @@ merging rewrites, and so uploads, the whole state."""
 
 MEMTABLE_BYTES = 1 << 16  # it stays empty
 BLOOM_BITS = 10
+METADATA_BLOCK_BYTES = 4096
+"""Indexes and filters lie in parts of this size, of which the cache holds those in use. Whole ones
+outgrow the cache with the state, and then each lookup reads megabytes of them.
+
+Source: Flink's `state.backend.rocksdb.memory.partitioned-index-filters`."""
 
 
 class SortedFiles:
@@ -93,6 +99,10 @@ def _options(cache: Cache) -> Options:
     table.set_bloom_filter(BLOOM_BITS, False)
     table.set_block_cache(cache)
     table.set_cache_index_and_filter_blocks(True)  # so that the cache's size bounds them too
+    table.set_index_type(BlockBasedIndexType.two_level_index_search())
+    table.set_partition_filters(True)
+    table.set_metadata_block_size(METADATA_BLOCK_BYTES)
+    table.set_pin_top_level_index_and_filter(True)
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_block_based_table_factory(table)
