@@ -1,12 +1,22 @@
 """Reads the alignment of a checkpoint: which subtask was slowest, and what it waited for."""
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 from ftdash.checkpoints.answers import ChannelTimeline, Slowest, SubtaskTimeline
 
 _CHANNEL = re.compile(r"(?P<upstream>.+)\[(?P<source>\d+)\]>.+\.(?P<port>\d+)\[\d+\]")
 """The form that `domain.ids.channel_id` gives to the names of channels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A part of the time that one subtask spent on a checkpoint; `phase` as of `Slowest`."""
+
+    subtask: SubtaskTimeline
+    phase: str
+    ms: float
 
 
 def channel_timeline(channel: dict[str, Any]) -> ChannelTimeline:
@@ -20,26 +30,41 @@ def channel_timeline(channel: dict[str, Any]) -> ChannelTimeline:
 
 
 def slowest_of(subtasks: list[SubtaskTimeline]) -> Slowest | None:
-    """The longest stretch on the way to the last acknowledgement; None without subtasks.
+    """The longest stretch on the way to the last acknowledgement; None without subtasks."""
+    stretches = stretches_to_last(subtasks)
+    if not stretches:
+        return None
+    longest = max(stretches, key=lambda stretch: stretch.ms)
+    last_ms = max(subtask.acknowledged_ms for subtask in subtasks)
+    return _slowest(longest.subtask, longest.phase, longest.ms, last_ms)
+
+
+def stretches_to_last(subtasks: list[SubtaskTimeline]) -> list[Stretch]:
+    """What the last acknowledgement waited for, one after the other.
 
     1. From the subtask that acknowledged last, go back to whoever sent it its last barrier, and
        so on to a source: what lies on this path is what the checkpoint took, and nothing else is.
     2. Of each subtask on it, take how long it aligned, cut its state, and how long the barrier
        was under way to it; of a source its start delay; of the last one its upload.
-    3. The longest of these is named.
     """
     if not subtasks:
-        return None
+        return []
     by_name = {(subtask.vertex, subtask.subtask): subtask for subtask in subtasks}
-    last = max(subtasks, key=lambda subtask: subtask.acknowledged_ms)
-    stretches = [("async", last.async_ms, last)]
-    subtask: SubtaskTimeline | None = last
+    subtask: SubtaskTimeline | None = max(subtasks, key=lambda each: each.acknowledged_ms)
+    stretches: list[Stretch] = []
     while subtask is not None:
         upstream = by_name.get(_sender_of_last_barrier(subtask))
-        stretches += [(name, ms, subtask) for name, ms in _stretches(subtask, upstream)]
+        found = _stretches(subtask, upstream)
+        stretches += [each for each in found if each.phase != "async" or not stretches]
         subtask = upstream
-    phase, phase_ms, slow = max(stretches, key=lambda stretch: stretch[1])
-    return _slowest(slow, phase, phase_ms, last.acknowledged_ms)
+    return stretches
+
+
+def stretches_of(subtask: SubtaskTimeline, among: list[SubtaskTimeline]) -> dict[str, float]:
+    """Milliseconds of one subtask by phase, `among` all of its checkpoint."""
+    by_name = {(each.vertex, each.subtask): each for each in among}
+    found = _stretches(subtask, by_name.get(_sender_of_last_barrier(subtask)))
+    return {stretch.phase: stretch.ms for stretch in found}
 
 
 def _sender_of_last_barrier(subtask: SubtaskTimeline) -> tuple[str, int]:
@@ -47,15 +72,17 @@ def _sender_of_last_barrier(subtask: SubtaskTimeline) -> tuple[str, int]:
     return (channel.upstream, channel.upstream_subtask) if channel else ("", 0)
 
 
-def _stretches(
-    subtask: SubtaskTimeline, upstream: SubtaskTimeline | None
-) -> list[tuple[str, float]]:
-    own = [("alignment", subtask.alignment_ms), ("sync", subtask.sync_ms)]
+def _stretches(subtask: SubtaskTimeline, upstream: SubtaskTimeline | None) -> list[Stretch]:
+    own = [
+        Stretch(subtask, "async", subtask.async_ms),
+        Stretch(subtask, "alignment", subtask.alignment_ms),
+        Stretch(subtask, "sync", subtask.sync_ms),
+    ]
     if upstream is None:
-        return [*own, ("start delay", subtask.start_delay_ms)]
+        return [*own, Stretch(subtask, "start delay", subtask.start_delay_ms)]
     sent_ms = upstream.start_delay_ms + upstream.alignment_ms + upstream.sync_ms
     # The time in which the others already waited for it is alignment, not travel.
-    return [*own, ("travel", subtask.start_delay_ms - sent_ms)]
+    return [*own, Stretch(subtask, "travel", subtask.start_delay_ms - sent_ms)]
 
 
 def _slowest(subtask: SubtaskTimeline, phase: str, phase_ms: float, total_ms: float) -> Slowest:

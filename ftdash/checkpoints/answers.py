@@ -17,6 +17,7 @@ class CheckpointRow:
     status: CheckpointStatus
     trigger_at: datetime
     completed_at: datetime | None
+    failed_at: datetime | None
     committed_at: datetime | None
     end_to_end_ms: float | None
     state_bytes: int | None
@@ -24,6 +25,7 @@ class CheckpointRow:
     buffered_records: int | None
     buffered_bytes: int | None
     persisted_bytes: int | None  # records in flight that it keeps
+    alignment_ms: float | None  # of the subtask that aligned longest, among those that acknowledged
     source_records: int | None
     acknowledged_count: int
     subtask_count: int
@@ -92,6 +94,14 @@ class SubtaskTimeline:
     channels: list[ChannelTimeline]
     persisted_bytes: int = 0  # records in flight on its channels, kept in the checkpoint
     is_unaligned: bool = False
+
+    @property
+    def buffered_bytes(self) -> int:
+        return sum(channel.buffered_bytes for channel in self.channels)
+
+    @property
+    def buffered_records(self) -> int:
+        return sum(channel.buffered_records for channel in self.channels)
 
 
 @dataclass(frozen=True, slots=True)

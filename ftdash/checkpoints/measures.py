@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Count
-
-from ftdash.checkpoints.counts import StatusCounts, counts_of
-from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus, SubtaskPhase
+from ftdash.checkpoints.counts import StatusCounts, counts_of, failure_counts
+from ftdash.checkpoints.models import COMPLETE, Checkpoint, SubtaskPhase
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +38,9 @@ class CheckpointMeasures:
 
 
 def checkpoint_measures(run_pk: int) -> CheckpointMeasures:
-    failed = Checkpoint.objects.filter(run=run_pk, status=CheckpointStatus.FAILED).order_by()
     return CheckpointMeasures(
         counts=counts_of(run_pk),
-        failures=dict(failed.values_list("reason_name").annotate(Count("pk"))),
+        failures={each.reason_name: each.count for each in failure_counts(run_pk)},
         newest=_newest(run_pk),
     )
 

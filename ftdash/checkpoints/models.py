@@ -37,6 +37,7 @@ class Checkpoint(models.Model):
     buffered_records = models.PositiveBigIntegerField(null=True)
     buffered_bytes = models.PositiveBigIntegerField(null=True)
     persisted_bytes = models.PositiveBigIntegerField(null=True)  # records in flight, kept in it
+    alignment_ms = models.FloatField(null=True)  # the longest of the subtasks that acknowledged
     source_records = models.PositiveBigIntegerField(null=True)
     acknowledged_count = models.PositiveIntegerField(default=0)
     subtask_count = models.PositiveIntegerField(default=0)

@@ -92,6 +92,7 @@ class CheckpointFold:
     def _acknowledge(self, event: SubtaskAcknowledged) -> None:
         row = self._row(event.checkpoint_id)
         row.acknowledged_count += 1
+        row.alignment_ms = max(row.alignment_ms or 0.0, event.phases.alignment_ms)
         fields = msgspec.to_builtins(event.phases)
         self._phases.append(SubtaskPhase(checkpoint=row, **fields))
 
@@ -174,6 +175,7 @@ _CHANGING = (
     "failed_at",
     "committed_at",
     "acknowledged_count",
+    "alignment_ms",
     "reason_name",
     "message",
     "request_id",

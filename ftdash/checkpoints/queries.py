@@ -1,7 +1,5 @@
 """The only readers of the rows of checkpoints."""
 
-import statistics
-
 from django.core.paginator import Paginator
 
 from ftdash.checkpoints.alignment import channel_timeline, slowest_of
@@ -14,6 +12,7 @@ from ftdash.checkpoints.answers import (
     SubtaskTimeline,
 )
 from ftdash.checkpoints.counts import counts_of
+from ftdash.checkpoints.distribution import quantile
 from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus, SubtaskPhase
 from ftdash.checkpoints.points import may_be_read
 from ftdash.jobs.models import Request, Run
@@ -49,6 +48,10 @@ def alignment(run_id: str, checkpoint_id: int | None = None) -> AlignmentTimelin
         checkpoint = rows.filter(checkpoint_id=checkpoint_id).first()
     if checkpoint is None:
         return None
+    return timeline_of(checkpoint)
+
+
+def timeline_of(checkpoint: Checkpoint) -> AlignmentTimeline:
     subtasks = _subtasks(checkpoint)
     return AlignmentTimeline(row_of(checkpoint), subtasks, slowest_of(subtasks))
 
@@ -77,6 +80,7 @@ def row_of(row: Checkpoint) -> CheckpointRow:
         status=CheckpointStatus(row.status),
         trigger_at=row.trigger_at,
         completed_at=row.completed_at,
+        failed_at=row.failed_at,
         committed_at=row.committed_at,
         end_to_end_ms=row.end_to_end_ms,
         state_bytes=row.state_bytes,
@@ -84,6 +88,7 @@ def row_of(row: Checkpoint) -> CheckpointRow:
         buffered_records=row.buffered_records,
         buffered_bytes=row.buffered_bytes,
         persisted_bytes=row.persisted_bytes,
+        alignment_ms=row.alignment_ms,
         source_records=row.source_records,
         acknowledged_count=row.acknowledged_count,
         subtask_count=row.subtask_count,
@@ -98,26 +103,20 @@ def row_of(row: Checkpoint) -> CheckpointRow:
 
 
 def _summary(run: Run) -> CheckpointSummary:
+    rows = Checkpoint.objects.filter(run=run)
     counts = counts_of(run.pk)
-    complete = Checkpoint.objects.filter(run=run, status__in=COMPLETE)
-    newest = complete.filter(end_to_end_ms__isnull=False).order_by("-sequence")
+    newest = rows.filter(status__in=COMPLETE, end_to_end_ms__isnull=False).order_by("-sequence")
     measured = list(newest.values_list("end_to_end_ms", "state_bytes")[:SUMMARY_CHECKPOINTS])
-    durations = [duration for duration, _ in measured if duration is not None]
+    durations = sorted(duration for duration, _ in measured if duration is not None)
     return CheckpointSummary(
         triggered_count=counts.total,
         completed_count=counts.completed,
         failed_count=counts.failed,
         in_progress_count=counts.in_progress,
-        end_to_end_p50_ms=_percentile(durations, 50),
-        end_to_end_p99_ms=_percentile(durations, 99),
+        end_to_end_p50_ms=quantile(durations, 0.5) if durations else None,
+        end_to_end_p99_ms=quantile(durations, 0.99) if durations else None,
         state_bytes_latest=measured[0][1] if measured else None,
     )
-
-
-def _percentile(values: list[float], percent: int) -> float | None:
-    if len(values) < 2:
-        return values[0] if values else None
-    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
 def _subtasks(checkpoint: Checkpoint) -> list[SubtaskTimeline]:

@@ -6,6 +6,9 @@ from django.urls import path
 from ftdash.ui import (
     actions,
     before_restore,
+    checkpoint_export,
+    checkpoint_page,
+    checkpoints_page,
     guarantee,
     lab,
     metrics_page,
@@ -33,6 +36,32 @@ urlpatterns = [
         "pipelines/<slug:name>/metrics/regions/",
         metrics_page.metrics_regions,
         name="pipeline-metrics-regions",
+    ),
+    path("pipelines/<slug:name>/checkpoints/", checkpoints_page.page, name="checkpoints"),
+    path(
+        "pipelines/<slug:name>/checkpoints/regions/",
+        checkpoints_page.regions,
+        name="checkpoints-regions",
+    ),
+    path(
+        "pipelines/<slug:name>/checkpoints/history.csv",
+        checkpoint_export.as_csv,
+        name="checkpoints-csv",
+    ),
+    path(
+        "pipelines/<slug:name>/checkpoints/history.json",
+        checkpoint_export.as_json,
+        name="checkpoints-json",
+    ),
+    path(
+        "pipelines/<slug:name>/checkpoints/<int:checkpoint_id>/",
+        checkpoint_page.page,
+        name="checkpoint",
+    ),
+    path(
+        "pipelines/<slug:name>/checkpoints/<int:checkpoint_id>/regions/",
+        checkpoint_page.regions,
+        name="checkpoint-regions",
     ),
     path("pipelines/<slug:name>/guarantee/", guarantee.page, name="guarantee"),
     path("pipelines/<slug:name>/guarantee/regions/", guarantee.regions, name="guarantee-regions"),

@@ -99,6 +99,11 @@ class Story:
             )
         )
 
+    def acknowledged(self, uid: str, index: int) -> "Story":
+        """One subtask's part in the checkpoint that was triggered."""
+        number = self.next_checkpoint
+        return self.tell(SubtaskAcknowledged(checkpoint_id=number, phases=phases(uid, index)))
+
     def completed(
         self,
         kind: CheckpointKind = CheckpointKind.CHECKPOINT,

@@ -26,6 +26,10 @@ READINGS = {
     "/runs": lambda body: body[0]["pipeline"] == "flights",
     "/runs/flights-1": lambda body: body["vertices"][2]["edges"] == ["hash", "hash"],
     "/runs/flights-1/checkpoints": lambda body: body["rows"][0]["end_to_end_ms"] == 80.0,
+    "/runs/flights-1/checkpoints/history?status=COMPLETED&limit=1": lambda body: (
+        (body["rows"][0]["row"]["checkpoint_id"], body["match_count"]) == (1, 1)
+    ),
+    "/runs/flights-1/checkpoints/history?to_id=0": lambda body: body["rows"] == [],
     "/runs/flights-1/checkpoints/statistics": lambda body: body["counts"]["completed"] == 1,
     "/runs/flights-1/checkpoints/1": lambda body: body["slowest"]["subtask"] == 1,
     "/runs/flights-1/recoveries": lambda body: (

@@ -24,8 +24,12 @@ PAGES = {
     "pipeline-planner-regions",
     "guarantee",
     "guarantee-regions",
+    "checkpoints",
+    "checkpoints-regions",
+    "checkpoint",
+    "checkpoint-regions",
 }
-ARGUMENTS = {"name": "flights", "action": "savepoint"}
+ARGUMENTS = {"name": "flights", "action": "savepoint", "checkpoint_id": 1}
 
 
 def all_patterns(patterns: list[URLPattern | URLResolver]) -> list[URLPattern]:
@@ -66,8 +70,9 @@ def test_no_address_answers_without_a_sign_in(pattern: URLPattern, method: str) 
 @pytest.mark.parametrize("name", sorted(PAGES))
 def test_an_operator_sees_every_page(operator: Client, name: str) -> None:
     running_pipeline()
+    (pattern,) = (each for each in PATTERNS if each.name == name)
 
-    answer = operator.get(reverse(name, args=[] if "fleet" in name else ["flights"]))
+    answer = operator.get(address_of(pattern))
 
     assert answer.status_code == 200
     assert "flights" in answer.content.decode()

@@ -16,6 +16,7 @@ from ftdash.checkpoints.answers import (
     SubtaskTimeline,
 )
 from ftdash.checkpoints.models import CheckpointStatus
+from ftdash.checkpoints.trends import FailedPoint, Trend, TrendPoint
 from ftdash.jobs.answers import (
     AxisPoint,
     FailureView,
@@ -27,6 +28,7 @@ from ftdash.jobs.answers import (
 from ftdash.metrics.answers import SamplePoint
 from ftdash.metrics.loads import TREND_POINTS_MAX, VertexMoment
 from ftdash.ui import sentences
+from ftdash.ui.figures import checkpoint_trends
 from ftdash.ui.figures.alignment import ROWS_MAX, alignment
 from ftdash.ui.figures.lab import lab_control, lab_latency
 from ftdash.ui.figures.operators import busy, records_in, watermarks
@@ -41,6 +43,13 @@ from tests.unit.lab.reports import mode, report
 
 LAB = report(mode("exactly-once"), mode("acked", acker_ids=30_000))
 NOW = datetime(2026, 11, 21, 14, 2, 11, tzinfo=UTC)
+CHECKPOINTS = Trend(
+    [
+        TrendPoint(number, NOW + timedelta(seconds=number), 80.0 + number, 2.0, 10, 5, 3, 0)
+        for number in range(2 * POINTS_MAX)
+    ],
+    [FailedPoint(number, NOW, 900.0) for number in range(2 * POINTS_MAX)],
+)
 
 
 @pytest.mark.slow
@@ -189,6 +198,10 @@ def every_figure() -> list[Any]:
         watermarks(trends),
         lab_control(LAB),
         lab_latency(LAB),
+        checkpoint_trends.durations(CHECKPOINTS),
+        checkpoint_trends.alignments(CHECKPOINTS),
+        checkpoint_trends.sizes(CHECKPOINTS),
+        checkpoint_trends.buffered(CHECKPOINTS),
         lost_time(Costs(62.0, 3.6e6, 300.0), 22_000.0, 10_000.0),
     ]
 
@@ -228,6 +241,8 @@ def timeline(subtasks: list[SubtaskTimeline]) -> AlignmentTimeline:
         uploaded_bytes=1,
         buffered_records=1,
         buffered_bytes=1,
+        alignment_ms=None,
+        failed_at=None,
         persisted_bytes=0,
         source_records=1,
         acknowledged_count=1,

@@ -3,12 +3,8 @@
 from ftdash.api.flink import checkpoint_config, checkpoint_tasks, checkpoints
 from ftdash.api.flink.http import Asked, Problem, check_id, job_of
 from ftdash.api.flink.names import vertex_id
-from ftdash.checkpoints.answers import SubtaskTimeline
-from ftdash.checkpoints.queries import alignment
-from ftdash.checkpoints.statistics import MeasuredCheckpoint, measured_checkpoint, statistics_of
-from ftdash.jobs.run_queries import RunFacts
-
-CHECKPOINT_ID_MAX = 2**63 - 1
+from ftdash.checkpoints.detail import CHECKPOINT_ID_MAX, CheckpointDetail, checkpoint_detail
+from ftdash.checkpoints.statistics import statistics_of
 
 
 def statistics(asked: Asked, job: str) -> object:
@@ -23,37 +19,35 @@ def config(asked: Asked, job: str) -> object:
 
 
 def details(asked: Asked, job: str, checkpoint: str) -> object:
-    run = job_of(job)
-    found, subtasks = _checkpoint(run, checkpoint)
-    return checkpoints.checkpoint(found, checkpoint_tasks.tasks(run, found, subtasks))
+    detail = _checkpoint(job, checkpoint)
+    return checkpoints.checkpoint(detail.found, checkpoint_tasks.tasks(detail.found, detail.parts))
 
 
 def subtasks(asked: Asked, job: str, checkpoint: str, vertex: str) -> object:
     check_id("vertexid", vertex)
-    run = job_of(job)
-    found, subtasks = _checkpoint(run, checkpoint)
-    named = next((each for each in run.vertices if vertex_id(each) == vertex), None)
+    detail = _checkpoint(job, checkpoint)
+    named = next((part for part in detail.parts if vertex_id(part.vertex) == vertex), None)
     if named is None:
         raise Problem(404, f"There is no vertex {vertex} in job {job}.")
-    return checkpoint_tasks.with_subtasks(run, found, checkpoint_tasks.parts_of(named, subtasks))
+    return checkpoint_tasks.with_subtasks(detail.found, named)
 
 
-def _checkpoint(run: RunFacts, text: str) -> tuple[MeasuredCheckpoint, list[SubtaskTimeline]]:
+def _checkpoint(job: str, text: str) -> CheckpointDetail:
     """Raises Problem when there is none of that id, or what its subtasks did is forgotten."""
+    run = job_of(job)
     if not text.isascii() or not text.isdigit() or int(text) > CHECKPOINT_ID_MAX:
         raise Problem(
             400,
             f"Cannot resolve path parameter (checkpointid) from value {text!r}: give its number.",
         )
     number = int(text)
-    found, timeline = measured_checkpoint(run.run_id, number), alignment(run.run_id, number)
-    if found is None or timeline is None:
+    found = checkpoint_detail(run.run_id, number)
+    if found is None:
         raise Problem(404, f"Could not find checkpointing statistics for checkpoint {number}.")
-    is_forgotten = found.row.acknowledged_count > 0 and not timeline.subtasks
-    if is_forgotten:
+    if found.is_forgotten:
         raise Problem(
             404,
             f"Could not find checkpointing statistics for checkpoint {number}: what its subtasks"
             " did is kept of the newest checkpoints only.",
         )
-    return found, timeline.subtasks
+    return found

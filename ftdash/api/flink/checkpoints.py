@@ -4,15 +4,14 @@ What has no measure here is 0: `processed_data`, the bytes that went through whi
 aligned. `alignment_buffered`, which Flink has kept at 0 for years, is what was held back.
 """
 
-from datetime import timedelta
-
 from msgspec.structs import asdict
 
 from ftdash.api.flink import shapes_checkpoints as shapes
 from ftdash.api.flink.checkpoint_stats import stats_of, stats_unmeasured
 from ftdash.api.flink.names import epoch_ms
+from ftdash.checkpoints.measured import MeasuredCheckpoint
 from ftdash.checkpoints.models import CheckpointStatus
-from ftdash.checkpoints.statistics import MeasuredCheckpoint, Restored, RunStatistics
+from ftdash.checkpoints.statistics import Restored, RunStatistics
 from pipelines.domain.status import CheckpointKind
 
 Tasks = dict[str, shapes.TaskCheckpoint]
@@ -83,16 +82,14 @@ def _failed(found: MeasuredCheckpoint, tasks: Tasks) -> shapes.Failed:
     words = [text for text in (row.reason_text, row.message) if text]
     return shapes.Failed(
         **asdict(_common(found, tasks)),
-        failure_timestamp=epoch_ms(found.failed_at),
+        failure_timestamp=epoch_ms(row.failed_at),
         failure_message=" ".join(words) or None,
     )
 
 
 def _common(found: MeasuredCheckpoint, tasks: Tasks) -> shapes.InProgress:
     row, trigger_ms = found.row, epoch_ms(found.row.trigger_at)
-    last_ms = found.last_acknowledged_ms
-    if last_ms is None:  # its subtasks' parts are no longer kept
-        last_ms = row.end_to_end_ms
+    last_ms, took_ms = found.last_known_ms, found.took_ms
     return shapes.InProgress(
         id=row.checkpoint_id or 0,
         status=status_of(found),
@@ -100,12 +97,12 @@ def _common(found: MeasuredCheckpoint, tasks: Tasks) -> shapes.InProgress:
         savepoint_format=found.savepoint_format and found.savepoint_format.value,
         trigger_timestamp=trigger_ms,
         latest_ack_timestamp=-1 if last_ms is None else trigger_ms + round(last_ms),
-        checkpointed_size=_or(row.uploaded_bytes, found.acknowledged_uploaded_bytes),
-        state_size=_or(row.state_bytes, found.acknowledged_state_bytes),
-        end_to_end_duration=_took_ms(found, last_ms),
+        checkpointed_size=found.uploaded_bytes,
+        state_size=found.state_bytes,
+        end_to_end_duration=-1 if took_ms is None else round(took_ms),
         alignment_buffered=row.buffered_bytes or 0,
         processed_data=0,
-        persisted_data=_or(row.persisted_bytes, found.acknowledged_persisted_bytes),
+        persisted_data=found.persisted_bytes,
         num_subtasks=row.subtask_count,
         num_acknowledged_subtasks=row.acknowledged_count,
         checkpoint_type=_type(found),
@@ -116,19 +113,6 @@ def _common(found: MeasuredCheckpoint, tasks: Tasks) -> shapes.InProgress:
 def status_of(found: MeasuredCheckpoint) -> str:
     is_discarded = found.row.status is CheckpointStatus.DISCARDED
     return (CheckpointStatus.COMPLETED if is_discarded else found.row.status).value
-
-
-def _took_ms(found: MeasuredCheckpoint, last_ms: float | None) -> int:
-    """To its end, or to the newest acknowledgement. -1: there was none."""
-    row = found.row
-    if row.status is CheckpointStatus.FAILED and found.failed_at is not None:
-        return max(0, (found.failed_at - row.trigger_at) // timedelta(milliseconds=1))
-    took_ms = last_ms if row.end_to_end_ms is None else row.end_to_end_ms
-    return -1 if took_ms is None else round(took_ms)
-
-
-def _or(measured: int | None, so_far: int) -> int:
-    return so_far if measured is None else measured
 
 
 def _type(found: MeasuredCheckpoint) -> str:

@@ -1,14 +1,16 @@
 """Addresses that read, one for each query."""
 
 from django.http import HttpRequest
+from ninja import Query
 
 from ftdash.accounts.queries import TokenView, tokens
 from ftdash.api.own.door import api, missing
-from ftdash.api.own.shapes import CheckpointInPath, InPath, Limit, Page, Text
-from ftdash.checkpoints import guarantee
+from ftdash.api.own.shapes import AskingForHistory, CheckpointInPath, InPath, Limit, Page, Text
+from ftdash.checkpoints import guarantee, history
 from ftdash.checkpoints import queries as checkpoint_queries
 from ftdash.checkpoints.answers import AlignmentTimeline, CheckpointHistory, RecoveryPoint
 from ftdash.checkpoints.guarantee import AuditView, Ledger
+from ftdash.checkpoints.history import HistoryPart
 from ftdash.checkpoints.statistics import RunStatistics, statistics_of
 from ftdash.jobs import point_services, queries, run_queries
 from ftdash.jobs.answers import Fleet, PipelinePage, QuarantinedView, RecoveryAxis, RequestView
@@ -94,6 +96,19 @@ def checkpoints(
 def statistics(request: HttpRequest, run_id: InPath) -> RunStatistics:
     """Counts, the latest of each kind, and how sizes and durations are spread."""
     found = statistics_of(run_id)
+    if found is None:
+        raise missing(f"run {run_id!r}")
+    return found
+
+
+@api.get("/runs/{run_id}/checkpoints/history", response=HistoryPart)
+def checkpoint_history(
+    request: HttpRequest, run_id: InPath, asked: Query[AskingForHistory]
+) -> HistoryPart:
+    """Those that a filter lets through, newest first; a part names where its neighbours are."""
+    found = history.history(
+        run_id, asked.chosen, after=asked.after, before=asked.before, limit=asked.limit
+    )
     if found is None:
         raise missing(f"run {run_id!r}")
     return found

@@ -5,9 +5,10 @@ from typing import Annotated
 from ninja import Path, Query, Schema
 from pydantic import ConfigDict, Field, StringConstraints
 
+from ftdash.checkpoints.history import HistoryFilter, StatusChoice
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
 from pipelines.domain.settings import MAX_PARALLELISM_LIMIT
-from pipelines.domain.status import ClaimMode, KillMoment, SavepointFormat
+from pipelines.domain.status import CheckpointKind, ClaimMode, KillMoment, SavepointFormat
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,79}$"
 NO_NUL = r"^[^\x00]*$"
@@ -23,6 +24,27 @@ InPath = Annotated[str, Path(pattern=NAME)]
 CheckpointInPath = Annotated[int, Path(ge=0, le=ROW_ID_MAX)]
 Limit = Annotated[int, Query(ge=1, le=1_000)]
 Page = Annotated[int, Query(ge=1, le=1_000_000)]
+
+Number = Annotated[int, Field(ge=0, le=ROW_ID_MAX)]
+
+
+class AskingForHistory(Schema):
+    """Which checkpoints, and the place that a part before named, as `newer` or `older`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    status: StatusChoice | None = None
+    kind: CheckpointKind | None = None
+    reason_name: Text = ""
+    from_id: Number | None = None
+    to_id: Number | None = None
+    after: Number | None = None
+    before: Number | None = None
+    limit: Annotated[int, Field(ge=1, le=1_000)] = 25
+
+    @property
+    def chosen(self) -> HistoryFilter:
+        return HistoryFilter(self.status, self.kind, self.reason_name, self.from_id, self.to_id)
 
 
 class Asking(Schema):

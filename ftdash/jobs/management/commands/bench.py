@@ -13,6 +13,7 @@ from django.core.management.base import BaseCommand, CommandParser
 BENCHMARKS = {
     "pv": "a keyed count, exactly once, against the machine's limit",
     "overhead": "what checkpoints every second cost",
+    "dashboard": "every page over a history of 10,000 checkpoints, signed in",
     "coordinator": "acknowledgements a second, at 100 to 10,000 subtasks",
     "ends": "Kafka, PostgreSQL and Redis, exactly once, against bare loops of their clients",
     "recovery": "from kill -9 of a slot to running, and to committed output",

@@ -1,0 +1,40 @@
+"""Two checkpoints side by side: which stretch of which subtask made one take longer. Pure."""
+
+from dataclasses import dataclass
+
+from ftdash.checkpoints.alignment import stretches_of, stretches_to_last
+from ftdash.checkpoints.answers import SubtaskTimeline
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """`phase` as of `Slowest`; how long it took in the quicker and in the slower checkpoint."""
+
+    vertex: str
+    subtask: int
+    phase: str
+    quick_ms: float
+    slow_ms: float
+
+    @property
+    def more_ms(self) -> float:
+        return self.slow_ms - self.quick_ms
+
+
+def longest_growth(slow: list[SubtaskTimeline], quick: list[SubtaskTimeline]) -> Growth | None:
+    """Of what the slower one's last acknowledgement waited for, what took most longer.
+
+    None: nothing did, or a side's subtasks are not known.
+    """
+    by_name = {(each.vertex, each.subtask): each for each in quick}
+    grown = []
+    for stretch in stretches_to_last(slow):
+        same = by_name.get((stretch.subtask.vertex, stretch.subtask.subtask))
+        if same is not None:
+            before_ms = stretches_of(same, quick).get(stretch.phase, 0.0)
+            subtask = stretch.subtask
+            grown.append(
+                Growth(subtask.vertex, subtask.subtask, stretch.phase, before_ms, stretch.ms)
+            )
+    most = max(grown, key=lambda growth: growth.more_ms, default=None)
+    return most if most is not None and most.more_ms > 0 else None

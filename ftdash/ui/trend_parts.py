@@ -1,0 +1,105 @@
+"""What the page says about the trends of checkpoints: charts, sentences, and a table. Pure."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from statistics import median
+
+from ftdash.checkpoints.trends import Trend, TrendPoint
+from ftdash.ui.figures import checkpoint_trends as figures
+from ftdash.ui.formats import UNKNOWN, count, duration, plural, size
+from ftdash.ui.page_parts import Chart
+
+PARTS_LISTED = 24
+Read = Callable[[TrendPoint], float | None]
+Write = Callable[[float], str]
+
+
+@dataclass(frozen=True, slots=True)
+class TrendRow:
+    """The greatest values among checkpoints that followed each other."""
+
+    first_id: int
+    last_id: int
+    from_at: datetime
+    cells: list[str]  # in the order of `TREND_COLUMNS`
+
+
+@dataclass(frozen=True, slots=True)
+class Trends:
+    charts: list[tuple[str, Chart]]  # heading and chart
+    rows: list[TrendRow]  # oldest first
+
+
+_COLUMNS: list[tuple[str, Read, Write]] = [
+    ("Duration", lambda point: point.took_ms, duration),
+    ("Alignment", lambda point: point.alignment_ms, duration),
+    ("Full size", lambda point: point.state_bytes, size),
+    ("Uploaded", lambda point: point.uploaded_bytes, size),
+    ("Held back", lambda point: point.buffered_bytes, size),
+    ("In flight, kept", lambda point: point.persisted_bytes, size),
+]
+TREND_COLUMNS = [label for label, _, _ in _COLUMNS]
+
+
+def trends(trend: Trend) -> Trends:
+    took, aligned, full, _, held, _ = _COLUMNS
+    return Trends(
+        charts=[
+            ("Duration", _chart("durations", trend, took, figures.durations(trend))),
+            ("Alignment", _chart("alignments", trend, aligned, figures.alignments(trend))),
+            ("Size", _chart("sizes", trend, full, figures.sizes(trend))),
+            ("Buffered", _chart("buffered", trend, held, figures.buffered(trend))),
+        ],
+        rows=rows(trend),
+    )
+
+
+def _chart(
+    name: str, trend: Trend, column: tuple[str, Read, Write], figure: dict[str, object] | None
+) -> Chart:
+    label, read, write = column
+    known = [(value, p.checkpoint_id) for p in trend.completed if (value := read(p)) is not None]
+    if figure is None:
+        return Chart(name, "The trend appears with the second completed checkpoint.", None)
+    if not known:
+        return Chart(name, "None of the completed checkpoints tells it.", None)
+    most, checkpoint_id = max(known)
+    middle = median(value for value, _ in known)
+    failed = ""
+    if name == "durations" and trend.failed:
+        failed = f" {plural(len(trend.failed), 'failed one')} marked, after how long."
+    return Chart(
+        name,
+        f"{label} of {plural(len(known), 'completed checkpoint')}: the greatest is {write(most)}"
+        f" (checkpoint {checkpoint_id}), the median {write(middle)}.{_drawn(len(known))}{failed}",
+        figure,
+    )
+
+
+def _drawn(known: int) -> str:
+    """No spike gets lost where not everything is drawn, and it is said."""
+    if known <= figures.TREND_POINTS_MAX:
+        return ""
+    each = count(2 * known / figures.TREND_POINTS_MAX)
+    return f" Of every {each} the least and the greatest are drawn, so that no spike is lost."
+
+
+def rows(trend: Trend) -> list[TrendRow]:
+    points = trend.completed
+    length = -(-len(points) // PARTS_LISTED) or 1
+    parts = [points[begin : begin + length] for begin in range(0, len(points), length)]
+    return [
+        TrendRow(
+            first_id=part[0].checkpoint_id,
+            last_id=part[-1].checkpoint_id,
+            from_at=part[0].at,
+            cells=[_greatest(part, read, write) for _, read, write in _COLUMNS],
+        )
+        for part in parts
+    ]
+
+
+def _greatest(part: list[TrendPoint], read: Read, write: Write) -> str:
+    known = [value for point in part if (value := read(point)) is not None]
+    return write(max(known)) if known else UNKNOWN

@@ -1,0 +1,172 @@
+"""A dashboard with a long history, its web server, and a browser's requests for every page.
+
+Needs Django to be loaded with a home of its own. The table of addresses says which pages there are.
+"""
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import httpx
+from django.core.management import call_command
+from django.urls import URLPattern, URLResolver, get_resolver, reverse
+from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
+
+from ftdash.checkpoints.distribution import quantile
+from ftdash.embedded.ports import free_port
+from ftdash.embedded.stack import web, web_address, web_answers
+from ftdash.jobs.projector import Projector
+from tests.bench.benchmark import Fields, progress
+from tests.web.journals import new_run
+from tests.web.simulated_site import SimulatedRun, beat, history, people, stopped_views
+
+PIPELINE = "flight_delays"
+VARIANTS = {
+    "checkpoints": ("?before=5000", "?status=FAILED", "?kind=SAVEPOINT&to_id=500"),
+    "checkpoint": ("?against=1",),
+}
+"""Questions to a page that cost more than the plain one, or might."""
+
+NO_PAGES = {"events": "a stream without end", "login": "for those who are not signed in"}
+BAR_MS = 200
+START_S = 60.0
+ANSWER_S = 60.0
+CHECKPOINT_MS = 1_100
+SEED = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    name: str
+    address: str
+
+
+def measure(checkpoints: int, rounds: int) -> Fields:
+    call_command("migrate", verbosity=0)
+    call_command("collectstatic", verbosity=0, interactive=False)
+    people()
+    simulated = long_history(checkpoints)
+    values = {"name": PIPELINE, "action": "savepoint"}
+    values["checkpoint_id"] = str(simulated.story.next_checkpoint - 1)
+    known, without_values = pages(get_resolver().url_patterns, values)
+    with server() as address, httpx.Client(base_url=address, timeout=ANSWER_S) as browser:
+        sign_in(browser)
+        asked, not_asked = answering(browser, known)
+        taken = timed(browser, asked, simulated, rounds)
+    by_page = {name: round(quantile(sorted(found), 0.95), 1) for name, found in taken.items()}
+    slowest = max(by_page, key=lambda name: by_page[name])
+    return {
+        "p95_ms": by_page[slowest],
+        "slowest_page": slowest,
+        "ok": by_page[slowest] <= BAR_MS and not without_values,
+        "by_page": dict(sorted(by_page.items(), key=lambda page: -page[1])),
+        "median_ms_by_page": {n: round(quantile(sorted(f), 0.5), 1) for n, f in taken.items()},
+        "requests_of_each": rounds,
+        "checkpoints": checkpoints,
+        "not_asked": NO_PAGES | not_asked,
+        "without_values": without_values,
+    }
+
+
+def long_history(checkpoints: int) -> SimulatedRun:
+    """Written as journals, and folded by the projector, as of a run that has ended just now."""
+    began_s = time.monotonic()
+    started_ms = time.time_ns() // 1_000_000 - checkpoints * CHECKPOINT_MS
+    simulated = SimulatedRun(new_run(PIPELINE), SEED, started_ms)
+    history(simulated, checkpoints)
+    stopped_views()
+    progress(f"journals written after {time.monotonic() - began_s:.0f} s")
+    projector = Projector()
+    while projector.run_once():
+        pass
+    beat(projector)
+    progress(f"rows folded after {time.monotonic() - began_s:.0f} s")
+    return simulated
+
+
+def pages(
+    patterns: list[URLPattern | URLResolver], values: Mapping[str, str]
+) -> tuple[list[Page], list[str]]:
+    """Those for people: doors for programs have a namespace. And those without all `values`."""
+    known, without_values = [], []
+    for each in patterns:
+        if isinstance(each, URLResolver):
+            if each.namespace is None:
+                found = pages(each.url_patterns, values)
+                known += found[0]
+                without_values += found[1]
+        elif set(each.pattern.converters) <= set(values):
+            name = str(each.name)
+            given = {argument: values[argument] for argument in each.pattern.converters}
+            address = reverse(name, kwargs=given)
+            queries = ("", *VARIANTS.get(name, ()))
+            known += [Page(name + query, address + query) for query in queries]
+        else:
+            without_values.append(str(each.name))
+    return [page for page in known if page.name not in NO_PAGES], without_values
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """The web server of an installation, in a process of its own."""
+    port = free_port()
+    process = subprocess.Popen(web(port).command, env=dict(os.environ))
+    try:
+        retry(
+            retry=retry_if_result(lambda answers: not answers),
+            stop=stop_after_delay(START_S),
+            wait=wait_fixed(0.1),
+        )(web_answers)(port)
+        yield web_address(port)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def sign_in(browser: httpx.Client) -> None:
+    browser.get(reverse("login")).raise_for_status()
+    browser.post(
+        reverse("login"),
+        data={"username": "admin", "password": "admin"},
+        headers={"X-CSRFToken": browser.cookies["csrftoken"]},
+    )
+    if "sessionid" not in browser.cookies:
+        raise RuntimeError("the dashboard did not let admin sign in")
+
+
+def answering(browser: httpx.Client, known: list[Page]) -> tuple[list[Page], dict[str, str]]:
+    """The first request for each, which no one counts: it loads what the server needs."""
+    asked, not_asked = [], {}
+    for page in known:
+        status = browser.get(page.address).status_code
+        if status == httpx.codes.OK:
+            asked.append(page)
+        else:
+            not_asked[page.name] = f"answered {status} to a plain GET"
+    return asked, not_asked
+
+
+def timed(
+    browser: httpx.Client, asked: list[Page], simulated: SimulatedRun, rounds: int
+) -> dict[str, list[float]]:
+    """Milliseconds of each request, to the last byte, by page."""
+    taken: dict[str, list[float]] = {page.name: [] for page in asked}
+    projector = Projector()
+    for number in range(rounds):
+        go_on(simulated, projector)
+        for page in asked:
+            began_s = time.perf_counter()
+            browser.get(page.address).raise_for_status()
+            taken[page.name].append((time.perf_counter() - began_s) * 1000)
+        progress(f"round {number + 1} of {rounds}")
+    return taken
+
+
+def go_on(simulated: SimulatedRun, projector: Projector) -> None:
+    simulated.clock.now_ms = max(time.time_ns() // 1_000_000, simulated.clock.now_ms)
+    simulated.second()
+    simulated.checkpoint()
+    beat(projector)

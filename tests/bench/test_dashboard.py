@@ -1,0 +1,27 @@
+"""The benchmark of the dashboard asks for every page; times are not judged."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+def test_every_page_in_the_table_of_addresses_is_asked_for_signed_in() -> None:
+    command = [sys.executable, "-m", "tests.bench.dashboard", "--checkpoints", "30", "--rounds"]
+
+    done = subprocess.run([*command, "2"], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert {"fleet", "pipeline", "checkpoints", "checkpoints-regions", "guarantee", "lab"} <= set(
+        found["by_page"]
+    )
+    assert found["p95_ms"] == max(found["by_page"].values())
+    assert found["bars"] == {"p95_ms": "at most 200"}
+    assert found["not_asked"]["logout"] == "answered 405 to a plain GET"
+    assert found["without_values"] == []
+    assert found["ok"] is (found["p95_ms"] <= 200)

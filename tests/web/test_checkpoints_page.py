@@ -1,0 +1,239 @@
+"""What an operator reads on the page of a run's checkpoints."""
+
+import html
+import re
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from ftdash.jobs.models import Run
+from ftdash.jobs.projector import Projector
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.events import CheckpointDiscarded, CheckpointFailed
+from pipelines.domain.ids import CheckpointId
+from pipelines.domain.status import CheckpointKind
+from tests.web.journals import Story, new_run
+
+pytestmark = pytest.mark.usefixtures("site")
+ADDRESS = "/pipelines/flights/checkpoints/"
+
+
+def test_counts_and_the_latest_of_each_kind_stand_at_the_top(operator: Client) -> None:
+    eventful()
+
+    page = words_of(operator)
+
+    for shown in (
+        "Triggered 5 in this run",
+        "In progress 1 now",
+        "Completed 3 kept",
+        "Failed 1 those",
+        "Restored 1 times",
+        "Completed checkpoint 2",
+        "Savepoint 3",
+        "canonical /jobs/flights/checkpoints/chk-3",
+        "Failed 4",
+        "Checkpoint expired before completing. 5 of 8 subtasks had acknowledged.",
+        "Restore 3",
+        "– – – savepoint /jobs/flights/checkpoints/chk-3",
+    ):
+        assert shown in page
+
+
+def test_each_checkpoint_is_a_line_of_the_history(operator: Client) -> None:
+    eventful()
+
+    lines = history_of(operator)
+
+    assert len(lines) == 5
+    assert re.match(r"5 in progress checkpoint 0/8 [\d:]+ UTC – – – 0 B 0 B – 0 B –$", lines[0])
+    assert "4 failed Checkpoint expired before completing." in lines[1]
+    assert re.search(
+        r"2 completed checkpoint 8/8 .* 80 ms 61 ms 800 B 8.00 kB 244 kB 0 B committed$", lines[3]
+    )
+    assert lines[4].startswith("1 discarded checkpoint 8/8")
+
+
+@pytest.mark.parametrize(
+    ("query", "shown", "says"),
+    [
+        ("", [5, 4, 3, 2, 1], "5 checkpoints, newest first."),
+        ("?status=FAILED", [4], "1 checkpoint of 5 matches."),
+        ("?status=KEPT", [3, 2], "2 checkpoints of 5 match."),
+        ("?kind=SAVEPOINT", [3], "1 checkpoint of 5 matches."),
+        ("?from_id=2&to_id=3", [3, 2], "2 checkpoints of 5 match."),
+        ("?reason=CHECKPOINT_EXPIRED", [4], "1 checkpoint of 5 matches."),
+        ("?from_id=99", [], "No checkpoint of this run matches."),
+        ("?from_id=3&to_id=2", [5, 4, 3], "Nothing lies from 3 to 2; swap them."),
+        ("?status=LOST", [5, 4, 3, 2, 1], "LOST is not one of the available choices"),
+        ("?from_id=-1", [5, 4, 3, 2, 1], "greater than or equal to 0"),
+        (f"?from_id={10**30}", [5, 4, 3, 2, 1], "less than or equal to"),
+        ("?before=x&after=-3", [5, 4, 3, 2, 1], "5 checkpoints, newest first."),
+    ],
+)
+def test_a_filter_is_obeyed_or_refused_beside_its_field(
+    operator: Client, query: str, shown: list[int], says: str
+) -> None:
+    eventful()
+
+    assert [int(line.split()[0]) for line in history_of(operator, query)] == shown
+    assert says in words_of(operator, query)
+
+
+def test_a_long_history_is_walked_to_its_end_and_back(operator: Client) -> None:
+    story = Story(new_run()).started()
+    for _ in range(30):
+        story.triggered().tell(expired(story.next_checkpoint))
+        story.next_checkpoint = CheckpointId(story.next_checkpoint + 1)
+    fold()
+
+    first = text_of(operator)
+    older = link(first, "history-older")
+    second = text_of(operator, older)
+
+    assert "Newer</span>" in first
+    assert len(history_of(operator)) == 25
+    assert [int(line.split()[0]) for line in history_of(operator, older)] == [5, 4, 3, 2, 1]
+    assert "Older</span>" in second
+    assert "What arrives now is not shown" in second
+    assert history_of(operator, link(second, "history-newer")) == history_of(operator)
+    assert history_of(operator, link(second, "history-newest")) == history_of(operator)
+    assert 'id="history-older"' in text_of(operator, "?status=FAILED")
+    assert "status=FAILED" in link(text_of(operator, "?status=FAILED"), "history-older")
+
+
+def test_the_summary_has_the_percentiles_that_flink_tells(operator: Client) -> None:
+    eventful()
+
+    page = words_of(operator)
+
+    assert "Over 3 completed checkpoints, savepoints among them." in page
+    for label in ("Minimum", "Average", "50 %", "90 %", "95 %", "99 %", "99.9 %", "Maximum"):
+        assert f"{label} 80 ms 61 ms 800 B 8.00 kB 244 kB 0 B" in page
+
+
+def test_failures_lead_to_the_checkpoints_that_failed_so(operator: Client) -> None:
+    eventful()
+
+    page = text_of(operator)
+
+    assert f'href="{ADDRESS}?reason=CHECKPOINT_EXPIRED#history"' in page
+    assert "Checkpoint expired before completing. CHECKPOINT_EXPIRED 1" in words_of(operator)
+
+
+def test_every_setting_about_checkpoints_is_there_and_whether_it_was_given(
+    operator: Client,
+) -> None:
+    interval, timeout = "execution.checkpointing.interval", "execution.checkpointing.timeout"
+    Story(new_run(settings={interval: "7 s"})).started()
+    fold()
+
+    page = words_of(operator)
+
+    assert f"{interval} 7 s Time from one" in page
+    assert f"{timeout} 10 min by default A checkpoint" in page
+    assert "state.backend.type hashmap by default" in page
+    assert "restart-strategy.type" not in page
+
+
+def test_an_older_run_is_looked_at_by_its_own_address(operator: Client) -> None:
+    Story(new_run()).started().completed().ended()
+    fold()
+    Story(new_run()).started().completed().completed()
+    fold()
+
+    page = words_of(operator, "?run=flights-1")
+
+    assert "run 1, not the newest" in page
+    assert "the run is over" in page
+    assert "of other runs: run 2" in page
+    assert len(history_of(operator, "?run=flights-1")) == 1
+    assert len(history_of(operator)) == 2
+    assert operator.get(f"{ADDRESS}?run=nothing").status_code == 404
+
+
+def test_before_anything_was_measured_it_says_what_will_come(operator: Client) -> None:
+    Story(new_run()).started()
+    fold()
+
+    page = words_of(operator)
+
+    assert "No checkpoint was triggered yet. The first one comes one interval after" in page
+    assert "the summary appears with the first one" in page
+    assert "No checkpoint of this run has failed." in page
+    Run.objects.all().delete()
+    assert "No run of this pipeline was started yet." in words_of(operator)
+
+
+def test_what_an_exception_said_is_text_and_no_markup(operator: Client) -> None:
+    story = Story(new_run()).started().triggered()
+    told = "<script>alert(1)</script>"
+    story.tell(expired(story.next_checkpoint, told))
+    fold()
+
+    page = text_of(operator)
+
+    assert told not in page
+    assert html.escape(told) in page
+
+
+def test_an_open_tab_is_sent_the_same_regions(operator: Client) -> None:
+    eventful()
+    page = text_of(operator, "?status=FAILED")
+
+    regions = operator.get(reverse("checkpoints-regions", args=["flights"]) + "?status=FAILED")
+
+    sent = set(re.findall(r'id="(region-[a-z-]+)"', regions.content.decode()))
+    assert sent == set(re.findall(r'id="(region-[a-z-]+)"', page))
+    assert regions.content.decode().count("hx-swap-oob") == len(sent) + 1
+
+
+def eventful() -> None:
+    """Two checkpoints, the first deleted since; a savepoint, a recovery, a failure, one begun."""
+    story = Story(new_run()).started().completed().completed()
+    story.completed(CheckpointKind.SAVEPOINT).slot_killed()
+    story.tell(CheckpointDiscarded(checkpoint_id=CheckpointId(1)))
+    story.triggered().tell(expired(story.next_checkpoint))
+    story.next_checkpoint = CheckpointId(5)
+    story.triggered()
+    fold()
+
+
+def expired(
+    number: CheckpointId, message: str = "5 of 8 subtasks had acknowledged."
+) -> CheckpointFailed:
+    reason = CheckpointFailureReason.CHECKPOINT_EXPIRED
+    return CheckpointFailed(checkpoint_id=number, reason=reason, message=message)
+
+
+def fold() -> None:
+    Projector().run_once()
+
+
+def text_of(client: Client, query: str = "") -> str:
+    answer = client.get(ADDRESS + query)
+    assert answer.status_code == 200
+    return str(answer.content.decode())
+
+
+def words_of(client: Client, query: str = "") -> str:
+    return plain(text_of(client, query))
+
+
+def plain(markup: str) -> str:
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", markup)).split()).replace(" ,", ",")
+
+
+def history_of(client: Client, query: str = "") -> list[str]:
+    """The lines of the history, as they are read."""
+    region = text_of(client, query).split('id="region-checkpoints-history"')[1].split("<section")[0]
+    body = region.split("<tbody>")[1].split("</tbody>")[0] if "<tbody>" in region else ""
+    return [plain("<tr" + row) for row in body.split("<tr")[1:]]
+
+
+def link(page: str, element: str) -> str:
+    """The query of a link on the page."""
+    found = re.search(rf'<a id="{element}" [^>]*href="([^"]*)"', page)
+    assert found, f"there is no link {element}"
+    return html.unescape(found[1])
