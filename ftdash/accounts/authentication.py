@@ -25,7 +25,7 @@ _WHO = (
     "Sign in, or send the header 'Authorization: Bearer TOKEN'; `manage.py api_token create NAME`"
     " makes a token."
 )
-_WRONG = "This token opens nothing; it was mistyped or revoked."
+_WRONG = "This token opens nothing; it was mistyped, revoked or has expired."
 _TOO_MANY = f"Too many wrong tokens came from this address; try again in {throttle.WINDOW_S} s."
 _NOT_ALLOWED = "Acting on pipelines needs the admin role, or a token of scope 'act'."
 _NO_SCRIPT = (
@@ -86,7 +86,8 @@ def check_may_act_by_get(caller: Caller, request: HttpRequest) -> None:
 def _bearer(request: HttpRequest, header: str) -> Caller:
     scheme, _, secret = header.partition(" ")
     digest = digest_of(secret.strip())
-    token = ApiToken.objects.filter(digest=digest, revoked_at=None).first()
+    is_valid_still = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
+    token = ApiToken.objects.filter(is_valid_still, digest=digest, revoked_at=None).first()
     if token is None or scheme.lower() != "bearer":
         is_throttled = throttle.count_failure(request.META.get("REMOTE_ADDR", ""))
         raise Refused(429, _TOO_MANY) if is_throttled else Refused(401, _WRONG)

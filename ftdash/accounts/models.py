@@ -1,5 +1,10 @@
-"""Rows of API tokens. `services` writes them, `authentication` notes when one was used."""
+"""Rows of API tokens, of passwords that open once, and of what admins changed.
 
+Each has one writer: `services` tokens, `people` one-time passwords, `admin_log` the log;
+`authentication` notes when a token was used. People themselves are Django's users.
+"""
+
+from django.conf import settings
 from django.db import models
 
 
@@ -16,6 +21,7 @@ class ApiToken(models.Model):
     scope = models.CharField(max_length=10, choices=TokenScope.choices)
     created_by = models.CharField(max_length=150)
     created_at = models.DateTimeField()
+    expires_at = models.DateTimeField(null=True)  # from then on it opens nothing; null: never
     last_used_at = models.DateTimeField(null=True)  # to the minute
     revoked_by = models.CharField(max_length=150, default="")
     revoked_at = models.DateTimeField(null=True)
@@ -25,3 +31,32 @@ class ApiToken(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class OneTimePassword(models.Model):
+    """While it is there, its person was given a password by somebody else and has to choose one."""
+
+    user = models.OneToOneField(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="one_time_password"
+    )
+    issued_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"one-time password of {self.user_id}"
+
+
+class AdminAction(models.Model):
+    """What somebody changed that is no pipeline: who, when, why. Rows are only ever added."""
+
+    at = models.DateTimeField()
+    who = models.CharField(max_length=150)
+    what = models.CharField(max_length=80)  # "invited", "revoked", ...
+    subject = models.CharField(max_length=200)  # "person olaf", "token ci", ...
+    detail = models.TextField(default="")
+    reason = models.TextField()
+
+    class Meta:
+        ordering = ("-pk",)
+
+    def __str__(self) -> str:
+        return f"{self.who} {self.what} {self.subject}"

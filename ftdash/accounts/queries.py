@@ -1,9 +1,13 @@
-"""The only reader of the rows of tokens for people; nothing in it opens anything."""
+"""The only reader of people, tokens and the log for people; nothing in it opens anything."""
 
 from dataclasses import dataclass
 from datetime import datetime
 
-from ftdash.accounts.models import ApiToken, TokenScope
+from django.contrib.auth.models import User
+from django.utils import timezone
+
+from ftdash.accounts.models import AdminAction, ApiToken, OneTimePassword, TokenScope
+from ftdash.accounts.people import Role, with_role_admin
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,22 +16,91 @@ class TokenView:
     scope: TokenScope
     created_by: str
     created_at: datetime
+    expires_at: datetime | None  # None: never
+    has_expired: bool
     last_used_at: datetime | None  # to the minute; None: never
     revoked_by: str
     revoked_at: datetime | None
 
 
+@dataclass(frozen=True, slots=True)
+class PersonView:
+    name: str
+    role: Role
+    is_active: bool
+    must_choose_password: bool  # has not signed in since a one-time password was given
+    invited_at: datetime
+    last_signed_in_at: datetime | None  # None: never
+
+
+@dataclass(frozen=True, slots=True)
+class AdminActionView:
+    """`what` and `subject` read as a sentence after `who`: "ada" "invited" "person olaf"."""
+
+    key: int
+    at: datetime
+    who: str
+    what: str
+    subject: str
+    detail: str
+    reason: str
+
+
 def tokens() -> list[TokenView]:
     """By name, those that were revoked too."""
+    now = timezone.now()
     return [
         TokenView(
             name=row.name,
             scope=TokenScope(row.scope),
             created_by=row.created_by,
             created_at=row.created_at,
+            expires_at=row.expires_at,
+            has_expired=row.expires_at is not None and row.expires_at <= now,
             last_used_at=row.last_used_at,
             revoked_by=row.revoked_by,
             revoked_at=row.revoked_at,
         )
         for row in ApiToken.objects.all()
+    ]
+
+
+def people() -> list[PersonView]:
+    """By name, those who were shut out last."""
+    admins = set(with_role_admin(is_active=None).values_list("pk", flat=True))
+    waiting = set(OneTimePassword.objects.values_list("user_id", flat=True))
+    return [
+        PersonView(
+            name=user.get_username(),
+            role=Role.ADMIN if user.pk in admins else Role.OPERATOR,
+            is_active=user.is_active,
+            must_choose_password=user.pk in waiting,
+            invited_at=user.date_joined,
+            last_signed_in_at=user.last_login,
+        )
+        for user in User.objects.order_by("-is_active", "username")
+    ]
+
+
+def person(name: str) -> PersonView | None:
+    return next((each for each in people() if each.name == name), None)
+
+
+def token(name: str) -> TokenView | None:
+    return next((each for each in tokens() if each.name == name), None)
+
+
+def admin_actions(limit: int = 50) -> list[AdminActionView]:
+    """What was changed beside pipelines, newest first."""
+    return [
+        AdminActionView(
+            key=row.pk,
+            at=row.at,
+            who=row.who,
+            what=row.what,
+            subject=row.subject,
+            detail=row.detail,
+            reason=row.reason,
+        )
+        for row in AdminAction.objects.all()[:limit]
     ]

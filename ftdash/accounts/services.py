@@ -7,11 +7,14 @@ import hashlib
 import re
 import secrets
 from dataclasses import dataclass
+from datetime import datetime
 
-from django.db import IntegrityError
+from django.db import IntegrityError, transaction
 from django.utils import timezone
 
+from ftdash.accounts import admin_log
 from ftdash.accounts.models import ApiToken, TokenScope
+from ftdash.jobs.validation import check_reason
 from pipelines.domain.errors import Rejected
 
 PREFIX = "ftd_"
@@ -30,8 +33,16 @@ class NewToken:
     secret: str
 
 
-def create_token(*, name: str, scope: TokenScope, created_by: str) -> NewToken:
-    """Raises Rejected when the name cannot be used or is taken."""
+def create_token(
+    *,
+    name: str,
+    scope: TokenScope,
+    created_by: str,
+    reason: str,
+    expires_at: datetime | None = None,
+) -> NewToken:
+    """Raises Rejected when the name cannot be used or is taken, or when it would open nothing."""
+    reason = check_reason(reason)
     if not _NAME.fullmatch(name):
         raise Rejected(
             f"The token name {name!r} cannot be used; take up to 80 lower-case letters, digits,"
@@ -39,26 +50,37 @@ def create_token(*, name: str, scope: TokenScope, created_by: str) -> NewToken:
         )
     if ApiToken.objects.filter(name=name).exists():
         raise Rejected(_taken(name))
+    now = timezone.now()
+    if expires_at is not None and expires_at <= now:
+        raise Rejected("A token has to expire later than now.")
     secret = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
     try:
-        ApiToken.objects.create(
-            name=name,
-            digest=digest_of(secret),
-            scope=scope,
-            created_by=created_by,
-            created_at=timezone.now(),
-        )
+        with transaction.atomic():
+            ApiToken.objects.create(
+                name=name,
+                digest=digest_of(secret),
+                scope=scope,
+                created_by=created_by,
+                created_at=now,
+                expires_at=expires_at,
+            )
+            _log(created_by, "made", name, reason, detail=_powers(scope, expires_at))
     except IntegrityError as error:
         raise Rejected(_taken(name)) from error
     return NewToken(name, scope, secret)
 
 
-def revoke_token(*, name: str, revoked_by: str) -> None:
+def revoke_token(*, name: str, revoked_by: str, reason: str) -> None:
     """From now on it opens nothing. Raises Rejected when there is none that is in use."""
+    reason = check_reason(reason)
     in_use = ApiToken.objects.filter(revoked_at=None)
-    if not in_use.filter(name=name).update(revoked_by=revoked_by, revoked_at=timezone.now()):
-        known = ", ".join(in_use.values_list("name", flat=True)) or "none"
-        raise Rejected(f"There is no token {name!r} to revoke; in use: {known}.")
+    with transaction.atomic():
+        revoked = in_use.filter(name=name)
+        if revoked.update(revoked_by=revoked_by, revoked_at=timezone.now()):
+            _log(revoked_by, "revoked", name, reason)
+            return
+    known = ", ".join(in_use.values_list("name", flat=True)) or "none"
+    raise Rejected(f"There is no token {name!r} to revoke; in use: {known}.")
 
 
 def digest_of(secret: str) -> str:
@@ -68,3 +90,12 @@ def digest_of(secret: str) -> str:
 
 def _taken(name: str) -> str:
     return f"There is, or was, a token {name!r}; choose another name."
+
+
+def _powers(scope: TokenScope, expires_at: datetime | None) -> str:
+    until = f"until {expires_at:%Y-%m-%d %H:%M} UTC" if expires_at else "without an end"
+    return f"to {scope.label}, {until}"
+
+
+def _log(who: str, what: str, name: str, reason: str, detail: str = "") -> None:
+    admin_log.record(who=who, what=what, subject=f"token {name}", reason=reason, detail=detail)

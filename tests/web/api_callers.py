@@ -23,7 +23,7 @@ ADDRESSED = {
 
 def bearer(scope: TokenScope = TokenScope.ACT, name: str = "deploy", **options: Any) -> Client:
     """A client with a token, and without any cookie."""
-    secret = create_token(name=name, scope=scope, created_by="ada").secret
+    secret = create_token(name=name, scope=scope, created_by="ada", reason="x").secret
     return Client(headers={"Authorization": f"Bearer {secret}"}, **options)
 
 

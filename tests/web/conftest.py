@@ -8,6 +8,7 @@ from django.test import Client
 
 from tests.web.people import admin_user, operator_user, signed_in
 
+QUICK_HASH = "django.contrib.auth.hashers.MD5PasswordHasher"
 PLAIN_STORAGE = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
 
 
@@ -16,6 +17,7 @@ def site(settings: Any, tmp_path: Path, db: None) -> Path:
     """The root of the job directories; pages render without collected static files."""
     settings.STORAGES = {**settings.STORAGES, "staticfiles": PLAIN_STORAGE}
     settings.JOBS_ROOT = tmp_path
+    settings.PASSWORD_HASHERS = [QUICK_HASH]  # the real one is slow on purpose
     return tmp_path
 
 

@@ -123,7 +123,7 @@ def main() -> None:
     call_command("migrate", verbosity=0)
     call_command("collectstatic", verbosity=0, interactive=False)
     people()
-    token = create_token(name="flink", scope=TokenScope.ACT, created_by="ada").secret
+    token = create_token(name="flink", scope=TokenScope.ACT, created_by="ada", reason="x").secret
     site = FlinkSite()
     site.round(0)
     server = subprocess.Popen(

@@ -4,6 +4,7 @@ from typing import Any
 
 from django.contrib.auth.models import Permission, User
 from django.test import Client
+from django.urls import reverse
 
 
 def admin_user(name: str = "ada") -> User:
@@ -20,3 +21,14 @@ def signed_in(user: User, **options: Any) -> Client:
     client = Client(**options)
     client.force_login(user)
     return client
+
+
+def came_in(name: str, password: str) -> Client:
+    """Through the page where people sign in; whether it let them in, `client.session` tells."""
+    client = Client()
+    client.post(reverse("login"), {"username": name, "password": password})
+    return client
+
+
+def opens(name: str, password: str) -> bool:
+    return "_auth_user_id" in came_in(name, password).session

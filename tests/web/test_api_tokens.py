@@ -23,7 +23,7 @@ def _no_failures_so_far() -> None:
 
 
 def test_a_token_is_stored_as_its_digest_only() -> None:
-    token = services.create_token(name="ci", scope=TokenScope.READ, created_by="ada")
+    token = services.create_token(name="ci", scope=TokenScope.READ, created_by="ada", reason="x")
 
     row = ApiToken.objects.get()
 
@@ -35,7 +35,7 @@ def test_a_token_is_stored_as_its_digest_only() -> None:
 
 def test_two_tokens_never_have_the_same_secret() -> None:
     made = [
-        services.create_token(name=name, scope=TokenScope.READ, created_by="ada").secret
+        services.create_token(name=name, scope=TokenScope.READ, created_by="ada", reason="x").secret
         for name in ("one", "two")
     ]
 
@@ -59,13 +59,49 @@ def test_a_token_opens_and_its_use_is_noted_to_the_minute() -> None:
 def test_a_revoked_token_opens_nothing_and_its_name_stays_taken() -> None:
     client = bearer(TokenScope.READ)
 
-    services.revoke_token(name="deploy", revoked_by="ada")
+    services.revoke_token(name="deploy", revoked_by="ada", reason="x")
 
     assert client.get("/v1/config").status_code == 401
     with pytest.raises(Rejected, match="There is, or was, a token 'deploy'"):
-        services.create_token(name="deploy", scope=TokenScope.READ, created_by="bob")
+        services.create_token(name="deploy", scope=TokenScope.READ, created_by="bob", reason="x")
     with pytest.raises(Rejected, match="no token 'deploy' to revoke"):
-        services.revoke_token(name="deploy", revoked_by="bob")
+        services.revoke_token(name="deploy", revoked_by="bob", reason="x")
+
+
+def test_a_token_that_has_expired_opens_nothing() -> None:
+    client = bearer(TokenScope.READ)
+    assert client.get("/v1/config").status_code == 200
+
+    ApiToken.objects.update(expires_at=timezone.now())
+
+    assert client.get("/v1/config").status_code == 401
+    assert queries.tokens()[0].has_expired
+
+
+def test_a_token_that_would_open_nothing_is_not_made() -> None:
+    with pytest.raises(Rejected, match="expire later than now"):
+        services.create_token(
+            name="ci",
+            scope=TokenScope.READ,
+            created_by="ada",
+            reason="drill",
+            expires_at=timezone.now(),
+        )
+
+
+def test_who_made_and_revoked_a_token_is_logged_and_why() -> None:
+    bearer(TokenScope.READ)
+    services.revoke_token(name="deploy", revoked_by="bob", reason="it leaked")
+
+    revoked, made = queries.admin_actions()
+
+    assert (revoked.who, revoked.what, revoked.subject) == ("bob", "revoked", "token deploy")
+    assert revoked.reason == "it leaked"
+    assert (made.who, made.what, made.detail) == (
+        "ada",
+        "made",
+        "to see everything, without an end",
+    )
 
 
 @pytest.mark.parametrize(
@@ -81,9 +117,9 @@ def test_a_wrong_header_opens_nothing_even_beside_a_session(admin: Client, heade
 
 
 def test_a_right_secret_under_another_scheme_opens_nothing() -> None:
-    secret = services.create_token(name="ci", scope=TokenScope.READ, created_by="ada").secret
+    token = services.create_token(name="ci", scope=TokenScope.READ, created_by="ada", reason="x")
 
-    answer = Client().get("/v1/config", headers={"Authorization": f"Basic {secret}"})
+    answer = Client().get("/v1/config", headers={"Authorization": f"Basic {token.secret}"})
 
     assert answer.status_code == 401
 
@@ -103,7 +139,7 @@ def test_wrong_tokens_are_told_off_and_right_ones_are_not_locked_out() -> None:
 @pytest.mark.parametrize("name", ["", "With Space", "x" * 81, "-a", "Ada"])
 def test_a_name_that_cannot_be_used_is_refused(name: str) -> None:
     with pytest.raises(Rejected, match="cannot be used"):
-        services.create_token(name=name, scope=TokenScope.READ, created_by="ada")
+        services.create_token(name=name, scope=TokenScope.READ, created_by="ada", reason="x")
 
 
 def test_the_command_makes_lists_and_revokes() -> None:
@@ -111,10 +147,19 @@ def test_the_command_makes_lists_and_revokes() -> None:
 
     assert Client(headers={"Authorization": f"Bearer {secret}"}).get("/v1/jobs").status_code == 200
     assert "ci  act  last used 20" in printed("list")
-    printed("revoke", "ci")
+    printed("revoke", "ci", "--reason", "unused")
     assert "ci  act  revoked by" in printed("list")
     with pytest.raises(CommandError, match="no token 'ci' to revoke; in use: none"):
-        printed("revoke", "ci")
+        printed("revoke", "ci", "--reason", "unused")
+
+
+def test_the_command_makes_a_token_that_expires() -> None:
+    printed("create", "ci", "--days", "7")
+
+    expires_at = queries.tokens()[0].expires_at
+    assert expires_at is not None
+    assert timedelta(days=6) < expires_at - timezone.now() < timedelta(days=8)
+    assert f"expires {expires_at:%Y-%m-%d %H:%M} UTC" in printed("list")
 
 
 def printed(*words: str) -> str:

@@ -48,11 +48,15 @@ READINGS = {
             "scope",
             "created_by",
             "created_at",
+            "expires_at",
+            "has_expired",
             "last_used_at",
             "revoked_by",
             "revoked_at",
         }
     ),
+    "/people": lambda body: body == [],
+    "/settings/log": lambda body: body[0]["subject"] == "token deploy",
 }
 ACTIONS: dict[str, tuple[dict[str, Any], RequestKind]] = {
     "checkpoints": ({}, RequestKind.CHECKPOINT),

@@ -4,8 +4,10 @@ import pytest
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 
+from ftdash.accounts.models import AdminAction
 from ftdash.jobs.models import Request
 from ftdash.jobs.projector import Projector
+from ftdash.ui import settings_actions
 from ftdash.ui.actions import ACTIONS
 from tests.web.journals import Story, new_run
 from tests.web.people import admin_user, signed_in
@@ -105,6 +107,25 @@ def test_an_operator_may_not_start_a_pipeline(operator: Client) -> None:
     assert operator.post(reverse("submit"), {}).status_code == 403
 
 
+@pytest.mark.parametrize("action", settings_actions.ACTIONS)
+@pytest.mark.parametrize("method", ["get", "post"])
+def test_an_operator_may_not_change_settings(operator: Client, action: str, method: str) -> None:
+    answer = getattr(operator, method)(settings_address(action), {"reason": "why"})
+
+    assert answer.status_code == 403
+    assert not AdminAction.objects.exists()
+
+
+@pytest.mark.parametrize("action", settings_actions.ACTIONS)
+def test_settings_without_the_csrf_token_stay(action: str) -> None:
+    client = signed_in(admin_user(), enforce_csrf_checks=True)
+
+    answer = client.post(settings_address(action), {"reason": "why", "confirmation": "olaf"})
+
+    assert answer.status_code == 403
+    assert not AdminAction.objects.exists()
+
+
 @pytest.mark.parametrize("action", ACTIONS)
 def test_an_action_without_the_csrf_token_is_refused(action: str) -> None:
     running_pipeline()
@@ -138,6 +159,10 @@ def test_only_the_page_with_charts_allows_inline_styles(admin: Client) -> None:
     assert policy["style-src"] == "'self' 'unsafe-inline'"
     assert "unsafe" not in policy["script-src"]
     assert "no-store" in pipeline["Cache-Control"]
+
+
+def settings_address(action: str) -> str:
+    return reverse("settings-action", args=[action]) + "?of=olaf"
 
 
 def running_pipeline() -> None:

@@ -3,7 +3,8 @@
 from django.http import HttpRequest
 from ninja import Query
 
-from ftdash.accounts.queries import TokenView, tokens
+from ftdash.accounts import queries as account_queries
+from ftdash.accounts.queries import AdminActionView, PersonView, TokenView
 from ftdash.api.own.door import api, missing
 from ftdash.api.own.shapes import AskingForHistory, CheckpointInPath, InPath, Limit, Page, Text
 from ftdash.checkpoints import guarantee, history
@@ -179,4 +180,16 @@ def one_request(request: HttpRequest, request_id: InPath) -> RequestView:
 @api.get("/tokens", response=list[TokenView])
 def api_tokens(request: HttpRequest) -> list[TokenView]:
     """Names and scopes; a secret is known to its owner alone."""
-    return tokens()
+    return account_queries.tokens()
+
+
+@api.get("/people", response=list[PersonView])
+def people(request: HttpRequest) -> list[PersonView]:
+    """Who may sign in, with which role; who was shut out last."""
+    return account_queries.people()
+
+
+@api.get("/settings/log", response=list[AdminActionView])
+def settings_log(request: HttpRequest, limit: Limit = 50) -> list[AdminActionView]:
+    """What was changed beside pipelines, newest first."""
+    return account_queries.admin_actions(limit)

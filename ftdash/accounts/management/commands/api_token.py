@@ -5,9 +5,11 @@ The secret is printed once, when it is made; what is refused ends with exit stat
 
 import getpass
 from argparse import ArgumentParser
+from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
+from django.utils import timezone
 
 from ftdash.accounts import queries, services
 from ftdash.accounts.models import TokenScope
@@ -27,8 +29,11 @@ class Command(BaseCommand):
             default=TokenScope.READ.value,
             help="read (default): see everything; act: savepoints, stop, cancel, restore as well",
         )
+        create.add_argument("--days", type=int, help="expires after so many; without: never")
         revoke = actions.add_parser("revoke", help="from now on the token opens nothing")
         revoke.add_argument("name")
+        for changing in (create, revoke):
+            changing.add_argument("--reason", default="from the command line", help="for the log")
         actions.add_parser("list", help="names, scopes, and when each was last used")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -36,18 +41,29 @@ class Command(BaseCommand):
         try:
             match options["action"]:
                 case "create":
-                    scope = TokenScope(options["scope"])
-                    token = services.create_token(name=options["name"], scope=scope, created_by=who)
-                    self.stdout.write(token.secret)
+                    self.stdout.write(self._created(who, options))
                 case "revoke":
-                    services.revoke_token(name=options["name"], revoked_by=who)
+                    name, reason = options["name"], options["reason"]
+                    services.revoke_token(name=name, revoked_by=who, reason=reason)
                 case _:
                     self._list()
         except Rejected as refusal:
             raise CommandError(str(refusal), returncode=2) from refusal
 
+    def _created(self, who: str, options: dict[str, Any]) -> str:
+        days = options["days"]
+        token = services.create_token(
+            name=options["name"],
+            scope=TokenScope(options["scope"]),
+            created_by=who,
+            reason=options["reason"],
+            expires_at=None if days is None else timezone.now() + timedelta(days=days),
+        )
+        return token.secret
+
     def _list(self) -> None:
         for token in queries.tokens():
             used = f"{token.last_used_at:%Y-%m-%d %H:%M} UTC" if token.last_used_at else "never"
             state = f"revoked by {token.revoked_by}" if token.revoked_at else f"last used {used}"
-            self.stdout.write(f"{token.name}  {token.scope.value}  {state}")
+            expiry = f"  expires {token.expires_at:%Y-%m-%d %H:%M} UTC" if token.expires_at else ""
+            self.stdout.write(f"{token.name}  {token.scope.value}  {state}{expiry}")

@@ -1,0 +1,51 @@
+"""What an admin may change beside pipelines: one table, and one view that asks the services.
+
+A secret that was made is on the answer itself and on no other page, so the answer is no redirect;
+sent again by a reload, the same request is refused.
+"""
+
+from django.contrib import messages
+from django.contrib.auth.decorators import permission_required
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods
+
+from ftdash.ui import people_actions
+from ftdash.ui.actions import REFUSED
+from ftdash.ui.settings_action import Done, SettingsAction
+from ftdash.ui.settings_forms import SettingsForm
+from pipelines.domain.errors import Rejected
+
+ACTIONS = people_actions.ACTIONS
+
+
+@never_cache
+@require_http_methods(["GET", "POST"])
+@permission_required("jobs.operate", raise_exception=True)
+def act(request: HttpRequest, action: str) -> HttpResponse:
+    if action not in ACTIONS:
+        raise Http404("There is no such action.")
+    chosen, of = ACTIONS[action], request.GET.get("of", "")
+    form = chosen.form(request.POST if request.method == "POST" else None, of=of)
+    context = {"action": chosen, "of": of, "form": form, "consequence": chosen.consequence(of)}
+    if request.method == "GET":
+        return render(request, "settings/action.html", context)
+    done = _carried_out(request, chosen, form)
+    if done is None:
+        return render(request, "settings/action.html", context, status=REFUSED)
+    if done.secret:
+        return render(request, "settings/secret.html", {"action": chosen, "done": done})
+    messages.success(request, done.note)
+    return redirect(chosen.back)
+
+
+def _carried_out(request: HttpRequest, chosen: SettingsAction, form: SettingsForm) -> Done | None:
+    """None: it was refused, and why is in the form."""
+    if not form.is_valid():
+        return None
+    try:
+        return chosen.carry_out(form.of, form.cleaned_data, request.user.get_username())
+    except Rejected as refusal:
+        form.add_error(None, str(refusal))
+        return None

@@ -1,0 +1,200 @@
+"""People: invited with a password that opens once, given roles, shut out; an admin always stays."""
+
+from collections.abc import Callable
+
+import pytest
+from django.contrib.auth.models import Group, Permission, User
+from django.test import Client
+from django.urls import reverse
+
+from ftdash.accounts import people, queries
+from ftdash.accounts.models import AdminAction
+from ftdash.accounts.people import NewPassword, Role
+from pipelines.domain.errors import Rejected
+from tests.web.people import admin_user, came_in, opens, operator_user, signed_in
+
+pytestmark = pytest.mark.usefixtures("site")
+
+CHOSEN = "correct horse battery"
+Change = Callable[[str], object]
+AGAINST_THE_LAST_ADMIN: dict[str, Change] = {
+    "deactivate": lambda name: people.deactivate(name=name, requester="ada", reason="leaves"),
+    "demote": lambda name: people.change_role(
+        name=name, role=Role.OPERATOR, requester="ada", reason="moves"
+    ),
+    "reset": lambda name: people.reset_password(name=name, requester="ada", reason="forgot"),
+}
+
+
+def test_a_one_time_password_opens_the_page_where_one_chooses_and_nothing_else() -> None:
+    client = first_time(invited("olaf", Role.ADMIN))
+
+    for address in ("/", "/settings/", "/settings/invite/", "/v1/jobs", "/api/pipelines"):
+        answer = client.get(address)
+
+        assert (answer.status_code, answer["Location"]) == (302, reverse("password"))
+    assert client.post("/settings/invite/", {"name": "eve"}).status_code == 302
+    assert client.get(reverse("password")).status_code == 200
+    assert client.post(reverse("logout")).status_code == 302
+
+
+def test_after_a_password_was_chosen_everything_opens_and_the_old_one_nothing() -> None:
+    made = invited("olaf")
+    client = first_time(made)
+
+    chosen = client.post(reverse("password"), own_password(made))
+
+    assert chosen["Location"] == "/"
+    assert client.get("/").status_code == 200
+    assert not queries.person("olaf").must_choose_password
+    assert not opens("olaf", made.password)
+    assert came_in("olaf", CHOSEN).get("/").status_code == 200
+
+
+def test_a_password_that_anybody_guesses_is_not_taken() -> None:
+    made = invited("olaf")
+    client = first_time(made)
+    common = {"new_password1": "password", "new_password2": "password"}
+
+    answer = client.post(reverse("password"), own_password(made) | common)
+
+    assert answer.status_code == 422
+    assert "too common" in answer.content.decode()
+    assert client.get("/").status_code == 302
+
+
+def test_changing_ones_password_ends_the_other_sessions() -> None:
+    made = invited("olaf")
+    first, second = first_time(made), first_time(made)
+
+    first.post(reverse("password"), own_password(made))
+
+    assert first.get("/").status_code == 200
+    assert second.get("/")["Location"].startswith(reverse("login"))
+
+
+@pytest.mark.parametrize("name", ["", "with space", "x" * 81, "-a", "a\nb"])
+def test_a_name_that_cannot_be_used_is_refused(name: str) -> None:
+    with pytest.raises(Rejected, match="cannot be used"):
+        invited(name)
+
+
+def test_a_name_is_taken_in_whatever_case() -> None:
+    invited("olaf")
+
+    with pytest.raises(Rejected, match="There is, or was, somebody named 'Olaf'"):
+        invited("Olaf")
+
+
+def test_a_role_holds_at_the_next_click() -> None:
+    admin_user("ada")
+    olaf = operator_user("olaf")
+    client = signed_in(olaf)
+    assert client.get("/settings/invite/").status_code == 403
+
+    people.change_role(name="olaf", role=Role.ADMIN, requester="ada", reason="on call")
+    assert client.get("/settings/invite/").status_code == 200
+
+    people.change_role(name="olaf", role=Role.OPERATOR, requester="ada", reason="off call")
+    assert client.get("/settings/invite/").status_code == 403
+
+
+def test_whoever_is_made_operator_keeps_no_other_way_to_act() -> None:
+    admin_user("ada")
+    group = Group.objects.create(name="acting")
+    group.permissions.add(Permission.objects.get(codename="operate"))
+    root = User.objects.create_superuser("root")
+    root.groups.add(group)
+
+    people.change_role(name="root", role=Role.OPERATOR, requester="ada", reason="tidying")
+
+    assert not User.objects.get(username="root").has_perm("jobs.operate")
+
+
+def test_who_is_deactivated_is_out_at_once_and_comes_back_with_a_new_password() -> None:
+    admin_user("ada")
+    olaf = operator_user("olaf")
+    client = signed_in(olaf)
+
+    people.deactivate(name="olaf", requester="ada", reason="leaves")
+
+    assert client.get("/")["Location"].startswith(reverse("login"))
+    made = people.reactivate(name="olaf", requester="ada", reason="is back")
+    assert first_time(made).get("/")["Location"] == reverse("password")
+
+
+@pytest.mark.parametrize("change", AGAINST_THE_LAST_ADMIN)
+def test_the_last_admin_stays(change: str) -> None:
+    admin_user("ada")
+    invited("eve", Role.ADMIN)  # has not signed in yet: nobody to rely on
+    gone = admin_user("gone")
+    gone.is_active = False
+    gone.save()
+
+    with pytest.raises(Rejected, match="ada is the last admin"):
+        AGAINST_THE_LAST_ADMIN[change]("ada")
+
+    assert queries.person("ada").role is Role.ADMIN
+    assert queries.person("ada").is_active
+    assert not AdminAction.objects.filter(subject="person ada").exists()
+    admin_user("bea")
+    AGAINST_THE_LAST_ADMIN[change]("ada")
+
+
+@pytest.mark.parametrize("change", AGAINST_THE_LAST_ADMIN)
+def test_who_is_not_the_last_admin_can_be_changed(change: str) -> None:
+    admin_user("ada")
+    invited("eve", Role.ADMIN)
+
+    AGAINST_THE_LAST_ADMIN[change]("eve")
+
+    assert AdminAction.objects.filter(who="ada", subject="person eve").count() == 2
+
+
+def test_what_would_change_nothing_is_refused() -> None:
+    admin_user("ada")
+    operator_user("olaf")
+
+    with pytest.raises(Rejected, match="has the role operator already"):
+        people.change_role(name="olaf", role=Role.OPERATOR, requester="ada", reason="x")
+    with pytest.raises(Rejected, match="is active already"):
+        people.reactivate(name="olaf", requester="ada", reason="x")
+    people.deactivate(name="olaf", requester="ada", reason="x")
+    with pytest.raises(Rejected, match="is deactivated already"):
+        people.deactivate(name="olaf", requester="ada", reason="x")
+    with pytest.raises(Rejected, match="nobody named 'nobody'"):
+        people.deactivate(name="nobody", requester="ada", reason="x")
+
+
+def test_nothing_is_changed_without_a_reason() -> None:
+    with pytest.raises(Rejected, match="Say why"):
+        people.invite(name="olaf", role=Role.OPERATOR, requester="ada", reason=" ")
+    assert not User.objects.exists()
+
+
+def test_every_change_is_logged_with_who_what_and_why() -> None:
+    admin_user("ada")
+    invited("olaf")
+    people.deactivate(name="olaf", requester="ada", reason="leaves")
+
+    left, came = queries.admin_actions()
+
+    assert (left.who, left.what, left.subject) == ("ada", "deactivated", "person olaf")
+    assert left.reason == "leaves"
+    assert (came.what, came.detail, came.reason) == ("invited", "as operator", "new here")
+
+
+def invited(name: str, role: Role = Role.OPERATOR) -> NewPassword:
+    return people.invite(name=name, role=role, requester="ada", reason="new here")
+
+
+def first_time(made: NewPassword) -> Client:
+    return came_in(made.name, made.password)
+
+
+def own_password(made: NewPassword) -> dict[str, str]:
+    return {
+        "old_password": made.password,
+        "new_password1": CHOSEN,
+        "new_password2": CHOSEN,
+    }
