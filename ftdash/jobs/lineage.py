@@ -7,6 +7,8 @@ only within a lineage or along the forks between them; ids alone say nothing acr
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.db.models import Q
+
 from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus
 from ftdash.jobs.models import Pipeline, Run
 
@@ -41,10 +43,11 @@ class LineageRun:
     points: list[LineagePoint]
 
 
-def lineage(pipeline: str) -> list[LineageRun] | None:
+def lineage(pipeline: str, runs_max: int | None = None) -> list[LineageRun] | None:
     """The trees that hold a run of the pipeline, each run before its forks, oldest first.
 
-    A restore may cross pipelines, so a tree shows runs of others too. None: no such pipeline.
+    A restore may cross pipelines, so a tree shows runs of others too. With `runs_max` the newest
+    of them. None: no such pipeline.
     """
     if not Pipeline.objects.filter(name=pipeline).exists():
         return None
@@ -54,13 +57,17 @@ def lineage(pipeline: str) -> list[LineageRun] | None:
         forks.setdefault(run.parent_id, []).append(run)
     roots = {_root_of(run, runs).pk for run in runs.values() if run.pipeline.name == pipeline}
     waiting = [(0, runs[pk]) for pk in sorted(roots, reverse=True)]
-    found: list[LineageRun] = []
+    found: list[tuple[int, Run]] = []
     while waiting:
         depth, run = waiting.pop()
-        own = forks.get(run.pk, [])
-        found.append(_described(run, depth, runs.get(run.parent_id or 0), own))
-        waiting += [(depth + 1, fork) for fork in reversed(own)]
-    return found
+        found.append((depth, run))
+        waiting += [(depth + 1, fork) for fork in reversed(forks.get(run.pk, []))]
+    newest = set(sorted((run.pk for _, run in found), reverse=True)[:runs_max])
+    return [
+        _described(run, depth, runs.get(run.parent_id or 0), forks.get(run.pk, []))
+        for depth, run in found
+        if run.pk in newest
+    ]
 
 
 def _root_of(run: Run, runs: dict[int, Run]) -> Run:
@@ -90,8 +97,9 @@ def _points(run: Run, forks: list[Run]) -> list[LineagePoint]:
     for fork in forks:
         forked.setdefault(fork.first_checkpoint_id - 1, []).append(fork.run_id)
     rows = Checkpoint.objects.filter(run=run, status__in=COMPLETE, completed_at__isnull=False)
-    newest = {row.pk for row in rows.order_by("-completed_at", "-pk")[:POINTS_PER_RUN_MAX]}
-    shown = [row for row in rows if row.pk in newest or row.checkpoint_id in forked]
+    newest = rows.order_by("-completed_at", "-pk").values_list("pk", flat=True)
+    chosen = Q(pk__in=list(newest[:POINTS_PER_RUN_MAX])) | Q(checkpoint_id__in=forked)
+    shown = list(rows.filter(chosen))
     shown.sort(key=lambda row: (row.completed_at, row.sequence))
     return [_point(row, forked) for row in shown]
 

@@ -12,11 +12,12 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
 from ftdash.jobs import queries as job_queries
-from ftdash.jobs.answers import PipelinePage, ShownState
+from ftdash.jobs.answers import PipelinePage
 from ftdash.metrics.loads import RunLoads, VertexMoment, run_loads, trends
+from ftdash.ui.bottleneck import sentence
 from ftdash.ui.figures import operators as figures
 from ftdash.ui.formats import plural
-from ftdash.ui.operator_rows import OperatorRow, operator_rows, sentence
+from ftdash.ui.operator_rows import OperatorRow, is_past, operator_rows
 from ftdash.ui.page import data_at
 from ftdash.ui.page_parts import Chart
 
@@ -49,11 +50,7 @@ class MetricsView:
 
     @property
     def is_past(self) -> bool:
-        """What is shown was so once; now nobody knows, or nothing runs."""
-        run = self.page.run
-        if run is None or self.loads is None:
-            return False
-        return run.state is not ShownState.RUNNING or self.loads.attempt != run.attempt
+        return is_past(self.page.run, self.loads)
 
 
 # Plotly fills style elements and sets style attributes, and cannot be given a nonce.

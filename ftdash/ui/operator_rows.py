@@ -1,14 +1,12 @@
-"""The operators of a run as rows of a table, and what holds them up in a sentence. Pure.
+"""The operators of a run as rows of a table: means, sums and least values of their subtasks. Pure.
 
-Backpressure is seen upstream of what causes it: the one to look at is the busiest subtask of those
-that records of a backpressured operator go to. Source: Flink, "Monitoring Back Pressure".
+What holds them up is `bottleneck`'s to say.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from ftdash.jobs.answers import VertexView
+from ftdash.jobs.answers import RunView, ShownState, VertexView
 from ftdash.metrics.loads import (
     RunLoads,
     SubtaskLoad,
@@ -17,10 +15,6 @@ from ftdash.metrics.loads import (
     sum_known,
 )
 from ftdash.times import watermark_moment
-from ftdash.ui.formats import percent
-
-BACKPRESSURED_FROM = 0.1
-"""Flink calls less than this OK."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +55,11 @@ def operator_rows(vertices: list[VertexView], loads: RunLoads | None) -> list[Op
     ]
 
 
-def sentence(rows: list[OperatorRow], vertices: list[VertexView]) -> str:
-    if not rows:
-        return "No subtask has reported yet."
-    inputs = {vertex.uid: vertex.inputs for vertex in vertices}
-    held_up = [row for row in rows if row.backpressured_ratio >= BACKPRESSURED_FROM]
-    for row in reversed(held_up):  # what comes after the last one of them takes no more
-        behind = _downstream(row.uid, inputs)
-        suspects = [each for each in rows if each.uid in behind]
-        if suspects:
-            return (
-                f"{row.uid} is backpressured {percent(row.backpressured_ratio)} of the time; the"
-                f" busiest of those that it sends to is {_named(_busiest(suspects))}."
-            )
-    return f"Nothing is backpressured; the busiest is {_named(_busiest(rows))}."
+def is_past(run: RunView | None, loads: RunLoads | None) -> bool:
+    """What is shown was so once; now nobody knows, or nothing runs."""
+    if run is None or loads is None:
+        return False
+    return run.state is not ShownState.RUNNING or loads.attempt != run.attempt
 
 
 def _row(vertex: VertexView, loads: list[SubtaskLoad]) -> OperatorRow:
@@ -94,20 +79,3 @@ def _row(vertex: VertexView, loads: list[SubtaskLoad]) -> OperatorRow:
         watermark_at=watermark_moment(least_watermark_ms(loads)),
         subtasks=[SubtaskRow(load) for load in loads],
     )
-
-
-def _busiest(rows: list[OperatorRow]) -> SubtaskLoad:
-    return max((row.busiest for row in rows), key=lambda load: load.busy_ratio)
-
-
-def _named(load: SubtaskLoad) -> str:
-    return f"{load.vertex}[{load.subtask}], busy {percent(load.busy_ratio)} of the time"
-
-
-def _downstream(uid: str, inputs: Mapping[str, list[str]]) -> set[str]:
-    """All that records of `uid` can come to; `inputs` is in topological order."""
-    reached = {uid}
-    for vertex, sources in inputs.items():
-        if reached.intersection(sources):
-            reached.add(vertex)
-    return reached - {uid}

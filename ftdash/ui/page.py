@@ -25,6 +25,8 @@ from ftdash.jobs.answers import (
 from ftdash.jobs.models import RequestKind
 from ftdash.metrics import queries as metric_queries
 from ftdash.metrics.answers import SamplePoint
+from ftdash.metrics.loads import run_loads
+from ftdash.ui.dataflow import Dataflow, dataflow
 from ftdash.ui.page_parts import (
     BUTTONS,
     PHASES,
@@ -82,6 +84,7 @@ class PipelineView:
     points: list[RecoveryPoint]
     requests: list[RequestView]
     buttons: list[Button]
+    dataflow: Dataflow  # of the newest run
     alignment_chart: Chart
     axis_chart: Chart
     phases_chart: Chart
@@ -165,6 +168,7 @@ def pipeline_view(name: str, address: Address) -> PipelineView:
         points=checkpoint_queries.recovery_points(name, RECOVERY_POINTS_MAX),
         requests=job_queries.requests(name, REQUESTS_MAX),
         buttons=[button(page, slug) for slug in BUTTONS if worth_showing(page, slug)],
+        dataflow=dataflow(page.run, run_loads(page.run.run_id) if page.run else None),
         **charts(timeline, axis, samples),
     )
 

@@ -11,6 +11,7 @@ from ftdash.ui import (
     checkpoints_page,
     guarantee,
     lab,
+    lineage_page,
     metrics_page,
     planner_page,
     settings_actions,
@@ -72,6 +73,8 @@ urlpatterns = [
     path("pipelines/<slug:name>/guarantee/", guarantee.page, name="guarantee"),
     path("pipelines/<slug:name>/guarantee/regions/", guarantee.regions, name="guarantee-regions"),
     path("pipelines/<slug:name>/guarantee/audit/", guarantee.start_audit, name="guarantee-audit"),
+    path("pipelines/<slug:name>/lineage/", lineage_page.page, name="lineage"),
+    path("pipelines/<slug:name>/lineage/regions/", lineage_page.regions, name="lineage-regions"),
     path("pipelines/<slug:name>/planner/", planner_page.planner, name="pipeline-planner"),
     path(
         "pipelines/<slug:name>/planner/regions/",

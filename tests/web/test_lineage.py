@@ -8,8 +8,8 @@ from django.utils import timezone
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
 from ftdash.jobs.lineage import POINTS_PER_RUN_MAX, lineage
 from ftdash.jobs.models import Pipeline, Run
-from pipelines.domain.status import CheckpointKind
 from tests.web.journals import new_run
+from tests.web.lineages import forked, over, points
 
 pytestmark = pytest.mark.django_db
 
@@ -119,36 +119,3 @@ def test_a_pipeline_that_was_restored_a_thousand_times_in_a_row_has_a_lineage() 
     runs = lineage("flights") or []
 
     assert (len(runs), runs[-1].depth) == (1_499, 1_498)
-
-
-def forked(parent: Run, checkpoint_id: int, name: str = "flights") -> Run:
-    return new_run(
-        name,
-        parent=parent,
-        restored_from=f"/points/{checkpoint_id}",
-        first_checkpoint_id=checkpoint_id + 1,
-    )
-
-
-def over(run: Run) -> Run:
-    Run.objects.filter(pk=run.pk).update(status="FINISHED", ended_at=timezone.now())
-    return run
-
-
-def points(run: Run, *checkpoint_ids: int) -> None:
-    """Completed in this order."""
-    begin = timezone.now()
-    Checkpoint.objects.bulk_create(
-        Checkpoint(
-            run=run,
-            checkpoint_id=checkpoint_id,
-            sequence=order,
-            attempt=1,
-            kind=CheckpointKind.CHECKPOINT.value,
-            status=CheckpointStatus.COMPLETED,
-            trigger_at=begin,
-            completed_at=begin + timedelta(seconds=order),
-            path=f"/points/{checkpoint_id}",
-        )
-        for order, checkpoint_id in enumerate(checkpoint_ids)
-    )

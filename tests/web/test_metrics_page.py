@@ -2,19 +2,15 @@
 
 import html
 import re
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from django.test import Client
 from plotly import graph_objects
 
-from ftdash.jobs.answers import VertexView
 from ftdash.jobs.projector import Projector
 from ftdash.metrics.loads import (
     TREND_POINTS_MAX,
-    RunLoads,
-    SubtaskLoad,
     VertexMoment,
     run_loads,
     sum_known,
@@ -22,9 +18,10 @@ from ftdash.metrics.loads import (
 )
 from ftdash.ui import metrics_page
 from ftdash.ui.figures.operators import busy, records_in, watermarks
-from ftdash.ui.operator_rows import operator_rows, sentence
+from ftdash.ui.operator_rows import operator_rows
 from pipelines.domain.status import JobStatus
 from tests.web.journals import Story, new_run
+from tests.web.loads import GRAPH, load, loads
 
 PAGE = "/pipelines/flights/metrics/"
 
@@ -117,40 +114,6 @@ def test_charts_are_drawn_once_a_sample_for_all_who_look_on(
     assert page.count("50 % busy, 10 % backpressured, 40 % idle, ") == 2 * 4
 
 
-def test_the_one_to_look_at_is_the_busiest_behind_what_is_backpressured() -> None:
-    rows = operator_rows(
-        GRAPH,
-        loads(
-            load("source", busy_ratio=0.1, backpressured_ratio=0.8),
-            load("other", busy_ratio=0.99),
-            load("middle", busy_ratio=0.3, backpressured_ratio=0.6),
-            load("sink", 0, busy_ratio=0.2),
-            load("sink", 1, busy_ratio=0.97),
-        ),
-    )
-
-    assert sentence(rows, GRAPH) == (
-        "middle is backpressured 60 % of the time; the busiest of those that it sends to is"
-        " sink[1], busy 97 % of the time."
-    )
-
-
-def test_where_nothing_is_backpressured_the_busiest_is_named() -> None:
-    rows = operator_rows(GRAPH, loads(load("source", busy_ratio=0.2), load("sink", busy_ratio=0.3)))
-
-    assert sentence(rows, GRAPH) == (
-        "Nothing is backpressured; the busiest is sink[0], busy 30 % of the time."
-    )
-
-
-def test_who_sends_to_nobody_that_reported_is_passed_over() -> None:
-    held_up = load("sink", busy_ratio=0.4, backpressured_ratio=0.5)
-    rows = operator_rows(GRAPH, loads(load("middle", backpressured_ratio=0.2), held_up))
-
-    assert sentence(rows, GRAPH).startswith("middle is backpressured 20 % of the time;")
-    assert sentence(rows[1:], GRAPH).startswith("Nothing is backpressured;")
-
-
 def test_an_operators_row_is_the_mean_of_ratios_the_sum_of_counts_and_the_least_watermark() -> None:
     (row,) = operator_rows(
         GRAPH,
@@ -229,38 +192,6 @@ def test_names_of_operators_are_text_to_plotly() -> None:
     drawn = graph_objects.Figure(figure["data"][0] | {"line": {"dash": "dot"}})
     assert drawn.data[0].name == "&lt;b>a&lt;/b>%{x}&amp;"
     assert drawn.data[0].hovertemplate.startswith("&lt;b>a&lt;/b>% {x}&amp;: %{customdata}")
-
-
-GRAPH = [
-    VertexView("source", ["source"], [], is_source=True, is_sink=False),
-    VertexView("other", ["other"], [], is_source=True, is_sink=False),
-    VertexView("middle", ["middle"], ["source"], is_source=False, is_sink=False),
-    VertexView("sink", ["sink"], ["middle", "other"], is_source=False, is_sink=True),
-]
-
-
-def load(vertex: str, subtask: int = 0, **values: Any) -> SubtaskLoad:
-    plain: dict[str, Any] = {
-        "busy_ratio": 0.0,
-        "backpressured_ratio": 0.0,
-        "idle_ratio": 0.0,
-        "busy_ms": None,
-        "backpressured_ms": None,
-        "idle_ms": None,
-        "records_in": 0,
-        "records_out": 0,
-        "records_in_per_s": None,
-        "records_out_per_s": None,
-        "watermark_ms": None,
-        "queued_records": 0,
-        "queued_bytes": 0,
-        "state_bytes": 0,
-    }
-    return SubtaskLoad(vertex=vertex, subtask=subtask, **plain | values)
-
-
-def loads(*subtasks: SubtaskLoad) -> RunLoads:
-    return RunLoads(datetime(2026, 11, 21, tzinfo=UTC), 1, {}, list(subtasks))
 
 
 def line_values(figure: Any) -> list[list[Any]]:

@@ -30,6 +30,8 @@ PAGES = {
     "checkpoints-regions",
     "checkpoint",
     "checkpoint-regions",
+    "lineage",
+    "lineage-regions",
 }
 ARGUMENTS = {"name": "flights", "action": "savepoint", "checkpoint_id": 1}
 

@@ -20,6 +20,7 @@ from ftdash.jobs.point_services import Restore
 from ftdash.jobs.run_queries import RunFacts
 from ftdash.metrics import queries as metric_queries
 from ftdash.metrics.answers import SamplePoint
+from ftdash.metrics.loads import RunLoads, run_loads
 from pipelines.domain.preflight_verdict import Verdict
 
 
@@ -146,6 +147,15 @@ def quarantine(request: HttpRequest, run_id: InPath, limit: Limit = 50) -> list[
 def samples(request: HttpRequest, run_id: InPath, limit: Limit = 600) -> list[SamplePoint]:
     """What was measured once a second, oldest first."""
     return metric_queries.samples(run_id, limit)
+
+
+@api.get("/runs/{run_id}/loads", response=RunLoads)
+def loads(request: HttpRequest, run_id: InPath) -> RunLoads:
+    """What each subtask did in the newest sample: busy, backpressured, idle, and its watermark."""
+    found = run_loads(run_id)
+    if found is None:
+        raise missing(f"sample of run {run_id!r}")
+    return found
 
 
 @api.get("/runs/{run_id}/ledger", response=Ledger)

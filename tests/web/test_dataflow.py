@@ -1,0 +1,152 @@
+"""The dataflow of a run as a drawing: where everything stands, and what an operator reads."""
+
+import random
+import re
+from html import unescape
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from ftdash.jobs.projector import Projector
+from ftdash.ui.layers import layers
+from tests.web.journals import Story, new_run, run_started, shape
+
+DIAMOND = {"a": [], "b": ["a"], "c": ["a"], "d": ["b", "c"]}
+PAGE = "/pipelines/flights/"
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_every_edge_goes_to_the_right_by_one_column_at_a_time(seed: int) -> None:
+    inputs = random_graph(random.Random(seed))
+
+    placed = layers(inputs)
+
+    column = {stop: index for index, stops in enumerate(placed.columns) for stop in stops}
+    assert {(uid,) for uid in inputs} <= set(column)
+    assert set(placed.routes) == {(s, uid) for uid, sources in inputs.items() for s in sources}
+    for (source, target), route in placed.routes.items():
+        assert (route[0], route[-1]) == ((source,), (target,))
+        assert all(column[b] == column[a] + 1 for a, b in pairwise(route))
+
+
+def test_branches_of_a_diamond_stand_below_each_other() -> None:
+    assert layers(DIAMOND).columns == [[("a",)], [("b",), ("c",)], [("d",)]]
+
+
+def test_two_chains_that_need_not_cross_do_not() -> None:
+    crossed = {"a": [], "b": [], "y": ["b"], "x": ["a"], "end": ["y", "x"]}
+
+    first, second, _ = layers(crossed).columns
+
+    assert [{"y": "b", "x": "a"}[uid] for (uid,) in second] == [uid for (uid,) in first]
+
+
+def test_a_source_stands_just_before_whom_it_feeds() -> None:
+    joined_late = {"a": [], "late": [], "b": ["a"], "c": ["b", "late"]}
+
+    assert set(layers(joined_late).columns[1]) == {("b",), ("late",)}
+
+
+def test_an_edge_over_a_column_gets_a_place_in_it_that_no_vertex_has() -> None:
+    placed = layers({"a": [], "b": ["a"], "c": ["a", "b"]})
+
+    assert placed.columns[1] == [("b",), ("a", "c", "1")]
+    assert placed.routes["a", "c"] == [("a",), ("a", "c", "1"), ("c",)]
+
+
+def test_no_vertex_no_column() -> None:
+    assert layers({}).columns == []
+
+
+@pytest.mark.usefixtures("site", "patient")
+class TestPage:
+    def test_each_operator_is_a_box_with_its_load_and_watermark(self, operator: Client) -> None:
+        fold(Story(new_run()).started().sampled(records=0).wait(1_000).sampled(records=2_000))
+
+        drawing, words = drawing_of(operator)
+
+        assert drawing.count('class="flow-box') == 4
+        assert drawing.count('class="flow-edge is-held-up"') == 3
+        assert "flights source, 2 subtasks 50 % busy, 10 % backpressured 40 % idle" in words
+        assert "4.00 k/s in watermark 2013-01-01 00:26" in words
+        assert "flights to join, hash; held up" in words
+
+    def test_the_bottleneck_is_marked_in_words(self, operator: Client) -> None:
+        fold(Story(new_run()).started().sampled())
+
+        drawing, words = drawing_of(operator)
+
+        assert "delays is the bottleneck: delays[0], busy 50 % of the time" in words
+        assert drawing.count("is-bottleneck") == 1
+        assert "▲ bottleneck, 2 subtasks" in words
+
+    def test_an_operator_that_has_not_reported_says_so(self, operator: Client) -> None:
+        fold(Story(new_run()).started())
+
+        _, words = drawing_of(operator)
+
+        assert words.count("has not reported") == 4
+
+    def test_before_the_first_run_it_says_what_will_be_there(self, operator: Client) -> None:
+        new_run().delete()
+
+        _, words = drawing_of(operator)
+
+        assert "The operators appear here as soon as a run of this pipeline has started." in words
+
+    def test_what_was_reported_once_is_called_that(self, operator: Client) -> None:
+        fold(Story(new_run()).started().sampled().ended())
+
+        _, words = drawing_of(operator)
+
+        assert "it is not known to be so now" in words
+
+    def test_names_of_operators_are_text(self, operator: Client) -> None:
+        attack = "<script>alert(1)</script>"
+        story = Story(new_run())
+        started = run_started(4711)
+        vertices = [shape(attack, []), shape("b", [attack])]
+        story.tell(type(started)(**{**fields(started), "vertices": vertices}))
+        fold(story)
+
+        drawing, words = drawing_of(operator)
+
+        assert "<script>alert" not in drawing
+        assert attack in words
+
+    def test_programs_read_the_same_loads(self, operator: Client) -> None:
+        fold(Story(new_run()).started().sampled())
+
+        found = operator.get("/api/runs/flights-1/loads")
+        missing = operator.get("/api/runs/flights-2/loads")
+
+        assert found.status_code == 200
+        assert found.json()["subtasks"][0]["busy_ratio"] == 0.5
+        assert missing.status_code == 404
+
+
+def random_graph(rng: random.Random) -> dict[str, list[str]]:
+    names = [f"v{number}" for number in range(rng.randint(1, 9))]
+    return {
+        name: rng.sample(names[:index], rng.randint(0, min(index, 3)))
+        for index, name in enumerate(names)
+    }
+
+
+def fields(struct: Any) -> dict[str, Any]:
+    return {name: getattr(struct, name) for name in struct.__struct_fields__}
+
+
+def drawing_of(client: Client) -> tuple[str, str]:
+    """The region's HTML, and what a person reads there."""
+    page = client.get(reverse("pipeline-regions", args=["flights"])).content.decode()
+    region = page[page.index('id="region-dataflow"') :]
+    region = region[: region.index('id="region-', 10)]
+    return region, re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", region)))
+
+
+def fold(story: Story) -> None:
+    Projector().run_once()

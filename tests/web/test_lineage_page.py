@@ -1,0 +1,93 @@
+"""The lineage page: runs as a tree, with the points that they were restored from."""
+
+import re
+from html import unescape
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from ftdash.jobs.lineage import lineage
+from ftdash.ui import lineage_page
+from tests.web.journals import new_run
+from tests.web.lineages import forked, over, points
+
+pytestmark = pytest.mark.usefixtures("site")
+
+
+def test_a_run_is_shown_with_the_point_and_the_run_that_it_came_from(operator: Client) -> None:
+    first = over(new_run())
+    points(first, 1, 2, 3)
+    second = over(forked(first, 2))
+    points(second, 3)
+    forked(second, 3)
+
+    words = words_of(operator)
+
+    assert (
+        "Run 3 of flights, the newest, was restored from checkpoint 3 of run flights-2, 2 restores"
+        " after the run that began at the beginning." in words
+    )
+    assert "run 1 flights-1 Finished the beginning" in words
+    assert "checkpoint 2 by flights-2" in words
+    assert "└─ run 2 flights-2 Finished checkpoint 2 of run 1" in words
+    assert "\N{NO-BREAK SPACE}└─ run 3 newest flights-3 Created checkpoint 3 of run 2" in words
+
+
+def test_points_that_are_kept_come_newest_first_and_the_rest_is_counted(operator: Client) -> None:
+    points(over(new_run()), *range(1, 10))
+
+    words = words_of(operator)
+
+    assert "checkpoint 9 , checkpoint 8 , checkpoint 7" in words
+    assert "and 3 older" in words
+    assert "Run 1 of flights, the newest, began at the beginning of its input." in words
+
+
+def test_a_run_restored_from_another_pipeline_names_it(operator: Client) -> None:
+    first = over(new_run())
+    points(first, 1)
+    forked(first, 1, name="copy")
+
+    assert "copy, run 1 copy-1 Created checkpoint 1 of flights, run 1" in words_of(operator)
+
+
+def test_of_very_many_runs_the_newest_are_shown(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lineage_page, "RUNS_MAX", 2)
+    first = over(new_run())
+    second = over(forked(first, 1))
+    over(forked(second, 1))
+
+    words = words_of(operator)
+
+    assert [run.run_id for run in lineage("flights", 2) or []] == ["flights-2", "flights-3"]
+    assert "The newest 2 runs of these trees are shown." in words
+    assert "run 2 flights-2 Finished checkpoint 1 of flights-1" in words
+
+
+def test_before_the_first_run_it_says_what_will_be_there(operator: Client) -> None:
+    new_run().delete()
+
+    assert "The first run appears here as soon as it is started." in words_of(operator)
+
+
+def test_there_is_no_lineage_of_what_is_not_there(operator: Client) -> None:
+    assert operator.get(reverse("lineage", args=["nothing"])).status_code == 404
+
+
+def test_the_pipeline_leads_to_its_lineage(operator: Client) -> None:
+    new_run()
+
+    page = operator.get(reverse("pipeline", args=["flights"])).content.decode()
+
+    assert f'href="{reverse("lineage", args=["flights"])}"' in page
+
+
+def words_of(client: Client) -> str:
+    page = client.get(reverse("lineage", args=["flights"])).content.decode()
+    regions = client.get(reverse("lineage-regions", args=["flights"])).content.decode()
+    assert 'id="region-lineage"' in page
+    assert 'id="region-lineage" hx-swap-oob="true"' in regions
+    return re.sub(r"[ \n]+", " ", unescape(re.sub(r"<[^>]+>", " ", page)))
