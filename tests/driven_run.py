@@ -54,6 +54,11 @@ class StartedRun:
                 raise RuntimeError(f"the driver ended first: {self.tail()}")
             time.sleep(POLL_S)
 
+    def wait_for_more(self, count: int, timeout_s: float) -> None:
+        """Until `count` checkpoints have completed beyond those of now."""
+        seen = len(self.completed())
+        self.wait_for(lambda _: len(self.completed()) >= seen + count, timeout_s)
+
     def wait_until_over(self, timeout_s: float) -> RunEnded:
         self.wait_for(lambda es: bool(es) and isinstance(es[-1].event, RunEnded), timeout_s)
         self.process.wait(timeout_s)

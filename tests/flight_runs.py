@@ -9,8 +9,6 @@ from pathlib import Path
 import pandas as pd
 import pyarrow.parquet as pq
 
-from tests.driven_run import StartedRun
-
 KEY = ["carrier", "window_start"]
 STEP_S = 150.0  # the first step includes the start of Spark, on a busy machine
 PACED = "1000"  # event-hours per second: the year in about 9 s
@@ -24,11 +22,6 @@ def parameters_for(flights: Path, root: Path, *, speed: str) -> dict[str, str]:
         "sql": f"sqlite:///{root / 'output.sqlite3'}",
         "speed": speed,
     }
-
-
-def wait_for_checkpoints(run: StartedRun, count: int) -> None:
-    seen = len(run.completed())
-    run.wait_for(lambda _: len(run.completed()) >= seen + count, STEP_S)
 
 
 def assert_output_is_exact(flights: Path, root: Path) -> None:

@@ -3,7 +3,6 @@
 import random
 import secrets
 import threading
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
@@ -27,6 +26,7 @@ from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, Uid
 from pipelines.domain.origin import RecordOrigin
 from tests.certificates import Authority
+from tests.polling import wait_until
 
 DEADLINE_S = 20.0
 A, B = ChannelId("a[0]>c.0[0]"), ChannelId("b[0]>c.1[0]")
@@ -549,10 +549,3 @@ def in_thread(body: Callable[[], object]) -> threading.Thread:
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     return thread
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < deadline, "the condition never held"
-        threading.Event().wait(0.0005)

@@ -1,8 +1,6 @@
 """Hashes in Redis beyond the contract: what a reader sees, what is lost, who is away, bad input."""
 
 import dataclasses
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +13,7 @@ from pipelines.domain.errors import InvariantViolated, ProtocolError, Rejected, 
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.snapshots import Json
 from tests.brokers.redis_broker import RedisBroker, redis_broker
+from tests.polling import wait_until
 
 SCHEMA = pa.schema(
     [("app", pa.string()), ("views", pa.int64()), ("last", pa.timestamp("ms", "UTC"))]
@@ -265,7 +264,7 @@ def test_all_keys_lie_in_one_slot_of_a_cluster(tmp_path: Path) -> None:
     with redis_broker(tmp_path, more_settings=settings) as broker:
         client = broker.client()
         client.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)
-        polled(lambda: "ok" in str(client.execute_command("CLUSTER INFO")).split("slots")[0])
+        wait_until(lambda: "ok" in str(client.execute_command("CLUSTER INFO")).split("slots")[0])
         sink = RedisHashes(broker.url, "views", ("app",), pipeline="views")
         complete(opened(sink), 1, [("a{b}", 1), ("c", 2)])
         sink.rewind([], OTHER)
@@ -326,13 +325,6 @@ def test_columns_that_do_not_fit_are_refused_by_name(
 def test_a_key_that_is_null_is_refused_by_name(sink: RedisHashes) -> None:
     with pytest.raises(Rejected, match="Key column app of the Redis hashes is null"):
         prepared(opened(sink), 1, [(None, 1)])
-
-
-def polled(holds: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 10
-    while not holds():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
 
 
 def context_of(run_id: RunId = RUN, attempt: int = 1, subtask: int = 0) -> SinkContext:

@@ -15,7 +15,6 @@ from tests.flight_runs import (
     STEP_S,
     assert_output_is_exact,
     parameters_for,
-    wait_for_checkpoints,
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
@@ -27,7 +26,7 @@ def test_checkpoints_overlap_and_a_killed_slot_changes_nothing(
     parameters = parameters_for(flights, tmp_path, speed=PACED)
 
     with started_run(tmp_path, "flight_delays", parameters, settings=CONCURRENT) as run:
-        wait_for_checkpoints(run, 3)
+        run.wait_for_more(3, STEP_S)
         os.kill(run.pid_of(1), signal.SIGKILL)
         ended = run.wait_until_over(STEP_S)
 

@@ -26,7 +26,6 @@ from tests.flight_runs import (
     STEP_S,
     assert_output_is_exact,
     parameters_for,
-    wait_for_checkpoints,
 )
 from tests.object_server import ObjectServer, never
 from tests.stopped_processes import stopped_slot, wait_until_gone
@@ -55,9 +54,9 @@ def test_a_killed_slot_recovers_from_an_object_store_where_everything_is_encrypt
     parameters = parameters_for(flights, tmp_path, speed=PACED)
 
     with started_run(tmp_path, "flight_delays", parameters, settings=settings) as run:
-        wait_for_checkpoints(run, 2)
+        run.wait_for_more(2, STEP_S)
         os.kill(run.pid_of(1), signal.SIGKILL)
-        wait_for_checkpoints(run, 2)
+        run.wait_for_more(2, STEP_S)
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED
@@ -83,7 +82,7 @@ def test_on_a_cluster_a_killed_slot_and_executors_killed_at_points_change_nothin
         settings={**SOONER, "testing.faults": "; ".join(faults)},
         environment={PERMISSION: "1"},
     ) as run:
-        wait_for_checkpoints(run, 2)
+        run.wait_for_more(2, STEP_S)
         os.kill(run.pid_of(1), signal.SIGKILL)
         for attempt in stops:
             slot = stopped_slot(run, 1, attempt=attempt, within_s=STEP_S)
@@ -103,7 +102,7 @@ def test_an_older_point_is_restored_and_later_output_does_not_double(
     paced = parameters_for(flights, tmp_path, speed=PACED)
     many = {**SOONER, "execution.checkpointing.num-retained": "100"}
     with started_run(tmp_path, "flight_delays", paced, settings=many) as run:
-        wait_for_checkpoints(run, 8)
+        run.wait_for_more(8, STEP_S)
         older = run.completed()[2].path
 
     unpaced = parameters_for(flights, tmp_path, speed="max")
@@ -118,7 +117,7 @@ def test_a_killed_driver_is_replaced_and_a_corrupted_newest_checkpoint_is_not_re
 ) -> None:
     paced = parameters_for(flights, tmp_path, speed=PACED)
     with started_run(tmp_path, "flight_delays", paced, settings=SOONER) as run:
-        wait_for_checkpoints(run, 4)
+        run.wait_for_more(4, STEP_S)
         os.kill(run.process.pid, signal.SIGKILL)
         run.process.wait(10)
         run_id = run.directory.run_id

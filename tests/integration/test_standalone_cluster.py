@@ -18,7 +18,6 @@ from tests.flight_runs import (
     STEP_S,
     assert_output_is_exact,
     parameters_for,
-    wait_for_checkpoints,
 )
 from tests.standalone_cluster import (
     CannotHaveCluster,
@@ -54,11 +53,11 @@ def test_a_lost_executor_and_a_lost_worker_change_nothing_in_the_output(
         place=cluster.master.command,
         environment=cluster.environment,
     ) as run:
-        wait_for_checkpoints(run, 2)
+        run.wait_for_more(2, STEP_S)
         hosts = {host_of(run, slot) for slot in (0, 1)}
         assert worker_of(cluster, run).kill(is_executor) == 1
         wait_for_failures(run, 1)
-        wait_for_checkpoints(run, 2)
+        run.wait_for_more(2, STEP_S)
         lost = worker_of(cluster, run)
         lost.unplug()
         lost.kill()

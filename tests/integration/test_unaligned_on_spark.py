@@ -15,7 +15,6 @@ from tests.flight_runs import (
     STEP_S,
     assert_output_is_exact,
     parameters_for,
-    wait_for_checkpoints,
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
@@ -29,9 +28,9 @@ def test_kills_and_a_restore_at_another_parallelism_change_nothing(
 ) -> None:
     paced = parameters_for(flights, tmp_path, speed=PACED)
     with started_run(tmp_path, "flight_delays", paced, settings=UNALIGNED) as run:
-        wait_for_checkpoints(run, 2)
+        run.wait_for_more(2, STEP_S)
         os.kill(run.pid_of(1), signal.SIGKILL)
-        wait_for_checkpoints(run, 2)
+        run.wait_for_more(2, STEP_S)
         os.kill(run.process.pid, signal.SIGKILL)
         run.process.wait(10)
         acknowledged = [envelope.event for envelope in run.of(SubtaskAcknowledged)]

@@ -15,7 +15,6 @@ from pipelines.audit.report import AuditReport
 from pipelines.domain.events import FailureOccurred
 from pipelines.domain.run import RunDirectory
 from pipelines.domain.status import JobStatus
-from tests.driven_run import StartedRun
 from tests.postgres_server import PostgresServer
 from tests.processes.host import hosted_run, hurry
 from tests.processes.numbers import expected
@@ -38,12 +37,12 @@ def test_what_outlives_every_kill_is_proven_and_what_a_hand_changes_is_told(
     table = f'"{schema}".totals'
 
     with hosted_run(tmp_path, values, settings=SOONER, asked=FLOW) as run:
-        wait_for_checkpoints(run, 2)
+        run.wait_for_more(2, STEP_S)
         os.kill(run.pid_of(1), signal.SIGKILL)
-        wait_for_checkpoints(run, 2)
+        run.wait_for_more(2, STEP_S)
         postgres.kill()
         postgres.start()
-        wait_for_checkpoints(run, 2)
+        run.wait_for_more(2, STEP_S)
         assert len(run.of(FailureOccurred)) >= 1
         os.kill(run.process.pid, signal.SIGKILL)
         run.process.wait(STEP_S)
@@ -62,12 +61,6 @@ def test_what_outlives_every_kill_is_proven_and_what_a_hand_changes_is_told(
 
     assert doubled[0] == missing[0]
     assert (doubled[1], missing[1]) == (1, -1)
-
-
-def wait_for_checkpoints(run: StartedRun, more: int) -> None:
-    """Beyond those that were complete when it was asked."""
-    seen = len(run.completed())
-    run.wait_for(lambda _: len(run.completed()) >= seen + more, STEP_S)
 
 
 def assert_proven(report: AuditReport) -> None:

@@ -7,7 +7,6 @@ import os
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from ftdash.embedded.ports import free_port
 from pipelines.domain.ids import RunId
 from pipelines.domain.status import JobStatus
 from tests.driven_run import StartedRun
+from tests.polling import wait_until
 from tests.postgres_server import PostgresServer, postgres_server
 from tests.processes.host import hosted_run, hurry
 from tests.processes.numbers import assert_exact
@@ -120,8 +120,7 @@ def projected_run(home: Path, variables: dict[str, str]) -> Iterator[StartedRun]
 
 
 def assert_goes_on(run: StartedRun) -> None:
-    seen = len(run.completed())
-    run.wait_for(lambda _: len(run.completed()) >= seen + 10, STEP_S)
+    run.wait_for_more(10, STEP_S)
 
 
 def assert_rows_are_right(run: StartedRun, home: Path, value: Query) -> None:
@@ -131,10 +130,3 @@ def assert_rows_are_right(run: StartedRun, home: Path, value: Query) -> None:
     assert ended.status is JobStatus.FINISHED
     assert value(COMPLETED) == len(run.completed())
     assert_exact(home / "jobs" / "output", TOTAL)
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + STEP_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

@@ -39,8 +39,7 @@ def test_windows_and_joins_are_exact_after_a_kill_and_at_another_parallelism(
     with hosted_run(tmp_path, PACED, settings=settings, asked=EVENT_TIMES) as run:
         run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
         os.kill(run.pid_of(1), signal.SIGKILL)
-        known = len(run.completed())
-        run.wait_for(lambda _: len(run.completed()) >= known + 2, STEP_S)
+        run.wait_for_more(2, STEP_S)
         os.kill(run.process.pid, signal.SIGKILL)
         run.process.wait(10)
         newest = run.completed()[-1]

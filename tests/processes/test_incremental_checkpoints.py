@@ -25,8 +25,7 @@ def test_kills_change_nothing_and_leave_no_file_behind(tmp_path: Path, backend: 
     local = tmp_path / "local"
     with hosted_run(tmp_path, SLOWLY, settings=settings_of(backend, local)) as run:
         for slot in (0, 1):
-            awaited = len(run.completed()) + 4
-            run.wait_for(lambda _, n=awaited: len(run.completed()) >= n, STEP_S)  # type: ignore[misc]
+            run.wait_for_more(4, STEP_S)
             os.kill(run.pid_of(slot), signal.SIGKILL)
             attempts = 2 * (slot + 2)
             run.wait_for(lambda _, n=attempts: len(run.of(SlotConnected)) >= n, STEP_S)  # type: ignore[misc]

@@ -46,8 +46,7 @@ def test_after_random_kills_of_slots_the_run_recovers_and_nothing_is_left(
     with hosted_run(tmp_path, slower, settings=SETTINGS) as run:
         for _ in range(kills):
             if rng.random() < 0.75:
-                seen = len(run.completed())
-                run.wait_for(lambda _, n=seen: len(run.completed()) > n + 1, STEP_S)
+                run.wait_for_more(2, STEP_S)
             time.sleep(rng.uniform(0.5, 1.5) * nemesis_s / kills)
             kill(newest_pid(run, rng.randrange(2)))
         run.wait_for(lambda _: is_running(run), GRACE_S)

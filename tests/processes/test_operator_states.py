@@ -66,8 +66,7 @@ def wait_for_reports(run: StartedRun, root: Path, parallelism: int) -> None:
 def kill_and_recover(run: StartedRun, slot: int) -> None:
     run.wait_for(lambda _: has_read_elements(run), STEP_S)
     os.kill(run.pid_of(slot), signal.SIGKILL)
-    known = len(run.completed())
-    run.wait_for(lambda _: len(run.completed()) >= known + 2, STEP_S)
+    run.wait_for_more(2, STEP_S)
 
 
 def has_read_elements(run: StartedRun) -> bool:

@@ -4,9 +4,7 @@ that come with them."""
 import itertools
 import os
 import signal
-import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,7 +17,7 @@ from pipelines.flows.page_view_variables import DATABASE, KAFKA, REDIS
 from tests.brokers.kafka_broker import KafkaBroker
 from tests.brokers.readers import ConsoleConsumer, psql, redis_cli_or_skip, redis_hashes
 from tests.brokers.redis_broker import RedisBroker
-from tests.driven_run import StartedRun
+from tests.polling import wait_until
 from tests.postgres_server import PostgresServer
 from tests.processes.host import hosted_run
 from tests.processes.page_view_counts import (
@@ -77,21 +75,21 @@ def test_counts_are_exact_in_each_system_though_each_was_killed(
         ) as run,
     ):
         with feeding(environment, *feed) as first:
-            await_checkpoints(run, 2)
+            run.wait_for_more(2, STEP_S)
             redis_server.server.kill()
             redis_server.server.start()
-            await_checkpoints(run, 2)
+            run.wait_for_more(2, STEP_S)
             first.kill()
         with feeding(environment, *feed):
             postgres.kill()
             postgres.start()
-            await_checkpoints(run, 2)
+            run.wait_for_more(2, STEP_S)
             os.kill(run.pid_of(0), signal.SIGKILL)
             kafka_server.server.kill()
             kafka_server.server.start()
-            await_checkpoints(run, 2)
+            run.wait_for_more(2, STEP_S)
         given = views_in(kafka, name)
-        wait_until(lambda: total_in_redis(redis_server, totals) == sum(given))
+        wait_until(lambda: total_in_redis(redis_server, totals) == sum(given), within_s=STEP_S)
         asked(run, StopWithSavepoint(**WHO, drain=True))  # type: ignore[arg-type]
         assert run.wait_until_over(STEP_S).status is JobStatus.FINISHED
         ends = mark_ends(kafka_server, [windows, totals])
@@ -134,24 +132,12 @@ def mark_ends(broker: KafkaBroker, topics: list[str]) -> set[str]:
 
 def consumed(console: ConsoleConsumer, ends: set[str]) -> list[str]:
     """Whoever has read the last record of each partition has read all that was before it."""
-    wait_until(lambda: ends <= set(console.lines()))
+    wait_until(lambda: ends <= set(console.lines()), within_s=STEP_S)
     return [line for line in console.lines() if line not in ends]
 
 
 def total_in_redis(broker: RedisBroker, prefix: str) -> int:
     return sum(int(views) for (views,) in redis_hashes(broker, prefix, ["views"]))
-
-
-def await_checkpoints(run: StartedRun, count: int) -> None:
-    seen = len(run.completed())
-    run.wait_for(lambda _: len(run.completed()) >= seen + count, STEP_S)
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + STEP_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def assert_not_written(secret: str, home: Path) -> None:

@@ -30,8 +30,7 @@ def test_what_functions_remember_and_their_timers_survive_killed_slots(
     settings = OFTEN | {"state.backend.type": backend}
     with hosted_run(tmp_path, settings=settings, asked=TIMED) as run:
         for slot in (1, 0):
-            known = len(run.completed())
-            run.wait_for(lambda _, known=known: len(run.completed()) > known, STEP_S)
+            run.wait_for_more(1, STEP_S)
             os.kill(run.pid_of(slot), signal.SIGKILL)
         ended = run.wait_until_over(STEP_S)
 

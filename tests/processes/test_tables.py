@@ -13,7 +13,6 @@ import pytest
 from pipelines.domain.events import FailureOccurred
 from pipelines.domain.status import JobStatus
 from tests.contracts.sink_readers import Watch
-from tests.driven_run import StartedRun
 from tests.postgres_server import ROLE, PostgresServer, postgres_server
 from tests.processes.host import hosted_run, hurry
 from tests.processes.numbers import TOTAL
@@ -54,14 +53,14 @@ def write_amid_kills(home: Path, server: PostgresServer) -> None:
     secret = {DATABASE: url}
     asked: dict[str, object] = {"pipeline": NAME}
     with hosted_run(home, PACED, settings=SOONER, environment=secret, asked=asked) as run:
-        await_checkpoints(run, 2)
+        run.wait_for_more(2, STEP_S)
         os.kill(run.pid_of(1), signal.SIGKILL)
-        await_checkpoints(run, 2)
+        run.wait_for_more(2, STEP_S)
         server.kill()
         seen = len(run.of(FailureOccurred))
         run.wait_for(lambda _: len(run.of(FailureOccurred)) > seen, STEP_S)
         server.start()
-        await_checkpoints(run, 2)
+        run.wait_for_more(2, STEP_S)
 
     run_id = run.directory.run_id
     with hosted_run(home, run_id=run_id, environment=secret, asked=asked) as successor:
@@ -85,8 +84,3 @@ class TableReader:
 
     def close(self) -> None:
         pass
-
-
-def await_checkpoints(run: StartedRun, count: int) -> None:
-    seen = len(run.completed())
-    run.wait_for(lambda _: len(run.completed()) >= seen + count, STEP_S)

@@ -6,7 +6,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,9 +16,9 @@ from pipelines.domain.events import JobStatusChanged
 from pipelines.domain.ids import Attempt, RunId
 from pipelines.domain.run import RunDirectory
 from pipelines.domain.status import JobStatus
+from tests.polling import wait_until
 
 ROOT = Path(__file__).parents[2]
-DEADLINE_S = 20.0
 PREPARE = """
 import django; django.setup()
 from django.core.management import call_command
@@ -77,10 +76,3 @@ class Clock:
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

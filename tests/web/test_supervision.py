@@ -6,7 +6,6 @@ Drivers are real processes with real leases, journals and inboxes, without Spark
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -27,12 +26,12 @@ from pipelines.domain.commands import TakeSavepoint
 from pipelines.domain.events import RunEnded, RunStarted
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import JobStatus
+from tests.polling import wait_until
 from tests.web.journals import Story, new_request, new_run
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
 FAKE_DRIVER = Path(__file__).with_name("fake_driver.py")
-DEADLINE_S = 20.0
 
 
 @pytest.fixture(autouse=True)
@@ -347,10 +346,3 @@ def owner_pid(run: Run) -> int:
 def started_drivers(run: Run) -> int:
     envelopes, _ = read_journal(run_directory(run).journal_file, 0)
     return sum(isinstance(each.event, RunStarted) for each in envelopes)
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.05)

@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,9 +20,9 @@ from ftdash.celery import application
 from ftdash.embedded.ports import free_port
 from ftdash.embedded.redis_server import find_redis_server
 from ftdash.jobs import tasks
+from tests.polling import wait_until
 
 ROOT = Path(__file__).parents[2]
-DEADLINE_S = 30.0
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ class ControlPlane:
         options = ["--port", str(self._port), "--bind", "127.0.0.1", "--save", ""]
         executable = str(find_redis_server().executable)
         self._spawn("redis", [executable, *options, "--dir", str(self._home)])
-        wait_until(lambda: answers(self.url), self.logs)
+        wait_until(lambda: answers(self.url), otherwise=self.logs)
 
     def start(self, name: str, *arguments: str) -> None:
         celery = [sys.executable, "-m", "celery", "-A", "ftdash.celery:application"]
@@ -127,7 +127,7 @@ class ControlPlane:
     def wait_for_reconcile(self) -> None:
         """Until one has begun after now."""
         now = time.time()
-        wait_until(lambda: self._reconciled_at() > now, self.logs)
+        wait_until(lambda: self._reconciled_at() > now, otherwise=self.logs)
 
     def end(self) -> None:
         for name in list(self._processes):
@@ -154,10 +154,3 @@ def answers(url: str) -> bool:
         return bool(redis.Redis.from_url(url).ping())
     except redis.RedisError:
         return False
-
-
-def wait_until(holds: Callable[[], bool], logs: Callable[[], str]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < deadline, logs()
-        time.sleep(0.1)

@@ -20,9 +20,9 @@ from pipelines.bus.announce import (
     announcer_from_environment,
 )
 from pipelines.domain.ids import RunId
+from tests.polling import wait_until
 
 RUN = RunId("r1")
-DEADLINE_S = 10.0
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_news_between_two_waits_is_not_lost(server: "RealRedis") -> None:
     assert not waiter.wait_for_news(1)
 
     announcer(RUN, 1)
-    assert wait_until(lambda: announcer.statistics().announced_count == 1)
+    wait_until(lambda: announcer.statistics().announced_count == 1)
 
     assert waiter.wait_for_news(1_000)
     assert not waiter.wait_for_news(1)
@@ -71,7 +71,7 @@ def test_without_redis_the_sender_is_not_held_up_and_counts(server: "RealRedis")
         announcer(RUN, sequence)
 
     assert time.monotonic() - started < 0.1
-    assert wait_until(lambda: announcer.statistics().failed_count > 0)
+    wait_until(lambda: announcer.statistics().failed_count > 0)
     announcer.close()
 
 
@@ -92,17 +92,17 @@ def test_a_hanging_redis_does_not_hold_up_the_sender(server: "RealRedis") -> Non
 def test_after_a_restart_of_redis_announcements_arrive_again(server: "RealRedis") -> None:
     announcer, waiter = RedisAnnouncer(server.url), NewsWaiter(server.url, longest_wait_ms=4_000)
     announcer(RUN, 1)
-    assert wait_until(lambda: announcer.statistics().announced_count == 1)
+    wait_until(lambda: announcer.statistics().announced_count == 1)
     server.kill()
     announcer(RUN, 2)
-    assert wait_until(lambda: announcer.statistics().failed_count > 0)
+    wait_until(lambda: announcer.statistics().failed_count > 0)
     server.start()
 
     def woken() -> bool:
         announcer(RUN, 3)
         return waiter.wait_for_news(100)
 
-    assert wait_until(woken)
+    wait_until(woken)
     announcer.close()
 
 
@@ -137,7 +137,7 @@ def test_the_stream_stays_short(server: "RealRedis") -> None:
 
     announcer(RUN, 1)
 
-    assert wait_until(lambda: client.xlen(STREAM) < 2 * STREAM_LENGTH_MAX)
+    wait_until(lambda: client.xlen(STREAM) < 2 * STREAM_LENGTH_MAX)
     announcer.close()
 
 
@@ -163,7 +163,7 @@ class RealRedis:
             [executable, *options, "--dir", str(self._directory)], stdout=subprocess.DEVNULL
         )
         client = redis.Redis.from_url(self.url)
-        assert wait_until(lambda: answers(client))
+        wait_until(lambda: answers(client))
 
     def pause(self) -> None:
         assert self._process is not None
@@ -181,12 +181,3 @@ def answers(client: redis.Redis) -> bool:
         return bool(client.ping())
     except redis.RedisError:
         return False
-
-
-def wait_until(holds) -> bool:
-    deadline = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline:
-        if holds():
-            return True
-        time.sleep(0.02)
-    return False

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -25,6 +25,7 @@ from pipelines.channels.wire import BYTES, HEADER, Kind, bytes_frame, frame
 from pipelines.domain.elements import EndOfInput, Records, Watermark
 from pipelines.domain.errors import ProtocolError, Rejected, Retryable
 from pipelines.domain.ids import Attempt, ChannelId
+from tests.polling import wait_until
 
 DEADLINE_S = 20.0
 A = ChannelId("a[0]>c.0[0]")
@@ -469,10 +470,3 @@ def poll_one(gate: Gate) -> tuple[ChannelId, object]:
 
     wait_until(has_polled)
     return polled[0]
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < deadline, "the condition never held"
-        threading.Event().wait(0.0005)

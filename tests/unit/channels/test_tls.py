@@ -21,6 +21,7 @@ from pipelines.channels.tls import Tls, TlsConnection
 from pipelines.domain.errors import ProtocolError, Rejected, Retryable
 from pipelines.domain.ids import Attempt
 from tests.certificates import Authority
+from tests.polling import wait_until
 
 TIMEOUT_MS = 2_000
 TOKEN = "0123456789abcdef"
@@ -319,11 +320,3 @@ def relay(source: socket.socket, target: socket.socket, seen: bytearray) -> None
     while part := source.recv(1 << 16):
         seen += part
         target.sendall(part)
-
-
-def wait_until(holds: object) -> None:
-    for _ in range(500):
-        if holds():  # type: ignore[operator]
-            return
-        threading.Event().wait(0.01)
-    pytest.fail("not reached in 5 s")
