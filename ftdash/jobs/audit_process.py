@@ -20,6 +20,7 @@ from django.utils import timezone
 from ftdash.checkpoints.models import Audit
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Pipeline, Run
+from ftdash.jobs.trouble import others_go_on
 from pipelines.bus.journal import JournalCutShort, UndecodableEvent
 from pipelines.domain.errors import Rejected
 
@@ -54,7 +55,8 @@ def start_forgotten() -> None:
     """Those that a broker which was away has not been told of."""
     since = timezone.now() - FORGOTTEN_AFTER
     for row in Audit.objects.filter(started_at=None, ended_at=None, created_at__lt=since):
-        start(row.pk)
+        with others_go_on(f"The start of audit {row.pk}"):
+            start(row.pk)
 
 
 def carry_out(audit_key: int) -> None:

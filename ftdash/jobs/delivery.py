@@ -3,7 +3,7 @@
 A request goes into its run's inbox under its id, so delivering it twice is harmless.
 """
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.utils import timezone
@@ -13,6 +13,7 @@ from ftdash.jobs.directories import run_directory
 from ftdash.jobs.disposal import dispose_of
 from ftdash.jobs.models import OPEN_PHASES, Request, RequestKind, RequestPhase
 from ftdash.jobs.request_phases import end_request, move_request
+from ftdash.jobs.trouble import others_go_on
 from pipelines.bus.inbox import submit, withdraw
 from pipelines.domain.ids import RequestId
 
@@ -45,7 +46,8 @@ def deliver_forgotten() -> None:
     pending = Request.objects.filter(phase=RequestPhase.PENDING, created_at__lt=forgotten)
     for key, kind in pending.exclude(kind__in=STARTS).values_list("pk", "kind"):
         carry_out = dispose_of if kind == RequestKind.DISPOSE else deliver
-        carry_out(key)
+        with others_go_on(f"The delivery of request row {key}"):
+            carry_out(key)
 
 
 def end_overdue() -> None:
@@ -53,9 +55,14 @@ def end_overdue() -> None:
     now = timezone.now()
     overdue = Request.objects.filter(phase__in=OPEN_PHASES, deadline_at__lt=now)
     for request in overdue.select_related("run__pipeline"):
-        is_driver_request = request.kind not in STARTS and request.run is not None
-        if is_driver_request and request.phase != RequestPhase.ACCEPTED and request.run:
-            withdraw(run_directory(request.run), RequestId(request.request_id))
-        sentence = _START_LATE if request.kind in STARTS else _LATE[RequestPhase(request.phase)]
-        seconds = int((request.deadline_at - request.created_at).total_seconds())
-        end_request(request, RequestPhase.FAILED, sentence.format(seconds=seconds), now)
+        with others_go_on(f"The end of request {request.request_id}"):
+            _end_overdue(request, now)
+
+
+def _end_overdue(request: Request, now: datetime) -> None:
+    is_start = request.kind in STARTS
+    if request.run is not None and not is_start and request.phase != RequestPhase.ACCEPTED:
+        withdraw(run_directory(request.run), RequestId(request.request_id))
+    sentence = _START_LATE if is_start else _LATE[RequestPhase(request.phase)]
+    seconds = int((request.deadline_at - request.created_at).total_seconds())
+    end_request(request, RequestPhase.FAILED, sentence.format(seconds=seconds), now)

@@ -75,10 +75,22 @@ def project(run: Run) -> int:
     except JournalCutShort as error:
         log.warning("The rows of %s are made anew next time: %s", run.run_id, error)
         return 0
-    except (UndecodableEvent, InvariantViolated) as error:
-        log.error("The projection of %s has stopped: %s", run.run_id, error)
-        Run.objects.filter(pk=run.pk).update(projection_error=str(error), version=F("version") + 1)
+    except OSError as error:
+        log.warning("The journal of %s cannot be read now, going on: %s", run.run_id, error)
         return 0
+    except (OperationalError, InterfaceError):
+        raise
+    except (UndecodableEvent, InvariantViolated) as error:
+        _stop(run, str(error))
+    except Exception as error:  # the edge of this run: whatever it is, the others are folded
+        log.exception("An event of %s could not be folded.", run.run_id)
+        _stop(run, f"{type(error).__name__}: {error}")
+    return 0
+
+
+def _stop(run: Run, why: str) -> None:
+    log.error("The projection of %s has stopped: %s", run.run_id, why)
+    Run.objects.filter(pk=run.pk).update(projection_error=why, version=F("version") + 1)
 
 
 def _fold_next(run: Run) -> int:

@@ -5,7 +5,6 @@ time as itself: starting is a conditional update and ending needs the lease. It 
 its own only; what becomes of a run is written into the run's journal.
 """
 
-import logging
 import os
 from datetime import datetime, timedelta
 from enum import Enum, auto
@@ -25,21 +24,20 @@ from ftdash.jobs.models import (
     RequestPhase,
     Run,
 )
+from ftdash.jobs.trouble import others_go_on
 from ftdash.metrics.models import Heartbeat, HeartbeatName
 from ftdash.times import WallClock
 from pipelines.bus.announce import announce_nothing
 from pipelines.bus.journal import JournalWriter, last_event
 from pipelines.bus.lease import Lease, LeaseHeld, Owner, owner_of
 from pipelines.bus.process_identity import began_after_boot_s
-from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.errors import Rejected
 from pipelines.domain.events import FailureOccurred, JobStatusChanged, RunEnded
 from pipelines.domain.ids import RunId
 from pipelines.domain.status import JobStatus
 
 STARTS = (RequestKind.SUBMIT, RequestKind.RESTORE)
 WATCH_ENDED_RUNS_FOR = timedelta(minutes=10)
-
-log = logging.getLogger("ftdash.supervision")
 
 
 class Repair(Enum):
@@ -53,10 +51,8 @@ class Repair(Enum):
 def reconcile() -> None:
     """One round over everything that may need repair; one run's trouble is not another's."""
     for key in _watched_runs():
-        try:
+        with others_go_on(f"The supervision of run row {key}"):
             supervise_run(key)
-        except (OSError, Retryable, Rejected) as error:
-            log.error("Run row %s cannot be supervised now: %s", key, error)
     delivery.deliver_forgotten()
     delivery.end_overdue()
     audit_process.start_forgotten()

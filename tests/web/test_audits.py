@@ -86,6 +86,19 @@ def test_one_that_no_worker_was_told_of_is_started_by_the_next_round(
     assert (len(just_asked), len(started)) == (0, 1)
 
 
+def test_one_that_cannot_be_started_holds_up_no_other(started: list[list[str]]) -> None:
+    for name in ("without files", "with files"):
+        run = new_run(name)
+        audits.ask(name, "ada")
+    run_directory(run).path.mkdir(parents=True)
+    Audit.objects.update(created_at=timezone.now() - 2 * audit_process.FORGOTTEN_AFTER)
+
+    audit_process.start_forgotten()
+
+    (command,) = started
+    assert command[-1] == str(Audit.objects.get(run=run).pk)
+
+
 def test_it_tells_its_steps_and_leaves_its_report(
     run: Run, started: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from ftdash.jobs import projector, queries
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Failure, Recovery, RequestKind, RequestPhase, Run, ZombieRefusal
 from ftdash.jobs.projector import Projector, project, rebuild
+from ftdash.jobs.run_fold import RunFold
 from ftdash.metrics.models import Heartbeat, Sample
 from ftdash.times import moment
 from pipelines.bus.journal import JournalWriter, read_journal
@@ -20,6 +21,7 @@ from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import (
     CheckpointDiscarded,
     CheckpointFailed,
+    Envelope,
     FailureOccurred,
     OutputSuperseded,
     RecordsIsolated,
@@ -298,6 +300,48 @@ def test_a_journal_that_cannot_be_read_again_stops_the_projection_of_no_other_ru
     sound.refresh_from_db()
     assert "line 1, cannot be read" in broken.projection_error
     assert (sound.projection_error, sound.last_sequence) == ("", newest.sequence)
+
+
+def test_an_event_that_nobody_can_fold_stops_its_run_visibly_and_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken, sound = new_run("broken"), new_run("sound")
+    for run in (broken, sound):
+        Story(run).started()
+    on = RunFold.on
+
+    def fail_one(fold: RunFold, envelope: Envelope) -> None:
+        if fold.run.pk == broken.pk:
+            raise OverflowError("too large for a column")
+        on(fold, envelope)
+
+    monkeypatch.setattr(RunFold, "on", fail_one)
+    Projector().run_once()
+
+    broken.refresh_from_db()
+    sound.refresh_from_db()
+    assert broken.projection_error == "OverflowError: too large for a column"
+    assert broken.last_sequence == 0
+    assert (sound.projection_error, sound.last_sequence) == ("", 5)
+
+
+def test_a_journal_that_the_disk_does_not_give_is_read_later_and_holds_up_no_other() -> None:
+    away, sound = new_run("away"), new_run("sound")
+    for run in (away, sound):
+        Story(run).started()
+    journal = run_directory(away).journal_file
+    hidden = journal.rename(journal.with_name("hidden"))
+    journal.mkdir()  # reading it is an error of the system, as of a disk that fails
+
+    Projector().run_once()
+    seen = [Run.objects.get(pk=run.pk).last_sequence for run in (away, sound)]
+    journal.rmdir()
+    hidden.rename(journal)
+    Projector().run_once()
+
+    away.refresh_from_db()
+    assert seen == [0, 5]
+    assert (away.projection_error, away.last_sequence) == ("", 5)
 
 
 def test_a_recovery_is_one_row_with_all_its_phases() -> None:

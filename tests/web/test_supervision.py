@@ -23,6 +23,7 @@ from pipelines.bus.inbox import Inbox, submit
 from pipelines.bus.journal import last_event, read_journal
 from pipelines.bus.lease import Lease, owner_of
 from pipelines.domain.commands import TakeSavepoint
+from pipelines.domain.errors import Rejected
 from pipelines.domain.events import RunEnded, RunStarted
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import JobStatus
@@ -298,15 +299,23 @@ def test_a_request_to_a_run_that_has_ended_fails() -> None:
     assert request.message == "The run ended first: The sources have ended."
 
 
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        OSError("no space left on device"),
+        psutil.NoSuchProcess(4711),  # a driver that ended as soon as it was started
+        Rejected("no Java was found"),
+    ],
+)
 def test_reconcile_gives_a_sign_of_life_even_when_a_run_cannot_be_supervised(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, trouble: Exception
 ) -> None:
     new_run("first")
     second = new_run("second")
 
     def fail_first(run: Run) -> psutil.Process:
         if run.pipeline.name == "first":
-            raise OSError("no space left on device")
+            raise trouble
         return psutil.Process()
 
     monkeypatch.setattr(launcher, "start_driver", fail_first)
@@ -314,8 +323,40 @@ def test_reconcile_gives_a_sign_of_life_even_when_a_run_cannot_be_supervised(
 
     second.refresh_from_db()
     assert second.launched_pid == os.getpid()
-    assert "no space left on device" in Run.objects.get(pipeline__name="first").driver_note
+    assert str(trouble) in Run.objects.get(pipeline__name="first").driver_note
     assert Heartbeat.objects.filter(name="reconcile").exists()
+
+
+def test_a_journal_that_cannot_be_read_holds_up_no_other_run() -> None:
+    damaged, sound = new_run("damaged"), new_run("sound")
+    journal = run_directory(damaged).journal_file
+    journal.parent.mkdir(parents=True)
+    journal.write_bytes(b"{broken\n")
+
+    supervision.reconcile()
+
+    sound.refresh_from_db()
+    assert sound.driver_start_count == 1
+    assert Heartbeat.objects.filter(name="reconcile").exists()
+
+
+def test_a_request_that_cannot_be_delivered_or_withdrawn_holds_up_no_other() -> None:
+    blocked, open_ = new_run("blocked"), new_run("open")
+    inbox = run_directory(blocked).requests
+    inbox.parent.mkdir(parents=True)
+    inbox.write_text("no directory")
+    now = timezone.now()
+    long_ago = {"created_at": now - timedelta(hours=1)}
+    waiting = [new_request(run, **long_ago) for run in (blocked, open_)]
+
+    delivery.deliver_forgotten()
+    delivered = [phase_of(request) for request in waiting]
+    Request.objects.update(deadline_at=now - timedelta(seconds=1))
+    delivery.end_overdue()
+
+    assert delivered == [RequestPhase.PENDING, RequestPhase.DELIVERED]
+    assert phase_of(waiting[1]) == RequestPhase.FAILED
+    assert Inbox(run_directory(open_)).pending() == []
 
 
 def reconciled(holds: Callable[[], bool]) -> bool:
