@@ -5,7 +5,6 @@ request and not a second one. What is stored survives a broker that is away: rec
 """
 
 import logging
-import re
 import secrets
 import uuid
 from dataclasses import dataclass, field, replace
@@ -23,14 +22,13 @@ from ftdash.jobs import tasks
 from ftdash.jobs.actions import problem_with
 from ftdash.jobs.models import Pipeline, Request, RequestKind, Run
 from ftdash.jobs.validation import check_reason
+from pipelines.bus.inbox import REQUEST_ID
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
 from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.status import ClaimMode
 
 log = logging.getLogger("ftdash.services")
-
-_REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ def already_asked(question: Question) -> RequestId | None:
     key = question.request_id
     if key is None:
         return None
-    if not _REQUEST_ID.fullmatch(key):
+    if not REQUEST_ID.fullmatch(key):
         raise Rejected(
             f"The request id {key!r} cannot be used; take up to 80 letters, digits, '.', '-' and"
             " '_', and begin with a letter or digit."

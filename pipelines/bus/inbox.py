@@ -19,7 +19,9 @@ from pipelines.domain.events import RequestEnded
 from pipelines.domain.ids import RequestId
 from pipelines.domain.run import RunDirectory
 
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}")
+REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
+"""What anything may be asked for under: the name of a file, whatever the file system."""
+
 _decoder: msgspec.json.Decoder[DriverCommand] = msgspec.json.Decoder(DriverCommand)
 
 log = logging.getLogger("ftdash.inbox")
@@ -80,7 +82,7 @@ class Inbox:
 
 
 def _command_file(run_directory: RunDirectory, request_id: RequestId) -> Path:
-    if not _ID.fullmatch(request_id):
+    if not REQUEST_ID.fullmatch(request_id):
         raise Rejected(f"The request id {request_id!r} is not a plain name of up to 80 characters.")
     return run_directory.requests / f"{request_id}.json"
 

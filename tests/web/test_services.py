@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from kombu.exceptions import OperationalError
 
-from ftdash.jobs import services, tasks
+from ftdash.jobs import delivery, services, tasks
 from ftdash.jobs.commands import command_of
 from ftdash.jobs.models import (
     DesiredState,
@@ -250,6 +250,16 @@ def test_asking_again_under_the_same_id_is_the_same_request(
     assert first == again == "nightly-2026-11-21"
     assert Request.objects.count() == 1
     assert len(published) == 1
+
+
+@pytest.mark.parametrize("request_id", ["a", "v1.2_final-3", "x" * 80])
+def test_whatever_id_is_taken_can_be_delivered(request_id: str) -> None:
+    running()
+
+    services.request_savepoint(pipeline="flights", request_id=request_id, **WHO)
+    delivery.deliver(Request.objects.get().pk)
+
+    assert Request.objects.get(request_id=request_id).phase == RequestPhase.DELIVERED
 
 
 def test_submitting_again_under_the_same_id_starts_no_second_run() -> None:
