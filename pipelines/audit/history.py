@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines.bus.journal import read_journal
+from pipelines.bus.journal import every_envelope
 from pipelines.domain.events import (
     CheckpointCommitted,
     EngineEvent,
@@ -161,10 +161,7 @@ def _points(entries: Iterable[LedgerEntry], unknown: Unknown) -> list[Point]:
 
 
 def _events(journal: Path) -> Iterator[EngineEvent]:
-    envelopes, offset = read_journal(journal, 0)
-    while envelopes:
-        yield from (envelope.event for envelope in envelopes)
-        envelopes, offset = read_journal(journal, offset)
+    return (envelope.event for envelope in every_envelope(journal))
 
 
 class _Ledger:

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from pipelines.bus.atomic_files import create_if_absent
-from pipelines.bus.journal import read_journal
+from pipelines.bus.journal import every_envelope
 from pipelines.domain.commands import DriverCommand
 from pipelines.domain.errors import Rejected
 from pipelines.domain.events import RequestEnded
@@ -88,13 +88,8 @@ def _command_file(run_directory: RunDirectory, request_id: RequestId) -> Path:
 
 
 def _answered(run_directory: RunDirectory) -> set[RequestId]:
-    answered: set[RequestId] = set()
-    envelopes, offset = read_journal(run_directory.journal_file, 0)
-    while envelopes:
-        events = (envelope.event for envelope in envelopes)
-        answered |= {event.request_id for event in events if isinstance(event, RequestEnded)}
-        envelopes, offset = read_journal(run_directory.journal_file, offset)
-    return answered
+    events = (envelope.event for envelope in every_envelope(run_directory.journal_file))
+    return {event.request_id for event in events if isinstance(event, RequestEnded)}
 
 
 def _done_file(path: Path) -> Path:

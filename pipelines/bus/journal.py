@@ -198,6 +198,14 @@ def read_journal(
     return _decode_lines(path, byte_offset, block)
 
 
+def every_envelope(path: Path) -> Iterator[Envelope]:
+    """The whole journal as far as it is written, from its beginning; raises as `read_journal`."""
+    envelopes, offset = read_journal(path, 0)
+    while envelopes:
+        yield from envelopes
+        envelopes, offset = read_journal(path, offset)
+
+
 def last_event(path: Path) -> EngineEvent | None:
     """The event of the last complete line; None while there is none."""
     if not path.exists():

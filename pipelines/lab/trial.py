@@ -14,10 +14,9 @@ from pathlib import Path
 import msgspec
 
 from pipelines.bus.inbox import submit
-from pipelines.bus.journal import read_journal
+from pipelines.bus.journal import every_envelope
 from pipelines.bus.lease import Lease
 from pipelines.domain.commands import Cancel
-from pipelines.domain.events import Envelope
 from pipelines.domain.ids import RequestId, RunId
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.status import JobStatus
@@ -157,10 +156,6 @@ def _logged_to(path: Path) -> Iterator[None]:
 
 
 def _facts(directory: RunDirectory, output: Path) -> Facts:
-    envelopes: list[Envelope] = []
-    news, offset = read_journal(directory.journal_file, 0)
-    while news:
-        envelopes += news
-        news, offset = read_journal(directory.journal_file, offset)
+    envelopes = list(every_envelope(directory.journal_file))
     rows, kills = visible_rows(output), page_views.kills(output)
     return Facts(envelopes, rows, reads(output), kills, began_ms(output) if len(rows) else 0)
