@@ -26,16 +26,13 @@ from ftdash.jobs.models import (
     SupersededOutput,
     ZombieRefusal,
 )
+from ftdash.jobs.recovery_times import to_running_ms
 from ftdash.times import moment
-from pipelines.domain.status import RecoveryPhase
 
 Row = TypeVar("Row", bound=JournalRow)
 
 INCIDENTS_MAX = 200
 """Of each kind the newest are shown; the rows of the others stay."""
-
-_PHASES = [phase.value for phase in RecoveryPhase]
-UP_TO_RUNNING = frozenset(_PHASES[: _PHASES.index(RecoveryPhase.RESTORE.value) + 1])
 
 
 def recovery_axis(run_id: str, points_max: int = 500) -> RecoveryAxis | None:
@@ -94,14 +91,13 @@ def _failure(row: Failure, run_id: str) -> FailureView:
 
 
 def _recovery(row: Recovery, run_id: str) -> RecoveryView:
-    spent = [phase["duration_ms"] for phase in row.phases if phase["phase"] in UP_TO_RUNNING]
     return RecoveryView(
         run_id=run_id,
         attempt=row.attempt,
         started_at=row.started_at,
         running_at=row.running_at,
         ended_at=row.ended_at,
-        to_running_ms=sum(spent) if row.running_at else None,
+        to_running_ms=to_running_ms(row),
         phases=[
             PhaseView(phase["phase"], phase["duration_ms"], moment(phase["at_ms"]))
             for phase in row.phases

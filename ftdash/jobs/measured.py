@@ -1,8 +1,8 @@
 """What is known of a pipeline from before, for the preflight's estimates."""
 
 from ftdash.checkpoints.models import Checkpoint
-from ftdash.jobs.axis import UP_TO_RUNNING
 from ftdash.jobs.models import Pipeline, Recovery
+from ftdash.jobs.recovery_times import to_running_ms
 from ftdash.metrics.models import Sample
 from pipelines.domain.preflight_verdict import Measured
 
@@ -29,7 +29,5 @@ def measured(pipeline: Pipeline) -> Measured:
 def _recoveries_ms(pipeline: Pipeline) -> tuple[float, ...]:
     """From the failure to all subtasks running."""
     rows = Recovery.objects.filter(run__pipeline=pipeline, running_at__isnull=False)
-    return tuple(
-        sum(phase["duration_ms"] for phase in row.phases if phase["phase"] in UP_TO_RUNNING)
-        for row in rows.order_by("-pk")[:RECOVERIES_MAX]
-    )
+    times_ms = map(to_running_ms, rows.order_by("-pk")[:RECOVERIES_MAX])
+    return tuple(each for each in times_ms if each is not None)

@@ -10,8 +10,8 @@ from statistics import fmean, median, quantiles
 from django.db.models import QuerySet
 
 from ftdash.checkpoints.models import COMPLETE, Checkpoint, SubtaskPhase
-from ftdash.jobs.axis import UP_TO_RUNNING
 from ftdash.jobs.models import Pipeline, Recovery, Run
+from ftdash.jobs.recovery_times import UP_TO_RUNNING
 from ftdash.metrics.models import Sample
 from pipelines.domain.interval_advice import FailureRate
 from pipelines.domain.setting_parsing import parse_settings

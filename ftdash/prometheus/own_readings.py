@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from ftdash.jobs.answers import ShownState
-from ftdash.jobs.axis import UP_TO_RUNNING
+from ftdash.jobs.recovery_times import to_running_ms
 from ftdash.prometheus.families import FAMILIES
 from ftdash.prometheus.observed import Observed, ObservedPipeline, ObservedRun
 from ftdash.prometheus.reading import Reading
@@ -73,9 +73,9 @@ def _recovery(labels: Labels, observed: ObservedRun) -> Iterator[Reading]:
     for phase in recovery.phases:
         seconds = phase["duration_ms"] / MS_PER_S
         yield _reading("last_recovery_phase_seconds", labels | {"phase": phase["phase"]}, seconds)
-    if recovery.running_at is not None:
-        spent = [p["duration_ms"] for p in recovery.phases if p["phase"] in UP_TO_RUNNING]
-        yield _reading("last_recovery_seconds", labels, sum(spent) / MS_PER_S)
+    took_ms = to_running_ms(recovery)
+    if took_ms is not None:
+        yield _reading("last_recovery_seconds", labels, took_ms / MS_PER_S)
 
 
 def _load(labels: Labels, observed: ObservedRun) -> Iterator[Reading]:
