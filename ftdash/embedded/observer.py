@@ -134,7 +134,8 @@ class Observer:
         if axis is None or run.last_completed_at is None:
             return False
         running = [each.running_at for each in axis.recoveries if each.attempt == run.attempt]
-        return all(at is not None and run.last_completed_at > at for at in running)
+        known = [at for at in running if at is not None]
+        return len(known) == len(running) > 0 and run.last_completed_at > max(known)
 
     def _run_ids(self) -> list[str]:
         page = queries.pipeline_page(NAME)
