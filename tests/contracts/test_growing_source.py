@@ -61,6 +61,7 @@ def test_every_split_has_one_owner_and_every_process_agrees_who(place: Place) ->
     source, other = place.source(), place.source()
     names = [split.name for split in source.find(set(), is_start=True)]
 
+    assert len(names) == 8
     for parallelism in (1, 2, 3, 7):
         owners = [source.owner(name, parallelism) for name in names]
         assert owners == [other.owner(name, parallelism) for name in names]

@@ -151,7 +151,10 @@ class Script:
         ]
 
     def relays(self) -> list[SubtaskPhases]:
-        return self.phases("relay")
+        """Of the checkpoint that the script has made them take: there are always some."""
+        relays = self.phases("relay")
+        assert relays, "no relay has acknowledged"
+        return relays
 
     def relay(self, slot: int) -> SubtaskPhases:
         [relay] = [phases for phases in self.relays() if phases.subtask == slot]

@@ -146,7 +146,7 @@ def test_a_trend_is_thinned_out_and_keeps_the_newest_sample() -> None:
 
     newest = run_loads("flights-1")
     assert newest is not None
-    assert all(len(moments) <= TREND_POINTS_MAX for moments in found.values())
+    assert max(len(moments) for moments in found.values()) <= TREND_POINTS_MAX
     assert found["join"][-1].at == newest.at
     assert found["join"][-1].records_in_per_s == pytest.approx(20)  # of both subtasks
 
@@ -168,8 +168,8 @@ def test_the_lines_are_figures_that_break_where_the_run_was_silent() -> None:
 
     for figure in (busy(found), records_in(found), watermarks(found)):
         assert figure is not None
-        lines = line_values(figure)
-        assert all(values.count(None) >= 1 for values in lines)
+        breaks = [values.count(None) for values in line_values(figure)]
+        assert min(breaks) >= 1
 
 
 def test_as_many_operators_as_can_be_told_apart_are_drawn() -> None:

@@ -34,7 +34,11 @@ def test_the_scraper_asks_the_address_that_answers() -> None:
 
 
 def test_every_label_that_is_used_is_one_of_its_metric() -> None:
-    for text in (each for file in expressions().values() for each in file):
+    every = [each for file in expressions().values() for each in file]
+    assert any(MATCHED.findall(text) for text in every)
+    assert any(GROUPED.findall(text) for text in every)
+
+    for text in every:
         for metric, matchers in MATCHED.findall(text):
             used = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", matchers))
             assert used <= served()[metric], text
@@ -58,6 +62,7 @@ def test_what_an_alert_or_a_legend_writes_is_left_over_by_its_expression() -> No
     targets = [target for panel in board()["panels"] for target in panel["targets"]]
     told += [(target["expr"], target["legendFormat"]) for target in targets]
 
+    assert any(WRITTEN.findall(text) for _, text in told)
     for expression, text in told:
         labels = {name or other for name, other in WRITTEN.findall(text)}
         assert labels <= left_over_by(expression), (expression, text)

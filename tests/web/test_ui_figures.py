@@ -80,6 +80,7 @@ def test_colours_are_names_of_the_style_sheet() -> None:
     with open("static/css/base.css") as file:
         light, dark = file.read().split("prefers-color-scheme: dark", 1)
 
+    assert used
     for name in used:
         assert f"--{name}:" in light
         assert f"--{name}:" in dark
