@@ -4,7 +4,8 @@ It goes through the web server like a browser does, with a session and the token
 forms; it knows the addresses and the fields of the forms, and nothing of what is behind them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from urllib.parse import urldefrag
 
 import httpx
@@ -34,7 +35,8 @@ class DashboardClient:
 
     def sign_in(self, account: Account) -> None:
         login = reverse("login")
-        self._client.get(login).raise_for_status()
+        with answering(login):
+            self._client.get(login).raise_for_status()
         self._post(login, {"username": account.name, "password": account.password or ""})
         if "sessionid" not in self._client.cookies:
             raise Rejected(f"The dashboard did not let {account.name} sign in.")
@@ -56,10 +58,17 @@ class DashboardClient:
 
     def _post(self, path: str, form: Mapping[str, str]) -> httpx.Response:
         token = self._client.cookies.get("csrftoken") or ""
-        try:
+        with answering(path):
             return self._client.post(path, data=dict(form), headers={"X-CSRFToken": token})
-        except httpx.HTTPError as failure:
-            raise Rejected(f"The dashboard did not answer to {path}: {failure!r}.") from failure
+
+
+@contextmanager
+def answering(path: str) -> Iterator[None]:
+    """Around a request: what goes wrong on its way is said in a sentence."""
+    try:
+        yield
+    except httpx.HTTPError as failure:
+        raise Rejected(f"The dashboard did not answer to {path}: {failure!r}.") from failure
 
 
 def text_of(answer: httpx.Response) -> str:

@@ -1,0 +1,17 @@
+"""The person at the dashboard without the person: what goes wrong is a sentence, as for all."""
+
+import pytest
+
+from ftdash.embedded.accounts import Account
+from ftdash.embedded.dashboard_client import DashboardClient
+from ftdash.embedded.ports import free_port
+from ftdash.embedded.stack import web_address
+from pipelines.domain.errors import Rejected
+
+
+def test_a_dashboard_that_does_not_answer_is_told_in_a_sentence() -> None:
+    with (
+        DashboardClient(web_address(free_port())) as dashboard,
+        pytest.raises(Rejected, match="The dashboard did not answer to /"),
+    ):
+        dashboard.sign_in(Account("admin", "secret"))
