@@ -130,11 +130,7 @@ class Scenario:
 
     def _take_savepoint(self) -> str:
         self._step("Taking a savepoint through the dashboard ...")
-        request = self._dashboard.act(NAME, "savepoint", REASON)
-        savepoint = self._observer.wait_granted(request, within_s=REQUEST_WITHIN_S).path
-        if savepoint is None or not Path(savepoint).is_dir():
-            raise Rejected(f"The savepoint succeeded, but {savepoint} is no directory.")
-        return savepoint
+        return self._granted_savepoint("savepoint")
 
     def _stop(self) -> None:
         # Output beyond the savepoint becomes visible first, so that the restore has to set it
@@ -143,9 +139,15 @@ class Scenario:
             self._observer.run(), count=2, within_s=RECOVERY_WITHIN_S
         )
         self._step("Stopping with another savepoint ...")
-        request = self._dashboard.act(NAME, "stop", REASON)
-        self._observer.wait_granted(request, within_s=REQUEST_WITHIN_S)
+        self._granted_savepoint("stop")
         self._observer.wait_state(ShownState.FINISHED, within_s=REQUEST_WITHIN_S)
+
+    def _granted_savepoint(self, action: str) -> str:
+        request = self._dashboard.act(NAME, action, REASON)
+        path = self._observer.wait_granted(request, within_s=REQUEST_WITHIN_S).path
+        if path is None or not Path(path).is_dir():
+            raise Rejected(f"The {action} succeeded, but its savepoint {path} is no directory.")
+        return path
 
     def _restore(self, savepoint: str) -> None:
         self._step(f"Restoring the first savepoint at parallelism {RESTORED_PARALLELISM} ...")
