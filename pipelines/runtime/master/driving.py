@@ -12,7 +12,7 @@ import msgspec
 
 from pipelines.bus.announce import announcer_from_environment
 from pipelines.bus.inbox import Inbox
-from pipelines.bus.journal import JournalWriter
+from pipelines.bus.journal import JournalWriter, last_event
 from pipelines.bus.lease import Lease
 from pipelines.connectors.files.data_frame import DataFrameRows
 from pipelines.domain.clock import Clock
@@ -44,11 +44,16 @@ log = logging.getLogger("ftdash.driver")
 
 
 def drive(directory: RunDirectory, lease: Lease, open_stages: OpenStages) -> JobStatus:
-    """Until the run is over; what cannot be run as asked is FAILED, with the reason.
+    """Until the run is over; what cannot be run as asked is FAILED, with the reason. A run that was
+    over before is not begun again, and nothing follows in its journal.
 
     Raises LeaseLost when another driver has taken the run over: nothing of this one lives on; and
     Retryable when a system that a run in progress works with does not answer: try again later.
     """
+    ended = last_event(directory.journal_file)
+    if isinstance(ended, RunEnded):
+        log.warning("The run is over, and stays so: %s", ended.reason)
+        return ended.status
     clock = SystemClock()
     announce = announcer_from_environment()
     run_id = directory.run_id

@@ -7,16 +7,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pipelines.bus.journal import last_event, read_journal
+from pipelines.bus.announce import announce_nothing
+from pipelines.bus.journal import JournalWriter, last_event, read_journal
 from pipelines.bus.lease import Lease
 from pipelines.connectors.blackhole import BlackHole
 from pipelines.connectors.files.data_frame import DataFrameRows
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.events import RunEnded
+from pipelines.domain.ids import Attempt
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.status import JobStatus
 from pipelines.flows.page_view_variables import REDIS
 from pipelines.flows.registry import Flow
+from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.master import driving
 from pipelines.runtime.master.driving import drive
 from pipelines.runtime.master.job_events import JobEvent
@@ -48,6 +51,20 @@ def test_a_run_that_guarantees_less_than_it_must_is_refused_with_the_reason(
     ended = envelopes[-1].event
     assert isinstance(ended, RunEnded)
     assert "'at-least-once' from end to end, because execution.checkpointing.mode" in ended.reason
+
+
+@pytest.mark.parametrize("status", [JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED])
+def test_a_run_that_is_over_is_not_begun_again(tmp_path: Path, status: JobStatus) -> None:
+    directory = run_of(tmp_path, spec_of(pipeline="page_views", parameters={}))
+    with JournalWriter(directory, RUN, SystemClock(), announce_nothing) as journal:
+        journal.append(RunEnded(status=status, reason="It was over."), Attempt(1))
+    before = directory.journal_file.read_bytes()
+
+    with Lease.acquire(directory) as lease:
+        found = drive(directory, lease, open_nothing)
+
+    assert found is status
+    assert directory.journal_file.read_bytes() == before
 
 
 def test_a_run_in_progress_is_given_back_while_a_system_of_it_is_away(
