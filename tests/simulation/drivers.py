@@ -1,7 +1,7 @@
 """One driver process of a run: the real master on its journal, its lease and its points."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 from pipelines.bus.inbox import Inbox
@@ -94,13 +94,13 @@ class Driver:
                 self._seen.add(command.request_id)
                 self.master.post(CommandArrived(command))
 
-    def turns(self) -> Iterator[Turn]:
+    def turns(self) -> list[Turn]:
         """Its own, and those of its slots."""
-        if self.stages is not None:
-            yield from self.stages.turns()
+        turns = [] if self.stages is None else self.stages.turns()
         if not self.is_dead:
-            yield lambda: self.chores.do_one(self._around.rng)
-            yield from [partial(self.master.take_turn, may_wait=False)] * MASTER_TURNS
+            turns.append(lambda: self.chores.do_one(self._around.rng))
+            turns.extend([partial(self.master.take_turn, may_wait=False)] * MASTER_TURNS)
+        return turns
 
     def lose_lease(self) -> None:
         """The lock's file is gone, as after a restore from a backup: another one may take over."""

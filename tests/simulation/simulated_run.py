@@ -193,6 +193,8 @@ class Simulation:
         turns[index]()
 
     def _strike(self, driver: Driver) -> None:
+        if not self._dice.is_faulty:
+            return
         alive = driver.stages.living()
         if not alive:
             return

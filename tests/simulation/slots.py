@@ -6,7 +6,7 @@ and `ProcessEnded` is the end of the process.
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -82,8 +82,7 @@ class Slot:
         self._vigil = Vigil(around.clock, address.heartbeat)
         self._beat_ms = address.heartbeat.interval_ms
         self._beat_due_ms = around.clock.now_ms
-        self._has_begun = False
-        self._over: set[int] = set()  # subtasks that have ended
+        self._steps: dict[int, Turn] = {}  # of the subtasks that have begun and not ended
 
     @property
     def is_over(self) -> bool:
@@ -103,19 +102,19 @@ class Slot:
     def is_stopped(self) -> bool:
         return self._around.clock.now_ms < self.stopped_until_ms
 
-    def turns(self) -> Iterator[Turn]:
+    def turns(self) -> list[Turn]:
+        """Asked for before every turn of a run: those of its subtasks are made once."""
         if self.is_over or self.is_stopped:
-            return
+            return []
+        turns: list[Turn] = []
         if self._around.clock.now_ms >= self._beat_due_ms:
-            yield partial(self._act, _nothing)
+            turns.append(partial(self._act, _nothing))
         if self.inbox and not self.is_silent:
-            yield partial(self._act, self._hear)
+            turns.append(partial(self._act, self._hear))
         if self._uploads.waiting:
-            yield partial(self._act, lambda: self._uploads.do_one(self._around.rng))
-        if self.deployment is not None and self._has_begun:
-            for index in range(len(self.deployment.subtasks)):
-                if index not in self._over:
-                    yield partial(self._act, partial(self._step, index))
+            turns.append(partial(self._act, lambda: self._uploads.do_one(self._around.rng)))
+        turns.extend(self._steps.values())
+        return turns
 
     def silence(self) -> None:
         """Its connection stays open, and nothing comes through any more."""
@@ -170,7 +169,7 @@ class Slot:
             case Deploy():
                 self._deploy(message)
             case Begin():
-                self._has_begun = True
+                self._begin()
                 self.say(Running())
             case Inject() | Completed() | Aborted():
                 deliver(message, self._deployed(), self._locations)
@@ -194,6 +193,10 @@ class Slot:
         self._reach(FaultPoint.RESTORED)
         self.say(Deployed())
 
+    def _begin(self) -> None:
+        for index in range(len(self._deployed().subtasks)):
+            self._steps[index] = partial(self._act, partial(self._step, index))
+
     def _deployed(self) -> Deployment:
         if self.deployment is None:
             raise InvariantViolated("a slot is deployed before it is told anything else")
@@ -205,7 +208,7 @@ class Slot:
         if is_slow and self._around.dice.is_faulty and self._around.rng.random() > SLOW_STEPS:
             return
         if not subtask.take_turn():
-            self._over.add(index)
+            del self._steps[index]
 
     def _reach(self, point: FaultPoint) -> None:
         del point

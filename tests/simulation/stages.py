@@ -1,7 +1,7 @@
 """The slots of all attempts of one driver, living and dead, and the news of them on its way."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 from pipelines.domain.ids import Attempt
@@ -32,8 +32,7 @@ class Stages:
         self._news: deque[JobEvent] = deque()
         self._wires: dict[Attempt, Wires] = {}
         self._ended: set[Attempt] = set()
-        self._mourned: set[tuple[Attempt, int]] = set()
-        self.slots: list[Slot] = []
+        self.slots: list[Slot] = []  # without those of whose end everybody was told
         self.is_driver_dead = False
 
     def start(self, address: SlotAddress, parallelism: int) -> None:
@@ -47,31 +46,30 @@ class Stages:
     def living(self) -> list[Slot]:
         return [slot for slot in self.slots if not slot.is_over]
 
-    def turns(self) -> Iterator[Turn]:
-        if self._news:
-            yield self._tell_news
+    def turns(self) -> list[Turn]:
+        turns: list[Turn] = [self._tell_news] if self._news else []
         for slot in self.slots:
-            yield from self._turns_of(slot)
+            turns.extend(self._turns_of(slot))
+        return turns
 
     def end(self) -> None:
         for slot in self.slots:
             slot.die()
 
-    def _turns_of(self, slot: Slot) -> Iterator[Turn]:
+    def _turns_of(self, slot: Slot) -> list[Turn]:
         if slot.is_dead:
-            if (slot.attempt, slot.number) not in self._mourned:
-                yield partial(self._mourn, slot)
-            return
+            return [partial(self._mourn, slot)]
         is_lost = slot.is_cut_off or self.is_driver_dead
         if not slot.has_dialled:
-            yield partial(self._end if is_lost else self._let_in, slot)
-            return
+            return [partial(self._end if is_lost else self._let_in, slot)]
         turns = slot.turns()
-        yield from (partial(self._act_late, turn) for turn in turns) if is_lost else turns
-        if slot.outbox and not slot.is_silent:
-            yield partial(self._deliver, slot)
         if is_lost:
-            yield partial(self._notice, slot)
+            turns = [partial(self._act_late, turn) for turn in turns]
+        if slot.outbox and not slot.is_silent:
+            turns.append(partial(self._deliver, slot))
+        if is_lost:
+            turns.append(partial(self._notice, slot))
+        return turns
 
     def _let_in(self, slot: Slot) -> None:
         self._tell(SlotArrived(slot.attempt, slot.dial(), slot))  # type: ignore[arg-type]
@@ -97,13 +95,13 @@ class Stages:
 
     def _end(self, slot: Slot) -> None:
         slot.die()
-        self._mourned.add((slot.attempt, slot.number))
+        self.slots.remove(slot)
         self._end_stage_if_over(slot.attempt, "its slots have ended")
 
     def _mourn(self, slot: Slot) -> None:
         """A process was killed: its peers lose their channels, its driver hears of it, its stage
         ends; in any order."""
-        self._mourned.add((slot.attempt, slot.number))
+        self.slots.remove(slot)
         self._wires[slot.attempt].cut(slot.number)
         for peer in self.slots:
             if peer.attempt == slot.attempt and not peer.is_over and peer.deployment is not None:
