@@ -18,6 +18,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from ftdash.embedded import java
+from tests.shared_machine import SharedMachine
 
 if TYPE_CHECKING:
     from tests.brokers.kafka_broker import KafkaBroker
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 WORKERS = 2
 PLACES_OF_PROCESSES = ("integration", "processes", "bench")
 FILES_OF_PROCESSES = ("test_browser.py", "test_tasks.py", "test_projector_process.py")
+MACHINE = "FTDASH_TESTS_MACHINE"
 REQUIRE_ALL = os.environ.get("FTDASH_REQUIRE_ALL") == "1"
 
 
@@ -50,6 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Tests write to a directory of their own, not to the home of an installation."""
     home = Path(tempfile.mkdtemp(prefix="ftdash-tests-"))
     os.environ["FTDASH_HOME"] = str(home)
+    os.environ.setdefault(MACHINE, str(home))  # the first process's, which starts the others
     if settings.configured:
         settings.FTDASH_HOME = home
         settings.JOBS_ROOT = home / "jobs"
@@ -87,8 +90,17 @@ def group_of(file: str) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.get_closest_marker("alone") is None)
     if any(item.get_closest_marker("spark") for item in items):
         os.environ.update(java.environment())
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Around everything, so that to wait is in nobody's time."""
+    is_alone = item.get_closest_marker("alone") is not None
+    with SharedMachine(Path(os.environ[MACHINE])).used(alone=is_alone):
+        return (yield)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,71 @@
+"""Tests run beside each other, and one that is alone beside none."""
+
+import contextlib
+import fcntl
+import queue
+import threading
+from pathlib import Path
+
+from tenacity import Retrying, stop_after_delay, wait_fixed
+
+from tests.shared_machine import QUEUE, SharedMachine
+
+PATIENCE_S = 20.0
+
+
+class User:
+    """Uses the machine on a thread of its own, until it is told to leave."""
+
+    def __init__(
+        self, machine: SharedMachine, told: "queue.Queue[str]", name: str, *, alone: bool
+    ) -> None:
+        self._machine, self._told, self._name = machine, told, name
+        self._leave = threading.Event()
+        self._thread = threading.Thread(target=self._use, args=[alone], daemon=True)
+        self._thread.start()
+
+    def leave(self) -> None:
+        self._leave.set()
+        self._thread.join(PATIENCE_S)
+
+    def _use(self, alone: bool) -> None:
+        with self._machine.used(alone=alone):
+            self._told.put(f"{self._name} is there")
+            self._leave.wait(PATIENCE_S)
+            self._told.put(f"{self._name} leaves")
+
+
+def test_tests_run_beside_each_other(tmp_path: Path) -> None:
+    told: queue.Queue[str] = queue.Queue()
+    users = [User(SharedMachine(tmp_path), told, name, alone=False) for name in ("a", "b")]
+
+    assert {told.get(timeout=PATIENCE_S) for _ in users} == {"a is there", "b is there"}
+    for user in users:
+        user.leave()
+
+
+def test_who_is_alone_comes_after_the_others_and_before_who_came_later(tmp_path: Path) -> None:
+    told: queue.Queue[str] = queue.Queue()
+    machine = SharedMachine(tmp_path)
+    first = User(machine, told, "first", alone=False)
+    assert told.get(timeout=PATIENCE_S) == "first is there"
+    alone = User(machine, told, "alone", alone=True)
+    wait_until_somebody_queues(tmp_path)
+    later = User(machine, told, "later", alone=False)
+
+    for user in (first, alone, later):
+        user.leave()
+
+    seen = [told.get(timeout=PATIENCE_S) for _ in range(5)]
+    assert seen[:3] == ["first leaves", "alone is there", "alone leaves"]
+
+
+def wait_until_somebody_queues(directory: Path) -> None:
+    patience = Retrying(stop=stop_after_delay(PATIENCE_S), wait=wait_fixed(0.005))
+    patience.wraps(refuse_an_empty_queue)(directory / QUEUE)
+
+
+def refuse_an_empty_queue(lock: Path) -> None:
+    with lock.open("a") as file, contextlib.suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        raise RuntimeError("nobody waits")
