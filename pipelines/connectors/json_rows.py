@@ -30,6 +30,18 @@ def has_json(type_: pa.DataType, *, nested: bool = False) -> bool:
     return any(is_one(type_) for is_one in _PLAIN)
 
 
+def record_text(row: pa.RecordBatch) -> str:
+    """One row as JSON; of a column that has no JSON form, the value as Python writes it."""
+    table = pa.Table.from_batches([row])
+    for index, column in enumerate(table.schema):
+        if not has_json(column.type):
+            values = [
+                None if value is None else repr(value) for value in row.column(index).to_pylist()
+            ]
+            table = table.set_column(index, column.name, pa.array(values, pa.string()))
+    return json_lines_of(table).decode().rstrip("\n")
+
+
 _PLAIN = (
     pa.types.is_null,
     pa.types.is_boolean,

@@ -1,7 +1,8 @@
 """Source: CSV files without a header line, a split per file, parsed at the speed of Arrow.
 
 Meant for plain columns at a high rate: one line is one record (a blank one is a record of nulls,
-and values hold no line breaks), and there is no event time. A rewind skips lines unparsed.
+and values hold no line breaks), and there is no event time. A rewind skips lines unparsed. Which
+line does not fit is found by `csv_lines`.
 """
 
 from collections.abc import Iterator
@@ -11,13 +12,16 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from pipelines.connectors.files.csv_lines import MalformedCsv, OtherLineEnds, batches_of
 from pipelines.connectors.files.input_files import (
     FilePaths,
     file_version,
     gone,
     input_files,
+    malformed,
     reading,
 )
+from pipelines.connectors.source import MalformedRecord
 
 BLOCK_BYTES = 4 * 1024 * 1024
 
@@ -46,8 +50,13 @@ class CsvFiles:
 
     def validate(self) -> None:
         """Parses the first block of each file; a fault further in is found when it is read."""
-        for index in range(len(self.files)):
-            next(self.read(index, 0), None)
+        for file in self.files:
+            with reading(file, file.name, 0, self.schema.names):
+                try:
+                    next(self._batches(file, file.name, 0), None)
+                except pa.ArrowInvalid as refusal:
+                    for _ in self._by_lines(file, 0, refusal):
+                        pass
 
     def split_id(self, index: int) -> str | None:
         if index >= self.repeat * len(self.files):
@@ -57,24 +66,52 @@ class CsvFiles:
     def read(self, index: int, offset: int) -> Iterator[pa.RecordBatch]:
         file = self.files[index % len(self.files)]
         split = self._name(index)
+        at = offset
         with reading(file, split, offset, self.schema.names):
-            if file.stat().st_size == 0:
-                batches: Iterator[pa.RecordBatch] = iter(())
-            else:
-                # One record early, so that a file that has shrunk is told from one at its end.
-                batches = iter(self._open(file, max(0, offset - 1)))
-            if offset:
-                first = next((batch for batch in batches if batch.num_rows), None)
-                if first is None:
-                    raise gone(split, offset, f"{file} holds fewer records")
-                yield first.slice(1)
-            yield from batches
+            try:
+                for batch in self._batches(file, split, offset):
+                    yield batch
+                    at += batch.num_rows
+            except pa.ArrowInvalid as refusal:
+                # Some line does not fit; or only the one before `offset`, which is passed already.
+                yield from self._by_lines(file, at, refusal)
 
     def event_time_ms(self, index: int, offset: int) -> int | None:
         return None
 
     def split_version(self, index: int) -> str:
         return file_version(self.files[index % len(self.files)], self._name(index))
+
+    def _batches(self, file: Path, split: str, offset: int) -> Iterator[pa.RecordBatch]:
+        """Raises ArrowInvalid: a line of the next block does not fit."""
+        if file.stat().st_size == 0:
+            batches: Iterator[pa.RecordBatch] = iter(())
+        else:
+            # One record early, so that a file that has shrunk is told from one at its end.
+            batches = iter(self._open(file, max(0, offset - 1)))
+        if offset:
+            first = next((batch for batch in batches if batch.num_rows), None)
+            if first is None:
+                raise gone(split, offset, f"{file} holds fewer records")
+            yield first.slice(1)
+        yield from batches
+
+    def _by_lines(
+        self, file: Path, offset: int, refusal: pa.ArrowInvalid
+    ) -> Iterator[pa.RecordBatch]:
+        """Raises MalformedRecord behind the last record that fits; or `refusal`, where lines
+        cannot be told apart."""
+        with file.open("rb") as content:
+            try:
+                yield from batches_of(content, offset, self.schema)
+            except OtherLineEnds:
+                raise refusal from None
+            except MalformedCsv as error:
+                at = offset + error.row
+                problem = malformed(file, error, self.schema.names, f" in line {at + 1:,}")
+                raise MalformedRecord(
+                    str(problem), row=error.row, offset=at, text=error.text
+                ) from error
 
     def _name(self, index: int) -> str:
         turn, position = divmod(index, len(self.files))

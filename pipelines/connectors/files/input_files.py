@@ -79,10 +79,10 @@ def reading(file: Path, split: str, offset: int, columns: Sequence[str] = ()) ->
     except PermissionError as error:
         raise Rejected(f"The input file {file} may not be read by this user.") from error
     except pa.ArrowException as error:
-        raise _malformed(file, error, columns) from error
+        raise malformed(file, error, columns) from error
     except OSError as error:
         if error.errno is None:  # pyarrow's way to say that the bytes make no sense
-            raise _malformed(file, error, columns) from error
+            raise malformed(file, error, columns) from error
         raise Retryable(f"Reading {file} failed: {error}") from error
 
 
@@ -116,6 +116,16 @@ def check_columns(file: Path, found: pa.Schema, wanted: pa.Schema) -> None:
             )
 
 
+def malformed(
+    file: Path, error: BaseException, columns: Sequence[str], place: str = ""
+) -> Rejected:
+    """`place`: where in the file, as a clause; `columns` as for `reading`."""
+    problem = str(error).strip().split("\n")[0].rstrip(".")
+    for number, name in reversed(list(enumerate(columns))):  # so that #1 leaves #10 alone
+        problem = problem.replace(f"CSV column #{number}", f"column {name}")
+    return Rejected(f"The input file {file} is malformed{place}: {problem}.")
+
+
 def _files_in(directory: Path, suffix: str) -> tuple[Path, ...]:
     listed = read_listing(directory)
     if listed is not None:
@@ -125,10 +135,3 @@ def _files_in(directory: Path, suffix: str) -> tuple[Path, ...]:
 
 def _is_visible(path: Path) -> bool:
     return not path.name.startswith((".", "_"))
-
-
-def _malformed(file: Path, error: BaseException, columns: Sequence[str]) -> Rejected:
-    problem = str(error).strip().split("\n")[0].rstrip(".")
-    for number, name in reversed(list(enumerate(columns))):  # so that #1 leaves #10 alone
-        problem = problem.replace(f"CSV column #{number}", f"column {name}")
-    return Rejected(f"The input file {file} is malformed: {problem}.")

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipelines.connectors.event_time import check_event_time, check_has_event_time
+from pipelines.connectors.event_time import NoEventTime, check_event_time, check_has_event_time
 from pipelines.connectors.files.input_files import (
     FilePaths,
     check_columns,
@@ -25,6 +25,8 @@ from pipelines.connectors.files.input_files import (
     input_files,
     reading,
 )
+from pipelines.connectors.json_rows import record_text
+from pipelines.connectors.source import MalformedRecord
 from pipelines.domain.errors import Rejected
 
 YEAR_MS = 365 * 24 * 3_600_000
@@ -75,8 +77,11 @@ class ParquetFiles:
             check_columns(file, parquet.schema_arrow, self.schema)
             if offset > parquet.metadata.num_rows:
                 raise gone(split, offset, f"{file} holds only {parquet.metadata.num_rows} records")
+            at = offset
             for batch in self._batches_from(parquet, offset):
-                yield self._shifted(self._checked(batch, file), cycle)
+                for part in self._checked(batch, file, at):
+                    yield self._shifted(part, cycle)
+                at += batch.num_rows
 
     def event_time_ms(self, index: int, offset: int) -> int | None:
         column = self.timestamp_column
@@ -120,12 +125,23 @@ class ParquetFiles:
                 yield batch.slice(skip)
             skip = max(0, skip - batch.num_rows)
 
-    def _checked(self, batch: pa.RecordBatch, file: Path) -> pa.RecordBatch:
-        check_has_event_time(
-            batch, self.timestamp_column, lambda _: f"A record of the input file {file}"
-        )
+    def _checked(self, batch: pa.RecordBatch, file: Path, at: int) -> Iterator[pa.RecordBatch]:
+        """Raises MalformedRecord behind the records before it. `at`: the offset of the first."""
         arrays = [batch.column(name) for name in self.schema.names]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        rows = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        try:
+            check_has_event_time(
+                rows,
+                self.timestamp_column,
+                lambda row: f"Record {at + row + 1:,} of the input file {file}",
+            )
+        except NoEventTime as error:
+            if error.row:
+                yield rows.slice(0, error.row)
+            row = error.row
+            text = record_text(rows.slice(row, 1)).encode()
+            raise MalformedRecord(str(error), row=row, offset=at + row, text=text) from error
+        yield rows
 
     def _shifted(self, batch: pa.RecordBatch, cycle: int) -> pa.RecordBatch:
         if cycle == 0:
@@ -153,4 +169,7 @@ def _row_group_bounds(file: Path) -> list[int]:
 def _timestamps_ms(file: Path, column: str, group: int) -> npt.NDArray[np.int64]:
     with pq.ParquetFile(file) as parquet:
         table = parquet.read_row_group(group, columns=[column], use_threads=False)
-    return np.asarray(table.column(column).cast(pa.int64()))
+    times = table.column(column).cast(pa.int64())
+    # A record without time is refused when it is read; to pace a replay its neighbour's will do.
+    known = pc.fill_null(pc.fill_null_forward(pc.fill_null_backward(times)), 0)
+    return np.asarray(known)

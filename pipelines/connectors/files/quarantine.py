@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from pipelines.connectors.files.formats import JSON_LINES
 from pipelines.connectors.files.sink import ExactlyOnceFiles
-from pipelines.connectors.json_rows import has_json, json_lines_of
 from pipelines.domain.ids import Uid
 from pipelines.domain.poison import PoisonRecord
 
@@ -41,15 +40,3 @@ def quarantined(poison: PoisonRecord, record: str) -> pa.RecordBatch:
     """The line of one record."""
     line = {**msgspec.structs.asdict(poison), "record": record}
     return pa.RecordBatch.from_pylist([line], schema=QUARANTINED)
-
-
-def record_text(row: pa.RecordBatch) -> str:
-    """One row as JSON; of a column that has no JSON form, the value as Python writes it."""
-    table = pa.Table.from_batches([row])
-    for index, column in enumerate(table.schema):
-        if not has_json(column.type):
-            values = [
-                None if value is None else repr(value) for value in row.column(index).to_pylist()
-            ]
-            table = table.set_column(index, column.name, pa.array(values, pa.string()))
-    return json_lines_of(table).decode().rstrip("\n")

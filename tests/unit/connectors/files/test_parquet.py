@@ -9,6 +9,7 @@ import pytest
 from pipelines.connectors.event_time import EVENT_TIME
 from pipelines.connectors.files.input_files import write_listing
 from pipelines.connectors.files.parquet import YEAR_MS, ParquetFiles
+from pipelines.connectors.source import MalformedRecord
 from pipelines.domain.errors import Rejected
 
 SCHEMA = pa.schema([("id", pa.int64()), ("at", EVENT_TIME)])
@@ -51,12 +52,28 @@ def test_a_column_of_another_type_is_refused_by_name(tmp_path: Path) -> None:
     assert str(refused.value) == f"Column id of the input file {file} is string, not int64."
 
 
-def test_a_record_without_event_time_is_refused(tmp_path: Path) -> None:
-    file = write(tmp_path, rows(3).set_column(1, "at", pa.array([1, None, 3], EVENT_TIME)))
-    source = ParquetFiles([file], schema=SCHEMA, timestamp_column="at")
+def test_a_record_without_event_time_is_told_with_its_offset_and_all_others_are_read(
+    tmp_path: Path,
+) -> None:
+    times = pa.array([1, 2, None, 4, None, 6], EVENT_TIME)
+    file = write(tmp_path, rows(6).set_column(1, "at", times), row_group_size=4)
+    source = ParquetFiles([file], schema=SCHEMA, timestamp_column="at", batch_rows=2)
 
-    with pytest.raises(Rejected, match=r"record of the input file .*a\.parquet has no at: no"):
-        list(source.read(0, 0))
+    read, bad, said, offset = [], {}, [], 0
+    while True:
+        try:
+            for batch in source.read(0, offset):
+                read += batch.column("id").to_pylist()
+            break
+        except MalformedRecord as error:
+            bad[error.offset] = error.text
+            said.append(str(error))
+            offset = error.offset + 1
+
+    assert said[0] == f"Record 3 of the input file {file} has no at: no event time."
+    assert bad == {2: '{"id":2,"at":null}', 4: '{"id":4,"at":null}'}
+    assert read == [0, 1, 3, 5]
+    assert [source.event_time_ms(0, offset) for offset in range(6)] == [1, 2, 4, 4, 6, 6]
 
 
 @pytest.mark.parametrize("column", ["when", "id"])

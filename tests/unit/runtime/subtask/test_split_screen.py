@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipelines.connectors.files.quarantine import record_text
+from pipelines.connectors.json_rows import record_text
 from pipelines.connectors.source import Batch, LoggedRecords, MalformedRecord
 from pipelines.domain.ids import Uid
 from pipelines.domain.poison import IsolatedRange, Isolation, PoisonRecord

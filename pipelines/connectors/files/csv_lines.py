@@ -1,0 +1,101 @@
+"""Lines of CSV to batches of a declared schema, or which line does not fit.
+
+The slow way beside `csv`: taken from where Arrow has refused a block, because Arrow does not say
+which line was at fault. One line is one record, as there; a file whose records end otherwise cannot
+be told apart so. Knows a file by its bytes only.
+"""
+
+from collections.abc import Iterator, Sequence
+from io import BytesIO
+from itertools import islice
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from pipelines.domain.errors import check
+
+LINES = 16_384
+"""Decoded at once."""
+
+
+class OtherLineEnds(Exception):
+    """Records do not all end with a line feed, so that lines do not count them."""
+
+
+class MalformedCsv(Exception):
+    """`row` counts from 0 behind what was skipped, `text` is the line; the error says what is
+    wrong."""
+
+    def __init__(self, row: int, text: bytes, problem: pa.ArrowInvalid) -> None:
+        super().__init__(str(problem).replace("Row #1: ", ""))
+        self.row = row
+        self.text = text
+
+
+def batches_of(content: BinaryIO, skip: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The records behind the first `skip` of an open file.
+
+    Raises MalformedCsv behind all that come before that line, and OtherLineEnds.
+    """
+    left, before = skip, 0
+    while wanted := _lines(content):
+        passed = min(left, len(wanted))
+        left, wanted = left - passed, wanted[passed:]
+        fitting = _fitting(wanted, schema)
+        if fitting:
+            yield decoded(wanted[:fitting], schema)
+        if fitting < len(wanted):
+            raise _malformed(wanted[fitting], before + fitting, schema)
+        before += fitting
+
+
+def decoded(lines: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
+    """A row for each line. Raises ArrowInvalid."""
+    table = pacsv.read_csv(
+        BytesIO(b"".join(lines)),
+        read_options=pacsv.ReadOptions(column_names=schema.names, use_threads=False),
+        parse_options=pacsv.ParseOptions(ignore_empty_lines=False),
+        convert_options=pacsv.ConvertOptions(column_types=schema),
+    )
+    check(table.num_rows == len(lines), "a line is a record", rows=table.num_rows)
+    columns = [table.column(name).combine_chunks() for name in schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _lines(content: BinaryIO) -> list[bytes]:
+    lines = list(islice(content, LINES))
+    if b"\r" in b"".join(lines).replace(b"\r\n", b"\n"):
+        raise OtherLineEnds
+    return lines
+
+
+def _fitting(lines: Sequence[bytes], schema: pa.Schema) -> int:
+    """How many of the first lines fit, by halving."""
+    if _fits(lines, schema):
+        return len(lines)
+    fits, fails = 0, len(lines)
+    while fails - fits > 1:
+        middle = (fits + fails) // 2
+        if _fits(lines[fits:middle], schema):
+            fits = middle
+        else:
+            fails = middle
+    return fits
+
+
+def _fits(lines: Sequence[bytes], schema: pa.Schema) -> bool:
+    try:
+        decoded(lines, schema)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _malformed(line: bytes, row: int, schema: pa.Schema) -> MalformedCsv:
+    text = line.rstrip(b"\r\n")
+    try:
+        decoded([line], schema)
+    except pa.ArrowInvalid as problem:
+        return MalformedCsv(row, text, problem)
+    return MalformedCsv(row, text, pa.ArrowInvalid("it does not fit with the lines before it"))
