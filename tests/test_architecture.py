@@ -22,7 +22,8 @@ MAY_IMPORT = {  # package -> the packages of ours it may import, itself aside
     | {f"pipelines.{p}" for p in ("protocol", "state", "storage", "channels", "operators")}
     | {f"pipelines.{p}" for p in ("connectors", "bus", "stream", "flows")},
     "pipelines.points": DOMAIN
-    | {f"pipelines.{p}" for p in ("runtime", "protocol", "storage", "flows", "stream")},
+    | {f"pipelines.{p}" for p in ("runtime", "protocol", "storage", "flows", "stream")}
+    | {"pipelines.connectors"},
     "pipelines.audit": DOMAIN
     | {f"pipelines.{p}" for p in ("bus", "state", "connectors", "flows", "stream")},
     "pipelines.lab": DOMAIN

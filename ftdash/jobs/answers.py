@@ -306,12 +306,23 @@ class QuarantineView:
     """Of one run; `records` are the newest, newest first."""
 
     count: int
-    limit: int
+    limit: int  # 0: the run has set nothing aside
     records: list[QuarantinedView]
+    replays: list["ReplayView"] = field(default_factory=list)  # newest first
 
     @property
     def directories(self) -> list[str]:
         return sorted({record.directory for record in self.records})
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayView:
+    """A run that reads the quarantine again: so far that many of its records."""
+
+    run_id: str
+    run_number: int
+    sources: list[str]
+    records: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ request and not a second one. What is stored survives a broker that is away: rec
 import logging
 import secrets
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -142,6 +143,7 @@ def new_run(
     allow_non_restored_state: bool = False,
     first_checkpoint_id: int = 1,
     parent: Run | None = None,
+    replayed_sources: Sequence[str] = (),
 ) -> Run:
     newest = pipeline.runs.order_by("-number").first()
     number = newest.number + 1 if newest else 1
@@ -161,6 +163,7 @@ def new_run(
             allow_non_restored_state=allow_non_restored_state,
             first_checkpoint_id=first_checkpoint_id,
             parent=parent,
+            replayed_sources=list(replayed_sources),
             created_at=timezone.now(),
         )
     except IntegrityError as error:

@@ -19,7 +19,7 @@ from ftdash.jobs.models import Run
 from pipelines.bus.announce import REDIS_URL_VARIABLE
 from pipelines.bus.atomic_files import create_if_absent
 from pipelines.domain.faults import PERMISSION as FAULT_PERMISSION
-from pipelines.domain.ids import CheckpointId, RunId
+from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.status import ClaimMode
 
@@ -86,6 +86,7 @@ def _spec(run: Run) -> RunSpec:
         claim_mode=ClaimMode(run.claim_mode),
         allow_non_restored_state=run.allow_non_restored_state,
         first_checkpoint_id=CheckpointId(run.first_checkpoint_id),
+        replayed_sources=[Uid(uid) for uid in run.replayed_sources],
     )
 
 

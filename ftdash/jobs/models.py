@@ -81,6 +81,7 @@ class Run(models.Model):
     claim_mode = models.CharField(max_length=10, default=ClaimMode.NO_CLAIM.value)
     allow_non_restored_state = models.BooleanField(default=False)
     first_checkpoint_id = models.PositiveBigIntegerField(default=1)
+    replayed_sources = models.JSONField(default=list)  # whose quarantine it reads again
     parent = models.ForeignKey("self", null=True, on_delete=models.PROTECT, related_name="forks")
     created_at = models.DateTimeField()
     driver_start_count = models.PositiveIntegerField(default=0)

@@ -6,6 +6,7 @@ byte of the point for that; a page, where somebody waits, has a worker do it (`i
 """
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -28,6 +29,7 @@ from ftdash.jobs.asking import (
 from ftdash.jobs.disposal import check_claimable, check_disposable
 from ftdash.jobs.measured import measured
 from ftdash.jobs.models import Pipeline, PointInspection, RequestKind, Run
+from ftdash.jobs.replays import replayable
 from ftdash.jobs.validation import check_place, check_reason, check_startable, roots
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import RequestId
@@ -51,6 +53,7 @@ class Restore:
     parameters: dict[str, str] | None = None  # replace those of the same name, for this run
     allow_non_restored_state: bool = False
     reads_files: bool = True  # False: what an inspection has found, if there was one, counts
+    replays: Collection[str] | None = None  # sources whose quarantine is read again; empty: all
 
 
 def preflight(asked: Restore) -> Verdict:
@@ -115,6 +118,7 @@ def restore(
     if not asked.reads_files:
         _check_inspected(path)
     _check_verdict(_verdict(row, path, asked), row)
+    replayed = {} if asked.replays is None else replayable(row, path, parameters, asked.replays)
     with transaction.atomic():
         check_possible(RequestKind.RESTORE, row)
         run = new_run(
@@ -127,6 +131,7 @@ def restore(
             allow_non_restored_state=asked.allow_non_restored_state,
             first_checkpoint_id=head.checkpoint_id + 1,
             parent=Run.objects.filter(run_id=head.run_id).first(),
+            replayed_sources=sorted(replayed),
         )
         given = {
             "path": path,
@@ -134,6 +139,9 @@ def restore(
             "claim-mode": claim_mode.value,
             "allow-non-restored-state": str(asked.allow_non_restored_state).lower(),
         }
+        if replayed:
+            records = (f"{count:,} of {uid}" for uid, count in sorted(replayed.items()))
+            given["replay-quarantine"] = ", ".join(records)
         return store_start(replace(question, parameters=given), run, found.sentence)
 
 

@@ -10,6 +10,7 @@ from ftdash.jobs.answers import (
     PipelineSummary,
     QuarantinedView,
     QuarantineView,
+    ReplayView,
     RequestView,
     RunBrief,
     ShownState,
@@ -43,6 +44,8 @@ __all__ = [
 RUNS_MAX = 50
 OPEN_REQUESTS_MAX = 20
 DELIVERY_LATE_AFTER_S = 3.0
+RECORDS_REPLAYED = "records_replayed"
+"""Counter of a source; what it holds is of the whole lineage."""
 
 
 def fleet() -> Fleet:
@@ -96,12 +99,14 @@ def request(request_id: str) -> RequestView | None:
 
 
 def quarantine(run_id: str, limit: int) -> QuarantineView | None:
-    """What one run has set aside, the newest `limit` of it; None: nothing."""
+    """What one run has set aside, the newest `limit` of it, and which runs, itself or later ones,
+    read a quarantine again; None: nothing of both."""
     rows = QuarantinedRecord.objects.filter(run__run_id=run_id).order_by("-sequence")
-    newest = list(rows[:limit])
-    if not newest:
+    newest, replays = list(rows[:limit]), _replays_since(run_id)
+    if not newest and not replays:
         return None
-    return QuarantineView(rows.count(), newest[0].limit, [_quarantined(row) for row in newest])
+    most = newest[0].limit if newest else 0
+    return QuarantineView(rows.count(), most, [_quarantined(row) for row in newest], replays)
 
 
 def versions() -> dict[str, str]:
@@ -189,6 +194,20 @@ def _quarantined(row: QuarantinedRecord) -> QuarantinedView:
         error=row.error,
         directory=row.directory,
     )
+
+
+def _replays_since(run_id: str) -> list[ReplayView]:
+    run = Run.objects.filter(run_id=run_id).first()
+    if run is None:
+        return []
+    later = Run.objects.filter(pipeline=run.pipeline_id, number__gte=run.number)
+    return [_replay(each) for each in later.exclude(replayed_sources=[]).order_by("-number")]
+
+
+def _replay(run: Run) -> ReplayView:
+    sources = [str(uid) for uid in run.replayed_sources]
+    records = sum(run.counters.get(f"{uid}.{RECORDS_REPLAYED}", 0) for uid in sources)
+    return ReplayView(run.run_id, run.number, sources, records)
 
 
 def _request_views(found: QuerySet[Request], seen: Observation, limit: int) -> list[RequestView]:

@@ -20,10 +20,19 @@ from django_htmx.http import trigger_client_event
 
 from ftdash.jobs import point_services, queries, services
 from ftdash.jobs.answers import PipelinePage
+from ftdash.jobs.asking import pipeline_named
 from ftdash.jobs.models import RequestKind
 from ftdash.jobs.point_services import Restore
+from ftdash.jobs.replays import newest_point, outlook
 from ftdash.ui.before_restore import looked_at
-from ftdash.ui.forms import ActionForm, ConfirmedForm, KillSlotForm, RestoreForm, StartForm
+from ftdash.ui.forms import (
+    ActionForm,
+    ConfirmedForm,
+    KillSlotForm,
+    ReplayForm,
+    RestoreForm,
+    StartForm,
+)
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import ClaimMode, KillMoment
@@ -86,6 +95,11 @@ def ask_restore(page: PipelinePage, values: Values, who: str) -> RequestId:
     )
 
 
+def ask_replay(page: PipelinePage, values: Values, who: str) -> RequestId:
+    asked = Restore(pipeline=page.name, path=newest_point(page.name), reads_files=False, replays=())
+    return point_services.restore(asked, requester=who, reason=values["reason"])
+
+
 def ask_start(page: PipelinePage, values: Values, who: str) -> RequestId:
     return services.submit_pipeline(
         name=page.name,
@@ -125,6 +139,9 @@ ACTIONS = {
     "restore": Action(
         RequestKind.RESTORE, "Restore from a point", "Restore", RestoreForm, ask_restore
     ),
+    "replay": Action(
+        RequestKind.RESTORE, "Replay the quarantine", "Replay", ReplayForm, ask_replay
+    ),
     "start": Action(RequestKind.SUBMIT, "Start from the beginning", "Start", StartForm, ask_start),
 }
 
@@ -163,6 +180,8 @@ def shown(
         "form": form,
         "is_destructive": isinstance(form, ConfirmedForm),
     }
+    if isinstance(form, ReplayForm):
+        context["outlook"] = outlook(pipeline_named(page.name))
     if isinstance(form, RestoreForm):
         context["verdict"] = None if request.htmx else looked_at(page, form)  # type: ignore[attr-defined]
     template = "actions/dialog.html" if request.htmx else "actions/page.html"  # type: ignore[attr-defined]

@@ -116,6 +116,10 @@ class RestoreForm(ParallelismForm, ConfirmedForm):
         self.fields["parallelism"].help_text = f"1 to {page.max_parallelism}"
 
 
+class ReplayForm(ActionForm):
+    """From the newest point: nothing that was written since is set aside."""
+
+
 def label_of(point: RecoveryPoint) -> str:
     missing = "" if point.is_present else ", its files are gone"
     newest = " (newest)" if point.is_newest else ""

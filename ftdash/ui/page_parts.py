@@ -27,6 +27,7 @@ COUNTER_LABELS = {
     "records_outside_windows": "Between two windows",
     "barriers_sent": "Barriers sent, one into each channel",
     "records_quarantined": "Set aside in the quarantine",
+    "records_replayed": "Given to the operators again, from the quarantine",
     "timestamps_far_ahead": "Event time too far ahead to be believed",
 }
 STARTS = (RequestKind.SUBMIT, RequestKind.RESTORE)

@@ -42,7 +42,7 @@ class SnapshotPlaces:
         else:
             checkpoints = str(directory.path / "checkpoints")
         savepoints = settings.savepoint_dir or str(home / "savepoints")
-        return cls(run_id, checkpoints, savepoints, str(home / "quarantine"))
+        return cls(run_id, checkpoints, savepoints, str(directory.quarantine))
 
     def checkpoint(self, checkpoint_id: CheckpointId) -> str:
         return f"{self.checkpoints}/chk-{checkpoint_id}"

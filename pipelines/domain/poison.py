@@ -12,6 +12,8 @@ from pipelines.domain.ids import Uid
 
 MOST_RECORDS = 1_000
 """That a run may set aside: every slot is told of all of them in one message."""
+REPLAYED_PREFIX = "quarantine/"
+"""Of the names of splits that are files of a quarantine, beside the splits of its source."""
 ERROR_CHARS_MAX = 1_000
 """Of an error's text that is kept with a record, from its beginning."""
 TRACE_CHARS_MAX = 7_000
@@ -35,6 +37,11 @@ class PoisonRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     error_type: str  # qualified name of the exception's class
     error: str
     trace: str
+
+    @property
+    def is_replayed(self) -> bool:
+        """It was in quarantine before, and failed again."""
+        return self.split.startswith(REPLAYED_PREFIX)
 
     @property
     def position(self) -> tuple[Uid, str, int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from pipelines.domain.ids import CheckpointId, RunId
+from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
 from pipelines.domain.status import ClaimMode
 
@@ -25,6 +25,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     claim_mode: ClaimMode = ClaimMode.NO_CLAIM
     allow_non_restored_state: bool = False  # leave behind what no operator takes
     first_checkpoint_id: CheckpointId = CheckpointId(1)
+    replayed_sources: list[Uid] = []  # whose quarantine is read again, from `restore_from` on
 
 
 class RunDirectory:
@@ -72,6 +73,11 @@ class RunDirectory:
     @property
     def attempts(self) -> Path:
         return self.path / "attempts"
+
+    @property
+    def quarantine(self) -> Path:
+        """The directory of the quarantines of all sources, shared by all runs."""
+        return self.path.parent.parent / "quarantine"
 
     @property
     def lease_lock(self) -> Path:

@@ -111,6 +111,7 @@ class OperatorSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     committables: list[Json] = []  # a sink's: prepared, to be committed on completion
     segments: list[SegmentHandle] = []  # a sink's: to be published on completion
     quarantined: list[Json] = []  # a source's: prepared, to be committed on completion
+    replayed: Json = None  # a source's: how far its quarantine has been read again
     outputs: list[OutputShare] = []  # a sink's: given to it, not known to be in an older point
     counters: dict[str, int] = {}
     watermark_ms: int | None = None

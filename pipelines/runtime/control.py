@@ -140,6 +140,7 @@ class Deploy(Message, frozen=True, kw_only=True):
     dropped_states: list[tuple[Uid, str]] = []  # in the point, and not to be restored
     quarantine: str = ""  # the directory of the quarantines of all sources
     isolation: Isolation = Isolation()
+    replayed_sources: list[Uid] = []  # whose quarantine is read again
 
 
 class Begin(Message, frozen=True, kw_only=True):

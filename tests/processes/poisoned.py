@@ -5,6 +5,7 @@ so that a state that was half changed would show in the output for ever.
 """
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from pipelines.flows.registry import Flow, Parameter
 from pipelines.operators.row_context import RowContext, RuntimeContext
 from pipelines.operators.rows import Row
 from pipelines.stream import Environment, KeyedProcessFunction, Pipeline, ValueStateDescriptor
-from tests.processes.numbers import KEYS, SCHEMA, SPLIT_RECORDS, Numbers
+from tests.processes.numbers import KEYS, POLL_S, SCHEMA, SPLIT_RECORDS, Numbers
 
 COUNTED = pa.schema([("number", pa.int64()), ("key", pa.int64()), ("nth", pa.int64())])
 
@@ -30,8 +31,15 @@ class TornNumbers(Numbers):
     """Some of its numbers cannot be read."""
 
     torn: frozenset[int] = frozenset()
+    stays: bool = False  # there is nothing behind the last one, but it goes on
 
     def read(self, index: int, offset: int) -> Iterator[pa.RecordBatch]:
+        yield from self._read(index, offset)
+        while self.stays and index == (self.total - 1) // SPLIT_RECORDS:
+            time.sleep(POLL_S)
+            yield pa.RecordBatch.from_pylist([], schema=SCHEMA)
+
+    def _read(self, index: int, offset: int) -> Iterator[pa.RecordBatch]:
         # Not super(): a dataclass with slots is not the class that it knows.
         for batch in Numbers.read(self, index, offset):
             numbers = batch.column("number").to_pylist()
@@ -74,7 +82,8 @@ def assemble(parameters: Mapping[str, str]) -> Pipeline:
 
     env = Environment()
     torn = frozenset(numbers_of(parameters["torn"]))
-    source = TornNumbers(int(parameters["total"]), torn=torn)
+    stays = parameters["stays"] == "true"
+    source = TornNumbers(int(parameters["total"]), torn=torn, stays=stays)
     numbers = env.source(source, uid="numbers")
     if parameters["again"]:
         directory = Path(parameters["again"])
@@ -127,6 +136,7 @@ FLOW = Flow(
     parameters=(
         Parameter("output", None, "directory of the output"),
         Parameter("total", "4000", "how many numbers there are"),
+        Parameter("stays", "false", "true: the run does not end with the last number"),
         Parameter("again", "", "a quarantine whose records are read beside the numbers"),
         Parameter("torn", "", "numbers that cannot be read"),
         Parameter("at_source", "", "numbers that the function beside the source fails on"),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.domain.commands import StopWithSavepoint
 from pipelines.domain.events import (
     FailureOccurred,
     JobStatusChanged,
@@ -24,6 +25,7 @@ from tests.processes.poisoned import (
     output_of,
     quarantine_of,
 )
+from tests.processes.savepoint_requests import WHO, asked, manifest_of
 
 pytestmark = pytest.mark.slow
 
@@ -104,6 +106,72 @@ def test_a_corrected_pipeline_reads_what_was_set_aside_beside_what_is_new(tmp_pa
     assert ended.status is JobStatus.FINISHED, ended.reason
     assert run.of(FailureOccurred)
     assert sorted(number for number, _, _ in output_of(tmp_path)) == [*range(3_000), *bad]
+
+
+def test_after_a_fix_the_quarantine_goes_through_the_same_operators_once(tmp_path: Path) -> None:
+    """Some of it fails again, a process is killed meanwhile, and a second replay has it alone."""
+    half_fixed = {"behind": PARAMETERS["behind"]}
+    killed = SETTINGS | {"testing.faults": "kill committing slot=0"}
+
+    first = stopped(tmp_path, PARAMETERS | {"torn": ""}, (2, 0))
+    again = stopped(tmp_path, half_fixed, (3, 2), replays_from=first, settings=killed)
+    assert_numbers_are(tmp_path, set(range(TOTAL)) - BEHIND)
+    stopped(tmp_path, {}, (3, 3), replays_from=again, parallelism=3)
+
+    assert_numbers_are(tmp_path, set(range(TOTAL)))
+    places = [line["split"].partition("/")[0] for line in quarantine_of(tmp_path)]
+    assert sorted(places) == ["numbers-1", "numbers-2", "quarantine"]
+
+
+def stopped(
+    root: Path,
+    parameters: dict[str, str],
+    counts: tuple[int, int],
+    *,
+    replays_from: Path | None = None,
+    settings: dict[str, str] = SETTINGS,
+    parallelism: int = 2,
+) -> Path:
+    """The savepoint of a run that was stopped once that many records were quarantined and replayed;
+    one that reads the quarantine again goes on from the savepoint of another."""
+    restored: dict[str, object] = {}
+    if replays_from is not None:
+        restored = {
+            "restore_from": str(replays_from),
+            "first_checkpoint_id": manifest_of(replays_from).checkpoint_id + 1,
+            "replayed_sources": ["numbers"],
+        }
+    with hosted_run(
+        root,
+        {"total": str(TOTAL), "stays": "true", **parameters},
+        settings=settings,
+        parallelism=parallelism,
+        asked=ASKED | restored,
+    ) as run:
+        run.wait_for(lambda _: bool(run.completed()) and counted(run) == (TOTAL, *counts), STEP_S)
+        is_disturbed = "testing.faults" in settings
+        assert bool(run.of(FailureOccurred)) == (is_disturbed or replays_from is None)
+        savepoint = asked(run, StopWithSavepoint(**WHO))
+        run.wait_until_over(STEP_S)
+    assert counted(run) == (TOTAL, *counts)
+    return savepoint
+
+
+def counted(run: StartedRun) -> tuple[int, int, int]:
+    """Read, quarantined and replayed, up to the newest checkpoint."""
+    counters = run.completed()[-1].counters
+    names = ("records_read", "records_quarantined", "records_replayed")
+    read, aside, replayed = (counters.get(f"numbers.{name}", 0) for name in names)
+    return read, aside, replayed
+
+
+def assert_numbers_are(root: Path, expected: set[int]) -> None:
+    """Each once, and counted once."""
+    processed = output_of(root)
+    assert sorted(number for number, _, _ in processed) == sorted(expected)
+    for key in range(KEYS):
+        numbered = sorted(nth for _, of, nth in processed if of == key)
+        assert numbered == list(range(1, len(numbered) + 1))
 
 
 def is_running(run: StartedRun, attempt: int) -> bool:

@@ -10,7 +10,7 @@ from django.conf import settings as configuration
 from django.utils import timezone
 
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
-from ftdash.jobs import delivery, inspection, point_services, tasks
+from ftdash.jobs import delivery, inspection, point_services, replays, tasks
 from ftdash.jobs.disposal import dispose_of
 from ftdash.jobs.launcher import _spec
 from ftdash.jobs.models import Pipeline, PointInspection, Request, RequestKind, RequestPhase, Run
@@ -87,6 +87,51 @@ def test_a_restore_takes_a_point_of_another_pipeline_with_the_same_uids(
 
     run = Run.objects.get(number=2)
     assert (run.parent, run.restored_from) == (None, path)
+
+
+def test_a_replay_restores_the_point_and_reads_its_quarantine_again(old: Run, data: Path) -> None:
+    path = point(data, run_id=old.run_id)
+    set_aside(old, records=2)
+
+    request_id = point_services.restore(Restore(pipeline=NAME, path=path, replays=()), **WHO)
+
+    run = Run.objects.get(number=2)
+    assert run.replayed_sources == _spec(run).replayed_sources == ["events"]
+    stored = Request.objects.get(request_id=request_id)
+    assert (stored.kind, stored.requester) == (RequestKind.RESTORE, "ann")
+    assert stored.parameters["replay-quarantine"] == "2 of events"
+
+
+def test_a_restore_alone_replays_nothing_and_a_replay_of_nothing_starts_nothing(
+    old: Run, data: Path
+) -> None:
+    path = point(data, run_id=old.run_id)
+
+    with pytest.raises(Rejected, match="There is nothing to replay"):
+        point_services.restore(Restore(pipeline=NAME, path=path, replays=()), **WHO)
+    assert Run.objects.count() == 1
+    set_aside(old, records=1)
+    point_services.restore(Restore(pipeline=NAME, path=path), **WHO)
+
+    assert Run.objects.get(number=2).replayed_sources == []
+
+
+def test_a_replay_takes_the_newest_point_whose_files_are_there(old: Run, data: Path) -> None:
+    row = Pipeline.objects.get()
+    assert "has no recovery point" in replays.outlook(row).refusal
+    path = point(data, run_id=old.run_id)
+    set_aside(old, records=3)
+    newest = Checkpoint.objects.get(run=old)
+    Checkpoint.objects.update(path=path)
+    newest.pk, newest.checkpoint_id, newest.sequence, newest.path = None, 9, 99, "/gone/chk-9"
+    newest.completed_at = timezone.now() + timedelta(hours=1)
+    newest.save()
+
+    seen = replays.outlook(row)
+
+    assert (seen.path, seen.records, seen.count, seen.refusal) == (path, {"events": 3}, 3, "")
+    with pytest.raises(Rejected, match="There is no pipeline 'nothing'"):
+        replays.newest_point("nothing")
 
 
 def test_restoring_again_under_the_same_id_starts_no_second_run(old: Run, data: Path) -> None:
@@ -404,6 +449,14 @@ def point(data: Path, *, home: str = NAME, **changes: object) -> str:
     path = str(root / home / "savepoints" / "savepoint-views-1-7")
     publish_views(FileSystemCheckpointStore([str(root)]), path, data, **changes)  # type: ignore[arg-type]
     return path
+
+
+def set_aside(run: Run, *, records: int) -> None:
+    """Some of what the source `events` gave, before the point."""
+    directory = Path(configuration.JOBS_ROOT) / NAME / "quarantine" / "events"
+    directory.mkdir(parents=True)
+    lines = '{"record": "{}"}\n' * records
+    (directory / f"part-{run.run_id}-00000003-0-0.jsonl").write_text(lines)
 
 
 def read_through(path: str) -> None:

@@ -10,7 +10,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from ftdash.jobs.models import Pipeline, PointInspection, Request, RequestKind
+from ftdash.jobs.models import Pipeline, PointInspection, Request, RequestKind, Run
 from ftdash.jobs.projector import Projector
 from pipelines.domain.ids import Attempt, CheckpointId, RunId
 from pipelines.domain.setting_table import DEFINITIONS
@@ -129,6 +129,37 @@ def test_a_restore_takes_the_chosen_point_and_parallelism(admin: Client, site: P
         "allow-non-restored-state": "false",
     }
     assert (stored.requester, stored.reason) == ("ada", "game day")
+
+
+def test_a_replay_says_how_many_records_before_it_is_asked_for(admin: Client, site: Path) -> None:
+    path = ended_with_a_point(site)
+    nothing = admin.get(address("replay")).content.decode()
+    quarantine = site / "flights" / "quarantine" / "events"
+    quarantine.mkdir(parents=True)
+    run = Run.objects.get()
+    lines = '{"record": "{}"}\n' * 2
+    (quarantine / f"part-{run.run_id}-00000001-0-0.jsonl").write_text(lines)
+
+    form = admin.get(address("replay")).content.decode()
+    answer = admin.post(address("replay"), {"reason": "the function is corrected"})
+
+    assert "There is nothing to replay" in nothing
+    assert "2 records would go in again." in form
+    assert f"<code>{path}</code>" in form
+    assert answer.status_code == 302
+    stored = Request.objects.get(kind=RequestKind.RESTORE)
+    assert stored.parameters["replay-quarantine"] == "2 of events"
+    assert (stored.requester, stored.reason) == ("ada", "the function is corrected")
+
+
+def test_a_replay_of_nothing_is_refused_in_the_form(admin: Client, site: Path) -> None:
+    ended_with_a_point(site)
+
+    answer = admin.post(address("replay"), {"reason": "again"})
+
+    assert answer.status_code == 422
+    assert "There is nothing to replay" in answer.content.decode()
+    assert not Request.objects.exists()
 
 
 @pytest.mark.parametrize("parallelism", ["0", "129"])

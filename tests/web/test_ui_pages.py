@@ -189,6 +189,30 @@ def test_damaged_points_zombies_and_superseded_output_are_told(operator: Client)
     assert "Output was set aside. 3 outputs of the sink delays" in page
 
 
+def test_which_runs_read_a_quarantine_again_and_how_much_of_it_is_told(operator: Client) -> None:
+    run = new_run()
+    fold(Story(run).started().tell(quarantined(7, count=1)).ended())
+    Run.objects.create(
+        pipeline=run.pipeline,
+        run_id="flights-2",
+        number=2,
+        parallelism=1,
+        max_parallelism=128,
+        master="local[1]",
+        created_at=timezone.now(),
+        replayed_sources=["events"],
+        counters={"events.records_replayed": 3, "other.records_replayed": 9},
+    )
+
+    first = words_of(operator, f"{PIPELINE}?run={run.run_id}")
+    second = words_of(operator, PIPELINE)
+
+    told = "Run 2 reads the quarantine of events again: 3 records of it in all"
+    assert told in first
+    assert told in second
+    assert "This run has set no record aside." in second
+
+
 def test_quarantined_records_are_listed_with_the_place_of_their_lines(operator: Client) -> None:
     events = [quarantined(1_000 + n, count=n + 1) for n in range(25)]
     attack = quarantined(7, count=26, split="<b>a</b>", error="<script>alert(1)</script>")

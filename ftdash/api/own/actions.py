@@ -10,6 +10,7 @@ from ftdash.checkpoints.guarantee import AuditView
 from ftdash.jobs import audits, point_services, queries, services
 from ftdash.jobs.answers import RequestView
 from ftdash.jobs.point_services import Restore
+from ftdash.jobs.replays import newest_point
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import RequestId
 
@@ -140,6 +141,25 @@ def restore(request: Entered, name: InPath, asked: shapes.AskingToRestore) -> As
                 reads_files=asked.reads_files,
             ),
             claim_mode=asked.claim_mode,
+            requester=request.auth.name,
+            reason=asked.reason,
+            request_id=asked.request_id,
+        )
+    )
+
+
+@api.post("/pipelines/{name}/replay-quarantine", response={ASKED: RequestView})
+def replay_quarantine(request: Entered, name: InPath, asked: shapes.AskingToReplay) -> Asked:
+    """Start a new run that also gives what is in quarantine to its operators, once."""
+    return _stored(
+        point_services.restore(
+            Restore(
+                pipeline=name,
+                path=asked.path or newest_point(name),
+                parallelism=asked.parallelism,
+                reads_files=asked.reads_files,
+                replays=asked.sources,
+            ),
             requester=request.auth.name,
             reason=asked.reason,
             request_id=asked.request_id,

@@ -95,6 +95,15 @@ class AskingToRestore(Asking):
     reads_files: bool = False
 
 
+class AskingToReplay(Asking):
+    """The quarantine of these sources, or of all; from that point, or from the newest."""
+
+    path: Text | None = None
+    sources: list[Name] = Field(default_factory=list)
+    parallelism: Parallelism | None = None
+    reads_files: bool = False
+
+
 class AskingToStart(Asking):
     """A run from the beginning of the input, of a pipeline that is new or is changed to this."""
 

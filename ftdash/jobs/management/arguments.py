@@ -54,6 +54,14 @@ def add_asking(actions: Any, asking: ArgumentParser) -> None:
     _add_restore(
         actions.add_parser("restore", parents=[asking], help="start from a recovery point")
     )
+    _add_replay(
+        actions.add_parser(
+            "replay-quarantine",
+            parents=[asking],
+            help="start from a recovery point, and give what is in quarantine to the operators"
+            " again: once the function that failed on it is corrected",
+        )
+    )
     dispose = actions.add_parser(
         "dispose", parents=[asking], help="delete a savepoint that no run needs"
     )
@@ -81,6 +89,25 @@ def _add_restore(restore: ArgumentParser) -> None:
         default="no_claim",
         help="claim: the new run owns the point, and deletes it once newer ones replace it",
     )
+
+
+def _add_replay(replay: ArgumentParser) -> None:
+    replay.add_argument("name")
+    replay.add_argument(
+        "--checkpoint",
+        dest="path",
+        metavar="PATH",
+        help="directory of a savepoint or checkpoint (default: the newest that is kept)",
+    )
+    replay.add_argument(
+        "--source",
+        action="append",
+        default=[],
+        metavar="UID",
+        help="only what was set aside at this source; may be repeated (default: at all)",
+    )
+    replay.add_argument("--parallelism", type=int)
+    replay.add_argument("--master", help='Spark master, default "local[PARALLELISM]"')
 
 
 def _add_point(parser: ArgumentParser) -> None:

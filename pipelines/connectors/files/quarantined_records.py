@@ -41,7 +41,7 @@ def quarantined_records(
     Raises Rejected naming a column whose values a line does not hold as they were.
     """
     for column in schema:
-        _check_comes_back(column)
+        check_comes_back(column)
     return GrowingDirectory(
         Path(directory),
         suffix=".jsonl",
@@ -133,7 +133,8 @@ def _is_text(type_: pa.DataType) -> bool:
     return bool(pa.types.is_binary(type_) or pa.types.is_date(type_))
 
 
-def _check_comes_back(column: pa.Field) -> None:
+def check_comes_back(column: pa.Field) -> None:
+    """Raises Rejected."""
     if not has_json(column.type) or _has_text_within(column.type):
         raise Rejected(
             f"Column {column.name} of type {column.type} does not come back from a quarantine as it"

@@ -95,6 +95,12 @@ class FileTarget:
         self._remove_unfinished(run_id, restored_id)
         return len(foreign)
 
+    def belonging(self, lineage: Lineage) -> list[Path]:
+        """What `rewind` would make visible, or leave so; touches nothing."""
+        newest = newest_of(lineage)
+        known = [*self.directory.glob("part-*"), *self.directory.glob(f"{SUPERSEDED}/*/part-*")]
+        return sorted(file for file in known if _final_belongs(file, newest))
+
     def enter(self, run_id: RunId, attempt: Attempt) -> None:
         """A writer starts: from now on older attempts of the run are refused.
 

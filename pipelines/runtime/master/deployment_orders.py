@@ -36,6 +36,7 @@ def deployment_of(
         faults=list(parse_faults(settings.faults)),
         quarantine=parts.places.quarantine,
         isolation=isolation,
+        replayed_sources=spec.replayed_sources,
     )
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pipelines.channels.channel import Output
 from pipelines.channels.gate import Gate
 from pipelines.channels.slot_network import SlotNetwork
+from pipelines.connectors.files.replayed_quarantine import ReplayedQuarantine
 from pipelines.domain.clock import Clock
 from pipelines.domain.graph import Vertex
 from pipelines.domain.ids import Attempt, ChannelId, Uid, channel_id
@@ -30,6 +31,7 @@ from pipelines.runtime.subtask.feed import Feed
 from pipelines.runtime.subtask.gate_alignment import GateAlignment
 from pipelines.runtime.subtask.gate_feed import GateFeed
 from pipelines.runtime.subtask.mailbox import Mailbox
+from pipelines.runtime.subtask.replaying_reader import ReplayingReader
 from pipelines.runtime.subtask.reserving_reader import ReservingReader
 from pipelines.runtime.subtask.restoring import NOTHING, RestoredOperator, RestorePoint
 from pipelines.runtime.subtask.snapshotting import SnapshotWriter
@@ -191,6 +193,15 @@ class SubtaskBuilder:
             alignment = GateAlignment(gate, handler, barriers, AlignmentTiming(self.clock))
             in_flight = self._in_flight(vertex)
             return GateFeed(gate, ports, alignment, restored.watermark_ms, in_flight)
+        return self._source_feed(vertex, restored, mailbox, screen)
+
+    def _source_feed(
+        self,
+        vertex: Vertex,
+        restored: RestoredOperator,
+        mailbox: Mailbox,
+        screen: SplitScreen | None,
+    ) -> SourceFeed:
         reader = SourceReader(
             self.pipeline.sources[vertex.uid],
             restored.positions,
@@ -203,9 +214,31 @@ class SubtaskBuilder:
             screen,
         )
         told = reader.told_progress
+        quarantine = self._quarantine_reader(vertex.uid, restored, screen)
         if self.wires is not None:
-            return SourceFeed(self.wires.spout(vertex, reader, mailbox), told)
+            return SourceFeed(self.wires.spout(vertex, reader, mailbox), told, quarantine)
         barriers = self.message.barriers
         if barriers.mode is CheckpointingMode.AT_MOST_ONCE:
-            return SourceFeed(ReservingReader(reader, barriers.read_ahead_bytes), told)
-        return SourceFeed(reader, told)
+            reserving = ReservingReader(reader, barriers.read_ahead_bytes)
+            return SourceFeed(reserving, told, quarantine)
+        if quarantine is None:
+            return SourceFeed(reader, told)
+        return SourceFeed(ReplayingReader(reader, quarantine), told, quarantine)
+
+    def _quarantine_reader(
+        self, uid: Uid, restored: RestoredOperator, screen: SplitScreen | None
+    ) -> SourceReader | None:
+        """None: no record of the source's quarantine was ever read again, or is to be."""
+        message, source = self.message, self.pipeline.sources[uid]
+        looks = uid in message.replayed_sources
+        if not looks and not restored.replayed:
+            return None
+        return SourceReader(
+            ReplayedQuarantine.of(message.quarantine, uid, source, message.run_id, looks=looks),
+            restored.replayed,
+            self.subtask,
+            message.parallelism,
+            self.clock,
+            event_hours_per_s=None,
+            screen=screen,
+        )

@@ -105,6 +105,9 @@ class GateFeed:
     def reserved(self, checkpoint_id: CheckpointId) -> Json:
         return None
 
+    def replayed(self) -> Json:
+        return None
+
     def watermark_ms(self) -> int | None:
         current_ms = self._watermarks.current_ms
         return None if current_ms == MIN_WATERMARK_MS else current_ms

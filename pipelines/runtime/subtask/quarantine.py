@@ -6,7 +6,8 @@ Decides nothing: which records go here is `protocol.poison_records`, where it is
 
 import pyarrow as pa
 
-from pipelines.connectors.files.quarantine import quarantined, record_text
+from pipelines.connectors.files.quarantine import quarantined
+from pipelines.connectors.json_rows import record_text
 from pipelines.connectors.sink import SinkWriter
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.poison import PoisonRecord
@@ -49,7 +50,7 @@ class Quarantine:
 
     def _add(self, poison: PoisonRecord, record: str) -> None:
         self._writer.write(quarantined(poison, record))
-        self._context.count("records_read", 1)
+        self._context.count("records_replayed" if poison.is_replayed else "records_read", 1)
         self._context.count(QUARANTINED_COUNT, 1)
 
     def _commit(self, due: tuple[Prepared, ...]) -> None:

@@ -47,6 +47,7 @@ class RestoredOperator:
     positions: tuple[Json, ...] = ()
     prepared: tuple[Prepared, ...] = ()
     quarantined: tuple[Prepared, ...] = ()
+    replayed: tuple[Json, ...] = ()  # of all old subtasks
     counters: tuple[tuple[str, int], ...] = ()
     watermark_ms: int | None = None  # the least of all old subtasks
     key_times_ms: tuple[KeyTime, ...] = ()  # of all old subtasks
@@ -106,6 +107,7 @@ class RestorePoint:
             positions=tuple(self._positions(old)),
             prepared=prepared_of(mine, lambda file: self._store.read_batches(self._location, file)),
             quarantined=quarantined_of(mine),
+            replayed=tuple(s.replayed for _, s in old if s.replayed is not None),
             counters=tuple(_sum_counters(mine).items()),
             watermark_ms=min(known) if known and len(known) == len(watermarks) else None,
             key_times_ms=tuple(self._key_times(old)),

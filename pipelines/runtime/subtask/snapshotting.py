@@ -42,6 +42,7 @@ class SubtaskCut:
     watermark_ms: int | None
     key_times_ms: list[KeyTime]
     reserved: Json = None
+    replayed: Json = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +184,7 @@ def _operator(operator: OperatorCut, cut: SubtaskCut, upload: _Upload) -> Operat
         states=list(upload.states(operator)),
         positions=cut.positions if is_head else None,
         reserved=cut.reserved if is_head else None,
+        replayed=cut.replayed if is_head else None,
         committables=list(stored_committables(operator.prepared)),
         segments=list(upload.segments(operator)),
         quarantined=list(stored_committables(operator.quarantined)),

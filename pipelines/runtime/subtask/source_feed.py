@@ -22,6 +22,7 @@ from pipelines.domain.snapshots import Json
 from pipelines.protocol.watermarks import EventTimeMark
 from pipelines.runtime.subtask.feed import IDLE_WAIT_MS
 from pipelines.runtime.subtask.operator_failure import located
+from pipelines.runtime.subtask.replaying_reader import ReplayingReader
 from pipelines.runtime.subtask.reserving_reader import ReservingReader
 from pipelines.runtime.subtask.source_reader import PACED_WAIT_MS, SourceReader, SplitInWork
 from pipelines.runtime.subtask.spout_reader import SpoutReader
@@ -31,14 +32,20 @@ from pipelines.runtime.subtask.told_progress import ToldProgress
 TIMESTAMPS_FAR_AHEAD = "timestamps_far_ahead"
 """Records whose event time leapt further ahead than `connectors.watermark_strategy` believes."""
 
+RECORDS_REPLAYED = "records_replayed"
+"""Of the quarantine, given to the operators once more; they were read from the source long ago."""
+
 
 class SourceFeed:
     def __init__(
         self,
-        reader: SourceReader | ReservingReader | SpoutReader,
+        reader: SourceReader | ReservingReader | SpoutReader | ReplayingReader,
         told: ToldProgress | None = None,
+        quarantine: SourceReader | None = None,
     ) -> None:
+        """`quarantine`: of the source, where any of it was ever read again, by `reader` or not."""
         self._reader = reader
+        self._quarantine = quarantine
         self._told = told
         self._spout = reader if isinstance(reader, SpoutReader) else None
         self._reserving = reader if isinstance(reader, ReservingReader) else None
@@ -132,9 +139,14 @@ class SourceFeed:
     def close(self) -> None:
         """Once the subtask has ended."""
         self._reader.close()
+        if self._quarantine is not None:
+            self._quarantine.close()
 
     def reserved(self, checkpoint_id: CheckpointId) -> Json:
         return None if self._reserving is None else self._reserving.reserved(checkpoint_id)
+
+    def replayed(self) -> Json:
+        return None if self._quarantine is None else self._quarantine.positions()
 
     def watermark_ms(self) -> int | None:
         return self._reader.watermark_ms()
@@ -156,7 +168,9 @@ class SourceFeed:
 
     def _count(self, batch: pa.RecordBatch, subtask: Subtask) -> None:
         context = subtask.chain.head_context()
-        if self._spout is None or not self._spout.is_replay:
+        if isinstance(self._reader, ReplayingReader) and self._reader.is_replaying:
+            context.count(RECORDS_REPLAYED, batch.num_rows)
+        elif self._spout is None or not self._spout.is_replay:
             context.count("records_read", batch.num_rows)
         far_ahead = self._reader.take_far_ahead_count()
         if far_ahead:

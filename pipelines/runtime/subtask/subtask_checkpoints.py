@@ -171,6 +171,7 @@ class SubtaskCheckpoints:
             watermark_ms,
             self._chain.key_times_ms(watermark_ms),
             self._feed.reserved(barrier.checkpoint_id),
+            self._feed.replayed(),
         )
 
     def _upload_if_complete(self) -> None:

@@ -22,6 +22,7 @@ from ftdash.jobs.lineage import LineageRun
 from ftdash.jobs.management.arguments import add_asking, add_reading
 from ftdash.jobs.models import RequestPhase
 from ftdash.jobs.point_services import Restore
+from ftdash.jobs.replays import newest_point
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import ClaimMode, SavepointFormat
@@ -146,6 +147,14 @@ def _request(options: dict[str, Any], requester: str) -> RequestId:
         case "dispose":
             _check_confirmed(options["path"], options["confirm"])
             return point_services.dispose(pipeline=name, path=options["path"], **who)
+        case "replay-quarantine":
+            asked = Restore(
+                pipeline=name,
+                path=options["path"] or newest_point(name),
+                parallelism=options["parallelism"],
+                replays=options["source"],
+            )
+            return point_services.restore(asked, master=options["master"], **who)
         case _:
             claim_mode = ClaimMode(options["claim_mode"].upper())
             return point_services.restore(

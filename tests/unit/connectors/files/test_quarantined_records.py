@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from pipelines.connectors.files.json_lines import BLOCK_BYTES
-from pipelines.connectors.files.quarantine import quarantined, record_text
+from pipelines.connectors.files.quarantine import quarantined
 from pipelines.connectors.files.quarantined_records import quarantined_records
-from pipelines.connectors.json_rows import json_lines_of
+from pipelines.connectors.json_rows import json_lines_of, record_text
 from pipelines.connectors.source import MalformedRecord
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.domain.errors import Rejected

@@ -1,0 +1,95 @@
+"""The quarantine of a source as more splits of that source: what was set aside is read once more.
+
+Owns which files those are, and their names among the source's own splits. Reading them is
+`quarantined_records`; that each is read once is what positions are for.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+
+from pipelines.connectors.files.growing_directory import GrowingDirectory
+from pipelines.connectors.files.quarantined_records import quarantined_records
+from pipelines.connectors.files.target import FINAL
+from pipelines.connectors.source import AnySource, Batch
+from pipelines.connectors.split_progress import SplitProgress
+from pipelines.domain.ids import RunId, Uid
+from pipelines.domain.poison import REPLAYED_PREFIX
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedQuarantine:
+    """Guarantee: finds each file that was there when the run began, and none that the run itself
+    adds: a record that fails again waits for the next replay. Implements `GrowingSource`; has no
+    event time, so that old records hold no window back.
+
+    Needs a directory in which exactly the files of the starting point are visible.
+    """
+
+    directory: GrowingDirectory
+    run_id: RunId
+    _: KW_ONLY
+    looks: bool
+    """False: what a point has begun is read to its end, and nothing else."""
+
+    timestamp_column: None = None
+    out_of_orderness_ms: int = 0
+    concurrent_splits: int = 1
+    discovery_interval_ms: None = None
+
+    @classmethod
+    def of(
+        cls, home: str | Path, uid: Uid, source: AnySource, run_id: RunId, *, looks: bool
+    ) -> "ReplayedQuarantine":
+        """Raises Rejected naming a column whose values a line does not hold as they were."""
+        time = source.timestamp_column
+        records = quarantined_records(Path(home) / uid, schema=source.schema, timestamp_column=time)
+        return cls(records, run_id, looks=looks)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.directory.schema
+
+    def validate(self) -> None:
+        pass  # the files are ours
+
+    def find(self, known: Collection[str], *, is_start: bool) -> list[SplitProgress]:
+        del is_start  # each run looks once, whatever it goes on from
+        if not self.looks or not self.directory.directory.exists():
+            return []
+        names = {name.removeprefix(REPLAYED_PREFIX) for name in known}
+        found = self.directory.find(names, is_start=True)
+        return [_named(split) for split in found if self._is_of_others(split.name)]
+
+    def owner(self, name: str, parallelism: int) -> int:
+        return self.directory.owner(name, parallelism)
+
+    def oldest(self, split: SplitProgress) -> int:
+        return self.directory.oldest(_of_file(split))
+
+    def range_gone(self, split: SplitProgress, oldest: int) -> str:
+        return self.directory.range_gone(_of_file(split), oldest)
+
+    def open(self) -> "ReplayedQuarantine":
+        return self
+
+    def read(self, split: SplitProgress) -> Iterator[Batch]:
+        return self.directory.read(_of_file(split))
+
+    def close(self) -> None:
+        self.directory.close()
+
+    def _is_of_others(self, file: str) -> bool:
+        name = FINAL.fullmatch(file)
+        return name is not None and name["run"] != self.run_id
+
+
+def _named(split: SplitProgress) -> SplitProgress:
+    return msgspec.structs.replace(split, name=REPLAYED_PREFIX + split.name)
+
+
+def _of_file(split: SplitProgress) -> SplitProgress:
+    return msgspec.structs.replace(split, name=split.name.removeprefix(REPLAYED_PREFIX))

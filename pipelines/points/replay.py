@@ -1,0 +1,120 @@
+"""What of a quarantine a restore would give to the operators once more, and why it may not.
+
+Counts the lines of the files that belong to a point and that it has not read again yet; touches
+nothing. How they are read is `connectors.files.replayed_quarantine`.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from pipelines.connectors.files.quarantined_records import check_comes_back
+from pipelines.connectors.files.sink import Committable
+from pipelines.connectors.files.target import FileTarget
+from pipelines.connectors.split_progress import NamedPositions, SplitProgress
+from pipelines.domain.errors import Rejected
+from pipelines.domain.ids import Uid
+from pipelines.domain.poison import REPLAYED_PREFIX
+from pipelines.domain.settings import CheckpointingMode, Settings
+from pipelines.domain.snapshots import Manifest, OperatorSnapshot
+from pipelines.runtime.subtask.stored_output import quarantined_of
+from pipelines.stream import Pipeline
+
+EXACT_MODES = (CheckpointingMode.EXACTLY_ONCE, CheckpointingMode.AT_LEAST_ONCE)
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """Records in the quarantine of one source that belong to a point."""
+
+    waiting: int
+    replayed: int
+
+
+def set_aside(manifest: Manifest, home: str, sources: Collection[Uid]) -> dict[Uid, SetAside]:
+    """Of each source that has a quarantine; `home` is the directory of all of them."""
+    lineage = [*manifest.ancestors, (manifest.run_id, manifest.checkpoint_id)]
+    found = {}
+    for uid in sorted(sources):
+        directory = Path(home) / uid
+        if directory.is_dir():
+            target, snapshots = FileTarget(directory, manifest.pipeline), _of(manifest, uid)
+            files = {file.name: file for file in target.belonging(lineage)}
+            files |= dict(_prepared(snapshots, directory, files))
+            found[uid] = _counted(files, _progress(snapshots))
+    return found
+
+
+def check_replayable(
+    manifest: Manifest,
+    pipeline: Pipeline,
+    settings: Settings,
+    home: str,
+    only: Collection[str] = (),
+) -> dict[Uid, int]:
+    """How many records each source would give again; `only` of these sources, or of all.
+
+    Raises Rejected.
+    """
+    mode = settings.checkpointing_mode
+    if mode not in EXACT_MODES:
+        raise Rejected(
+            f"A quarantine cannot be replayed with execution.checkpointing.mode {mode}, which does"
+            " not go back to where it was read; use EXACTLY_ONCE or AT_LEAST_ONCE."
+        )
+    for name in only:
+        if name not in pipeline.sources:
+            known = ", ".join(sorted(pipeline.sources))
+            raise Rejected(f"The pipeline has no source {name!r}; its sources are {known}.")
+    point = f"checkpoint {manifest.checkpoint_id} of run {manifest.run_id}"
+    chosen = [uid for uid in pipeline.sources if not only or uid in only]
+    found = set_aside(manifest, home, chosen)
+    waiting = {uid: each.waiting for uid, each in found.items() if each.waiting}
+    if not waiting:
+        raise Rejected(_why_nothing(sum(each.replayed for each in found.values()), point))
+    for uid in waiting:
+        for column in pipeline.sources[uid].schema:
+            check_comes_back(column)
+    return waiting
+
+
+def _why_nothing(replayed: int, point: str) -> str:
+    if replayed:
+        records = "the only record" if replayed == 1 else f"all {replayed:,} records"
+        return f"Nothing is left to replay: {records} in quarantine at {point} went in again."
+    return f"There is nothing to replay: no record was in quarantine at {point}."
+
+
+def _of(manifest: Manifest, uid: Uid) -> list[OperatorSnapshot]:
+    operators = (each for subtask in manifest.subtasks for each in subtask.operators)
+    return [operator for operator in operators if operator.uid == uid]
+
+
+def _prepared(
+    snapshots: list[OperatorSnapshot], directory: Path, visible: Mapping[str, Path]
+) -> Iterator[tuple[str, Path]]:
+    """What a restore commits before it reads anything."""
+    for prepared in quarantined_of(snapshots):
+        for file in msgspec.convert(list(prepared.committables), list[Committable]):
+            if file.final not in visible and (directory / file.temporary).exists():
+                yield file.final, directory / file.temporary
+
+
+def _progress(snapshots: list[OperatorSnapshot]) -> dict[str, SplitProgress]:
+    """By the name of the file."""
+    positions = [NamedPositions.from_json(s.replayed) for s in snapshots if s.replayed is not None]
+    splits = [split for each in positions for split in each.splits]
+    return {split.name.removeprefix(REPLAYED_PREFIX): split for split in splits}
+
+
+def _counted(files: Mapping[str, Path], progress: Mapping[str, SplitProgress]) -> SetAside:
+    waiting = replayed = 0
+    for name, file in files.items():
+        with file.open("rb") as lines:
+            count = sum(1 for line in lines if line.strip())
+        split = progress.get(name)
+        done = 0 if split is None else count if split.is_finished else min(split.offset, count)
+        waiting, replayed = waiting + count - done, replayed + done
+    return SetAside(waiting, replayed)
