@@ -42,39 +42,6 @@ class Liveness:
 
 
 @dataclass(frozen=True, slots=True)
-class PipelineSummary:
-    """One row of the fleet page."""
-
-    name: str
-    flow: str
-    run_id: str | None
-    run_number: int | None
-    state: ShownState
-    state_reason: str  # one sentence, may be empty
-    last_reported_state: str | None  # the job state before it became STALE or UNKNOWN
-    as_of: datetime | None
-    guarantee: str
-    parallelism: int
-    records_per_s: float
-    restart_count: int
-    last_completed_at: datetime | None
-    last_committed_at: datetime | None
-    last_checkpoint_id: int | None
-    attention: str  # why a person should look, empty when nobody needs to
-    version: str
-
-
-@dataclass(frozen=True, slots=True)
-class Fleet:
-    """Pipelines that need attention first, then by name."""
-
-    now: datetime
-    projector: Liveness
-    reconcile: Liveness
-    pipelines: list[PipelineSummary]
-
-
-@dataclass(frozen=True, slots=True)
 class VertexView:
     uid: str
     operators: list[str]
@@ -149,6 +116,8 @@ class RunView:
     slots: list[SlotView]
     subtasks: list[SubtaskView]
     records_to_replay: int | None  # about, if it died now; None: not known
+    to_recover_ms: float | None  # about, until those are read again; None: not known, or not run
+    recovery_count: int  # so many measured recoveries that rests on
     journal_path: str
     driver_log_path: str
 
@@ -245,6 +214,17 @@ class RecoveryView:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordsView:
+    """A range of one split; both offsets belong to it."""
+
+    source: str
+    split: str
+    first_offset: int
+    last_offset: int
+    is_moment: bool  # what failed fired at that time and was made of other records
+
+
+@dataclass(frozen=True, slots=True)
 class FailureView:
     run_id: str
     attempt: int
@@ -254,6 +234,10 @@ class FailureView:
     subtask: int | None
     slot: int | None
     detail: str
+    label: str = "SYSTEM"  # Flink's failure label "type": USER or SYSTEM
+    error_type: str = ""  # the exception's, without its module; empty: nothing was raised
+    operator: str | None = None  # whose function raised
+    records: RecordsView | None = None  # what it was working on, as far as it is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +269,27 @@ class Notice:
     attempt: int
     at: datetime
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationView:
+    """The retained points were read again, byte for byte."""
+
+    run_id: str
+    at: datetime
+    whole: int
+    damaged: int
+    duration_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class ZombiesView:
+    """What was refused of one attempt that was over: how often, and the last time."""
+
+    attempt: int  # 0: a stranger, who claimed none
+    kind: str  # "late commit", "late acknowledgement", "connection", ...
+    count: int
+    last_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,3 +342,5 @@ class RecoveryAxis:
     recoveries: list[RecoveryView] = field(default_factory=list)
     statuses: list[StatusView] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
+    verifications: list[VerificationView] = field(default_factory=list)
+    zombies: list[ZombiesView] = field(default_factory=list)  # oldest attempt first

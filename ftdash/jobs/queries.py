@@ -1,21 +1,18 @@
 """The only readers of the rows of jobs: pages, API and command line all ask here."""
 
-from django.conf import settings
-from django.db.models import OuterRef, QuerySet, Subquery
+from django.db.models import QuerySet
 
 from ftdash.jobs.actions import offers
 from ftdash.jobs.answers import (
-    Fleet,
     PipelinePage,
-    PipelineSummary,
     QuarantinedView,
     QuarantineView,
     ReplayView,
     RequestView,
     RunBrief,
-    ShownState,
 )
 from ftdash.jobs.axis import recovery_axis
+from ftdash.jobs.fleet import fleet
 from ftdash.jobs.freshness import Observation, observe, shown_state
 from ftdash.jobs.lineage import lineage
 from ftdash.jobs.models import (
@@ -27,6 +24,7 @@ from ftdash.jobs.models import (
     RequestPhase,
     Run,
 )
+from ftdash.jobs.newest import newest_runs, version
 from ftdash.jobs.run_view import run_view
 
 __all__ = [
@@ -48,14 +46,6 @@ RECORDS_REPLAYED = "records_replayed"
 """Counter of a source; what it holds is of the whole lineage."""
 
 
-def fleet() -> Fleet:
-    """Every pipeline in one line."""
-    seen = observe()
-    summaries = [_summary(pipeline, run, seen) for pipeline, run in newest_runs()]
-    summaries.sort(key=lambda summary: (not summary.attention, summary.name))
-    return Fleet(seen.now, seen.projector, seen.reconcile, summaries)
-
-
 def pipeline_page(name: str) -> PipelinePage | None:
     """Everything but history about one pipeline; None if there is none of that name."""
     pipeline = Pipeline.objects.filter(name=name).first()
@@ -75,7 +65,7 @@ def pipeline_page(name: str) -> PipelinePage | None:
         parameters=pipeline.parameters,
         settings=pipeline.settings,
         allows_faults=pipeline.allows_faults,
-        version=_version(pipeline, newest, seen),
+        version=version(pipeline, newest, seen),
         run=view,
         runs=[_brief(run, seen) for run in runs],
         actions=offers(pipeline, newest, view),
@@ -112,60 +102,7 @@ def quarantine(run_id: str, limit: int) -> QuarantineView | None:
 def versions() -> dict[str, str]:
     """Of each pipeline by name, a token that changes whenever its pages would. Cheap."""
     seen = observe()
-    return {pipeline.name: _version(pipeline, run, seen) for pipeline, run in newest_runs()}
-
-
-def newest_runs() -> list[tuple[Pipeline, Run | None]]:
-    """Every pipeline by name; None before its first run."""
-    newest = Run.objects.filter(pipeline=OuterRef("pk")).order_by("-number").values("pk")[:1]
-    pipelines = list(Pipeline.objects.annotate(newest_run=Subquery(newest)))
-    runs = Run.objects.in_bulk([pipeline.newest_run for pipeline in pipelines])
-    return [(pipeline, runs.get(pipeline.newest_run)) for pipeline in pipelines]
-
-
-def _version(pipeline: Pipeline, run: Run | None, seen: Observation) -> str:
-    state, _ = shown_state(run, seen)
-    late = "" if seen.reconcile.is_alive else "late"
-    of_run = f"{run.number}.{run.version}" if run else "0.0"
-    return f"{pipeline.version}.{of_run}.{state}{late}"
-
-
-def _summary(pipeline: Pipeline, run: Run | None, seen: Observation) -> PipelineSummary:
-    state, reason = shown_state(run, seen)
-    return PipelineSummary(
-        name=pipeline.name,
-        flow=pipeline.flow,
-        run_id=run.run_id if run else None,
-        run_number=run.number if run else None,
-        state=state,
-        state_reason=reason,
-        last_reported_state=run.status if run else None,
-        as_of=run.last_event_at if run else None,
-        guarantee=run.guarantee if run else "",
-        parallelism=run.parallelism if run else pipeline.parallelism,
-        records_per_s=run.records_per_s if run else 0.0,
-        restart_count=run.restart_count if run else 0,
-        last_completed_at=run.last_completed_at if run else None,
-        last_committed_at=run.last_committed_at if run else None,
-        last_checkpoint_id=run.last_checkpoint_id if run else None,
-        attention=_attention(run, state, reason, seen),
-        version=_version(pipeline, run, seen),
-    )
-
-
-def _attention(run: Run | None, state: ShownState, reason: str, seen: Observation) -> str:
-    """Why a person should look; most pressing first."""
-    if run is None:
-        return ""
-    if state in (ShownState.FAILED, ShownState.UNKNOWN, ShownState.STALE):
-        return reason or f"The pipeline is {state}."
-    if state in (ShownState.RESTARTING, ShownState.FAILING):
-        return f"It is recovering: {reason}" if reason else "It is recovering."
-    if state is ShownState.RUNNING and run.last_completed_at is not None:
-        age_s = (seen.now - run.last_completed_at).total_seconds()
-        if age_s > settings.CHECKPOINT_LATE_AFTER_S:
-            return f"No checkpoint has completed for {int(age_s)} s."
-    return ""
+    return {pipeline.name: version(pipeline, run, seen) for pipeline, run in newest_runs()}
 
 
 def _brief(run: Run, seen: Observation) -> RunBrief:

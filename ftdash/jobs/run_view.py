@@ -6,6 +6,7 @@ from ftdash.checkpoints.models import Checkpoint
 from ftdash.jobs.answers import RunView, SlotView, SubtaskView, VertexView
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.freshness import Observation, fresh_driver_note, shown_state
+from ftdash.jobs.measured import measured
 from ftdash.jobs.models import Run
 from ftdash.metrics.models import Sample
 from ftdash.times import watermark_moment
@@ -18,6 +19,7 @@ def run_view(run: Run, seen: Observation) -> RunView:
     state, reason = shown_state(run, seen)
     sample = Sample.objects.filter(run=run).order_by("-sequence").first()
     directory = run_directory(run)
+    known, to_replay = measured(run.pipeline), records_to_replay(run, seen.now)
     return RunView(
         run_id=run.run_id,
         number=run.number,
@@ -51,7 +53,9 @@ def run_view(run: Run, seen: Observation) -> RunView:
         vertices=[VertexView(**vertex) for vertex in run.vertices],
         slots=_slots(run, sample),
         subtasks=subtasks_of(sample),
-        records_to_replay=records_to_replay(run, seen.now),
+        records_to_replay=to_replay,
+        to_recover_ms=known.until_caught_up_ms(to_replay),
+        recovery_count=len(known.recoveries_ms),
         journal_path=str(directory.journal_file),
         driver_log_path=str(directory.driver_log),
     )

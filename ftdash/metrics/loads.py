@@ -76,6 +76,12 @@ def run_loads(run_id: str) -> RunLoads | None:
     )
 
 
+def newest_loads(run_pk: int) -> list[SubtaskLoad]:
+    """Of the newest sample alone, so without rates; cheap."""
+    newest = Sample.objects.filter(run=run_pk).order_by("-sequence").first()
+    return _subtasks(newest, None) if newest else []
+
+
 def trends(run_id: str) -> dict[str, list[VertexMoment]]:
     """By vertex, oldest first; at most `TREND_POINTS_MAX` moments of the samples that are kept."""
     samples = _spread_out(run_id)

@@ -1,7 +1,8 @@
 """The one sentence above each chart: what it says, for whoever cannot or need not see it. Pure."""
 
 from ftdash.checkpoints.answers import AlignmentTimeline, ChannelTimeline, Slowest
-from ftdash.jobs.answers import Fleet, RecoveryAxis, RecoveryView, ShownState
+from ftdash.jobs.answers import RecoveryAxis, RecoveryView, ShownState
+from ftdash.jobs.fleet_answers import Fleet
 from ftdash.metrics.answers import SamplePoint
 from ftdash.ui.formats import count, duration, percent, plural, rate, size
 
@@ -59,7 +60,7 @@ def recovery_axis(axis: RecoveryAxis | None) -> str:
     if axis is None or not (axis.points or axis.failures):
         return "Nothing has completed or failed in this run yet."
     retained = sum(point.is_available for point in axis.points)
-    points = f"{plural(retained, 'recovery point')} can be restored"
+    points = f"{plural(retained, 'recovery point')} {'is' if retained == 1 else 'are'} kept"
     if not axis.failures:
         return f"No failure in this run; {points}."
     return f"{plural(len(axis.failures), 'failure')} in this run; {points}. {last_recovery(axis)}"

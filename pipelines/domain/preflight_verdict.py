@@ -1,5 +1,6 @@
 """What is said about a restore before anything starts: findings, and whether it may go ahead."""
 
+import statistics
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -67,3 +68,17 @@ class Measured:
     source_records: int | None = None  # read by the newest run of the pipeline
     recoveries_ms: tuple[float, ...] = ()  # failure to all subtasks running
     records_per_s: float | None = None
+
+    def records_after(self, source_records: int) -> int | None:
+        """How many were read after a point at which so many had been; None: not known."""
+        return None if self.source_records is None else max(0, self.source_records - source_records)
+
+    def until_caught_up_ms(self, records: int | None) -> float | None:
+        """What recoveries took, then `records` at the speed that was measured.
+
+        None where one of the three was never measured.
+        """
+        if not self.recoveries_ms or records is None or (records and not self.records_per_s):
+            return None
+        replay_ms = 1000.0 * records / self.records_per_s if self.records_per_s else 0.0
+        return statistics.median(self.recoveries_ms) + replay_ms

@@ -7,7 +7,6 @@ the service that restores; the driver holds the point against the same rules aga
 because time passes in between.
 """
 
-import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -207,22 +206,11 @@ def _pending_commits(manifest: Manifest) -> dict[Uid, int]:
 
 
 def _records_to_replay(question: RestoreQuestion, manifest: Manifest) -> int | None:
-    read = question.measured.source_records
-    return None if read is None else max(0, read - source_records_of(manifest))
+    return question.measured.records_after(source_records_of(manifest))
 
 
 def _estimated_ms(question: RestoreQuestion, manifest: Manifest) -> float | None:
-    """Starting takes what recoveries took; then the replay, at the speed that was measured."""
-    measured = question.measured
-    records = _records_to_replay(question, manifest)
-    if not measured.recoveries_ms or records is None:
-        return None
-    if records and not measured.records_per_s:
-        return None
-    starting_ms = statistics.median(measured.recoveries_ms)
-    return starting_ms + (
-        1000.0 * records / measured.records_per_s if measured.records_per_s else 0
-    )
+    return question.measured.until_caught_up_ms(_records_to_replay(question, manifest))
 
 
 def _names(uids: Iterable[Uid]) -> str:

@@ -24,6 +24,7 @@ from pipelines.domain.events import (
 from pipelines.domain.ids import Attempt, CheckpointId, Uid
 from pipelines.domain.status import CheckpointKind, JobStatus
 from tests.web.journals import Story, StoryClock, new_request, new_run, quarantined
+from tests.web.page_words import regions_in, text_of, words_in, words_of
 
 pytestmark = pytest.mark.usefixtures("site")
 
@@ -219,7 +220,7 @@ def test_quarantined_records_are_listed_with_the_place_of_their_lines(operator: 
     fold(Story(new_run()).started().tell(*events, attack).completed())
 
     page = text_of(operator, PIPELINE)
-    words = as_words(page)
+    words = words_in(page)
 
     assert "26 of at most 100 records of this run failed again" in words
     assert "/quarantine/events" in words
@@ -241,9 +242,9 @@ def test_recovery_points_show_who_asked_and_whether_the_files_are_there(
 
     page = text_of(admin, PIPELINE)
 
-    assert "ann upgrade" in as_words(page)
+    assert "ann upgrade" in words_in(page)
     assert page.count(">Restore</a>") == 2  # one button above, one beside the point that is there
-    assert "gone" in as_words(page)
+    assert "gone" in words_in(page)
 
 
 def test_a_point_says_when_it_was_read_again_and_what_was_found(admin: Client, site: Path) -> None:
@@ -371,25 +372,5 @@ def present_point(root: Path, name: str = "savepoint-1") -> Path:
     return point
 
 
-def text_of(client: Client, address: str) -> str:
-    answer = client.get(address)
-    assert answer.status_code == 200
-    return answer.content.decode()
-
-
-def words_of(client: Client, address: str) -> str:
-    return as_words(text_of(client, address))
-
-
-def as_words(page: str) -> str:
-    """What a person reads, without tags, in one line."""
-    without_tags = re.sub(r"<[^>]+>", " ", page)
-    return re.sub(r"\s+", " ", without_tags)
-
-
 def history_ids(page: str) -> list[int]:
     return [int(number) for number in re.findall(r'id="checkpoint-(\d+)"', page)]
-
-
-def regions_in(page: str) -> set[str]:
-    return set(re.findall(r'id="(region-[a-z-]+|pulse)"', page))

@@ -14,7 +14,8 @@ from ftdash.checkpoints.guarantee import AuditView, Ledger
 from ftdash.checkpoints.history import HistoryPart
 from ftdash.checkpoints.statistics import RunStatistics, statistics_of
 from ftdash.jobs import point_services, queries, run_queries
-from ftdash.jobs.answers import Fleet, PipelinePage, QuarantinedView, RecoveryAxis, RequestView
+from ftdash.jobs.answers import PipelinePage, QuarantinedView, RecoveryAxis, RequestView
+from ftdash.jobs.fleet_answers import Fleet
 from ftdash.jobs.lineage import LineageRun
 from ftdash.jobs.point_services import Restore
 from ftdash.jobs.run_queries import RunFacts

@@ -51,6 +51,23 @@ def ratio_bar(busy: float, backpressured: float) -> dict[str, str]:
     }
 
 
+@register.filter
+def most(values: list[float]) -> float | None:
+    return max(values, default=None)
+
+
+@register.inclusion_tag("parts/sparkline.html")
+def sparkline(values: list[float]) -> dict[str, str]:
+    """From zero up, oldest on the left; what it says stands beside it in words."""
+    highest = max(values, default=0.0) or 1.0
+    step = 100 / max(1, len(values) - 1)
+    heights = [23 - 22 * value / highest for value in values]
+    points = [f"{index * step:.1f},{height:.1f}" for index, height in enumerate(heights)]
+    if len(points) == 1:
+        points.append(f"100,{heights[0]:.1f}")
+    return {"points": " ".join(points)}
+
+
 @register.simple_tag
 def moment(when: datetime | None, style: str = "clock") -> str | SafeString:
     """`style` is `clock` (time of day, with the date if it is not today) or `full`."""

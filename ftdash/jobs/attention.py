@@ -1,0 +1,91 @@
+"""Which pipeline a person should look at first, and why. Pure.
+
+One concern is named for each pipeline, the most pressing; pipelines stand in the order of their
+concerns. Nobody works on a pipeline that has failed, and of one that is silent nothing is known:
+they come before one whose clocks run late, and that before one that helps itself.
+"""
+
+from dataclasses import dataclass
+
+from ftdash.jobs.answers import ShownState
+from ftdash.jobs.fleet_answers import Attention, Concern, RunPulse
+
+RESTARTS_OFTEN = 3
+"""So many recoveries within `pulse.RECENT` are no accident."""
+
+BACKPRESSURED_FROM = 0.5
+"""Flink calls more than this high."""
+
+_ORDER = tuple(Concern)
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """What is known of a pipeline's newest run. Ages in seconds; None: it never did."""
+
+    state: ShownState
+    reason: str
+    since_completed_s: float | None
+    since_committed_s: float | None
+    since_started_s: float | None
+    late_after_s: float
+    is_periodic: bool  # it is to complete checkpoints by itself
+    pulse: RunPulse | None
+
+
+def rank(concern: Concern, name: str) -> tuple[int, str]:
+    """What needs attention first comes first; then by name."""
+    return _ORDER.index(concern), name
+
+
+def attention(signs: Signs) -> Attention:
+    found = _of_state(signs)
+    if found is None and signs.state is ShownState.RUNNING:
+        found = _of_clocks(signs) or _of_pulse(signs.pulse)
+    return found or Attention(Concern.NONE, "")
+
+
+def _of_state(signs: Signs) -> Attention | None:
+    match signs.state:
+        case ShownState.FAILED:
+            return Attention(Concern.FAILED, signs.reason or "The pipeline is FAILED.")
+        case ShownState.UNKNOWN | ShownState.STALE:
+            return Attention(Concern.SILENT, signs.reason or f"The pipeline is {signs.state}.")
+        case ShownState.RESTARTING | ShownState.FAILING:
+            why = f": {signs.reason}" if signs.reason else "."
+            return Attention(Concern.RECOVERING, f"It is recovering{why}")
+        case _:
+            return None
+
+
+def _of_clocks(signs: Signs) -> Attention | None:
+    completed_s, committed_s = signs.since_completed_s, signs.since_committed_s
+    if completed_s is None and signs.is_periodic:
+        started_s = signs.since_started_s or 0.0
+        if started_s > signs.late_after_s:
+            text = f"No checkpoint has completed since it started {int(started_s)} s ago."
+            return Attention(Concern.NO_CHECKPOINT, text)
+    if completed_s is not None and completed_s > signs.late_after_s:
+        text = f"No checkpoint has completed for {int(completed_s)} s."
+        return Attention(Concern.NO_CHECKPOINT, text)
+    if committed_s is not None and committed_s > signs.late_after_s:
+        text = f"Checkpoints complete, but no output was committed for {int(committed_s)} s."
+        return Attention(Concern.NO_OUTPUT, text)
+    return None
+
+
+def _of_pulse(pulse: RunPulse | None) -> Attention | None:
+    if pulse is None:
+        return None
+    if pulse.recent_recovery_count >= RESTARTS_OFTEN:
+        text = f"It recovered {pulse.recent_recovery_count} times within the last 10 minutes."
+        return Attention(Concern.UNSTABLE, text)
+    if pulse.failed_in_row:
+        several = pulse.failed_in_row > 1
+        which = f"last {pulse.failed_in_row} checkpoints" if several else "last checkpoint"
+        return Attention(Concern.CHECKPOINTS_FAIL, f"The {which} failed: {pulse.failed_why}")
+    if pulse.backpressured_ratio is not None and pulse.backpressured_ratio >= BACKPRESSURED_FROM:
+        share = f"{100 * pulse.backpressured_ratio:.0f} %"
+        text = f"{pulse.backpressured_operator} is backpressured {share} of the time."
+        return Attention(Concern.BACKPRESSURED, text)
+    return None

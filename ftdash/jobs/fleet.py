@@ -1,0 +1,73 @@
+"""Every pipeline in one line, what needs attention first."""
+
+from datetime import datetime
+
+from django.conf import settings
+
+from ftdash.jobs.answers import ShownState
+from ftdash.jobs.attention import Signs, attention, rank
+from ftdash.jobs.fleet_answers import Fleet, PipelineSummary, RunPulse
+from ftdash.jobs.freshness import Observation, observe, shown_state
+from ftdash.jobs.models import Pipeline, Run
+from ftdash.jobs.newest import newest_runs, version
+from ftdash.jobs.pulse import run_pulse
+from pipelines.domain.setting_parsing import parse_settings
+
+LATE_AFTER_INTERVALS = 3
+"""Of a run that is to complete one so seldom that the general bound would always be over."""
+
+
+def fleet() -> Fleet:
+    seen = observe()
+    summaries = [_summary(pipeline, run, seen) for pipeline, run in newest_runs()]
+    summaries.sort(key=lambda summary: rank(summary.concern, summary.name))
+    return Fleet(seen.now, seen.projector, seen.reconcile, summaries)
+
+
+def _summary(pipeline: Pipeline, run: Run | None, seen: Observation) -> PipelineSummary:
+    state, reason = shown_state(run, seen)
+    pulse = run_pulse(pipeline, run, seen.now) if run else None
+    found = attention(_signs(run, state, reason, pulse, seen.now))
+    return PipelineSummary(
+        name=pipeline.name,
+        flow=pipeline.flow,
+        run_id=run.run_id if run else None,
+        run_number=run.number if run else None,
+        state=state,
+        state_reason=reason,
+        last_reported_state=run.status if run else None,
+        as_of=run.last_event_at if run else None,
+        guarantee=run.guarantee if run else "",
+        parallelism=run.parallelism if run else pipeline.parallelism,
+        records_per_s=run.records_per_s if run else 0.0,
+        restart_count=run.restart_count if run else 0,
+        last_completed_at=run.last_completed_at if run else None,
+        last_committed_at=run.last_committed_at if run else None,
+        last_checkpoint_id=run.last_checkpoint_id if run else None,
+        concern=found.concern,
+        attention=found.text,
+        pulse=pulse,
+        version=version(pipeline, run, seen),
+    )
+
+
+def _signs(
+    run: Run | None, state: ShownState, reason: str, pulse: RunPulse | None, now: datetime
+) -> Signs:
+    interval_ms = parse_settings(run.settings_now).checkpoint_interval_ms if run else None
+    return Signs(
+        state=state,
+        reason=reason,
+        since_completed_s=_age_s(run.last_completed_at if run else None, now),
+        since_committed_s=_age_s(run.last_committed_at if run else None, now),
+        since_started_s=_age_s(run.started_at if run else None, now),
+        late_after_s=max(
+            settings.CHECKPOINT_LATE_AFTER_S, LATE_AFTER_INTERVALS * (interval_ms or 0) / 1000
+        ),
+        is_periodic=interval_ms is not None,
+        pulse=pulse,
+    )
+
+
+def _age_s(since: datetime | None, now: datetime) -> float | None:
+    return None if since is None else (now - since).total_seconds()

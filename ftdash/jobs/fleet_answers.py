@@ -1,0 +1,88 @@
+"""What the page of all pipelines is answered with: each in one line, with how pressing it is."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from ftdash.jobs.answers import Liveness, ShownState
+
+
+class Concern(StrEnum):
+    """Why a person should look; the most pressing first."""
+
+    FAILED = "failed"  # it has ended, and nobody works on its input
+    SILENT = "silent"  # nothing is known of it
+    NO_CHECKPOINT = "no checkpoint"  # for too long: what a failure costs only grows
+    NO_OUTPUT = "no output"  # for too long, although checkpoints complete
+    UNSTABLE = "unstable"  # it recovers again and again
+    RECOVERING = "recovering"  # it helps itself
+    CHECKPOINTS_FAIL = "checkpoints fail"  # the newest ones did
+    BACKPRESSURED = "backpressured"
+    NONE = "none"
+
+    @property
+    def is_urgent(self) -> bool:
+        """Something is lost or may be, unless a person acts."""
+        return self in (
+            Concern.FAILED,
+            Concern.SILENT,
+            Concern.NO_CHECKPOINT,
+            Concern.NO_OUTPUT,
+            Concern.UNSTABLE,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    concern: Concern
+    text: str  # one sentence, empty when nobody needs to look
+
+
+@dataclass(frozen=True, slots=True)
+class RunPulse:
+    """How a run has been doing of late. None: not known."""
+
+    durations_ms: list[float]  # of the newest completed checkpoints, oldest first
+    failed_in_row: int  # checkpoints, since the newest that completed
+    failed_why: str  # of the newest of them; Flink's sentence
+    backpressured_operator: str | None  # the one that is most, in the newest sample
+    backpressured_ratio: float | None  # mean over its subtasks
+    recent_recovery_count: int  # within `pulse.RECENT`
+    records_to_replay: int | None  # about, if it died now
+    to_recover_ms: float | None  # about, until those are read again
+    recovery_count: int  # so many measured recoveries that rests on
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSummary:
+    """One row of the fleet page."""
+
+    name: str
+    flow: str
+    run_id: str | None
+    run_number: int | None
+    state: ShownState
+    state_reason: str  # one sentence, may be empty
+    last_reported_state: str | None  # the job state before it became STALE or UNKNOWN
+    as_of: datetime | None
+    guarantee: str
+    parallelism: int
+    records_per_s: float
+    restart_count: int
+    last_completed_at: datetime | None
+    last_committed_at: datetime | None
+    last_checkpoint_id: int | None
+    concern: Concern
+    attention: str  # why a person should look, empty when nobody needs to
+    pulse: RunPulse | None  # None: it never ran
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Pipelines in the order of their concerns, then by name."""
+
+    now: datetime
+    projector: Liveness
+    reconcile: Liveness
+    pipelines: list[PipelineSummary]

@@ -1,0 +1,24 @@
+"""What a person reads on a page, and which of its regions refresh."""
+
+import re
+
+from django.test import Client
+
+
+def text_of(client: Client, address: str) -> str:
+    answer = client.get(address)
+    assert answer.status_code == 200
+    return answer.content.decode()
+
+
+def words_of(client: Client, address: str) -> str:
+    return words_in(text_of(client, address))
+
+
+def words_in(page: str) -> str:
+    """Without tags, in one line."""
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
+
+
+def regions_in(page: str) -> set[str]:
+    return set(re.findall(r'id="(region-[a-z-]+|pulse)"', page))

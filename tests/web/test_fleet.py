@@ -1,0 +1,182 @@
+"""The page of all pipelines: clocks, trends, what a failure would cost, the most pressing first."""
+
+import re
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from ftdash.jobs import queries
+from ftdash.jobs.fleet_answers import Concern, PipelineSummary
+from ftdash.jobs.projector import Projector
+from ftdash.metrics.models import Heartbeat, HeartbeatName
+from ftdash.ui.templatetags.formats import most, sparkline
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.events import CheckpointFailed
+from pipelines.domain.ids import CheckpointId
+from pipelines.domain.status import JobStatus
+from tests.web.journals import Story, StoryClock, new_run
+from tests.web.page_words import text_of, words_of
+
+pytestmark = pytest.mark.usefixtures("site", "patient")
+
+
+def test_a_pipeline_shows_clocks_trend_backpressure_and_what_a_failure_would_cost(
+    operator: Client,
+) -> None:
+    story = Story(new_run(), StoryClock(StoryClock().now_ms - 30_000)).started()
+    story.completed().slot_killed().completed().wait(29_000).sampled(2_000.0)
+    fold(story)
+
+    page, words = text_of(operator, "/"), words_of(operator, "/")
+
+    assert page.count('class="sparkline"') == 1
+    assert "80 ms peak 80 ms in 2" in words
+    assert "10 % flights" in words
+    assert re.search(r"about [\d.]+ m?s [\d,]+ records to replay", words)
+    assert "run 1 of flight_delays, parallelism 2" in words
+
+
+def test_before_a_recovery_was_measured_its_time_is_not_guessed(operator: Client) -> None:
+    fold(Story(new_run()).started().sampled().completed())
+
+    assert re.search(r"[\d,]+ records? time not measured yet", words_of(operator, "/"))
+
+
+def test_the_pulse_of_a_run_is_that_of_its_newest_checkpoints() -> None:
+    story = Story(new_run()).started().completed().completed()
+    fold(failed(failed(story, 3), 4))
+
+    pulse = summary().pulse
+
+    assert pulse is not None
+    assert pulse.durations_ms == [80.0, 80.0]
+    assert (pulse.failed_in_row, pulse.failed_why) == (
+        2,
+        "Checkpoint expired before completing.",
+    )
+    assert summary().attention == (
+        "The last 2 checkpoints failed: Checkpoint expired before completing."
+    )
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND,
+        CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN,
+    ],
+)
+def test_a_checkpoint_that_ended_with_its_attempt_is_no_concern(
+    reason: CheckpointFailureReason,
+) -> None:
+    fold(failed(Story(new_run()).started().completed(), 2, reason))
+
+    assert summary().concern is Concern.NONE
+
+
+def test_failures_before_a_completed_checkpoint_are_past() -> None:
+    story = failed(Story(new_run()).started(), 1)
+    story.next_checkpoint = CheckpointId(2)
+    fold(story.completed())
+
+    assert summary().concern is Concern.NONE
+
+
+def test_a_run_that_recovers_again_and_again_needs_attention() -> None:
+    story = Story(new_run()).started().completed()
+    for _ in range(3):
+        story.slot_killed()
+    fold(story)
+
+    assert summary().attention == "It recovered 3 times within the last 10 minutes."
+
+
+def test_of_an_ended_run_nothing_would_be_replayed(operator: Client) -> None:
+    fold(Story(new_run()).started().sampled().completed().ended())
+
+    pulse = summary().pulse
+
+    assert pulse is not None
+    assert (pulse.records_to_replay, pulse.to_recover_ms) == (None, None)
+    assert (pulse.backpressured_operator, pulse.backpressured_ratio) == (None, None)
+    assert pulse.durations_ms == [80.0]
+
+
+@pytest.mark.parametrize(("interval", "is_late"), [("1 s", True), ("1 min", False)])
+def test_what_completes_seldom_by_its_settings_is_late_later(interval: str, is_late: bool) -> None:
+    run = new_run(settings={"execution.checkpointing.interval": interval})
+    story = Story(run, StoryClock(StoryClock().now_ms - 90_000)).started().completed()
+    fold(story.wait(89_000).sampled())
+
+    assert (summary().concern is Concern.NO_CHECKPOINT) is is_late
+
+
+def test_a_run_that_completes_none_at_all_is_late_too() -> None:
+    story = Story(new_run(), StoryClock(StoryClock().now_ms - 90_000)).started()
+    fold(story.wait(89_000).sampled())
+
+    assert "No checkpoint has completed since it started" in summary().attention
+
+
+def test_output_that_is_not_committed_is_a_concern_of_its_own() -> None:
+    run = new_run()
+    fold(Story(run).started().completed())
+    type(run).objects.update(last_committed_at=timezone.now() - timedelta(seconds=100))
+
+    assert summary().concern is Concern.NO_OUTPUT
+
+
+def test_the_most_pressing_stands_first_with_its_reason(operator: Client) -> None:
+    fold(Story(new_run("a")).started().completed())
+    fold(failed(Story(new_run("b")).started().completed(), 2))
+    fold(Story(new_run("c")).started().ended(JobStatus.FAILED, "It was given up."))
+
+    page = text_of(operator, "/")
+
+    order = [page.index(f'id="open-{name}"') for name in "cba"]
+    assert order == sorted(order)
+    notices = page[page.index('id="region-attention"') : page.index('id="region-fleet"')]
+    assert re.findall(r"notice (is-\w+)", notices) == ["is-bad", "is-warn"]
+
+
+@pytest.mark.parametrize(
+    ("values", "points"),
+    [
+        ([5.0], "0.0,1.0 100,1.0"),
+        ([0.0, 10.0, 5.0], "0.0,23.0 50.0,1.0 100.0,12.0"),
+        ([0.0, 0.0], "0.0,23.0 100.0,23.0"),
+    ],
+)
+def test_a_sparkline_begins_at_zero_and_ends_with_the_newest(
+    values: list[float], points: str
+) -> None:
+    assert sparkline(values) == {"points": points}
+
+
+def test_the_most_of_nothing_is_not_known() -> None:
+    assert (most([]), most([1.0, 3.0])) == (None, 3.0)
+
+
+def failed(
+    story: Story,
+    number: int,
+    reason: CheckpointFailureReason = CheckpointFailureReason.CHECKPOINT_EXPIRED,
+) -> Story:
+    story.next_checkpoint = CheckpointId(number)
+    return story.triggered().tell(
+        CheckpointFailed(checkpoint_id=CheckpointId(number), reason=reason, message="Late.")
+    )
+
+
+def summary() -> PipelineSummary:
+    (found,) = queries.fleet().pipelines
+    return found
+
+
+def fold(_: Story) -> None:
+    Projector().run_once()
+    Heartbeat.objects.update_or_create(
+        name=HeartbeatName.RECONCILE, defaults={"at": timezone.now(), "pid": 1}
+    )
