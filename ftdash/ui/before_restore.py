@@ -35,6 +35,17 @@ class LookedAt:
         found = self.inspection.problem if self.inspection else ""
         return self.verdict is not None and self.verdict.is_possible and not found
 
+    @property
+    def not_known(self) -> str:
+        """What a person would like to read among the findings and nobody has measured."""
+        if self.verdict is None or not self.verdict.is_possible:
+            return ""
+        if self.verdict.records_to_replay is None:
+            return "How much would be read again is not known: it has completed no checkpoint."
+        if self.verdict.estimated_ms is None:
+            return "How long it takes is not known before a recovery of this pipeline was measured."
+        return ""
+
 
 @require_GET
 @never_cache
