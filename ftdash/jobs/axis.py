@@ -3,22 +3,25 @@
 from datetime import datetime
 from typing import TypeVar
 
-from django.db.models import QuerySet
+from django.db.models import Case, Count, Max, QuerySet, Value, When
 from django.utils import timezone
 
 from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus
 from ftdash.jobs.answers import (
     AxisPoint,
-    FailureView,
     Notice,
     PhaseView,
     RecoveryAxis,
     RecoveryView,
     StatusView,
+    VerificationView,
+    ZombiesView,
 )
+from ftdash.jobs.failure_views import failure_view
 from ftdash.jobs.models import (
     Failure,
     JournalRow,
+    PointsVerification,
     Recovery,
     RestoreRefusal,
     Run,
@@ -35,6 +38,15 @@ INCIDENTS_MAX = 200
 """Of each kind the newest are shown; the rows of the others stay."""
 
 
+_CLAIMED = Case(  # what it said begins with what it is, see `runtime.master.control_claims`
+    When(what__startswith="a commit", then=Value("late commit")),
+    When(what__startswith="an acknowledgement", then=Value("late acknowledgement")),
+    When(what__startswith="a decline", then=Value("late decline")),
+    When(what__startswith="the end of", then=Value("late end of input")),
+    default=Value("connection"),
+)
+
+
 def recovery_axis(run_id: str, points_max: int = 500) -> RecoveryAxis | None:
     """Failures, recoveries and the newest `points_max` recovery points of one run."""
     run = Run.objects.filter(run_id=run_id).first()
@@ -45,20 +57,16 @@ def recovery_axis(run_id: str, points_max: int = 500) -> RecoveryAxis | None:
         from_at=run.started_at or run.created_at,
         to_at=run.ended_at or timezone.now(),
         points=_points(run, points_max),
-        failures=[_failure(row, run_id) for row in _newest(Failure.objects.filter(run=run))],
+        failures=[failure_view(row, run_id) for row in _newest(Failure.objects.filter(run=run))],
         recoveries=[_recovery(row, run_id) for row in _newest(Recovery.objects.filter(run=run))],
         statuses=[
             StatusView(run_id, row.at, row.status, row.reason)
             for row in _newest(StatusChange.objects.filter(run=run))
         ],
         notices=_notices(run),
+        verifications=_verifications(run),
+        zombies=_zombies(run),
     )
-
-
-def failures(run_id: str, limit: int) -> list[FailureView]:
-    """The newest `limit` failures of one run, newest first."""
-    rows = Failure.objects.filter(run__run_id=run_id).order_by("-sequence")[:limit]
-    return [_failure(row, run_id) for row in rows]
 
 
 def _points(run: Run, points_max: int) -> list[AxisPoint]:
@@ -75,19 +83,6 @@ def _points(run: Run, points_max: int) -> list[AxisPoint]:
         for row in reversed(rows[:points_max])
         if row.checkpoint_id is not None and row.completed_at is not None
     ]
-
-
-def _failure(row: Failure, run_id: str) -> FailureView:
-    return FailureView(
-        run_id=run_id,
-        attempt=row.attempt,
-        at=row.at,
-        cause=row.cause,
-        vertex=row.vertex,
-        subtask=row.subtask,
-        slot=row.slot,
-        detail=row.detail,
-    )
 
 
 def _recovery(row: Recovery, run_id: str) -> RecoveryView:
@@ -124,6 +119,21 @@ def _notices(run: Run) -> list[Notice]:
         ),
     ]
     return sorted(notices, key=_time)
+
+
+def _verifications(run: Run) -> list[VerificationView]:
+    rows = _newest(PointsVerification.objects.filter(run=run))
+    return [
+        VerificationView(run.run_id, row.at, row.whole, row.damaged, row.duration_ms)
+        for row in rows
+    ]
+
+
+def _zombies(run: Run) -> list[ZombiesView]:
+    """All that were refused, not the newest alone: counted where they lie."""
+    refused = ZombieRefusal.objects.filter(run=run).annotate(kind=_CLAIMED)
+    found = refused.values_list("zombie_attempt", "kind").annotate(Count("pk"), Max("at"))
+    return [ZombiesView(*each) for each in found.order_by("zombie_attempt", "kind")]
 
 
 def _zombie(row: ZombieRefusal) -> str:

@@ -218,6 +218,8 @@ class Failure(JournalRow):
     subtask = models.PositiveIntegerField(null=True)
     slot = models.PositiveIntegerField(null=True)
     detail = models.TextField(default="")
+    operator = models.CharField(max_length=200, null=True)  # whose function raised
+    origin = models.JSONField(null=True)  # RecordOrigin as JSON: what it was working on
 
 
 class RestoreRefusal(JournalRow):
@@ -225,6 +227,14 @@ class RestoreRefusal(JournalRow):
 
     path = models.TextField()
     message = models.TextField()
+
+
+class PointsVerification(JournalRow):
+    """Every byte of the retained points was read again, as scheduled."""
+
+    whole = models.PositiveIntegerField()
+    damaged = models.PositiveIntegerField()
+    duration_ms = models.FloatField()
 
 
 class ZombieRefusal(JournalRow):

@@ -13,6 +13,7 @@ from ftdash.jobs.models import (
     OPEN_PHASES,
     Failure,
     JournalRow,
+    PointsVerification,
     QuarantinedRecord,
     Recovery,
     Request,
@@ -34,6 +35,7 @@ from pipelines.domain.events import (
     JobStatusChanged,
     MetricsSampled,
     OutputSuperseded,
+    PointsVerified,
     RecordQuarantined,
     RecoveryPhaseReached,
     RequestAccepted,
@@ -53,6 +55,7 @@ STARTS = (RequestKind.SUBMIT, RequestKind.RESTORE)
 UNACCEPTED = (RequestPhase.PENDING, RequestPhase.DELIVERED)
 JOURNAL_ROWS: tuple[type[JournalRow], ...] = (
     Failure,
+    PointsVerification,
     QuarantinedRecord,
     Recovery,
     RestoreRefusal,
@@ -86,7 +89,7 @@ PROJECTED = (
     "projection_error",
 )
 """The columns of a run that are the projector's."""
-_OF_FAILURE = ("cause", "vertex", "subtask", "slot", "detail")
+_OF_FAILURE = ("cause", "vertex", "subtask", "slot", "detail", "operator")
 _OF_RECORD = ("source", "split", "offset", "operator", "error_type", "error")
 
 
@@ -215,11 +218,15 @@ class RunFold:
         match envelope.event:
             case FailureOccurred() as event:
                 failure = {name: getattr(event, name) for name in _OF_FAILURE}
-                self._add(Failure(**failure), envelope)
+                origin = msgspec.to_builtins(event.origin)
+                self._add(Failure(**failure, origin=origin), envelope)
             case RecoveryPhaseReached() as event:
                 self._on_recovery_phase(envelope, event)
             case RestorePointRefused(path=path, message=message):
                 self._add(RestoreRefusal(path=path, message=message), envelope)
+            case PointsVerified(whole=whole, damaged=damaged, duration_ms=duration_ms):
+                verified = PointsVerification(whole=whole, damaged=damaged, duration_ms=duration_ms)
+                self._add(verified, envelope)
             case ZombieRefused(zombie_attempt=zombie, what=what):
                 self._add(ZombieRefusal(zombie_attempt=zombie, what=what), envelope)
             case OutputSuperseded(sink=sink, files=files, moved_to=moved_to):

@@ -14,6 +14,7 @@ from ftdash.ui import (
     lineage_page,
     metrics_page,
     planner_page,
+    recovery_page,
     settings_actions,
     settings_page,
     submission,
@@ -75,6 +76,12 @@ urlpatterns = [
     path("pipelines/<slug:name>/guarantee/audit/", guarantee.start_audit, name="guarantee-audit"),
     path("pipelines/<slug:name>/lineage/", lineage_page.page, name="lineage"),
     path("pipelines/<slug:name>/lineage/regions/", lineage_page.regions, name="lineage-regions"),
+    path("pipelines/<slug:name>/recovery/", recovery_page.recovery, name="recovery"),
+    path(
+        "pipelines/<slug:name>/recovery/regions/",
+        recovery_page.recovery_regions,
+        name="recovery-regions",
+    ),
     path("pipelines/<slug:name>/planner/", planner_page.planner, name="pipeline-planner"),
     path(
         "pipelines/<slug:name>/planner/regions/",

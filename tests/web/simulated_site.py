@@ -13,6 +13,7 @@ import os
 import random
 import time
 from pathlib import Path
+from shutil import rmtree
 
 import django
 
@@ -36,6 +37,7 @@ from pipelines.domain.events import (  # noqa: E402
     CheckpointFailed,
     JobStatusChanged,
     MetricsSampled,
+    PointsVerified,
     RestorePointRefused,
     RunStarted,
     SlotConnected,
@@ -166,17 +168,29 @@ class SimulatedRun:
         self.story.tell(CheckpointCommitted(checkpoint_id=number))
         self.retained += [number] if kind is CheckpointKind.CHECKPOINT else []
         if len(self.retained) > RETAINED:
-            self.story.tell(CheckpointDiscarded(checkpoint_id=self.retained.pop(0)))
+            oldest = self.retained.pop(0)
+            rmtree(self.place(oldest))
+            self.story.tell(CheckpointDiscarded(checkpoint_id=oldest))
+        if number % 20 == 0:
+            paths = [str(self.place(each)) for each in self.retained]
+            verified = PointsVerified(whole=len(paths), damaged=0, duration_ms=31.0, paths=paths)
+            self.story.tell(verified)
         self.story.next_checkpoint = CheckpointId(number + 1)
+
+    def place(self, number: CheckpointId) -> Path:
+        return Path(project.JOBS_ROOT) / "flight_delays" / "checkpoints" / f"chk-{number}"
 
     def completed(
         self, number: CheckpointId, kind: CheckpointKind, parts: list[SubtaskPhases], took: float
     ) -> CheckpointCompleted:
         channels = [channel for part in parts for channel in part.channels]
+        place = self.place(number)
+        place.mkdir(parents=True)
+        (place / "manifest.json").write_text("{}")  # it is there; nobody restores a run that lives
         return CheckpointCompleted(
             checkpoint_id=number,
             kind=kind,
-            path=f"/jobs/flight_delays/checkpoints/chk-{number}",
+            path=str(place),
             end_to_end_ms=took,
             state_bytes=sum(part.state_bytes for part in parts),
             uploaded_bytes=sum(part.uploaded_bytes for part in parts),

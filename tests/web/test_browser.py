@@ -164,6 +164,7 @@ def test_every_page_is_clean_in_the_console(site: "Site", browser: Browser, sche
     for address in (
         "/",
         "/pipelines/flight_delays/metrics/",
+        "/pipelines/flight_delays/recovery/",
         "/pipelines/flight_delays/planner/?interval_s=3",
         "/pipelines/flight_delays/cancel/",
         "/pipelines/flight_delays/guarantee/",

@@ -23,6 +23,7 @@ READINGS = {
     "/pipelines/flights": lambda body: body["run"]["state"] == "RUNNING",
     "/pipelines/flights/lineage": lambda body: body[0]["run_id"] == "flights-1",
     "/pipelines/flights/recovery-points": lambda body: body[0]["checkpoint_id"] == 1,
+    "/pipelines/flights/recovery-choice": lambda body: body["points"][0]["fitness"] == "gone",
     "/runs": lambda body: body[0]["pipeline"] == "flights",
     "/runs/flights-1": lambda body: body["vertices"][2]["edges"] == ["hash", "hash"],
     "/runs/flights-1/checkpoints": lambda body: body["rows"][0]["end_to_end_ms"] == 80.0,

@@ -24,6 +24,7 @@ from pipelines.domain.events import (
     Envelope,
     FailureOccurred,
     OutputSuperseded,
+    PointsVerified,
     RecordsIsolated,
     RequestAccepted,
     RequestEnded,
@@ -32,6 +33,7 @@ from pipelines.domain.events import (
     ZombieRefused,
 )
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, Uid
+from pipelines.domain.origin import RecordOrigin
 from pipelines.domain.poison import IsolatedRange
 from pipelines.domain.status import CheckpointKind, JobStatus, RecoveryPhase, RequestOutcome
 from pipelines.runtime.clocks import SystemClock
@@ -519,6 +521,29 @@ def test_fencing_fallback_and_set_aside_output_leave_rows() -> None:
     assert run.restorerefusal_set.get().message == "/chk-3/a.arrow is truncated."
     assert run.supersededoutput_set.get().files == 4
     assert Checkpoint.objects.get(run=run).status == CheckpointStatus.DISCARDED
+
+
+def test_a_failure_keeps_whose_function_raised_and_at_which_records() -> None:
+    run = new_run()
+    origin = RecordOrigin(source=Uid("a"), subtask=0, split="b", first_offset=3, last_offset=9)
+    failed = FailureOccurred(cause="It failed.", operator=Uid("parse"), origin=origin)
+    Story(run).started().tell(failed, FailureOccurred(cause="A slot was lost."))
+
+    Projector().run_once()
+
+    raised, lost = run.failure_set.all()
+    assert (raised.operator, raised.origin["last_offset"]) == ("parse", 9)
+    assert (lost.operator, lost.origin) == (None, None)
+
+
+def test_a_verification_of_all_points_leaves_a_row() -> None:
+    run = new_run()
+    Story(run).started().tell(PointsVerified(whole=2, damaged=1, duration_ms=7.5))
+
+    Projector().run_once()
+
+    row = run.pointsverification_set.get()
+    assert (row.whole, row.damaged, row.duration_ms) == (2, 1, 7.5)
 
 
 def test_a_quarantined_record_leaves_a_row_and_its_isolation_none() -> None:

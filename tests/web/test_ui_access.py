@@ -22,6 +22,8 @@ PAGES = {
     "pipeline-regions",
     "pipeline-metrics",
     "pipeline-metrics-regions",
+    "recovery",
+    "recovery-regions",
     "pipeline-planner",
     "pipeline-planner-regions",
     "guarantee",

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -24,6 +25,7 @@ from ftdash.jobs.answers import (
     PhaseView,
     RecoveryAxis,
     RecoveryView,
+    VerificationView,
 )
 from ftdash.metrics.answers import SamplePoint
 from ftdash.metrics.loads import TREND_POINTS_MAX, VertexMoment
@@ -36,7 +38,7 @@ from ftdash.ui.figures.planner import lost_time
 from ftdash.ui.figures.recovery import recovery_axis
 from ftdash.ui.figures.recovery_phases import recovery_phases
 from ftdash.ui.figures.samples import memory, throughput
-from ftdash.ui.figures.style import POINTS_MAX
+from ftdash.ui.figures.style import POINTS_MAX, moment
 from pipelines.domain.interval_advice import Costs
 from pipelines.domain.status import RecoveryPhase
 from tests.unit.lab.reports import mode, report
@@ -160,9 +162,36 @@ def test_a_barrier_stuck_behind_records_is_named() -> None:
 
 def test_the_axis_says_how_the_last_recovery_went() -> None:
     assert sentences.recovery_axis(axis()) == (
-        "1 failure in this run; 2 recovery points can be restored. The last recovery had all"
+        "1 failure in this run; 2 recovery points are kept. The last recovery had all"
         " subtasks running after 300 ms, from checkpoint 7, with 12,300 records to replay."
     )
+
+
+def test_the_axis_draws_each_rewind_from_the_failure_back_to_its_point() -> None:
+    shown = axis()
+    to_the_beginning = replace(shown.recoveries[0], attempt=3, restored_path=None)
+    elsewhere = replace(shown.recoveries[0], attempt=4, restored_checkpoint_id=99)
+    shown.recoveries.extend([to_the_beginning, elsewhere])
+
+    figure = recovery_axis(shown)
+
+    span, marks = named(figure, "rewind"), named(figure, "went back to")
+    failed, point, start = (moment(NOW + timedelta(seconds=each)) for each in (3, 2, 0))
+    assert span["x"] == [failed, point, None, failed, start, None]
+    assert marks["x"] == [point, start]
+    assert marks["customdata"][0] == "attempt 2 went back to checkpoint 7, 12,300 records to replay"
+
+
+def test_the_axis_tells_zombies_from_other_notices_and_names_the_phases() -> None:
+    figure = recovery_axis(axis())
+
+    assert named(figure, "zombie refused")["customdata"] == ["refused"]
+    assert named(figure, "notice")["customdata"] == ["damaged"]
+    assert named(figure, "points read again")["customdata"] == [
+        "points read again: 2 whole, 1 damaged"
+    ]
+    (running,) = named(figure, "all subtasks running again")["customdata"]
+    assert running.startswith("attempt 2 running: 300 ms (detect 60 ms, decide 60 ms, stop 60 ms,")
 
 
 @pytest.mark.parametrize(
@@ -304,7 +333,11 @@ def axis() -> RecoveryAxis:
         ],
         failures=[FailureView("r", 1, at[3], "Slot 1 <pid 9>", None, None, 1, "")],
         recoveries=[RecoveryView("r", 2, at[3], at[4], at[5], 300.0, phases, 7, "p", 12_300)],
-        notices=[Notice("zombie_refused", "r", 1, at[4], "refused")],
+        notices=[
+            Notice("zombie_refused", "r", 1, at[4], "refused"),
+            Notice("restore_refused", "r", 1, at[4], "damaged"),
+        ],
+        verifications=[VerificationView("r", at[5], 2, 1, 40.0)],
     )
 
 

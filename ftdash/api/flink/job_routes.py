@@ -5,7 +5,8 @@ from ftdash.api.flink.http import Asked, job_of
 from ftdash.api.flink.metric_lists import aggregated, listed
 from ftdash.api.flink.names import job_id, job_state
 from ftdash.checkpoints.statistics import statistics_of
-from ftdash.jobs import axis, run_queries
+from ftdash.jobs import run_queries
+from ftdash.jobs.failure_views import failures
 
 EXCEPTIONS = 20
 """Flink's default of maxExceptions."""
@@ -58,7 +59,7 @@ def accumulators(asked: Asked, job: str) -> object:
 def exceptions(asked: Asked, job: str) -> object:
     run = job_of(job)
     limit = min(asked.count("maxExceptions", EXCEPTIONS), EXCEPTIONS_MAX)
-    return jobs.exception_history(run, axis.failures(run.run_id, limit + 1), limit)
+    return jobs.exception_history(run, failures(run.run_id, limit + 1), limit)
 
 
 def metrics_of(asked: Asked, job: str) -> object:

@@ -18,6 +18,7 @@ from ftdash.jobs.answers import PipelinePage, QuarantinedView, RecoveryAxis, Req
 from ftdash.jobs.fleet_answers import Fleet
 from ftdash.jobs.lineage import LineageRun
 from ftdash.jobs.point_services import Restore
+from ftdash.jobs.recovery_points import PointChoice, point_choice
 from ftdash.jobs.run_queries import RunFacts
 from ftdash.metrics import queries as metric_queries
 from ftdash.metrics.answers import SamplePoint
@@ -53,6 +54,15 @@ def lineage(request: HttpRequest, name: InPath) -> list[LineageRun]:
 def recovery_points(request: HttpRequest, name: InPath, limit: Limit = 50) -> list[RecoveryPoint]:
     """What a run can be restored from, newest first."""
     return checkpoint_queries.recovery_points(name, limit)
+
+
+@api.get("/pipelines/{name}/recovery-choice", response=PointChoice)
+def recovery_choice(request: HttpRequest, name: InPath, limit: Limit = 50) -> PointChoice:
+    """How fit each recovery point is, and which one to restore, with the reason."""
+    found = point_choice(name, limit)
+    if found is None:
+        raise missing(f"pipeline {name!r}")
+    return found
 
 
 @api.get("/pipelines/{name}/preflight", response=Verdict)

@@ -5,22 +5,28 @@ from datetime import datetime
 
 from ftdash.jobs.answers import AxisPoint, RecoveryAxis, RecoveryView
 from ftdash.ui.figures.style import POINTS_MAX, Figure, Json, axis, escaped, layout, moment
-from ftdash.ui.formats import duration
+from ftdash.ui.formats import duration, plural
 
-LANES = ("savepoints", "checkpoints", "failures", "recovery", "notices")
+LANES = ("savepoints", "checkpoints", "failures", "recovery", "rewinds", "notices")
+
+ZOMBIE = "zombie_refused"
 
 
 def recovery_axis(shown: RecoveryAxis | None) -> Figure | None:
     if shown is None or not (shown.points or shown.failures):
         return None
     traces = [
-        point_marks(shown.points, "can be restored", "circle", "@ok", is_available=True),
+        point_marks(shown.points, "kept", "circle", "@ok", is_available=True),
         point_marks(shown.points, "deleted by retention", "circle-open", "@muted"),
         savepoint_marks(shown.points),
         failure_marks(shown),
         recovery_spans(shown.recoveries),
         running_again_marks(shown.recoveries),
+        rewind_spans(shown),
+        rewind_marks(shown),
         notice_marks(shown),
+        zombie_marks(shown),
+        verification_marks(shown),
     ]
     return {"data": [t for t in traces if t["x"]], "layout": recovery_layout(shown)}
 
@@ -51,16 +57,71 @@ def failure_marks(shown: RecoveryAxis) -> Json:
 
 def running_again_marks(recoveries: list[RecoveryView]) -> Json:
     events = [
-        (r.running_at, "recovery", f"attempt {r.attempt} running: {duration(r.to_running_ms)}")
+        (r.running_at, "recovery", f"attempt {r.attempt} running: {steps(r)}")
         for r in recoveries
         if r.running_at is not None
     ]
     return marks("all subtasks running again", "triangle-right", "@series-1", events, size=12)
 
 
+def steps(recovery: RecoveryView) -> str:
+    """How long it took, and each phase of it."""
+    phases = ", ".join(
+        f"{p.phase.replace('_', ' ')} {duration(p.duration_ms)}" for p in recovery.phases
+    )
+    return f"{duration(recovery.to_running_ms)} ({phases})"
+
+
 def notice_marks(shown: RecoveryAxis) -> Json:
-    events = [(n.at, "notices", n.text) for n in shown.notices]
+    events = [(n.at, "notices", n.text) for n in shown.notices if n.kind != ZOMBIE]
     return marks("notice", "diamond-tall", "@warn", events, size=11)
+
+
+def zombie_marks(shown: RecoveryAxis) -> Json:
+    events = [(n.at, "notices", n.text) for n in shown.notices if n.kind == ZOMBIE]
+    return marks("zombie refused", "diamond-wide", "@bad", events, size=11)
+
+
+def verification_marks(shown: RecoveryAxis) -> Json:
+    events = [
+        (v.at, "checkpoints", f"points read again: {v.whole} whole, {v.damaged} damaged")
+        for v in shown.verifications
+    ]
+    return marks("points read again", "line-ns-open", "@series-4", events, size=13)
+
+
+def rewind_marks(shown: RecoveryAxis) -> Json:
+    events = [(to, "rewinds", rewound(recovery)) for recovery, to in rewinds(shown)]
+    return marks("went back to", "triangle-left", "@series-2", events, size=11)
+
+
+def rewind_spans(shown: RecoveryAxis) -> Json:
+    """From each failure back to the point that the recovery started from."""
+    found = rewinds(shown)[-POINTS_MAX // 3 :]
+    times = [t for r, to in found for t in (moment(r.started_at), moment(to), None)]
+    return span("rewind", "rewinds", times, width=3, color="@series-2", dash="dot")
+
+
+def rewinds(shown: RecoveryAxis) -> list[tuple[RecoveryView, datetime]]:
+    """To the beginning where there was no point; without those whose point is not on the axis."""
+    completed = {point.checkpoint_id: point.at for point in shown.points}
+    ends = [
+        (
+            r,
+            shown.from_at
+            if r.restored_path is None
+            else completed.get(r.restored_checkpoint_id or 0),
+        )
+        for r in shown.recoveries
+    ]
+    return [(recovery, to) for recovery, to in ends if to is not None]
+
+
+def rewound(recovery: RecoveryView) -> str:
+    number = recovery.restored_checkpoint_id
+    where = f"checkpoint {number}" if number else "the beginning"
+    replayed = plural(recovery.records_to_replay, "record")
+    return f"attempt {recovery.attempt} went back to {where}, {replayed} to replay"
 
 
 def marks(
@@ -83,20 +144,26 @@ def recovery_spans(recoveries: list[RecoveryView]) -> Json:
     """One line from failure to running for each recovery; None lifts the pen between two."""
     finished = [r for r in recoveries if r.running_at is not None][-POINTS_MAX // 3 :]
     times = [t for r in finished for t in (moment(r.started_at), moment(r.running_at), None)]
+    return span("recovering", "recovery", times, width=9, color="@phase-align", dash="solid")
+
+
+def span(
+    name: str, lane: str, times: list[str | None], *, width: int, color: str, dash: str
+) -> Json:
     return {
         "type": "scatter",
         "mode": "lines",
-        "name": "recovering",
+        "name": name,
         "x": times,
-        "y": ["recovery" if t else None for t in times],
+        "y": [lane if t else None for t in times],
         "hoverinfo": "skip",
-        "line": {"width": 9, "color": "@phase-align"},
+        "line": {"width": width, "color": color, "dash": dash},
     }
 
 
 def recovery_layout(shown: RecoveryAxis) -> Json:
     return layout(
-        250,
+        280,
         hovermode="closest",
         xaxis=axis(
             type="date",

@@ -1,0 +1,97 @@
+"""Which recovery point to restore, and why: what is known of each, and the one to take.
+
+Pure. It judges by what is on record; the restore itself reads every byte of the point before
+anything starts, whatever is said here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Fitness(StrEnum):
+    VERIFIED = "verified"  # every byte was read again and is as written
+    UNREAD = "unread"  # it is there, and nobody has read it again since it was written
+    REFUSED = "refused"  # it did not verify, or did not fit, when it was looked at
+    GONE = "gone"  # its manifest is not where it was written
+
+    @property
+    def is_usable(self) -> bool:
+        return self in (Fitness.VERIFIED, Fitness.UNREAD)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """`is_on_line`: of the newest run, or of what that run was restored from, up to the fork.
+
+    Points are ordered within a line only: their ids say nothing across runs.
+    """
+
+    name: str  # "checkpoint 12 of run 3"
+    completed_ms: int
+    is_on_line: bool
+    fitness: Fitness
+    records_to_replay: int | None = None  # None: not known
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    index: int | None  # among the candidates; None: none of them can be used
+    reason: str  # sentences
+
+
+def recommended(candidates: Sequence[Candidate]) -> Recommendation:
+    """1. What cannot be used is out. 2. A point of the line goes before any other: those were left
+    when somebody went back behind them or started afresh. 3. The newest: the least is read again.
+    """
+    usable = [i for i, each in enumerate(candidates) if each.fitness.is_usable]
+    if not usable:
+        return Recommendation(None, _why_none(len(candidates)))
+    best = max(usable, key=lambda i: (candidates[i].is_on_line, candidates[i].completed_ms))
+    chosen = candidates[best]
+    passed = [
+        each
+        for each in candidates
+        if not each.fitness.is_usable
+        and each.is_on_line == chosen.is_on_line
+        and each.completed_ms > chosen.completed_ms
+    ]
+    return Recommendation(best, " ".join((_why(chosen), *_about(chosen), *_why_not(passed))))
+
+
+def _why(chosen: Candidate) -> str:
+    name = chosen.name[:1].upper() + chosen.name[1:]
+    if not chosen.is_on_line:
+        return (
+            f"{name} is the newest that can be used, but the newest run does not descend from it:"
+            " somebody went back behind it or started afresh, so think twice."
+        )
+    return f"{name} is the newest that can be used, so the least is read again{_replay(chosen)}."
+
+
+def _replay(chosen: Candidate) -> str:
+    records = chosen.records_to_replay
+    if records is None:
+        return ""
+    return f": {records:,} record{'' if records == 1 else 's'}"
+
+
+def _about(chosen: Candidate) -> list[str]:
+    if chosen.fitness is Fitness.UNREAD:
+        return ["Nobody has read it since it was written; the restore does, before it starts."]
+    return ["Every byte of it was read again and is as written."]
+
+
+def _why_not(passed: list[Candidate]) -> list[str]:
+    if not passed:
+        return []
+    names = ", ".join(f"{each.name} is {each.fitness.value}" for each in passed)
+    return [f"Newer, but not usable: {names}."]
+
+
+def _why_none(count: int) -> str:
+    if count == 0:
+        return "Nothing has been completed that a run could be restored from."
+    points = "The only point" if count == 1 else f"None of the {count} points"
+    can = "cannot" if count == 1 else "can"
+    return f"{points} {can} be used: gone, or refused when it was looked at."

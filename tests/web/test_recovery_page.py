@@ -1,0 +1,241 @@
+"""The page of failures and recovery: what a person reads there, and that it is only text."""
+
+import html
+from pathlib import Path
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from ftdash.jobs.failure_views import error_type
+from ftdash.jobs.models import PointInspection
+from ftdash.jobs.projector import Projector
+from ftdash.metrics.models import Heartbeat, HeartbeatName
+from pipelines.domain.events import (
+    FailureOccurred,
+    OutputSuperseded,
+    PointsVerified,
+    RestorePointRefused,
+    ZombieRefused,
+)
+from pipelines.domain.ids import Attempt, Uid
+from pipelines.domain.origin import RecordOrigin
+from pipelines.domain.status import RecoveryPhase
+from tests.web.journals import Story, new_run, phase
+from tests.web.page_words import regions_in, text_of, words_in, words_of
+
+PAGE = "/pipelines/flights/recovery/"
+TRACE = (
+    'Traceback (most recent call last):\n  File "flow.py", line 3, in parse\n    int(row)\n'
+    "myflow.errors.BadRow: <script>alert(1)</script>\nover two lines: yes\n"
+)
+
+pytestmark = pytest.mark.usefixtures("site", "patient")
+
+
+def test_a_failure_says_type_operator_subtask_split_and_offset(operator: Client) -> None:
+    origin = RecordOrigin(
+        source=Uid("events"), subtask=1, split="day-<3>", first_offset=70, last_offset=79
+    )
+    failed = FailureOccurred(
+        cause="parse[1] failed: bad row",
+        vertex=Uid("join"),
+        subtask=1,
+        slot=1,
+        detail=TRACE,
+        operator=Uid("parse"),
+        origin=origin,
+    )
+    fold(Story(new_run()).started().completed().tell(failed))
+
+    page = text_of(operator, PAGE)
+    words = html.unescape(words_in(page))
+
+    assert "USER BadRow parse[1] slot 1 events, split day-<3> offsets 70 to 79" in words
+    assert "<script>alert(1)</script> over two lines" in words
+    assert "<script>alert" not in page
+    assert '<details id="details-failure-1"><summary>' in page
+
+
+def test_a_lost_slot_is_of_the_system_and_a_failed_run_names_no_place(operator: Client) -> None:
+    story = Story(new_run()).started().completed().slot_killed()
+    fold(story.tell(FailureOccurred(cause="The stage ended.")))
+
+    words = words_of(operator, PAGE)
+
+    assert "SYSTEM slot 1 – Slot 1 (pid 101) is gone: killed." in words
+    assert "SYSTEM the run – The stage ended." in words
+
+
+@pytest.mark.parametrize(
+    ("trace", "name"),
+    [
+        (TRACE, "BadRow"),
+        (f"{TRACE}\nDuring handling ...:\n\n{TRACE.replace('BadRow', 'Worse')}", "Worse"),
+        ("Traceback (most recent call last):\n  File\nKeyboardInterrupt\n", "KeyboardInterrupt"),
+        ("Traceback (most recent call last):\n", ""),
+        ("killed by signal 9", ""),
+        ("", ""),
+    ],
+)
+def test_the_type_of_an_error_is_read_from_its_trace(trace: str, name: str) -> None:
+    assert error_type(trace) == name
+
+
+def test_recoveries_show_every_phase_and_their_median(operator: Client) -> None:
+    story = Story(new_run()).started().completed().slot_killed()
+    story.tell(phase(RecoveryPhase.DETECT, 212.0), phase(RecoveryPhase.DECIDE, 5.0, restored=1))
+    fold(story)
+
+    words = words_of(operator, PAGE)
+
+    assert "median 300 ms 112 ms 4.0 ms 105 ms 100 ms 80 ms 10 ms 500 ms 700 ms attempt 2" in words
+    assert "under way checkpoint 1 1,234 212 ms 5.0 ms – – – – – –" in words
+
+
+def test_late_commits_are_counted_by_attempt_and_strangers_apart(operator: Client) -> None:
+    story = Story(new_run()).started()
+    for number in (4, 5):
+        what = f"a commit of checkpoint {number} by delays[0]"
+        story.tell(ZombieRefused(zombie_attempt=Attempt(3), what=what))
+    story.tell(
+        ZombieRefused(zombie_attempt=Attempt(3), what="an acknowledgement of checkpoint 4 by x[0]"),
+        ZombieRefused(zombie_attempt=Attempt(2), what="a decline of checkpoint 1 by x[0]"),
+        ZombieRefused(zombie_attempt=Attempt(2), what="the end of the source x[0]"),
+        ZombieRefused(zombie_attempt=Attempt(0), what="wrong token"),
+    )
+    fold(story)
+
+    words = words_of(operator, PAGE)
+
+    assert (
+        "1 connection of a stranger refused. 1 late decline of attempt 2 refused. 1 late end of"
+        " input of attempt 2 refused. 1 late acknowledgement of attempt 3 refused. 2 late commits"
+        " of attempt 3 refused." in words
+    )
+
+
+def test_refused_points_and_output_set_aside_are_told(operator: Client) -> None:
+    story = Story(new_run()).started().completed()
+    story.tell(
+        RestorePointRefused(path="chk-1", message="chk-1/a.arrow is truncated."),
+        OutputSuperseded(sink=Uid("delays"), files=3, moved_to="superseded/1"),
+    )
+    fold(story)
+
+    words = words_of(operator, PAGE)
+
+    assert "chk-1/a.arrow is truncated." in words
+    assert "3 outputs of the sink delays" in words
+
+
+def test_the_last_verification_and_the_fitness_of_each_point_are_shown(
+    operator: Client, site: Path
+) -> None:
+    whole, reading = written(site / "whole"), written(site / "reading")
+    story = Story(new_run()).started().completed(path=whole).completed(path=reading).completed()
+    fold(story)
+    assert "the points have not been read again yet" in words_of(operator, PAGE)
+    story.tell(PointsVerified(whole=1, damaged=2, duration_ms=40.0, paths=[whole]))
+    fold(story)
+    PointInspection.objects.create(
+        path=reading, files_read=3, files=40, bytes=9_000_000, moved_at=timezone.now()
+    )
+
+    words = words_of(operator, PAGE)
+
+    assert "ago: 1 point whole, 2 damaged, in 40 ms." in words
+    assert "verified read again" in words
+    assert "is being read: 3 of 40 files, 0 B of 9.00 MB" in words
+    assert "gone its manifest is not where it was written" in words
+
+
+def test_one_point_is_recommended_with_reason_and_estimate(admin: Client, site: Path) -> None:
+    story = Story(new_run()).started().sampled(1_000.0).completed(path=written(site / "a"))
+    fold(story.completed(path=written(site / "b")).slot_killed().ended())
+
+    page = text_of(admin, PAGE)
+    words = words_in(page)
+
+    assert "recommended Checkpoint 2 of run 1 , completed" in words
+    assert "is the newest that can be used, so the least is read again: 0 records." in words
+    assert "0 records would be read again, in about 300 ms, judging by 1 measured" in words
+    assert page.count("recommended</span>") == 2
+    assert 'id="restore-recommended" data-dialog' in page
+    assert "Nothing runs, so nothing can die." in words
+
+
+def test_what_a_failure_now_would_cost_is_said_in_records_and_time(operator: Client) -> None:
+    story = Story(new_run())
+    story.clock.now_ms += 60_000  # nothing is added for the time since the last sample
+    story.started().completed().sampled(2_000.0)
+    fold(story)
+    unmeasured = words_of(operator, PAGE)
+
+    fold(story.slot_killed().sampled(2_000.0))
+
+    assert "how long that takes is not known before a recovery was measured." in unmeasured
+    words = words_of(operator, PAGE)
+    assert "If it died now: about" in words
+    assert "judging by 1 measured recovery." in words
+
+
+def test_an_operator_sees_the_points_and_no_button(operator: Client, site: Path) -> None:
+    fold(Story(new_run()).started().completed(path=written(site / "a")).ended())
+
+    page = text_of(operator, PAGE)
+
+    assert "data-dialog" not in page
+    assert "Restoring needs the admin role." in page
+
+
+def test_while_it_runs_the_page_says_why_nothing_can_be_restored(admin: Client, site: Path) -> None:
+    fold(Story(new_run()).started().completed(path=written(site / "a")))
+
+    page = text_of(admin, PAGE)
+
+    assert "has a run under way; stop or cancel it first. A failed attempt goes back" in page
+    assert "data-dialog" not in page
+
+
+def test_an_earlier_run_can_be_looked_at(operator: Client) -> None:
+    fold(Story(new_run()).started().completed().slot_killed().ended())
+    fold(Story(new_run()).started())
+
+    newest, earlier = words_of(operator, PAGE), words_of(operator, PAGE + "?run=flights-1")
+
+    assert "Nothing has failed in this run." in newest
+    assert "Earlier runs run 1" in newest
+    assert "You look at the history of run 1." in earlier
+    assert "Slot 1 (pid 101) is gone" in earlier
+
+
+def test_a_refresh_carries_every_region(operator: Client) -> None:
+    fold(Story(new_run()).started().completed().slot_killed())
+
+    shown, sent = text_of(operator, PAGE), text_of(operator, PAGE + "regions/")
+
+    assert regions_in(sent) == regions_in(shown)
+    assert sent.count('hx-swap-oob="true"') == len(regions_in(shown)) == 9
+
+
+def test_a_pipeline_without_a_run_has_a_page(operator: Client) -> None:
+    new_run().delete()
+
+    words = words_of(operator, PAGE)
+
+    assert "Nothing has failed in this run." in words
+    assert "Nothing to restore from yet." in words
+
+
+def written(point: Path) -> str:
+    point.mkdir()
+    (point / "manifest.json").write_text("{}")
+    return str(point)
+
+
+def fold(_: Story) -> None:
+    Projector().run_once()
+    Heartbeat.objects.update_or_create(
+        name=HeartbeatName.RECONCILE, defaults={"at": timezone.now(), "pid": 1}
+    )
