@@ -4,7 +4,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("jobs", "0007_quarantined_record"),
+        ("jobs", "0008_run_replayed_sources"),
     ]
 
     operations = [
