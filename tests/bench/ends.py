@@ -2,6 +2,7 @@
 
 From Kafka to Kafka, into PostgreSQL and into Redis, 100 bytes a record, two of everything,
 checkpoints every second; against a bare loop of the same client over the same records, in turn.
+Every run lasts ten seconds and three checkpoints at least, or it is done again with more records.
 Expected: a record costs the engine about as much again as the client takes for it, so about 0.5
 of the loop through Kafka. Rows for PostgreSQL carry two columns more, and wait in the snapshot as
 files before they are copied: 0.6 to 0.8 of COPY. A pipelined loop in Redis spends its time in the
@@ -11,6 +12,7 @@ The servers are started here; FTDASH_BENCH_KAFKA (host:port), FTDASH_BENCH_POSTG
 FTDASH_BENCH_REDIS (URLs) name others. What a machine lacks is not measured, with the reason.
 """
 
+import math
 import statistics
 import tempfile
 from collections.abc import Callable, Iterable
@@ -22,22 +24,42 @@ from tests.bench.end import End, EndMissing
 from tests.bench.kafka_end import kafka_end
 from tests.bench.postgres_end import postgres_end
 from tests.bench.redis_end import redis_end
+from tests.bench.whole_run import Measured
 
 BARS = (
     at_least("kafka_ratio", 0.5),
     at_least("postgres_ratio", 0.6),
     at_least("redis_ratio", 0.6),
+    *(at_least(f"{name}_seconds", 10) for name in ("kafka", "postgres", "redis")),
+    *(at_least(f"{name}_checkpoints", 3) for name in ("kafka", "postgres", "redis")),
 )
 OpenEnd = Callable[[Path, int], AbstractContextManager[End]]
 ENDS: dict[str, OpenEnd] = {"kafka": kafka_end, "postgres": postgres_end, "redis": redis_end}
 RECORDS = {"kafka": 3_000_000, "postgres": 3_000_000, "redis": 1_000_000}
-"""About ten seconds and ten checkpoints on the reference machine."""
+"""To begin with: about ten seconds on the reference machine."""
+
+LEAST_S, LEAST_CHECKPOINTS = 10.0, 3
+"""Of every run that counts: a shorter one tells of the start, not of the pace."""
+
+LARGER_AT_MOST = 3
+MARGIN = 1.3
+
+
+class TooShort(Exception):
+    """A run was over before it told anything; `factor` as many records would do."""
+
+    def __init__(self, name: str, measured: Measured) -> None:
+        by_time = LEAST_S / measured.seconds
+        by_checkpoints = LEAST_CHECKPOINTS / max(1, measured.checkpoints)
+        self.factor = MARGIN * max(by_time, by_checkpoints)
+        took = f"{measured.seconds:.1f} s and {measured.checkpoints} checkpoints"
+        super().__init__(f"{name}: {took} are too few; again with {self.factor:.1f} times as much")
 
 
 def main() -> None:
     benchmark = Benchmark("ends", __doc__)
     benchmark.options.add_argument("--end", choices=(*ENDS, "all"), default="all")
-    benchmark.options.add_argument("--records", type=int, help="of each end that is measured")
+    benchmark.options.add_argument("--records", type=int, help="default: ten seconds of them")
     benchmark.options.add_argument("--pairs", type=int, default=3)
     options = benchmark.options.parse()
     chosen = ENDS if options.end == "all" else (options.end,)
@@ -45,45 +67,64 @@ def main() -> None:
 
 
 def measure(ends: Iterable[str], pairs: int, records: int | None = None) -> Fields:
+    """`records` None: as many as a run of at least ten seconds and three checkpoints needs."""
     fields: Fields = {}
     for name in ends:
-        fields |= _measured(name, pairs, records or RECORDS[name])
+        fields |= _measured(name, pairs, records) if records else _long_enough(name, pairs)
     return fields
 
 
-def _measured(name: str, pairs: int, records: int) -> Fields:
+def _long_enough(name: str, pairs: int) -> Fields:
+    records = RECORDS[name]
+    for _ in range(LARGER_AT_MOST):
+        try:
+            return _measured(name, pairs, records, is_judged=True)
+        except TooShort as short:
+            progress(str(short))
+            records = math.ceil(records * short.factor)
+    return _measured(name, pairs, records)
+
+
+def _measured(name: str, pairs: int, records: int, *, is_judged: bool = False) -> Fields:
+    """Raises TooShort, if that is judged."""
     try:
         with (
             tempfile.TemporaryDirectory(prefix="ftdash-bench-") as directory,
             ENDS[name](Path(directory), records) as end,
         ):
-            return {f"{name}_{field}": value for field, value in _in_turn(name, end, pairs)}
+            found = _in_turn(name, end, pairs, is_judged=is_judged)
+            return {f"{name}_{field}": value for field, value in found}
     except EndMissing as why:
         progress(f"{name} is not measured: {why}")
         return {f"{name}_ratio": None, f"{name}_not_measured": str(why)}
 
 
-def _in_turn(name: str, end: End, pairs: int) -> Iterable[tuple[str, object]]:
-    """Each pair begins with the other one."""
+def _in_turn(name: str, end: End, pairs: int, *, is_judged: bool) -> Iterable[tuple[str, object]]:
+    """Each pair begins with the other one. Raises TooShort, if that is judged."""
     bare: list[float] = []
-    ours: list[float] = []
-    checkpoints: list[int] = []
+    ours: list[Measured] = []
     for pair in range(pairs):
         if pair % 2 == 0:
             bare.append(end.bare())
         measured = end.exactly_once()
-        ours.append(measured.records_per_s)
-        checkpoints.append(measured.checkpoints)
+        if is_judged and is_too_short(measured):
+            raise TooShort(name, measured)
+        ours.append(measured)
         if pair % 2 == 1:
             bare.append(end.bare())
-        progress(f"{name}, pair {pair}: {ours[-1]:,.0f} of {bare[-1]:,.0f} records/s")
-    ratios = [rate / limit for rate, limit in zip(ours, bare, strict=True)]
+        progress(f"{name}, pair {pair}: {measured.records_per_s:,.0f} of {bare[-1]:,.0f} records/s")
+    ratios = [run.records_per_s / limit for run, limit in zip(ours, bare, strict=True)]
     yield "ratio", round(statistics.median(ratios), 3)
     yield "ratios", [round(ratio, 3) for ratio in ratios]
-    yield "records_per_s", round(statistics.median(ours))
+    yield "records_per_s", round(statistics.median(run.records_per_s for run in ours))
     yield "bare_records_per_s", round(statistics.median(bare))
     yield "records", end.records
-    yield "checkpoints", min(checkpoints)
+    yield "checkpoints", min(run.checkpoints for run in ours)
+    yield "seconds", round(min(run.seconds for run in ours), 1)
+
+
+def is_too_short(measured: Measured) -> bool:
+    return measured.seconds < LEAST_S or measured.checkpoints < LEAST_CHECKPOINTS
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """Each benchmark, with next to nothing to do, says what it promises; times are not judged."""
 
 import importlib
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -21,10 +23,12 @@ from tests.bench import (
     redis_end,
     state_memory,
 )
+from tests.bench.benchmark import missed
 from tests.bench.modes import MODES
 from tests.bench.page_views import Work
 from tests.bench.peer_runs import NO_PEERS
 from tests.bench.plain_run import on_processes
+from tests.bench.whole_run import Measured
 from tests.brokers.kafka_broker import KafkaBroker
 from tests.brokers.redis_broker import RedisBroker
 from tests.driven_run import StartedRun
@@ -141,6 +145,44 @@ def test_ends_holds_a_run_against_a_bare_loop_over_the_same_records(
     assert found[f"{name}_records"] == 2_000
     assert found[f"{name}_checkpoints"] >= 1
     assert f"{name}_ratio" in {bar.field for bar in ends.BARS}
+
+
+@dataclass(frozen=True)
+class PacedEnd:
+    """Takes a second for every thousand records, and completes a checkpoint every four."""
+
+    records: int
+
+    def bare(self) -> float:
+        return 2_000.0
+
+    def exactly_once(self) -> Measured:
+        seconds = self.records / 1_000
+        return Measured(1_000.0, int(seconds / 4), seconds)
+
+
+def test_a_run_that_is_too_short_to_tell_is_done_again_with_more_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: list[int] = []
+
+    @contextmanager
+    def open_end(directory: Path, records: int) -> Iterator[PacedEnd]:
+        opened.append(records)
+        yield PacedEnd(records)
+
+    monkeypatch.setitem(ends.ENDS, "redis", open_end)
+    monkeypatch.setitem(ends.RECORDS, "redis", 5_000)
+
+    found = ends.measure(["redis"], pairs=3)
+
+    assert len(opened) > 1
+    assert found["redis_ratios"] == [0.5, 0.5, 0.5]
+    assert found["redis_seconds"] >= ends.LEAST_S
+    assert found["redis_checkpoints"] >= ends.LEAST_CHECKPOINTS
+    asked = ends.measure(["redis"], pairs=1, records=1_000)
+    assert asked["redis_records"] == 1_000
+    assert set(missed(asked, ends.BARS)) == {"redis_ratio", "redis_seconds", "redis_checkpoints"}
 
 
 def test_an_end_that_the_machine_lacks_is_told_with_the_reason(

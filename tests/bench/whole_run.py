@@ -19,6 +19,7 @@ Start = Callable[[Path, dict[str, str], dict[str, str]], AbstractContextManager[
 class Measured:
     records_per_s: float
     checkpoints: int
+    seconds: float
 
 
 def run_to_its_end(
@@ -36,4 +37,4 @@ def run_to_its_end(
         if last.source_records != records:
             raise RuntimeError(f"read {last.source_records} of {records} records")
         took_s = (run.envelopes[-1].at_ms - run.running_at_ms()) / 1000.0
-        return Measured(records / took_s, len(run.completed()))
+        return Measured(records / took_s, len(run.completed()), took_s)
