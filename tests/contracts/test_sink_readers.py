@@ -1,11 +1,14 @@
 """A reader that looks all the time fails when it sees what no reader may see."""
 
+import subprocess
 from collections.abc import Callable
 from functools import partial
 
 import pytest
 
+from tests.brokers.onlooker import Onlooker
 from tests.contracts.sink_readers import Watch
+from tests.polling import wait_until
 
 
 class ScriptedReader:
@@ -48,3 +51,40 @@ def test_what_grows_is_watched_until_it_is_there(covered: Callable[[], int] | No
 def test_where_rows_are_shown_early_they_may_go_again() -> None:
     with Watch(partial(ScriptedReader, [[1, 2], [1], [1, 3]]), None) as watch:
         assert watch.comes_to([1, 3])
+
+
+@pytest.mark.parametrize(
+    ("shown", "problems"),
+    [
+        ([{}, {"a": 1}, {"a": 1, "b": 2}], []),
+        ([{"a": 1}, {"a": 2}], ["somebody: a was 1 and is 2"]),
+        ([{"a": 1}, {}, {"a": 1}], ["somebody: a was 1 and is None"]),
+    ],
+)
+def test_what_changes_or_goes_away_is_told_by_an_onlooker_who_waits_for_a_server(
+    monkeypatch: pytest.MonkeyPatch, shown: list[dict[str, int]], problems: list[str]
+) -> None:
+    monkeypatch.setattr("tests.brokers.onlooker.PAUSE_S", 0.001)
+    answers = iter([subprocess.CalledProcessError(1, "psql"), *shown])
+
+    def look() -> dict[str, int]:
+        answer = next(answers, shown[-1])
+        if isinstance(answer, subprocess.CalledProcessError):
+            raise answer
+        return answer
+
+    with Onlooker("somebody", look) as onlooker:
+        wait_until(lambda: onlooker.looks >= len(shown))
+
+    assert onlooker.problems[:1] == problems
+    assert onlooker.seen
+
+
+def test_what_an_onlooker_cannot_read_is_told() -> None:
+    def look() -> dict[str, int]:
+        raise ValueError("half a line")
+
+    with Onlooker("somebody", look) as onlooker:
+        wait_until(lambda: bool(onlooker.problems))
+
+    assert onlooker.problems[0] == "somebody: ValueError('half a line')"

@@ -2,26 +2,35 @@
 that come with them."""
 
 import itertools
+import json
 import os
 import signal
+import sqlite3
 import uuid
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
+import redis
 
 from pipelines.connectors.kafka.connection import KafkaAddress
 from pipelines.domain.commands import StopWithSavepoint
 from pipelines.domain.status import JobStatus
-from pipelines.flows.page_view_logs import KafkaViewLog, provide_topic
+from pipelines.flows.page_view_data import page_views
+from pipelines.flows.page_view_logs import KafkaViewLog, RedisViewLog, provide_topic, stream_of
 from pipelines.flows.page_view_variables import DATABASE, KAFKA, REDIS
 from tests.brokers.kafka_broker import KafkaBroker
+from tests.brokers.onlooker import Onlooker
 from tests.brokers.readers import ConsoleConsumer, psql, redis_cli_or_skip, redis_hashes
 from tests.brokers.redis_broker import RedisBroker
 from tests.polling import wait_until
 from tests.postgres_server import PostgresServer
 from tests.processes.host import hosted_run
 from tests.processes.page_view_counts import (
+    SEED,
     WINDOW_S,
+    Windows,
     counted,
     each_once,
     feeding,
@@ -59,9 +68,18 @@ def test_counts_are_exact_in_each_system_though_each_was_killed(
     parameters = {
         "source": "kafka",
         "input": name,
-        "into": "redis,postgres,kafka",
+        "into": "redis,postgres,kafka,files",
+        "output": str(tmp_path / "counts"),
         "target": name,
         "window_s": str(WINDOW_S),
+    }
+    (tmp_path / "counts").mkdir()
+    columns = ["app_id", "window_start", "views"]
+    asked_rows = f"select {', '.join(columns)} from {name}.{windows}"
+    looks: dict[str, Callable[[], Windows]] = {
+        "psql": lambda: each_once(psql(postgres, asked_rows)),
+        "redis-cli": lambda: each_once(redis_hashes(redis_server, windows, columns)),
+        "a reader of files": lambda: each_once(window_files(tmp_path / "counts", columns)),
     }
     feed = ("--to", "kafka", "--name", name, "--splits", str(SPLITS), "--views-per-s", "400")
     with (
@@ -73,7 +91,9 @@ def test_counts_are_exact_in_each_system_though_each_was_killed(
             asked={"pipeline": "page_views"},
             environment=environment,
         ) as run,
+        ExitStack() as all_the_time,
     ):
+        readers = [all_the_time.enter_context(Onlooker(*each)) for each in looks.items()]
         with feeding(environment, *feed) as first:
             run.wait_for_more(2, STEP_S)
             redis_server.server.kill()
@@ -103,15 +123,84 @@ def test_counts_are_exact_in_each_system_though_each_was_killed(
     assert set(all_along) == set(in_kafka), (
         "it repeats some when its broker dies, and shows no other"
     )
-    columns = ["app_id", "window_start", "views"]
-    in_postgres = psql(postgres, f"select {', '.join(columns)} from {name}.{windows}")
+    assert [problem for reader in readers for problem in reader.problems] == []
+    assert all(reader.looks and reader.seen for reader in readers)
     assert windows_in(in_kafka) == right_windows
     assert totals_in(in_kafka) == right_totals
-    assert each_once(in_postgres) == right_windows
+    for look in looks.values():
+        assert look() == right_windows
     assert pairs(psql(postgres, f"select app_id, views from {name}.{totals}")) == right_totals
+    assert pairs(redis_hashes(redis_server, totals, ["app_id", "views"])) == right_totals
+    assert totals_of_files(tmp_path / "counts", totals) == right_totals
+    assert_not_written(redis_server.address.password, tmp_path / "home")
+
+
+def test_a_view_that_cannot_be_read_is_set_aside_and_all_others_are_counted(
+    tmp_path: Path, redis_server: RedisBroker
+) -> None:
+    """With its place and what is wrong with it; without the policy it ends the run."""
+    redis_cli_or_skip()
+    name = f"views_{uuid.uuid4().hex[:8]}"
+    windows, totals = f"{name}_windows", f"{name}_totals"
+    log = RedisViewLog(redis_server.url, name)
+    bad = [
+        {"user_id": "nobody", "app_id": "app-01", "page": "/", "at": "2026-01-01T00:00:00Z"},
+        {"user_id": "1", "app_id": "app-01", "page": "/"},
+    ]
+    for split in range(SPLITS):
+        log.append(split, page_views(SEED, split, 0, 200))
+        redis.Redis.from_url(redis_server.url).xadd(stream_of(name, split), bad[split])
+        log.append(split, page_views(SEED, split, 200, 300))
+    parameters = {
+        "input": ",".join(stream_of(name, split) for split in range(SPLITS)),
+        "target": name,
+        "window_s": str(WINDOW_S),
+    }
+    asked_for: dict[str, object] = {"pipeline": "page_views"}
+    environment = {REDIS: redis_server.url}
+
+    with hosted_run(
+        tmp_path / "ends", parameters, settings=SOONER, asked=asked_for, environment=environment
+    ) as run:
+        ended = run.wait_until_over(STEP_S)
+    assert ended.status is JobStatus.FAILED
+    assert name in ended.reason
+    with hosted_run(
+        tmp_path / "home",
+        parameters,
+        settings=SOONER | {"execution.poison-records.policy": "quarantine"},
+        asked=asked_for,
+        environment=environment,
+    ) as run:
+        wait_until(lambda: total_in_redis(redis_server, totals) == 600)
+        asked(run, StopWithSavepoint(**WHO, drain=True))  # type: ignore[arg-type]
+        assert run.wait_until_over(STEP_S).status is JobStatus.FINISHED
+
+    right_totals, right_windows = counted([300, 300])
+    columns = ["app_id", "window_start", "views"]
     assert each_once(redis_hashes(redis_server, windows, columns)) == right_windows
     assert pairs(redis_hashes(redis_server, totals, ["app_id", "views"])) == right_totals
-    assert_not_written(redis_server.address.password, tmp_path / "home")
+    places = (tmp_path / "home" / "page_views" / "quarantine").glob("*/part-*.jsonl")
+    lines = [json.loads(line) for file in places for line in file.read_text().splitlines()]
+    aside = {line["split"]: line for line in lines}
+    assert len(lines) == len(aside) == SPLITS
+    for split, (column, value) in enumerate([("user_id", "nobody"), ("at", "app-01")]):
+        line = aside[stream_of(name, split)]
+        assert column in line["error"]
+        assert value in line["record"]
+        assert line["offset"] > 0
+
+
+def window_files(directory: Path, columns: list[str]) -> list[list[str]]:
+    """As somebody reads them who knows the directory only."""
+    files = sorted((directory / "windows").glob("part-*.jsonl"))
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    return [[str(row[column]) for column in columns] for row in rows]
+
+
+def totals_of_files(directory: Path, table: str) -> dict[str, int]:
+    with closing(sqlite3.connect(directory / "totals.sqlite3")) as connection:
+        return dict(connection.execute(f"select app_id, views from {table}").fetchall())
 
 
 def views_in(kafka: KafkaAddress, topic: str) -> list[int]:

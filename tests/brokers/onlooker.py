@@ -1,0 +1,59 @@
+"""Somebody who reads all the time while a run is killed: what was once seen stays, as it was."""
+
+import subprocess
+import threading
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+PAUSE_S = 0.5
+PROBLEMS_KEPT = 5
+END_S = 60.0
+
+
+class Onlooker(Generic[Key, Value]):
+    """Calls `look` again and again in a thread of its own; a server that is away is waited for.
+
+    `look` raises AssertionError for what nobody may ever see, as a row that is there twice.
+    """
+
+    def __init__(self, name: str, look: Callable[[], Mapping[Key, Value]]) -> None:
+        self.name = name
+        self.looks = 0
+        self.problems: list[str] = []
+        self.seen: dict[Key, Value] = {}
+        self._look = look
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._go_on, name=name, daemon=True)
+
+    def __enter__(self) -> "Onlooker[Key, Value]":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ends.set()
+        self._thread.join(END_S)
+
+    def _go_on(self) -> None:
+        while not self._ends.wait(PAUSE_S) and len(self.problems) < PROBLEMS_KEPT:
+            try:
+                self._compare(self._look())
+            except subprocess.SubprocessError:
+                continue  # away
+            except Exception as error:  # whatever a reader may not meet
+                self.problems.append(f"{self.name}: {error!r}")
+
+    def _compare(self, now: Mapping[Key, Value]) -> None:
+        self.looks += 1
+        for key, value in self.seen.items():
+            if now.get(key) != value:
+                self.problems.append(f"{self.name}: {key} was {value} and is {now.get(key)}")
+        self.seen.update(now)
