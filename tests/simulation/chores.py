@@ -18,7 +18,8 @@ class Chores:
         self.waiting.append(chore)
         return chore
 
-    def shutdown(self, wait: bool = True) -> None:
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        del cancel_futures
         while self.waiting:
             self.waiting.popleft().do()
 

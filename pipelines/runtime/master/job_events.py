@@ -76,6 +76,13 @@ class PointsLookedAt:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkFailed:
+    """Something beside the master's thread has raised what nobody expected; the driver ends."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
 class CommandArrived:
     command: DriverCommand
 
@@ -89,5 +96,6 @@ JobEvent = (
     | LocationPrepared
     | ManifestWritten
     | PointsLookedAt
+    | WorkFailed
     | CommandArrived
 )

@@ -11,7 +11,6 @@ import queue
 
 from pipelines.bus.inbox import Inbox
 from pipelines.bus.journal import JournalWriter
-from pipelines.bus.lease import LeaseLost
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.events import FailureOccurred, JobStatusChanged, RunEnded
 from pipelines.domain.status import JobStatus, RecoveryPhase
@@ -34,6 +33,7 @@ from pipelines.runtime.master.job_events import (
     SlotSpoke,
     StageEnded,
     StrangerRefused,
+    WorkFailed,
 )
 from pipelines.runtime.master.metrics_board import MetricsBoard
 from pipelines.runtime.master.poison_desk import PoisonDesk
@@ -52,6 +52,7 @@ from pipelines.runtime.master.run_parts import RunParts, RunWatchers, StageHost
 from pipelines.runtime.master.run_record import RunRecord
 from pipelines.runtime.master.slot_reports import SlotReports
 from pipelines.runtime.master.verification import PointVerifier
+from pipelines.runtime.master.watched_executor import WatchedExecutor
 
 
 class JobMaster(CheckpointListener):
@@ -61,7 +62,7 @@ class JobMaster(CheckpointListener):
         self._parts = parts
         self._clock = parts.clock
         self._events: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
-        self._executor = hosting.executor
+        self._executor = WatchedExecutor(hosting.executor, self.post)
         self._control = hosting.open_control(self.post)
         self._fence = AttemptFence()
         self._record = RunRecord(journal, self._fence)
@@ -116,15 +117,16 @@ class JobMaster(CheckpointListener):
         self._events.put(event)
 
     def run(self, stages: StageHost) -> JobStatus:
-        """Until the run is over.
+        """Until the run is over. Whatever it raises, no slot of this driver lives on.
 
         Raises:
             Rejected: it cannot start as asked.
-            LeaseLost: another driver has taken it over; its slots here end at once.
+            LeaseLost: another driver has taken it over.
+            Retryable: a system that it works with is away; another driver may resume it.
         """
         try:
             return self._run(stages)
-        except LeaseLost:
+        except Exception:
             self._attempts.abandon()
             self._control.close()
             raise
@@ -178,6 +180,8 @@ class JobMaster(CheckpointListener):
                 self._checkpoints.on_manifest(event)
             case PointsLookedAt():
                 self._verifier.on_looked_at(event, self._checkpoints.points)
+            case WorkFailed(error):
+                raise error
             case CommandArrived(command):
                 self._commands.on_command(command)
 

@@ -14,6 +14,7 @@ from pipelines.domain.errors import Retryable
 from pipelines.domain.events import Event, PointsVerified, RestorePointRefused
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 from pipelines.runtime.master.job_events import JobEvent, PointsLookedAt
+from pipelines.runtime.master.watched_executor import WatchedExecutor
 from pipelines.storage.store import CheckpointStore
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,8 @@ class PointVerifier:
         self._drops_damaged = drops_damaged
         self._emit = emit
         self._post = post
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="verification")
+        reader = ThreadPoolExecutor(1, thread_name_prefix="verification")
+        self._reader = WatchedExecutor(reader, post)
         self._due_ms = clock.monotonic_ms() + interval_ms
         self._is_reading = False
 

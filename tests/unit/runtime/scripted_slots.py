@@ -16,7 +16,6 @@ from pipelines.bus.inbox import Inbox, submit
 from pipelines.bus.journal import JournalWriter, read_journal
 from pipelines.bus.lease import Lease
 from pipelines.domain.commands import DriverCommand
-from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.events import CheckpointCompleted, Event
 from pipelines.domain.ids import Attempt, CheckpointId, Uid
 from pipelines.domain.places import SnapshotPlaces
@@ -41,7 +40,7 @@ from pipelines.runtime.control import (
     Running,
     SourcesEnded,
 )
-from pipelines.runtime.faults import NO_FAULTS, Faults
+from pipelines.runtime.faults import NO_FAULTS, FaultOnPurpose, Faults
 from pipelines.runtime.master.driving import given_settings
 from pipelines.runtime.master.hosting import threaded_hosting
 from pipelines.runtime.master.job_events import (
@@ -55,6 +54,7 @@ from pipelines.runtime.master.job_master import JobMaster
 from pipelines.runtime.master.run_parts import RunParts
 from pipelines.runtime.slot_address import SlotAddress
 from pipelines.storage.filesystem import FileSystemCheckpointStore
+from pipelines.storage.store import CheckpointStore
 from tests.unit.runtime.fakes import ListSource
 from tests.unit.runtime.hosted import MemorySink, joining_pipeline
 from tests.unit.runtime.points import spec_of
@@ -71,6 +71,7 @@ class ScriptedSlots:
 
     post: Callable[[JobEvent], None]
     attempts: list[Attempt] = field(default_factory=list)
+    links: list["_Link"] = field(default_factory=list)  # of each attempt
     told: "queue.SimpleQueue[Message]" = field(default_factory=queue.SimpleQueue)
     injected: list[CheckpointId] = field(default_factory=list)
     final_ids: list[CheckpointId] = field(default_factory=list)  # of points that end the run
@@ -86,6 +87,7 @@ class ScriptedSlots:
         self.attempts.append(address.attempt)
         hello = Hello(slot=0, pid=1, host="elsewhere", data_port=1)
         link = _Link(self, address.attempt)
+        self.links.append(link)
         self.post(SlotArrived(address.attempt, hello, link))  # type: ignore[arg-type]
 
     def cancel(self, address: SlotAddress) -> None:
@@ -173,6 +175,7 @@ class ScriptedRun:
         sink: MemorySink | None = None,
         source: ListSource | None = None,
         faults: Faults = NO_FAULTS,
+        store: CheckpointStore | None = None,
     ) -> None:
         self.directory = RunDirectory.of(root, "joining", spec_of().run_id)
         self._lease = Lease.acquire(self.directory)
@@ -183,7 +186,7 @@ class ScriptedRun:
         spec = spec_of(settings=given_settings(spec, self._journal))
         parsed = parse_settings(spec.settings)
         places = SnapshotPlaces.of(self.directory, parsed)
-        store = FileSystemCheckpointStore([str(root)])
+        store = store or FileSystemCheckpointStore([str(root)])
         pipeline = joining_pipeline(source or ListSource([]), sink or MemorySink())
         parts = RunParts(
             spec, places, [str(root)], pipeline, parsed, store, self._lease, clock, faults
@@ -193,6 +196,7 @@ class ScriptedRun:
         )
         self.slots = ScriptedSlots(self.master.post, has_nothing_to_read=has_nothing_to_read)
         self.status: JobStatus | None = None
+        self._error: Exception | None = None
         self._is_to_die = False
         self._thread = threading.Thread(target=self._host, daemon=True)
         self._thread.start()
@@ -200,9 +204,8 @@ class ScriptedRun:
     def _host(self) -> None:
         try:
             self.status = self.master.run(self.slots)
-        except InvariantViolated:
-            if not self._is_to_die:
-                raise
+        except Exception as error:
+            self._error = error
         finally:
             self._journal.close()
             self._lease.close()
@@ -215,9 +218,10 @@ class ScriptedRun:
         return [e.event for e in envelopes if isinstance(e.event, kind)]
 
     def wait_for(self, holds: Callable[[], bool]) -> None:
-        """Raises TimeoutError when it does not come true."""
+        """Raises TimeoutError when it does not come true, and what the driver has raised."""
         waiting = threading.Event()
         for _ in range(int(STEP_S / 0.01)):
+            self._check_driver()
             if holds():
                 return
             waiting.wait(0.01)
@@ -236,5 +240,13 @@ class ScriptedRun:
         self.wait_until_over()
 
     def wait_until_over(self) -> JobStatus | None:
+        """Raises what the driver has raised."""
         self._thread.join(STEP_S)
+        self._check_driver()
         return self.status
+
+    def _check_driver(self) -> None:
+        """It may die of what a test has asked for, and of nothing else."""
+        is_wanted = self._is_to_die or isinstance(self._error, FaultOnPurpose)
+        if self._error is not None and not is_wanted:
+            raise self._error

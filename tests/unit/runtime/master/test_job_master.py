@@ -30,6 +30,7 @@ from pipelines.domain.events import (
     ZombieRefused,
 )
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, RunId, Uid
+from pipelines.domain.snapshots import Manifest
 from pipelines.domain.status import CheckpointKind, JobStatus, RequestOutcome
 from pipelines.runtime.control import (
     Deploy,
@@ -39,7 +40,9 @@ from pipelines.runtime.control import (
     Sampled,
     SourcesEnded,
 )
+from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.manifest_file import MANIFEST
+from pipelines.storage.store import Publication
 from tests.unit.runtime.hosted import MemorySink
 from tests.unit.runtime.scripted_slots import ScriptedRun, acknowledgement
 
@@ -82,6 +85,22 @@ def test_a_target_that_does_not_answer_is_asked_as_often_as_the_restart_strategy
     assert run.wait_until_over() is status
     causes = [event.cause for event in run.of(FailureOccurred)]
     assert causes == ["The attempt cannot begin: the target is away"] * min(failures, 4)
+
+
+def test_what_nobody_expected_beside_the_master_ends_the_driver_and_its_slots(
+    tmp_path: Path,
+) -> None:
+    run = ScriptedRun(tmp_path, SOON, store=BrokenStore([str(tmp_path)]))
+
+    with pytest.raises(TypeError, match="a bug of the storage"):
+        run.wait_until_over()
+
+    assert [link.is_closed for link in run.slots.links] == [True]
+
+
+class BrokenStore(FileSystemCheckpointStore):
+    def publish(self, location: str, manifest: Manifest) -> Publication:
+        raise TypeError("a bug of the storage")
 
 
 class AwaySink(MemorySink):

@@ -10,7 +10,7 @@ from pipelines.domain.errors import Retryable
 from pipelines.domain.events import Event, PointsVerified, RestorePointRefused
 from pipelines.domain.ids import CheckpointId
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
-from pipelines.runtime.master.job_events import JobEvent, PointsLookedAt
+from pipelines.runtime.master.job_events import JobEvent, PointsLookedAt, WorkFailed
 from pipelines.runtime.master.verification import PointVerifier
 from pipelines.storage.store import Damage
 from tests.unit.runtime.fakes import ManualClock
@@ -58,6 +58,14 @@ def test_a_storage_that_does_not_answer_is_no_damage(verified: "Verified") -> No
 
     assert verified.offered == [3, 2, 1]
     assert verified.counts == [(2, 0)]
+
+
+def test_what_nobody_expected_of_the_storage_is_not_lost_beside_the_master(
+    verified: "Verified",
+) -> None:
+    verified.store.bug = TypeError("a bug of the storage")
+
+    assert verified.heard() == WorkFailed(verified.store.bug)
 
 
 def test_a_point_that_retention_deleted_meanwhile_is_not_called_damaged(
@@ -111,9 +119,12 @@ class Damaged:
     damages: dict[str, Damage] = field(default_factory=dict)
     unreachable: set[str] = field(default_factory=set)
     asked: list[str] = field(default_factory=list)
+    bug: Exception | None = None
 
     def verify(self, location: str) -> list[Damage]:
         self.asked.append(location)
+        if self.bug is not None:
+            raise self.bug
         if location in self.unreachable:
             raise Retryable("the storage is away")
         return [self.damages[location]] if location in self.damages else []
@@ -155,12 +166,15 @@ class Verified:
             self.store.damages[location] = damage
 
     def read(self) -> PointsLookedAt:
+        looked = self.heard()
+        assert isinstance(looked, PointsLookedAt)
+        return looked
+
+    def heard(self) -> JobEvent:
         self.clock.now_ms += INTERVAL_MS
         self.verifier.start_when_due(self.clock.now_ms, self.points)
         assert self._is_posted.wait(WAIT_S)
-        looked = self._posted.pop()
-        assert isinstance(looked, PointsLookedAt)
-        return looked
+        return self._posted.pop()
 
     def look(self) -> None:
         self.verifier.on_looked_at(self.read(), self.points)

@@ -1,0 +1,39 @@
+"""Work beside the job master's thread, whose failures come back to that thread.
+
+What the world may do to it is handled by whoever hands it in. What is left is a bug, and would end
+in a future that nobody looks at: a manifest that never comes, a storage that is never swept again.
+"""
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import ParamSpec, TypeVar
+
+from pipelines.runtime.master.job_events import JobEvent, WorkFailed
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+
+class WatchedExecutor(Executor):
+    """Guarantee: whatever the work raises is posted as `WorkFailed`, which ends the driver."""
+
+    def __init__(self, executor: Executor, post: Callable[[JobEvent], None]) -> None:
+        self._executor = executor
+        self._post = post
+
+    def submit(self, work: Callable[P, T], /, *args: P.args, **options: P.kwargs) -> Future[T]:
+        future = self._executor.submit(work, *args, **options)
+        future.add_done_callback(self._on_done)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self._executor.shutdown(wait=wait, cancel_futures=cancel_futures)
+
+    def _on_done(self, future: Future[T]) -> None:
+        error = None if future.cancelled() else future.exception()
+        if error is not None:
+            log.error("Work beside the job master's thread failed.", exc_info=error)
+            self._post(WorkFailed(error))

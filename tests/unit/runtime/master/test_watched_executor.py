@@ -1,0 +1,36 @@
+"""What goes wrong beside the job master's thread is heard of on it."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from pipelines.runtime.master.job_events import JobEvent, WorkFailed
+from pipelines.runtime.master.watched_executor import WatchedExecutor
+
+
+def test_only_what_raises_is_posted_and_its_error_with_it() -> None:
+    posted: list[JobEvent] = []
+    executor = WatchedExecutor(ThreadPoolExecutor(1), posted.append)
+
+    fine = executor.submit(divmod, 7, 2)
+    failed = executor.submit(divmod, 7, 0)
+    executor.shutdown()
+
+    error = failed.exception()
+    assert fine.result() == (3, 1)
+    assert isinstance(error, ZeroDivisionError)
+    assert posted == [WorkFailed(error)]
+
+
+def test_what_was_dropped_before_it_began_has_not_failed() -> None:
+    posted: list[JobEvent] = []
+    executor = WatchedExecutor(ThreadPoolExecutor(1), posted.append)
+    may_end = threading.Event()
+    executor.submit(may_end.wait)
+    dropped = executor.submit(divmod, 7, 0)
+
+    executor.shutdown(wait=False, cancel_futures=True)
+    may_end.set()
+    executor.shutdown()
+
+    assert dropped.cancelled()
+    assert posted == []
