@@ -65,11 +65,6 @@ class HandshakeRefused(ProtocolError):
         self.refusal = refusal
         self.claim = claim
 
-    @property
-    def attempt(self) -> Attempt:
-        """The attempt it claims; 0, which no attempt is, when it claims none."""
-        return self.claim.attempt if self.claim else Attempt(0)
-
 
 Admit = Callable[[Claim], Refusal | None]
 

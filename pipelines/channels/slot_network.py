@@ -18,12 +18,13 @@ from pipelines.channels.connection import Connection
 from pipelines.channels.dialing import Credentials, dial
 from pipelines.channels.directory import RegisteredGates
 from pipelines.channels.gate import Gate
+from pipelines.channels.guarded_port import RefusedConnection, start_thread
 from pipelines.channels.handshake import Claim
 from pipelines.channels.incoming import IncomingConnection
 from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.local import LocalOutput
 from pipelines.channels.remote import OutgoingConnection
-from pipelines.channels.server import DataServer, RefusedConnection, start_thread
+from pipelines.channels.server import DataServer
 from pipelines.channels.tls import Tls
 from pipelines.domain.errors import check
 from pipelines.domain.ids import Attempt, ChannelId

@@ -6,13 +6,14 @@ attempt's token is refused before a single message of theirs is decoded, and is 
 
 import secrets
 import socket
-import threading
 from collections.abc import Callable
 
 from pipelines.channels.connection import Connection
-from pipelines.channels.handshake import HANDSHAKE_TIMEOUT_MS, HandshakeRefused, verify_token
+from pipelines.channels.guarded_port import Guard, GuardedPort, RefusedConnection
+from pipelines.channels.handshake import Claim, verify_token
+from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.tls import Tls
-from pipelines.domain.errors import ProtocolError
+from pipelines.domain.errors import InvariantViolated, ProtocolError, Retryable
 from pipelines.domain.ids import Attempt
 from pipelines.domain.network import DriverNetworking
 from pipelines.domain.settings import Heartbeat
@@ -24,16 +25,19 @@ from pipelines.runtime.master.job_events import (
     SlotGone,
     SlotSpoke,
     StrangerRefused,
+    WorkFailed,
 )
 from pipelines.runtime.networking import listen
 from pipelines.runtime.slot_address import SlotAddress
 
 TOKEN_BYTES = 32
+LIMITS = NetworkLimits(max_pending_handshakes=1_024)
+"""All slots of an attempt may dial at once; far more are no slots."""
 
 
 class ControlServer:
     """Guarantee: `post` is given messages of slots only that have the attempt's token and, with
-    TLS, a certificate of the same authority."""
+    TLS, a certificate of the same authority. Nobody is let in before the first attempt."""
 
     def __init__(
         self,
@@ -43,64 +47,57 @@ class ControlServer:
         heartbeat: Heartbeat,
     ) -> None:
         self._networking = networking
-        self._tls = tls
         self._post = post
         self._heartbeat = heartbeat
-        self._listener = listen(networking)
         self._current: SlotAddress | None = None
-        threading.Thread(target=self._accept, name="control-accept", daemon=True).start()
+        guard = Guard(self._prepare, self._verify, self._serve, self._refused, self._broken)
+        self._port = GuardedPort(listen(networking), "control port", LIMITS, tls, guard)
 
     def open_for(self, attempt: Attempt) -> SlotAddress:
         """A fresh secret; from now on only slots of this attempt are let in."""
-        port = self._listener.getsockname()[1]
-        token = secrets.token_hex(TOKEN_BYTES)
-        networking = self._networking
+        networking, token = self._networking, secrets.token_hex(TOKEN_BYTES)
         self._current = SlotAddress(
-            networking.host, port, token, attempt, self._heartbeat, networking.slots
+            networking.host, self._port.port, token, attempt, self._heartbeat, networking.slots
         )
+        self._port.start()
         return self._current
 
     def close(self) -> None:
-        self._listener.close()
+        self._port.close()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return  # closed
-            threading.Thread(
-                target=self._serve, args=(connection,), name="control", daemon=True
-            ).start()
+    def _prepare(self, accepted: socket.socket) -> None:
+        prepare(accepted, self._heartbeat)
 
-    def _serve(self, accepted: socket.socket) -> None:
+    def _verify(self, connection: Connection) -> Claim:
         address = self._current
         if address is None:
-            accepted.close()
-            return
-        connection: Connection = accepted
-        try:
-            prepare(accepted, self._heartbeat)
-            if self._tls is not None:
-                connection = self._tls.accept(accepted, HANDSHAKE_TIMEOUT_MS)
-            verify_token(connection, address.token, attempt=address.attempt)
-        except HandshakeRefused as refused:
-            connection.close()
-            self._post(StrangerRefused(refused.attempt, str(refused)))
-            return
-        connection.settimeout(None)
-        self._read(address.attempt, ControlLink(connection, SLOT_DECODER))
+            raise InvariantViolated("the control port is opened for an attempt")
+        return verify_token(connection, address.token, attempt=address.attempt)
 
-    def _read(self, attempt: Attempt, link: ControlLink[FromSlot]) -> None:
-        hello = link.receive()
-        if not isinstance(hello, Hello):
-            link.close()
-            return
-        self._post(SlotArrived(attempt, hello, link))
-        problem = "its control connection ended"
+    def _refused(self, refused: RefusedConnection) -> None:
+        what = f"a control connection from {refused.address}: {refused.refusal}"
+        self._post(StrangerRefused(refused.attempt, what))
+
+    def _broken(self, problem: str) -> None:
+        """No slot could ever connect again; another driver gets another port."""
+        self._post(WorkFailed(Retryable(f"No slot can connect any more: {problem}.")))
+
+    def _serve(self, connection: Connection, claim: Claim) -> None:
+        """Its attempt and its number are proved by its token."""
+        link = ControlLink(connection, SLOT_DECODER)
         try:
-            while (message := link.receive()) is not None:
-                self._post(SlotSpoke(attempt, hello.slot, message))
+            problem = self._heard_out(claim, link)
         except ProtocolError as error:
             problem = str(error)
-        self._post(SlotGone(attempt, hello.slot, problem))
+        self._post(SlotGone(claim.attempt, claim.slot, problem))
+
+    def _heard_out(self, claim: Claim, link: ControlLink[FromSlot]) -> str:
+        """Pass on what the slot says; why that ended. Raises ProtocolError."""
+        hello = link.receive()
+        if not isinstance(hello, Hello) or hello.slot != claim.slot:
+            link.close()
+            return "it did not say who it is"
+        self._post(SlotArrived(claim.attempt, hello, link))
+        while (message := link.receive()) is not None:
+            self._post(SlotSpoke(claim.attempt, claim.slot, message))
+        return "its control connection ended"

@@ -17,14 +17,13 @@ import pyarrow as pa
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay
 
 from pipelines.channels.channel import PeerAddress
+from pipelines.channels.guarded_port import RefusedConnection
 from pipelines.channels.handshake import HANDSHAKE_TIMEOUT_MS, prove_token
 from pipelines.channels.limits import NetworkLimits
-from pipelines.channels.server import RefusedConnection
 from pipelines.channels.slot_network import SlotNetwork
 from pipelines.channels.tls import Tls
 from pipelines.domain.errors import InvariantViolated, ProtocolError
 from pipelines.domain.faults import FaultPoint
-from pipelines.domain.ids import Attempt
 from pipelines.domain.status import KillMoment
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.control import (
@@ -205,9 +204,8 @@ class SlotHost:
             self._try_send(PeerLost(problem=problem))
 
     def _turned_away(self, refused: RefusedConnection) -> None:
-        attempt = refused.claim.attempt if refused.claim else Attempt(0)
         what = f"a data connection from {refused.address}: {refused.refusal}"
-        self._try_send(StrangerTurnedAway(attempt=attempt, what=what))
+        self._try_send(StrangerTurnedAway(attempt=refused.attempt, what=what))
 
     def _check_vigil(self) -> None:
         objection = self._vigil.objection()

@@ -51,7 +51,7 @@ def test_a_stranger_is_refused_on_both_sides(
 
     outcome = server.outcome()
     assert isinstance(outcome, HandshakeRefused)
-    assert (outcome.refusal, outcome.attempt) == (refusal, Attempt(attempt))
+    assert (outcome.refusal, outcome.claim) == (refusal, Claim(Attempt(attempt), 1))
     assert refused.value.refusal is refusal
 
 
@@ -105,7 +105,7 @@ def test_a_client_that_goes_away_in_the_middle_is_refused(ends: Ends, said: byte
     outcome = server.outcome()
 
     assert isinstance(outcome, HandshakeRefused)
-    assert (outcome.refusal, outcome.attempt) == (Refusal.MALFORMED, Attempt(0))
+    assert (outcome.refusal, outcome.claim) == (Refusal.MALFORMED, None)
 
 
 def test_a_client_that_says_nothing_is_refused_in_time(ends: Ends) -> None:

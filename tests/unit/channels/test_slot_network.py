@@ -16,10 +16,10 @@ import pytest
 from pipelines.channels.channel import ChannelClosed, PeerAddress
 from pipelines.channels.dialing import audience_of
 from pipelines.channels.gate import Gate
+from pipelines.channels.guarded_port import RefusedConnection
 from pipelines.channels.handshake import Refusal, prove_token, verify_token
 from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.remote import _send_all
-from pipelines.channels.server import RefusedConnection
 from pipelines.channels.slot_network import SlotNetwork
 from pipelines.channels.wire import BYTES, HEADER, Kind, bytes_frame, frame
 from pipelines.domain.elements import EndOfInput, Records, Watermark

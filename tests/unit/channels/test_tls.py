@@ -13,9 +13,9 @@ import pytest
 
 from pipelines.channels.channel import PeerAddress
 from pipelines.channels.dialing import Credentials, dial
+from pipelines.channels.guarded_port import RefusedConnection
 from pipelines.channels.handshake import HandshakeRefused, Refusal
 from pipelines.channels.limits import NetworkLimits
-from pipelines.channels.server import RefusedConnection
 from pipelines.channels.slot_network import SlotNetwork
 from pipelines.channels.tls import Tls, TlsConnection
 from pipelines.domain.errors import ProtocolError, Rejected, Retryable

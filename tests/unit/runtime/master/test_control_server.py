@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pipelines.channels.handshake import HandshakeRefused, prove_token
 from pipelines.channels.tls import Tls
-from pipelines.domain.errors import ProtocolError
+from pipelines.domain.errors import ProtocolError, Retryable
 from pipelines.domain.ids import Attempt
 from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.settings import Heartbeat
@@ -23,6 +24,7 @@ from pipelines.runtime.master.job_events import (
     SlotGone,
     SlotSpoke,
     StrangerRefused,
+    WorkFailed,
 )
 from pipelines.runtime.networking import driver_networking
 from pipelines.runtime.slot_address import SlotAddress
@@ -30,6 +32,7 @@ from tests.certificates import Authority
 
 TIMEOUT_S = 10.0
 HELLO = Hello(slot=1, pid=42, host="127.0.0.1", data_port=7)
+ANOTHER = msgspec.json.encode(Hello(slot=2, pid=42, host="127.0.0.1", data_port=7))
 
 
 def test_a_slot_with_the_token_is_heard_and_spoken_to() -> None:
@@ -134,6 +137,44 @@ def test_a_frame_that_is_no_message_ends_the_slot_and_says_why(frame: bytes, sai
 
     assert isinstance(gone, SlotGone)
     assert said in gone.problem
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        (b"\x00\x00\x00\x02{]", "not a message"),
+        (b'\x00\x00\x00\x13{"type":"Deployed"}', "did not say who it is"),
+        (len(ANOTHER).to_bytes(4, "big") + ANOTHER, "did not say who it is"),
+        (b"", "did not say who it is"),
+    ],
+)
+def test_a_slot_that_does_not_say_who_it_is_is_lost_and_not_waited_for(
+    first: bytes, said: str
+) -> None:
+    with server() as (control, events):
+        address = control.open_for(Attempt(1))
+        with dialed(address) as connection:
+            prove_token(connection, address.token, attempt=Attempt(1), slot=1)
+            connection.sendall(first)
+            connection.shutdown(socket.SHUT_WR)
+
+            gone = events.get(timeout=TIMEOUT_S)
+
+    assert isinstance(gone, SlotGone)
+    assert (gone.attempt, gone.slot) == (1, 1)
+    assert said in gone.problem
+
+
+def test_a_port_that_takes_no_connection_any_more_ends_the_driver() -> None:
+    with server() as (control, events):
+        control.open_for(Attempt(1))
+        control._port._listener.shutdown(socket.SHUT_RDWR)
+
+        failed = events.get(timeout=TIMEOUT_S)
+
+    assert isinstance(failed, WorkFailed)
+    assert isinstance(failed.error, Retryable)
+    assert "No slot can connect any more: the control port is broken" in str(failed.error)
 
 
 def test_with_tls_a_slot_of_the_same_authority_is_heard_and_spoken_to(tmp_path: Path) -> None:

@@ -1,0 +1,166 @@
+"""A port where callers prove who they are before anybody listens to them.
+
+Owns the listening socket and the threads of its connections. Who is let in is decided by `verify`,
+what becomes of a connection by `serve`; both run in the thread of that connection. Data ports and
+the driver's control port are such ports.
+"""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pipelines.channels.connection import Connection
+from pipelines.channels.handshake import Claim, HandshakeRefused, Refusal
+from pipelines.channels.limits import NetworkLimits
+from pipelines.channels.tls import Tls
+from pipelines.domain.ids import Attempt
+
+Verify = Callable[[Connection], Claim]
+"""Raises HandshakeRefused."""
+
+Serve = Callable[[Connection, Claim], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedConnection:
+    """Someone who was not let in. `claim` is what they said, not what is known."""
+
+    refusal: Refusal
+    address: str
+    claim: Claim | None
+
+    @property
+    def attempt(self) -> Attempt:
+        """The attempt it claims; 0, which no attempt is, when it claims none."""
+        return self.claim.attempt if self.claim else Attempt(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What a port is told: how to prepare a fresh socket, whom to let in, and whom to tell."""
+
+    prepare: Callable[[socket.socket], None]
+    verify: Verify
+    serve: Serve
+    on_refused: Callable[[RefusedConnection], None]
+    on_broken: Callable[[str], None]  # nobody can connect any more; one sentence
+
+
+class GuardedPort:
+    """One thread accepts, one per connection examines and then serves it.
+
+    Guarantee: `serve` is called for connections only that `verify` has let pass, and no more than
+    `max_pending_handshakes` are examined at a time. Accepts nothing before `start`.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        name: str,
+        limits: NetworkLimits,
+        tls: Tls | None,
+        guard: Guard,
+    ) -> None:
+        self._listener = listener
+        self._name = name
+        self._limits = limits
+        self._tls = tls
+        self._guard = guard
+        self._admission = threading.Lock()
+        self._examined: set[socket.socket] = set()
+        self._refused_count = 0
+        self._is_closed = False
+        self._accepting: threading.Thread | None = None
+
+    @property
+    def port(self) -> int:
+        return int(self._listener.getsockname()[1])
+
+    @property
+    def refused_count(self) -> int:
+        return self._refused_count
+
+    def start(self) -> None:
+        """Harmless when repeated."""
+        if self._accepting is None:
+            self._accepting = start_thread(self._accept_all, self._name)
+
+    def close(self) -> None:
+        """Nobody is let in any more. Connections that are served are not touched."""
+        with self._admission:
+            self._is_closed = True
+            examined = list(self._examined)
+        for connection in [self._listener, *examined]:
+            with contextlib.suppress(OSError):  # wakes the thread that waits for it
+                connection.shutdown(socket.SHUT_RDWR)
+        if self._accepting is not None:
+            self._accepting.join(self._limits.close_timeout_ms / 1000)
+        self._listener.close()
+
+    def _accept_all(self) -> None:
+        while not self._is_closed:
+            try:
+                connection, address = self._listener.accept()
+                self._take(connection, f"{address[0]}:{address[1]}")
+            except ConnectionAbortedError:
+                continue  # the caller hung up before it was answered
+            except (OSError, RuntimeError) as error:  # too many files, or too many threads
+                if not self._is_closed:
+                    self._guard.on_broken(f"the {self._name} is broken: {error}")
+                return
+
+    def _take(self, connection: socket.socket, address: str) -> None:
+        with self._admission:
+            has_room = len(self._examined) < self._limits.max_pending_handshakes
+            may_prove = has_room and not self._is_closed
+            if may_prove:
+                self._examined.add(connection)
+        if may_prove:
+            start_thread(
+                lambda: self._examine_and_serve(connection, address), f"{self._name} {address}"
+            )
+            return
+        connection.close()
+        self._refuse(RefusedConnection(Refusal.TOO_MANY, address, None))
+
+    def _examine_and_serve(self, accepted: socket.socket, address: str) -> None:
+        try:
+            connection, claim = self._examine(accepted)
+        except HandshakeRefused as refused:
+            self._refuse(RefusedConnection(refused.refusal, address, refused.claim))
+            return
+        finally:
+            with self._admission:
+                self._examined.discard(accepted)
+        self._guard.serve(connection, claim)
+
+    def _examine(self, accepted: socket.socket) -> tuple[Connection, Claim]:
+        """Raises HandshakeRefused; the connection is closed then."""
+        connection: Connection = accepted
+        try:
+            self._guard.prepare(accepted)
+            if self._tls is not None:
+                connection = self._tls.accept(accepted, self._limits.handshake_timeout_ms)
+            return connection, self._guard.verify(connection)
+        except OSError as error:  # it was gone before it could be asked
+            connection.close()
+            raise HandshakeRefused(Refusal.MALFORMED, None) from error
+        except HandshakeRefused:
+            connection.close()
+            raise
+
+    def _refuse(self, refused: RefusedConnection) -> None:
+        with self._admission:
+            self._refused_count += 1
+            is_closed = self._is_closed
+        if not is_closed:
+            self._guard.on_refused(refused)
+
+
+def start_thread(body: Callable[[], None], name: str) -> threading.Thread:
+    # A daemon thread: a process that is told to end must not wait for its peers.
+    thread = threading.Thread(target=body, name=name, daemon=True)
+    thread.start()
+    return thread

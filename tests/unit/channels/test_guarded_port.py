@@ -1,0 +1,140 @@
+"""Whatever happens to a port or to those who call there, whoever owns the port hears of it."""
+
+import errno
+import queue
+import secrets
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from pipelines.channels.connection import Connection
+from pipelines.channels.guarded_port import Guard, GuardedPort, RefusedConnection
+from pipelines.channels.handshake import Claim, Refusal, prove_token, verify_token
+from pipelines.channels.limits import NetworkLimits
+from pipelines.domain.ids import Attempt
+
+TOKEN = secrets.token_hex(16)
+TIMEOUT_S = 20.0
+
+
+@pytest.fixture
+def watched() -> Iterator["Watched"]:
+    watched = Watched()
+    yield watched
+    watched.close()
+
+
+def test_nobody_is_taken_before_it_starts_and_then_all_that_wait(watched: "Watched") -> None:
+    caller = watched.call()
+    assert watched.heard.empty()
+
+    watched.port.start()
+    prove_token(caller, TOKEN, attempt=Attempt(1), slot=3)
+
+    assert watched.next() == Claim(Attempt(1), 3)
+
+
+def test_a_caller_that_hung_up_before_it_was_answered_closes_no_port(watched: "Watched") -> None:
+    watched.listener.accepted.put(ConnectionAbortedError())
+    watched.port.start()
+
+    prove_token(watched.call(), TOKEN, attempt=Attempt(1), slot=3)
+
+    assert watched.next() == Claim(Attempt(1), 3)
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EMFILE, "too many files"), RuntimeError("can't start new thread")]
+)
+def test_that_nobody_can_connect_any_more_is_told(watched: "Watched", error: Exception) -> None:
+    watched.listener.accepted.put(error)
+
+    watched.port.start()
+
+    assert watched.next() == f"the test port is broken: {error}"
+
+
+def test_a_port_that_is_closed_on_purpose_is_not_broken(watched: "Watched") -> None:
+    watched.port.start()
+
+    watched.close()
+
+    assert watched.heard.empty()
+
+
+def test_a_caller_that_is_gone_before_it_is_examined_is_refused(watched: "Watched") -> None:
+    watched.prepare_fails = True
+    watched.port.start()
+
+    caller = watched.call()
+
+    assert watched.next() == RefusedConnection(Refusal.MALFORMED, "caller:1", None)
+    assert watched.port.refused_count == 1
+    assert caller.recv(1) == b""
+
+
+@dataclass(slots=True)
+class ScriptedListener:
+    """Gives out what the test puts in: connections, and errors."""
+
+    accepted: "queue.SimpleQueue[socket.socket | Exception]" = field(
+        default_factory=queue.SimpleQueue
+    )
+
+    def accept(self) -> tuple[socket.socket, tuple[str, int]]:
+        given = self.accepted.get(timeout=TIMEOUT_S)
+        if isinstance(given, Exception):
+            raise given
+        return given, ("caller", 1)
+
+    def shutdown(self, how: int) -> None:
+        self.accepted.put(OSError(errno.EINVAL, "shut down"))
+
+    def close(self) -> None:
+        pass
+
+
+class Watched:
+    """A port, and what its owner hears: claims that were let in, refusals, and its own end."""
+
+    def __init__(self) -> None:
+        self.heard: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self.listener = ScriptedListener()
+        self.prepare_fails = False
+        self._callers: list[socket.socket] = []
+        guard = Guard(self._prepare, self._verify, self._serve, self.heard.put, self.heard.put)
+        self.port = GuardedPort(
+            self.listener,  # type: ignore[arg-type]
+            "test port",
+            NetworkLimits(),
+            None,
+            guard,
+        )
+
+    def call(self) -> socket.socket:
+        caller, accepted = socket.socketpair()
+        caller.settimeout(TIMEOUT_S)
+        self._callers.append(caller)
+        self.listener.accepted.put(accepted)
+        return caller
+
+    def next(self) -> object:
+        return self.heard.get(timeout=TIMEOUT_S)
+
+    def close(self) -> None:
+        self.port.close()
+        for caller in self._callers:
+            caller.close()
+
+    def _prepare(self, accepted: socket.socket) -> None:
+        if self.prepare_fails:
+            raise OSError(errno.ENOTCONN, "gone")
+
+    def _verify(self, connection: Connection) -> Claim:
+        return verify_token(connection, TOKEN, attempt=Attempt(1))
+
+    def _serve(self, connection: Connection, claim: Claim) -> None:
+        self.heard.put(claim)
+        connection.close()
