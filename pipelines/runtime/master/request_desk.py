@@ -9,10 +9,11 @@ from collections.abc import Callable
 
 from pipelines.bus.inbox import Inbox
 from pipelines.domain.commands import DriverCommand
+from pipelines.domain.errors import Retryable
 from pipelines.domain.events import Event, RequestAccepted, RequestEnded
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import RequestOutcome
-from pipelines.runtime.master.job_events import CommandArrived, JobEvent
+from pipelines.runtime.master.job_events import CommandArrived, JobEvent, WorkFailed
 
 INBOX_PERIOD_S = 0.05
 
@@ -62,6 +63,16 @@ class RequestDesk:
             self.answer(request_id, RequestOutcome.FAILED, why)
 
     def _watch(self) -> None:
+        """A driver that does not hear anybody must not look as if it did, so it ends."""
+        try:
+            self._pass_on_commands()
+        except OSError as error:
+            away = Retryable(f"The requests of the run cannot be read: {error}.")
+            self._post(WorkFailed(away))
+        except Exception as error:
+            self._post(WorkFailed(error))
+
+    def _pass_on_commands(self) -> None:
         seen: set[RequestId] = set()
         while not self._closed.wait(INBOX_PERIOD_S):
             for command in self._inbox.pending():

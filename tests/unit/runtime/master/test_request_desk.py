@@ -1,0 +1,49 @@
+"""What a person asks for is heard, or the driver says that it cannot hear."""
+
+import queue
+from typing import cast
+
+from pipelines.bus.inbox import Inbox
+from pipelines.domain.commands import Cancel, DriverCommand
+from pipelines.domain.errors import Retryable
+from pipelines.domain.ids import RequestId
+from pipelines.runtime.master.job_events import CommandArrived, JobEvent, WorkFailed
+from pipelines.runtime.master.request_desk import RequestDesk
+
+TIMEOUT_S = 20.0
+COMMAND = Cancel(request_id=RequestId("a"), requested_by="ann", reason="enough")
+
+
+class Scripted:
+    """An inbox that holds one command, and is then away."""
+
+    def __init__(self, error: Exception) -> None:
+        self._looks = iter([[COMMAND], [COMMAND], error])
+
+    def pending(self) -> list[DriverCommand]:
+        found = next(self._looks)
+        if isinstance(found, Exception):
+            raise found
+        return cast(list[DriverCommand], found)
+
+
+def test_a_command_is_posted_once_and_an_inbox_that_is_away_ends_the_driver() -> None:
+    heard = heard_of(OSError("stale file handle"))
+
+    assert heard[0] == CommandArrived(COMMAND)
+    assert isinstance(heard[1], WorkFailed)
+    assert isinstance(heard[1].error, Retryable)
+    assert str(heard[1].error) == "The requests of the run cannot be read: stale file handle."
+
+
+def test_a_bug_beside_the_master_is_not_lost_with_the_thread_it_happened_on() -> None:
+    bug = TypeError("a bug of the inbox")
+
+    assert heard_of(bug)[1] == WorkFailed(bug)
+
+
+def heard_of(error: Exception) -> list[JobEvent]:
+    posted: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
+    desk = RequestDesk(cast(Inbox, Scripted(error)), lambda event: None, posted.put)
+    desk.open()
+    return [posted.get(timeout=TIMEOUT_S) for _ in range(2)]
