@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.places import OBJECT_SCHEMES, scheme_of
@@ -62,5 +63,5 @@ def _head_of_files(path: str) -> PointHead:
             f"There is no recovery point at {path}: its {MANIFEST_NAME} cannot be read; choose"
             " another point."
         ) from error
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise Rejected(f"{manifest} is damaged ({error}); choose another point.") from error

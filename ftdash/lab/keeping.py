@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from ftdash.lab.models import Lab, LabState
 from pipelines.bus.lease import Owner
+from pipelines.domain.decoding import UNDECODABLE
 from pipelines.lab.options import LabOptions
 from pipelines.lab.report import LabReport
 
@@ -49,7 +50,7 @@ def _store(key: int, answer: bytes, last_said: str) -> None:
     row = Lab.objects.filter(pk=key, state=LabState.RUNNING)
     try:
         report = msgspec.json.decode(answer, type=LabReport)
-    except msgspec.MsgspecError:
+    except UNDECODABLE:
         message = last_said or "It ended without a report and without a word."
         row.update(state=LabState.FAILED, ended_at=timezone.now(), message=message)
     else:

@@ -18,6 +18,7 @@ from pipelines.audit.output import Covers, Difference, TargetReader, given, weak
 from pipelines.audit.readers import reader_of
 from pipelines.audit.report import AuditReport, SinkReport, checkpoint_of, described, run_of
 from pipelines.connectors.sink import Sink
+from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.run import RunDirectory, RunSpec
@@ -147,7 +148,7 @@ def _newest(points: Sequence[Point]) -> CheckpointId | None:
 def _spec_of(run: RunDirectory) -> RunSpec:
     try:
         return msgspec.json.decode(run.spec_file.read_bytes(), type=RunSpec)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, *UNDECODABLE) as error:
         raise Rejected(f"{run.spec_file} cannot be read: {error}.") from error
 
 

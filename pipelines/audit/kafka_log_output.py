@@ -15,6 +15,7 @@ from pipelines.audit.kafka_topic import TopicReading
 from pipelines.audit.output import Covers, Difference, Rows, given, judged_by_cut, weaker
 from pipelines.connectors.kafka.owner import KafkaOwnership
 from pipelines.connectors.write_ahead import Marker
+from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.ids import Uid
 from pipelines.domain.ledger import SinkOutput
 
@@ -99,7 +100,7 @@ class KafkaLogOutput:
         for token in output.share.tokens:
             try:
                 marker = msgspec.json.decode(token, type=Marker)
-            except msgspec.MsgspecError:
+            except UNDECODABLE:
                 continue
             ids.append(self._ownership.log_id(marker.uid, marker.run_id, marker.subtask))
         return ids

@@ -14,6 +14,7 @@ import msgspec
 from pipelines.bus.atomic_files import create_if_absent
 from pipelines.bus.journal import every_envelope
 from pipelines.domain.commands import DriverCommand
+from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.errors import Rejected
 from pipelines.domain.events import RequestEnded
 from pipelines.domain.ids import RequestId
@@ -74,7 +75,7 @@ class Inbox:
             return _decoder.decode(path.read_bytes())
         except FileNotFoundError:
             return None  # withdrawn since it was listed
-        except msgspec.MsgspecError as error:
+        except (*UNDECODABLE, IsADirectoryError) as error:
             aside = path.with_suffix(".unreadable")
             log.warning("%s is not a command and was set aside as %s: %s", path, aside.name, error)
             os.replace(path, aside)

@@ -18,6 +18,7 @@ import msgspec
 
 from pipelines.bus.atomic_files import make_durable
 from pipelines.domain.clock import Clock
+from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.errors import Retryable, check
 from pipelines.domain.events import (
     EngineEvent,
@@ -220,7 +221,7 @@ def _decode_lines(path: Path, start: int, block: bytes) -> tuple[list[Envelope],
     for line in block[: block.rfind(b"\n") + 1].splitlines(keepends=True):
         try:
             envelopes.append(_decoder.decode(line))
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except UNDECODABLE as error:
             if envelopes:
                 break
             raise UndecodableEvent(
@@ -233,7 +234,7 @@ def _decode_lines(path: Path, start: int, block: bytes) -> tuple[list[Envelope],
 def _decode_line(path: Path, line: bytes) -> Envelope:
     try:
         return _decoder.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise UndecodableEvent(f"A line of {path} cannot be read: {error}.") from error
 
 

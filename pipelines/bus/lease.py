@@ -18,6 +18,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_f
 
 from pipelines.bus.atomic_files import replace_atomically
 from pipelines.bus.process_identity import began_after_boot_s
+from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.errors import InvariantViolated, check
 from pipelines.domain.ids import Attempt
 from pipelines.domain.run import RunDirectory
@@ -203,7 +204,7 @@ def _recorded_owner(run_directory: RunDirectory) -> Owner | None:
     """None, too, for a record of another version of this program: the lock is what decides."""
     try:
         return msgspec.json.decode(run_directory.lease_file.read_bytes(), type=Owner)
-    except (FileNotFoundError, msgspec.DecodeError):
+    except (FileNotFoundError, *UNDECODABLE):
         return None
 
 

@@ -7,6 +7,7 @@ import msgspec
 
 from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.wire import Frame, Kind, frame
+from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.errors import ProtocolError
 from pipelines.domain.origin import RecordOrigin
 
@@ -26,5 +27,5 @@ def origin_of(received: Frame) -> RecordOrigin:
     """Raises ProtocolError for bytes that are no origin."""
     try:
         return _decoder.decode(received.body)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise ProtocolError(f"an origin cannot be read: {error}") from error

@@ -9,6 +9,7 @@ import os
 import msgspec
 
 from pipelines.connectors.kafka.connection import KafkaAddress
+from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.errors import Rejected
 from pipelines.flows.page_view_variables import DATABASE, KAFKA, KAFKA_SECURITY, REDIS
 
@@ -40,7 +41,7 @@ def _named(variable: str, what: str) -> str:
 def _kafka_security() -> dict[str, str]:
     try:
         return msgspec.json.decode(os.environ.get(KAFKA_SECURITY) or "{}", type=dict[str, str])
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         # The text of the error may repeat a part of the value.
         raise Rejected(
             f"The environment variable {KAFKA_SECURITY} is no JSON object of texts, such as"

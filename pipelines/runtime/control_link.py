@@ -13,6 +13,7 @@ import msgspec
 
 from pipelines.channels.connection import Connection
 from pipelines.channels.dialing import tune
+from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.errors import ProtocolError
 from pipelines.domain.settings import Heartbeat
 from pipelines.runtime.control import Message
@@ -90,7 +91,7 @@ class ControlLink(Generic[T]):
             return None
         try:
             return self._decoder.decode(payload)
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             raise ProtocolError(f"A control frame is not a message: {error}.") from error
 
     def _release(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.errors import CorruptSnapshot
 from pipelines.domain.snapshots import (
     FORMAT_VERSION,
@@ -40,7 +41,7 @@ def unseal(where: str, content: bytes) -> Manifest:
     """Raises CorruptSnapshot (truncated, altered, newer format) naming `where`."""
     try:
         sealed = msgspec.json.decode(content, type=_Sealed)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise CorruptSnapshot(f"{where} is truncated or altered: {error}.") from error
     if digest_of(bytes(sealed.manifest)) != sealed.digest:
         raise CorruptSnapshot(f"{where} was altered: its digest does not match.")
@@ -75,7 +76,7 @@ def _decode(where: str, content: bytes) -> Manifest:
                 f"formats up to {FORMAT_VERSION}."
             )
         manifest = msgspec.json.decode(content, type=Manifest)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise CorruptSnapshot(f"{where} is not a manifest: {error}.") from error
     for name in _names_of(manifest):
         problem = problem_of_name(where, name)

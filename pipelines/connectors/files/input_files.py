@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
+from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.errors import Rejected, Retryable
 
 FilePaths = str | Path | Sequence[str | Path]
@@ -62,7 +63,7 @@ def read_listing(directory: Path) -> list[ListedFile] | None:
         return msgspec.json.decode(listing.read_bytes(), type=list[ListedFile])
     except FileNotFoundError:
         return None
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise Rejected(f"The listing {listing} is malformed: {error}.") from error
 
 

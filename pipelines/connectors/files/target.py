@@ -29,6 +29,7 @@ from pathlib import Path
 import msgspec
 
 from pipelines.connectors.lineage import Lineage, newest_of
+from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.errors import ProtocolError, Rejected, Retryable, check
 from pipelines.domain.ids import Attempt, RunId
 
@@ -171,7 +172,7 @@ class FileTarget:
             return msgspec.json.decode(file.read_bytes(), type=Owner)
         except FileNotFoundError:
             return None
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             raise Rejected(f"{file} does not say whose output this is: {error}.") from error
 
     def _write_owner(

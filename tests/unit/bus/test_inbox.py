@@ -82,9 +82,16 @@ def test_a_new_driver_does_not_repeat_what_the_dead_one_answered(directory: RunD
     assert [command.request_id for command in pending] == ["b"]
 
 
-def test_a_file_that_is_no_command_does_not_stop_the_others(directory: RunDirectory) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [b"{", b'{"type":"Cancel","reason":"\xff"}', b'{"type":"Cancel","odd":' + b"[" * 9_999, None],
+)
+def test_what_is_no_command_does_not_stop_the_others(
+    directory: RunDirectory, content: bytes | None
+) -> None:
     submit(directory, savepoint("a"))
-    (directory.requests / "b.json").write_text("{")
+    odd = directory.requests / "b.json"
+    odd.mkdir() if content is None else odd.write_bytes(content)
 
     assert Inbox(directory).pending() == [savepoint("a")]
     assert [path.name for path in directory.requests.glob("b.*")] == ["b.unreadable"]

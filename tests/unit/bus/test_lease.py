@@ -150,7 +150,9 @@ def test_a_process_that_got_the_id_of_a_dead_driver_is_not_the_owner(
     lease.close()
 
 
-@pytest.mark.parametrize("record", [b'{"pid": 1, "host": "here"}', b'{"pid"', b""])
+@pytest.mark.parametrize(
+    "record", [b'{"pid": 1, "host": "here"}', b'{"pid"', b"", b'{"host": "\xff"}']
+)
 def test_a_record_that_this_version_cannot_read_names_no_owner(
     directory: RunDirectory, record: bytes
 ) -> None:

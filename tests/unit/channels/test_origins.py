@@ -33,7 +33,7 @@ def test_what_is_unknown_or_too_long_is_left_out(unsaid: RecordOrigin | None) ->
     assert origin_frame(7, unsaid, LIMITS) == b""
 
 
-@pytest.mark.parametrize("body", [b"", b"\x00", b"\x81\xa5split\x01"])
+@pytest.mark.parametrize("body", [b"", b"\x00", b"\x81\xa5split\x01", b"\x81\xa5split\xa1\xff"])
 def test_bytes_that_are_no_origin_are_the_peers_fault(body: bytes) -> None:
     with pytest.raises(ProtocolError, match="an origin cannot be read"):
         origin_of(Frame(Kind.ORIGIN, 7, pa.py_buffer(body)))

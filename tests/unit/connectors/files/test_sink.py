@@ -245,8 +245,11 @@ def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         sink(tmp_path / "file" / "out").validate(SCHEMA)
 
 
-def test_an_owner_file_that_makes_no_sense_is_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "_ftdash.json").write_text("{")
+@pytest.mark.parametrize("content", [b"{", b'{"pipeline": "\xff"}'])
+def test_an_owner_file_that_makes_no_sense_is_refused_by_name(
+    tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "_ftdash.json").write_bytes(content)
 
     with pytest.raises(Rejected, match=r"_ftdash\.json does not say whose output this is"):
         sink(tmp_path).validate(SCHEMA)

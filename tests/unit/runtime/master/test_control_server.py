@@ -122,6 +122,7 @@ def test_each_attempt_has_a_secret_of_its_own() -> None:
         ((MAX_FRAME_BYTES + 1).to_bytes(4, "big"), "announces"),
         (b"\x00\x00\x00\x02{]", "not a message"),
         (b'\x00\x00\x00\x10{"type":"Begin"}', "not a message"),
+        (b'\x00\x00\x00\x23{"type":"PeerLost","problem":"\xff\xff\xff"}', "not a message"),
     ],
 )
 def test_a_frame_that_is_no_message_ends_the_slot_and_says_why(frame: bytes, said: str) -> None:
