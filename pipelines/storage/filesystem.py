@@ -16,12 +16,14 @@ import pyarrow as pa
 
 from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
 from pipelines.domain.snapshots import FileHandle, Manifest
-from pipelines.storage.integrity import (
-    RunningDigest,
-    handle_of,
-    problem_of_content,
-    problem_of_length,
-    problem_of_name,
+from pipelines.storage.local_files import (
+    link_if_absent,
+    make_directory,
+    make_durable,
+    problem_of_file,
+    problem_of_link,
+    problem_outside,
+    write_durably,
 )
 from pipelines.storage.manifest_file import MANIFEST, missing, seal, unseal
 from pipelines.storage.roots import StorageRoots
@@ -35,8 +37,6 @@ from pipelines.storage.state_file import (
 )
 from pipelines.storage.store import Damage, Publication, checked_names, damages_of, location_of
 
-READ_BLOCK_BYTES = 1 << 20
-
 
 class FileSystemCheckpointStore:
     """Implements `CheckpointStore`. Touches nothing outside `roots`."""
@@ -47,7 +47,7 @@ class FileSystemCheckpointStore:
 
     def prepare(self, location: str) -> None:
         try:
-            _make_directory(self._roots.directory(location))
+            make_directory(self._roots.directory(location))
         except OSError as error:
             raise Retryable(f"{location} cannot be made: {error}") from error
 
@@ -71,10 +71,10 @@ class FileSystemCheckpointStore:
         directory = self._roots.directory(location)
         temporary = directory / f".{name}.{uuid.uuid4().hex}"
         try:
-            _make_directory(directory)
-            handle = _write_durably(temporary, name, pieces)
+            make_directory(directory)
+            handle = write_durably(temporary, name, pieces)
             os.rename(temporary, directory / name)
-            _make_durable(directory)
+            make_durable(directory)
         except OSError as error:
             raise Retryable(f"{name} cannot be written to {location}: {error}") from error
         finally:
@@ -84,14 +84,14 @@ class FileSystemCheckpointStore:
 
     def read_batches(self, location: str, file: FileHandle) -> Iterator[pa.RecordBatch]:
         directory = self._directory_of(location, file)
-        problem = _problem_of(directory, file)
+        problem = problem_of_file(directory, file)
         if problem is not None:
             raise CorruptSnapshot(problem)
         yield from decoded(file.name, mapped(str(directory / file.name)))
 
     def fetch(self, location: str, file: FileHandle, target: Path) -> None:
         directory = self._directory_of(location, file)
-        problem = _problem_of(directory, file, copy_to=target)
+        problem = problem_of_file(directory, file, copy_to=target)
         if problem is not None:
             raise CorruptSnapshot(problem)
 
@@ -102,14 +102,14 @@ class FileSystemCheckpointStore:
         content = seal(manifest)
         temporary = directory / f".{MANIFEST}.{uuid.uuid4().hex}"
         try:
-            _make_directory(directory)
+            make_directory(directory)
             with open(temporary, "xb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            published = _link_if_absent(temporary, directory / MANIFEST)
-            _make_durable(directory)
-            _make_durable(directory.parent)
+            published = link_if_absent(temporary, directory / MANIFEST)
+            make_durable(directory)
+            make_durable(directory.parent)
             same = published or (directory / MANIFEST).read_bytes() == content
         except OSError as error:
             raise Retryable(f"{MANIFEST} cannot be written to {location}: {error}") from error
@@ -123,7 +123,7 @@ class FileSystemCheckpointStore:
     def manifest(self, location: str) -> Manifest:
         path = self._roots.directory(location) / MANIFEST
         if path.is_symlink():
-            raise CorruptSnapshot(_link(path))
+            raise CorruptSnapshot(problem_of_link(path))
         try:
             content = path.read_bytes()
         except FileNotFoundError as error:
@@ -135,8 +135,8 @@ class FileSystemCheckpointStore:
     def problem_of(self, location: str, file: FileHandle, *, reads: bool) -> str | None:
         directory = self._directory_of(location, file)
         if not reads:
-            return _problem_outside(directory, file)
-        problem = _problem_of(directory, file)
+            return problem_outside(directory, file)
+        problem = problem_of_file(directory, file)
         if problem is not None or not has_layout(file.name):
             return problem
         return problem_of_layout(file.name, mapped(str(directory / file.name)))
@@ -172,95 +172,7 @@ class FileSystemCheckpointStore:
         try:
             (directory / MANIFEST).unlink(missing_ok=True)
             if directory.is_dir():
-                _make_durable(directory)
+                make_durable(directory)
         except OSError as error:
             raise Retryable(f"{MANIFEST} cannot be deleted in {location}: {error}") from error
         shutil.rmtree(directory, ignore_errors=True)  # without a manifest the rest is garbage
-
-
-def _write_durably(path: Path, name: str, pieces: Iterable[bytes | memoryview]) -> FileHandle:
-    digest = RunningDigest()
-    with open(path, "xb") as file:
-        for piece in pieces:
-            digest.update(piece)
-            file.write(piece)
-        file.flush()
-        os.fsync(file.fileno())
-    return digest.handle(name)
-
-
-def _link_if_absent(temporary: Path, final: Path) -> bool:
-    try:
-        os.link(temporary, final)
-    except FileExistsError:
-        return False
-    return True
-
-
-def _make_directory(directory: Path) -> None:
-    """With all above it; of each new one its parent is synced, or it would go with the power."""
-    missing = [each for each in (directory, *directory.parents) if not each.exists()]
-    directory.mkdir(parents=True, exist_ok=True)
-    for each in missing:
-        _make_durable(each.parent)
-
-
-def _make_durable(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _problem_of(directory: Path, file: FileHandle, copy_to: Path | None = None) -> str | None:
-    """Why a file is not what its handle says, as a sentence; None when it is.
-
-    Raises Retryable when it cannot be copied.
-    """
-    problem, path = _problem_outside(directory, file), directory / file.name
-    if problem is not None:
-        return problem
-    try:
-        found = handle_of(file.name, _copied(_blocks(path), copy_to))
-        return problem_of_content(str(path), found, file)
-    except OSError as error:
-        return f"{path} cannot be read: {error}."
-
-
-def _problem_outside(directory: Path, file: FileHandle) -> str | None:
-    """What can be told without reading: the file has a name, is there, and has its length."""
-    problem, path = problem_of_name(str(directory), file.name), directory / file.name
-    if problem is not None:
-        return problem
-    if path.is_symlink():
-        return _link(path)
-    try:
-        return problem_of_length(str(path), path.stat().st_size, file)
-    except FileNotFoundError:
-        return f"{path} is missing."
-    except OSError as error:
-        return f"{path} cannot be read: {error}."
-
-
-def _link(path: Path) -> str:
-    return f"{path} is a link; it may lead out of the storage and is not followed."
-
-
-def _copied(blocks: Iterator[bytes], target: Path | None) -> Iterator[bytes]:
-    if target is None:
-        yield from blocks
-        return
-    try:
-        with open(target, "xb") as copy:
-            for block in blocks:
-                copy.write(block)
-                yield block
-    except OSError as error:
-        raise Retryable(f"{target} cannot be written: {error}") from error
-
-
-def _blocks(path: Path) -> Iterator[bytes]:
-    with open(path, "rb") as file:
-        while block := file.read(READ_BLOCK_BYTES):
-            yield block
