@@ -145,13 +145,15 @@ class FileSystemCheckpointStore:
         return damages_of(self, location)
 
     def published(self, root: str, *, among: Collection[str] | None = None) -> list[str]:
-        found = self._roots.directory(root).glob(f"*/{MANIFEST}")
-        names = [path.parent.name for path in found]
+        directory = self._roots.directory(root)
+        with _listing(root):
+            names = [path.parent.name for path in directory.glob(f"*/{MANIFEST}")]
         return [f"{root}/{name}" for name in names if among is None or name in among]
 
     def names(self, root: str) -> list[str]:
         directory = self._roots.directory(root)
-        return [path.name for path in directory.iterdir()] if directory.is_dir() else []
+        with _listing(root):
+            return [path.name for path in directory.iterdir()] if directory.is_dir() else []
 
     def delete(self, location: str, names: Iterable[str]) -> None:
         directory = self._roots.directory(location)
@@ -176,3 +178,12 @@ class FileSystemCheckpointStore:
         except OSError as error:
             raise Retryable(f"{MANIFEST} cannot be deleted in {location}: {error}") from error
         shutil.rmtree(directory, ignore_errors=True)  # without a manifest the rest is garbage
+
+
+@contextlib.contextmanager
+def _listing(root: str) -> Iterator[None]:
+    """A disk that does not answer has not no points."""
+    try:
+        yield
+    except OSError as error:
+        raise Retryable(f"{root} cannot be listed: {error}") from error

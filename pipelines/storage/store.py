@@ -149,11 +149,18 @@ class CheckpointStore(Protocol):
 
         Written as `root` is, also where that is a symbolic link: callers compare locations.
         `among`: names to look at; of the others nothing is asked.
+
+        Raises:
+            Retryable: the storage does not answer.
         """
         ...
 
     def names(self, root: str) -> list[str]:
-        """Of everything directly below `root`, complete or not; when a driver or attempt starts."""
+        """Of everything directly below `root`, complete or not; when a driver or attempt starts.
+
+        Raises:
+            Retryable: the storage does not answer.
+        """
         ...
 
     def delete(self, location: str, names: Iterable[str]) -> None:

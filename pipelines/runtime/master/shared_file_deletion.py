@@ -108,7 +108,7 @@ class SharedFilesHost:
     def _sweep(self, attempt: Attempt) -> None:
         try:
             found = self._store.names(self._location)
-        except (Retryable, OSError) as error:
+        except (Retryable, Rejected, OSError) as error:
             log.warning("%s could not be swept: %s", self._location, error)
             return
         with self._machine:

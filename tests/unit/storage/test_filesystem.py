@@ -168,6 +168,23 @@ def test_points_are_told_as_their_root_is_spelled(root: Path, spelled: str) -> N
     assert store_at(root).published(asked) == [f"{asked}/chk-1"]
 
 
+@pytest.mark.parametrize("asked", ["names", "published"])
+def test_a_disk_that_does_not_answer_has_not_no_points(
+    root: Path, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    take_point(root, str(root / "chk-1"), False, 1)
+    store = store_at(root)
+    for call in ("listdir", "scandir"):
+        monkeypatch.setattr(os, call, unanswered)
+
+    with pytest.raises(Retryable, match=f"{root} cannot be listed: .*Stale file handle"):
+        getattr(store, asked)(str(root))
+
+
+def unanswered(path: object) -> None:
+    raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+
 @pytest.mark.parametrize("suffix", [".json", ".arrow"])
 def test_a_file_of_a_point_that_is_a_link_is_not_followed(root: Path, suffix: str) -> None:
     """Whoever can write into the storage must not have anything else read through it."""
