@@ -11,10 +11,11 @@ MAY_IMPORT = {  # package -> the packages of ours it may import, itself aside
     "pipelines.domain": set(),
     "pipelines.protocol": DOMAIN,
     "pipelines.state": DOMAIN | {"pipelines.protocol"},
-    "pipelines.storage": DOMAIN,
+    "pipelines.disk": set(),
+    "pipelines.storage": DOMAIN | {"pipelines.disk"},
     "pipelines.channels": DOMAIN,
-    "pipelines.connectors": DOMAIN,
-    "pipelines.bus": DOMAIN,
+    "pipelines.connectors": DOMAIN | {"pipelines.disk"},
+    "pipelines.bus": DOMAIN | {"pipelines.disk"},
     "pipelines.operators": DOMAIN | {"pipelines.state"},
     "pipelines.stream": DOMAIN | {"pipelines.state", "pipelines.operators", "pipelines.connectors"},
     "pipelines.flows": DOMAIN | {"pipelines.stream", "pipelines.operators", "pipelines.connectors"},
@@ -27,13 +28,14 @@ MAY_IMPORT = {  # package -> the packages of ours it may import, itself aside
     "pipelines.audit": DOMAIN
     | {f"pipelines.{p}" for p in ("bus", "state", "connectors", "flows", "stream")},
     "pipelines.lab": DOMAIN
-    | {f"pipelines.{p}" for p in ("runtime", "bus", "connectors", "operators", "stream", "flows")},
+    | {f"pipelines.{p}" for p in ("runtime", "bus", "disk", "connectors", "operators")}
+    | {"pipelines.stream", "pipelines.flows"},
     "pipelines.spark": DOMAIN
     | {f"pipelines.{p}" for p in ("runtime", "bus", "flows", "storage", "stream", "connectors")},
 }
 FROM_FTDASH = {
     f"pipelines.{package}"
-    for package in ("domain", "bus", "flows", "points", "storage", "audit", "lab")
+    for package in ("domain", "disk", "bus", "flows", "points", "storage", "audit", "lab")
 }
 KINDS = {f"pipelines.connectors.{kind}." for kind in ("files", "kafka", "postgres", "redis", "sql")}
 NOT_WITHIN = {  # directory -> what of its own package lies in another process, or above it

@@ -17,7 +17,7 @@ from ftdash.embedded import java
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Run
 from pipelines.bus.announce import REDIS_URL_VARIABLE
-from pipelines.bus.atomic_files import create_if_absent
+from pipelines.disk.atomic_files import create_if_absent
 from pipelines.domain.faults import PERMISSION as FAULT_PERMISSION
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.run import RunDirectory, RunSpec

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from pipelines.bus.atomic_files import create_if_absent
 from pipelines.bus.journal import every_envelope
+from pipelines.disk.atomic_files import create_if_absent
 from pipelines.domain.commands import DriverCommand
 from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.errors import Rejected

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
-from pipelines.bus.atomic_files import make_durable
+from pipelines.disk.atomic_files import make_durable
 from pipelines.domain.clock import Clock
 from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.errors import Retryable, check

@@ -16,8 +16,8 @@ import msgspec
 import psutil
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from pipelines.bus.atomic_files import replace_atomically
 from pipelines.bus.process_identity import began_after_boot_s
+from pipelines.disk.atomic_files import replace_atomically
 from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.errors import InvariantViolated, check
 from pipelines.domain.ids import Attempt

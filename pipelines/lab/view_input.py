@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.bus.atomic_files import create_if_absent
 from pipelines.connectors.generator import Draws
+from pipelines.disk.atomic_files import create_if_absent
 
 SCHEMA = pa.schema([("line", pa.string()), ("happened_ms", pa.int64())])
 APPS = 100
