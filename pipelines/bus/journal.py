@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
-from pipelines.disk.atomic_files import make_durable
+from pipelines.disk.directories import make_directory, make_durable
 from pipelines.domain.clock import Clock
 from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.errors import Retryable, check
@@ -88,7 +88,7 @@ class JournalWriter:
         self._check_held = check_held
         self._lock = threading.Lock()
         self._path = path = run_directory.journal_file
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(path.parent)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         make_durable(path.parent)
         self._size, last = _end_of(path)

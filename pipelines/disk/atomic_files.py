@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, on one file system; directories that keep them."""
+"""Files that appear whole or not at all, on one file system."""
 
 import os
 import tempfile
@@ -21,15 +21,6 @@ def create_if_absent(path: Path, content: bytes) -> bool:
     finally:
         temporary.unlink()
     return True
-
-
-def make_durable(directory: Path) -> None:
-    """Files that were created in it are found there after the loss of the machine."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _write_beside(path: Path, content: bytes) -> Path:

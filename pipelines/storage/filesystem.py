@@ -14,12 +14,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from pipelines.disk.directories import make_directory, make_durable
 from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
 from pipelines.domain.snapshots import FileHandle, Manifest
 from pipelines.storage.local_files import (
     link_if_absent,
-    make_directory,
-    make_durable,
     problem_of_file,
     problem_of_link,
     problem_outside,

@@ -1,4 +1,4 @@
-"""Single files and directories of a local disk: made durable, compared with their handles, copied.
+"""Single files of a local disk: made durable, compared with their handles, copied.
 
 Says in a sentence what is wrong with a file. What makes a checkpoint of files is `filesystem`.
 """
@@ -37,22 +37,6 @@ def link_if_absent(temporary: Path, final: Path) -> bool:
     except FileExistsError:
         return False
     return True
-
-
-def make_directory(directory: Path) -> None:
-    """With all above it; of each new one its parent is synced, or it would go with the power."""
-    missing = [each for each in (directory, *directory.parents) if not each.exists()]
-    directory.mkdir(parents=True, exist_ok=True)
-    for each in missing:
-        make_durable(each.parent)
-
-
-def make_durable(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def problem_of_file(directory: Path, file: FileHandle, copy_to: Path | None = None) -> str | None:

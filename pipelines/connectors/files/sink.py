@@ -22,10 +22,10 @@ from pipelines.connectors.files.target import (
     PREPARED,
     SUPERSEDED,
     FileTarget,
-    sync_directory,
     writing,
 )
 from pipelines.connectors.sink import SinkContext, Superseded
+from pipelines.disk.directories import make_durable
 from pipelines.domain.errors import check
 from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.snapshots import Json
@@ -127,7 +127,7 @@ class FilesWriter:
                 if not self._belongs_elsewhere(file):
                     self._make_visible(file)
             if files:
-                sync_directory(self._target.directory)
+                make_durable(self._target.directory)
 
     def token(self, committable: Json) -> str:
         return msgspec.convert(committable, Committable).final
@@ -167,7 +167,7 @@ class FilesWriter:
         length, digest = _sync_and_digest(in_progress)
         prepared = in_progress.with_name(f".prepared-{run_id}-a{attempt}-{place}")
         in_progress.rename(prepared)
-        sync_directory(self._target.directory)
+        make_durable(self._target.directory)
         self._open_file = self._in_progress = None
         self._file_count += 1
         return Committable(

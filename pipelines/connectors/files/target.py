@@ -29,6 +29,7 @@ from pathlib import Path
 import msgspec
 
 from pipelines.connectors.lineage import Lineage, newest_of
+from pipelines.disk.directories import make_directory, make_durable
 from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.errors import ProtocolError, Rejected, Retryable, check
 from pipelines.domain.ids import Attempt, RunId
@@ -137,14 +138,14 @@ class FileTarget:
     def _move(self, files: list[Path], to: Path) -> None:
         if not files:
             return
-        _make_directory(to)
+        make_directory(to)
         for file in files:
             moved = to / file.name
             is_free = not moved.exists() or filecmp.cmp(moved, file, shallow=False)
             check(is_free, "a file that a loss of power left in two places is one", file=file)
             file.rename(moved)
         for directory in dict.fromkeys((to, *(file.parent for file in files))):
-            sync_directory(directory)  # where they went first, or the power might take both names
+            make_durable(directory)  # where they went first, or the power might take both names
 
     def _check_not_replaced(self, owner: Owner, run_id: RunId, attempt: Attempt) -> None:
         self._check_ours(owner)
@@ -189,12 +190,12 @@ class FileTarget:
             file.flush()
             os.fsync(file.fileno())
         new.replace(self.directory / OWNER_FILE)
-        sync_directory(self.directory)
+        make_durable(self.directory)
 
     @contextmanager
     def _locked(self) -> Iterator[Owner | None]:
         """The owner, while nobody else can change it."""
-        _make_directory(self.directory)
+        make_directory(self.directory)
         with (self.directory / LOCK_FILE).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             owner = self._owner()
@@ -209,23 +210,6 @@ def writing(directory: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise Retryable(f"Writing to {directory} failed: {error}") from error
-
-
-def _make_directory(directory: Path) -> None:
-    """With all above it; of each new one its parent is synced, or it would go with the power."""
-    missing = [each for each in (directory, *directory.parents) if not each.exists()]
-    directory.mkdir(parents=True, exist_ok=True)
-    for each in missing:
-        sync_directory(each.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Makes names in `directory` durable; fsync of a file does not."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _left_over(file: Path, run_id: RunId, restored_id: int | None) -> re.Match[str] | None:
