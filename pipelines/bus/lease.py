@@ -18,6 +18,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_f
 
 from pipelines.bus.process_identity import began_after_boot_s
 from pipelines.disk.atomic_files import replace_atomically
+from pipelines.disk.directories import make_directory, make_durable
 from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.errors import InvariantViolated, check
 from pipelines.domain.ids import Attempt
@@ -103,7 +104,7 @@ class Lease:
     @classmethod
     def acquire(cls, run_directory: RunDirectory) -> "Lease":
         """Raises LeaseHeld when another process has it."""
-        run_directory.path.mkdir(parents=True, exist_ok=True)
+        make_directory(run_directory.path)
         descriptor = os.open(run_directory.lease_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         try:
             _lock_patiently(descriptor)
@@ -119,13 +120,15 @@ class Lease:
             raise LeaseLost(self._directory, _recorded_owner(self._directory))
 
     def next_attempt(self) -> Attempt:
-        """A number above all that were ever given out in this run. Raises LeaseLost."""
+        """A number above all that were ever given out in this run, the machine's loss included:
+        slots on other machines outlive that. Raises LeaseLost."""
         check(self._descriptor is not None, "attempts are numbered under the lease")
         self.check_held()
-        self._directory.attempts.mkdir(exist_ok=True)
+        make_directory(self._directory.attempts)
         first = self.attempts_so_far() + 1
         for number in range(first, first + ATTEMPT_TRIES_MAX):
             if _created(self._directory.attempts / str(number)):
+                make_durable(self._directory.attempts)
                 return Attempt(number)
         raise InvariantViolated(f"no attempt number is free from {first} on")
 
@@ -209,9 +212,11 @@ def _recorded_owner(run_directory: RunDirectory) -> Owner | None:
 
 
 def _newest_attempt(run_directory: RunDirectory) -> Attempt:
+    """What is no number in that directory is none of ours, such as an open file deleted on NFS."""
     if not run_directory.attempts.is_dir():
         return Attempt(0)
-    return Attempt(max((int(name) for name in os.listdir(run_directory.attempts)), default=0))
+    numbers = (int(n) for n in os.listdir(run_directory.attempts) if n.isdecimal())
+    return Attempt(max(numbers, default=0))
 
 
 def _created(path: Path) -> bool:

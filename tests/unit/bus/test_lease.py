@@ -17,6 +17,7 @@ from pipelines.bus.lease import Lease, LeaseHeld, LeaseLost, Owner, owner_of
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import Attempt, RunId
 from pipelines.domain.run import RunDirectory
+from tests.unit.storage.disks import DurableDisk
 
 ROOT = Path(__file__).parents[3]
 HOLD = """
@@ -83,6 +84,30 @@ def test_numbers_only_grow_across_drivers(directory: RunDirectory) -> None:
         numbers.append(second.next_attempt())
 
     assert numbers == [1, 2, 3]
+
+
+def test_no_number_returns_when_the_machine_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "disk").mkdir()
+    disk = DurableDisk(monkeypatch, tmp_path / "disk")
+    directory = RunDirectory.of(tmp_path / "disk", "flights", RunId("r1"))
+    with Lease.acquire(directory) as before:
+        numbers = [before.next_attempt(), before.next_attempt()]
+
+    disk.lose_power()
+
+    with Lease.acquire(directory) as after:
+        numbers.append(after.next_attempt())
+    assert numbers == [1, 2, 3]
+
+
+def test_what_is_no_number_among_the_attempts_is_passed_over(directory: RunDirectory) -> None:
+    with Lease.acquire(directory) as lease:
+        lease.next_attempt()
+        (directory.attempts / ".nfs000123").touch()
+
+        assert lease.next_attempt() == 2
 
 
 def test_an_attempt_is_current_until_the_next_is_numbered(directory: RunDirectory) -> None:
