@@ -218,7 +218,8 @@ class Attempts:
             self._sources.tell()
 
     def on_stage_ended(self, attempt: Attempt) -> None:
-        if attempt == self._fence.current:
+        stale = self._fence.admit(attempt)
+        if stale is None or not stale.is_replaced:
             self._stage_is_over = True
 
     # End.

@@ -104,7 +104,7 @@ class CheckpointHost:
         while (writing := self._writing()) is not None:
             if writing.publication is not None:
                 writing.publication.result()  # posts ManifestWritten; its outcome is read below
-            self.on_manifest(self._files.read_back(self._around.fence.current, writing))
+            self.on_manifest(self._files.read_back(writing))
         self._attempt = None
         self._carry_out(self._coordinator.on_stopped(reason, why, failed))
         self._triggers.on_stopped()

@@ -4,7 +4,14 @@ When the attempt of the slot is over, a claim is refused where the operator can 
 (samples, and the failures that follow from the end of the attempt) is what every end looks like.
 """
 
-from pipelines.runtime.control import Acknowledged, Committed, Declined, FromSlot, SourcesEnded
+from pipelines.runtime.control import (
+    Acknowledged,
+    Committed,
+    Declined,
+    Ended,
+    FromSlot,
+    SourcesEnded,
+)
 
 
 def claim_of(message: FromSlot) -> str | None:
@@ -18,5 +25,7 @@ def claim_of(message: FromSlot) -> str | None:
             return f"a commit of checkpoint {checkpoint_id} by {vertex}[{subtask}]"
         case SourcesEnded(vertex=vertex, subtask=subtask):
             return f"the end of the source {vertex}[{subtask}]"
+        case Ended():
+            return "the end of all its subtasks"
         case _:
             return None

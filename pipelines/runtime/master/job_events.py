@@ -61,7 +61,6 @@ class LocationPrepared:
 
 @dataclass(frozen=True, slots=True)
 class ManifestWritten:
-    attempt: Attempt
     checkpoint_id: CheckpointId
     outcome: Publication | str  # a string: why it could not be written
 

@@ -50,15 +50,15 @@ class PointFiles:
         """Its outcome is posted. The lease is asked right before the point becomes durable."""
         return self._executor.submit(self._publish, attempt, location, manifest)
 
-    def read_back(self, attempt: Attempt, underway: Underway) -> ManifestWritten:
+    def read_back(self, underway: Underway) -> ManifestWritten:
         """What a publication that was waited for has left; the one call that blocks."""
         try:
             found = self._store.manifest(underway.location)
         except (CorruptSnapshot, Retryable) as error:
-            return ManifestWritten(attempt, underway.checkpoint_id, str(error))
+            return ManifestWritten(underway.checkpoint_id, str(error))
         same = found == underway.manifest
         outcome = Publication.PUBLISHED if same else Publication.CONFLICT
-        return ManifestWritten(attempt, underway.checkpoint_id, outcome)
+        return ManifestWritten(underway.checkpoint_id, outcome)
 
     def discard_retained(
         self, attempt: Attempt, point: RetainedPoint, then: Callable[[], None]
@@ -93,7 +93,7 @@ class PointFiles:
         self._faults.reach(FaultPoint.ACKNOWLEDGED, attempt)
         outcome = self._try_publish(attempt, location, manifest)
         self._faults.reach(FaultPoint.PUBLISHED, attempt)
-        self._post(ManifestWritten(attempt, manifest.checkpoint_id, outcome))
+        self._post(ManifestWritten(manifest.checkpoint_id, outcome))
 
     def _try_publish(
         self, attempt: Attempt, location: str, manifest: Manifest
