@@ -127,7 +127,7 @@ class Driver:
 
     def finish(self) -> None:
         if self.status is None:
-            self._end(self.master.finish())
+            self._end(self.master.finish(may_wait=False))
 
     def _end(self, status: JobStatus) -> None:
         self.status = status

@@ -76,6 +76,11 @@ class Attempts:
         return self._began_ms
 
     @property
+    def is_stage_over(self) -> bool:
+        """No slot of the newest attempt is left, as far as whoever started them knows."""
+        return self._stage_is_over
+
+    @property
     def restart_due_ms(self) -> float | None:
         """Monotonic; None: none is waited for, or it waits for the end of a stage."""
         return self._restart_due_ms if self._stage_is_over else None

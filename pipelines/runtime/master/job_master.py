@@ -16,7 +16,7 @@ from pipelines.domain.events import FailureOccurred, JobStatusChanged, RunEnded
 from pipelines.domain.status import JobStatus, RecoveryPhase
 from pipelines.protocol.fencing import AttemptFence
 from pipelines.protocol.triggering import TriggerRequest
-from pipelines.runtime.master.attempts import Attempts
+from pipelines.runtime.master.attempts import STAGE_END_TIMEOUT_MS, Attempts
 from pipelines.runtime.master.checkpoint_host import CheckpointHost
 from pipelines.runtime.master.checkpoint_surroundings import CheckpointListener
 from pipelines.runtime.master.command_desk import CommandDesk
@@ -227,7 +227,7 @@ class JobMaster(CheckpointListener):
 
     # The end.
 
-    def finish(self) -> JobStatus:
+    def finish(self, *, may_wait: bool = True) -> JobStatus:
         """Answer what is still open, and put down how the run ended."""
         if self._record.outcome is None:
             raise InvariantViolated("a run is finished once it has ended")
@@ -235,7 +235,23 @@ class JobMaster(CheckpointListener):
         self._end.answer(self._desk, reason)
         self._record.move_to(status, reason)
         self._report_metrics()
+        if may_wait:
+            self._wait_for_slots()
         return self._close(status, reason)
+
+    def _wait_for_slots(self) -> None:
+        """What a slot writes while it dies is swept with the rest, or nobody ever would."""
+        deadline_ms = self._clock.monotonic_ms() + STAGE_END_TIMEOUT_MS
+        while not self._attempts.is_stage_over:
+            left_ms = deadline_ms - self._clock.monotonic_ms()
+            if left_ms <= 0:
+                return
+            try:
+                event = self._events.get(timeout=left_ms / 1000.0)
+            except queue.Empty:
+                return
+            if isinstance(event, StageEnded):
+                self._attempts.on_stage_ended(event.attempt)
 
     def _finish_again(self, over: JobStatusChanged) -> JobStatus:
         """The driver before this one died while it cleaned up: nothing is started any more."""

@@ -81,6 +81,7 @@ class ScriptedSlots:
     on_commit_failure: Callable[[], None] = lambda: None
     acknowledges: bool = True
     positions: Json = None  # where the sources say that they stand
+    dies_slowly: bool = False  # then its stage ends when the test says so
     has_nothing_to_read: bool = False  # then sources end before the slot says that it runs
 
     def start(self, address: SlotAddress, parallelism: int) -> None:
@@ -91,7 +92,7 @@ class ScriptedSlots:
         self.post(SlotArrived(address.attempt, hello, link))  # type: ignore[arg-type]
 
     def cancel(self, address: SlotAddress) -> None:
-        self.post(StageEnded(address.attempt, ""))
+        pass  # its slot ends with its connection
 
     def say(self, attempt: Attempt, message: FromSlot) -> None:
         self.post(SlotSpoke(attempt, 0, message))
@@ -141,7 +142,9 @@ class _Link:
                     self.slots.say(self.attempt, Ended())
 
     def close(self) -> None:
-        self.is_closed = True
+        is_first, self.is_closed = not self.is_closed, True
+        if is_first and not self.slots.dies_slowly:
+            self.slots.post(StageEnded(self.attempt, ""))
 
 
 def _commit_failed() -> Failed:

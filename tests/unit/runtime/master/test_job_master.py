@@ -40,10 +40,12 @@ from pipelines.runtime.control import (
     Sampled,
     SourcesEnded,
 )
+from pipelines.runtime.master.job_events import StageEnded, StrangerRefused
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.manifest_file import MANIFEST
 from pipelines.storage.store import Publication
 from tests.unit.runtime.hosted import MemorySink
+from tests.unit.runtime.points import places_in
 from tests.unit.runtime.scripted_slots import ScriptedRun, acknowledgement
 
 RETENTION = "execution.checkpointing.externalized-checkpoint-retention"
@@ -66,6 +68,30 @@ def test_what_an_older_attempt_claims_is_refused_and_shown(tmp_path: Path) -> No
     (refused,) = run.of(ZombieRefused)
     assert refused.zombie_attempt == 1
     assert refused.what == "an acknowledgement of checkpoint 7 by left[0]"
+    cancel(run)
+
+
+def test_that_the_stage_of_an_older_attempt_has_ended_makes_no_room_for_the_next(
+    tmp_path: Path,
+) -> None:
+    at_once = {"restart-strategy.type": "fixed-delay", FIXED_DELAY + "delay": "0 ms"}
+    run = ScriptedRun(tmp_path, {**SOON, **at_once, FIXED_DELAY + "attempts": "9"})
+    run.wait_for_checkpoints(1)
+    run.slots.say(Attempt(1), failure("a slot died"))
+    run.wait_for(lambda: run.slots.attempts == [1, 2])
+    run.slots.dies_slowly = True
+    run.slots.say(Attempt(2), failure("a slot died again"))
+
+    run.slots.post(StageEnded(Attempt(1), "once more"))
+    for number in (1, 2):  # it is heard, and what is due since is done
+        run.slots.post(StrangerRefused(Attempt(1), f"stranger {number}"))
+    run.wait_for(lambda: len(run.of(ZombieRefused)) == 2)
+    attempts = list(run.slots.attempts)
+    run.slots.post(StageEnded(Attempt(2), ""))
+
+    run.wait_for(lambda: run.slots.attempts == [1, 2, 3])
+    assert attempts == [1, 2]
+    run.slots.dies_slowly = False
     cancel(run)
 
 
@@ -147,6 +173,23 @@ def test_a_cancelled_run_leaves_the_checkpoints_that_its_retention_says(
     discarded = [event.checkpoint_id for event in run.of(CheckpointDiscarded)]
     assert Path(newest.path).exists() is left
     assert (newest.checkpoint_id in discarded) is not left
+
+
+def test_what_a_slot_writes_while_it_dies_does_not_outlive_the_run(tmp_path: Path) -> None:
+    run = ScriptedRun(tmp_path, SOON)
+    run.slots.acknowledges = False
+    run.slots.dies_slowly = True
+    run.wait_for(lambda: bool(run.slots.injected))
+    run.ask(Cancel(**WHO, request_id=RequestId("cancel")))
+    run.wait_for(lambda: JobStatus.CANCELED in [e.status for e in run.of(JobStatusChanged)])
+
+    late = Path(places_in(tmp_path).checkpoint(CheckpointId(1))) / "late.arrow"
+    late.parent.mkdir(parents=True, exist_ok=True)
+    late.touch()
+    run.slots.post(StageEnded(Attempt(1), "cancelled"))
+
+    assert run.wait_until_over() is JobStatus.CANCELED
+    assert not late.parent.exists()
 
 
 @pytest.mark.parametrize("is_left", [True, False])
