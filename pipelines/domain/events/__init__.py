@@ -1,0 +1,121 @@
+"""What the engine tells the world: one frozen type per event, JSON on the wire.
+
+The journal holds `Envelope`s, one JSON object a line; the projector folds them into rows. A
+reader that meets an event it does not know must stop, not skip. All times are wall-clock
+milliseconds since the epoch (UTC); all durations are milliseconds and were measured on a
+monotonic clock.
+"""
+
+import msgspec
+
+from pipelines.domain.events.base import Event
+from pipelines.domain.events.checkpoints import (
+    CheckpointCommitted,
+    CheckpointCompleted,
+    CheckpointDiscarded,
+    CheckpointFailed,
+    CheckpointTriggered,
+    ClaimedPointDiscarded,
+    LedgerAdvanced,
+    LedgerBegun,
+    PointsVerified,
+    RestorePointRefused,
+    SubtaskAcknowledged,
+)
+from pipelines.domain.events.failures import (
+    FailureOccurred,
+    OutputSuperseded,
+    RecordQuarantined,
+    RecordsIsolated,
+    RecoveryPhaseReached,
+    ZombieRefused,
+)
+from pipelines.domain.events.requests import RequestAccepted, RequestEnded
+from pipelines.domain.events.runs import (
+    JobStatusChanged,
+    RunEnded,
+    RunStarted,
+    RunStopping,
+    SettingsChanged,
+    SlotConnected,
+    SlotLost,
+    VertexShape,
+)
+from pipelines.domain.events.samples import MetricsSampled, SlotSample, SubtaskSample
+from pipelines.domain.ids import Attempt, RunId
+
+__all__ = [
+    "CheckpointCommitted",
+    "CheckpointCompleted",
+    "CheckpointDiscarded",
+    "CheckpointFailed",
+    "CheckpointTriggered",
+    "ClaimedPointDiscarded",
+    "EngineEvent",
+    "Envelope",
+    "Event",
+    "FailureOccurred",
+    "JobStatusChanged",
+    "LedgerAdvanced",
+    "LedgerBegun",
+    "MetricsSampled",
+    "OutputSuperseded",
+    "PointsVerified",
+    "RecordQuarantined",
+    "RecordsIsolated",
+    "RecoveryPhaseReached",
+    "RequestAccepted",
+    "RequestEnded",
+    "RestorePointRefused",
+    "RunEnded",
+    "RunStarted",
+    "RunStopping",
+    "SettingsChanged",
+    "SlotConnected",
+    "SlotLost",
+    "SlotSample",
+    "SubtaskAcknowledged",
+    "SubtaskSample",
+    "VertexShape",
+    "ZombieRefused",
+]
+
+EngineEvent = (
+    RunStarted
+    | JobStatusChanged
+    | SlotConnected
+    | SlotLost
+    | CheckpointTriggered
+    | SubtaskAcknowledged
+    | CheckpointCompleted
+    | CheckpointFailed
+    | CheckpointCommitted
+    | CheckpointDiscarded
+    | ClaimedPointDiscarded
+    | FailureOccurred
+    | RecordsIsolated
+    | RecordQuarantined
+    | RecoveryPhaseReached
+    | RestorePointRefused
+    | PointsVerified
+    | ZombieRefused
+    | OutputSuperseded
+    | LedgerBegun
+    | LedgerAdvanced
+    | RequestAccepted
+    | RequestEnded
+    | MetricsSampled
+    | SettingsChanged
+    | RunStopping
+    | RunEnded
+)
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a journal. `sequence` starts at 1 and has no gaps within a run."""
+
+    sequence: int
+    at_ms: int
+    run_id: RunId
+    attempt: Attempt
+    event: EngineEvent

@@ -1,0 +1,103 @@
+"""The life of checkpoints, and of the points that they leave."""
+
+import msgspec
+
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.events.base import Event
+from pipelines.domain.ids import CheckpointId, RequestId, RunId
+from pipelines.domain.ledger import LedgerEntry
+from pipelines.domain.phases import SubtaskPhases
+from pipelines.domain.status import CheckpointKind
+
+
+class CheckpointTriggered(Event, frozen=True, kw_only=True):
+    checkpoint_id: CheckpointId
+    kind: CheckpointKind
+    trigger_ms: int
+    subtask_count: int
+    request_id: RequestId | None = None
+
+
+class SubtaskAcknowledged(Event, frozen=True, kw_only=True):
+    """One subtask's snapshot is durable. `phases` is what the alignment timeline is drawn from."""
+
+    checkpoint_id: CheckpointId
+    phases: SubtaskPhases
+
+
+class CheckpointCompleted(Event, frozen=True, kw_only=True):
+    """The manifest is durable: recovery goes back to this point from now on."""
+
+    checkpoint_id: CheckpointId
+    kind: CheckpointKind
+    path: str
+    end_to_end_ms: float
+    state_bytes: int  # full size of the state in the point
+    uploaded_bytes: int  # what this checkpoint wrote
+    buffered_records: int
+    buffered_bytes: int
+    persisted_bytes: int = 0  # records in flight, overtaken by the barriers and kept in the point
+    source_records: int  # records read by the sources up to this cut, since the first run
+    watermark_ms: int | None
+    counters: dict[str, int]  # counters of operators at this cut, `<uid>.<name>`
+
+
+class CheckpointFailed(Event, frozen=True, kw_only=True):
+    """`checkpoint_id` is None when the request was refused before it got an id."""
+
+    checkpoint_id: CheckpointId | None
+    reason: CheckpointFailureReason
+    message: str
+    request_id: RequestId | None = None
+
+
+class CheckpointCommitted(Event, frozen=True, kw_only=True):
+    """Every sink has committed what belongs to this checkpoint: output is visible."""
+
+    checkpoint_id: CheckpointId
+
+
+class CheckpointDiscarded(Event, frozen=True, kw_only=True):
+    """Retention deleted the files of a completed checkpoint that newer ones replace."""
+
+    checkpoint_id: CheckpointId
+
+
+class ClaimedPointDiscarded(Event, frozen=True, kw_only=True):
+    """Retention deleted the point that this run was restored from and had claimed."""
+
+    path: str
+
+
+class RestorePointRefused(Event, frozen=True, kw_only=True):
+    """A recovery point did not verify, at a recovery or on schedule; it is not offered again."""
+
+    path: str
+    message: str
+
+
+class PointsVerified(Event, frozen=True, kw_only=True):
+    """Every byte of the retained points was read again, as scheduled."""
+
+    whole: int
+    damaged: int
+    duration_ms: float
+    # Of the whole ones; each damaged one is refused by an event of its own.
+    paths: list[str] = msgspec.field(default_factory=list)
+
+
+class LedgerBegun(Event, frozen=True, kw_only=True):
+    """An attempt begins: the ledger is that of `lineage`; what was entered behind it is void.
+
+    `start` is the entry of the starting point itself, once more: the driver that completed it may
+    have died before it made one.
+    """
+
+    lineage: list[tuple[RunId, CheckpointId]]  # for each run, up to which checkpoint; oldest first
+    start: LedgerEntry | None
+
+
+class LedgerAdvanced(Event, frozen=True, kw_only=True):
+    """A checkpoint is complete, and no sink has been told yet to commit what belongs to it."""
+
+    entry: LedgerEntry

@@ -1,0 +1,60 @@
+"""Failures, what is done about them, and what an older attempt may not do any more."""
+
+from pipelines.domain.events.base import Event
+from pipelines.domain.ids import Attempt, CheckpointId, Uid
+from pipelines.domain.origin import RecordOrigin
+from pipelines.domain.poison import IsolatedRange, PoisonRecord
+from pipelines.domain.status import RecoveryPhase
+
+
+class FailureOccurred(Event, frozen=True, kw_only=True):
+    """Something died. `vertex` and `subtask` are known when an operator failed."""
+
+    cause: str  # one sentence: "slot 1 (pid 4711) was killed"
+    vertex: Uid | None = None
+    subtask: int | None = None
+    slot: int | None = None
+    detail: str = ""  # stack or log, may be empty
+    operator: Uid | None = None  # whose function raised; its vertex is the head of its chain
+    origin: RecordOrigin | None = None  # the records it was working on, as far as it is known
+
+
+class RecordsIsolated(Event, frozen=True, kw_only=True):
+    """The same failure came again at these records: from now on they are read in parts."""
+
+    range: IsolatedRange
+
+
+class RecordQuarantined(Event, frozen=True, kw_only=True):
+    """From now on no operator is given this record: it goes to `directory`, where it is visible
+    once a checkpoint has completed that has it."""
+
+    record: PoisonRecord
+    directory: str
+    count: int  # of this run, with this one
+    limit: int
+
+
+class RecoveryPhaseReached(Event, frozen=True, kw_only=True):
+    """Phase `phase` of the recovery that leads to attempt `attempt` took `duration_ms`."""
+
+    phase: RecoveryPhase
+    duration_ms: float
+    restored_checkpoint_id: CheckpointId | None = None  # None: from the beginning
+    restored_path: str | None = None
+    records_to_replay: int | None = None
+
+
+class ZombieRefused(Event, frozen=True, kw_only=True):
+    """Something of an older attempt spoke up and was refused."""
+
+    zombie_attempt: Attempt
+    what: str
+
+
+class OutputSuperseded(Event, frozen=True, kw_only=True):
+    """Output committed after the restored point was set aside, so that it is not doubled."""
+
+    sink: Uid
+    files: int
+    moved_to: str

@@ -1,0 +1,80 @@
+"""A run and its slots: begun, changed by people, ended."""
+
+import msgspec
+
+from pipelines.domain.events.base import Event
+from pipelines.domain.ids import RequestId, Uid
+from pipelines.domain.nodes import EdgeKind
+from pipelines.domain.status import CheckpointKind, JobStatus, StopStage
+
+
+class RunStarted(Event, frozen=True, kw_only=True):
+    """A driver took the lease of a run (the first time, or after its predecessor died)."""
+
+    pipeline: str
+    parallelism: int
+    max_parallelism: int
+    master: str
+    guarantee: str  # from end to end
+    guarantee_reason: str = ""  # a clause
+    settings: dict[str, str]
+    restored_from: str | None  # the point this run was asked to start from
+    driver_pid: int
+    vertices: list["VertexShape"]  # topological order
+
+
+class VertexShape(msgspec.Struct, frozen=True, kw_only=True):
+    """One vertex of the running graph: a chain of operators, and whom it reads from."""
+
+    uid: Uid
+    operators: list[Uid]
+    inputs: list[Uid]
+    edges: list[EdgeKind] = []  # of the inputs; empty in journals older than it
+    is_source: bool
+    is_sink: bool
+
+
+class JobStatusChanged(Event, frozen=True, kw_only=True):
+    status: JobStatus
+    reason: str = ""
+
+
+class SlotConnected(Event, frozen=True, kw_only=True):
+    slot: int
+    pid: int
+    host: str
+
+
+class SlotLost(Event, frozen=True, kw_only=True):
+    slot: int
+    pid: int
+    reason: str
+
+
+class SettingsChanged(Event, frozen=True, kw_only=True):
+    """A person changed settings of the running run; the newest such event holds for every driver.
+
+    `settings` are all that are given, `changed` those that this changed.
+    """
+
+    settings: dict[str, str]
+    changed: dict[str, str]
+    requested_by: str
+    reason: str
+
+
+class RunStopping(Event, frozen=True, kw_only=True):
+    """Whoever drives the run now ends it with the point at `path`, once that is complete."""
+
+    path: str
+    kind: CheckpointKind  # a savepoint, or the final checkpoint
+    cancels_run: bool
+    request_id: RequestId | None
+    stage: StopStage = StopStage.PUBLISHED
+
+
+class RunEnded(Event, frozen=True, kw_only=True):
+    """The driver gave the lease back. Nothing follows in this journal."""
+
+    status: JobStatus
+    reason: str
