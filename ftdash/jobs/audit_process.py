@@ -21,7 +21,7 @@ from ftdash.checkpoints.models import Audit
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Pipeline, Run
 from ftdash.jobs.trouble import others_go_on
-from pipelines.bus.journal import JournalCutShort, UndecodableEvent
+from pipelines.bus.journal_reading import JournalCutShort, UndecodableEvent
 from pipelines.domain.errors import Rejected
 
 SIGN_OF_LIFE_S = 2.0

@@ -26,7 +26,7 @@ from ftdash.jobs.run_fold import RunFold
 from ftdash.metrics import projector as metrics_projector
 from ftdash.metrics.models import Heartbeat, HeartbeatName
 from ftdash.metrics.projector import SampleFold
-from pipelines.bus.journal import JournalCutShort, UndecodableEvent, read_journal
+from pipelines.bus.journal_reading import JournalCutShort, UndecodableEvent, read_journal
 from pipelines.domain.errors import InvariantViolated, check
 from pipelines.domain.events import Envelope
 

@@ -28,7 +28,8 @@ from ftdash.jobs.trouble import others_go_on
 from ftdash.metrics.models import Heartbeat, HeartbeatName
 from ftdash.times import WallClock
 from pipelines.bus.announce import announce_nothing
-from pipelines.bus.journal import JournalWriter, last_event
+from pipelines.bus.journal import JournalWriter
+from pipelines.bus.journal_reading import last_event
 from pipelines.bus.lease import Lease, LeaseHeld, Owner, owner_of
 from pipelines.bus.process_identity import began_after_boot_s
 from pipelines.domain.errors import Rejected

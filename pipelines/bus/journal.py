@@ -9,16 +9,14 @@ and a reader that had seen them is told (`JournalCutShort`) and starts over.
 
 import os
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from types import TracebackType
-from typing import TypeVar
 
 import msgspec
 
+from pipelines.bus.journal_reading import E, end_of, every_event, newest_event
 from pipelines.disk.directories import make_directory, make_durable
 from pipelines.domain.clock import Clock
-from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.errors import Retryable, check
 from pipelines.domain.events import (
     EngineEvent,
@@ -36,10 +34,8 @@ from pipelines.domain.events import (
 from pipelines.domain.ids import Attempt, RunId
 from pipelines.domain.run import RunDirectory
 
-E = TypeVar("E", bound=EngineEvent)
 Announce = Callable[[RunId, int], None]
 
-READ_BYTES_MAX = 8 << 20
 DECISIVE = (
     RunStarted,
     JobStatusChanged,
@@ -53,18 +49,7 @@ DECISIVE = (
 """Synced before anybody hears of them: what a person asked for, how the run stands, and what its
 output consists of."""
 
-_TAIL_BYTES = 64 << 10
-
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(Envelope)
-
-
-class UndecodableEvent(Exception):
-    """A complete line of a journal that this program cannot read. Names file and line."""
-
-
-class JournalCutShort(Exception):
-    """Lines that were read are gone: the machine was lost before they were on its disk."""
 
 
 class JournalWriter:
@@ -91,7 +76,7 @@ class JournalWriter:
         make_directory(path.parent)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         make_durable(path.parent)
-        self._size, last = _end_of(path)
+        self._size, last = end_of(path)
         self._sequence = last.sequence if last else 0
         self._silent_ms = max(0, clock.wall_ms() - last.at_ms) if last else 0
         self._opened_ms = clock.monotonic_ms()
@@ -127,24 +112,14 @@ class JournalWriter:
 
         Raises UndecodableEvent when a line that may hold it cannot be read.
         """
-        name = kind.__name__.encode()
-        for line in _lines_from_the_end(self._path):
-            if name not in line:
-                continue
-            event = _decode_line(self._path, line).event
-            if isinstance(event, kind):
-                return event
-        return None
+        return newest_event(self._path, kind)
 
     def every(self, kind: type[E]) -> list[E]:
         """All events of this kind, of any driver, oldest first; reads the whole journal.
 
         Raises UndecodableEvent, as `newest` does.
         """
-        name = kind.__name__.encode()
-        lines = [line for line in _lines_from_the_end(self._path) if name in line]
-        events = [_decode_line(self._path, line).event for line in reversed(lines)]
-        return [event for event in events if isinstance(event, kind)]
+        return every_event(self._path, kind)
 
     def close(self) -> None:
         os.close(self._file)
@@ -172,105 +147,3 @@ class JournalWriter:
             os.ftruncate(self._file, self._size)
             raise Retryable(f"The journal of {self._run_id} could not be written: {problem}.")
         self._size += written
-
-
-def read_journal(
-    path: Path, byte_offset: int, bytes_max: int = READ_BYTES_MAX
-) -> tuple[list[Envelope], int]:
-    """Events of complete lines from `byte_offset` on, and the offset to go on from.
-
-    Raises UndecodableEvent when the first unread line cannot be read; events before such a
-    line are returned first. Raises JournalCutShort when no line ends at `byte_offset` any more;
-    where one does by chance, the sequence of the first event tells.
-    """
-    try:
-        with path.open("rb") as file:
-            if byte_offset:
-                file.seek(byte_offset - 1)
-                if file.read(1) != b"\n":
-                    raise JournalCutShort(f"{path} has no line that ends at {byte_offset}.")
-            block = file.read(bytes_max)
-            if len(block) == bytes_max and b"\n" not in block:
-                block += file.readline()
-    except FileNotFoundError as error:
-        if byte_offset:
-            raise JournalCutShort(f"{path} is not there any more.") from error
-        return [], byte_offset
-    return _decode_lines(path, byte_offset, block)
-
-
-def every_envelope(path: Path) -> Iterator[Envelope]:
-    """The whole journal as far as it is written, from its beginning; raises as `read_journal`."""
-    envelopes, offset = read_journal(path, 0)
-    while envelopes:
-        yield from envelopes
-        envelopes, offset = read_journal(path, offset)
-
-
-def last_event(path: Path) -> EngineEvent | None:
-    """The event of the last complete line; None while there is none."""
-    if not path.exists():
-        return None
-    _, last = _end_of(path)
-    return last.event if last else None
-
-
-def _decode_lines(path: Path, start: int, block: bytes) -> tuple[list[Envelope], int]:
-    envelopes: list[Envelope] = []
-    offset = start
-    for line in block[: block.rfind(b"\n") + 1].splitlines(keepends=True):
-        try:
-            envelopes.append(_decoder.decode(line))
-        except UNDECODABLE as error:
-            if envelopes:
-                break
-            raise UndecodableEvent(
-                f"{path}, line {_line_number(path, offset)}, cannot be read: {error}."
-            ) from error
-        offset += len(line)
-    return envelopes, offset
-
-
-def _decode_line(path: Path, line: bytes) -> Envelope:
-    try:
-        return _decoder.decode(line)
-    except UNDECODABLE as error:
-        raise UndecodableEvent(f"A line of {path} cannot be read: {error}.") from error
-
-
-def _lines_from_the_end(path: Path) -> Iterator[bytes]:
-    carried = b""
-    with path.open("rb") as file:
-        start = file.seek(0, os.SEEK_END)
-        while start > 0:
-            length = min(_TAIL_BYTES, start)
-            start -= length
-            file.seek(start)
-            first, *lines = (file.read(length) + carried).split(b"\n")
-            carried = first  # its beginning may lie in the block before
-            yield from reversed(lines)
-    yield carried
-
-
-def _line_number(path: Path, offset: int) -> int:
-    with path.open("rb") as file:
-        return file.read(offset).count(b"\n") + 1
-
-
-def _end_of(path: Path) -> tuple[int, Envelope | None]:
-    """Size without a torn last line, and the last complete line."""
-    size, tail_bytes = path.stat().st_size, _TAIL_BYTES
-    while True:
-        start = max(0, size - tail_bytes)
-        with path.open("rb") as file:
-            file.seek(start)
-            tail = file.read(size - start)
-        lines = tail[: tail.rfind(b"\n") + 1].splitlines(keepends=True)
-        if start == 0 or len(lines) > 1:  # the first line of a tail may be cut in two
-            break
-        tail_bytes *= 2
-    complete_size = start + tail.rfind(b"\n") + 1
-    if not lines:
-        return complete_size, None
-    (last,), _ = _decode_lines(path, complete_size - len(lines[-1]), lines[-1])
-    return complete_size, last

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from pipelines.bus.inbox import submit
-from pipelines.bus.journal import every_envelope
+from pipelines.bus.journal_reading import every_envelope
 from pipelines.bus.lease import Lease
 from pipelines.domain.commands import Cancel
 from pipelines.domain.ids import RequestId, RunId

@@ -15,7 +15,7 @@ from ftdash.embedded.dashboard_client import DashboardClient
 from ftdash.embedded.ledger import living
 from ftdash.embedded.opening import LEDGER_NAME
 from ftdash.embedded.supervisor import wait_until
-from pipelines.bus.journal import read_journal
+from pipelines.bus.journal_reading import read_journal
 from pipelines.domain.events import CheckpointCompleted, Envelope, FailureOccurred
 from tests.integration.demonstration import Demo
 

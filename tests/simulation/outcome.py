@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipelines.bus.journal import read_journal
+from pipelines.bus.journal_reading import read_journal
 from pipelines.connectors.positions import SplitPositions
 from pipelines.domain.events import Event
 from pipelines.domain.run import RunDirectory

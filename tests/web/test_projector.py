@@ -16,7 +16,8 @@ from ftdash.jobs.projector import Projector, project, rebuild
 from ftdash.jobs.run_fold import RunFold
 from ftdash.metrics.models import Heartbeat, Sample
 from ftdash.times import moment
-from pipelines.bus.journal import JournalWriter, read_journal
+from pipelines.bus.journal import JournalWriter
+from pipelines.bus.journal_reading import read_journal
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import (
     CheckpointDiscarded,

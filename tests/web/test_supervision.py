@@ -20,7 +20,7 @@ from ftdash.jobs.models import DesiredState, Request, RequestKind, RequestPhase,
 from ftdash.jobs.projector import Projector
 from ftdash.metrics.models import Heartbeat
 from pipelines.bus.inbox import Inbox, submit
-from pipelines.bus.journal import last_event, read_journal
+from pipelines.bus.journal_reading import last_event, read_journal
 from pipelines.bus.lease import Lease, owner_of
 from pipelines.domain.commands import TakeSavepoint
 from pipelines.domain.errors import Rejected

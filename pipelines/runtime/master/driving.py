@@ -12,7 +12,8 @@ import msgspec
 
 from pipelines.bus.announce import announcer_from_environment
 from pipelines.bus.inbox import Inbox
-from pipelines.bus.journal import JournalWriter, last_event
+from pipelines.bus.journal import JournalWriter
+from pipelines.bus.journal_reading import last_event
 from pipelines.bus.lease import Lease
 from pipelines.connectors.files.data_frame import DataFrameRows
 from pipelines.domain.clock import Clock

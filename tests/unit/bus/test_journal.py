@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.bus.journal import (
+from pipelines.bus.journal import JournalWriter
+from pipelines.bus.journal_reading import (
     JournalCutShort,
-    JournalWriter,
     UndecodableEvent,
     last_event,
     read_journal,

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from pipelines.bus.inbox import Inbox, submit
-from pipelines.bus.journal import JournalWriter, read_journal
+from pipelines.bus.journal import JournalWriter
+from pipelines.bus.journal_reading import read_journal
 from pipelines.bus.lease import Lease
 from pipelines.domain.commands import DriverCommand
 from pipelines.domain.events import CheckpointCompleted, Event

@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Run
-from pipelines.bus.journal import JournalCutShort, UndecodableEvent
+from pipelines.bus.journal_reading import JournalCutShort, UndecodableEvent
 from pipelines.domain.errors import Rejected
 from pipelines.domain.run import RunDirectory
 

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from pipelines.bus.announce import announce_nothing
-from pipelines.bus.journal import JournalWriter, last_event, read_journal
+from pipelines.bus.journal import JournalWriter
+from pipelines.bus.journal_reading import last_event, read_journal
 from pipelines.bus.lease import Lease
 from pipelines.connectors.blackhole import BlackHole
 from pipelines.connectors.files.data_frame import DataFrameRows
