@@ -14,13 +14,10 @@ from pipelines.bus.journal import JournalWriter
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.events import FailureOccurred, JobStatusChanged, RunEnded
 from pipelines.domain.status import JobStatus, RecoveryPhase
-from pipelines.protocol.fencing import AttemptFence
 from pipelines.protocol.triggering import TriggerRequest
-from pipelines.runtime.master.attempts import STAGE_END_TIMEOUT_MS, Attempts
-from pipelines.runtime.master.checkpoint_host import CheckpointHost
+from pipelines.runtime.master.assembly import MasterGrounds, assembled
+from pipelines.runtime.master.attempts import STAGE_END_TIMEOUT_MS
 from pipelines.runtime.master.checkpoint_surroundings import CheckpointListener
-from pipelines.runtime.master.command_desk import CommandDesk
-from pipelines.runtime.master.failures import Failures
 from pipelines.runtime.master.hosting import MasterHosting
 from pipelines.runtime.master.job_events import (
     CommandArrived,
@@ -35,23 +32,8 @@ from pipelines.runtime.master.job_events import (
     StrangerRefused,
     WorkFailed,
 )
-from pipelines.runtime.master.metrics_board import MetricsBoard
-from pipelines.runtime.master.poison_desk import PoisonDesk
-from pipelines.runtime.master.recovery_watch import RecoveryWatch
-from pipelines.runtime.master.request_desk import RequestDesk
-from pipelines.runtime.master.run_end import RunEnd
-from pipelines.runtime.master.run_opening import (
-    first_checkpoint_id,
-    how_it_ended,
-    retained_points,
-    run_started,
-    stopping_of,
-    surroundings_of,
-)
-from pipelines.runtime.master.run_parts import RunParts, RunWatchers, StageHost
-from pipelines.runtime.master.run_record import RunRecord
-from pipelines.runtime.master.slot_reports import SlotReports
-from pipelines.runtime.master.verification import PointVerifier
+from pipelines.runtime.master.run_opening import how_it_ended, run_started
+from pipelines.runtime.master.run_parts import RunParts, StageHost
 from pipelines.runtime.master.watched_executor import WatchedExecutor
 
 
@@ -64,51 +46,13 @@ class JobMaster(CheckpointListener):
         self._events: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
         self._executor = WatchedExecutor(hosting.executor, self.post)
         self._control = hosting.open_control(self.post)
-        self._fence = AttemptFence()
-        self._record = RunRecord(journal, self._fence)
-        self._board = MetricsBoard(parts.clock)
-        self._recovery = RecoveryWatch(parts.clock, self._record.emit)
-        self._checkpoints = CheckpointHost(
-            surroundings_of(parts, self._executor, self._fence, self._record.emit, self.post),
-            retained_points(parts, journal),
-            first_checkpoint_id(parts, journal),
-            self,
-        )
-        self._end = RunEnd(self._record, stopping_of(journal, self._checkpoints.points))
-        poison = PoisonDesk(parts.settings, parts.places, self._record.emit, journal)
-        watchers = RunWatchers(self._checkpoints, self._board, self._recovery, poison)
-        self._attempts = Attempts(
-            parts, self._record, self._fence, self._control, watchers, self._end
-        )
-        self._failures = Failures(parts, self._record, self._attempts, watchers, self._end)
-        self._desk = RequestDesk(inbox, self._record.emit, self.post)
-        self._commands = CommandDesk(
-            self._desk,
-            self._record,
-            self._attempts,
-            self._checkpoints,
-            parts.spec.parallelism,
-            parts.spec.settings,
-            parts.pipeline.check_fits,
-            self._end,
-        )
-        self._verifier = PointVerifier(
-            parts.store,
-            parts.clock,
-            parts.settings.verification_interval_ms,
-            parts.settings.may_fall_back,
-            self._record.emit,
-            self.post,
-        )
-        self._slots = SlotReports(
-            parts.clock,
-            self._record,
-            self._attempts,
-            self._failures,
-            self._commands,
-            watchers,
-            self._end,
-        )
+        grounds = MasterGrounds(parts, journal, inbox, self._executor, self._control, self.post)
+        made = assembled(grounds, self)
+        self._fence, self._record, self._end = made.fence, made.record, made.end
+        self._checkpoints, self._board = made.watchers.checkpoints, made.watchers.board
+        self._recovery, self._verifier = made.watchers.recovery, made.verifier
+        self._attempts, self._failures = made.attempts, made.failures
+        self._desk, self._commands, self._slots = made.desk, made.commands, made.slots
         self._over = how_it_ended(journal)
         self._checkpoint_due_ms: float | None = None
 

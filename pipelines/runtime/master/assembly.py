@@ -1,0 +1,110 @@
+"""Puts together whom a job master hands things to. Decides nothing.
+
+Everybody is given what he needs of the others, so the order is that of who knows whom.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from pipelines.bus.inbox import Inbox
+from pipelines.bus.journal import JournalWriter
+from pipelines.protocol.fencing import AttemptFence
+from pipelines.runtime.master.attempts import Attempts
+from pipelines.runtime.master.checkpoint_host import CheckpointHost
+from pipelines.runtime.master.checkpoint_surroundings import CheckpointListener
+from pipelines.runtime.master.command_desk import CommandDesk
+from pipelines.runtime.master.failures import Failures
+from pipelines.runtime.master.hosting import ControlDoor
+from pipelines.runtime.master.job_events import JobEvent
+from pipelines.runtime.master.metrics_board import MetricsBoard
+from pipelines.runtime.master.poison_desk import PoisonDesk
+from pipelines.runtime.master.recovery_watch import RecoveryWatch
+from pipelines.runtime.master.request_desk import RequestDesk
+from pipelines.runtime.master.run_end import RunEnd
+from pipelines.runtime.master.run_opening import (
+    first_checkpoint_id,
+    retained_points,
+    stopping_of,
+    surroundings_of,
+)
+from pipelines.runtime.master.run_parts import RunParts, RunWatchers
+from pipelines.runtime.master.run_record import RunRecord
+from pipelines.runtime.master.slot_reports import SlotReports
+from pipelines.runtime.master.verification import PointVerifier
+
+
+@dataclass(frozen=True, slots=True)
+class MasterGrounds:
+    """What a job master stands on: its run, its ways out of the process, its own queue."""
+
+    parts: RunParts
+    journal: JournalWriter
+    inbox: Inbox
+    executor: Executor
+    control: ControlDoor
+    post: Callable[[JobEvent], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """All of it outlives every attempt."""
+
+    fence: AttemptFence
+    record: RunRecord
+    watchers: RunWatchers
+    end: RunEnd
+    attempts: Attempts
+    failures: Failures
+    desk: RequestDesk
+    commands: CommandDesk
+    verifier: PointVerifier
+    slots: SlotReports
+
+
+def assembled(grounds: MasterGrounds, listener: CheckpointListener) -> Assembly:
+    """Raises Retryable: the storage does not answer, or without the points that are in it."""
+    parts, fence = grounds.parts, AttemptFence()
+    record = RunRecord(grounds.journal, fence)
+    watchers = _watchers(grounds, fence, record, listener)
+    end = RunEnd(record, stopping_of(grounds.journal, watchers.checkpoints.points))
+    attempts = Attempts(parts, record, fence, grounds.control, watchers, end)
+    failures = Failures(parts, record, attempts, watchers, end)
+    desk = RequestDesk(grounds.inbox, record.emit, grounds.post)
+    commands = CommandDesk(
+        desk,
+        record,
+        attempts,
+        watchers.checkpoints,
+        parts.spec.parallelism,
+        parts.spec.settings,
+        parts.pipeline.check_fits,
+        end,
+    )
+    verifier = PointVerifier(
+        parts.store,
+        parts.clock,
+        parts.settings.verification_interval_ms,
+        parts.settings.may_fall_back,
+        record.emit,
+        grounds.post,
+    )
+    slots = SlotReports(parts.clock, record, attempts, failures, commands, watchers, end)
+    return Assembly(
+        fence, record, watchers, end, attempts, failures, desk, commands, verifier, slots
+    )
+
+
+def _watchers(
+    grounds: MasterGrounds, fence: AttemptFence, record: RunRecord, listener: CheckpointListener
+) -> RunWatchers:
+    parts, journal = grounds.parts, grounds.journal
+    checkpoints = CheckpointHost(
+        surroundings_of(parts, grounds.executor, fence, record.emit, grounds.post),
+        retained_points(parts, journal),
+        first_checkpoint_id(parts, journal),
+        listener,
+    )
+    poison = PoisonDesk(parts.settings, parts.places, record.emit, journal)
+    recovery = RecoveryWatch(parts.clock, record.emit)
+    return RunWatchers(checkpoints, MetricsBoard(parts.clock), recovery, poison)
