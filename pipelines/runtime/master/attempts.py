@@ -1,7 +1,7 @@
 """The life of a run's attempts, one after the other: begin, deploy, run, end.
 
-Decides neither why an attempt ends (`failures`) nor where the next one starts
-(`starting_point`); it brings up what it is given and fences what it ends.
+Decides neither why an attempt ends (`failures`) nor where the next one starts (`next_start`); it
+brings up what it is given and fences what it ends.
 """
 
 from collections.abc import Collection
@@ -19,11 +19,11 @@ from pipelines.runtime.master.attempt_host import AttemptHost, Readiness
 from pipelines.runtime.master.deployment_orders import deployment_of
 from pipelines.runtime.master.hosting import ControlDoor
 from pipelines.runtime.master.job_events import SlotArrived
+from pipelines.runtime.master.next_start import NextStart
 from pipelines.runtime.master.run_end import RunEnd
 from pipelines.runtime.master.run_parts import RunParts, RunWatchers, StageHost
 from pipelines.runtime.master.run_record import RunRecord
 from pipelines.runtime.master.sources_left import SourcesLeft
-from pipelines.runtime.master.starting_point import StartingPoint, StartingPointChooser
 from pipelines.runtime.slot_address import SlotAddress
 
 STAGE_END_TIMEOUT_MS = 10_000.0
@@ -47,14 +47,7 @@ class Attempts:
         self._control = control
         self._watchers = watchers
         self._end = end
-        self._chooser = StartingPointChooser(
-            parts.spec,
-            parts.pipeline,
-            parts.store,
-            record.emit,
-            parts.settings.may_fall_back,
-            parts.places.quarantine,
-        )
+        self._next = NextStart(parts, record, watchers, end)
         self._stages: StageHost | None = None
         self._host: AttemptHost | None = None
         self._address: SlotAddress | None = None
@@ -62,7 +55,6 @@ class Attempts:
         self._began_ms = 0.0
         self._restart_due_ms: float | None = None
         self._beat_due_ms = 0.0
-        self._start: StartingPoint | None = None  # of this attempt, or of the next one
         self._sources = SourcesLeft(parts, watchers.checkpoints)
 
     @property
@@ -123,54 +115,32 @@ class Attempts:
         """
         self._stages = stages
         resumes = self._parts.lease.attempts_so_far() > 0
-        start = self._choose()
-        if resumes:
-            heard_ms = self._record.last_heard_ms
-            self._watchers.recovery.on_failure(heard_ms, start.source_records)
-            self._chooser.say_what_memory_lost(self._parts.places, start)
-        self._decided(start)
-        self._begin(start)
+        self._next.choose_first(resumes=resumes)
+        self._begin()
 
     def restart_after(self, delay_ms: float) -> None:
         """Raises Rejected when there is no point to start from."""
         self._parts.faults.reach(FaultPoint.RESTARTING, self._fence.current)
-        self._decided(self._choose())
+        self._next.choose()
         self._restart_due_ms = self._parts.clock.monotonic_ms() + delay_ms
-
-    def _choose(self) -> StartingPoint:
-        points, only_ends = self._watchers.checkpoints.points, self._end.is_due
-        start = self._chooser.choose(points, reads_on=not only_ends)
-        self._end.check_start(start.location)
-        if only_ends and not self._end.is_due:  # its final checkpoint is of no use
-            start = self._chooser.choose(points)
-        return start
 
     def begin_when_due(self, now_ms: float) -> None:
         """Raises SinksNotRewound."""
-        due_ms, start = self._restart_due_ms, self._start
-        if due_ms is None or now_ms < due_ms or start is None:
+        due_ms = self._restart_due_ms
+        if due_ms is None or now_ms < due_ms:
             return
         if not self._stage_is_over and now_ms < due_ms + STAGE_END_TIMEOUT_MS:
             return  # two attempts would want the same Spark slots
         self._restart_due_ms = None
         self._watchers.recovery.reached(RecoveryPhase.STOP)
-        self._begin(start)
+        self._begin()
 
-    def _decided(self, start: StartingPoint) -> None:
-        self._start = start
-        self._watchers.board.on_attempt_ended(start.source_records)
-        self._watchers.recovery.on_decided(
-            start.checkpoint_id, start.location, start.source_records
-        )
-
-    def _begin(self, start: StartingPoint) -> None:
+    def _begin(self) -> None:
         spec = self._parts.spec
         attempt = self._parts.lease.next_attempt()
         self._fence.on_attempt(attempt)
         self._record.move_to(JobStatus.INITIALIZING)
-        self._watchers.checkpoints.ancestors = start.ancestors_of(spec.run_id)
-        self._watchers.checkpoints.ledger.begin(start.lineage, start.ledger)
-        self._chooser.rewind_sinks(start)
+        self._next.make_ready()
         self._parts.faults.reach(FaultPoint.REWOUND, attempt)
         self._began_ms = self._parts.clock.monotonic_ms()
         self._host = AttemptHost(attempt, spec.parallelism)
@@ -195,7 +165,7 @@ class Attempts:
             host.deploy(self._orders(host))
 
     def _orders(self, host: AttemptHost) -> Deploy:
-        return deployment_of(self._parts, host, self._start, self._watchers.poison.isolation)
+        return deployment_of(self._parts, host, self._next.start, self._watchers.poison.isolation)
 
     def on_deployed(self, slot: int) -> None:
         host = self.current()

@@ -1,0 +1,73 @@
+"""Where the next attempt of a run starts: chosen, told to who follows, and made ready for.
+
+Decides with `run_end` whether the run goes on at all; which point it is, is `starting_point`'s.
+"""
+
+from pipelines.domain.errors import InvariantViolated
+from pipelines.runtime.master.run_end import RunEnd
+from pipelines.runtime.master.run_parts import RunParts, RunWatchers
+from pipelines.runtime.master.run_record import RunRecord
+from pipelines.runtime.master.starting_point import StartingPoint, StartingPointChooser
+
+
+class NextStart:
+    """Of one run, over all its attempts."""
+
+    def __init__(
+        self, parts: RunParts, record: RunRecord, watchers: RunWatchers, end: RunEnd
+    ) -> None:
+        self._parts = parts
+        self._record = record
+        self._watchers = watchers
+        self._end = end
+        self._chooser = StartingPointChooser(
+            parts.spec,
+            parts.pipeline,
+            parts.store,
+            record.emit,
+            parts.settings.may_fall_back,
+            parts.places.quarantine,
+        )
+        self._start: StartingPoint | None = None
+
+    @property
+    def start(self) -> StartingPoint | None:
+        """Of the newest attempt, or of the one that comes next; None before the first choice."""
+        return self._start
+
+    def choose_first(self, *, resumes: bool) -> None:
+        """`resumes`: another driver of the run has come before. Raises as `choose` does."""
+        start = self._chosen()
+        if resumes:
+            heard_ms = self._record.last_heard_ms
+            self._watchers.recovery.on_failure(heard_ms, start.source_records)
+            self._chooser.say_what_memory_lost(self._parts.places, start)
+        self._decide(start)
+
+    def choose(self) -> None:
+        """Raises Rejected when there is no point to start from, Retryable when it is not known."""
+        self._decide(self._chosen())
+
+    def make_ready(self) -> None:
+        """For an attempt that begins now. Raises SinksNotRewound."""
+        checkpoints, start = self._watchers.checkpoints, self._start
+        if start is None:
+            raise InvariantViolated("an attempt begins where it was decided")
+        checkpoints.ancestors = start.ancestors_of(self._parts.spec.run_id)
+        checkpoints.ledger.begin(start.lineage, start.ledger)
+        self._chooser.rewind_sinks(start)
+
+    def _chosen(self) -> StartingPoint:
+        points, only_ends = self._watchers.checkpoints.points, self._end.is_due
+        start = self._chooser.choose(points, reads_on=not only_ends)
+        self._end.check_start(start.location)
+        if only_ends and not self._end.is_due:  # its final checkpoint is of no use
+            start = self._chooser.choose(points)
+        return start
+
+    def _decide(self, start: StartingPoint) -> None:
+        self._start = start
+        self._watchers.board.on_attempt_ended(start.source_records)
+        self._watchers.recovery.on_decided(
+            start.checkpoint_id, start.location, start.source_records
+        )
