@@ -57,7 +57,7 @@ class CheckpointHost:
         self.points = points
         self.ancestors: list[tuple[RunId, CheckpointId]] = []
         self.last_completed_ms: int | None = None
-        self._triggers = TriggerDesk(surroundings, listener)
+        self.triggers = TriggerDesk(surroundings, listener)
         self._coordinator = CheckpointCoordinator(
             first_id=first_id, tolerable_failures=self._settings.tolerable_failed_checkpoints
         )
@@ -92,7 +92,7 @@ class CheckpointHost:
         )
         self._files.sweep(attempt.attempt, self._coordinator.next_id)
         self._shared.sweep(attempt.attempt)
-        self._triggers.on_running()
+        self.triggers.on_running()
 
     def on_stopped(
         self, reason: CheckpointFailureReason, why: str, failed: Collection[SubtaskId] = ()
@@ -107,17 +107,13 @@ class CheckpointHost:
             self.on_manifest(self._files.read_back(writing))
         self._attempt = None
         self._carry_out(self._coordinator.on_stopped(reason, why, failed))
-        self._triggers.on_stopped()
-
-    def on_request(self, request: TriggerRequest) -> bool:
-        """False: too many are waiting."""
-        return self._triggers.on_request(request)
+        self.triggers.on_stopped()
 
     def on_settings(self, settings: Settings) -> None:
         """Checkpoints that are under way keep the timeout that they started with."""
         self._settings = settings
         self._coordinator.tolerate(settings.tolerable_failed_checkpoints)
-        self._triggers.on_settings(settings)
+        self.triggers.on_settings(settings)
 
     def on_run_ended(self, status: JobStatus) -> None:
         """What a killed slot had begun to write has nobody else who would take it away."""
@@ -126,21 +122,12 @@ class CheckpointHost:
         self._files.sweep(attempt, self._coordinator.next_id)
         self._shared.sweep(attempt)
 
-    def on_source_finished(self) -> None:
-        self._triggers.on_source_finished()
-
-    def on_sources_ended(self) -> None:
-        self._triggers.on_sources_ended()
-
-    def on_reservation_wanted(self) -> None:
-        self._triggers.on_reservation_wanted()
-
     def on_time(self) -> float | None:
         """Expire what is late and start what is due; when to be called again, monotonic."""
         now_ms = self._around.clock.monotonic_ms()
         for late in [u for u in self._underway.values() if now_ms >= u.expires_ms]:
             self._carry_out(self._coordinator.on_expired(late.checkpoint_id))
-        dues = [self._triggers.start_what_is_due(now_ms, self._start, self._injection.is_preparing)]
+        dues = [self.triggers.start_what_is_due(now_ms, self._start, self._injection.is_preparing)]
         dues += [u.expires_ms for u in self._underway.values() if u.publication is None]
         return min((due for due in dues if due is not None), default=None)
 
@@ -235,7 +222,7 @@ class CheckpointHost:
         around = self._around
         underway = self._underway.pop(effect.checkpoint_id)
         now_ms = around.clock.monotonic_ms()
-        self._triggers.on_completed(effect.request)
+        self.triggers.on_completed(effect.request)
         if underway.manifest is None:
             return
         self.last_completed_ms = around.clock.wall_ms()
@@ -249,7 +236,7 @@ class CheckpointHost:
     def _abort(self, effect: AbortCheckpoint) -> None:
         underway = self._underway.pop(effect.checkpoint_id)
         self._injection.on_over(effect.checkpoint_id)
-        self._triggers.on_aborted(effect.request)
+        self.triggers.on_aborted(effect.request)
         self._around.emit(underway.failed_event(effect))
         if self._attempt is not None:
             self._attempt.broadcast(Aborted(checkpoint_id=effect.checkpoint_id))

@@ -113,7 +113,7 @@ class CommandDesk:
         self._desk.answer(request.request_id, RequestOutcome.FAILED, message)
 
     def _request(self, request: TriggerRequest) -> None:
-        if not self._checkpoints.on_request(request):
+        if not self._checkpoints.triggers.on_request(request):
             reason = CheckpointFailureReason.TOO_MANY_CHECKPOINT_REQUESTS
             self._desk.answer(request.request_id, RequestOutcome.REJECTED, reason)
 

@@ -90,7 +90,7 @@ class SlotReports:
             case SourcesEnded(vertex=vertex, subtask=subtask):
                 self._attempts.on_sources_ended(vertex, subtask)
             case ReservationWanted():
-                checkpoints.on_reservation_wanted()
+                checkpoints.triggers.on_reservation_wanted()
             case Sampled():
                 board.on_sampled(slot, message)
                 self._watchers.recovery.on_source_records(board.source_records)

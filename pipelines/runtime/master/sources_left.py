@@ -25,6 +25,6 @@ class SourcesLeft:
         """Once all run: a source with nothing to read ends before the last slot says so."""
         if len(self._left) == len(self._all):
             return
-        self._checkpoints.on_source_finished()
+        self._checkpoints.triggers.on_source_finished()
         if not self._left:
-            self._checkpoints.on_sources_ended()
+            self._checkpoints.triggers.on_sources_ended()

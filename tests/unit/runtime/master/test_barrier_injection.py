@@ -53,7 +53,7 @@ def test_slots_hear_of_checkpoints_in_order_however_long_their_places_take(tmp_p
     master.places_are_slow = True
     master.trigger()
 
-    master.host.on_request(SAVEPOINT)
+    master.host.triggers.on_request(SAVEPOINT)
     master.trigger()
     triggered = [event.checkpoint_id for event in master.of(CheckpointTriggered)]
     told = master.attempt.of(Inject)

@@ -163,7 +163,7 @@ def test_an_attempt_that_was_fenced_commits_nothing(tmp_path: Path) -> None:
 
 def test_retention_deletes_what_newer_points_replace_but_no_savepoint(tmp_path: Path) -> None:
     master = Master(tmp_path, {"execution.checkpointing.num-retained": "2"})
-    master.host.on_request(SAVEPOINT)
+    master.host.triggers.on_request(SAVEPOINT)
 
     for _ in range(4):
         master.complete_one()
@@ -174,7 +174,7 @@ def test_retention_deletes_what_newer_points_replace_but_no_savepoint(tmp_path: 
 
 def test_a_checkpoint_that_expires_answers_its_request_and_leaves_nothing(tmp_path: Path) -> None:
     master = Master(tmp_path)
-    master.host.on_request(SAVEPOINT)
+    master.host.triggers.on_request(SAVEPOINT)
     expires_ms = master.trigger()
     left_behind = Path(master.attempt.of(Inject)[0].location)
     assert left_behind.exists()
@@ -233,10 +233,10 @@ def test_an_id_is_never_used_again_after_its_checkpoint_failed(tmp_path: Path) -
 
 def test_after_a_stop_has_completed_no_further_checkpoint_starts(tmp_path: Path) -> None:
     master = Master(tmp_path)
-    master.host.on_request(STOP)
+    master.host.triggers.on_request(STOP)
     master.complete_one()
 
-    master.host.on_request(SAVEPOINT)
+    master.host.triggers.on_request(SAVEPOINT)
     master.clock.now_ms += 10 * INTERVAL_MS
     next_ms = master.host.on_time()
 
@@ -248,7 +248,7 @@ def test_after_a_stop_has_completed_no_further_checkpoint_starts(tmp_path: Path)
 
 def test_a_stop_that_fails_lets_the_run_go_on(tmp_path: Path) -> None:
     master = Master(tmp_path)
-    master.host.on_request(STOP)
+    master.host.triggers.on_request(STOP)
     master.trigger()
     master.decline(1)
 
@@ -273,7 +273,7 @@ def test_a_manifest_that_was_written_while_the_attempt_died_is_a_point(tmp_path:
 
 def test_a_checkpoint_that_dies_with_its_attempt_answers_its_request(tmp_path: Path) -> None:
     master = Master(tmp_path)
-    master.host.on_request(SAVEPOINT)
+    master.host.triggers.on_request(SAVEPOINT)
     master.trigger()
 
     master.host.on_stopped(SUSPENDED, "slot 1 was killed")
@@ -352,7 +352,7 @@ def test_every_checkpoint_under_way_expires_by_its_own_clock(tmp_path: Path) -> 
 
 def test_a_savepoint_overtaken_by_a_checkpoint_still_completes(tmp_path: Path) -> None:
     master = Master(tmp_path, CONCURRENT)
-    master.host.on_request(SAVEPOINT)
+    master.host.triggers.on_request(SAVEPOINT)
     master.trigger()
     master.trigger()
 
@@ -412,7 +412,7 @@ def test_a_savepoint_waits_for_a_place_only_where_barriers_may_overtake(
     master = Master(tmp_path, settings)
     master.trigger()
 
-    master.host.on_request(SAVEPOINT)
+    master.host.triggers.on_request(SAVEPOINT)
     master.host.on_time()
 
     assert [inject.checkpoint_id for inject in master.attempt.of(Inject)] == started
@@ -435,7 +435,7 @@ def test_the_end_of_a_run_leaves_no_unfinished_checkpoint_behind(tmp_path: Path)
 def test_a_request_beyond_the_bound_is_refused_and_shown(tmp_path: Path) -> None:
     master = Master(tmp_path)
 
-    answers = [master.host.on_request(SAVEPOINT) for _ in range(1_001)]
+    answers = [master.host.triggers.on_request(SAVEPOINT) for _ in range(1_001)]
 
     (event,) = master.failed
     assert answers.count(False) == 1
