@@ -52,6 +52,7 @@ INSTALLED_APPS = [
     "ftdash.metrics",
     "ftdash.accounts",
     "ftdash.lab",
+    "ftdash.gameday",
     "ftdash.ui",
     "ftdash.embedded",
 ]
@@ -200,6 +201,11 @@ CELERY_BEAT_SCHEDULE = {
         "task": "ftdash.jobs.tasks.reconcile",
         "schedule": RECONCILE_PERIOD_S,
         # A beat that nobody took in time is worthless: the next one does the same.
+        "options": {"expires": 3 * RECONCILE_PERIOD_S},
+    },
+    "reconcile-game-days": {
+        "task": "ftdash.gameday.tasks.reconcile_game_days",
+        "schedule": RECONCILE_PERIOD_S,
         "options": {"expires": 3 * RECONCILE_PERIOD_S},
     },
     "reconcile-labs": {

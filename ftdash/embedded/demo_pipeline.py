@@ -53,6 +53,7 @@ def submit(paths: DemoPaths, *, event_hours_per_s: float, forever: bool, why: st
             "forever": "true" if forever else "false",
         },
         settings=CHECKPOINTING,
+        allows_faults=True,  # it is there to be killed
     )
 
 

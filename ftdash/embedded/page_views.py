@@ -57,6 +57,7 @@ class PageViews:
                 "output": str(files_output()),
             },
             settings=CHECKPOINTING,
+            allows_faults=True,  # it is there to be killed
         )
 
     def output(self) -> list[str]:

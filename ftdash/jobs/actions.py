@@ -31,6 +31,8 @@ def problem_with(kind: RequestKind, pipeline: Pipeline, run: Run | None) -> str:
     is_live = run is not None and not run.is_terminal
     if kind is RequestKind.DISPOSE:
         return ""  # which savepoint it is decides: `disposal.check_disposable`
+    if kind is RequestKind.ALLOW_FAULTS:
+        return ""
     if kind in STARTS:
         return f"{pipeline.name} has a run under way; stop or cancel it first." if is_live else ""
     if run is None or not is_live:
@@ -40,7 +42,7 @@ def problem_with(kind: RequestKind, pipeline: Pipeline, run: Run | None) -> str:
     if kind in NEED_RUNNING and run.status != JobStatus.RUNNING.value:
         return f"{pipeline.name} is {run.status}; this needs it to be RUNNING."
     if kind is RequestKind.KILL_SLOT and not pipeline.allows_faults:
-        return f"{pipeline.name} does not allow faults on purpose."
+        return f"{pipeline.name} does not allow faults on purpose; an admin may allow them."
     return ""
 
 
@@ -78,6 +80,12 @@ def _consequence(kind: RequestKind, pipeline: Pipeline, view: RunView | None) ->
             return f"The pipeline ends at once; {_replay(view)} are not kept."
         case RequestKind.CHANGE_SETTINGS:
             return "The run goes on with the new values, also after a failure."
+        case RequestKind.ALLOW_FAULTS:
+            return (
+                f"{pipeline.name} {'allows' if pipeline.allows_faults else 'does not allow'} faults"
+                " on purpose now. Where they are allowed, admins may kill and stop its processes to"
+                " see that it recovers; readers of its output wait meanwhile."
+            )
         case RequestKind.KILL_SLOT:
             return f"The process of one slot is killed; {_replay(view)} will be replayed."
 

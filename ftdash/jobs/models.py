@@ -26,6 +26,7 @@ class RequestKind(models.TextChoices):
     DISPOSE = "DISPOSE", "dispose of a savepoint"
     CHANGE_SETTINGS = "CHANGE_SETTINGS", "change settings"
     KILL_SLOT = "KILL_SLOT", "kill a slot"
+    ALLOW_FAULTS = "ALLOW_FAULTS", "allow or forbid faults on purpose"
 
 
 class RequestPhase(models.TextChoices):
@@ -50,7 +51,7 @@ class Pipeline(models.Model):
     max_parallelism = models.PositiveIntegerField(default=DEFAULT_MAX_PARALLELISM)
     parameters = models.JSONField(default=dict)  # str to str, validated by the flow
     settings = models.JSONField(default=dict)  # str to str, Flink's keys
-    allows_faults = models.BooleanField(default=True)  # whether slots may be killed on purpose
+    allows_faults = models.BooleanField(default=False)  # on purpose, to see that it recovers
     created_at = models.DateTimeField()
     version = models.PositiveBigIntegerField(default=0)  # grows with every change by a service
 

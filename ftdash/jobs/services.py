@@ -5,6 +5,8 @@ is asked of a pipeline is asked of its newest run, or, with `only_run`, of that 
 What is stored survives a broker that is away: reconcile delivers it later.
 """
 
+from dataclasses import replace
+
 from django.db import transaction
 from django.utils import timezone
 
@@ -15,11 +17,14 @@ from ftdash.jobs.asking import (
     check_possible,
     new_run,
     pipeline_named,
+    store,
     store_start,
 )
-from ftdash.jobs.models import DesiredState, Pipeline, RequestKind, Run
+from ftdash.jobs.models import DesiredState, Pipeline, RequestKind, RequestPhase, Run
+from ftdash.jobs.request_phases import end_request
 from ftdash.jobs.validation import (
     check_name,
+    check_reason,
     check_slot,
     check_sources,
     check_startable,
@@ -41,7 +46,7 @@ def submit_pipeline(
     parameters: dict[str, str] | None = None,
     settings: dict[str, str] | None = None,
     master: str | None = None,
-    allows_faults: bool = True,
+    allows_faults: bool = False,
     request_id: str | None = None,
 ) -> RequestId:
     """Create or change the pipeline and start a run of it from the beginning."""
@@ -171,6 +176,31 @@ def change_settings(
         newest = check_possible(kind, pipeline_named(pipeline))
         changed_settings(newest.settings_now if newest else {}, settings)
     return ask_driver(question)
+
+
+def allow_faults(
+    *,
+    pipeline: str,
+    is_allowed: bool,
+    requester: str,
+    reason: str,
+    request_id: str | None = None,
+) -> RequestId:
+    """From now on. The setting testing.faults of a run under way is as it was at its start."""
+    given = {"allowed": "true" if is_allowed else "false"}
+    kind = RequestKind.ALLOW_FAULTS
+    question = Question(kind, pipeline, requester, reason, request_id, given)
+    if known := already_asked(question):
+        return known
+    asked = replace(question, reason=check_reason(reason))
+    row = pipeline_named(pipeline)
+    verb = "allows" if is_allowed else "does not allow"
+    with transaction.atomic():
+        Pipeline.objects.filter(pk=row.pk).update(allows_faults=is_allowed)
+        request = store(asked, row, None, deadline_s=0.0)
+        done = f"{pipeline} {verb} faults on purpose from now on."
+        end_request(request, RequestPhase.SUCCEEDED, done, timezone.now())
+    return RequestId(request.request_id)
 
 
 def kill_slot(

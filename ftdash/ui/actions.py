@@ -27,6 +27,7 @@ from ftdash.jobs.replays import newest_point, outlook
 from ftdash.ui.before_restore import looked_at
 from ftdash.ui.forms import (
     ActionForm,
+    AllowFaultsForm,
     ConfirmedForm,
     KillSlotForm,
     ReplayForm,
@@ -74,6 +75,15 @@ def ask_kill(page: PipelinePage, values: Values, who: str) -> RequestId:
         pipeline=page.name,
         slot=values["slot"],
         moment=KillMoment(values["moment"]),
+        requester=who,
+        reason=values["reason"],
+    )
+
+
+def ask_faults(page: PipelinePage, values: Values, who: str) -> RequestId:
+    return services.allow_faults(
+        pipeline=page.name,
+        is_allowed=values["is_allowed"],
         requester=who,
         reason=values["reason"],
     )
@@ -136,6 +146,13 @@ ACTIONS = {
         RequestKind.CANCEL, "Cancel the run", "Cancel the run", ConfirmedForm, ask_cancel
     ),
     "kill": Action(RequestKind.KILL_SLOT, "Kill a slot", "Kill slot", KillSlotForm, ask_kill),
+    "faults": Action(
+        RequestKind.ALLOW_FAULTS,
+        "Allow or forbid faults on purpose",
+        "Keep",
+        AllowFaultsForm,
+        ask_faults,
+    ),
     "restore": Action(
         RequestKind.RESTORE, "Restore from a point", "Restore", RestoreForm, ask_restore
     ),

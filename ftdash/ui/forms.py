@@ -40,6 +40,8 @@ class ActionForm(forms.Form):
         "parallelism",
         "claim_mode",
         "allow_non_restored_state",
+        "is_allowed",
+        "fault",
         "slot",
         "moment",
         "reason",
@@ -67,6 +69,14 @@ class ConfirmedForm(ActionForm):
         if typed != self.page.name:
             raise forms.ValidationError(f"The name of this pipeline is {self.page.name}.")
         return typed
+
+
+class AllowFaultsForm(ActionForm):
+    is_allowed = forms.BooleanField(label="Faults on purpose are allowed", required=False)
+
+    def __init__(self, *args: Any, page: PipelinePage, **kwargs: Any) -> None:
+        super().__init__(*args, page=page, **kwargs)
+        self.fields["is_allowed"].initial = page.allows_faults
 
 
 class KillSlotForm(ConfirmedForm):

@@ -30,6 +30,11 @@ class SubmitForm(forms.Form):
         label="Parallelism", initial=2, help_text=f"1 to {DEFAULT_MAX_PARALLELISM}"
     )
     settings = SettingsField()
+    allows_faults = forms.BooleanField(
+        label="Allow faults on purpose",
+        required=False,
+        help_text="Admins may kill and stop its processes in game days, to see that it recovers.",
+    )
     reason = forms.CharField(label="Why", max_length=REASON_LENGTH_MAX)
 
     def __init__(self, *args: Any, flow: str, **kwargs: Any) -> None:
@@ -46,7 +51,8 @@ class SubmitForm(forms.Form):
                 widget=forms.TextInput(attrs=PLAIN_TEXT),
             )
         self.fields["name"].initial = flow
-        self.order_fields(["name", "parallelism", *self.parameter_fields, "settings", "reason"])
+        last = ("settings", "allows_faults", "reason")
+        self.order_fields(["name", "parallelism", *self.parameter_fields, *last])
 
     def clean(self) -> dict[str, Any]:
         """A password is refused where all is checked; here it is only not shown again."""
@@ -93,6 +99,7 @@ def start(request: HttpRequest, flow: str, form: SubmitForm) -> bool:
             parallelism=values["parallelism"],
             parameters=form.parameters(),
             settings=values["settings"],
+            allows_faults=values["allows_faults"],
             requester=request.user.get_username(),
             reason=values["reason"],
         )

@@ -17,6 +17,7 @@ ADDRESSED = {
     "run_id": "flights-1",
     "checkpoint_id": 1,
     "request_id": "request-1",
+    "key": 1,
 }
 """What `running` makes, as parts of addresses."""
 

@@ -160,7 +160,8 @@ class Story:
 
 def new_run(name: str = "flights", **columns: object) -> Run:
     pipeline, _ = Pipeline.objects.get_or_create(
-        name=name, defaults={"flow": "flight_delays", "created_at": timezone.now()}
+        name=name,
+        defaults={"flow": "flight_delays", "created_at": timezone.now(), "allows_faults": True},
     )
     number = pipeline.runs.count() + 1
     values: dict[str, object] = {

@@ -40,6 +40,8 @@ READINGS = {
     "/runs/flights-1/samples?limit=1": lambda body: len(body) == 1,
     "/runs/flights-1/ledger": lambda body: body == {"lines": [], "waiting": []},
     "/pipelines/flights/audits": lambda body: body == [],
+    "/runs/flights-1/loads": lambda body: body["subtasks"][0]["busy_ratio"] == 0.5,
+    "/game-days": lambda body: (body["days"], body["scores"]) == ([], []),
     "/requests": lambda body: body[0]["request_id"] == "request-1",
     "/requests/request-1": lambda body: body["requester"] == "ann",
     "/tokens": lambda body: (
@@ -70,6 +72,7 @@ ACTIONS: dict[str, tuple[dict[str, Any], RequestKind]] = {
         RequestKind.CHANGE_SETTINGS,
     ),
     "faults": ({"slot": 1}, RequestKind.KILL_SLOT),
+    "allowed-faults": ({"is_allowed": False}, RequestKind.ALLOW_FAULTS),
 }
 
 

@@ -34,8 +34,12 @@ PAGES = {
     "checkpoint-regions",
     "lineage",
     "lineage-regions",
+    "game-days",
+    "game-days-regions",
+    "pipeline-game-days",
+    "pipeline-game-days-regions",
 }
-ARGUMENTS = {"name": "flights", "action": "savepoint", "checkpoint_id": 1}
+ARGUMENTS = {"name": "flights", "action": "savepoint", "checkpoint_id": 1, "key": 1}
 
 
 def all_patterns(patterns: list[URLPattern | URLResolver]) -> list[URLPattern]:

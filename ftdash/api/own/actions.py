@@ -7,6 +7,9 @@ from ftdash.api.own.door import Entered, api
 from ftdash.api.own.shapes import InPath
 from ftdash.checkpoints import guarantee
 from ftdash.checkpoints.guarantee import AuditView
+from ftdash.gameday import queries as game_day_queries
+from ftdash.gameday import services as game_day_services
+from ftdash.gameday.queries import GameDayView
 from ftdash.jobs import audits, point_services, queries, services
 from ftdash.jobs.answers import RequestView
 from ftdash.jobs.point_services import Restore
@@ -125,6 +128,38 @@ def kill_slot(request: Entered, name: InPath, asked: shapes.AskingToKill) -> Ask
             reason=asked.reason,
         )
     )
+
+
+@api.post("/pipelines/{name}/allowed-faults", response={ASKED: RequestView})
+def allow_faults(request: Entered, name: InPath, asked: shapes.AskingToAllowFaults) -> Asked:
+    """Whether faults on purpose are allowed."""
+    return _stored(
+        services.allow_faults(
+            pipeline=name,
+            is_allowed=asked.is_allowed,
+            requester=request.auth.name,
+            reason=asked.reason,
+            request_id=asked.request_id,
+        )
+    )
+
+
+@api.post("/pipelines/{name}/game-days", response={ASKED: GameDayView})
+def start_game_day(
+    request: Entered, name: InPath, asked: shapes.AskingForGameDay
+) -> Status[GameDayView]:
+    """A fault on purpose that is measured and proven; ask after it under its key."""
+    key = game_day_services.start_game_day(
+        pipeline=name,
+        fault=asked.fault,
+        slot=asked.slot,
+        requester=request.auth.name,
+        reason=asked.reason,
+    )
+    found = game_day_queries.game_day(key)
+    if found is None:
+        raise InvariantViolated("what was stored can be read")
+    return Status(ASKED, found)
 
 
 @api.post("/pipelines/{name}/restore", response={ASKED: RequestView})

@@ -6,13 +6,23 @@ from ninja import Query
 from ftdash.accounts import queries as account_queries
 from ftdash.accounts.queries import AdminActionView, PersonView, TokenView
 from ftdash.api.own.door import api, missing
-from ftdash.api.own.shapes import AskingForHistory, CheckpointInPath, InPath, Limit, Page, Text
+from ftdash.api.own.shapes import (
+    AskingForHistory,
+    CheckpointInPath,
+    InPath,
+    Limit,
+    Name,
+    Page,
+    Text,
+)
 from ftdash.checkpoints import guarantee, history
 from ftdash.checkpoints import queries as checkpoint_queries
 from ftdash.checkpoints.answers import AlignmentTimeline, CheckpointHistory, RecoveryPoint
 from ftdash.checkpoints.guarantee import AuditView, Ledger
 from ftdash.checkpoints.history import HistoryPart
 from ftdash.checkpoints.statistics import RunStatistics, statistics_of
+from ftdash.gameday import queries as game_day_queries
+from ftdash.gameday.queries import GameDays, GameDayView
 from ftdash.jobs import point_services, queries, run_queries
 from ftdash.jobs.answers import PipelinePage, QuarantinedView, RecoveryAxis, RequestView
 from ftdash.jobs.fleet_answers import Fleet
@@ -181,6 +191,21 @@ def run_ledger(request: HttpRequest, run_id: InPath, limit: Limit = 50) -> Ledge
 def audits(request: HttpRequest, name: InPath, limit: Limit = 20) -> list[AuditView]:
     """What reading the output again has found, newest first."""
     return guarantee.audits(name, limit)
+
+
+@api.get("/game-days", response=GameDays)
+def game_days(request: HttpRequest, pipeline: Name | None = None, limit: Limit = 50) -> GameDays:
+    """Faults on purpose, newest first, and the score of all of them."""
+    return game_day_queries.game_days(pipeline, limit)
+
+
+@api.get("/game-days/{key}", response=GameDayView)
+def game_day(request: HttpRequest, key: CheckpointInPath) -> GameDayView:
+    """How far it has come, or how it was judged and by what."""
+    found = game_day_queries.game_day(key)
+    if found is None:
+        raise missing(f"game day {key}")
+    return found
 
 
 @api.get("/requests", response=list[RequestView])

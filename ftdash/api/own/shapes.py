@@ -6,6 +6,7 @@ from ninja import Path, Query, Schema
 from pydantic import ConfigDict, Field, StringConstraints
 
 from ftdash.checkpoints.history import HistoryFilter, StatusChoice
+from ftdash.gameday.models import Fault
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
 from pipelines.domain.settings import MAX_PARALLELISM_LIMIT
 from pipelines.domain.status import CheckpointKind, ClaimMode, KillMoment, SavepointFormat
@@ -80,6 +81,20 @@ class AskingToKill(Schema):
     moment: KillMoment = KillMoment.NOW
 
 
+class AskingToAllowFaults(Asking):
+    is_allowed: bool
+
+
+class AskingForGameDay(Schema):
+    """`slot`: where the fault hits one."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    reason: Text
+    fault: Fault
+    slot: Annotated[int, Field(ge=0, le=MAX_PARALLELISM_LIMIT)] | None = None
+
+
 class AskingToChange(Asking):
     settings: Texts
 
@@ -113,4 +128,4 @@ class AskingToStart(Asking):
     max_parallelism: Parallelism = DEFAULT_MAX_PARALLELISM
     parameters: Texts = Field(default_factory=dict)
     settings: Texts = Field(default_factory=dict)
-    allows_faults: bool = True
+    allows_faults: bool = False

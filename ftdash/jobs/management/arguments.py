@@ -77,6 +77,11 @@ def _add_submit(submit: ArgumentParser) -> None:
     submit.add_argument("--max-parallelism", type=int, default=DEFAULT_MAX_PARALLELISM)
     submit.add_argument("--master", help='Spark master, default "local[PARALLELISM]"')
     submit.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="setting")
+    submit.add_argument(
+        "--allow-faults",
+        action="store_true",
+        help="admins may kill and stop its processes on purpose, to see that it recovers",
+    )
     _add_parameters(submit)
 
 

@@ -128,6 +128,7 @@ def _request(options: dict[str, Any], requester: str) -> RequestId:
                 parameters=_pairs(options["parameter"], "--parameter"),
                 settings=_pairs(options["set"], "--set"),
                 master=options["master"],
+                allows_faults=options["allow_faults"],
                 **who,
             )
         case "savepoint":

@@ -1,0 +1,76 @@
+"""Rows of game days: what was asked for, how far it is, and how it was judged.
+
+Written by the services alone. What happened to the run meanwhile is in the rows of its journal.
+"""
+
+from django.db import models
+
+from ftdash.checkpoints.models import Audit
+from ftdash.jobs.models import Pipeline, Run
+
+
+class Fault(models.TextChoices):
+    KILL_SLOT = "KILL_SLOT", "kill a slot"
+    KILL_SLOT_ALIGNING = "KILL_SLOT_ALIGNING", "kill a slot while it aligns"
+    KILL_DRIVER = "KILL_DRIVER", "kill the driver"
+    FREEZE_SLOT = "FREEZE_SLOT", "stop a slot, and continue it too late"
+
+
+class GameDayState(models.TextChoices):
+    ASKED = "ASKED", "waiting for a worker"
+    INJECTED = "INJECTED", "waiting for the fault to take effect"
+    RECOVERING = "RECOVERING", "recovering"
+    AUDITING = "AUDITING", "the output is being audited"
+    ENDED = "ENDED", "ended"
+
+
+class Verdict(models.TextChoices):
+    PASSED = "PASSED", "passed"
+    FAILED = "FAILED", "failed"
+    UNPROVEN = "UNPROVEN", "not proven"
+    NOT_HAPPENED = "NOT_HAPPENED", "did not happen"
+
+
+UNDER_WAY = (
+    GameDayState.ASKED,
+    GameDayState.INJECTED,
+    GameDayState.RECOVERING,
+    GameDayState.AUDITING,
+)
+
+
+class GameDay(models.Model):
+    pipeline = models.ForeignKey(Pipeline, on_delete=models.PROTECT, related_name="game_days")
+    run = models.ForeignKey(Run, on_delete=models.PROTECT, related_name="game_days")
+    fault = models.CharField(max_length=30, choices=Fault)
+    slot = models.PositiveIntegerField(null=True)  # null: no slot is meant
+    requester = models.CharField(max_length=150)
+    reason = models.TextField()
+    state = models.CharField(max_length=12, choices=GameDayState, default=GameDayState.ASKED)
+    asked_at = models.DateTimeField()
+    injected_at = models.DateTimeField(null=True)
+    before_sequence = models.PositiveBigIntegerField(default=0)  # of the journal, then
+    before_attempt = models.PositiveIntegerField(default=0)
+    request_id = models.CharField(max_length=80, default="")  # where the driver was asked to do it
+    refusal = models.TextField(default="")  # why nobody could do it
+    frozen = models.JSONField(null=True)  # Owner as JSON: the process that was stopped
+    thaw_at = models.DateTimeField(null=True)
+    audit = models.ForeignKey(Audit, null=True, on_delete=models.SET_NULL, related_name="+")
+    ended_at = models.DateTimeField(null=True)
+    verdict = models.CharField(max_length=12, choices=Verdict, default="")
+    why = models.TextField(default="")  # the verdict, in one sentence
+    seen = models.JSONField(null=True)  # scoring.Seen as JSON: what it was judged by
+
+    class Meta:
+        ordering = ("-pk",)
+        constraints = (
+            # Two at once could not be told apart in what they did.
+            models.UniqueConstraint(
+                fields=("pipeline",),
+                condition=models.Q(state__in=UNDER_WAY),
+                name="one_game_day_at_a_time",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"game day {self.pk}"

@@ -1,0 +1,48 @@
+"""Processes of a run on this machine: found by id, and hit only if they really are the run's.
+
+An id may be in use again by someone else; what a driver has started carries the run's id in its
+environment.
+"""
+
+import psutil
+
+from ftdash.jobs.launcher import RUN_ID_VARIABLE
+from pipelines.bus.lease import Owner
+from pipelines.bus.process_identity import began_after_boot_s
+from pipelines.domain.errors import Rejected
+
+
+def process_of(run_id: str, pid: int | None, what: str) -> psutil.Process:
+    """Raises Rejected if it is gone, is somewhere else, or is not of the run."""
+    if pid is None:
+        raise Rejected(f"{what} of run {run_id} is not known at the moment.")
+    try:
+        process = psutil.Process(pid)
+        owner = process.environ().get(RUN_ID_VARIABLE)
+    except psutil.NoSuchProcess:
+        raise Rejected(f"{what}, process {pid}, is not on this machine, or is gone.") from None
+    except psutil.AccessDenied:
+        owner = None
+    if owner != run_id:
+        raise Rejected(f"Process {pid} is not {what.lower()} of run {run_id}; nothing was done.")
+    return process
+
+
+def identity_of(process: psutil.Process) -> Owner:
+    """What tells it from a later process of its id."""
+    return Owner(
+        pid=process.pid,
+        process_began_s=began_after_boot_s(process.pid),
+        host="",
+        acquired_at=0.0,
+    )
+
+
+def resume(frozen: Owner) -> None:
+    """Harmless when it runs, or is gone."""
+    process = frozen.process()
+    if process is not None:
+        try:
+            process.resume()
+        except psutil.NoSuchProcess:
+            return

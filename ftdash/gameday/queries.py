@@ -1,0 +1,121 @@
+"""The only reader of the rows of game days."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
+from ftdash.gameday.observation import seen
+from ftdash.gameday.scoreboard import Score, Scored, scoreboard
+from ftdash.gameday.scoring import Measures, Seen
+
+DAYS_MAX = 30
+SCORED_MAX = 2_000
+"""The newest of all that are over make the score."""
+
+
+@dataclass(frozen=True, slots=True)
+class GameDayView:
+    key: int
+    pipeline: str
+    run_id: str
+    fault: Fault
+    fault_label: str
+    slot: int | None
+    requester: str
+    reason: str
+    state: GameDayState
+    state_label: str
+    why: str
+    verdict: Verdict | None
+    verdict_label: str
+    asked_at: datetime
+    injected_at: datetime | None
+    ended_at: datetime | None
+    audit_key: int | None
+    seen: Seen | None  # None: the fault was not carried out yet
+
+    @property
+    def is_under_way(self) -> bool:
+        return self.verdict is None
+
+    @property
+    def measures(self) -> Measures:
+        return self.seen.measures if self.seen else Measures()
+
+
+@dataclass(frozen=True, slots=True)
+class GameDays:
+    """`days`: newest first."""
+
+    now: datetime
+    days: list[GameDayView]
+    scores: list[Score]
+
+    @property
+    def under_way(self) -> list[GameDayView]:
+        return [day for day in self.days if day.is_under_way]
+
+
+def game_days(pipeline: str | None = None, limit: int = DAYS_MAX) -> GameDays:
+    rows = GameDay.objects.select_related("pipeline", "run__pipeline", "audit")
+    if pipeline is not None:
+        rows = rows.filter(pipeline__name=pipeline)
+    newest = rows.order_by("-pk")
+    return GameDays(
+        now=timezone.now(),
+        days=[_view(row) for row in newest[:limit]],
+        scores=scoreboard(_scored(newest)),
+    )
+
+
+def game_day(key: int) -> GameDayView | None:
+    rows = GameDay.objects.select_related("pipeline", "run__pipeline", "audit")
+    row = rows.filter(pk=key).first()
+    return _view(row) if row else None
+
+
+def _scored(newest: QuerySet[GameDay]) -> list[Scored]:
+    over = newest.filter(state=GameDayState.ENDED)[:SCORED_MAX]
+    return [
+        Scored(
+            pipeline=row.pipeline.name,
+            fault=Fault(row.fault),
+            verdict=Verdict(row.verdict),
+            ended_at=row.ended_at or row.asked_at,
+            measures=msgspec.convert(row.seen, Seen).measures,
+        )
+        for row in over
+    ]
+
+
+def _view(row: GameDay) -> GameDayView:
+    return GameDayView(
+        key=row.pk,
+        pipeline=row.pipeline.name,
+        run_id=row.run.run_id,
+        fault=Fault(row.fault),
+        fault_label=str(Fault(row.fault).label),
+        slot=row.slot,
+        requester=row.requester,
+        reason=row.reason,
+        state=GameDayState(row.state),
+        state_label=str(GameDayState(row.state).label),
+        why=row.why,
+        verdict=Verdict(row.verdict) if row.verdict else None,
+        verdict_label=str(Verdict(row.verdict).label) if row.verdict else "",
+        asked_at=row.asked_at,
+        injected_at=row.injected_at,
+        ended_at=row.ended_at,
+        audit_key=row.audit_id,
+        seen=_seen(row),
+    )
+
+
+def _seen(row: GameDay) -> Seen | None:
+    if row.seen is not None:
+        return msgspec.convert(row.seen, Seen)
+    return seen(row) if row.injected_at is not None else None

@@ -1,0 +1,151 @@
+"""How a game day is judged, from what the rows say at one moment. Pure.
+
+It has passed if the fault took effect, the run recovered in time and has committed since, and an
+audit begun after that found the output as recorded up to there. What did not take effect in time
+did not happen: that is no pass. What nobody could prove is not called proven.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from ftdash.gameday.models import GameDayState, Verdict
+from pipelines.domain.status import JobStatus
+
+EFFECT_WITHIN = timedelta(seconds=120)
+RECOVERY_WITHIN = timedelta(seconds=180)
+AUDIT_WITHIN = timedelta(seconds=600)
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """None: not reached, or not known."""
+
+    detection_ms: float | None = None  # last sign of life to failure known
+    recovery_ms: float | None = None  # last sign of life to all subtasks running
+    phases: dict[str, float] = field(default_factory=dict)  # domain.status.RecoveryPhase to ms
+    restored_checkpoint_id: int | None = None
+    records_replayed: int | None = None
+    checkpoints_lost: int = 0
+    late_refused: int = 0  # of an older attempt, spoken up and refused
+    further_failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SinkProof:
+    sink: str
+    is_audited: bool
+    checkpoint_id: int | None  # up to there, of this run
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFound:
+    """Begun after the recovery. `is_as_recorded` None: it found nothing out, see `problem`."""
+
+    is_over: bool
+    is_as_recorded: bool | None = None
+    problem: str = ""
+    proofs: list[SinkProof] = field(default_factory=list)
+    first_difference: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the rows say. Times are of this machine's clock."""
+
+    now: datetime
+    status: JobStatus
+    injected_at: datetime
+    effect_within: timedelta = EFFECT_WITHIN
+    refusal: str = ""  # why the fault was not carried out
+    failed_at: datetime | None = None  # the first failure since
+    cause: str = ""
+    running_at: datetime | None = None  # all subtasks ran again
+    committed_checkpoint_id: int | None = None  # the first completed and committed since
+    still_frozen: bool = False  # the process that was stopped has not ended yet
+    measures: Measures = field(default_factory=Measures)
+    audit: AuditFound | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """`verdict` None: not over yet, and `why` says what is waited for."""
+
+    state: GameDayState
+    why: str
+    verdict: Verdict | None = None
+
+
+def judge(seen: Seen) -> Judgement:
+    """1. Did it take effect? 2. Is the run back, and has it committed? 3. Is the output right?"""
+    if seen.refusal:
+        return _ended(Verdict.NOT_HAPPENED, seen.refusal)
+    if seen.failed_at is None:
+        return _before_the_effect(seen)
+    if not _has_recovered(seen):
+        return _before_the_recovery(seen, seen.failed_at)
+    return _before_the_proof(seen)
+
+
+def _before_the_effect(seen: Seen) -> Judgement:
+    if seen.status.is_terminal:
+        why = f"The run was {seen.status} before the fault took effect."
+        return _ended(Verdict.NOT_HAPPENED, why)
+    if seen.now > seen.injected_at + seen.effect_within:
+        within = int(seen.effect_within.total_seconds())
+        return _ended(Verdict.NOT_HAPPENED, f"Nothing failed within {within} s.")
+    return Judgement(GameDayState.INJECTED, "Nothing has failed yet.")
+
+
+def _has_recovered(seen: Seen) -> bool:
+    is_back = seen.running_at is not None and seen.committed_checkpoint_id is not None
+    return is_back and not seen.still_frozen
+
+
+def _before_the_recovery(seen: Seen, failed_at: datetime) -> Judgement:
+    if seen.status is JobStatus.FAILED:
+        return _ended(Verdict.FAILED, "The run did not come back: it failed.")
+    if seen.status.is_terminal:
+        return _ended(Verdict.UNPROVEN, f"The run was {seen.status} before it could be judged.")
+    missing = _missing(seen)
+    if seen.now > failed_at + RECOVERY_WITHIN:
+        within = int(RECOVERY_WITHIN.total_seconds())
+        return _ended(Verdict.FAILED, f"{missing} within {within} s of the failure.")
+    return Judgement(GameDayState.RECOVERING, f"{missing} yet.")
+
+
+def _missing(seen: Seen) -> str:
+    if seen.running_at is None:
+        return "Not all subtasks run again"
+    if seen.committed_checkpoint_id is None:
+        return "No checkpoint was completed and committed since"
+    return "The process that was stopped has not ended"
+
+
+def _before_the_proof(seen: Seen) -> Judgement:
+    audit = seen.audit
+    if audit is None or not audit.is_over:
+        if seen.running_at is not None and seen.now > seen.running_at + AUDIT_WITHIN:
+            return _ended(Verdict.UNPROVEN, "The audit of the output did not end in time.")
+        return Judgement(GameDayState.AUDITING, "The output is being audited.")
+    if audit.is_as_recorded is None:
+        return _ended(Verdict.UNPROVEN, f"The output could not be audited: {audit.problem}")
+    if not audit.is_as_recorded:
+        return _ended(Verdict.FAILED, f"The output is not as recorded: {audit.first_difference}")
+    return _proven(audit.proofs, seen.committed_checkpoint_id or 0)
+
+
+def _proven(proofs: Iterable[SinkProof], needed: int) -> Judgement:
+    """Every sink that can be read must be proven as far as the run has come since the fault."""
+    audited = [each for each in proofs if each.is_audited]
+    behind = [each.sink for each in audited if (each.checkpoint_id or 0) < needed]
+    if not audited:
+        return _ended(Verdict.UNPROVEN, "No sink of it can be read again, so nothing is proven.")
+    if behind:
+        why = f"The audit of {', '.join(behind)} did not come as far as checkpoint {needed}."
+        return _ended(Verdict.UNPROVEN, why)
+    return _ended(Verdict.PASSED, "It recovered, and lost nothing and doubled nothing.")
+
+
+def _ended(verdict: Verdict, why: str) -> Judgement:
+    return Judgement(GameDayState.ENDED, why, verdict)

@@ -1,0 +1,151 @@
+"""Asking for a game day, and carrying on with it: the only writers of its rows.
+
+What is stored survives a broker that is away: reconcile carries on. No task waits: each round looks
+at the rows, does what is due, and leaves the rest to the next.
+"""
+
+import logging
+
+import msgspec
+from django.db import IntegrityError, transaction
+from django.db.models import F
+from django.utils import timezone
+from kombu.exceptions import OperationalError
+
+from ftdash.checkpoints.models import Audit
+from ftdash.gameday import tasks
+from ftdash.gameday.injection import inject
+from ftdash.gameday.models import UNDER_WAY, Fault, GameDay, GameDayState
+from ftdash.gameday.observation import seen
+from ftdash.gameday.processes import resume
+from ftdash.gameday.scoring import Judgement, Seen, judge
+from ftdash.jobs import audits
+from ftdash.jobs.asking import check_possible, pipeline_named
+from ftdash.jobs.models import Pipeline, RequestKind
+from ftdash.jobs.validation import check_reason, check_slot
+from pipelines.bus.lease import Owner
+from pipelines.domain.errors import InvariantViolated, Rejected
+
+NEEDS_SLOT = (Fault.KILL_SLOT, Fault.KILL_SLOT_ALIGNING, Fault.FREEZE_SLOT)
+
+log = logging.getLogger("ftdash.gameday")
+
+
+def start_game_day(
+    *, pipeline: str, fault: Fault, slot: int | None, requester: str, reason: str
+) -> int:
+    """The key of its row. Raises Rejected where the pipeline does not allow faults, is not
+    running, or has a game day under way."""
+    reason = check_reason(reason)
+    row = pipeline_named(pipeline)
+    run = check_possible(RequestKind.KILL_SLOT, row)
+    if run is None:
+        raise InvariantViolated("what is running has a run")
+    if fault in NEEDS_SLOT:
+        check_slot(-1 if slot is None else slot, run.parallelism)
+    day = GameDay(
+        pipeline=row,
+        run=run,
+        fault=fault,
+        slot=slot if fault in NEEDS_SLOT else None,
+        requester=requester,
+        reason=reason,
+        asked_at=timezone.now(),
+    )
+    try:
+        with transaction.atomic():
+            day.save()
+            _make_known(day)
+    except IntegrityError as taken:
+        raise Rejected(
+            f"A game day of {pipeline} is under way; two at once could not be told apart."
+        ) from taken
+    transaction.on_commit(lambda: _publish(day.pk))
+    return day.pk
+
+
+def carry_on(key: int) -> None:
+    """One look at a game day, and what is due. May be repeated, and run twice."""
+    day = GameDay.objects.select_related("pipeline", "run__pipeline", "audit").get(pk=key)
+    if day.state == GameDayState.ASKED:
+        _inject(day)
+    elif day.state in UNDER_WAY:
+        _go_on(day)
+
+
+def reconcile() -> None:
+    """One round; the trouble of one game day is not another's."""
+    for key in GameDay.objects.filter(state__in=UNDER_WAY).values_list("pk", flat=True):
+        try:
+            carry_on(key)
+        except (OSError, Rejected) as error:
+            log.error("Game day %s cannot be carried on with now: %s", key, error)
+
+
+def _inject(day: GameDay) -> None:
+    """Whoever claims the row does it, once: a worker that dies here leaves what did not happen."""
+    claimed = GameDay.objects.filter(pk=day.pk, state=GameDayState.ASKED).update(
+        state=GameDayState.INJECTED,
+        injected_at=timezone.now(),
+        before_sequence=day.run.last_sequence,
+        before_attempt=day.run.attempt,
+    )
+    if not claimed:
+        return
+    day.refresh_from_db()
+    try:
+        inject(day)
+    except Rejected as refusal:
+        day.refusal = str(refusal)
+    day.save(update_fields=["request_id", "refusal"])
+    _make_known(day)
+    if day.thaw_at is not None:
+        tasks.carry_on_later(day.pk, day.thaw_at)
+
+
+def _go_on(day: GameDay) -> None:
+    found = seen(day)
+    judgement = judge(found)
+    if day.frozen is not None and (_is_due(day) or judgement.verdict is not None):
+        resume(msgspec.convert(day.frozen, Owner))
+    if judgement.state is GameDayState.AUDITING and day.audit is None:
+        _ask_for_audit(day, found)
+    _store(day, judgement, found)
+
+
+def _is_due(day: GameDay) -> bool:
+    return day.thaw_at is not None and timezone.now() >= day.thaw_at
+
+
+def _ask_for_audit(day: GameDay, found: Seen) -> None:
+    """One that was begun before the recovery proves nothing of it: the next round asks again."""
+    key = audits.ask(day.pipeline.name, f"game day {day.pk}")
+    audit = Audit.objects.select_related("run").get(pk=key)
+    is_since = found.running_at is not None and audit.created_at > found.running_at
+    if is_since and audit.run_id == day.run_id:
+        GameDay.objects.filter(pk=day.pk, audit=None).update(audit=audit)
+
+
+def _store(day: GameDay, judgement: Judgement, found: Seen) -> None:
+    changes: dict[str, object] = {"state": judgement.state, "why": judgement.why}
+    if judgement.verdict is not None:
+        changes |= {
+            "verdict": judgement.verdict,
+            "ended_at": timezone.now(),
+            "seen": msgspec.to_builtins(found),
+        }
+    unchanged = (day.state, day.why) == (judgement.state, judgement.why)
+    if not unchanged and GameDay.objects.filter(pk=day.pk, state=day.state).update(**changes):
+        _make_known(day)
+
+
+def _publish(key: int) -> None:
+    try:
+        tasks.carry_on.delay(key)
+    except OperationalError as error:
+        log.warning("The broker is away, the game day waits for reconcile: %s", error)
+
+
+def _make_known(day: GameDay) -> None:
+    """Open pages ask again when the version grows."""
+    Pipeline.objects.filter(pk=day.pipeline_id).update(version=F("version") + 1)

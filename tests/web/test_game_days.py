@@ -1,0 +1,431 @@
+"""A game day from the question to its verdict: what is refused, what is hit, what is written."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+from django.utils import timezone
+from kombu.exceptions import OperationalError
+
+from ftdash.checkpoints.models import Audit
+from ftdash.gameday import queries, services, tasks
+from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
+from ftdash.gameday.observation import NOT_AUDITED
+from ftdash.gameday.queries import GameDayView
+from ftdash.jobs.launcher import RUN_ID_VARIABLE
+from ftdash.jobs.models import Pipeline, Request, RequestKind, RequestPhase, Run
+from ftdash.jobs.projector import Projector
+from ftdash.jobs.services import allow_faults
+from ftdash.times import moment
+from pipelines.audit.output import Covers
+from pipelines.domain.errors import Rejected
+from pipelines.domain.events import FailureOccurred, ZombieRefused
+from pipelines.domain.ids import Attempt, CheckpointId, RunId
+from pipelines.domain.status import JobStatus
+from tests.web.audit_reports import DIFFERENCE, PROVEN, report_of
+from tests.web.journals import Story, StoryClock, new_run
+
+pytestmark = pytest.mark.usefixtures("site", "patient")
+
+PATIENCE_S = 20.0
+ASKED = {"pipeline": "flights", "requester": "ada", "reason": "to see"}
+
+
+@pytest.fixture
+def process() -> Iterator[Callable[[str], psutil.Process]]:
+    """Processes as a driver of a run would have started them."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(run_id: str) -> psutil.Process:
+        words = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+        environment = {**os.environ, RUN_ID_VARIABLE: run_id}
+        started.append(subprocess.Popen(words, stdin=subprocess.PIPE, env=environment))
+        return psutil.Process(started[-1].pid)
+
+    yield start
+    for each in started:
+        each.kill()
+        each.communicate()
+
+
+def test_a_killed_slot_is_followed_to_a_verdict_that_an_audit_gives() -> None:
+    story = running()
+    key = asked(Fault.KILL_SLOT, slot=1)
+
+    hit(key, story)
+    request = Request.objects.get(kind=RequestKind.KILL_SLOT)
+    assert request.parameters == {"slot": "1", "moment": "now"}
+    assert (request.requester, request.reason) == ("ada", f"game day {key}: to see")
+    assert carried_on(key).state is GameDayState.INJECTED
+
+    fold(story.wait(50).slot_killed())
+    assert carried_on(key).why == "No checkpoint was completed and committed since yet."
+
+    fold(story.completed().completed())
+    assert carried_on(key).state is GameDayState.AUDITING
+    audited(Audit.objects.get(), up_to=3)
+    day = carried_on(key)
+
+    assert (day.state, day.verdict) == (GameDayState.ENDED, Verdict.PASSED)
+    assert day.measures.detection_ms == 12.0
+    assert day.measures.recovery_ms == 300.0
+    assert (day.measures.restored_checkpoint_id, day.measures.records_replayed) == (2, 1234)
+    assert Audit.objects.get().requester == f"game day {key}"
+    assert queries.game_days().scores[0].passed == 1
+    services.carry_on(key)  # what is over stays as it is
+    assert queries.game_day(key) == day
+
+
+def test_an_output_that_is_not_as_recorded_has_failed_whatever_the_recovery_was() -> None:
+    key, _ = recovered()
+    audited(Audit.objects.get(), up_to=3, differs=True)
+
+    day = carried_on(key)
+
+    assert (day.verdict, day.why) == (
+        Verdict.FAILED,
+        f"The output is not as recorded: {DIFFERENCE.what}",
+    )
+
+
+def test_an_audit_begun_before_the_recovery_is_not_taken_for_its_proof() -> None:
+    story = running()
+    key = asked(Fault.KILL_SLOT, slot=1)
+    hit(key, story)
+    early = Audit.objects.create(run=story.run, requester="olaf", created_at=timezone.now())
+    fold(story.wait(50).slot_killed().completed())
+    Audit.objects.update(created_at=timezone.now() - timedelta(hours=1), moved_at=timezone.now())
+    Audit.objects.update(started_at=timezone.now())
+
+    assert carried_on(key).audit_key is None
+    audited(early, up_to=2)
+    carried_on(key)
+
+    assert carried_on(key).audit_key not in (None, early.pk)
+
+
+def test_what_is_proven_of_the_run_before_says_nothing() -> None:
+    key, _ = recovered()
+    audited(Audit.objects.get(), up_to=3, of_run="flights-0")
+
+    assert carried_on(key).verdict is Verdict.UNPROVEN
+
+
+def test_a_kill_that_the_driver_refuses_did_not_happen() -> None:
+    running()
+    key = asked(Fault.KILL_SLOT_ALIGNING, slot=0)
+    services.carry_on(key)
+    Request.objects.update(phase=RequestPhase.FAILED, message="It ended before slot 0 aligned.")
+
+    day = carried_on(key)
+
+    assert (day.verdict, day.why) == (Verdict.NOT_HAPPENED, "It ended before slot 0 aligned.")
+    assert Request.objects.get().parameters["moment"] == "aligning"
+
+
+def test_a_failure_from_before_the_fault_is_not_its_effect() -> None:
+    story = running()
+    fold(story.slot_killed())
+    key = asked(Fault.KILL_SLOT, slot=1)
+
+    services.carry_on(key)
+    early = moment(story.clock.now_ms - 5_000)  # a clock that was set back
+    GameDay.objects.update(injected_at=early)
+
+    assert carried_on(key).state is GameDayState.INJECTED
+
+
+def test_several_recoveries_in_a_row_count_from_the_first_failure() -> None:
+    story = running()
+    key = asked(Fault.KILL_SLOT, slot=1)
+    hit(key, story)
+    again = FailureOccurred(cause="Slot 0 is gone, too.", slot=0)
+    fold(story.wait(50).tell(FailureOccurred(cause="Slot 1 is gone.", slot=1)))
+    fold(story.wait(1_000).tell(again).slot_killed().completed())
+
+    measures = carried_on(key).measures
+
+    assert measures.further_failures == 2
+    assert measures.detection_ms == 12.0
+
+
+def test_late_words_of_the_attempt_before_are_counted() -> None:
+    story = running()
+    key = asked(Fault.KILL_SLOT, slot=1)
+    hit(key, story)
+    late = ZombieRefused(zombie_attempt=Attempt(1), what="slot 1 offered an acknowledgement")
+    fold(story.wait(50).triggered().slot_killed().tell(late))
+
+    assert carried_on(key).measures.late_refused == 1
+
+
+def test_a_slot_is_stopped_and_continued_when_it_has_been_replaced(
+    process: Callable[[str], psutil.Process],
+) -> None:
+    story = running()
+    slot = process(story.run.run_id)
+    Run.objects.update(slots={"1": {"pid": slot.pid, "host": "here"}})
+    key = asked(Fault.FREEZE_SLOT, slot=1)
+
+    hit(key, story)
+    wait_until(lambda: slot.status() == psutil.STATUS_STOPPED)
+    fold(story.wait(50).slot_killed().completed())
+    assert carried_on(key).why == "The process that was stopped has not ended yet."
+    assert slot.status() == psutil.STATUS_STOPPED
+    GameDay.objects.update(thaw_at=timezone.now())
+    carried_on(key)
+    wait_until(lambda: slot.status() != psutil.STATUS_STOPPED)
+    slot.kill()
+    wait_until(lambda: not slot.is_running() or slot.status() == psutil.STATUS_ZOMBIE)
+
+    assert carried_on(key).state is GameDayState.AUDITING
+
+
+def test_a_slot_that_was_stopped_is_continued_however_the_game_day_ends(
+    process: Callable[[str], psutil.Process],
+) -> None:
+    story = running()
+    slot = process(story.run.run_id)
+    Run.objects.update(slots={"1": {"pid": slot.pid, "host": "here"}})
+    key = asked(Fault.FREEZE_SLOT, slot=1)
+    services.carry_on(key)
+    wait_until(lambda: slot.status() == psutil.STATUS_STOPPED)
+    fold(story.wait(50).ended(JobStatus.CANCELED))
+
+    assert carried_on(key).verdict is Verdict.NOT_HAPPENED
+    wait_until(lambda: slot.status() != psutil.STATUS_STOPPED)
+
+
+def test_a_frozen_slot_is_given_the_time_after_which_it_is_missed() -> None:
+    running()
+    Run.objects.update(settings={"heartbeat.timeout": "40 s"})
+    key = asked(Fault.FREEZE_SLOT, slot=1)
+    services.carry_on(key)  # there is no such process
+    GameDay.objects.update(refusal="", injected_at=timezone.now() - timedelta(seconds=150))
+
+    assert carried_on(key).verdict is None
+
+
+def test_the_driver_is_killed_from_outside(process: Callable[[str], psutil.Process]) -> None:
+    story = running()
+    driver = process(story.run.run_id)
+    Run.objects.update(driver_pid=driver.pid)
+    key = asked(Fault.KILL_DRIVER)
+
+    services.carry_on(key)
+
+    wait_until(lambda: not driver.is_running() or driver.status() == psutil.STATUS_ZOMBIE)
+    assert carried_on(key).state is GameDayState.INJECTED
+
+
+@pytest.mark.parametrize("fault", [Fault.KILL_DRIVER, Fault.FREEZE_SLOT])
+def test_a_process_that_is_not_of_the_run_is_left_alone(
+    process: Callable[[str], psutil.Process], fault: Fault
+) -> None:
+    running()
+    stranger = process("another-run")
+    Run.objects.update(driver_pid=stranger.pid, slots={"1": {"pid": stranger.pid, "host": "x"}})
+    key = asked(fault, slot=1)
+
+    services.carry_on(key)
+
+    day = carried_on(key)
+    assert (day.verdict, "nothing was done" in day.why) == (Verdict.NOT_HAPPENED, True)
+    assert stranger.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ({"slots": {}, "driver_pid": None}, "is not known at the moment"),
+        ({"slots": {"1": {"pid": 2**22 + 5, "host": "x"}}}, "is not on this machine, or is gone"),
+    ],
+)
+def test_a_process_that_is_gone_is_told_and_nothing_happened(
+    columns: dict[str, Any], told: str
+) -> None:
+    running()
+    Run.objects.update(**columns)
+    key = asked(Fault.FREEZE_SLOT, slot=1)
+
+    services.carry_on(key)
+
+    day = carried_on(key)
+    assert day.verdict is Verdict.NOT_HAPPENED
+    assert told in day.why
+
+
+def test_a_pipeline_that_does_not_allow_faults_is_not_hit() -> None:
+    running()
+    allow_faults(pipeline="flights", is_allowed=False, requester="ada", reason="month's end")
+
+    with pytest.raises(Rejected, match="does not allow faults on purpose; an admin may allow"):
+        asked(Fault.KILL_SLOT, slot=0)
+
+    assert not GameDay.objects.exists()
+    told = Request.objects.get()
+    assert (told.kind, told.phase, told.requester, told.reason) == (
+        RequestKind.ALLOW_FAULTS,
+        RequestPhase.SUCCEEDED,
+        "ada",
+        "month's end",
+    )
+    allow_faults(pipeline="flights", is_allowed=True, requester="ada", reason="it is over")
+    asked(Fault.KILL_SLOT, slot=0)
+
+
+def test_a_new_pipeline_does_not_allow_faults() -> None:
+    assert not Pipeline(name="new").allows_faults
+
+
+def test_allowing_again_under_the_same_id_is_the_same_request() -> None:
+    new_run()
+    again = {"pipeline": "flights", "requester": "ada", "reason": "x", "request_id": "one"}
+
+    assert allow_faults(is_allowed=True, **again) == allow_faults(is_allowed=False, **again)
+    assert Pipeline.objects.get().allows_faults
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"slot": 2}, "There is no slot 2"),
+        ({"slot": None}, "There is no slot -1"),
+        ({"reason": " "}, "Say why"),
+        ({"pipeline": "nothing"}, "There is no pipeline 'nothing'"),
+    ],
+)
+def test_what_cannot_be_hit_is_refused(change: dict[str, Any], told: str) -> None:
+    running()
+
+    with pytest.raises(Rejected, match=told):
+        services.start_game_day(**{**ASKED, "fault": Fault.KILL_SLOT, "slot": 0, **change})
+
+
+def test_a_pipeline_that_is_not_running_is_not_hit() -> None:
+    fold(Story(new_run()).started().ended())
+
+    with pytest.raises(Rejected, match="is not running"):
+        asked(Fault.KILL_DRIVER)
+
+
+def test_two_game_days_at_once_are_refused() -> None:
+    running()
+    asked(Fault.KILL_SLOT, slot=0)
+
+    with pytest.raises(Rejected, match="two at once could not be told apart"):
+        asked(Fault.KILL_DRIVER)
+
+
+def test_a_fault_is_carried_out_once_however_many_workers_take_it_up() -> None:
+    running()
+    key = asked(Fault.KILL_SLOT, slot=0)
+    stale = GameDay.objects.select_related("pipeline", "run__pipeline").get()
+
+    services.carry_on(key)
+    services._inject(stale)
+
+    assert Request.objects.count() == 1
+
+
+def test_a_round_carries_on_with_all_and_one_that_has_trouble_stops_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    running()
+    fold(Story(new_run("other")).started())
+    asked(Fault.KILL_SLOT, slot=0)
+    services.start_game_day(**{**ASKED, "pipeline": "other"}, fault=Fault.KILL_SLOT, slot=0)
+    carry_on = services.carry_on
+
+    def troubled(key: int) -> None:
+        if GameDay.objects.get(pk=key).pipeline.name == "other":
+            raise OSError("The disk is full.")
+        carry_on(key)
+
+    monkeypatch.setattr(services, "carry_on", troubled)
+    tasks.reconcile_game_days()
+
+    states = dict(GameDay.objects.values_list("pipeline__name", "state"))
+    assert states == {"flights": GameDayState.INJECTED, "other": GameDayState.ASKED}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_broker_that_is_away_does_not_lose_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise OperationalError("It is away.")
+
+    running()
+    monkeypatch.setattr(tasks.carry_on, "delay", away)
+    monkeypatch.setattr(tasks.carry_on, "apply_async", away)
+
+    key = asked(Fault.KILL_SLOT, slot=0)
+    tasks.carry_on_later(key, timezone.now())
+
+    assert GameDay.objects.get().state == GameDayState.ASKED
+
+
+def test_what_an_audit_calls_not_audited_is_known_without_loading_it() -> None:
+    assert Covers.NOTHING.value == NOT_AUDITED
+
+
+def running() -> Story:
+    """Two checkpoints are committed. It tells what was ten seconds ago, and so may go on."""
+    story = Story(new_run(), StoryClock(StoryClock().now_ms - 10_000))
+    fold(story.started().sampled().completed().completed())
+    return story
+
+
+def hit(key: int, story: Story) -> None:
+    """By what a worker does, at the time of the story."""
+    services.carry_on(key)
+    GameDay.objects.filter(pk=key).update(injected_at=moment(story.clock.now_ms))
+
+
+def recovered() -> tuple[int, Story]:
+    story = running()
+    key = asked(Fault.KILL_SLOT, slot=1)
+    hit(key, story)
+    fold(story.wait(50).slot_killed().completed())
+    assert carried_on(key).state is GameDayState.AUDITING
+    return key, story
+
+
+def asked(fault: Fault, slot: int | None = None) -> int:
+    return services.start_game_day(**ASKED, fault=fault, slot=slot)
+
+
+def carried_on(key: int) -> GameDayView:
+    services.carry_on(key)
+    found = queries.game_day(key)
+    assert found is not None
+    return found
+
+
+def audited(audit: Audit, *, up_to: int, of_run: str = "flights-1", differs: bool = False) -> None:
+    sink = msgspec.structs.replace(
+        PROVEN,
+        proven_run_id=RunId(of_run),
+        proven_checkpoint_id=CheckpointId(up_to),
+        difference=DIFFERENCE if differs else None,
+    )
+    report = msgspec.to_builtins(report_of(sink))
+    Audit.objects.filter(pk=audit.pk).update(ended_at=timezone.now(), report=report)
+
+
+def fold(story: Story) -> None:
+    while Projector().run_once():
+        pass
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, "it does not come to that"
+        time.sleep(0.01)

@@ -1,0 +1,291 @@
+"""The pages of game days: what everybody reads, who may begin one, and what is refused."""
+
+import json
+import re
+from html import unescape
+from io import StringIO
+from typing import Any
+
+import msgspec
+import pytest
+from django.core.management import CommandError, call_command
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from ftdash.gameday import services
+from ftdash.gameday.management.commands import gameday
+from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
+from ftdash.gameday.scoring import Measures, Seen
+from ftdash.jobs.models import Pipeline, Request, RequestKind
+from ftdash.jobs.projector import Projector
+from pipelines.domain.status import JobStatus
+from tests.web.journals import Story, new_run
+from tests.web.people import admin_user, signed_in
+
+pytestmark = pytest.mark.usefixtures("site", "patient")
+
+FORM = {"fault": "KILL_SLOT", "slot": "1", "reason": "to see", "confirmation": "flights"}
+START = "/pipelines/flights/game-day/start/"
+MEASURES = Measures(
+    detection_ms=12.0,
+    recovery_ms=300.0,
+    phases={"detect": 12.0, "restore": 80.0},
+    records_replayed=1_234,
+)
+
+
+def test_before_the_first_one_it_says_what_to_do(operator: Client) -> None:
+    words = words_of(operator, "/game-day/")
+
+    assert "No game day has ended yet." in words
+    assert "A pipeline that allows faults can be hit while it runs." in words
+    assert "There is no pipeline yet that could be hit." in words
+
+
+def test_an_operator_reads_the_score_and_begins_nothing(operator: Client) -> None:
+    running()
+    ended(Verdict.PASSED)
+    ended(Verdict.FAILED)
+    ended(Verdict.NOT_HAPPENED)
+
+    words, page = words_of(operator, "/game-day/"), text_of(operator, "/game-day/")
+
+    assert "1 of 2 game days that took effect passed." in words
+    assert "The slowest recovery took 300 ms: kill a slot, flights." in words
+    assert "flights kill a slot 2 1 1 0 1 12 ms 300 ms 300 ms did not happen" in words
+    assert "Beginning one needs the admin role." in words
+    assert START not in page
+
+
+@pytest.mark.parametrize(
+    "address", ["/game-day/", "/pipelines/flights/game-day/", "/game-day/{key}/"]
+)
+def test_what_is_under_way_is_found_again_with_its_progress(operator: Client, address: str) -> None:
+    running()
+    key = services.start_game_day(
+        pipeline="flights", fault=Fault.KILL_SLOT, slot=1, requester="ada", reason="to see"
+    )
+    GameDay.objects.update(state=GameDayState.RECOVERING, why="Not all subtasks run again yet.")
+
+    for end in ("", "regions/"):
+        words = words_of(operator, address.format(key=key) + end)
+        assert "Recovering" in words
+        assert "Not all subtasks run again yet." in words
+        assert "ada" in words
+
+
+def test_one_game_day_is_shown_with_what_was_found_and_its_phases(operator: Client) -> None:
+    running()
+    key = ended(Verdict.PASSED)
+
+    words = words_of(operator, f"/game-day/{key}/")
+
+    assert f"Game day {key}: kill a slot" in words
+    assert "✓ It took effect: Slot 1 is gone." in words
+    assert "✓ All subtasks ran again after 300 ms, from the beginning, with 1,234 records" in words
+    assert "Detect Decide Stop Start Restore" in words
+    assert "12 ms – – – 80 ms" in words
+
+
+def test_one_that_no_worker_has_taken_up_says_so(operator: Client) -> None:
+    running()
+    key = services.start_game_day(
+        pipeline="flights", fault=Fault.KILL_DRIVER, slot=None, requester="ada", reason="to see"
+    )
+
+    assert "A worker takes it up within seconds." in words_of(operator, f"/game-day/{key}/")
+
+
+@pytest.mark.parametrize("address", ["/game-day/77/", "/pipelines/nothing/game-day/"])
+def test_what_is_not_there_says_so(operator: Client, address: str) -> None:
+    assert operator.get(address).status_code == 404
+
+
+def test_an_admin_begins_one_and_is_told_what_is_at_stake(admin: Client) -> None:
+    running()
+    ended(Verdict.PASSED)
+    assert f'href="{START}"' in text_of(admin, "/game-day/")
+    asking = words_of(admin, START)
+
+    answer = admin.post(START, FORM)
+
+    assert "about 0 records read since checkpoint 1 are read again" in asking
+    assert "readers of its output wait; it was 300 ms at the longest so far." in asking
+    day = GameDay.objects.get(state=GameDayState.ASKED)
+    assert answer["Location"] == f"/game-day/{day.pk}/"
+    assert (day.fault, day.slot, day.requester, day.reason) == ("KILL_SLOT", 1, "ada", "to see")
+
+
+def test_the_first_one_of_a_pipeline_says_that_nobody_knows_how_long(admin: Client) -> None:
+    running()
+
+    assert "how long is not known yet: this is its first." in words_of(admin, START)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"confirmation": "fligths"}, "The name of this pipeline is flights."),
+        ({"reason": ""}, "This field is required."),
+        ({"fault": "FLOOD"}, "Select a valid choice."),
+        ({"slot": "9"}, "Select a valid choice."),
+        ({"slot": ""}, "There is no slot -1"),
+    ],
+)
+def test_what_is_refused_stays_in_the_form(admin: Client, change: Any, told: str) -> None:
+    running()
+
+    answer = admin.post(START, FORM | change)
+
+    assert answer.status_code == 422
+    assert told in unescape(answer.content.decode())
+    assert not GameDay.objects.exists()
+
+
+def test_a_pipeline_that_does_not_allow_faults_says_so_before_and_refuses(admin: Client) -> None:
+    running()
+    Pipeline.objects.update(allows_faults=False)
+
+    asking, answer = words_of(admin, START), admin.post(START, FORM)
+
+    told = "flights does not allow faults on purpose; an admin may allow them."
+    assert told in asking
+    assert told in words_of(admin, "/game-day/")
+    assert (answer.status_code, told in answer.content.decode()) == (422, True)
+
+
+def test_an_admin_allows_faults_and_that_is_kept(admin: Client) -> None:
+    running()
+    Pipeline.objects.update(allows_faults=False)
+    address = reverse("act", args=["flights", "faults"])
+    assert "flights does not allow faults on purpose now." in words_of(admin, address)
+
+    admin.post(address, {"is_allowed": "on", "reason": "game day on Monday"})
+
+    assert Pipeline.objects.get().allows_faults
+    kept = Request.objects.get(kind=RequestKind.ALLOW_FAULTS)
+    assert (kept.requester, kept.reason) == ("ada", "game day on Monday")
+
+
+def test_an_operator_may_not_begin_one(operator: Client) -> None:
+    running()
+
+    assert operator.get(START).status_code == 403
+    assert operator.post(START, FORM).status_code == 403
+    assert not GameDay.objects.exists()
+
+
+def test_without_the_csrf_token_nothing_is_begun() -> None:
+    running()
+    client = signed_in(admin_user(), enforce_csrf_checks=True)
+
+    assert client.post(START, FORM).status_code == 403
+    assert not GameDay.objects.exists()
+
+
+def test_programs_ask_and_read_by_the_same_services(admin: Client) -> None:
+    running()
+
+    asked = admin.post(
+        "/api/pipelines/flights/game-days",
+        {"fault": "KILL_SLOT", "slot": 0, "reason": "nightly"},
+        content_type="application/json",
+    )
+    key = asked.json()["key"]
+
+    assert asked.status_code == 202
+    assert admin.get(f"/api/game-days/{key}").json()["state"] == "ASKED"
+    assert admin.get("/api/game-days?pipeline=flights").json()["days"][0]["key"] == key
+    assert admin.get("/api/game-days/99").status_code == 404
+
+
+def test_the_command_follows_it_to_its_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    running()
+    monkeypatch.setattr(gameday.time, "sleep", lambda _: services.reconcile())
+
+    refusal = "There is no slot 5; choose 0 to 1."
+    with pytest.raises(CommandError, match=refusal) as refused:
+        call_command("gameday", "flights", "kill-slot", "--slot", "5")
+    with pytest.raises(CommandError, match="did not happen: ") as missed:
+        call_command("gameday", "flights", "kill-driver", stdout=StringIO(), stderr=StringIO())
+    GameDay.objects.update(verdict=Verdict.PASSED)
+    out = StringIO()
+    call_command("gameday", "flights", "--list", "--json", stdout=out)
+
+    assert (refused.value.returncode, missed.value.returncode) == (2, 1)
+    assert json.loads(out.getvalue())[0]["verdict"] == "PASSED"
+
+
+def test_the_command_needs_to_know_what_to_hit() -> None:
+    with pytest.raises(CommandError, match="Name a pipeline and a fault"):
+        call_command("gameday", "flights")
+
+
+def test_a_passed_game_day_is_printed_and_nothing_is_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    running()
+
+    def pass_it(_: float) -> None:
+        GameDay.objects.update(
+            state=GameDayState.ENDED, verdict=Verdict.PASSED, seen=seen(), ended_at=timezone.now()
+        )
+
+    monkeypatch.setattr(gameday.time, "sleep", pass_it)
+    out = StringIO()
+
+    call_command("gameday", "flights", "kill-driver", stdout=out, stderr=StringIO())
+
+    assert "kill the driver  passed" in out.getvalue()
+    assert "recovery_ms=300.0" in out.getvalue()
+
+
+def running() -> None:
+    Story(new_run()).started().sampled(0.0).completed()
+    Projector().run_once()
+
+
+def seen() -> object:
+    now = timezone.now()
+    return msgspec.to_builtins(
+        Seen(
+            now=now,
+            status=JobStatus.RUNNING,
+            injected_at=now,
+            failed_at=now,
+            cause="Slot 1 is gone.",
+            running_at=now,
+            measures=MEASURES,
+        )
+    )
+
+
+def ended(verdict: Verdict) -> int:
+    pipeline = Pipeline.objects.get()
+    now = timezone.now()
+    return GameDay.objects.create(
+        pipeline=pipeline,
+        run=pipeline.runs.get(),
+        fault=Fault.KILL_SLOT,
+        slot=1,
+        requester="ada",
+        reason="to see",
+        state=GameDayState.ENDED,
+        asked_at=now,
+        injected_at=now,
+        ended_at=now,
+        verdict=verdict,
+        why="So it was.",
+        seen=seen(),
+    ).pk
+
+
+def text_of(client: Client, address: str) -> str:
+    answer = client.get(address)
+    assert answer.status_code == 200
+    return answer.content.decode()
+
+
+def words_of(client: Client, address: str) -> str:
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", text_of(client, address))))
