@@ -129,7 +129,7 @@ def test_a_chosen_checkpoint_stays_while_newer_ones_come(page: Page) -> None:
 
 def test_with_the_stream_cut_the_page_asks_by_itself(site: "Site", browser: Browser) -> None:
     page = browser.new_page()
-    page.route("**/events/", lambda route: route.abort())
+    page.route("**/changes/", lambda route: route.abort())
     sign_in(page, site)
 
     wait_for_next_checkpoint(page)

@@ -38,6 +38,8 @@ PAGES = {
     "game-days-regions",
     "pipeline-game-days",
     "pipeline-game-days-regions",
+    "event-log",
+    "event-log-regions",
 }
 ARGUMENTS = {"name": "flights", "action": "savepoint", "checkpoint_id": 1, "key": 1}
 

@@ -83,7 +83,7 @@ def test_the_stream_of_the_page_tells_versions_and_nothing_else() -> None:
     client.force_login(operator_user())
 
     async def watch() -> tuple[str, dict[str, str]]:
-        answer = await client.get("/events/")
+        answer = await client.get("/changes/")
         async with aclosing(aiter(answer.streaming_content)) as stream:
             return answer["Content-Type"], await next_change(stream)
 

@@ -1,0 +1,116 @@
+"""Reads pages of the log, newest first: a few rows of each source, merged by time.
+
+A page goes on where the one before it ended, by that line's place and not by a number of pages:
+what is added meanwhile moves nothing, and the thousandth page costs what the first does.
+"""
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+
+from ftdash.eventlog.lines import Asked, Cursor, Line
+from ftdash.eventlog.sources import SOURCES, Source
+
+BATCH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    """`older` is where the next page begins; None: there is nothing older."""
+
+    now: datetime
+    lines: list[Line]
+    older: str | None
+
+
+def log_page(asked: Asked, cursor: Cursor | None, limit: int) -> LogPage:
+    found = _lines(asked, cursor, limit + 1)
+    older = str(Cursor.behind(found[limit - 1])) if len(found) > limit else None
+    return LogPage(timezone.now(), found[:limit], older)
+
+
+def log_lines(asked: Asked, limit: int) -> Iterator[Line]:
+    """The newest `limit` lines, a batch at a time."""
+    cursor: Cursor | None = None
+    while limit > 0 and (lines := _lines(asked, cursor, min(limit, BATCH))):
+        yield from lines
+        limit -= len(lines)
+        cursor = Cursor.behind(lines[-1])
+
+
+def actors() -> list[str]:
+    """Everybody who ever asked for something."""
+    found: set[str] = set()
+    for source in SOURCES:
+        if source.actor:
+            names = source.rows().order_by().values_list(source.actor, flat=True)
+            found.update(names.distinct())
+    return sorted(found)
+
+
+def _lines(asked: Asked, cursor: Cursor | None, limit: int) -> list[Line]:
+    each = [
+        [_line(row, index, source) for row in _rows(source, index, asked, cursor)[:limit]]
+        for index, source in enumerate(SOURCES)
+        if _may_have(source, asked)
+    ]
+    return list(heapq.merge(*each, key=_place))[:limit]
+
+
+def _may_have(source: Source, asked: Asked) -> bool:
+    """Whoever asks for a person or a pipeline asks for what has one."""
+    is_of_kind = asked.kind in (None, source.kind)
+    has_actor = asked.actor is None or bool(source.actor)
+    has_pipeline = asked.pipeline is None or bool(source.pipeline)
+    return is_of_kind and has_actor and has_pipeline
+
+
+def _rows(source: Source, index: int, asked: Asked, cursor: Cursor | None) -> QuerySet[Any]:
+    rows = source.rows().select_related(*source.parts).order_by(f"-{source.time}", "-pk")
+    if asked.pipeline is not None:
+        rows = rows.filter(**{f"{source.pipeline}__name": asked.pipeline})
+    if asked.actor is not None:
+        rows = rows.filter(**{source.actor: asked.actor})
+    if source.routine is not None and not asked.with_routine:
+        rows = rows.exclude(source.routine)
+    if asked.since is not None:
+        rows = rows.filter(**{f"{source.time}__gte": asked.since})
+    if asked.until is not None:
+        rows = rows.filter(**{f"{source.time}__lt": asked.until})
+    return rows if cursor is None else rows.filter(_behind(source, index, cursor))
+
+
+def _behind(source: Source, index: int, cursor: Cursor) -> Q:
+    older = Q(**{f"{source.time}__lt": cursor.at})
+    same = Q(**{source.time: cursor.at})
+    if index > cursor.source:
+        return older | same
+    return older | (same & Q(pk__lt=cursor.row)) if index == cursor.source else older
+
+
+def _line(row: Any, index: int, source: Source) -> Line:
+    told = source.told(row)
+    run = getattr(row, "run", None)
+    pipeline = row.pipeline if source.pipeline == "pipeline" else run.pipeline if run else None
+    return Line(
+        at=getattr(row, source.time),
+        kind=source.kind,
+        what=told.what,
+        outcome=told.outcome,
+        pipeline=pipeline.name if pipeline else "",
+        run_id=run.run_id if run else "",
+        actor=getattr(row, source.actor) if source.actor else "",
+        why=told.why,
+        source=index,
+        row=row.pk,
+    )
+
+
+def _place(line: Line) -> tuple[float, int, int]:
+    """Newest first; of one moment in the order of the sources, then the newest row."""
+    return -line.at.timestamp(), line.source, -line.row

@@ -1,0 +1,170 @@
+"""Where the lines of the log come from: for each kind of row its columns and its sentence."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import Q, QuerySet
+
+from ftdash.checkpoints.models import Audit, Checkpoint, CheckpointStatus
+from ftdash.eventlog.lines import LineKind
+from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
+from ftdash.jobs.models import (
+    Failure,
+    QuarantinedRecord,
+    Recovery,
+    Request,
+    RequestKind,
+    RequestPhase,
+    RestoreRefusal,
+    StatusChange,
+    SupersededOutput,
+    ZombieRefusal,
+)
+from ftdash.lab.models import Lab, LabState
+from pipelines.domain.status import CheckpointKind
+
+RUN = "run__pipeline"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    what: str
+    outcome: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """`time` is a column that is never null. `pipeline` and `actor` are empty where there is none.
+
+    `parts` are read along with the row; `routine` says which rows are nothing remarkable.
+    """
+
+    kind: LineKind
+    rows: Callable[[], QuerySet[Any]]
+    time: str
+    told: Callable[[Any], Told]
+    parts: tuple[str, ...] = (RUN,)
+    pipeline: str = RUN
+    actor: str = ""
+    routine: Q | None = None
+
+
+def _request(row: Request) -> Told:
+    outcome = str(RequestPhase(row.phase).label)
+    told = f"{outcome}: {row.message}" if row.message else outcome
+    return Told(f"asked for: {RequestKind(row.kind).label}", told, row.reason)
+
+
+def _status(row: StatusChange) -> Told:
+    return Told(f"the run is {row.status}", why=row.reason)
+
+
+def _failure(row: Failure) -> Told:
+    where = f" in {row.vertex}[{row.subtask}]" if row.vertex else ""
+    return Told(f"{row.cause}{where}")
+
+
+def _recovery(row: Recovery) -> Told:
+    since = row.restored_checkpoint_id
+    origin = f"checkpoint {since}" if since else "the beginning"
+    outcome = "all subtasks run again" if row.running_at else "not running again"
+    return Told(f"recovery to attempt {row.attempt} from {origin}", outcome)
+
+
+def _checkpoint(row: Checkpoint) -> Told:
+    name = f" {row.checkpoint_id}" if row.checkpoint_id else ""
+    took = f" in {row.end_to_end_ms:,.0f} ms" if row.end_to_end_ms is not None else ""
+    outcome = (
+        f"completed{took}, discarded since"
+        if row.status == CheckpointStatus.DISCARDED
+        else f"{CheckpointStatus(row.status).label}{took}"
+    )
+    return Told(f"{row.kind.lower()}{name}", outcome, row.message or row.reason_name)
+
+
+def _superseded(row: SupersededOutput) -> Told:
+    return Told(f"{row.files} outputs of {row.sink} were set aside", row.moved_to)
+
+
+def _quarantined(row: QuarantinedRecord) -> Told:
+    what = f"record {row.offset} of {row.split} is not given to {row.operator} any more"
+    return Told(what, why=row.error)
+
+
+def _zombie(row: ZombieRefusal) -> Told:
+    return Told(row.what, f"refused: attempt {row.zombie_attempt} is over")
+
+
+def _audit(row: Audit) -> Told:
+    if row.ended_at is None:
+        return Told("asked for an audit", "under way")
+    if row.report is None:
+        return Told("asked for an audit", f"not possible: {row.problem}")
+    found = "as recorded" if row.report["is_as_recorded"] else "not as recorded"
+    return Told("asked for an audit", f"the output is {found}")
+
+
+def _game_day(row: GameDay) -> Told:
+    outcome = Verdict(row.verdict).label if row.verdict else GameDayState(row.state).label
+    slot = f", slot {row.slot}" if row.slot is not None else ""
+    what = f"game day {row.pk}: {Fault(row.fault).label}{slot}"
+    return Told(what, f"{outcome}: {row.why}" if row.why else str(outcome), row.reason)
+
+
+def _lab(row: Lab) -> Told:
+    outcome = LabState(row.state).label
+    told = f"{outcome}: {row.message}" if row.message else str(outcome)
+    return Told(f"asked for lab {row.pk}", told, row.reason)
+
+
+SOURCES = (
+    Source(
+        LineKind.ACTION,
+        Request.objects.all,
+        "created_at",
+        _request,
+        parts=("pipeline", "run"),
+        pipeline="pipeline",
+        actor="requester",
+    ),
+    Source(LineKind.STATUS, StatusChange.objects.all, "at", _status),
+    Source(LineKind.FAILURE, Failure.objects.all, "at", _failure),
+    Source(LineKind.RECOVERY, Recovery.objects.all, "started_at", _recovery),
+    Source(
+        LineKind.CHECKPOINT,
+        Checkpoint.objects.all,
+        "trigger_at",
+        _checkpoint,
+        routine=Q(kind=CheckpointKind.CHECKPOINT.value) & ~Q(status=CheckpointStatus.FAILED),
+    ),
+    Source(
+        LineKind.REFUSAL,
+        RestoreRefusal.objects.all,
+        "at",
+        lambda row: Told(row.message, "refused", row.path),
+    ),
+    Source(LineKind.REFUSAL, ZombieRefusal.objects.all, "at", _zombie),
+    Source(LineKind.OUTPUT, SupersededOutput.objects.all, "at", _superseded),
+    Source(LineKind.QUARANTINE, QuarantinedRecord.objects.all, "at", _quarantined),
+    Source(LineKind.AUDIT, Audit.objects.all, "created_at", _audit, actor="requester"),
+    Source(
+        LineKind.GAME_DAY,
+        GameDay.objects.all,
+        "asked_at",
+        _game_day,
+        parts=("pipeline", "run"),
+        pipeline="pipeline",
+        actor="requester",
+    ),
+    Source(
+        LineKind.LAB,
+        Lab.objects.all,
+        "asked_at",
+        _lab,
+        parts=(),
+        pipeline="",
+        actor="requested_by",
+    ),
+)

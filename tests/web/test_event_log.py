@@ -1,0 +1,237 @@
+"""The log of events and of what people did: what is in it, what narrows it down, and its pages."""
+
+import re
+from datetime import timedelta
+from html import unescape
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from ftdash.checkpoints.models import Audit
+from ftdash.eventlog.lines import Asked, Cursor, Line, LineKind
+from ftdash.eventlog.queries import actors, log_lines, log_page
+from ftdash.gameday import services
+from ftdash.gameday.models import Fault
+from ftdash.jobs.models import RequestKind, StatusChange
+from ftdash.jobs.projector import Projector
+from ftdash.lab.models import Lab
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.events import (
+    CheckpointDiscarded,
+    CheckpointFailed,
+    OutputSuperseded,
+    RestorePointRefused,
+    ZombieRefused,
+)
+from pipelines.domain.ids import Attempt, CheckpointId, Uid
+from pipelines.domain.status import CheckpointKind
+from tests.web.journals import Story, StoryClock, new_request, new_run, quarantined
+
+pytestmark = pytest.mark.usefixtures("site", "patient")
+
+
+def test_every_kind_of_line_is_in_it_and_the_newest_comes_first() -> None:
+    eventful()
+
+    lines = list(log_lines(Asked(), 1_000))
+
+    assert {line.kind for line in lines} == set(LineKind)
+    assert [line.at for line in lines] == sorted((line.at for line in lines), reverse=True)
+    assert all(line.what for line in lines)
+
+
+def test_an_action_says_who_when_why_and_how_it_ended() -> None:
+    run = new_run()
+    new_request(run, RequestKind.CANCEL, phase="SUCCEEDED", message="It is cancelled.")
+
+    [line] = list(log_lines(Asked(kind=LineKind.ACTION), 10))
+
+    assert (line.actor, line.why, line.what, line.outcome) == (
+        "ann",
+        "upgrade",
+        "asked for: cancel",
+        "succeeded: It is cancelled.",
+    )
+    assert (line.pipeline, line.run_id) == ("flights", "flights-1")
+
+
+@pytest.mark.parametrize("limit", [1, 3, 7])
+def test_pages_give_every_line_once_in_the_same_order(limit: int) -> None:
+    eventful()
+    StatusChange.objects.update(at=timezone.now())  # many of one moment
+    whole = list(log_lines(Asked(), 1_000))
+
+    found: list[Line] = []
+    place: str | None = ""
+    while place is not None:
+        page = log_page(Asked(), Cursor.parse(place), limit)
+        found += page.lines
+        place = page.older
+
+    assert found == whole
+    assert len({(line.source, line.row) for line in found}) == len(found)
+
+
+def test_what_is_added_meanwhile_does_not_move_a_page() -> None:
+    eventful()
+    first = log_page(Asked(), None, 3)
+    before = log_page(Asked(), Cursor.parse(first.older or ""), 3).lines
+
+    new_request(new_run("other"))
+
+    assert log_page(Asked(), Cursor.parse(first.older or ""), 3).lines == before
+
+
+def test_it_is_narrowed_down_by_pipeline_kind_person_and_time() -> None:
+    eventful()
+    new_request(new_run("other"), requester="bob")
+    now = timezone.now()
+
+    def found(**asked: object) -> set[str]:
+        return {line.what for line in log_lines(Asked(**asked), 1_000)}  # type: ignore[arg-type]
+
+    assert {line.pipeline for line in log_lines(Asked(pipeline="other"), 100)} == {"other"}
+    assert {line.kind for line in log_lines(Asked(kind=LineKind.REFUSAL), 100)} == {
+        LineKind.REFUSAL
+    }
+    assert found(actor="bob") == {"asked for: savepoint"}
+    assert found(since=now + timedelta(days=1)) == set()
+    assert found(until=now - timedelta(days=1)) == set()
+    assert found(since=now - timedelta(days=1)) == found()
+
+
+def test_checkpoints_that_are_taken_in_passing_are_left_out_unless_asked_for() -> None:
+    eventful().completed().completed(CheckpointKind.SAVEPOINT).triggered().tell(
+        CheckpointFailed(
+            checkpoint_id=CheckpointId(4),
+            reason=CheckpointFailureReason.CHECKPOINT_EXPIRED,
+            message="5 of 8 subtasks had acknowledged.",
+        )
+    )
+    Projector().run_once()
+
+    asked = Asked(kind=LineKind.CHECKPOINT, with_routine=False)
+    lines = list(log_lines(asked, 100))
+
+    assert [(line.what, line.outcome) for line in lines] == [
+        ("checkpoint 4", "failed"),
+        ("savepoint 3", "completed in 80 ms"),
+    ]
+    assert len(list(log_lines(Asked(kind=LineKind.CHECKPOINT), 100))) == 4
+
+
+def test_a_checkpoint_that_newer_ones_replaced_was_completed() -> None:
+    eventful().tell(CheckpointDiscarded(checkpoint_id=CheckpointId(1)))
+    Projector().run_once()
+
+    [line] = list(log_lines(Asked(kind=LineKind.CHECKPOINT), 100))
+
+    assert line.outcome == "completed in 80 ms, discarded since"
+
+
+@pytest.mark.parametrize(("kind", "has_it"), [("", False), ("everything", True)])
+def test_the_page_leaves_out_what_is_routine_at_first(
+    operator: Client, kind: str, has_it: bool
+) -> None:
+    eventful()
+
+    page = text_of(operator, f"/events/?kind={kind}")
+
+    assert (">checkpoint 1<" in page) == has_it
+
+
+def test_everybody_who_asked_for_something_can_be_chosen() -> None:
+    eventful()
+
+    assert actors() == ["ada", "ann", "eve"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "2026-11-21T10:00:00~1~1", "2026-11-21T10:00:00Z~a~1", "~~", f"x~0~{2**80}"]
+)
+def test_what_is_no_place_is_none(text: str) -> None:
+    assert Cursor.parse(text) is None
+
+
+def test_a_place_is_read_as_it_was_written() -> None:
+    place = Cursor(timezone.now(), 3, 77)
+
+    assert Cursor.parse(str(place)) == place
+
+
+def test_an_operator_reads_it_narrowed_down_and_goes_on_to_older_lines(operator: Client) -> None:
+    story = eventful()
+    for _ in range(60):
+        story.completed()
+    Projector().run_once()
+
+    page = text_of(operator, "/events/?kind=checkpoint")
+    older = re.search(r'href="(\?[^"]*before=[^"]+)"', page)
+    assert older is not None
+    second = text_of(operator, "/events/" + unescape(older[1]))
+
+    assert "The newest 50 lines, newest first." in page
+    assert "checkpoint 61" in page
+    assert ">checkpoint 1<" in second
+    assert 'href="?kind=checkpoint">Newest</a>' in second
+    assert "asked for: savepoint" not in second
+
+
+def test_texts_of_strangers_are_text(operator: Client) -> None:
+    new_request(new_run(), reason="<script>alert(1)</script>", requester="<b>eve</b>")
+
+    page = text_of(operator, "/events/")
+
+    assert "<script>alert" not in page
+    assert "<b>eve" not in page
+
+
+def test_an_open_tab_takes_in_what_was_narrowed_down(operator: Client) -> None:
+    eventful()
+
+    regions = text_of(operator, "/events/regions/?kind=lab")
+
+    assert 'id="region-lines" hx-swap-oob="true"' in regions
+    assert "asked for lab" in regions
+    assert "asked for: savepoint" not in regions
+
+
+def test_nonsense_narrows_nothing_down_and_is_told(operator: Client) -> None:
+    eventful()
+
+    page = text_of(operator, "/events/?kind=dance&since=yesterday&before=now")
+
+    assert "Select a valid choice" in page
+    assert "Enter a valid date/time." in page
+    assert "asked for: savepoint" in page
+
+
+def test_an_empty_log_says_so(operator: Client) -> None:
+    assert "Nothing of that kind is kept." in text_of(operator, "/events/")
+
+
+def eventful() -> Story:
+    run = new_run()
+    new_request(run)
+    story = Story(run, StoryClock(StoryClock().now_ms - 20_000)).started().completed().slot_killed()
+    story.tell(
+        RestorePointRefused(path="chk-1", message="chk-1/a.arrow is truncated."),
+        ZombieRefused(zombie_attempt=Attempt(1), what="slot 1 acknowledged"),
+        OutputSuperseded(sink=Uid("delays"), files=3, moved_to="superseded/1"),
+        quarantined(7, count=1),
+    )
+    Projector().run_once()
+    now = timezone.now()
+    Audit.objects.create(run=run, requester="eve", created_at=now)
+    Lab.objects.create(options={}, requested_by="eve", reason="to compare", asked_at=now)
+    services.start_game_day(
+        pipeline="flights", fault=Fault.KILL_DRIVER, slot=None, requester="ada", reason="to see"
+    )
+    return story
+
+
+def text_of(client: Client, address: str) -> str:
+    answer = client.get(address)
+    assert answer.status_code == 200
+    return answer.content.decode()
