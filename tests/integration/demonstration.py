@@ -13,7 +13,7 @@ DEMO = (sys.executable, "manage.py", "demo", "--port", "0")
 
 
 class Demo:
-    """A demonstration of its own process group, whose words go to a file."""
+    """A demonstration whose words go to a file; it is gone when the block ends."""
 
     def __init__(self, home: Path, ignored: signal.Signals, *more: str) -> None:
         self._words = home.with_suffix(".txt")
@@ -28,6 +28,13 @@ class Demo:
                 )
         finally:
             signal.signal(ignored, before)
+
+    def __enter__(self) -> "Demo":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
 
     def wait_said(self, pattern: str) -> None:
         wait_until(

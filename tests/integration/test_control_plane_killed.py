@@ -15,8 +15,14 @@ from ftdash.embedded.dashboard_client import DashboardClient
 from ftdash.embedded.ledger import living
 from ftdash.embedded.opening import LEDGER_NAME
 from ftdash.embedded.supervisor import wait_until
-from pipelines.bus.journal_reading import read_journal
-from pipelines.domain.events import CheckpointCompleted, Envelope, FailureOccurred
+from pipelines.bus.journal_reading import every_envelope
+from pipelines.domain.events import (
+    CheckpointCompleted,
+    Envelope,
+    FailureOccurred,
+    RequestEnded,
+)
+from pipelines.domain.status import RequestOutcome
 from tests.integration.demonstration import Demo
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
@@ -34,31 +40,48 @@ WITHIN_S = 120.0
 
 @pytest.mark.timeout(600)
 def test_a_job_runs_on_while_each_process_of_the_control_plane_is_killed(home: Path) -> None:
-    demo = Demo(home, ignored=signal.SIGUSR1)
-    demo.wait_said(r"End with +Ctrl-C")
-    assert_goes_on(home)
+    with Demo(home, ignored=signal.SIGUSR1) as demo:
+        demo.wait_said(r"End with +Ctrl-C")
+        assert_goes_on(home)
 
-    for part in PARTS:
-        killed = part_of(home, part)
-        killed.kill()
+        for part in PARTS:
+            kill_and_wait_for_another(home, part)
+            assert_goes_on(home)
+        redis.Redis.from_url(redis_url(home)).flushall()
+        assert_goes_on(home)
+
+        with DashboardClient(demo.said(r"Dashboard +(\S+)")) as dashboard:
+            dashboard.sign_in(Account("admin", demo.said(r"admin +password (\S+)")))
+            asked = dashboard.act("flight_delays", "savepoint", "after all those kills")
         wait_until(
-            lambda part=part, pid=killed.pid: is_back(home, part, pid),
+            lambda: outcome_of(home, asked) is not None,
             within_s=WITHIN_S,
-            otherwise=lambda part=part: f"{part} did not come back",
+            otherwise=lambda: "the savepoint was not answered",
         )
         assert_goes_on(home)
-    redis.Redis.from_url(redis_url(home)).flushall()
-    assert_goes_on(home)
+        demo.process.terminate()
+        status = demo.process.wait(timeout=60)
 
-    with DashboardClient(demo.said(r"Dashboard +(\S+)")) as dashboard:
-        dashboard.sign_in(Account("admin", demo.said(r"admin +password (\S+)")))
-        stop = dashboard.act("flight_delays", "savepoint", "after all those kills")
-    assert stop
-    assert_goes_on(home)
+    assert outcome_of(home, asked) is RequestOutcome.SUCCEEDED
     assert [e for e in journal(home) if isinstance(e.event, FailureOccurred)] == []
     assert {e.attempt for e in journal(home)} <= {0, 1}
-    demo.process.terminate()
-    assert demo.process.wait(timeout=60) == 0
+    assert status == 0
+
+
+def kill_and_wait_for_another(home: Path, part: str) -> None:
+    killed = part_of(home, part)
+    killed.kill()
+    wait_until(
+        lambda: is_back(home, part, killed.pid),
+        within_s=WITHIN_S,
+        otherwise=lambda: f"{part} did not come back",
+    )
+
+
+def outcome_of(home: Path, asked: str) -> RequestOutcome | None:
+    events = (envelope.event for envelope in journal(home))
+    ended = [e for e in events if isinstance(e, RequestEnded) and e.request_id == asked]
+    return ended[0].outcome if ended else None
 
 
 def part_of(home: Path, part: str) -> psutil.Process:
@@ -82,13 +105,7 @@ def command(process: psutil.Process) -> list[str]:
 
 
 def journal(home: Path) -> list[Envelope]:
-    envelopes: list[Envelope] = []
-    for path in home.rglob("journal.jsonl"):
-        offset = 0
-        while (part := read_journal(path, offset))[0]:
-            envelopes += part[0]
-            offset = part[1]
-    return envelopes
+    return [each for path in home.rglob("journal.jsonl") for each in every_envelope(path)]
 
 
 def assert_goes_on(home: Path) -> None:

@@ -36,19 +36,19 @@ def test_the_year_is_right_to_the_last_row_whatever_was_killed(home: Path) -> No
 
 
 def test_a_demonstration_in_the_background_ends_everything_when_asked(home: Path) -> None:
-    demo = Demo(home, signal.SIGINT, "--pipeline", "page_views")
+    with Demo(home, signal.SIGINT, "--pipeline", "page_views") as demo:
+        demo.wait_said(r"End with +Ctrl-C")
+        with DashboardClient(demo.said(r"Dashboard +(\S+)")) as dashboard:
+            dashboard.sign_in(Account("admin", demo.said(r"admin +password (\S+)")))
+        demo.wait_said(r"page_views RUNNING .* checkpoint \d+ completed")
+        wait_until(
+            lambda: any(home.glob("output/page_views/windows/part-*.jsonl")),
+            within_s=60,
+            otherwise=lambda: "no window was committed",
+        )
+        assert len(living(home / LEDGER_NAME)) > 8  # also the driver, its Java and its slots
+        demo.process.send_signal(signal.SIGINT)
+        status = demo.process.wait(timeout=60)
 
-    demo.wait_said(r"End with +Ctrl-C")
-    with DashboardClient(demo.said(r"Dashboard +(\S+)")) as dashboard:
-        dashboard.sign_in(Account("admin", demo.said(r"admin +password (\S+)")))
-    demo.wait_said(r"page_views RUNNING .* checkpoint \d+ completed")
-    wait_until(
-        lambda: any(home.glob("output/page_views/windows/part-*.jsonl")),
-        within_s=60,
-        otherwise=lambda: "no window was committed",
-    )
-    assert len(living(home / LEDGER_NAME)) > 8  # also the driver, its Java and its slots
-    demo.process.send_signal(signal.SIGINT)
-
-    assert demo.process.wait(timeout=60) == 0
+    assert status == 0
     assert living(home / LEDGER_NAME) == []
