@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -52,18 +53,23 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     options = parser.parse_args()
     session = _session()
-    for name in ("flights", "weather"):
-        session.read.parquet(str(options.data / name)).createOrReplaceTempView(name)
-    expected = dict(_rows(session.sql(QUERY)))
-    without_reading = session.sql(WITHOUT_READING).collect()[0][0]
-    verdict = {
-        "rows_expected": len(expected),
-        "files": asdict(_compare(expected, _file_rows(session, options.files))),
-        "sql": asdict(_compare(expected, _sql_rows(options.sqlite))),
-        "flights_without_reading": without_reading,
-    }
+    found = verdict(session, options.data, options.files, options.sqlite)
     session.stop()
-    options.out.write_text(json.dumps(verdict))
+    options.out.write_text(json.dumps(found))
+
+
+def verdict(session: SparkSession, data: Path, files: Path, sqlite: Path) -> dict[str, Any]:
+    """Plain values: how many rows there ought to be, and a `Comparison` of each of the outputs."""
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    for name in ("flights", "weather"):
+        session.read.parquet(str(data / name)).createOrReplaceTempView(name)
+    expected = dict(_rows(session.sql(QUERY)))
+    return {
+        "rows_expected": len(expected),
+        "files": asdict(_compare(expected, _file_rows(session, files))),
+        "sql": asdict(_compare(expected, _sql_rows(sqlite))),
+        "flights_without_reading": session.sql(WITHOUT_READING).collect()[0][0],
+    }
 
 
 def _session() -> SparkSession:
@@ -73,7 +79,6 @@ def _session() -> SparkSession:
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
     }
     for key, value in settings.items():

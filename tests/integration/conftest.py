@@ -1,9 +1,13 @@
-"""The data of the flights, written once for all runs; a home for a demonstration."""
+"""The data of the flights, written once for all runs; Spark in this process, started once; a home
+for a demonstration."""
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from ftdash.embedded.ledger import end_all
 from ftdash.embedded.opening import LEDGER_NAME
@@ -15,6 +19,30 @@ def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("flights")
     prepare(directory)
     return directory
+
+
+@pytest.fixture(scope="session")
+def started_spark() -> Iterator[SparkSession]:
+    """As anybody has one, not that of a run; its workers find this interpreter."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+    }
+    builder = SparkSession.builder.master("local[2]")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def spark(started_spark: SparkSession) -> SparkSession:
+    """With settings and views of its own: what a test sets, no other one sees."""
+    return started_spark.newSession()
 
 
 @pytest.fixture

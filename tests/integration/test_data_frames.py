@@ -1,8 +1,6 @@
 """Any DataFrame as a source: kept once in files, and read from them by rows that Spark gave."""
 
-import os
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,18 +21,11 @@ TIME = pa.timestamp("ms", tz="UTC")
 SCHEMA = pa.schema([("a.key", pa.int32()), ("at", TIME), ("text", pa.string())])
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """Of a zone that is not UTC; its workers find this interpreter."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    for name in ("spark.driver.host", "spark.driver.bindAddress"):
-        builder = builder.config(name, "127.0.0.1")
-    session = builder.getOrCreate()
-    # Not by the builder: what that was told holds for the sessions of other tests as well.
-    session.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
-    yield session
-    session.stop()
+@pytest.fixture
+def spark(spark: SparkSession) -> SparkSession:
+    """Of a zone that is not UTC."""
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    return spark
 
 
 def test_a_data_frame_s_rows_are_read_once_in_event_time_and_again_as_they_were(

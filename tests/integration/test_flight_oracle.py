@@ -1,9 +1,9 @@
-"""The batch query that the pipeline is held against: right on rows counted by hand, and strict."""
+"""The batch query that the pipeline is held against: right on rows counted by hand, and strict.
 
-import json
+As a process of its own it is asked by the demonstration's check, `test_demo_check.py`.
+"""
+
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,14 +11,15 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from pipelines.connectors.sink import SinkContext
 from pipelines.connectors.sql.upsert import SqlUpsert
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
+from pipelines.spark.flight_oracle import verdict
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
-ROOT = Path(__file__).parents[3]
 TEN = datetime(2013, 1, 1, 10, tzinfo=UTC)
 ELEVEN = TEN + timedelta(hours=1)
 FLIGHTS = [  # carrier, origin, dep_delay, time_hour
@@ -52,37 +53,38 @@ SCHEMA = pa.schema(
 EXACT = {"missing": 0, "duplicated": 0, "different": 0}
 
 
-def test_the_right_answer_is_exact_whatever_lies_hidden_beside_it(tmp_path: Path) -> None:
+def test_the_right_answer_is_exact_whatever_lies_hidden_beside_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     write(tmp_path / "out" / ".prepared-x.parquet", ANSWER)
     write(tmp_path / "out" / "_superseded" / "run" / "part-x.parquet", ANSWER)
 
-    verdict = asked(tmp_path, files=[ANSWER[:1], ANSWER[1:]], table=ANSWER)
+    found = asked(spark, tmp_path, files=[ANSWER[:1], ANSWER[1:]], table=ANSWER)
 
-    assert verdict["rows_expected"] == 2
-    assert verdict["flights_without_reading"] == 1
-    assert counted(verdict["files"]) == EXACT
-    assert counted(verdict["sql"]) == EXACT
+    assert found["rows_expected"] == 2
+    assert found["flights_without_reading"] == 1
+    assert counted(found["files"]) == EXACT
+    assert counted(found["sql"]) == EXACT
 
 
-def test_what_is_missing_doubled_or_different_is_counted(tmp_path: Path) -> None:
+def test_what_is_missing_doubled_or_different_is_counted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     other = (*ANSWER[0][:5], 15.0000001, 7.0)
 
-    verdict = asked(tmp_path, files=[ANSWER, ANSWER[1:]], table=[other])
+    found = asked(spark, tmp_path, files=[ANSWER, ANSWER[1:]], table=[other])
 
-    assert counted(verdict["files"]) == EXACT | {"duplicated": 1}
-    assert counted(verdict["sql"]) == EXACT | {"missing": 1, "different": 1}
-    assert len(verdict["sql"]["sample_differences"]) == 1
+    assert counted(found["files"]) == EXACT | {"duplicated": 1}
+    assert counted(found["sql"]) == EXACT | {"missing": 1, "different": 1}
+    assert len(found["sql"]["sample_differences"]) == 1
 
 
-def asked(home: Path, *, files: list[list[tuple]], table: list[tuple]) -> dict:
+def asked(spark: SparkSession, home: Path, *, files: list[list[tuple]], table: list[tuple]) -> dict:
     write_input(home)
     for index, rows in enumerate(files):
         write(home / "out" / f"part-{index}.parquet", rows)
     fill_table(home / "out.sqlite", table)
-    command = [sys.executable, "-m", "pipelines.spark.flight_oracle"]
-    paths = [home / "data", home / "out", home / "out.sqlite", home / "answer.json"]
-    subprocess.run([*command, *map(str, paths)], cwd=ROOT, check=True, timeout=120)
-    return json.loads((home / "answer.json").read_text())
+    return verdict(spark, home / "data", home / "out", home / "out.sqlite")
 
 
 def counted(comparison: dict) -> dict:
