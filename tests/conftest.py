@@ -1,7 +1,8 @@
 """What all tests share: a home of their own, a Java for Spark, and no silent skips in CI.
 
-The whole suite runs in two processes: whatever starts real slots, Spark or a browser, where time
-matters, one after the other in one of them, and all that only computes in the other.
+The whole suite runs in two processes: whatever starts real slots or Spark, where time matters, one
+after the other in one of them, from the beginning on; all that only computes in the other; and what
+drives a browser or workers at the end, in whichever comes to it first.
 """
 
 import os
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
     from tests.postgres_server import PostgresServer
 
 WORKERS = 2
-PLACES_OF_PROCESSES = ("integration", "processes", "bench")
-FILES_OF_PROCESSES = ("test_browser.py", "test_tasks.py", "test_projector_process.py")
+PROCESSES, KAFKA, PAGES = "processes", "kafka", "pages"
+PLACES = {"integration": PROCESSES, "processes": PROCESSES, "bench": KAFKA}
+FILES_OF_PAGES = ("test_tasks.py", "test_projector_process.py")
 MACHINE = "FTDASH_TESTS_MACHINE"
 REQUIRE_ALL = os.environ.get("FTDASH_REQUIRE_ALL") == "1"
 
@@ -81,16 +83,27 @@ class BesideProcesses(LoadScopeScheduling):  # type: ignore[misc]
 
 def group_of(file: str) -> str:
     """Tests of one group run in one process, in their order. `file` counts from the project."""
-    place = PurePosixPath(file).relative_to("tests")
-    if place.parts[0] in PLACES_OF_PROCESSES or place.name in FILES_OF_PROCESSES:
-        return "processes"
-    if "kafka" in place.name:
-        return "kafka"  # one broker for all of them
+    _, place, *_ = parts = PurePosixPath(file).parts
+    name = parts[-1]
+    if place in PLACES:
+        return PLACES[place]
+    if "browser" in name or name in FILES_OF_PAGES:
+        return PAGES
+    if "kafka" in name:
+        return KAFKA  # one broker for all of them
     return file
 
 
+def turn_of(item: pytest.Item) -> int:
+    """Whoever needs the machine alone comes first, then at once the longest group; the one that
+    may run beside it waits to the end."""
+    if item.get_closest_marker("alone") is not None:
+        return 0
+    return {PROCESSES: 1, PAGES: 3}.get(group_of(item.nodeid.partition("::")[0]), 2)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.get_closest_marker("alone") is None)
+    items.sort(key=turn_of)
     if any(item.get_closest_marker("spark") for item in items):
         os.environ.update(java.environment())
 
