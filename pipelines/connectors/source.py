@@ -235,4 +235,16 @@ class GrowingSource(Protocol):
     def open(self) -> SplitReader: ...
 
 
+@runtime_checkable
+class ForgetsRecords(Protocol):
+    """A growing source whose records are deleted when they have become old enough."""
+
+    def kept_until_ms(self, splits: Sequence[SplitProgress]) -> int | None:
+        """When the first of what was not read yet may be deleted; None: nothing there has a date.
+
+        Milliseconds since 1970. Raises Rejected and Retryable, as `GrowingSource.oldest` does.
+        """
+        ...
+
+
 AnySource: TypeAlias = Source | GrowingSource

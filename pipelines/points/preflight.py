@@ -91,7 +91,7 @@ def _verdict(
         dropped=found.dropped if found else (),
         file_count=len(files),
         file_bytes=sum(file.length for file in files),
-        pending_commits=_pending_commits(manifest),
+        pending_commits=pending_commits(manifest),
         records_to_replay=_records_to_replay(question, manifest),
         estimated_ms=_estimated_ms(question, manifest),
     )
@@ -166,7 +166,7 @@ def _sources(manifest: Manifest, pipeline: Pipeline) -> Iterator[Finding]:
 
 
 def _pending(manifest: Manifest, pipeline: Pipeline) -> Iterator[Finding]:
-    for uid, count in _pending_commits(manifest).items():
+    for uid, count in pending_commits(manifest).items():
         if uid in pipeline.sinks:
             text = (
                 f"The sink {uid!r} had prepared {count} outputs at the point; they are committed"
@@ -195,7 +195,7 @@ def _time(question: RestoreQuestion, manifest: Manifest) -> Iterator[Finding]:
         yield Finding(Check.TIME, Outcome.FINE, text)
 
 
-def _pending_commits(manifest: Manifest) -> dict[Uid, int]:
+def pending_commits(manifest: Manifest) -> dict[Uid, int]:
     counts: dict[Uid, int] = {}
     for subtask in manifest.subtasks:
         for operator in subtask.operators:

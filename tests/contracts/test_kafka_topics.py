@@ -26,6 +26,7 @@ from tests.contracts.growing_places import SCHEMA, rows_of
 pytestmark = pytest.mark.slow
 
 PATIENCE_S = 60.0
+DAY_MS = 86_400_000
 
 
 def test_a_partition_that_is_not_asked_for_is_paused_and_none_of_its_records_is_lost_or_doubled(
@@ -68,6 +69,30 @@ def test_open_and_rolled_back_transactions_are_not_read(kafka_server: KafkaBroke
     producer.abort_transaction(ANSWER_S)
 
     assert keys == [1, 3]
+
+
+def test_a_topic_tells_until_when_it_keeps_what_was_not_read(kafka_server: KafkaBroker) -> None:
+    kafka_server.create_topic("kept", 2, **{"retention.ms": f"{DAY_MS}"})
+    kafka_server.create_topic("kept-for-ever", **{"retention.ms": "-1"})
+    kafka_server.create_topic("compacted", **{"cleanup.policy": "compact"})
+    for topic in ("kept", "kept-for-ever", "compacted"):
+        producer = kafka_server.producer()
+        producer.produce(topic, b"{}", partition=0, key=b"k", timestamp=4_000)
+        producer.produce(topic, b"{}", partition=0, key=b"k", timestamp=7_000)
+        producer.flush(ANSWER_S)
+    source = source_of(kafka_server, "kept")
+
+    def kept_until_ms(*offsets: int) -> int | None:
+        splits = [SplitProgress(f"kept-{index}", offset) for index, offset in enumerate(offsets)]
+        return source.kept_until_ms(splits)
+
+    assert kept_until_ms(0, 0) == DAY_MS + 4_000
+    assert kept_until_ms(1, 0) == DAY_MS + 7_000
+    assert kept_until_ms(2, 0) is None  # nothing is written there yet
+    assert kept_until_ms() is None
+    for topic in ("kept-for-ever", "compacted"):
+        unlimited = source_of(kafka_server, topic)
+        assert unlimited.kept_until_ms([SplitProgress(f"{topic}-0")]) is None
 
 
 def test_a_position_passes_the_markers_behind_the_last_record(kafka_server: KafkaBroker) -> None:

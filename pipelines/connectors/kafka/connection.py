@@ -98,6 +98,17 @@ class KafkaAdmin:
                     raise self._address.translated(cause) from error
         return None
 
+    def retention_ms(self, topic: str) -> int | None:
+        """For how long the topic keeps records; None: it deletes none for their age."""
+        resource = _untyped.ConfigResource(_untyped.ConfigResource.Type.TOPIC, topic)
+        asked = self._client.describe_configs([resource], request_timeout=ANSWER_TIMEOUT_S)
+        try:
+            found = asked[resource].result()
+        except KafkaException as error:
+            raise self._address.translated(self._cause(error)) from error
+        kept_ms = int(found["retention.ms"].value)
+        return None if kept_ms < 0 or "delete" not in found["cleanup.policy"].value else kept_ms
+
     def oldest(self, partitions: Sequence[TopicPartition]) -> list[int]:
         return self._offsets(partitions, EARLIEST)
 

@@ -4,7 +4,7 @@ Decides where partitions begin and end, and finds new ones. Progress is in the c
 Reads nothing itself; see `kafka.reader`. Source: Flink's `KafkaSource`.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 
@@ -22,6 +22,7 @@ from pipelines.connectors.kafka.reader import (
     partition_of,
     range_gone,
 )
+from pipelines.connectors.kafka.retention import kept_until_ms
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.connectors.start_at import StartAt
 from pipelines.domain.errors import Rejected, Retryable
@@ -115,6 +116,15 @@ class KafkaTopics:
                 " topic of that name, or has lost records. They are gone."
             )
         return admin.oldest([partition])[0]
+
+    def kept_until_ms(self, splits: Sequence[SplitProgress]) -> int | None:
+        return kept_until_ms(
+            self.address,
+            [
+                TopicPartition(place.topic, place.partition, split.offset)
+                for split, place in ((each, partition_of(each.name)) for each in splits)
+            ],
+        )
 
     def range_gone(self, split: SplitProgress, oldest: int) -> str:
         return range_gone(split, oldest)

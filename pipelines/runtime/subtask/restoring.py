@@ -8,7 +8,7 @@ Source: Flink, `StateAssignmentOperation`.
 """
 
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -189,7 +189,7 @@ def rows_of(
     location: str,
     state: StateHandle,
     key_groups: KeyGroupRange | None = None,
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch, None, None]:
     """All rows of one subtask's state, or at least those of some key groups; and no more than it
     says that it has.
 

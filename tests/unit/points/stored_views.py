@@ -51,11 +51,12 @@ def publish_views(
     keys: int = 20,
     parallelism: int = 2,
     is_canonical: bool = True,
+    twice: bool = False,
     **changes: object,
 ) -> None:
-    """Two records of the first file were read, and `keys` applications counted."""
+    """Two records of the first file were read, and `keys` applications counted, or all `twice`."""
     pipeline = flow(FLOW).build({"data": str(data)})
-    cut = _cut_of(keys, pipeline) if keys else []
+    cut = _cut_of(keys, pipeline, 1 + twice) if keys else []
     subtasks = [
         SubtaskSnapshot(vertex=uid, subtask=index, operators=[snapshot])
         for index in range(parallelism)
@@ -118,8 +119,8 @@ def _counted_by(
     return OperatorSnapshot(uid=VIEWS, states=handles)
 
 
-def _cut_of(keys: int, pipeline: Pipeline) -> list[tuple[FrozenState, pa.Table]]:
-    """What the operator `views` holds after application i was viewed i times."""
+def _cut_of(keys: int, pipeline: Pipeline, times: int) -> list[tuple[FrozenState, pa.Table]]:
+    """What the operator `views` holds after application i was viewed i times, so many times."""
     backend = HashMapBackend(range_of(0, 1, MAX_PARALLELISM), MAX_PARALLELISM)
     context = OperatorContext(
         uid=VIEWS, subtask=0, parallelism=1, state=backend, collect=lambda _: None
@@ -128,5 +129,6 @@ def _cut_of(keys: int, pipeline: Pipeline) -> list[tuple[FrozenState, pa.Table]]
     operator = pipeline.operators[VIEWS]()
     operator.open(context, [partials])
     counts = pa.array(np.arange(keys))
-    operator.on_batch(0, pa.record_batch([counts, counts], schema=partials))
+    for _ in range(times):
+        operator.on_batch(0, pa.record_batch([counts, counts], schema=partials))
     return [(state, pa.Table.from_batches(state.batches, state.schema)) for state in backend.cut()]

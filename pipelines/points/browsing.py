@@ -1,0 +1,118 @@
+"""Pages through the rows of one state of a point, for who looks; bounded in time and memory.
+
+Rows come in the order in which they are stored, subtask by subtask. A page ends when it is full or
+its time is up, and says where the next one begins. Values become text for people; nothing that is
+stored is ever run. What is too large to be read within a page is refused: Spark reads it, by
+`pipelines.spark.state_reader`.
+"""
+
+from collections.abc import Callable, Generator
+from contextlib import closing
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.domain.errors import Rejected
+from pipelines.domain.point_contents import Column, Place, RowsPage, RowsQuestion, Value, Wanted
+from pipelines.domain.snapshots import Manifest, StateHandle
+from pipelines.points.contents import bytes_of, handles_of
+from pipelines.points.shown_values import shown_rows
+from pipelines.runtime.subtask.restoring import rows_of
+from pipelines.storage.store import CheckpointStore
+
+PART_BYTES_MAX = 256 << 20
+"""Of one subtask's files of a state: their digests are verified before the first row is shown."""
+
+
+def rows_page(
+    store: CheckpointStore,
+    location: str,
+    manifest: Manifest,
+    question: RowsQuestion,
+    is_time_up: Callable[[], bool],
+) -> RowsPage:
+    """At least one batch is looked at, so that every page comes further than the one before.
+
+    Raises:
+        Rejected: there is no such state or column, a value that is none of its type, or a part
+            that is too large.
+        CorruptSnapshot: a file is damaged; the message names it.
+        Retryable: the storage does not answer.
+    """
+    handles = handles_of(manifest, question.uid, question.state)
+    columns = [Column(name, told) for name, told in handles[0].schema.items()]
+    _check_wanted(question.wanted, columns)
+    rows: list[list[Value]] = []
+    end: Place | None = None
+    with closing(_batches(store, location, handles, question.begin)) as batches:
+        for begin, batch in batches:
+            found = _matching(batch, question.wanted)[: question.limit - len(rows)]
+            rows += shown_rows(batch.select([each.name for each in columns]).take(found))
+            if len(rows) == question.limit:
+                end = Place(begin.part, begin.row + found[-1].as_py() + 1)
+                break
+            if is_time_up():
+                end = Place(begin.part, begin.row + batch.num_rows)
+                break
+    end = _normal(end, handles)
+    total = sum(handle.rows for handle in handles)
+    return RowsPage(columns, rows, end, _before(end, handles) if end else total, total)
+
+
+def _check_wanted(wanted: Wanted | None, columns: list[Column]) -> None:
+    names = [each.name for each in columns]
+    if wanted is not None and wanted.column not in names:
+        raise Rejected(
+            f"The state has no column {wanted.column!r}; it has"
+            f" {', '.join(repr(name) for name in names)}."
+        )
+
+
+def _batches(
+    store: CheckpointStore, location: str, handles: list[StateHandle], begin: Place
+) -> Generator[tuple[Place, pa.RecordBatch], None, None]:
+    """From `begin` on, each with the place of its first row."""
+    for part in range(begin.part, len(handles)):
+        _check_size(handles[part])
+        skipped = begin.row if part == begin.part else 0
+        row = 0
+        with closing(rows_of(store, location, handles[part])) as batches:
+            for batch in batches:
+                first = max(0, skipped - row)
+                if first < batch.num_rows:
+                    yield Place(part, row + first), batch.slice(first)
+                row += batch.num_rows
+
+
+def _check_size(handle: StateHandle) -> None:
+    if bytes_of(handle) > PART_BYTES_MAX:
+        raise Rejected(
+            f"The state {handle.state!r} has a part of {bytes_of(handle):,} bytes, more than a page"
+            f" reads ({PART_BYTES_MAX:,}); read it as a Spark DataFrame, with"
+            " pipelines.spark.state_reader.read_state."
+        )
+
+
+def _matching(batch: pa.RecordBatch, wanted: Wanted | None) -> pa.Array:
+    """Row numbers within the batch."""
+    if wanted is None:
+        return pa.array(range(batch.num_rows), pa.int64())
+    column = batch.column(wanted.column)
+    try:
+        value = pa.scalar(wanted.value).cast(column.type)
+        return pc.indices_nonzero(pc.equal(column, value))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise Rejected(
+            f"{wanted.value!r} is no value of the column {wanted.column!r}, which is {column.type}."
+        ) from error
+
+
+def _normal(place: Place | None, handles: list[StateHandle]) -> Place | None:
+    """Not behind the last row of a part but before the first of the next; None: it is the end."""
+    if place is None or place.row < handles[place.part].rows:
+        return place
+    return Place(place.part + 1) if place.part + 1 < len(handles) else None
+
+
+def _before(place: Place, handles: list[StateHandle]) -> int:
+    return place.row + sum(handle.rows for handle in handles[: place.part])

@@ -1,0 +1,217 @@
+"""Compares what two points hold, part by part, in bounded memory.
+
+A part is some key groups of one state, small enough to be held; where the number of key groups is
+not the same in both points, or a state has none, it is the whole state. Rows are told apart by the
+key that the operator declares, and without one as a whole. What is too large is said to be, with
+its rows counted. Touches nothing.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.domain.errors import Rejected
+from pipelines.domain.ids import Uid
+from pipelines.domain.key_groups import KeyGroupRange, range_of
+from pipelines.domain.point_contents import Value
+from pipelines.domain.point_difference import EXAMPLES_MAX, ChangedRow, StateDifference
+from pipelines.domain.redistribution import Redistribution
+from pipelines.domain.snapshots import Manifest, StateHandle
+from pipelines.flows.registry import flow
+from pipelines.points.contents import bytes_of
+from pipelines.points.row_differences import Numbers, by_key, by_row
+from pipelines.points.shown_values import shown_rows
+from pipelines.runtime.master.declared_states import declared_states
+from pipelines.runtime.subtask.restoring import rows_of
+from pipelines.storage.store import CheckpointStore
+
+KEY_GROUP = "__key_group"
+NAMESPACE = "__namespace"
+PART_ROWS = 500_000
+PART_BYTES_MAX = 256 << 20
+"""In memory, on each side."""
+
+STATE_BYTES_MAX = 1 << 30
+"""In files, on each side: each part of a state reads those of its subtasks again."""
+
+Keys = Mapping[tuple[str, str], Sequence[str]]
+"""By operator and state, the columns that tell rows apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    location: str
+    manifest: Manifest
+
+    def handles(self, uid: str, state: str) -> list[StateHandle]:
+        """Of a broadcast state every subtask has the same rows, so the first one's are enough."""
+        found = [
+            handle
+            for subtask in self.manifest.subtasks
+            for operator in subtask.operators
+            for handle in operator.states
+            if (operator.uid, handle.state) == (uid, state)
+        ]
+        is_broadcast = bool(found) and found[0].redistribution is Redistribution.BROADCAST
+        return found[:1] if is_broadcast else found
+
+    def states(self) -> dict[tuple[str, str], None]:
+        return {
+            (operator.uid, handle.state): None
+            for subtask in self.manifest.subtasks
+            for operator in subtask.operators
+            for handle in operator.states
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`groups` None: all rows of the state."""
+
+    uid: str
+    state: str
+    groups: KeyGroupRange | None
+
+
+def keys_of(flow_name: str, parameters: Mapping[str, str]) -> Keys:
+    """As the pipeline declares them now; empty when it cannot be built any more."""
+    try:
+        declared = declared_states(flow(flow_name).build(parameters))
+    except Rejected:
+        return {}
+    return {
+        (uid, name): sorted(columns.fixed - {KEY_GROUP, NAMESPACE})
+        for uid, states in declared.items()
+        for name, columns in states.items()
+        if columns.kind == "table"
+    }
+
+
+def parts_of(left: Point, right: Point) -> list[Part]:
+    """In the order of the right point; the same for the same points."""
+    states = right.states() | left.states()
+    return [part for uid, state in states for part in _parts(left, right, uid, state)]
+
+
+def difference_of(
+    store: CheckpointStore, left: Point, right: Point, part: Part, keys: Keys
+) -> StateDifference:
+    """Raises CorruptSnapshot, naming a damaged file, and Retryable."""
+    ours, theirs = left.handles(part.uid, part.state), right.handles(part.uid, part.state)
+    counted = StateDifference(
+        uid=part.uid,
+        state=part.state,
+        left_rows=sum(handle.rows for handle in ours),
+        right_rows=sum(handle.rows for handle in theirs),
+        changed=0,
+    )
+    if _digests(ours) == _digests(theirs):
+        return replace(counted, note="Both points refer to the same files.")
+    if max(sum(map(bytes_of, ours)), sum(map(bytes_of, theirs))) > STATE_BYTES_MAX:
+        return replace(counted, problem=_too_large("in files", STATE_BYTES_MAX))
+    try:
+        tables = [
+            _table(store, point.location, handles, part.groups)
+            for point, handles in ((left, ours), (right, theirs))
+        ]
+    except _TooLarge:
+        return replace(counted, problem=_too_large("in memory", PART_BYTES_MAX))
+    known = [table for table in tables if table is not None]
+    if not known:  # no subtask holds rows of these key groups
+        return counted
+    old, new = (known[0].schema.empty_table() if each is None else each for each in tables)
+    return _compared(counted, old, new, keys.get((Uid(part.uid), part.state), ()))
+
+
+class _TooLarge(Exception):
+    """A part does not fit into what may be held."""
+
+
+def _parts(left: Point, right: Point, uid: str, state: str) -> Iterator[Part]:
+    ours, theirs = left.handles(uid, state), right.handles(uid, state)
+    maximum = right.manifest.max_parallelism
+    is_keyed = all(handle.redistribution is None for handle in (*ours, *theirs))
+    rows = max(sum(handle.rows for handle in handles) for handles in (ours, theirs))
+    count = min(maximum, max(1, -(-rows // PART_ROWS)))
+    if count == 1 or not is_keyed or maximum != left.manifest.max_parallelism:
+        yield Part(uid, state, None)
+        return
+    for index in range(count):
+        yield Part(uid, state, range_of(index, count, maximum))
+
+
+def _digests(handles: Sequence[StateHandle]) -> list[str]:
+    return sorted(file.digest for handle in handles for file in handle.files)
+
+
+def _too_large(where: str, bytes_max: int) -> str:
+    return (
+        f"It is too large to be compared here (more than {bytes_max:,} bytes {where}); compare both"
+        " as Spark DataFrames, with pipelines.spark.state_reader.read_state."
+    )
+
+
+def _table(
+    store: CheckpointStore,
+    location: str,
+    handles: Sequence[StateHandle],
+    groups: KeyGroupRange | None,
+) -> pa.Table | None:
+    """None: there are no rows. Raises _TooLarge."""
+    found: list[pa.RecordBatch] = []
+    held = 0
+    for handle in handles:
+        if groups is not None and not handle.key_group_range.overlaps(groups):
+            continue
+        for batch in rows_of(store, location, handle, groups):
+            chosen = batch if groups is None else batch.filter(_within(batch, groups))
+            held += chosen.nbytes
+            if held > PART_BYTES_MAX:
+                raise _TooLarge
+            found.append(chosen)
+    return pa.Table.from_batches(found) if found else None
+
+
+def _within(batch: pa.RecordBatch, groups: KeyGroupRange) -> pa.Array:
+    column = batch.column(KEY_GROUP)
+    return pc.and_(pc.greater_equal(column, groups.first), pc.less_equal(column, groups.last))
+
+
+def _compared(
+    counted: StateDifference, left: pa.Table, right: pa.Table, key: Sequence[str]
+) -> StateDifference:
+    """Columns that only one of them has are named, and compared in neither."""
+    shared = [name for name in right.column_names if name in left.column_names]
+    columns = [name for name in shared if name != KEY_GROUP]
+    only = sorted(set(left.column_names) ^ set(right.column_names))
+    note = f"Not in both points, and so not compared: {', '.join(only)}." if only else ""
+    found = by_key(left, right, key, columns) if key and set(key) <= set(columns) else None
+    told = found or by_row(left, right, columns)
+    changed = told.changed
+    return replace(
+        counted,
+        columns=columns,
+        key=list(key) if found else [],
+        note=note,
+        added=len(told.added),
+        removed=len(told.removed),
+        changed=None if changed is None else len(changed[0]),
+        added_rows=_examples(right, columns, told.added),
+        removed_rows=_examples(left, columns, told.removed),
+        changed_rows=[
+            ChangedRow(old, new)
+            for old, new in zip(
+                _examples(left, columns, changed[0]),
+                _examples(right, columns, changed[1]),
+                strict=True,
+            )
+        ]
+        if changed
+        else [],
+    )
+
+
+def _examples(table: pa.Table, columns: Sequence[str], rows: Numbers) -> list[list[Value]]:
+    return shown_rows(table.select(columns).take(rows[:EXAMPLES_MAX]))

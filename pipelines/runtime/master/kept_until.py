@@ -1,0 +1,61 @@
+"""Until when the world still gives a point what its restore needs: sources their records, and
+transactions that sinks had prepared their chance to be committed. Only asks."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from pipelines.connectors.sink import Sink
+from pipelines.connectors.source import AnySource, ForgetsRecords
+from pipelines.connectors.split_progress import NamedPositions, SplitProgress
+from pipelines.connectors.two_phase_commit import HoldsTransactions
+from pipelines.domain.errors import InvariantViolated, Rejected, Retryable
+from pipelines.domain.ids import Uid
+from pipelines.domain.shelf_life import Limit
+from pipelines.domain.snapshots import Manifest
+
+
+def source_limits(manifest: Manifest, sources: Mapping[Uid, AnySource]) -> Iterator[Limit | str]:
+    """A text where a source cannot tell now."""
+    for uid, source in sources.items():
+        if not isinstance(source, ForgetsRecords):
+            continue
+        try:
+            until_ms = source.kept_until_ms(_unread(manifest, uid))
+        except (Rejected, Retryable) as error:
+            yield f"How long the source {uid!r} keeps its records is not known: {error}."
+            continue
+        if until_ms is not None:
+            yield Limit(
+                until_ms,
+                f"The source {uid!r} may delete the first records that were not read at the point,"
+                " for their age.",
+            )
+
+
+def sink_limits(
+    manifest: Manifest, sinks: Mapping[Uid, Sink], prepared: Mapping[Uid, int]
+) -> Iterator[Limit]:
+    """Of sinks that had prepared so many outputs, which are not known to be committed."""
+    for uid, sink in sinks.items():
+        if prepared.get(uid) and isinstance(sink, HoldsTransactions):
+            yield Limit(
+                manifest.trigger_ms + sink.transaction_timeout_ms,
+                f"The target of the sink {uid!r} gives up the transactions that it had prepared,"
+                " unless they are committed already.",
+            )
+
+
+def _unread(manifest: Manifest, uid: Uid) -> Sequence[SplitProgress]:
+    """Raises Rejected when the positions make no sense."""
+    stored = [
+        operator.positions
+        for subtask in manifest.subtasks
+        for operator in subtask.operators
+        if operator.uid == uid and operator.positions is not None
+    ]
+    try:
+        known = [NamedPositions.from_json(each) for each in stored]
+    except (msgspec.ValidationError, InvariantViolated) as error:
+        raise Rejected(f"its positions make no sense: {error}") from error
+    return [split for each in known for split in each.splits if not split.is_finished]

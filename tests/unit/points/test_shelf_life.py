@@ -1,0 +1,148 @@
+"""Until when a point can be restored, by what sources and sinks say of themselves."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from pipelines.connectors.split_progress import NamedPositions, SplitProgress
+from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.domain.shelf_life import ShelfLife
+from pipelines.domain.snapshots import Manifest, OperatorSnapshot
+from pipelines.flows.registry import flow
+from pipelines.points.shelf_life import shelf_life_in
+from pipelines.runtime.subtask.stored_output import StoredCommittables
+from tests.unit.points.stored_views import EVENTS, FLOW, VIEWS, write_events
+from tests.unit.runtime.points import manifest_of
+
+READ, UNREAD = SplitProgress("a-0", 9, is_finished=True), SplitProgress("a-1", 7)
+DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True)
+class Log:
+    """A growing source whose splits begin at `first`, and that keeps records up to a moment."""
+
+    until_ms: int | None = None
+    first: int = 0
+    problem: Exception | None = None
+
+    schema: Any = None
+    timestamp_column: str | None = None
+    out_of_orderness_ms: int = 0
+    concurrent_splits: int = 1
+    discovery_interval_ms: int | None = None
+
+    def validate(self) -> None: ...
+
+    def find(self, known: object, *, is_start: bool) -> list[SplitProgress]:
+        return []
+
+    def owner(self, name: str, parallelism: int) -> int:
+        return 0
+
+    def oldest(self, split: SplitProgress) -> int:
+        return self.first
+
+    def range_gone(self, split: SplitProgress, oldest: int) -> str:
+        return f"{split.name}: {split.offset} to {oldest - 1} are gone."
+
+    def open(self) -> Any: ...
+
+    def kept_until_ms(self, splits: Sequence[SplitProgress]) -> int | None:
+        assert list(splits) == [UNREAD]
+        if self.problem is not None:
+            raise self.problem
+        return self.until_ms
+
+
+@dataclass(frozen=True)
+class Target:
+    """A sink whose transactions are given up after a while."""
+
+    transaction_timeout_ms: int
+
+
+def test_a_source_that_forgets_limits_it_with_its_reason(tmp_path: Path) -> None:
+    found = asked(tmp_path, Log(until_ms=5 * DAY_MS))
+
+    (limit,) = found.limits
+    assert limit.until_ms == 5 * DAY_MS
+    assert "'events' may delete the first records" in limit.reason
+    assert (found.problems, found.unknown) == ([], [])
+
+
+def test_a_source_that_forgets_nothing_limits_nothing(tmp_path: Path) -> None:
+    assert asked(tmp_path, Log()) == ShelfLife([], [], [])
+
+
+def test_what_is_gone_already_is_a_problem(tmp_path: Path) -> None:
+    found = asked(tmp_path, Log(first=8))
+
+    assert found.problems == ["The source 'events' cannot go back: a-1: 7 to 7 are gone."]
+
+
+@pytest.mark.parametrize("problem", [Retryable("it is away"), Rejected("it is another one")])
+def test_a_source_that_cannot_tell_leaves_it_unknown(tmp_path: Path, problem: Exception) -> None:
+    found = asked(tmp_path, Log(problem=problem))
+
+    assert found.limits == []
+    assert found.unknown == [
+        f"How long the source 'events' keeps its records is not known: {problem}."
+    ]
+
+
+def test_positions_that_make_no_sense_leave_it_unknown(tmp_path: Path) -> None:
+    found = asked(tmp_path, Log(), positions={"colour": "red"})
+
+    assert "its positions make no sense" in found.unknown[0]
+
+
+def test_transactions_that_wait_are_given_up_after_their_timeout(tmp_path: Path) -> None:
+    source, sink = Log(until_ms=5 * DAY_MS), Target(DAY_MS)
+
+    waiting = asked(tmp_path, source, sink)
+    committed = asked(tmp_path, source, sink, is_committed=True)
+
+    assert [limit.until_ms for limit in waiting.limits] == [
+        manifest().trigger_ms + DAY_MS,
+        5 * DAY_MS,
+    ]
+    assert "gives up the transactions that it had prepared" in waiting.limits[0].reason
+    assert [limit.until_ms for limit in committed.limits] == [5 * DAY_MS]
+
+
+def test_a_sink_that_had_prepared_nothing_limits_nothing(tmp_path: Path) -> None:
+    found = asked(tmp_path, Log(), Target(DAY_MS), prepared=0)
+
+    assert found.limits == []
+
+
+def asked(
+    tmp_path: Path,
+    source: Log,
+    sink: Target | None = None,
+    *,
+    is_committed: bool = False,
+    prepared: int = 1,
+    positions: object = None,
+) -> ShelfLife:
+    pipeline = flow(FLOW).build({"data": str(write_events(tmp_path / "data"))})
+    sinks = {VIEWS: cast(Any, sink)} if sink else {}
+    changed = replace(pipeline, sources={EVENTS: source}, sinks=sinks)
+    return shelf_life_in(manifest(positions, prepared), changed, is_committed=is_committed)
+
+
+def manifest(positions: object = None, prepared: int = 1) -> Manifest:
+    known = NamedPositions((READ, UNREAD), True).to_json()
+    items: list[object] = [{"token": number} for number in range(prepared)]
+    stored = StoredCommittables(checkpoint_id=CheckpointId(7), items=items)
+    source = OperatorSnapshot(uid=EVENTS, positions=positions or known)
+    sink = OperatorSnapshot(
+        uid=Uid(VIEWS), committables=[msgspec.to_builtins(stored)] * bool(prepared)
+    )
+    return manifest_of([[source, sink]])
