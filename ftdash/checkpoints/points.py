@@ -43,6 +43,19 @@ def read_head(path: str) -> PointHead:
     return _head_of_objects(path) if scheme_of(path) else _head_of_files(path)
 
 
+def manifest_bytes(path: str) -> bytes:
+    """The manifest with its digest, as it is stored. Raises Rejected: it cannot be read."""
+    if not scheme_of(path):
+        return _content(path)
+    from pipelines.storage.manifest_file import seal
+    from pipelines.storage.stores import CheckpointStores
+
+    try:
+        return seal(CheckpointStores([path], max_memory_state_bytes=0).manifest(path))
+    except (CorruptSnapshot, Retryable) as error:
+        raise Rejected(f"{path} cannot be used: {error}") from error
+
+
 def _head_of_objects(path: str) -> PointHead:
     # The stores load Arrow, which takes longer than a page should; most points are files.
     from pipelines.storage.stores import CheckpointStores
@@ -55,13 +68,18 @@ def _head_of_objects(path: str) -> PointHead:
 
 
 def _head_of_files(path: str) -> PointHead:
-    manifest = Path(path) / MANIFEST_NAME
     try:
-        return msgspec.json.decode(manifest.read_bytes(), type=_Sealed).manifest
+        return msgspec.json.decode(_content(path), type=_Sealed).manifest
+    except UNDECODABLE as error:
+        manifest = Path(path) / MANIFEST_NAME
+        raise Rejected(f"{manifest} is damaged ({error}); choose another point.") from error
+
+
+def _content(path: str) -> bytes:
+    try:
+        return (Path(path) / MANIFEST_NAME).read_bytes()
     except OSError as error:
         raise Rejected(
             f"There is no recovery point at {path}: its {MANIFEST_NAME} cannot be read; choose"
             " another point."
         ) from error
-    except UNDECODABLE as error:
-        raise Rejected(f"{manifest} is damaged ({error}); choose another point.") from error

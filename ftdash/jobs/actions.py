@@ -9,6 +9,7 @@ from ftdash.jobs.models import DesiredState, Pipeline, RequestKind, Run
 from pipelines.domain.status import JobStatus
 
 STARTS = (RequestKind.SUBMIT, RequestKind.RESTORE)
+OF_A_SAVEPOINT = (RequestKind.DISPOSE, RequestKind.LABEL)
 NEED_RUNNING = (
     RequestKind.CHECKPOINT,
     RequestKind.SAVEPOINT,
@@ -29,8 +30,8 @@ def offers(
 def problem_with(kind: RequestKind, pipeline: Pipeline, run: Run | None) -> str:
     """Why `kind` cannot be asked for now, in one sentence; empty when it can."""
     is_live = run is not None and not run.is_terminal
-    if kind is RequestKind.DISPOSE:
-        return ""  # which savepoint it is decides: `disposal.check_disposable`
+    if kind in OF_A_SAVEPOINT:
+        return ""  # which savepoint it is decides, see `point_services`
     if kind is RequestKind.ALLOW_FAULTS:
         return ""
     if kind in STARTS:
@@ -76,6 +77,8 @@ def _consequence(kind: RequestKind, pipeline: Pipeline, view: RunView | None) ->
             return "A savepoint is taken, its output is committed, and the pipeline is cancelled."
         case RequestKind.DISPOSE:
             return "The files of the savepoint are deleted; nothing can be restored from it."
+        case RequestKind.LABEL:
+            return "The savepoint is found under this name from now on; its files stay as they are."
         case RequestKind.CANCEL:
             return f"The pipeline ends at once; {_replay(view)} are not kept."
         case RequestKind.CHANGE_SETTINGS:

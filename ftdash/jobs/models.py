@@ -7,6 +7,7 @@ write what people asked for and what the control plane did about it.
 from django.db import models
 
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
+from pipelines.domain.labels import LABEL_LENGTH_MAX
 from pipelines.domain.status import ClaimMode, JobStatus
 
 
@@ -24,6 +25,7 @@ class RequestKind(models.TextChoices):
     CANCEL_WITH_SAVEPOINT = "CANCEL_WITH_SAVEPOINT", "cancel with savepoint"
     CANCEL = "CANCEL", "cancel"
     DISPOSE = "DISPOSE", "dispose of a savepoint"
+    LABEL = "LABEL", "label a savepoint"
     CHANGE_SETTINGS = "CHANGE_SETTINGS", "change settings"
     KILL_SLOT = "KILL_SLOT", "kill a slot"
     ALLOW_FAULTS = "ALLOW_FAULTS", "allow or forbid faults on purpose"
@@ -188,6 +190,45 @@ class PointInspection(models.Model):
 
     def __str__(self) -> str:
         return f"{self.path}: {self.files_read}/{self.files}"
+
+
+class PointComparison(models.Model):
+    """How far a worker has compared what two points hold, and what it has found."""
+
+    left = models.TextField()  # their paths
+    right = models.TextField()
+    requester = models.CharField(max_length=150)
+    parts_done = models.PositiveIntegerField(default=0)
+    parts = models.PositiveIntegerField(null=True)  # null: nothing is known of them yet
+    found = models.JSONField(default=list)  # StateDifference as JSON
+    problem = models.TextField(default="")
+    asked_at = models.DateTimeField()
+    moved_at = models.DateTimeField()  # when it last went on, or was asked to
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("left", "right"), name="comparison_of_two_points"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.left} beside {self.right}: {self.parts_done}/{self.parts}"
+
+
+class PointLabel(models.Model):
+    """What a person calls a savepoint: one that is there, or the one that a request will take.
+
+    A row by `path` counts before a row by `request_id`; an empty label takes the label away.
+    """
+
+    path = models.TextField(null=True, unique=True)
+    request_id = models.CharField(max_length=80, null=True, unique=True)
+    label = models.CharField(max_length=LABEL_LENGTH_MAX)
+    labelled_by = models.CharField(max_length=150)
+    labelled_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"{self.path or self.request_id}: {self.label}"
 
 
 class JournalRow(models.Model):

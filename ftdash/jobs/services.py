@@ -20,6 +20,7 @@ from ftdash.jobs.asking import (
     store,
     store_start,
 )
+from ftdash.jobs.labels import ask_for_savepoint
 from ftdash.jobs.models import DesiredState, Pipeline, RequestKind, RequestPhase, Run
 from ftdash.jobs.request_phases import end_request
 from ftdash.jobs.validation import (
@@ -104,12 +105,14 @@ def request_savepoint(
     requester: str,
     reason: str,
     savepoint_format: SavepointFormat = SavepointFormat.CANONICAL,
+    label: str = "",
     request_id: str | None = None,
     only_run: str | None = None,
 ) -> RequestId:
     given = {"type": savepoint_format.value}
     kind = RequestKind.SAVEPOINT
-    return ask_driver(Question(kind, pipeline, requester, reason, request_id, given, only_run))
+    question = Question(kind, pipeline, requester, reason, request_id, given, only_run)
+    return ask_for_savepoint(question, label)
 
 
 def stop_with_savepoint(
@@ -119,13 +122,15 @@ def stop_with_savepoint(
     reason: str,
     savepoint_format: SavepointFormat = SavepointFormat.CANONICAL,
     drain: bool = False,
+    label: str = "",
     request_id: str | None = None,
     only_run: str | None = None,
 ) -> RequestId:
     """`drain`: every window fires before the savepoint; for a pipeline that will not go on."""
     given = {"type": savepoint_format.value, **({"drain": "true"} if drain else {})}
     kind = RequestKind.STOP_WITH_SAVEPOINT
-    return ask_driver(Question(kind, pipeline, requester, reason, request_id, given, only_run))
+    question = Question(kind, pipeline, requester, reason, request_id, given, only_run)
+    return ask_for_savepoint(question, label)
 
 
 def cancel_with_savepoint(
@@ -134,13 +139,15 @@ def cancel_with_savepoint(
     requester: str,
     reason: str,
     savepoint_format: SavepointFormat = SavepointFormat.CANONICAL,
+    label: str = "",
     request_id: str | None = None,
     only_run: str | None = None,
 ) -> RequestId:
     """If the savepoint fails, nothing is cancelled."""
     given = {"type": savepoint_format.value}
     kind = RequestKind.CANCEL_WITH_SAVEPOINT
-    return ask_driver(Question(kind, pipeline, requester, reason, request_id, given, only_run))
+    question = Question(kind, pipeline, requester, reason, request_id, given, only_run)
+    return ask_for_savepoint(question, label)
 
 
 def cancel(

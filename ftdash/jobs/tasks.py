@@ -2,7 +2,7 @@
 
 from celery import shared_task
 
-from ftdash.jobs import audit_process, delivery, disposal, inspection, supervision
+from ftdash.jobs import audit_process, comparing, delivery, disposal, inspection, supervision
 
 
 @shared_task(ignore_result=True)
@@ -28,6 +28,13 @@ def inspect_point(inspection_key: int) -> None:
     """Read a recovery point, a second's worth at a time."""
     if inspection.go_on(inspection_key):
         inspect_point.delay(inspection_key)
+
+
+@shared_task(ignore_result=True)
+def compare_points(comparison_key: int) -> None:
+    """Compare two recovery points, a second's worth at a time."""
+    if comparing.go_on(comparison_key):
+        compare_points.delay(comparison_key)
 
 
 @shared_task(ignore_result=True)

@@ -18,7 +18,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 from django_htmx.http import trigger_client_event
 
-from ftdash.jobs import point_services, queries, services
+from ftdash.jobs import labels, point_services, queries, services
 from ftdash.jobs.answers import PipelinePage
 from ftdash.jobs.asking import pipeline_named
 from ftdash.jobs.models import RequestKind
@@ -32,8 +32,10 @@ from ftdash.ui.forms import (
     KillSlotForm,
     ReplayForm,
     RestoreForm,
+    SavepointForm,
     StartForm,
 )
+from ftdash.ui.savepoint_forms import DisposeForm, LabelForm
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import ClaimMode, KillMoment
@@ -59,11 +61,31 @@ def ask_checkpoint(page: PipelinePage, values: Values, who: str) -> RequestId:
 
 
 def ask_savepoint(page: PipelinePage, values: Values, who: str) -> RequestId:
-    return services.request_savepoint(pipeline=page.name, requester=who, reason=values["reason"])
+    return services.request_savepoint(
+        pipeline=page.name, requester=who, reason=values["reason"], label=values["label"]
+    )
 
 
 def ask_stop(page: PipelinePage, values: Values, who: str) -> RequestId:
-    return services.stop_with_savepoint(pipeline=page.name, requester=who, reason=values["reason"])
+    return services.stop_with_savepoint(
+        pipeline=page.name, requester=who, reason=values["reason"], label=values["label"]
+    )
+
+
+def ask_label(page: PipelinePage, values: Values, who: str) -> RequestId:
+    return labels.label_savepoint(
+        pipeline=page.name,
+        path=values["path"],
+        label=values["label"],
+        requester=who,
+        reason=values["reason"],
+    )
+
+
+def ask_dispose(page: PipelinePage, values: Values, who: str) -> RequestId:
+    return point_services.dispose(
+        pipeline=page.name, path=values["path"], requester=who, reason=values["reason"]
+    )
 
 
 def ask_cancel(page: PipelinePage, values: Values, who: str) -> RequestId:
@@ -133,13 +155,13 @@ ACTIONS = {
         ask_checkpoint,
     ),
     "savepoint": Action(
-        RequestKind.SAVEPOINT, "Take a savepoint", "Take savepoint", ActionForm, ask_savepoint
+        RequestKind.SAVEPOINT, "Take a savepoint", "Take savepoint", SavepointForm, ask_savepoint
     ),
     "stop": Action(
         RequestKind.STOP_WITH_SAVEPOINT,
         "Stop with a savepoint",
         "Stop with savepoint",
-        ActionForm,
+        SavepointForm,
         ask_stop,
     ),
     "cancel": Action(
@@ -158,6 +180,10 @@ ACTIONS = {
     ),
     "replay": Action(
         RequestKind.RESTORE, "Replay the quarantine", "Replay", ReplayForm, ask_replay
+    ),
+    "label": Action(RequestKind.LABEL, "Label a savepoint", "Set the label", LabelForm, ask_label),
+    "dispose": Action(
+        RequestKind.DISPOSE, "Dispose of a savepoint", "Delete its files", DisposeForm, ask_dispose
     ),
     "start": Action(RequestKind.SUBMIT, "Start from the beginning", "Start", StartForm, ask_start),
 }

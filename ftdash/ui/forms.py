@@ -12,6 +12,7 @@ from ftdash.checkpoints import queries as checkpoint_queries
 from ftdash.checkpoints.answers import RecoveryPoint
 from ftdash.jobs.answers import PipelinePage
 from ftdash.ui.formats import size, utc
+from pipelines.domain.labels import LABEL_LENGTH_MAX
 from pipelines.domain.status import ClaimMode, KillMoment
 
 REASON_LENGTH_MAX = 500
@@ -37,6 +38,7 @@ class ActionForm(forms.Form):
     )
     field_order = (
         "path",
+        "label",
         "parallelism",
         "claim_mode",
         "allow_non_restored_state",
@@ -49,25 +51,52 @@ class ActionForm(forms.Form):
     )
 
     def __init__(self, *args: Any, page: PipelinePage, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
         self.page = page
+        super().__init__(*args, **kwargs)
+
+    @property
+    def consequence(self) -> str:
+        """In numbers that the choices decide; empty: what the action says by itself."""
+        return ""
+
+
+class LabelField(forms.CharField):
+    """What it may hold is checked by the service."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        attributes = {"autocomplete": "off", "maxlength": str(LABEL_LENGTH_MAX)}
+        super().__init__(
+            label="Label",
+            required=False,
+            help_text="A name to find it by; may be left out, and changed afterwards.",
+            widget=forms.TextInput(attrs=attributes),
+            **kwargs,
+        )
+
+
+class SavepointForm(ActionForm):
+    label = LabelField()
 
 
 class ConfirmedForm(ActionForm):
     """For what cannot be taken back: the name has to be typed."""
 
-    confirmation = forms.CharField(
-        label="Type the pipeline's name to confirm", widget=forms.TextInput(attrs=PLAIN_TEXT)
-    )
+    named = "pipeline"
+    confirmation = forms.CharField(widget=forms.TextInput(attrs=PLAIN_TEXT))
 
     def __init__(self, *args: Any, page: PipelinePage, **kwargs: Any) -> None:
         super().__init__(*args, page=page, **kwargs)
-        self.fields["confirmation"].help_text = page.name
+        self.fields["confirmation"].label = f"Type the {self.named}'s name to confirm"
+        self.fields["confirmation"].help_text = self.name_to_type
+
+    @property
+    def name_to_type(self) -> str:
+        return self.page.name
 
     def clean_confirmation(self) -> str:
         typed: str = self.cleaned_data["confirmation"].strip()
-        if typed != self.page.name:
-            raise forms.ValidationError(f"The name of this pipeline is {self.page.name}.")
+        if typed != self.name_to_type:
+            raise forms.ValidationError(f"The name of this {self.named} is {self.name_to_type}.")
         return typed
 
 

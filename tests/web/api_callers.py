@@ -18,6 +18,7 @@ ADDRESSED = {
     "checkpoint_id": 1,
     "request_id": "request-1",
     "key": 1,
+    "savepoint_key": "flights-1-1",
 }
 """What `running` makes, as parts of addresses."""
 

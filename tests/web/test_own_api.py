@@ -11,10 +11,12 @@ from django.urls import URLPattern, reverse
 from ftdash.accounts.models import TokenScope
 from ftdash.api.own import urls
 from ftdash.api.own.door import api
-from ftdash.jobs.models import Request, RequestKind, Run
+from ftdash.jobs import comparing, inspection
+from ftdash.jobs.models import PointComparison, PointInspection, Request, RequestKind, Run
 from ftdash.jobs.projector import Projector
 from tests.web.api_callers import ADDRESSED, bearer, running
 from tests.web.journals import Story, quarantined
+from tests.web.savepoint_stories import path_of, stopped_run
 
 pytestmark = pytest.mark.usefixtures("site", "patient")
 
@@ -24,6 +26,7 @@ READINGS = {
     "/pipelines/flights/lineage": lambda body: body[0]["run_id"] == "flights-1",
     "/pipelines/flights/recovery-points": lambda body: body[0]["checkpoint_id"] == 1,
     "/pipelines/flights/recovery-choice": lambda body: body["points"][0]["fitness"] == "gone",
+    "/pipelines/flights/savepoints": lambda body: body["total_count"] == 0,
     "/runs": lambda body: body[0]["pipeline"] == "flights",
     "/runs/flights-1": lambda body: body["vertices"][2]["edges"] == ["hash", "hash"],
     "/runs/flights-1/checkpoints": lambda body: body["rows"][0]["end_to_end_ms"] == 80.0,
@@ -63,7 +66,7 @@ READINGS = {
 }
 ACTIONS: dict[str, tuple[dict[str, Any], RequestKind]] = {
     "checkpoints": ({}, RequestKind.CHECKPOINT),
-    "savepoints": ({"format": "NATIVE"}, RequestKind.SAVEPOINT),
+    "savepoints": ({"format": "NATIVE", "label": "before"}, RequestKind.SAVEPOINT),
     "stop": ({"drain": True}, RequestKind.STOP_WITH_SAVEPOINT),
     "cancel": ({}, RequestKind.CANCEL),
     "cancel ": ({"with_savepoint": True}, RequestKind.CANCEL_WITH_SAVEPOINT),
@@ -119,6 +122,57 @@ def test_an_action_stores_one_request_and_says_how_to_ask_after_it(action: str) 
     stored = Request.objects.exclude(request_id="request-1").get()
     assert (stored.kind, stored.requester, stored.reason) == (kind, "token deploy", "drill")
     assert answer.json()["request_id"] == stored.request_id
+
+
+def test_a_savepoint_is_labelled_and_found_by_its_key() -> None:
+    run = stopped_run()
+    client = bearer(TokenScope.ACT)
+    asked = {"path": path_of(run), "label": "before", "reason": "drill"}
+
+    answer = post(client, "pipelines/views/savepoint-labels", asked)
+
+    assert answer.status_code == 202, answer.content
+    assert answer.json()["phase"] == "SUCCEEDED"
+    (listed,) = client.get("/api/pipelines/views/savepoints").json()["rows"]
+    assert (listed["key"], listed["label"]) == ("views-1-1", "before")
+    assert client.get("/api/savepoints/views-1-1").json() == listed
+    assert client.get("/api/savepoints/views-1-9").status_code == 404
+
+
+def test_the_rows_in_a_savepoint_are_answered_from_place_to_place() -> None:
+    stopped_run(keys=(60,))
+    client = bearer(TokenScope.READ)
+
+    operators = client.get("/api/savepoints/views-1-1/operators").json()
+    state = {"uid": "views", "state": operators[1]["states"][0]["state"]}
+    first = client.get("/api/savepoints/views-1-1/rows", state).json()
+    second = client.get("/api/savepoints/views-1-1/rows", {**state, **first["next"]}).json()
+    refused = client.get("/api/savepoints/views-1-1/rows", {**state, "uid": "x"})
+
+    assert [len(page["rows"]) for page in (first, second)] == [50, 10]
+    assert second["next"] is None
+    assert refused.status_code == 422
+    assert "an operator 'x'" in refused.json()["errors"][0]
+
+
+def test_savepoints_are_verified_and_compared_step_by_step() -> None:
+    stopped_run(keys=(20, 60))
+    client = bearer(TokenScope.ACT)
+    address, since = "/api/savepoints/views-1-2/comparison", {"since": "views-1-1"}
+
+    verified = post(client, "savepoints/views-1-2/verification", {})
+    unasked = client.get(address, since)
+    asked = post(client, "savepoints/views-1-2/comparison", since)
+    inspection.go_on(PointInspection.objects.get().pk)
+    comparing.go_on(PointComparison.objects.get().pk)
+
+    assert verified.json()["reading"]["ended_at"] is None
+    assert client.get("/api/savepoints/views-1-2").json()["verified_at"]
+    assert unasked.status_code == 404
+    assert (asked.status_code, asked.json()["parts"]) == (202, None)
+    (state,) = client.get(address, since).json()["states"]
+    assert (state["added"], state["removed"], state["changed"]) == (40, 0, 0)
+    assert post(client, "savepoints/views-1-9/verification", {}).status_code == 404
 
 
 def test_an_audit_is_asked_for_and_found_again() -> None:

@@ -10,14 +10,14 @@ from django.core.management import CommandError, call_command
 
 from ftdash.jobs import point_services, services
 from ftdash.jobs.management.commands import pipeline
-from ftdash.jobs.models import Request, RequestKind, RequestPhase, Run
+from ftdash.jobs.models import PointLabel, Request, RequestKind, RequestPhase, Run
 from ftdash.jobs.point_services import Restore
 from ftdash.jobs.projector import Projector
 from pipelines.domain.errors import Rejected
 from pipelines.domain.guarantees import EndToEnd
-from pipelines.domain.ids import RequestId
+from pipelines.domain.ids import CheckpointId, RequestId
 from pipelines.domain.preflight_verdict import Check, Finding, Outcome, Verdict
-from pipelines.domain.status import ClaimMode
+from pipelines.domain.status import CheckpointKind, ClaimMode
 from tests.web.journals import Story, new_run
 
 GUARANTEED = EndToEnd("at-least-once", "it is a test")
@@ -72,6 +72,28 @@ def test_an_action_becomes_a_request(action: str, kind: RequestKind) -> None:
 
     request = Request.objects.get()
     assert (request.kind, request.reason) == (kind, "asked on the command line")
+
+
+@pytest.mark.parametrize("action", ["savepoint", "stop", "cancel --with-savepoint"])
+def test_a_savepoint_is_labelled_when_it_is_asked_for(action: str) -> None:
+    running()
+
+    answer(*action.split(), "flights", "--label", "before lunch", "--json")
+
+    assert PointLabel.objects.get().request_id == Request.objects.get().request_id
+    assert PointLabel.objects.get().label == "before lunch"
+
+
+def test_a_savepoint_is_labelled_afterwards() -> None:
+    story = Story(running())
+    story.next_checkpoint = CheckpointId(2)
+    story.completed(CheckpointKind.SAVEPOINT, path="/jobs/savepoint-1")
+    Projector().run_once()
+
+    answer("label", "flights", "/jobs/savepoint-1", "before lunch", "--json")
+
+    assert PointLabel.objects.get().path == "/jobs/savepoint-1"
+    assert Request.objects.get().kind == RequestKind.LABEL
 
 
 def test_list_and_status_read_what_the_pages_read() -> None:

@@ -51,6 +51,15 @@ from tests.web.journals import (
 pytestmark = pytest.mark.django_db
 
 FOLDED_APPS = ("jobs", "checkpoints", "metrics")
+NOT_FOLDED = {
+    "Pipeline",
+    "Request",
+    "PointInspection",
+    "PointComparison",
+    "PointLabel",
+    "Heartbeat",
+}
+"""What services and workers write."""
 
 
 @pytest.fixture(autouse=True)
@@ -649,7 +658,7 @@ def rows_of(run: Run) -> dict[str, list[tuple[object, ...]]]:
     for app in FOLDED_APPS:
         for model in apps.get_app_config(app).get_models():
             owner = {"Run": "pk", "SubtaskPhase": "checkpoint__run"}.get(model.__name__, "run")
-            if model.__name__ in ("Pipeline", "Request", "PointInspection", "Heartbeat"):
+            if model.__name__ in NOT_FOLDED:
                 continue
             columns = [f.attname for f in model._meta.fields if f.name not in unequal]
             rows = model._default_manager.filter(**{owner: run.pk}).order_by("pk")

@@ -5,10 +5,12 @@ from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 
 from ftdash.accounts.models import AdminAction
+from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Request
 from ftdash.jobs.projector import Projector
 from ftdash.ui import settings_actions
 from ftdash.ui.actions import ACTIONS
+from pipelines.domain.status import CheckpointKind
 from tests.web.journals import Story, new_run
 from tests.web.people import admin_user, signed_in
 
@@ -40,8 +42,22 @@ PAGES = {
     "pipeline-game-days-regions",
     "event-log",
     "event-log-regions",
+    "savepoints",
+    "savepoints-regions",
+    "savepoint",
+    "savepoint-regions",
+    "savepoint-manifest",
+    "savepoint-holds",
+    "compare-savepoints",
+    "savepoint-state",
 }
-ARGUMENTS = {"name": "flights", "action": "savepoint", "checkpoint_id": 1, "key": 1}
+ARGUMENTS = {
+    "name": "flights",
+    "action": "savepoint",
+    "checkpoint_id": 1,
+    "key": 1,
+    "savepoint_key": "flights-1-2",
+}
 
 
 def all_patterns(patterns: list[URLPattern | URLResolver]) -> list[URLPattern]:
@@ -176,5 +192,11 @@ def settings_address(action: str) -> str:
 
 
 def running_pipeline() -> None:
-    Story(new_run()).started().sampled().completed()
+    """With a checkpoint, and a savepoint whose manifest is there."""
+    run = new_run()
+    path = run_directory(run).path / "savepoint"
+    path.mkdir(parents=True)
+    (path / "manifest.json").write_text('{"run": "flights-1"}')
+    story = Story(run).started().sampled().completed()
+    story.completed(CheckpointKind.SAVEPOINT, path=str(path))
     Projector().run_once()

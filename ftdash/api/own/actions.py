@@ -10,7 +10,7 @@ from ftdash.checkpoints.guarantee import AuditView
 from ftdash.gameday import queries as game_day_queries
 from ftdash.gameday import services as game_day_services
 from ftdash.gameday.queries import GameDayView
-from ftdash.jobs import audits, point_services, queries, services
+from ftdash.jobs import audits, labels, point_services, queries, services
 from ftdash.jobs.answers import RequestView
 from ftdash.jobs.point_services import Restore
 from ftdash.jobs.replays import newest_point
@@ -60,6 +60,7 @@ def take_savepoint(request: Entered, name: InPath, asked: shapes.AskingForSavepo
             requester=request.auth.name,
             reason=asked.reason,
             savepoint_format=asked.format,
+            label=asked.label,
             request_id=asked.request_id,
         )
     )
@@ -74,6 +75,7 @@ def stop(request: Entered, name: InPath, asked: shapes.AskingToStop) -> Asked:
             requester=request.auth.name,
             reason=asked.reason,
             savepoint_format=asked.format,
+            label=asked.label,
             drain=asked.drain,
             request_id=asked.request_id,
         )
@@ -89,6 +91,7 @@ def cancel(request: Entered, name: InPath, asked: shapes.AskingToCancel) -> Aske
                 requester=request.auth.name,
                 reason=asked.reason,
                 savepoint_format=asked.format,
+                label=asked.label,
                 request_id=asked.request_id,
             )
         )
@@ -209,6 +212,21 @@ def dispose(request: Entered, name: InPath, asked: shapes.AskingToDispose) -> As
         point_services.dispose(
             pipeline=name,
             path=asked.path,
+            requester=request.auth.name,
+            reason=asked.reason,
+            request_id=asked.request_id,
+        )
+    )
+
+
+@api.post("/pipelines/{name}/savepoint-labels", response={ASKED: RequestView})
+def label_savepoint(request: Entered, name: InPath, asked: shapes.AskingToLabel) -> Asked:
+    """Call a savepoint something else; an empty label takes its label away."""
+    return _stored(
+        labels.label_savepoint(
+            pipeline=name,
+            path=asked.path,
+            label=asked.label,
             requester=request.auth.name,
             reason=asked.reason,
             request_id=asked.request_id,

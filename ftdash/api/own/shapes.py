@@ -24,6 +24,7 @@ Parallelism = Annotated[int, Field(ge=1, le=MAX_PARALLELISM_LIMIT)]
 InPath = Annotated[str, Path(pattern=NAME)]
 CheckpointInPath = Annotated[int, Path(ge=0, le=ROW_ID_MAX)]
 Limit = Annotated[int, Query(ge=1, le=1_000)]
+Count = Annotated[int, Query(ge=0, le=ROW_ID_MAX)]
 Page = Annotated[int, Query(ge=1, le=1_000_000)]
 
 Number = Annotated[int, Field(ge=0, le=ROW_ID_MAX)]
@@ -59,6 +60,7 @@ class Asking(Schema):
 
 class AskingForSavepoint(Asking):
     format: SavepointFormat = SavepointFormat.CANONICAL
+    label: Text = ""
 
 
 class AskingToStop(AskingForSavepoint):
@@ -71,6 +73,16 @@ class AskingToCancel(AskingForSavepoint):
 
 class AskingToDispose(Asking):
     path: Text
+
+
+class AskingToLabel(AskingToDispose):
+    label: Text
+
+
+class AskingToCompare(Schema):
+    model_config = ConfigDict(extra="forbid")
+
+    since: Text
 
 
 class AskingToKill(Schema):

@@ -1,11 +1,11 @@
 """Our own addresses, below `/api/`."""
 
-from ftdash.api.own import actions, readings
+from ftdash.api.own import actions, readings, savepoints
 from ftdash.api.own.door import patterns
 
 app_name = "api"
 
-DESCRIBED_IN = (readings, actions)
+DESCRIBED_IN = (readings, actions, savepoints)
 """They give the API its addresses when they are imported."""
 
 urlpatterns = patterns()

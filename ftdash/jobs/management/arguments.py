@@ -37,6 +37,7 @@ def add_asking(actions: Any, asking: ArgumentParser) -> None:
             default="canonical",
             help="of the savepoint: open files (Parquet), or those of checkpoints",
         )
+        parser.add_argument("--label", default="", help="a name to find the savepoint by")
     stop.add_argument(
         "--drain",
         action="store_true",
@@ -62,6 +63,10 @@ def add_asking(actions: Any, asking: ArgumentParser) -> None:
             " again: once the function that failed on it is corrected",
         )
     )
+    label = actions.add_parser("label", parents=[asking], help="call a savepoint something else")
+    label.add_argument("name", help="the pipeline")
+    label.add_argument("path", help="directory of the savepoint")
+    label.add_argument("label", help="the new name; '' takes the name away")
     dispose = actions.add_parser(
         "dispose", parents=[asking], help="delete a savepoint that no run needs"
     )

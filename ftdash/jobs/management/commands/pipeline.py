@@ -16,7 +16,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
 from ftdash.checkpoints import queries as checkpoint_queries
-from ftdash.jobs import point_services, queries, services
+from ftdash.jobs import labels, point_services, queries, services
 from ftdash.jobs.answers import PipelinePage, RequestView
 from ftdash.jobs.lineage import LineageRun
 from ftdash.jobs.management.arguments import add_asking, add_reading
@@ -145,6 +145,9 @@ def _request(options: dict[str, Any], requester: str) -> RequestId:
             return services.cancel_with_savepoint(pipeline=name, **who, **_format(options))
         case "cancel":
             return services.cancel(pipeline=name, **who)
+        case "label":
+            given = {"path": options["path"], "label": options["label"]}
+            return labels.label_savepoint(pipeline=name, **given, **who)
         case "dispose":
             _check_confirmed(options["path"], options["confirm"])
             return point_services.dispose(pipeline=name, path=options["path"], **who)
@@ -174,7 +177,10 @@ def _restore(options: dict[str, Any]) -> Restore:
 
 
 def _format(options: dict[str, Any]) -> dict[str, Any]:
-    return {"savepoint_format": SavepointFormat(options["type"].upper())}
+    return {
+        "savepoint_format": SavepointFormat(options["type"].upper()),
+        "label": options["label"],
+    }
 
 
 def _check_confirmed(path: str, confirmation: str | None) -> None:

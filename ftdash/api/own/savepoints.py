@@ -1,0 +1,100 @@
+"""Addresses of savepoints: what is known of them, what is inside, and what a worker does with them.
+
+What takes, labels and deletes one is asked of its pipeline, see `actions`.
+"""
+
+from django.http import HttpRequest
+from ninja import Status
+
+from ftdash.api.own import shapes
+from ftdash.api.own.door import Entered, api, missing
+from ftdash.api.own.shapes import Count, InPath, Limit, Page, Text
+from ftdash.checkpoints import contents
+from ftdash.checkpoints import savepoints as savepoint_queries
+from ftdash.checkpoints.savepoints import Savepoint, SavepointPage
+from ftdash.jobs import comparisons, point_services
+from ftdash.jobs.comparisons import Comparison
+from pipelines.domain.errors import InvariantViolated
+from pipelines.domain.point_contents import OperatorInside, RowsPage
+from pipelines.domain.shelf_life import ShelfLife
+
+ASKED = 202
+
+
+@api.get("/pipelines/{name}/savepoints", response=SavepointPage)
+def savepoints(
+    request: HttpRequest, name: InPath, page: Page = 1, per_page: Limit = 25
+) -> SavepointPage:
+    """Newest first, those too whose files are gone; a page beyond the last is the last."""
+    return savepoint_queries.savepoints(name, page, per_page)
+
+
+@api.get("/savepoints/{savepoint_key}", response=Savepoint)
+def savepoint(request: HttpRequest, savepoint_key: InPath) -> Savepoint:
+    return _savepoint(savepoint_key)
+
+
+@api.get("/savepoints/{savepoint_key}/operators", response=list[OperatorInside])
+def operators_in_savepoint(request: HttpRequest, savepoint_key: InPath) -> list[OperatorInside]:
+    """What it holds, as its manifest says."""
+    return contents.operators_in(_savepoint(savepoint_key).path)
+
+
+@api.get("/savepoints/{savepoint_key}/rows", response=RowsPage)
+def rows_in_savepoint(
+    request: HttpRequest,
+    savepoint_key: InPath,
+    uid: Text,
+    state: Text,
+    column: Text = "",
+    value: Text = "",
+    part: Count = 0,
+    row: Count = 0,
+) -> RowsPage:
+    """Some rows of one state, from the place on that the page before has named as `next`."""
+    looked = contents.Looked(uid, state, column, value, part, row)
+    return contents.rows_in(_savepoint(savepoint_key).path, looked)
+
+
+@api.get("/savepoints/{savepoint_key}/shelf-life", response=ShelfLife)
+def shelf_life(request: HttpRequest, savepoint_key: InPath) -> ShelfLife:
+    """How long it can be restored, as far as its sources and sinks can tell now."""
+    return contents.shelf_life_of(_savepoint(savepoint_key))
+
+
+@api.get("/savepoints/{savepoint_key}/comparison", response=Comparison)
+def comparison_of_savepoints(
+    request: HttpRequest, savepoint_key: InPath, since: Text
+) -> Comparison:
+    """What changed since another savepoint, as far as a worker has come with it."""
+    found = comparisons.comparison_of(_savepoint(since).path, _savepoint(savepoint_key).path)
+    if found is None:
+        raise missing(f"comparison of {savepoint_key!r} with {since!r}; ask for one")
+    return found
+
+
+@api.post("/savepoints/{savepoint_key}/verification", response={ASKED: Savepoint})
+def verify_savepoint(request: Entered, savepoint_key: InPath) -> Status[Savepoint]:
+    """Have every byte of it read again; `reading` in the answer says how far that has come."""
+    point_services.begin_inspection(_savepoint(savepoint_key).path)
+    return Status(ASKED, _savepoint(savepoint_key))
+
+
+@api.post("/savepoints/{savepoint_key}/comparison", response={ASKED: Comparison})
+def compare_savepoints(
+    request: Entered, savepoint_key: InPath, asked: shapes.AskingToCompare
+) -> Status[Comparison]:
+    """Have it compared with another savepoint, from that one to this one."""
+    left, right = _savepoint(asked.since).path, _savepoint(savepoint_key).path
+    comparisons.ask(left, right, request.auth.name)
+    found = comparisons.comparison_of(left, right)
+    if found is None:
+        raise InvariantViolated("a comparison that was asked for is found")
+    return Status(ASKED, found)
+
+
+def _savepoint(key: str) -> Savepoint:
+    found = savepoint_queries.savepoint(key)
+    if found is None:
+        raise missing(f"savepoint {key!r}")
+    return found

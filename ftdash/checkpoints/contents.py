@@ -1,0 +1,84 @@
+"""What is inside of a recovery point: its operators, the rows of a state, and its shelf life.
+
+A page of rows is read within seconds or not at all; see `pipelines.points.browsing`. Arrow is
+loaded only here, where somebody looks into a point.
+"""
+
+import time
+from dataclasses import dataclass
+
+from ftdash.checkpoints.savepoints import Savepoint
+from ftdash.jobs.models import Run
+from ftdash.jobs.validation import check_place, roots
+from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
+from pipelines.domain.point_contents import OperatorInside, Place, RowsPage, RowsQuestion, Wanted
+from pipelines.domain.shelf_life import ShelfLife
+
+ROWS_PER_PAGE = 50
+PAGE_S = 2.0
+"""A page looks for rows no longer than this, and then says where it has got to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """At which state, for which rows, from where on."""
+
+    uid: str
+    state: str
+    column: str = ""  # empty: all rows
+    value: str = ""
+    part: int = 0
+    row: int = 0
+
+
+def operators_in(path: str) -> list[OperatorInside]:
+    """Raises Rejected: the point cannot be read, or lies outside the storage."""
+    from pipelines.points.contents import contents
+    from pipelines.storage.stores import CheckpointStores
+
+    check_place(path)
+    store = CheckpointStores(roots(), max_memory_state_bytes=0)
+    try:
+        return contents(store.manifest(path))
+    except (CorruptSnapshot, Retryable) as error:
+        raise Rejected(f"{path} cannot be read: {error}") from error
+
+
+def rows_in(path: str, looked: Looked) -> RowsPage:
+    """Raises Rejected: there is no such state, column or value, or it cannot be read."""
+    from pipelines.points.browsing import rows_page
+    from pipelines.storage.stores import CheckpointStores
+
+    check_place(path)
+    store = CheckpointStores(roots(), max_memory_state_bytes=0)
+    until_s = time.monotonic() + PAGE_S
+    wanted = Wanted(looked.column, looked.value) if looked.column and looked.value else None
+    begin = Place(looked.part, looked.row)
+    question = RowsQuestion(looked.uid, looked.state, begin, ROWS_PER_PAGE, wanted)
+    try:
+        manifest = store.manifest(path)
+        return rows_page(store, path, manifest, question, lambda: time.monotonic() >= until_s)
+    except (CorruptSnapshot, Retryable) as error:
+        raise Rejected(f"{path} cannot be read: {error}") from error
+
+
+def shelf_life_of(point: Savepoint) -> ShelfLife:
+    """For the pipeline and the parameters that wrote it; asks sources, which takes a moment.
+
+    Raises Rejected: the point cannot be read, or its pipeline cannot be built any more.
+    """
+    from pipelines.points.shelf_life import shelf_life
+    from pipelines.storage.stores import CheckpointStores
+
+    check_place(point.path)
+    run = Run.objects.filter(run_id=point.run_id).first()
+    try:
+        manifest = CheckpointStores(roots(), max_memory_state_bytes=0).manifest(point.path)
+    except (CorruptSnapshot, Retryable) as error:
+        raise Rejected(f"{point.path} cannot be read: {error}") from error
+    return shelf_life(
+        manifest,
+        manifest.pipeline,
+        run.parameters if run else {},
+        is_committed=point.committed_at is not None,
+    )

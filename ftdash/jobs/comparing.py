@@ -1,0 +1,80 @@
+"""Compares two recovery points step by step: what a worker does of a comparison.
+
+One step lasts about `STEP_S`, or as long as one part takes; the row says where the next one begins,
+so that a step may be lost, repeated or done twice at once. Who asks is for `comparisons`.
+"""
+
+import logging
+import time
+
+import msgspec
+from django.utils import timezone
+
+from ftdash.jobs.models import PointComparison, Run
+from ftdash.jobs.validation import roots
+from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
+from pipelines.domain.point_difference import StateDifference
+
+STEP_S = 1.0
+
+log = logging.getLogger("ftdash.comparing")
+
+
+def go_on(comparison_key: int) -> bool:
+    """Compare on for one step; whether another one should follow."""
+    row = PointComparison.objects.filter(pk=comparison_key, ended_at=None).first()
+    if row is None:
+        return False
+    try:
+        parts, done, found = _step(row)
+    except CorruptSnapshot as error:
+        _move(row, problem=str(error), ended_at=timezone.now())
+        return False
+    except (Retryable, Rejected) as error:  # whoever still watches asks again after a while
+        log.warning("%s cannot go on now: %s", row, error)
+        return False
+    is_over = done == parts
+    is_ours = _move(
+        row,
+        parts=parts,
+        parts_done=done,
+        found=msgspec.to_builtins(found),
+        ended_at=timezone.now() if is_over else None,
+    )
+    return is_ours and not is_over
+
+
+def _step(row: PointComparison) -> tuple[int, int, list[StateDifference]]:
+    """How many parts there are and how many are done, and what was found in them so far."""
+    # Loads Arrow; most of what a worker does needs none.
+    from pipelines.points.comparison import Point, difference_of, keys_of, parts_of
+    from pipelines.storage.stores import CheckpointStores
+
+    until_s = time.monotonic() + STEP_S
+    store = CheckpointStores(roots(), max_memory_state_bytes=0)
+    left, right = (Point(path, store.manifest(path)) for path in (row.left, row.right))
+    parts = parts_of(left, right)
+    keys = keys_of(right.manifest.pipeline, _parameters(right.manifest.run_id))
+    known = msgspec.convert(row.found, list[StateDifference])
+    found = {(each.uid, each.state): each for each in known}
+    done = row.parts_done
+    for part in parts[done:]:
+        more, name = difference_of(store, left, right, part, keys), (part.uid, part.state)
+        found[name] = found[name].plus(more) if name in found else more
+        done += 1
+        if time.monotonic() >= until_s:
+            break
+    return len(parts), done, list(found.values())
+
+
+def _parameters(run_id: str) -> dict[str, str]:
+    """Of the run that wrote a point; none when it is not known here."""
+    run = Run.objects.filter(run_id=run_id).first()
+    return run.parameters if run else {}
+
+
+def _move(row: PointComparison, **columns: object) -> bool:
+    as_it_was = PointComparison.objects.filter(
+        pk=row.pk, ended_at=None, asked_at=row.asked_at, parts_done=row.parts_done
+    )
+    return bool(as_it_was.update(moved_at=timezone.now(), **columns))

@@ -1,0 +1,75 @@
+"""Comparisons of two savepoints: asked for, carried out by a worker, found again in a row.
+
+A comparison only reads, so whoever may sign in may ask for one. Savepoints never change, so what
+was found stays true; asking again after a problem begins anew.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import msgspec
+from django.utils import timezone
+
+from ftdash.jobs import tasks
+from ftdash.jobs.asking import publish_on_commit
+from ftdash.jobs.models import PointComparison
+from ftdash.jobs.validation import check_place
+from pipelines.domain.errors import Rejected
+from pipelines.domain.point_difference import StateDifference
+
+STALLED_AFTER = timedelta(seconds=30)
+"""A part of a comparison may take a while, and nothing is heard of it meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    requester: str
+    asked_at: datetime
+    ended_at: datetime | None
+    parts_done: int
+    parts: int | None  # None: nothing is known of them yet
+    states: list[StateDifference]
+    problem: str
+
+    @property
+    def is_same(self) -> bool:
+        return all(state.is_same for state in self.states)
+
+
+def ask(left: str, right: str, requester: str) -> None:
+    """What changed from `left` to `right`, unless that is known or under way.
+
+    Raises Rejected when they are one and the same, or lie outside the storage.
+    """
+    if left == right:
+        raise Rejected("Choose another savepoint: this one is compared with itself.")
+    check_place(left)
+    check_place(right)
+    now = timezone.now()
+    fresh = {"requester": requester, "asked_at": now, "moved_at": now}
+    row, is_new = PointComparison.objects.get_or_create(left=left, right=right, defaults=fresh)
+    if row.problem:
+        PointComparison(pk=row.pk, left=left, right=right, **fresh).save(force_update=True)
+        is_new = True
+    if is_new:
+        publish_on_commit(tasks.compare_points, row.pk)
+
+
+def comparison_of(left: str, right: str) -> Comparison | None:
+    """How far it has come; one that has stopped halfway is asked to go on. None: nobody asked."""
+    row = PointComparison.objects.filter(left=left, right=right).first()
+    if row is None:
+        return None
+    now = timezone.now()
+    if row.ended_at is None and row.moved_at < now - STALLED_AFTER:
+        PointComparison.objects.filter(pk=row.pk).update(moved_at=now)
+        publish_on_commit(tasks.compare_points, row.pk)
+    return Comparison(
+        requester=row.requester,
+        asked_at=row.asked_at,
+        ended_at=row.ended_at,
+        parts_done=row.parts_done,
+        parts=row.parts,
+        states=msgspec.convert(row.found, list[StateDifference]),
+        problem=row.problem,
+    )

@@ -1,0 +1,59 @@
+"""What differs between two savepoints: asked for, watched while a worker compares, and shown.
+
+A comparison only reads, so everybody who may see pages may ask for one.
+"""
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET, require_http_methods
+
+from ftdash.checkpoints import savepoints as savepoint_queries
+from ftdash.checkpoints.savepoints import Savepoint
+from ftdash.jobs import comparisons
+from ftdash.ui.savepoints import existing
+from pipelines.domain.errors import Rejected
+
+CHOICES_MAX = 200
+
+
+@never_cache
+@require_http_methods(["GET", "POST"])
+def compare(request: HttpRequest, savepoint_key: str) -> HttpResponse:
+    """From the savepoint that `from` names to this one."""
+    right = existing(savepoint_key)
+    if request.method == "POST":
+        return _ask(request, existing(request.POST.get("from", "")), right)
+    found = savepoint_queries.savepoints(right.pipeline, 1, CHOICES_MAX)
+    others = [each for each in found.rows if each.key != savepoint_key and not each.is_disposed]
+    return render(
+        request,
+        "savepoints/compare/page.html",
+        {**_context(request, savepoint_key), "others": others},
+    )
+
+
+@require_GET
+@never_cache
+def progress(request: HttpRequest, savepoint_key: str) -> HttpResponse:
+    return render(request, "savepoints/compare/outcome.html", _context(request, savepoint_key))
+
+
+def _ask(request: HttpRequest, left: Savepoint, right: Savepoint) -> HttpResponse:
+    try:
+        comparisons.ask(left.path, right.path, request.user.get_username())
+    except Rejected as refusal:
+        messages.error(request, str(refusal))
+    return redirect(
+        f"{reverse('compare-savepoints', args=[right.key])}?{urlencode({'from': left.key})}"
+    )
+
+
+def _context(request: HttpRequest, savepoint_key: str) -> dict[str, object]:
+    right, chosen = existing(savepoint_key), request.GET.get("from", "")
+    left = existing(chosen) if chosen else None
+    found = comparisons.comparison_of(left.path, right.path) if left else None
+    return {"point": right, "left": left, "found": found}

@@ -1,0 +1,527 @@
+"""The pages of savepoints: found by label, known by what happened to them, acted upon with care."""
+
+import json
+import re
+import shutil
+from html import unescape
+from pathlib import Path
+
+import pytest
+from django.db import transaction
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from ftdash.checkpoints import contents
+from ftdash.jobs import comparing, comparisons, inspection, tasks
+from ftdash.jobs.labels import label_savepoint
+from ftdash.jobs.models import (
+    PointComparison,
+    PointInspection,
+    PointLabel,
+    Request,
+    RequestKind,
+    RequestPhase,
+    Run,
+)
+from ftdash.jobs.projector import Projector, rebuild
+from pipelines.domain.errors import Rejected
+from pipelines.domain.shelf_life import Limit, ShelfLife
+from pipelines.domain.status import CheckpointKind, ClaimMode
+from pipelines.points import comparison
+from tests.web.journals import Story, new_request, new_run
+from tests.web.savepoint_stories import NAME, path_of, stopped_run
+
+pytestmark = pytest.mark.usefixtures("site")
+
+LIST = f"/pipelines/{NAME}/savepoints/"
+ONE = f"/savepoints/{NAME}-1-1/"
+
+
+@pytest.fixture(autouse=True)
+def asked_of_workers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Each is told at once, as if every transaction of a test were over."""
+    sent: list[int] = []
+    monkeypatch.setattr(transaction, "on_commit", lambda act: act())
+    for task in (
+        tasks.inspect_point,
+        tasks.compare_points,
+        tasks.dispose_of_savepoint,
+        tasks.deliver_request,
+    ):
+        monkeypatch.setattr(task, "delay", sent.append)
+    return sent
+
+
+def test_before_the_first_savepoint_the_page_says_how_to_take_one(operator: Client) -> None:
+    new_run(NAME)
+
+    assert "manage.py pipeline savepoint views" in words(operator.get(LIST))
+
+
+def test_the_list_says_who_asked_why_and_who_was_restored(operator: Client) -> None:
+    run = stopped_run(keys=(20, 30))
+    new_request(run, request_id="taken-1", parameters={"type": "NATIVE"}, reason="the <upgrade>")
+    new_run("copy", restored_from=path_of(run), claim_mode=ClaimMode.CLAIM.value)
+
+    page = words(operator.get(LIST))
+
+    for shown in (
+        "2 savepoints taken",
+        "savepoint-views-1-2 savepoint 2 of run 1",
+        "native 8.00 kB 1,000 records read ann the <upgrade> copy, run 1 claimed",
+        "canonical 8.00 kB 2,000 records read not known nobody",
+        "not verified since it was written",
+    ):
+        assert shown in page
+    assert page.index("savepoint-views-1-2") < page.index("savepoint-views-1-1")
+
+
+def test_a_savepoint_whose_files_are_gone_is_told_from_one_that_is_there(operator: Client) -> None:
+    run = stopped_run(keys=(20, 30))
+    shutil.rmtree(path_of(run, 1))
+
+    page = words(operator.get(LIST))
+
+    assert page.count("its manifest cannot be read") == 1
+    assert "nothing can be restored from here" in words(operator.get(ONE))
+
+
+def test_the_list_comes_in_pages(operator: Client) -> None:
+    story = Story(new_run(NAME)).started()
+    for number in range(1, 28):
+        story.completed(CheckpointKind.SAVEPOINT, path=f"/jobs/savepoint-{number}")
+    Projector().run_once()
+
+    first, second = words(operator.get(LIST)), words(operator.get(LIST, {"page": 2}))
+
+    assert "page 1 of 2" in first
+    assert "savepoint-27" in first
+    assert "savepoint-1 savepoint 1 of run 1" not in first
+    assert "savepoint-1 savepoint 1 of run 1" in second
+
+
+def test_a_label_given_with_the_request_is_that_of_the_savepoint(admin: Client) -> None:
+    story = Story(new_run(NAME)).started()
+    Projector().run_once()
+
+    admin.post(f"/pipelines/{NAME}/savepoint/", {"reason": "why", "label": " <b>before</b> "})
+    request = Request.objects.get()
+    story.completed(CheckpointKind.SAVEPOINT, request.request_id, path="/jobs/savepoint-1")
+    Projector().run_once()
+
+    assert request.parameters == {"type": "CANONICAL", "label": "<b>before</b>"}
+    assert "&lt;b&gt;before&lt;/b&gt;" in admin.get(LIST).content.decode()
+    assert "<b>before</b>" not in admin.get(LIST).content.decode()
+    assert words(admin.get(ONE)).count("<b>before</b>") >= 2
+    assert "given by ada" in words(admin.get(ONE))
+
+
+def test_a_label_is_changed_with_who_and_why_and_survives_another_projection(admin: Client) -> None:
+    run = stopped_run()
+    path = path_of(run)
+    PointLabel.objects.create(
+        request_id="taken-1", label="Tuesday", labelled_by="bob", labelled_at=run.created_at
+    )
+
+    answer = admin.post(
+        f"/pipelines/{NAME}/label/", {"path": path, "label": "new", "reason": "clearer"}
+    )
+    rebuild(Run.objects.get())
+    Projector().run_once()
+
+    request = Request.objects.get()
+    assert answer.status_code == 302
+    assert (request.kind, request.requester, request.reason) == (
+        RequestKind.LABEL,
+        "ada",
+        "clearer",
+    )
+    assert (request.phase, request.parameters) == (
+        RequestPhase.SUCCEEDED,
+        {"path": path, "label": "new"},
+    )
+    assert "new" in words(admin.get(LIST))
+    assert "Tuesday" not in words(admin.get(LIST))
+
+
+def test_an_empty_label_takes_the_label_away(admin: Client) -> None:
+    run = stopped_run()
+    PointLabel.objects.create(
+        request_id="taken-1", label="Tuesday", labelled_by="bob", labelled_at=run.created_at
+    )
+
+    admin.post(f"/pipelines/{NAME}/label/", {"path": path_of(run), "label": "", "reason": "wrong"})
+
+    assert "Tuesday" not in words(admin.get(LIST))
+    assert "savepoint-views-1-1" in words(admin.get(LIST))
+
+
+def test_labelling_again_under_the_same_id_is_the_same_request(admin: Client) -> None:
+    path = path_of(stopped_run())
+    asked = {"pipeline": NAME, "path": path, "requester": "ann", "reason": "why"}
+
+    first = label_savepoint(label="one", request_id="again", **asked)
+
+    assert label_savepoint(label="two", request_id="again", **asked) == first
+    assert PointLabel.objects.get().label == "one"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"path": "/elsewhere"}, "has no savepoint"),
+        ({"label": "x" * 81}, "81 characters"),
+        ({"reason": " "}, "Say why"),
+        ({"pipeline": "copy"}, "copy has no savepoint at"),
+    ],
+)
+def test_a_label_that_cannot_be_is_refused_and_nothing_is_stored(
+    changes: dict[str, str], says: str
+) -> None:
+    given = {"pipeline": NAME, "path": path_of(stopped_run()), "label": "x", "reason": "why"}
+    new_run("copy")
+
+    with pytest.raises(Rejected, match=says):
+        label_savepoint(requester="ann", **{**given, **changes})
+
+    assert not PointLabel.objects.exists()
+    assert not Request.objects.exists()
+
+
+def test_a_deletion_says_in_numbers_what_is_lost_and_needs_the_name_of_the_savepoint(
+    admin: Client,
+) -> None:
+    run = stopped_run(keys=(20, 30))
+    new_run("copy", restored_from=path_of(run, 2), status="FINISHED")
+    address = f"/pipelines/{NAME}/dispose/"
+    fields = {"path": path_of(run, 2), "reason": "room"}
+
+    form = words(admin.get(address, {"path": path_of(run, 2)}))
+    refused = admin.post(address, {**fields, "confirmation": NAME})
+    granted = admin.post(address, {**fields, "confirmation": "savepoint-views-1-2"})
+
+    for said in (
+        "savepoint 2 of run 1 are deleted for good: 8.00 kB of state after 2,000 records.",
+        "1 other point of views can be restored; the nearest older one is savepoint 1, 1,000"
+        " records before it.",
+        "It is where 1 run began",
+    ):
+        assert said in form
+    assert refused.status_code == 422
+    assert "The name of this savepoint is savepoint-views-1-2." in words(refused)
+    assert granted.status_code == 302
+    assert Request.objects.get().kind == RequestKind.DISPOSE
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [(1, "1 other point of views can be restored, all of them younger."), (2, "")],
+)
+def test_the_oldest_and_the_only_one_are_told_apart(admin: Client, number: int, says: str) -> None:
+    run = stopped_run(keys=(20, 30) if says else (20,))
+
+    form = words(admin.get(f"/pipelines/{NAME}/dispose/", {"path": path_of(run)}))
+
+    assert (says or "Nothing else is left that views could be restored from.") in form
+
+
+def test_what_is_no_savepoint_of_the_pipeline_is_neither_labelled_nor_deleted(
+    admin: Client,
+) -> None:
+    stopped_run()
+    for action in ("label", "dispose"):
+        fields = {"path": "/etc", "reason": "why", "confirmation": "", "label": "x"}
+
+        answer = admin.post(f"/pipelines/{NAME}/{action}/", fields)
+
+        assert answer.status_code == 422
+        assert "views has no savepoint there." in words(answer)
+    assert not Request.objects.exists()
+
+
+def test_an_operator_sees_no_button_but_may_have_it_verified(
+    operator: Client, asked_of_workers: list[int]
+) -> None:
+    stopped_run()
+
+    page = operator.get(ONE).content.decode()
+    operator.post(f"{ONE}verify/")
+
+    assert "data-dialog" not in page
+    assert "acting on it needs the admin role" in words(operator.get(ONE))
+    assert asked_of_workers == [PointInspection.objects.get().pk]
+
+
+def test_a_verification_shows_how_far_it_is_until_its_result_which_is_kept(
+    operator: Client,
+) -> None:
+    stopped_run()
+
+    operator.post(f"{ONE}verify/")
+    waiting = operator.get(f"{ONE}verification/").content.decode()
+    PointInspection.objects.update(files=2, files_read=1, bytes=2000, bytes_read=1000)
+    halfway = words(operator.get(ONE))
+    PointInspection.objects.update(files_read=0)
+    inspection.go_on(PointInspection.objects.get().pk)
+
+    assert "it waits for the worker" in waiting
+    assert 'hx-trigger="load delay:1s"' in waiting
+    assert "1 of 2 files, 1.00 kB of 2.00 kB" in halfway
+    ended = operator.get(f"{ONE}verification/").content.decode()
+    assert "hx-trigger" not in ended
+    assert "every digest is right" in ended
+    assert "verified" in words(operator.get(LIST))
+
+
+def test_a_verification_names_what_is_damaged(operator: Client) -> None:
+    path = Path(path_of(stopped_run()))
+    damaged = sorted(path.glob("*.parquet"))[0]
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"!")
+
+    operator.post(f"{ONE}verify/")
+    inspection.go_on(PointInspection.objects.get().pk)
+
+    assert f"{damaged} was altered: its digest does not match." in words(operator.get(ONE))
+    assert "not usable" in words(operator.get(LIST))
+
+
+def test_the_manifest_is_given_as_it_is_stored(operator: Client) -> None:
+    run = stopped_run()
+
+    answer = operator.get(f"{ONE}manifest/")
+
+    assert answer.content == Path(path_of(run), "manifest.json").read_bytes()
+    assert json.loads(answer.content)["manifest"]["checkpoint_id"] == 1
+    assert answer["Content-Disposition"] == 'attachment; filename="views-1-1-manifest.json"'
+
+
+def test_a_manifest_that_is_gone_is_said_where_it_was_asked_for(operator: Client) -> None:
+    shutil.rmtree(path_of(stopped_run()))
+
+    answer = operator.get(f"{ONE}manifest/", follow=True)
+
+    assert "There is no recovery point at" in words(answer)
+
+
+def test_what_it_holds_leads_to_its_rows_page_by_page(operator: Client) -> None:
+    stopped_run(keys=(60,))
+
+    holds = operator.get(f"{ONE}holds/")
+    (address,) = re.findall(r'href="([^"]+/state/[^"]+)"', holds.content.decode())
+    first = operator.get(unescape(address))
+    (on,) = re.findall(r'id="rows-next" href="([^"]+)"', first.content.decode())
+    second = operator.get(f"{ONE}state/{unescape(on)}")
+
+    assert "positions of a source, after 2 records" in words(holds)
+    assert "views" in words(holds)
+    assert "50 rows on this page; 50 of 60 were looked at so far." in words(first)
+    assert "10 rows on this page; 60 of 60 were looked at so far." in words(second)
+    assert "That is all" in words(second)
+
+
+def test_rows_are_found_by_value_and_a_wrong_value_says_what_is_wrong(operator: Client) -> None:
+    stopped_run(keys=(60,))
+    (address,) = re.findall(
+        r'href="([^"]+/state/[^"]+)"', operator.get(f"{ONE}holds/").content.decode()
+    )
+    address = unescape(address)
+    (column,) = re.findall(r'<option value="(\w*id)"', operator.get(address).content.decode())
+
+    found = words(operator.get(f"{address}&column={column}&value=33"))
+    none = words(operator.get(f"{address}&column={column}&value=77"))
+    wrong = words(operator.get(f"{address}&column={column}&value=many"))
+
+    assert f"1 row with {column} “33”; 60 of 60 were looked at" in found
+    assert "None of the rows that were looked at has this value." in none
+    assert f"'many' is no value of the column '{column}'" in wrong
+
+
+def test_a_part_of_a_page_is_given_where_a_page_asks_for_it(operator: Client) -> None:
+    stopped_run()
+
+    part = operator.get(f"{ONE}holds/", headers={"HX-Request": "true"}).content.decode()
+
+    assert "<html" not in part
+    assert "Operators and their states" in part
+
+
+def test_what_cannot_be_read_is_said_in_the_place_of_the_operators(operator: Client) -> None:
+    shutil.rmtree(path_of(stopped_run()))
+
+    assert "manifest.json is missing" in words(operator.get(f"{ONE}holds/"))
+    assert "manifest.json is missing" in words(operator.get(f"{ONE}state/"))
+
+
+def test_two_savepoints_are_compared_by_a_worker_and_found_again(
+    operator: Client, asked_of_workers: list[int]
+) -> None:
+    stopped_run(keys=(20, 60))
+    address = f"/savepoints/{NAME}-1-2/compare/"
+    since = {"from": f"{NAME}-1-1"}
+
+    before = words(operator.get(address, since))
+    asked = operator.post(address, since)
+    waiting = operator.get(f"{address}progress/", since).content.decode()
+    while comparing.go_on(PointComparison.objects.get().pk):
+        pass
+    outcome = operator.get(asked["Location"])
+
+    assert "These two were not compared yet" in before
+    assert "it waits for the worker" in waiting
+    assert 'hx-trigger="load delay:1s"' in waiting
+    assert "hx-trigger" not in outcome.content.decode()
+    assert asked_of_workers == [PointComparison.objects.get().pk]
+    for shown in ("20 60 40 0 0 by", "10 of 40 rows that are new", "asked by olaf"):
+        assert shown in words(outcome)
+
+
+def test_savepoints_that_hold_the_same_say_so(operator: Client) -> None:
+    stopped_run(keys=(20, 20))
+    address = f"/savepoints/{NAME}-1-2/compare/"
+    since = {"from": f"{NAME}-1-1"}
+
+    operator.post(address, since)
+    comparing.go_on(PointComparison.objects.get().pk)
+
+    assert "Every state holds the same rows." in words(operator.get(address, since))
+
+
+def test_a_comparison_goes_on_where_a_step_has_ended_and_may_be_done_twice(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparison, "PART_ROWS", 10)
+    monkeypatch.setattr(comparing, "STEP_S", 0.0)
+    stopped_run(keys=(20, 60))
+    address = f"/savepoints/{NAME}-1-2/compare/"
+    since = {"from": f"{NAME}-1-1"}
+    operator.post(address, since)
+    row = PointComparison.objects.get()
+
+    assert comparing.go_on(row.pk)
+    halfway = words(operator.get(address, since))
+    while comparing.go_on(row.pk):
+        pass
+
+    assert "1 of 6 parts" in halfway
+    assert "20 60 40 0 0 by" in words(operator.get(address, since))
+    assert not comparing.go_on(row.pk)
+
+
+def test_a_comparison_that_stops_halfway_is_asked_to_go_on(
+    operator: Client, asked_of_workers: list[int]
+) -> None:
+    stopped_run(keys=(20, 60))
+    address = f"/savepoints/{NAME}-1-2/compare/"
+    since = {"from": f"{NAME}-1-1"}
+    operator.post(address, since)
+    PointComparison.objects.update(moved_at=timezone.now() - comparisons.STALLED_AFTER * 2)
+
+    for _ in range(2):
+        operator.get(f"{address}progress/", since)
+
+    assert asked_of_workers == [PointComparison.objects.get().pk] * 2
+
+
+def test_damage_ends_a_comparison_by_name_and_asking_again_begins_anew(
+    operator: Client, asked_of_workers: list[int]
+) -> None:
+    run = stopped_run(keys=(20, 60))
+    address = f"/savepoints/{NAME}-1-2/compare/"
+    since = {"from": f"{NAME}-1-1"}
+    damaged = sorted(Path(path_of(run, 2)).glob("*.parquet"))[0]
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[:-1] + b"!")
+
+    operator.post(address, since)
+    comparing.go_on(PointComparison.objects.get().pk)
+    refused = words(operator.get(address, since))
+    damaged.write_bytes(whole)
+    operator.post(address, since)
+    comparing.go_on(PointComparison.objects.get().pk)
+
+    assert f"They could not be compared : {damaged}" in refused
+    assert "10 of 40 rows that are new" in words(operator.get(address, since))
+    assert len(asked_of_workers) == 2
+
+
+def test_a_savepoint_is_not_compared_with_itself(operator: Client) -> None:
+    stopped_run()
+
+    answer = operator.post(f"{ONE}compare/", {"from": f"{NAME}-1-1"}, follow=True)
+
+    assert "this one is compared with itself" in words(answer)
+    assert "has no other savepoint to compare with" in words(answer)
+    assert not PointComparison.objects.exists()
+
+
+def test_its_shelf_life_is_told_with_its_reason(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped_run()
+    day_ms = 86_400_000
+
+    nothing = words(operator.get(f"{ONE}shelf-life/"))
+    later = round(timezone.now().timestamp() * 1000) + day_ms
+    limits = [Limit(later, "Kafka forgets."), Limit(later + day_ms, "So does the other.")]
+    known = ShelfLife([], limits, ["How long the third keeps it is not known."])
+    monkeypatch.setattr(contents, "shelf_life_of", lambda _: known)
+    limited = words(operator.get(f"{ONE}shelf-life/"))
+    monkeypatch.setattr(
+        contents, "shelf_life_of", lambda _: ShelfLife([], [Limit(day_ms, "It is old.")], [])
+    )
+    passed = words(operator.get(f"{ONE}shelf-life/"))
+
+    assert "No limit is known." in nothing
+    assert "Its files are kept until somebody deletes them." in nothing
+    assert re.search(r"Restorable until [-0-9: ]+ UTC , because of this: Kafka forgets\.", limited)
+    assert re.search(r"And from [-0-9: ]+ UTC on: So does the other\.", limited)
+    assert "How long the third keeps it is not known." in limited
+    assert "Restorable now, but not for certain since 1970-01-02 00:00:00 UTC" in passed
+
+
+def test_what_ends_its_shelf_life_is_named(operator: Client) -> None:
+    run = stopped_run()
+    new_run("copy", restored_from=path_of(run), claim_mode=ClaimMode.CLAIM.value)
+    next(Path(run.parameters["data"]).glob("0.csv")).unlink()
+
+    gone = words(operator.get(f"{ONE}shelf-life/"))
+    shutil.rmtree(path_of(run))
+    unreadable = words(operator.get(f"{ONE}shelf-life/"))
+
+    assert "It cannot be restored now." in gone
+    assert "belong to the run that has claimed it" in gone
+    assert "How long it can be restored cannot be told" in unreadable
+
+
+@pytest.mark.parametrize("key", ["nothing", "views-1-7", "views-1-", f"views-1-{'9' * 19}"])
+def test_a_savepoint_that_is_not_there_is_not_found(operator: Client, key: str) -> None:
+    stopped_run()
+
+    assert operator.get(f"/savepoints/{key}/").status_code == 404
+
+
+def test_what_a_tab_takes_in_is_what_the_page_shows(operator: Client) -> None:
+    stopped_run()
+    for address in (LIST, ONE):
+        page = operator.get(address).content.decode()
+        regions = operator.get(f"{address}regions/").content.decode()
+
+        expected = re.findall(r'<div id="(region-[\w-]+)"', page)
+
+        assert re.findall(r'<div id="(region-[\w-]+)"', regions) == expected
+        assert regions.count("hx-swap-oob") == len(expected) + 1  # and the pulse
+
+
+def test_the_pipeline_leads_to_its_savepoints(operator: Client) -> None:
+    run = stopped_run()
+
+    assert (
+        reverse("savepoints", args=[run.pipeline.name])
+        in operator.get(reverse("pipeline", args=[NAME])).content.decode()
+    )
+
+
+def words(answer: object) -> str:
+    content = answer.content.decode()  # type: ignore[attr-defined]
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", content)))
