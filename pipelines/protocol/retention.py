@@ -32,29 +32,35 @@ class RetainedPoint:
 
 
 class RetainedPoints:
-    """Guarantee: the newest `count` completed checkpoints are never up for deletion."""
+    """Guarantee: the newest `count` whole checkpoints are never up for deletion, and every older
+    one is, whole or not. What was found damaged is offered to nobody.
+    """
 
     def __init__(self, count: int, points: tuple[RetainedPoint, ...] = ()) -> None:
         check(count >= 1, "at least one point is kept", count=count)
         self._count = count
         self._points = sorted(points, key=RetainedPoint.order)
+        self._damaged: set[RetainedPoint] = set()  # of the points
 
     def newest_first(self) -> list[RetainedPoint]:
-        return list(reversed(self._points))
+        """The whole ones."""
+        return [p for p in reversed(self._points) if p not in self._damaged]
 
     def on_completed(self, point: RetainedPoint) -> list[RetainedPoint]:
         """Record the point; what it makes superfluous, oldest first."""
         self._points.append(point)
         self._points.sort(key=RetainedPoint.order)  # a slow savepoint may complete late
-        checkpoints = [p for p in self._points if not p.is_savepoint]
-        superfluous = checkpoints[: max(0, len(checkpoints) - self._count)]
-        self._points = [p for p in self._points if p not in superfluous]
-        return superfluous
+        whole = [p for p in self.newest_first() if not p.is_savepoint]
+        if len(whole) < self._count:
+            return []
+        oldest = whole[self._count - 1].order()
+        return self._give_up([p for p in self._points if not p.is_savepoint and p.order() < oldest])
 
     def on_damaged(self, damaged: list[RetainedPoint]) -> None:
         """Offer them no more while a whole one is left; without any, a run would start afresh."""
-        whole = [p for p in self._points if p not in damaged]
-        self._points = whole or self._points
+        found = self._damaged.union(damaged)
+        if not found.issuperset(self._points):
+            self._damaged = found
 
     def on_run_ended(self, status: JobStatus, policy: ExternalizedRetention) -> list[RetainedPoint]:
         """What nobody can want any more, oldest first.
@@ -63,10 +69,14 @@ class RetainedPoints:
         """
         if status in _LEAVES_CHECKPOINTS[policy]:
             return []
-        superfluous = [p for p in self._points if not (p.is_savepoint or p.is_claimed)]
-        self._points = [p for p in self._points if p not in superfluous]
-        return superfluous
+        return self._give_up([p for p in self._points if not (p.is_savepoint or p.is_claimed)])
 
     def on_refused(self, point: RetainedPoint) -> None:
         """It did not verify: never offer it again."""
-        self._points.remove(point)
+        check(point in self._points, "a point that was offered is refused", point=point)
+        self._damaged.add(point)
+
+    def _give_up(self, superfluous: list[RetainedPoint]) -> list[RetainedPoint]:
+        self._points = [p for p in self._points if p not in superfluous]
+        self._damaged -= set(superfluous)
+        return superfluous

@@ -66,7 +66,7 @@ class SharedFiles:
         return self._ended(checkpoint_id, frozenset(files))
 
     def on_discarded(self, checkpoint_id: CheckpointId) -> list[str]:
-        """Files to delete, after retention let go of a checkpoint, or recovery refused it."""
+        """Files to delete, after retention let go of a checkpoint."""
         files = self._retained.pop(checkpoint_id, frozenset())
         self._leaving.append(_Leaving(files, set(self._under_way)))
         return self._released(frozenset())

@@ -17,6 +17,7 @@ def test_the_newest_and_all_savepoints_are_never_deleted(seed: int) -> None:
     count = rng.randint(1, 4)
     retained = RetainedPoints(count)
     usable: list[RetainedPoint] = []
+    refused: set[RetainedPoint] = set()
 
     for number in range(1, 30):
         added = point(number, is_savepoint=rng.random() < 0.25)
@@ -29,9 +30,13 @@ def test_the_newest_and_all_savepoints_are_never_deleted(seed: int) -> None:
         assert all(p.checkpoint_id < q.checkpoint_id for p in deleted for q in checkpoints)
         assert len(checkpoints) == count or (not deleted and len(checkpoints) < count)
         assert retained.newest_first() == usable[::-1]
+        refused = {p for p in refused if p not in deleted}
+        assert len(checkpoints) < count or not any(
+            p.checkpoint_id < checkpoints[0].checkpoint_id for p in refused if not p.is_savepoint
+        )
         if rng.random() < 0.1:
-            refused = usable.pop(rng.randrange(len(usable)))
-            retained.on_refused(refused)
+            refused.add(one := usable.pop(rng.randrange(len(usable))))
+            retained.on_refused(one)
 
 
 def test_restored_points_count_and_are_deleted_oldest_first() -> None:
@@ -57,6 +62,34 @@ def test_a_refused_point_is_not_offered_again_and_takes_nobodys_place() -> None:
 
     assert retained.newest_first() == [point(1)]
     assert retained.on_completed(point(3)) == []
+
+
+def test_a_damaged_point_goes_when_it_would_have_gone_anyway_and_not_before() -> None:
+    retained = RetainedPoints(2, (point(1), point(2), point(3)))
+    retained.on_damaged([point(2)])
+
+    kept = retained.newest_first()
+    superfluous = [retained.on_completed(point(number)) for number in (4, 5)]
+
+    assert kept == [point(3), point(1)]
+    assert superfluous == [[point(1), point(2)], [point(3)]]
+
+
+def test_the_end_of_a_run_that_leaves_nothing_leaves_no_damaged_point_either() -> None:
+    retained = RetainedPoints(2, (point(1), point(2)))
+    retained.on_refused(point(1))
+
+    nothing = Retention.NO_EXTERNALIZED_CHECKPOINTS
+
+    assert retained.on_run_ended(JobStatus.CANCELED, nothing) == [point(1), point(2)]
+
+
+def test_as_long_as_all_are_damaged_all_are_offered() -> None:
+    retained = RetainedPoints(2, (point(1), point(2)))
+
+    retained.on_damaged([point(1), point(2)])
+
+    assert retained.newest_first() == [point(2), point(1)]
 
 
 @pytest.mark.parametrize(
