@@ -8,16 +8,15 @@ import contextlib
 import itertools
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 
 from pipelines.channels.channel import ChannelClosed
 from pipelines.channels.connection import Connection
-from pipelines.channels.credit import Credit
+from pipelines.channels.credited_output import CreditedOutput
 from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.origins import origin_frame
-from pipelines.channels.outbox import Outbox
 from pipelines.channels.serialization import Parts, RecordsEncoder
 from pipelines.channels.wire import (
     BACKWARD,
@@ -28,13 +27,13 @@ from pipelines.channels.wire import (
     frame,
     mark_frame,
 )
-from pipelines.domain.elements import Barrier, Element, EndOfInput, Records
+from pipelines.domain.elements import Element, EndOfInput, Records
 from pipelines.domain.errors import InvariantViolated, ProtocolError, Rejected
-from pipelines.domain.ids import ChannelId, CheckpointId
+from pipelines.domain.ids import ChannelId
 
 
-class RemoteOutput:
-    """Implements `Output` over a connection; used by the one subtask thread that writes it."""
+class RemoteOutput(CreditedOutput):
+    """Over a connection: elements wait until the peer is there and has the gate of the channel."""
 
     def __init__(
         self,
@@ -43,30 +42,12 @@ class RemoteOutput:
         connection: "OutgoingConnection",
         limits: NetworkLimits,
     ) -> None:
-        self.channel = channel
+        super().__init__(channel)
         self.has_ended = False
-        self.credit = Credit()
         self._number = number
         self._connection = connection
         self._limits = limits
         self._encoder = RecordsEncoder(channel, number, limits)
-        self._outbox = Outbox(channel, self.credit, self._pass_on)
-
-    def send(self, element: Element) -> None:
-        """Elements wait, besides, until the peer is there and has the gate of the channel."""
-        self._outbox.send(element)
-
-    def flush(self) -> bool:
-        return self._outbox.flush()
-
-    def overtake(self, barrier: Barrier) -> list[pa.RecordBatch]:
-        return self._outbox.overtake(barrier)
-
-    def holds_barrier(self, checkpoint_id: CheckpointId) -> bool:
-        return self._outbox.holds_barrier(checkpoint_id)
-
-    def on_available(self, wake: Callable[[], None]) -> None:
-        self.credit.on_available(wake)
 
     def _pass_on(self, element: Element) -> None:
         parts, cost_bytes = self._serialize(element)

@@ -1,0 +1,43 @@
+"""The writing end of any channel: what has no credit yet waits in its outbox.
+
+How an element gets to the reader is what the kinds of channels differ in.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from pipelines.channels.credit import Credit
+from pipelines.channels.outbox import Outbox
+from pipelines.domain.elements import Barrier, Element
+from pipelines.domain.ids import ChannelId, CheckpointId
+
+
+class CreditedOutput(ABC):
+    """Implements `Output`; used by the one subtask thread that writes the channel."""
+
+    def __init__(self, channel: ChannelId) -> None:
+        self.channel = channel
+        self.credit = Credit()
+        self._outbox = Outbox(channel, self.credit, self._pass_on)
+
+    def send(self, element: Element) -> None:
+        """Elements wait, besides, until the channel has its reader."""
+        self._outbox.send(element)
+
+    def flush(self) -> bool:
+        return self._outbox.flush()
+
+    def overtake(self, barrier: Barrier) -> list[pa.RecordBatch]:
+        return self._outbox.overtake(barrier)
+
+    def holds_barrier(self, checkpoint_id: CheckpointId) -> bool:
+        return self._outbox.holds_barrier(checkpoint_id)
+
+    def on_available(self, wake: Callable[[], None]) -> None:
+        self.credit.on_available(wake)
+
+    @abstractmethod
+    def _pass_on(self, element: Element) -> None:
+        """Take its credit and hand it over; there is credit for it. Raises ChannelClosed."""
