@@ -26,7 +26,7 @@ def fleet() -> Fleet:
 
 def _summary(pipeline: Pipeline, run: Run | None, seen: Observation) -> PipelineSummary:
     state, reason = shown_state(run, seen)
-    pulse = run_pulse(pipeline, run, seen.now) if run else None
+    pulse = run_pulse(run) if run else None
     found = attention(_signs(run, state, reason, pulse, seen.now))
     return PipelineSummary(
         name=pipeline.name,

@@ -10,7 +10,9 @@ def newest_runs() -> list[tuple[Pipeline, Run | None]]:
     """Every pipeline by name; None before its first run."""
     newest = Run.objects.filter(pipeline=OuterRef("pk")).order_by("-number").values("pk")[:1]
     pipelines = list(Pipeline.objects.annotate(newest_run=Subquery(newest)))
-    runs = Run.objects.in_bulk([pipeline.newest_run for pipeline in pipelines])
+    runs = Run.objects.select_related("pipeline").in_bulk(
+        [pipeline.newest_run for pipeline in pipelines]
+    )
     return [(pipeline, runs.get(pipeline.newest_run)) for pipeline in pipelines]
 
 

@@ -1,19 +1,26 @@
 """How a run has been doing of late, in the few numbers that the page of all pipelines has room for.
 
-A handful of small reads for each run, all by an index: the page asks for it every few seconds.
+A handful of small reads for each run, all by an index, once for each piece of news of it: all who
+look on are told the same.
 """
 
 from datetime import datetime, timedelta
+from functools import lru_cache
+
+from django.utils import timezone
 
 from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus
 from ftdash.jobs.fleet_answers import RunPulse
 from ftdash.jobs.measured import measured
-from ftdash.jobs.models import Pipeline, Recovery, Run
+from ftdash.jobs.models import Recovery, Run
 from ftdash.jobs.run_view import records_to_replay
 from ftdash.metrics.loads import by_vertex, newest_loads
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 
 DURATIONS_MAX = 30
+PULSES_MAX = 256
+"""Of so many runs the pulse is kept until their next news."""
+
 RECENT = timedelta(minutes=10)
 WITH_THE_ATTEMPT = {
     CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND.name,
@@ -22,10 +29,19 @@ WITH_THE_ATTEMPT = {
 """Such a checkpoint did not fail: what it belonged to did, and that is told elsewhere."""
 
 
-def run_pulse(pipeline: Pipeline, run: Run, now: datetime) -> RunPulse:
+def run_pulse(run: Run) -> RunPulse:
+    """As of what the run last reported."""
+    return _pulse(run, run.version, run.last_event_at)
+
+
+@lru_cache(maxsize=PULSES_MAX)
+def _pulse(run: Run, version: int, heard_at: datetime | None) -> RunPulse:
+    """The same run is equal to itself at any time: the other two tell its news apart."""
+    del version
+    now = timezone.now() if heard_at is None else heard_at
     durations, failed = _checkpoints(run)
     operator, ratio = _most_backpressured(run)
-    known, to_replay = measured(pipeline), records_to_replay(run, now)
+    known, to_replay = measured(run.pipeline), records_to_replay(run, now)
     recent = Recovery.objects.filter(run=run, started_at__gt=now - RECENT)
     return RunPulse(
         durations_ms=durations,

@@ -81,6 +81,7 @@ class SimulatedRun:
         self.story = Story(run, self.clock)
         self.records = 0
         self.retained: list[CheckpointId] = []
+        self.savepoints: list[CheckpointId] = []
         self.event_ms = 1_357_000_000_000
 
     def start(self) -> None:
@@ -166,13 +167,14 @@ class SimulatedRun:
         self.story.tell(*(SubtaskAcknowledged(checkpoint_id=number, phases=p) for p in parts))
         self.story.wait(round(took)).tell(self.completed(number, kind, parts, took))
         self.story.tell(CheckpointCommitted(checkpoint_id=number))
-        self.retained += [number] if kind is CheckpointKind.CHECKPOINT else []
+        kept = self.retained if kind is CheckpointKind.CHECKPOINT else self.savepoints
+        kept.append(number)
         if len(self.retained) > RETAINED:
             oldest = self.retained.pop(0)
             rmtree(self.place(oldest))
             self.story.tell(CheckpointDiscarded(checkpoint_id=oldest))
         if number % 20 == 0:
-            paths = [str(self.place(each)) for each in self.retained]
+            paths = [str(self.place(each)) for each in (*self.savepoints, *self.retained)]
             verified = PointsVerified(whole=len(paths), damaged=0, duration_ms=31.0, paths=paths)
             self.story.tell(verified)
         self.story.next_checkpoint = CheckpointId(number + 1)

@@ -2,6 +2,7 @@
 
 import re
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.test import Client
@@ -91,6 +92,24 @@ def test_a_run_that_recovers_again_and_again_needs_attention() -> None:
     fold(story)
 
     assert summary().attention == "It recovered 3 times within the last 10 minutes."
+
+
+def test_what_is_known_of_a_run_is_read_once_until_it_has_news(
+    django_assert_num_queries: Any,
+) -> None:
+    stories = [Story(new_run(name)).started().completed() for name in "abc"]
+    fold(stories[0])
+    queries.fleet()
+
+    with django_assert_num_queries(3):
+        queries.fleet()
+    fold(failed(stories[0], 2))
+
+    assert [each.concern for each in queries.fleet().pipelines] == [
+        Concern.CHECKPOINTS_FAIL,
+        Concern.NONE,
+        Concern.NONE,
+    ]
 
 
 def test_of_an_ended_run_nothing_would_be_replayed(operator: Client) -> None:

@@ -74,12 +74,12 @@ def steps(recovery: RecoveryView) -> str:
 
 def notice_marks(shown: RecoveryAxis) -> Json:
     events = [(n.at, "notices", n.text) for n in shown.notices if n.kind != ZOMBIE]
-    return marks("notice", "diamond-tall", "@warn", events, size=11)
+    return marks("notice", "diamond-open", "@warn", events, size=11)
 
 
 def zombie_marks(shown: RecoveryAxis) -> Json:
     events = [(n.at, "notices", n.text) for n in shown.notices if n.kind == ZOMBIE]
-    return marks("zombie refused", "diamond-wide", "@bad", events, size=11)
+    return marks("zombie refused", "diamond", "@bad", events, size=11)
 
 
 def verification_marks(shown: RecoveryAxis) -> Json:
@@ -163,8 +163,9 @@ def span(
 
 def recovery_layout(shown: RecoveryAxis) -> Json:
     return layout(
-        280,
+        230,
         hovermode="closest",
+        showlegend=False,  # the page has the key below, where it may wrap on a phone
         xaxis=axis(
             type="date",
             range=[moment(shown.from_at), moment(shown.to_at)],

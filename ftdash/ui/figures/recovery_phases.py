@@ -1,16 +1,16 @@
 """Where the time of each recovery went, phase by phase."""
 
 from ftdash.jobs.answers import PhaseView, RecoveryAxis, RecoveryView
-from ftdash.ui.figures.style import Figure, Json, axis, layout, pattern_of
+from ftdash.ui.figures.style import Figure, Json, axis, layout, pattern_of, short_legend
 from ftdash.ui.formats import duration
 
 RECOVERIES_MAX = 12
 PHASE_STYLE = {  # phase of a recovery -> colour, pattern, label; in the order they are reached
     "detect": ("@phase-1", "", "detect"),
     "decide": ("@phase-2", "/", "decide"),
-    "stop": ("@phase-3", "x", "stop the old attempt"),
-    "start": ("@phase-4", "-", "start slots"),
-    "restore": ("@phase-5", "\\", "restore state"),
+    "stop": ("@phase-3", "x", "stop"),
+    "start": ("@phase-4", "-", "start"),
+    "restore": ("@phase-5", "\\", "restore"),
     "first_record": ("@phase-6", ".", "first record"),
 }
 
@@ -25,8 +25,9 @@ def recovery_phases(shown: RecoveryAxis | None) -> Figure | None:
     return {
         "data": [t for t in traces if t["x"]],
         "layout": layout(
-            96 + 30 * len(recoveries),
+            120 + 30 * len(recoveries),
             barmode="stack",
+            legend=short_legend(66),
             xaxis=axis(ticksuffix=" ms", title={"text": "ms after the failure", "standoff": 6}),
             yaxis=axis(
                 type="category", categoryarray=names, categoryorder="array", autorange="reversed"

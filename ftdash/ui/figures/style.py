@@ -17,15 +17,18 @@ def layout(height: int, **more: object) -> Json:
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": "inherit", "size": 12, "color": "@text"},
         "hoverlabel": {"bgcolor": "@raised", "bordercolor": "@line", "font": {"color": "@text"}},
-        "legend": {
-            "orientation": "h",
-            "traceorder": "normal",
-            "y": 1.0,
-            "yanchor": "bottom",
-            "x": 0,
-        },
+        "legend": legend(),
         **more,
     }
+
+
+def legend() -> Json:
+    return {"orientation": "h", "traceorder": "normal", "y": 1.0, "yanchor": "bottom", "x": 0}
+
+
+def short_legend(entry_px: int) -> Json:
+    """For short names: several fit in a row, also on a phone."""
+    return {**legend(), "entrywidth": entry_px, "entrywidthmode": "pixels"}
 
 
 def axis(**more: object) -> Json:
