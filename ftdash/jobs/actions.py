@@ -5,10 +5,9 @@ act is not decided here.
 """
 
 from ftdash.jobs.answers import ActionOffer, RunView
-from ftdash.jobs.models import DesiredState, Pipeline, RequestKind, Run
+from ftdash.jobs.models import STARTS, DesiredState, Pipeline, RequestKind, Run
 from pipelines.domain.status import JobStatus
 
-STARTS = (RequestKind.SUBMIT, RequestKind.RESTORE)
 OF_A_SAVEPOINT = (RequestKind.DISPOSE, RequestKind.LABEL)
 NEED_RUNNING = (
     RequestKind.CHECKPOINT,

@@ -11,13 +11,11 @@ from django.utils import timezone
 from ftdash.jobs.commands import command_of
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.disposal import dispose_of
-from ftdash.jobs.models import OPEN_PHASES, Request, RequestKind, RequestPhase
+from ftdash.jobs.models import OPEN_PHASES, STARTS, Request, RequestKind, RequestPhase
 from ftdash.jobs.request_phases import end_request, move_request
 from ftdash.jobs.trouble import others_go_on
 from pipelines.bus.inbox import submit, withdraw
 from pipelines.domain.ids import RequestId
-
-STARTS = (RequestKind.SUBMIT, RequestKind.RESTORE)
 
 _LATE = {
     RequestPhase.PENDING: "No worker delivered it within {seconds} s; it was withdrawn.",

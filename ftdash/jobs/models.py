@@ -40,6 +40,7 @@ class RequestPhase(models.TextChoices):
     REJECTED = "REJECTED", "rejected"
 
 
+STARTS = (RequestKind.SUBMIT, RequestKind.RESTORE)
 OPEN_PHASES = (RequestPhase.PENDING, RequestPhase.DELIVERED, RequestPhase.ACCEPTED)
 TERMINAL_STATUSES = [status.value for status in JobStatus if status.is_terminal]
 

@@ -19,8 +19,9 @@ from ftdash.checkpoints import ledger_fold
 from ftdash.checkpoints import projector as checkpoint_projector
 from ftdash.checkpoints.ledger_fold import LedgerFold
 from ftdash.checkpoints.projector import CheckpointFold
-from ftdash.jobs import run_fold
+from ftdash.jobs import incident_fold, run_fold
 from ftdash.jobs.directories import run_directory
+from ftdash.jobs.incident_fold import IncidentFold
 from ftdash.jobs.models import TERMINAL_STATUSES, Run
 from ftdash.jobs.run_fold import RunFold
 from ftdash.metrics import projector as metrics_projector
@@ -124,7 +125,7 @@ def fold(run: Run, envelopes: Iterable[Envelope], offset: int, *, expected_offse
     """
     if not Run.objects.filter(pk=run.pk, journal_offset=expected_offset).exists():
         raise ProjectionRaced(run.run_id)
-    folds = RunFold(run), CheckpointFold(run), LedgerFold(run), SampleFold(run)
+    folds = RunFold(run), IncidentFold(run), CheckpointFold(run), LedgerFold(run), SampleFold(run)
     for envelope in envelopes:
         if envelope.sequence <= run.last_sequence:
             continue
@@ -146,7 +147,7 @@ def rebuild(run: Run) -> None:
     """Make the run's rows anew from its journal, in one transaction."""
     with transaction.atomic():
         stored_offset = run.journal_offset
-        for part in (run_fold, checkpoint_projector, ledger_fold, metrics_projector):
+        for part in (run_fold, incident_fold, checkpoint_projector, ledger_fold, metrics_projector):
             part.forget(run)
         envelopes, offset = _whole_journal(_journal(run))
         fold(run, envelopes, offset, expected_offset=stored_offset)

@@ -17,10 +17,10 @@ from django.utils import timezone
 from ftdash.jobs import audit_process, delivery, launcher
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import (
+    STARTS,
     TERMINAL_STATUSES,
     DesiredState,
     Request,
-    RequestKind,
     RequestPhase,
     Run,
 )
@@ -37,7 +37,6 @@ from pipelines.domain.events import FailureOccurred, JobStatusChanged, RunEnded
 from pipelines.domain.ids import RunId
 from pipelines.domain.status import JobStatus
 
-STARTS = (RequestKind.SUBMIT, RequestKind.RESTORE)
 WATCH_ENDED_RUNS_FOR = timedelta(minutes=10)
 
 

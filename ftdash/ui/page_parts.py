@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ftdash.checkpoints.answers import AlignmentTimeline
 from ftdash.jobs.answers import PipelinePage, RecoveryAxis, RecoveryView
-from ftdash.jobs.models import RequestKind
+from ftdash.jobs.models import STARTS, RequestKind
 from ftdash.metrics.answers import SamplePoint
 from ftdash.ui import sentences
 from ftdash.ui.actions import ACTIONS
@@ -30,7 +30,6 @@ COUNTER_LABELS = {
     "records_replayed": "Given to the operators again, from the quarantine",
     "timestamps_far_ahead": "Event time too far ahead to be believed",
 }
-STARTS = (RequestKind.SUBMIT, RequestKind.RESTORE)
 PHASES = tuple(phase.value for phase in RecoveryPhase)
 
 
