@@ -53,6 +53,8 @@ INSTALLED_APPS = [
     "ftdash.accounts",
     "ftdash.lab",
     "ftdash.gameday",
+    "ftdash.alerts",
+    "ftdash.history",
     "ftdash.ui",
     "ftdash.embedded",
 ]
@@ -170,6 +172,8 @@ CSRF_TRUSTED_ORIGINS = [o for o in os.environ.get("FTDASH_TRUSTED_ORIGINS", "").
 
 REDIS_URL = os.environ.get("FTDASH_REDIS_URL", "redis://127.0.0.1:6379/0")
 RECONCILE_PERIOD_S = 2.0
+ALERT_PERIOD_S = 5.0
+PRUNE_PERIOD_S = 300.0
 CELERY_BROKER_URL = REDIS_URL
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None
@@ -213,14 +217,48 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": RECONCILE_PERIOD_S,
         "options": {"expires": 3 * RECONCILE_PERIOD_S},
     },
+    "evaluate-alerts": {
+        "task": "ftdash.alerts.tasks.evaluate_alerts",
+        "schedule": ALERT_PERIOD_S,
+        "options": {"expires": ALERT_PERIOD_S},
+    },
+    "prune-history": {
+        "task": "ftdash.history.tasks.prune_history",
+        "schedule": PRUNE_PERIOD_S,
+        "options": {"expires": PRUNE_PERIOD_S},
+    },
+    "deliver-alerts": {
+        "task": "ftdash.alerts.tasks.deliver_alerts",
+        "schedule": ALERT_PERIOD_S,
+        "options": {"expires": ALERT_PERIOD_S},
+    },
 }
+
+BASE_URL = os.environ.get("FTDASH_BASE_URL", "")
+"""Where people reach the dashboard, for links in messages: https://ftdash.example.org."""
+
+WEBHOOK_PRIVATE = os.environ.get("FTDASH_WEBHOOK_PRIVATE") == "1"
+"""Whether alerts may be told to private addresses and loopback: whoever is admin reaches those."""
+
+MAIL_IS_SET = "FTDASH_MAIL_HOST" in os.environ
+EMAIL_HOST = os.environ.get("FTDASH_MAIL_HOST", "localhost")
+EMAIL_PORT = int(os.environ.get("FTDASH_MAIL_PORT", "587"))
+EMAIL_HOST_USER = os.environ.get("FTDASH_MAIL_USER", "")
+EMAIL_HOST_PASSWORD = os.environ.get("FTDASH_MAIL_PASSWORD", "")
+EMAIL_USE_SSL = EMAIL_PORT == 465
+EMAIL_USE_TLS = not EMAIL_USE_SSL and os.environ.get("FTDASH_MAIL_TLS", "1") == "1"
+EMAIL_TIMEOUT = 5  # seconds
+DEFAULT_FROM_EMAIL = os.environ.get("FTDASH_MAIL_FROM", "ftdash@localhost")
 
 STALE_AFTER_S = 3.0
 """A running driver reports once a second; silence for this long makes its rows stale."""
 
 PROJECTOR_POLL_MS = 300
 SAMPLE_RETENTION_S = 1800
-"""Samples older than this, measured from a run's newest, are deleted."""
+"""Samples older than this, measured from a run's newest, are deleted; an admin may change it."""
+
+HISTORY_RETENTION_DAYS = 90
+"""So long failed and discarded checkpoints, events, alerts and labs are kept; the same holds."""
 
 SAMPLE_RETENTION_RUNS = 10
 """So many of the newest runs of a pipeline keep their samples; those of older ones are deleted."""

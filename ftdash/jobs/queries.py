@@ -31,6 +31,7 @@ __all__ = [
     "fleet",
     "lineage",
     "newest_runs",
+    "pipeline_names",
     "pipeline_page",
     "quarantine",
     "recovery_axis",
@@ -97,6 +98,10 @@ def quarantine(run_id: str, limit: int) -> QuarantineView | None:
         return None
     most = newest[0].limit if newest else 0
     return QuarantineView(rows.count(), most, [_quarantined(row) for row in newest], replays)
+
+
+def pipeline_names() -> list[str]:
+    return list(Pipeline.objects.values_list("name", flat=True))
 
 
 def versions() -> dict[str, str]:

@@ -3,11 +3,11 @@
 Reads no journal and opens no transaction; `ftdash.jobs.projector` hosts it.
 """
 
-from datetime import timedelta
-
 import msgspec
 from django.conf import settings
 
+from ftdash.history.limits import kept_for
+from ftdash.history.models import Kind
 from ftdash.jobs.models import Run
 from ftdash.metrics.models import Sample
 from ftdash.times import moment
@@ -47,7 +47,7 @@ class SampleFold:
             return
         Sample.objects.bulk_create(self._samples)
         # Measured from the newest sample and not from now, so that folding again gives the same.
-        oldest = self._samples[-1].at - timedelta(seconds=settings.SAMPLE_RETENTION_S)
+        oldest = self._samples[-1].at - kept_for(Kind.METRICS)
         Sample.objects.filter(run=self._run, at__lt=oldest).delete()
 
     def _forget_old_runs(self) -> None:

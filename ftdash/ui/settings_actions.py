@@ -11,13 +11,13 @@ from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
-from ftdash.ui import people_actions
+from ftdash.ui import alert_actions, history_actions, people_actions
 from ftdash.ui.actions import REFUSED
 from ftdash.ui.settings_action import Done, SettingsAction
 from ftdash.ui.settings_forms import SettingsForm
 from pipelines.domain.errors import Rejected
 
-ACTIONS = people_actions.ACTIONS
+ACTIONS = people_actions.ACTIONS | alert_actions.ACTIONS | history_actions.ACTIONS
 
 
 @never_cache

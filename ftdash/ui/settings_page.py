@@ -11,6 +11,8 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_http_methods
 
 from ftdash.accounts import first_sign_in, people, queries
+from ftdash.alerts import queries as alert_queries
+from ftdash.history import queries as history_queries
 from ftdash.ui.actions import REFUSED
 from ftdash.ui.settings_forms import OwnPasswordForm
 
@@ -20,7 +22,9 @@ LOG_MAX = 50
 @require_GET
 @never_cache
 def settings(request: HttpRequest) -> HttpResponse:
-    return render(request, "settings/page.html", settings_context())
+    """What is counted over all rows is read once, and not again with every refresh."""
+    context = settings_context() | {"history": history_queries.kept()}
+    return render(request, "settings/page.html", context)
 
 
 @require_GET
@@ -34,6 +38,8 @@ def settings_context() -> dict[str, object]:
         "now": timezone.now(),
         "people": queries.people(),
         "tokens": queries.tokens(),
+        "rules": alert_queries.rules(),
+        "channels": alert_queries.channels(),
         "log": queries.admin_actions(LOG_MAX),
     }
 

@@ -5,6 +5,7 @@ from django.urls import path
 
 from ftdash.ui import (
     actions,
+    alerts_page,
     before_restore,
     checkpoint_export,
     checkpoint_page,
@@ -38,6 +39,8 @@ urlpatterns = [
     path("lab/", lab.lab, name="lab"),
     path("lab/regions/", lab.lab_regions, name="lab-regions"),
     path("lab/start/", lab.start_lab, name="start-lab"),
+    path("alerts/", alerts_page.alerts, name="alerts"),
+    path("alerts/regions/", alerts_page.alerts_regions, name="alerts-regions"),
     path("password/", settings_page.password, name="password"),
     path("settings/", settings_page.settings, name="settings"),
     path("settings/regions/", settings_page.settings_regions, name="settings-regions"),

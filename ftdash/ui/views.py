@@ -11,6 +11,7 @@ from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
+from ftdash.alerts import queries as alert_queries
 from ftdash.jobs import queries
 from ftdash.ui import events, sentences
 from ftdash.ui.page import Address, pipeline_view
@@ -30,7 +31,8 @@ def fleet_regions(request: HttpRequest) -> HttpResponse:
 
 def fleet_context() -> dict[str, object]:
     shown = queries.fleet()
-    return {"fleet": shown, "sentence": sentences.fleet(shown)}
+    firing = alert_queries.firing()
+    return {"fleet": shown, "sentence": sentences.fleet(shown), "firing": firing}
 
 
 # Plotly fills style elements and sets style attributes, and cannot be given a nonce.
@@ -38,15 +40,19 @@ def fleet_context() -> dict[str, object]:
 @require_GET
 @never_cache
 def pipeline(request: HttpRequest, name: str) -> HttpResponse:
-    view = pipeline_view(name, Address.parse(request.GET))
-    return render(request, "pipelines/page.html", {"view": view})
+    return render(request, "pipelines/page.html", pipeline_context(request, name))
 
 
 @require_GET
 @never_cache
 def pipeline_regions(request: HttpRequest, name: str) -> HttpResponse:
+    context = pipeline_context(request, name) | {"is_refresh": True}
+    return render(request, "pipelines/regions.html", context)
+
+
+def pipeline_context(request: HttpRequest, name: str) -> dict[str, object]:
     view = pipeline_view(name, Address.parse(request.GET))
-    return render(request, "pipelines/regions.html", {"view": view, "is_refresh": True})
+    return {"view": view, "firing": alert_queries.firing(name)}
 
 
 @require_GET

@@ -61,6 +61,10 @@ READINGS = {
             "revoked_at",
         }
     ),
+    "/alerts": lambda body: body == [],
+    "/alerts/history": lambda body: body["rows"] == [],
+    "/alerts/rules": lambda body: "no checkpoint completes" in [rule["name"] for rule in body],
+    "/alerts/channels": lambda body: body == [],
     "/people": lambda body: body == [],
     "/settings/log": lambda body: body[0]["subject"] == "token deploy",
 }

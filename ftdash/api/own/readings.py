@@ -5,6 +5,8 @@ from ninja import Query
 
 from ftdash.accounts import queries as account_queries
 from ftdash.accounts.queries import AdminActionView, PersonView, TokenView
+from ftdash.alerts import queries as alert_queries
+from ftdash.alerts.queries import AlertHistory, AlertView, ChannelView, RuleView
 from ftdash.api.own.door import api, missing
 from ftdash.api.own.shapes import (
     AskingForHistory,
@@ -239,3 +241,27 @@ def people(request: HttpRequest) -> list[PersonView]:
 def settings_log(request: HttpRequest, limit: Limit = 50) -> list[AdminActionView]:
     """What was changed beside pipelines, newest first."""
     return account_queries.admin_actions(limit)
+
+
+@api.get("/alerts", response=list[AlertView])
+def firing_alerts(request: HttpRequest) -> list[AlertView]:
+    """What fires now; those that nobody looks after come first."""
+    return alert_queries.firing()
+
+
+@api.get("/alerts/history", response=AlertHistory)
+def alert_history(request: HttpRequest, page: Page = 1, per_page: Limit = 25) -> AlertHistory:
+    """What fired and has cleared, newest first; a page beyond the last is the last."""
+    return alert_queries.history(page, per_page)
+
+
+@api.get("/alerts/rules", response=list[RuleView])
+def alert_rules(request: HttpRequest) -> list[RuleView]:
+    """With the pipelines for which each fires, or is close to it."""
+    return alert_queries.rules()
+
+
+@api.get("/alerts/channels", response=list[ChannelView])
+def alert_channels(request: HttpRequest) -> list[ChannelView]:
+    """Where alerts are told, and what became of the newest message; no secret is in it."""
+    return alert_queries.channels()

@@ -1,0 +1,1 @@
+"""Alerts: rules over what is known of pipelines, judged with hysteresis, told to people."""

@@ -1,0 +1,90 @@
+"""Sends messages that are due, each until it is taken or given up; what was tried is in its row.
+
+A message is sent at least once: a worker that dies after the receiver took it leaves it to be sent
+again, under the same id. Of one alert a channel hears in order: no end before its beginning.
+"""
+
+import logging
+import time
+from datetime import datetime, timedelta
+
+import httpx
+from django.db.models import Exists, F, OuterRef, QuerySet
+from django.utils import timezone
+
+from ftdash.alerts import mail, webhook
+from ftdash.alerts.message import message_of
+from ftdash.alerts.models import ChannelKind, Delivery, News
+from pipelines.domain.errors import Rejected
+
+ATTEMPTS_MAX = 12
+FIRST_RETRY_S = 5.0
+RETRY_MAX_S = 300.0
+"""5, 10, 20, ... 300 s: given up after about 35 minutes. A test, which a person waits for, is tried
+once."""
+
+CLAIM = timedelta(seconds=60)
+"""A worker that has not said more by then is dead."""
+
+TASK_BUDGET_S = 10.0
+
+log = logging.getLogger("ftdash.alerts")
+
+
+def deliver_due() -> bool:
+    """Whether there is more that is due than this call had time for."""
+    ends_s = time.monotonic() + TASK_BUDGET_S
+    while time.monotonic() < ends_s:
+        delivery = _claim_next(timezone.now())
+        if delivery is None:
+            return False
+        _try(delivery)
+    return True
+
+
+def _claim_next(now: datetime) -> Delivery | None:
+    for delivery in _due(now)[:20]:
+        untouched = Delivery.objects.filter(pk=delivery.pk, due_at=delivery.due_at)
+        if untouched.update(due_at=now + CLAIM, attempts=F("attempts") + 1):
+            delivery.refresh_from_db(fields=("due_at", "attempts"))
+            return delivery
+    return None
+
+
+def _due(now: datetime) -> QuerySet[Delivery]:
+    """Oldest first; what waits for an earlier message about the same alert is not."""
+    waiting = Delivery.objects.filter(sent_at=None, given_up_at=None)
+    earlier = waiting.filter(
+        channel=OuterRef("channel"), alert=OuterRef("alert"), pk__lt=OuterRef("pk")
+    )
+    due = waiting.filter(~Exists(earlier), due_at__lte=now)
+    return due.select_related("channel", "alert__pipeline").order_by("pk")
+
+
+def _try(delivery: Delivery) -> None:
+    mine = Delivery.objects.filter(pk=delivery.pk, due_at=delivery.due_at)
+    try:
+        _send(delivery)
+    except (httpx.HTTPError, OSError, Rejected) as error:
+        is_last = delivery.attempts >= ATTEMPTS_MAX or delivery.news == News.TEST
+        _note_failure(mine, delivery.attempts, is_last, str(error) or type(error).__name__)
+    else:
+        mine.update(sent_at=timezone.now(), problem="")
+
+
+def _send(delivery: Delivery) -> None:
+    message = message_of(delivery)
+    if delivery.channel.kind == ChannelKind.WEBHOOK:
+        webhook.send(delivery.channel, message)
+    else:
+        mail.send(delivery.channel, message)
+
+
+def _note_failure(mine: QuerySet[Delivery], attempts: int, is_last: bool, problem: str) -> None:
+    now = timezone.now()
+    log.warning("A message about an alert was not taken (try %s): %s", attempts, problem)
+    if is_last:
+        mine.update(given_up_at=now, problem=problem)
+        return
+    wait_s = min(FIRST_RETRY_S * 2 ** (attempts - 1), RETRY_MAX_S)
+    mine.update(due_at=now + timedelta(seconds=wait_s), problem=problem)

@@ -1,0 +1,106 @@
+"""Judges every rule for every pipeline, and writes what fired and what cleared: each once.
+
+Any worker may do it, at any time and twice at once: the readings are taken first, and judged under
+the lock of one row, in the order in which they were taken. Standings, alerts and the messages about
+them are one transaction; messages are sent later (`delivery`).
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from django.db import transaction
+from django.utils import timezone
+
+from ftdash.alerts import telling
+from ftdash.alerts.hysteresis import Absent, Band, Effect, Phase, Reading, Standing, at_first, judge
+from ftdash.alerts.models import Alert, AlertRule, Evaluation, RuleStanding, Watched
+from ftdash.alerts.readings import PipelineReadings, readings
+from ftdash.jobs.models import Pipeline
+
+BACK_TO_NORMAL = "The value has stayed below the lower threshold."
+RUN_OVER = "The run is over."
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """One rule for one pipeline, before and after a reading."""
+
+    rule: AlertRule
+    pipeline: Pipeline
+    reading: Reading
+    before: Standing
+    standing: Standing
+    effect: Effect
+
+
+def evaluate(now: datetime) -> None:
+    """One round. Raises what the database raises; the next round starts from what is stored."""
+    found = readings(now)
+    with transaction.atomic():
+        if not _is_my_turn(now):
+            return
+        judged = _judge_all(found, now)
+        _keep_standings(judged)
+        for each in judged:
+            _carry_out(each, now)
+
+
+def band_of(rule: AlertRule) -> Band:
+    return Band(rule.fire_above, rule.fire_after_s, rule.clear_below, rule.clear_after_s)
+
+
+def _is_my_turn(now: datetime) -> bool:
+    """Not when newer readings were judged meanwhile, unless those come from a clock set back."""
+    Evaluation.objects.get_or_create(pk=1, defaults={"at": datetime.fromtimestamp(0, UTC)})
+    row = Evaluation.objects.select_for_update().get(pk=1)
+    if now <= row.at <= timezone.now():
+        return False
+    row.at = now
+    row.save()
+    return True
+
+
+def _judge_all(found: list[PipelineReadings], now: datetime) -> list[_Judged]:
+    rows = {(row.rule_id, row.pipeline_id): row for row in RuleStanding.objects.all()}
+    return [
+        _judge_one(rule, each, rows.get((rule.pk, each.pipeline.pk)), now)
+        for rule in AlertRule.objects.filter(is_on=True)
+        for each in found
+        if rule.pipeline_id in (None, each.pipeline.pk)
+    ]
+
+
+def _judge_one(
+    rule: AlertRule, found: PipelineReadings, row: RuleStanding | None, now: datetime
+) -> _Judged:
+    now_s = now.timestamp()
+    before = Standing(Phase(row.phase), row.since.timestamp()) if row else at_first(now_s)
+    reading = found.values[Watched(rule.watched)]
+    standing, effect = judge(band_of(rule), before, reading, now_s)
+    return _Judged(rule, found.pipeline, reading, before, standing, effect)
+
+
+def _keep_standings(judged: list[_Judged]) -> None:
+    """Only what has changed: most rounds write nothing."""
+    for each in judged:
+        if each.standing == each.before:
+            continue
+        since = datetime.fromtimestamp(each.standing.since_s, UTC)
+        RuleStanding.objects.update_or_create(
+            rule=each.rule,
+            pipeline=each.pipeline,
+            defaults={"phase": each.standing.phase, "since": since},
+        )
+
+
+def _carry_out(judged: _Judged, now: datetime) -> None:
+    match judged.effect:
+        case Effect.FIRED:
+            value = judged.reading if isinstance(judged.reading, float) else 0.0
+            telling.fire(judged.rule, judged.pipeline, value, now)
+        case Effect.CLEARED:
+            because = RUN_OVER if judged.reading is Absent.OVER else BACK_TO_NORMAL
+            alerts = Alert.objects.filter(rule=judged.rule, pipeline=judged.pipeline)
+            telling.clear(alerts, because, now)
+        case Effect.NONE:
+            return

@@ -1,0 +1,127 @@
+"""When an alert fires and when it clears: two thresholds, and how long each has to hold.
+
+Pure: no clock, no I/O. Whoever evaluates keeps a `Standing` between two readings, passes it in with
+the next one, and carries out the effect. Source: the Schmitt trigger; the `for` and
+`keep_firing_for` of Prometheus' alerting rules.
+
+    QUIET ── above ──► RISING ── for fire_after_s ──► FIRING ── below ──► FALLING ── for
+      ▲◄── not above ────┘                              ▲◄── not below ─────┘   clear_after_s
+      └──────────────────────────────────────────────────────────────────────────────┘
+"""
+
+from dataclasses import dataclass
+from enum import Enum, StrEnum, auto
+
+from pipelines.domain.errors import Rejected
+
+DURATION_MAX_S = 7 * 86_400
+
+
+class Phase(StrEnum):
+    QUIET = "QUIET"
+    RISING = "RISING"  # above the upper threshold, not for long enough yet
+    FIRING = "FIRING"
+    FALLING = "FALLING"  # still firing; below the lower threshold, not for long enough yet
+
+    @property
+    def is_firing(self) -> bool:
+        return self in (Phase.FIRING, Phase.FALLING)
+
+
+class Absent(Enum):
+    """What a reading is where there is no number."""
+
+    UNKNOWN = auto()  # nobody can tell now: no evidence for anything
+    OVER = auto()  # what was watched is gone: there is nothing to alert of
+
+
+Reading = float | Absent
+
+
+class Effect(Enum):
+    NONE = auto()
+    FIRED = auto()
+    CLEARED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Fires above `fire_above` for `fire_after_s`; clears below `clear_below` for `clear_after_s`.
+
+    Between the two, nothing changes. A duration of 0 means at once.
+    """
+
+    fire_above: float
+    fire_after_s: float
+    clear_below: float
+    clear_after_s: float
+
+    def check(self) -> None:
+        """Raises Rejected for a band that would flap or never act."""
+        if not self.clear_below <= self.fire_above:
+            raise Rejected("An alert has to clear at or below the value at which it fires.")
+        if not self.clear_below >= 0:
+            raise Rejected("An alert cannot clear below 0: what is watched is never less than 0.")
+        if not all(0 <= each <= DURATION_MAX_S for each in (self.fire_after_s, self.clear_after_s)):
+            raise Rejected(f"How long a value has to hold is 0 to {DURATION_MAX_S} s.")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """All that is kept between two readings; `since_s` is when the phase was entered."""
+
+    phase: Phase
+    since_s: float
+
+
+def at_first(now_s: float) -> Standing:
+    return Standing(Phase.QUIET, now_s)
+
+
+def judge(
+    band: Band, standing: Standing, reading: Reading, now_s: float
+) -> tuple[Standing, Effect]:
+    """The standing after a reading taken at `now_s`, and what it means.
+
+    `now_s` is wall time, which a restart of the evaluator does not reset; a clock that was set
+    back makes the streak begin anew, so that it never counts time that has not passed.
+    """
+    if standing.since_s > now_s:
+        standing = Standing(standing.phase, now_s)
+    if reading is Absent.OVER:
+        return at_first(now_s), Effect.CLEARED if standing.phase.is_firing else Effect.NONE
+    if standing.phase.is_firing:
+        return _while_firing(band, standing, reading, now_s)
+    return _while_quiet(band, standing, reading, now_s)
+
+
+def _while_quiet(
+    band: Band, standing: Standing, reading: Reading, now_s: float
+) -> tuple[Standing, Effect]:
+    if not (isinstance(reading, float) and reading > band.fire_above):
+        return _stay(standing, Phase.QUIET, now_s), Effect.NONE
+    rising = _stay(standing, Phase.RISING, now_s)
+    if now_s - rising.since_s < band.fire_after_s:
+        return rising, Effect.NONE
+    return Standing(Phase.FIRING, now_s), Effect.FIRED
+
+
+def _while_firing(
+    band: Band, standing: Standing, reading: Reading, now_s: float
+) -> tuple[Standing, Effect]:
+    if not (isinstance(reading, float) and _is_below(reading, band)):
+        return _stay(standing, Phase.FIRING, now_s), Effect.NONE
+    falling = _stay(standing, Phase.FALLING, now_s)
+    if now_s - falling.since_s < band.clear_after_s:
+        return falling, Effect.NONE
+    return Standing(Phase.QUIET, now_s), Effect.CLEARED
+
+
+def _is_below(reading: float, band: Band) -> bool:
+    """At a lower threshold of 0, which nothing is below, 0 itself clears."""
+    return reading < band.clear_below or reading == band.clear_below == 0
+
+
+def _stay(standing: Standing, phase: Phase, now_s: float) -> Standing:
+    """In the phase since it was entered, or from now on."""
+    return standing if standing.phase is phase else Standing(phase, now_s)

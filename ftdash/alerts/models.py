@@ -1,0 +1,140 @@
+"""Rows of alerts: rules, how each stands for each pipeline, what fired, where it was told.
+
+`rules` and `channels` write what admins decide, `evaluation` standings and alerts, `delivery` how
+far each message has come.
+"""
+
+from django.db import models
+
+from ftdash.alerts.hysteresis import Phase
+from ftdash.jobs.models import Pipeline
+
+
+class Watched(models.TextChoices):
+    """What a rule looks at; each is a number that is worse the larger it is."""
+
+    SINCE_CHECKPOINT = "SINCE_CHECKPOINT", "time since the last completed checkpoint"
+    SINCE_OUTPUT = "SINCE_OUTPUT", "time since the last committed output"
+    FAILED_IN_ROW = "FAILED_IN_ROW", "checkpoints that failed in a row"
+    FAILED_LATELY = "FAILED_LATELY", "checkpoints that failed within 10 min"
+    RESTARTS_LATELY = "RESTARTS_LATELY", "restarts within 10 min"
+    BUFFERED_BYTES = "BUFFERED_BYTES", "bytes waiting in channels"
+    EVENT_TIME_LAG = "EVENT_TIME_LAG", "event time behind the clock"
+
+
+class AlertRule(models.Model):
+    name = models.CharField(max_length=80, unique=True)
+    watched = models.CharField(max_length=20)  # Watched
+    pipeline = models.ForeignKey(Pipeline, null=True, on_delete=models.CASCADE)  # null: all
+    fire_above = models.FloatField()  # seconds, bytes or a count, as what is watched
+    fire_after_s = models.FloatField()
+    clear_below = models.FloatField()
+    clear_after_s = models.FloatField()
+    is_on = models.BooleanField(default=True)
+
+    class Meta:
+        ordering = ("name",)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class RuleStanding(models.Model):
+    """`hysteresis.Standing` of a rule for one pipeline, as a row: so it outlives its evaluator."""
+
+    rule = models.ForeignKey(AlertRule, on_delete=models.CASCADE, related_name="standings")
+    pipeline = models.ForeignKey(Pipeline, on_delete=models.CASCADE)
+    phase = models.CharField(max_length=10, choices=[(each.value, each.value) for each in Phase])
+    since = models.DateTimeField()
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("rule", "pipeline"), name="one_standing_each"),
+        )
+
+
+class Evaluation(models.Model):
+    """The one row that evaluators take turns at: when readings were last judged."""
+
+    at = models.DateTimeField()
+
+
+class Alert(models.Model):
+    """One time that a rule fired for a pipeline. What the rule was then is kept with it."""
+
+    rule = models.ForeignKey(AlertRule, null=True, on_delete=models.SET_NULL)
+    rule_name = models.CharField(max_length=80)
+    watched = models.CharField(max_length=20)  # Watched
+    pipeline = models.ForeignKey(Pipeline, on_delete=models.CASCADE, related_name="alerts")
+    fire_above = models.FloatField()
+    fired_at = models.DateTimeField()
+    fired_value = models.FloatField()
+    cleared_at = models.DateTimeField(null=True)
+    cleared_because = models.TextField(default="")
+    acknowledged_by = models.CharField(max_length=150, default="")
+    acknowledged_at = models.DateTimeField(null=True)
+    acknowledged_reason = models.TextField(default="")
+
+    class Meta:
+        ordering = ("-pk",)
+        indexes = (models.Index(fields=("cleared_at",), name="alert_cleared"),)
+        constraints = (
+            models.UniqueConstraint(
+                fields=("rule", "pipeline"),
+                condition=models.Q(cleared_at=None),
+                name="one_open_alert_each",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.rule_name} of {self.pipeline_id}"
+
+
+class ChannelKind(models.TextChoices):
+    WEBHOOK = "WEBHOOK", "webhook"
+    MAIL = "MAIL", "mail"
+
+
+class Channel(models.Model):
+    """Where alerts are told, beside the pages."""
+
+    name = models.SlugField(max_length=80, unique=True)
+    kind = models.CharField(max_length=10, choices=ChannelKind.choices)
+    address = models.TextField()  # of a webhook it may hold a secret: shown as its host only
+    pipeline = models.ForeignKey(Pipeline, null=True, on_delete=models.CASCADE)  # null: all
+    key_salt = models.CharField(max_length=64)  # see `signing`
+    created_by = models.CharField(max_length=150)
+    created_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ("name",)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class News(models.TextChoices):
+    FIRED = "FIRED", "an alert fired"
+    CLEARED = "CLEARED", "an alert cleared"
+    TEST = "TEST", "a test"
+
+
+class Delivery(models.Model):
+    """One message to one channel, kept until it was taken or given up."""
+
+    channel = models.ForeignKey(Channel, on_delete=models.CASCADE, related_name="deliveries")
+    alert = models.ForeignKey(Alert, null=True, on_delete=models.CASCADE)  # null: a test
+    news = models.CharField(max_length=10, choices=News.choices)
+    created_at = models.DateTimeField()
+    due_at = models.DateTimeField()  # not tried before; a try that is under way moves it on
+    attempts = models.PositiveIntegerField(default=0)
+    sent_at = models.DateTimeField(null=True)
+    given_up_at = models.DateTimeField(null=True)
+    problem = models.TextField(default="")  # of the newest try
+
+    class Meta:
+        ordering = ("-pk",)
+        indexes = (models.Index(fields=("sent_at", "given_up_at"), name="delivery_open"),)
+
+    def __str__(self) -> str:
+        return f"{self.news} to {self.channel_id}"

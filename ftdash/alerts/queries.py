@@ -1,0 +1,216 @@
+"""The only reader of rows of alerts: pages and API ask here."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import httpx
+from django.core.paginator import Paginator
+from django.db.models import Count, Max
+
+from ftdash.alerts.hysteresis import Band, Phase
+from ftdash.alerts.message import sentence_of, written
+from ftdash.alerts.models import (
+    Alert,
+    AlertRule,
+    Channel,
+    ChannelKind,
+    Delivery,
+    Evaluation,
+    News,
+    RuleStanding,
+    Watched,
+)
+
+FIRING_MAX = 50
+
+
+@dataclass(frozen=True, slots=True)
+class AlertView:
+    key: int
+    rule: str
+    pipeline: str
+    watched: Watched
+    sentence: str  # what was found when it fired, and where the threshold was
+    fired_at: datetime
+    fired_value: float  # seconds, bytes or a count
+    cleared_at: datetime | None
+    cleared_because: str
+    acknowledged_by: str  # empty: nobody
+    acknowledged_at: datetime | None
+    acknowledged_reason: str
+
+    @property
+    def lasted(self) -> timedelta | None:
+        return self.cleared_at - self.fired_at if self.cleared_at else None
+
+
+@dataclass(frozen=True, slots=True)
+class AlertHistory:
+    """One page, newest first; `as_of` is when rules were last judged, None: never."""
+
+    as_of: datetime | None
+    count: int
+    page: int
+    pages: int
+    rows: list[AlertView]
+
+
+@dataclass(frozen=True, slots=True)
+class RuleView:
+    name: str
+    watched: Watched
+    pipeline: str | None  # None: all
+    band: Band
+    fires_above: str  # with its unit, for people; as is the next
+    clears_below: str
+    is_on: bool
+    firing: list[str]  # pipelines
+    rising: list[str]  # above the threshold, not for long enough yet
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryView:
+    news: News
+    created_at: datetime
+    attempts: int
+    sent_at: datetime | None
+    given_up_at: datetime | None
+    problem: str  # of the newest try
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelView:
+    """`address` of a webhook is its scheme and machine only; the rest may be a secret."""
+
+    name: str
+    kind: ChannelKind
+    address: str
+    pipeline: str | None  # None: all
+    created_by: str
+    created_at: datetime
+    waiting: int  # messages
+    newest: DeliveryView | None
+
+
+def judged_at() -> datetime | None:
+    return Evaluation.objects.values_list("at", flat=True).first()
+
+
+def firing(pipeline: str | None = None) -> list[AlertView]:
+    """What fires now, the newest first; those that nobody looks after before the others."""
+    open_alerts = Alert.objects.filter(cleared_at=None)
+    if pipeline is not None:
+        open_alerts = open_alerts.filter(pipeline__name=pipeline)
+    rows = open_alerts.select_related("pipeline")[:FIRING_MAX]
+    return sorted(map(_alert, rows), key=lambda alert: bool(alert.acknowledged_by))
+
+
+def history(page: int, per_page: int) -> AlertHistory:
+    """What fired and has cleared; a page beyond the last is the last."""
+    rows = Alert.objects.exclude(cleared_at=None).select_related("pipeline")
+    found = Paginator(rows, per_page).get_page(page)
+    return AlertHistory(
+        as_of=judged_at(),
+        count=found.paginator.count,
+        page=found.number,
+        pages=found.paginator.num_pages,
+        rows=[_alert(row) for row in found],
+    )
+
+
+def alert(key: int) -> AlertView | None:
+    row = Alert.objects.filter(pk=key).select_related("pipeline").first()
+    return _alert(row) if row else None
+
+
+def rules() -> list[RuleView]:
+    """By name."""
+    standing: dict[tuple[int, bool], list[str]] = {}
+    for row in RuleStanding.objects.exclude(phase=Phase.QUIET).select_related("pipeline"):
+        key = (row.rule_id, Phase(row.phase).is_firing)
+        standing.setdefault(key, []).append(row.pipeline.name)
+    return [_rule(row, standing) for row in AlertRule.objects.select_related("pipeline")]
+
+
+def rule(name: str) -> RuleView | None:
+    return next((each for each in rules() if each.name == name), None)
+
+
+def channels() -> list[ChannelView]:
+    """By name."""
+    newest, waiting = _deliveries()
+    return [
+        ChannelView(
+            name=row.name,
+            kind=ChannelKind(row.kind),
+            address=masked(row),
+            pipeline=row.pipeline.name if row.pipeline else None,
+            created_by=row.created_by,
+            created_at=row.created_at,
+            waiting=waiting.get(row.pk, 0),
+            newest=newest.get(row.pk),
+        )
+        for row in Channel.objects.select_related("pipeline")
+    ]
+
+
+def channel(name: str) -> ChannelView | None:
+    return next((each for each in channels() if each.name == name), None)
+
+
+def masked(row: Channel) -> str:
+    if row.kind == ChannelKind.MAIL:
+        return row.address
+    url = httpx.URL(row.address)
+    return f"{url.scheme}://{url.netloc.decode('ascii')}/…"
+
+
+def _deliveries() -> tuple[dict[int, DeliveryView], dict[int, int]]:
+    """Of each channel the newest, and how many wait."""
+    newest: dict[int, DeliveryView] = {}
+    keys = Delivery.objects.order_by().values("channel").annotate(key=Max("pk")).values("key")
+    for row in Delivery.objects.filter(pk__in=keys):
+        newest[row.channel_id] = DeliveryView(
+            news=News(row.news),
+            created_at=row.created_at,
+            attempts=row.attempts,
+            sent_at=row.sent_at,
+            given_up_at=row.given_up_at,
+            problem=row.problem,
+        )
+    open_ones = Delivery.objects.filter(sent_at=None, given_up_at=None).order_by()
+    counted = open_ones.values_list("channel").annotate(count=Count("pk"))
+    return newest, dict(counted)
+
+
+def _alert(row: Alert) -> AlertView:
+    watched = Watched(row.watched)
+    return AlertView(
+        key=row.pk,
+        rule=row.rule_name,
+        pipeline=row.pipeline.name,
+        watched=watched,
+        sentence=sentence_of(watched, row.fired_value, row.fire_above),
+        fired_at=row.fired_at,
+        fired_value=row.fired_value,
+        cleared_at=row.cleared_at,
+        cleared_because=row.cleared_because,
+        acknowledged_by=row.acknowledged_by,
+        acknowledged_at=row.acknowledged_at,
+        acknowledged_reason=row.acknowledged_reason,
+    )
+
+
+def _rule(row: AlertRule, standing: dict[tuple[int, bool], list[str]]) -> RuleView:
+    watched = Watched(row.watched)
+    return RuleView(
+        name=row.name,
+        watched=watched,
+        pipeline=row.pipeline.name if row.pipeline else None,
+        band=Band(row.fire_above, row.fire_after_s, row.clear_below, row.clear_after_s),
+        fires_above=written(watched, row.fire_above),
+        clears_below=written(watched, row.clear_below),
+        is_on=row.is_on,
+        firing=sorted(standing.get((row.pk, True), [])),
+        rising=sorted(standing.get((row.pk, False), [])),
+    )

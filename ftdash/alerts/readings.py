@@ -1,0 +1,112 @@
+"""What rules look at, of every pipeline at once: a fixed number of queries, however many there are.
+
+A pipeline that was stopped on purpose, or has not run yet, has nothing to alert of. One that failed
+goes on being late. What only a living driver tells is unknown while it is silent.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery
+from django.db.models.functions import Coalesce
+
+from ftdash.alerts.hysteresis import Absent, Reading
+from ftdash.alerts.models import Watched
+from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
+from ftdash.jobs.models import Pipeline, Recovery, Run
+from ftdash.jobs.newest import newest_runs
+from ftdash.metrics.models import Sample
+from pipelines.domain.status import JobStatus
+
+LATELY = timedelta(minutes=10)
+_OVER = (JobStatus.FINISHED.value, JobStatus.CANCELED.value)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineReadings:
+    pipeline: Pipeline
+    values: Mapping[Watched, Reading]
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    failed_in_row: int
+    failed_lately: int
+    restarts_lately: int
+
+
+def readings(now: datetime) -> list[PipelineReadings]:
+    """By name of the pipeline; as of `now`."""
+    found = newest_runs()
+    live = [run.pk for _, run in found if run is not None and run.status not in _OVER]
+    counts, samples = _counts(live, now), _newest_samples(live)
+    return [
+        PipelineReadings(
+            pipeline,
+            _values(run, counts[run.pk], samples.get(run.pk), now)
+            if run is not None and run.pk in counts
+            else dict.fromkeys(Watched, Absent.OVER),
+        )
+        for pipeline, run in found
+    ]
+
+
+def _values(
+    run: Run, counts: _Counts, sample: Sample | None, now: datetime
+) -> dict[Watched, Reading]:
+    began_at = run.started_at or run.created_at
+    return {
+        Watched.SINCE_CHECKPOINT: _seconds(now, run.last_completed_at or began_at),
+        Watched.SINCE_OUTPUT: _seconds(now, run.last_committed_at or began_at),
+        Watched.FAILED_IN_ROW: float(counts.failed_in_row),
+        Watched.FAILED_LATELY: float(counts.failed_lately),
+        Watched.RESTARTS_LATELY: float(counts.restarts_lately),
+        Watched.BUFFERED_BYTES: _buffered_bytes(run, sample, now),
+        Watched.EVENT_TIME_LAG: _event_time_lag(run, now),
+    }
+
+
+def _seconds(now: datetime, since: datetime) -> float:
+    return max(0.0, (now - since).total_seconds())
+
+
+def _buffered_bytes(run: Run, sample: Sample | None, now: datetime) -> Reading:
+    if run.status == JobStatus.FAILED.value:
+        return Absent.OVER
+    if sample is None or _seconds(now, sample.at) > settings.STALE_AFTER_S:
+        return Absent.UNKNOWN
+    return float(sum(subtask["queued_bytes"] for subtask in sample.subtasks))
+
+
+def _event_time_lag(run: Run, now: datetime) -> Reading:
+    if run.watermark_ms is None:
+        return Absent.UNKNOWN
+    return max(0.0, now.timestamp() - run.watermark_ms / 1000)
+
+
+def _counts(runs: list[int], now: datetime) -> dict[int, _Counts]:
+    failed = Checkpoint.objects.filter(run=OuterRef("pk"), status=CheckpointStatus.FAILED)
+    in_row = failed.filter(
+        Q(run__last_completed_at=None) | Q(failed_at__gt=F("run__last_completed_at"))
+    )
+    lately = failed.filter(failed_at__gt=now - LATELY)
+    restarts = Recovery.objects.filter(run=OuterRef("pk"), at__gt=now - LATELY)
+    rows = Run.objects.filter(pk__in=runs).annotate(
+        in_row=_count_of(in_row), lately=_count_of(lately), restarts=_count_of(restarts)
+    )
+    found = rows.values_list("pk", "in_row", "lately", "restarts")
+    return {key: _Counts(in_row, lately, restarts) for key, in_row, lately, restarts in found}
+
+
+def _count_of(rows: QuerySet[Any]) -> Coalesce:
+    counted = rows.order_by().values("run").annotate(count=Count("pk")).values("count")
+    return Coalesce(Subquery(counted), 0)
+
+
+def _newest_samples(runs: list[int]) -> dict[int, Sample]:
+    newest = Sample.objects.filter(run=OuterRef("pk")).order_by("-sequence").values("pk")[:1]
+    keys = Run.objects.filter(pk__in=runs).annotate(newest=Subquery(newest)).values("newest")
+    return {sample.run_id: sample for sample in Sample.objects.filter(pk__in=keys)}

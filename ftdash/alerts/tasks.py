@@ -1,0 +1,19 @@
+"""What Celery runs for alerts: within seconds, and safe to repeat."""
+
+from celery import shared_task
+from django.utils import timezone
+
+from ftdash.alerts import delivery, evaluation
+
+
+@shared_task(ignore_result=True)
+def evaluate_alerts() -> None:
+    """Judge all rules once."""
+    evaluation.evaluate(timezone.now())
+
+
+@shared_task(ignore_result=True)
+def deliver_alerts() -> None:
+    """Send what is due; what takes too long for one task goes on in the next."""
+    if delivery.deliver_due():
+        deliver_alerts.delay()

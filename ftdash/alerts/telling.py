@@ -1,0 +1,59 @@
+"""Writes that an alert fired or cleared, and with it a message to every channel that is to know.
+
+In a transaction of the caller's: no alert without its messages, no message without its alert. The
+worker is called when it is committed; where nobody answers, the next beat delivers.
+"""
+
+import logging
+from datetime import datetime
+
+from django.db import transaction
+from django.db.models import Q, QuerySet
+from kombu.exceptions import OperationalError
+
+from ftdash.alerts.models import Alert, AlertRule, Channel, Delivery, News
+from ftdash.jobs.models import Pipeline
+
+log = logging.getLogger("ftdash.alerts")
+
+
+def fire(rule: AlertRule, pipeline: Pipeline, value: float, now: datetime) -> None:
+    alert = Alert.objects.create(
+        rule=rule,
+        rule_name=rule.name,
+        watched=rule.watched,
+        pipeline=pipeline,
+        fire_above=rule.fire_above,
+        fired_at=now,
+        fired_value=value,
+    )
+    _tell_all(alert, News.FIRED, now)
+
+
+def clear(alerts: QuerySet[Alert], because: str, now: datetime) -> None:
+    """Those of `alerts` that are open; an alert that cleared before stays as it was."""
+    for alert in alerts.filter(cleared_at=None):
+        Alert.objects.filter(pk=alert.pk).update(cleared_at=now, cleared_because=because)
+        _tell_all(alert, News.CLEARED, now)
+
+
+def tell(channel: Channel, alert: Alert | None, news: News, now: datetime) -> Delivery:
+    made = Delivery.objects.create(
+        channel=channel, alert=alert, news=news, created_at=now, due_at=now
+    )
+    transaction.on_commit(_call_worker)
+    return made
+
+
+def _tell_all(alert: Alert, news: News, now: datetime) -> None:
+    for channel in Channel.objects.filter(Q(pipeline=None) | Q(pipeline=alert.pipeline_id)):
+        tell(channel, alert, news, now)
+
+
+def _call_worker() -> None:
+    from ftdash.alerts.tasks import deliver_alerts  # which names this package
+
+    try:
+        deliver_alerts.delay()
+    except OperationalError as error:
+        log.warning("The broker is away, messages wait for the next beat: %s", error)

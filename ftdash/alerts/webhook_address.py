@@ -1,0 +1,74 @@
+"""Which addresses a webhook may have, and to which machine a message to it goes.
+
+An admin of the dashboard must not reach through it what only its machine reaches: the cloud's
+metadata service, databases, Redis. So https to a public address, unless the installation allows
+private ones (FTDASH_WEBHOOK_PRIVATE=1), and then http on loopback, too. A name is looked up once
+for a message and every address it has is checked; the connection goes to one that was.
+"""
+
+import socket
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+
+import httpx
+
+from pipelines.domain.errors import Rejected
+
+Address = IPv4Address | IPv6Address
+NAT64 = IPv6Network("64:ff9b::/96")
+PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`url` names the machine by its address; `host` is what its certificate has to be for."""
+
+    url: httpx.URL
+    host: str
+    host_header: str
+
+
+def parse(text: str) -> httpx.URL:
+    """Raises Rejected for what is no address of a webhook, wherever it leads."""
+    try:
+        url = httpx.URL(text)
+    except httpx.InvalidURL as error:
+        raise Rejected(f"This is no address of a webhook: {error}.") from error
+    if url.scheme not in PORTS or not url.host:
+        raise Rejected("The address of a webhook begins with https:// and names a machine.")
+    if url.userinfo:
+        raise Rejected("The address of a webhook holds no user or password; messages are signed.")
+    return url
+
+
+def resolve(text: str, *, allows_private: bool) -> Target:
+    """Raises Rejected where a message may not go, OSError where the name is not known."""
+    url = parse(text)
+    port = url.port or PORTS[url.scheme]
+    found = socket.getaddrinfo(url.host, port, type=socket.SOCK_STREAM)
+    addresses = [ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
+    for address in addresses:
+        check_address(url, address, allows_private=allows_private)
+    chosen = min(addresses, key=lambda address: address.version)  # IPv4 is reached from everywhere
+    host = f"[{chosen}]" if isinstance(chosen, IPv6Address) else str(chosen)
+    return Target(url.copy_with(host=host), url.host, url.netloc.decode("ascii"))
+
+
+def check_address(url: httpx.URL, address: Address, *, allows_private: bool) -> None:
+    plain = _unwrapped(address)
+    if not (plain.is_global or allows_private) or plain.is_multicast or plain.is_unspecified:
+        raise Rejected(
+            f"{url.host} is {plain}, no public address; whoever runs this installation can allow"
+            " those with FTDASH_WEBHOOK_PRIVATE=1."
+        )
+    if url.scheme == "http" and not plain.is_loopback:
+        raise Rejected("A webhook is called over https; http is for loopback alone.")
+
+
+def _unwrapped(address: Address) -> Address:
+    """What an IPv6 address leads to, where it stands for one of IPv4."""
+    if isinstance(address, IPv6Address):
+        if address in NAT64:
+            return IPv4Address(int(address) & 0xFFFFFFFF)
+        return address.ipv4_mapped or address.sixtofour or address
+    return address

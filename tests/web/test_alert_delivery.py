@@ -1,0 +1,357 @@
+"""Messages about alerts: signed, sent to no machine they must not reach, once taken not again."""
+
+import json
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from ipaddress import ip_address
+from typing import Any
+
+import httpx
+import pytest
+from django.core import mail
+from django.utils import timezone
+
+from ftdash.accounts.models import AdminAction
+from ftdash.alerts import channels, delivery, queries, signing, telling, webhook_address
+from ftdash.alerts.models import Alert, AlertRule, Channel, Delivery, Watched
+from ftdash.jobs.models import Pipeline
+from pipelines.domain.errors import Rejected
+from tests.web.journals import new_run
+
+pytestmark = pytest.mark.usefixtures("site")
+
+WRONG_ADDRESSES = {
+    "no address": "begins with https://",
+    "ftp://example.org/x": "begins with https://",
+    "https:///x": "begins with https://",
+    "https://ada:secret@example.org/": "no user or password",
+    "http://[::1": "no address of a webhook",
+}
+PRIVATE = [
+    "127.0.0.1",
+    "10.1.2.3",
+    "172.16.0.1",
+    "192.168.1.1",
+    "169.254.169.254",  # metadata of clouds
+    "100.64.0.1",
+    "0.0.0.0",
+    "::1",
+    "fd00::1",
+    "fe80::1",
+    "::ffff:127.0.0.1",
+    "2002:7f00:1::",
+    "64:ff9b::a9fe:a9fe",
+]
+
+
+class Receiver(HTTPServer):
+    """Takes messages on loopback; answers what it was told to, else 204."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answers: list[int] = []
+        self.taken: list[tuple[dict[str, str], bytes]] = []
+        self.paths: list[str] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/hook?key=hidden"
+
+    @property
+    def bodies(self) -> list[dict[str, Any]]:
+        return [json.loads(body) for _, body in self.taken]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.paths.append(self.path)
+        self.server.taken.append((dict(self.headers), body))
+        status = self.server.answers.pop(0) if self.server.answers else 204
+        self.send_response(status)
+        if status in (302, 307):
+            self.send_header("Location", "/elsewhere")
+        self.end_headers()
+
+    do_GET = do_POST  # noqa: N815
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def receiver(settings: Any) -> Iterator[Receiver]:
+    settings.WEBHOOK_PRIVATE = True
+    server = Receiver()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_an_alert_is_posted_once_signed_with_the_key_that_was_shown(receiver: Receiver) -> None:
+    key = webhook(receiver)
+    fire()
+
+    delivery.deliver_due()
+    delivery.deliver_due()
+
+    [(headers, body)] = receiver.taken
+    message = json.loads(body)
+    assert (message["news"], message["rule"], message["pipeline"]) == ("FIRED", "late", "flights")
+    assert (message["value"], message["threshold"], message["unit"]) == (95.0, 60.0, "seconds")
+    assert "1 min 35 s; it fires above 1 min 00 s" in message["text"]
+    sent_at_s = int(headers[signing.SIGNATURE_HEADER].partition(",")[0].removeprefix("t="))
+    assert headers[signing.SIGNATURE_HEADER] == signing.signature(key, sent_at_s, body)
+    assert abs(sent_at_s - timezone.now().timestamp()) < 60
+    newest = queries.channel("ops").newest
+    assert newest.sent_at is not None
+    assert newest.attempts == 1
+
+
+def test_another_key_or_body_or_time_gives_another_signature() -> None:
+    given = signing.signature("key", 1, b"body")
+
+    assert given != signing.signature("kez", 1, b"body")
+    assert given != signing.signature("key", 2, b"body")
+    assert given != signing.signature("key", 1, b"bodz")
+    assert signing.key_of("a") != signing.key_of("b")
+
+
+def test_nothing_secret_is_stored_shown_or_logged(receiver: Receiver) -> None:
+    key = webhook(receiver)
+
+    shown = queries.channel("ops")
+
+    assert shown.address == f"http://127.0.0.1:{receiver.server_port}/…"
+    assert key not in str(Channel.objects.values())
+    assert "hidden" not in str(AdminAction.objects.values())
+    assert key not in str(AdminAction.objects.values())
+
+
+@pytest.mark.parametrize("answer", [302, 307, 400, 500])
+def test_what_was_not_taken_is_tried_again_later_under_the_same_id(
+    receiver: Receiver, answer: int
+) -> None:
+    webhook(receiver)
+    fire()
+    receiver.answers = [answer]
+
+    delivery.deliver_due()
+    waiting = Delivery.objects.get()
+    assert waiting.problem == f"It answered {answer}."
+    assert waiting.due_at > timezone.now()
+    assert receiver.paths == ["/hook?key=hidden"]  # a redirect is not followed
+    make_due()
+    delivery.deliver_due()
+
+    assert Delivery.objects.get().sent_at is not None
+    assert Delivery.objects.get().problem == ""
+    assert [body["id"] for body in receiver.bodies] == [waiting.pk, waiting.pk]
+
+
+def test_what_is_never_taken_is_given_up_and_said(receiver: Receiver) -> None:
+    webhook(receiver)
+    fire()
+    receiver.answers = [500] * 100
+
+    waits = []
+    for _ in range(delivery.ATTEMPTS_MAX + 3):
+        delivery.deliver_due()
+        waits.append((Delivery.objects.get().due_at - timezone.now()).total_seconds())
+        make_due()
+
+    assert len(receiver.taken) == delivery.ATTEMPTS_MAX
+    assert Delivery.objects.get().given_up_at is not None
+    assert waits[:3] == pytest.approx([5.0, 10.0, 20.0], abs=4.0)
+    assert max(waits) <= delivery.RETRY_MAX_S
+
+
+def test_an_end_is_not_told_before_its_beginning(receiver: Receiver) -> None:
+    webhook(receiver)
+    fire()
+    receiver.answers = [500]
+    delivery.deliver_due()
+    telling.clear(Alert.objects.all(), "The run is over.", timezone.now())
+
+    delivery.deliver_due()
+    assert [body["news"] for body in receiver.bodies] == ["FIRED"]
+    make_due()
+    delivery.deliver_due()
+
+    assert [body["news"] for body in receiver.bodies] == ["FIRED", "FIRED", "CLEARED"]
+    assert "The run is over." in receiver.bodies[-1]["text"]
+
+
+def test_two_workers_do_not_send_the_same_message_at_once(receiver: Receiver) -> None:
+    webhook(receiver)
+    fire()
+    [seen] = delivery._due(timezone.now())
+
+    delivery.deliver_due()
+
+    assert not Delivery.objects.filter(pk=seen.pk, due_at=seen.due_at).exists()
+    assert len(receiver.taken) == 1
+
+
+def test_a_channel_of_one_pipeline_hears_of_no_other(receiver: Receiver) -> None:
+    new_run("views")
+    webhook(receiver, pipeline="views")
+
+    fire()
+
+    assert not Delivery.objects.exists()
+
+
+def test_a_test_is_tried_once_and_its_outcome_shown(receiver: Receiver) -> None:
+    webhook(receiver)
+    receiver.answers = [503]
+
+    channels.send_test(name="ops", requester="ada", reason="is it on?")
+    delivery.deliver_due()
+    assert queries.channel("ops").newest.problem == "It answered 503."
+    assert queries.channel("ops").newest.given_up_at is not None
+    channels.send_test(name="ops", requester="ada", reason="again")
+    delivery.deliver_due()
+
+    assert queries.channel("ops").newest.sent_at is not None
+    assert receiver.bodies[-1]["news"] == "TEST"
+
+
+def test_a_machine_that_is_away_is_told_in_words(receiver: Receiver, settings: Any) -> None:
+    webhook(receiver)
+    Channel.objects.update(address="http://127.0.0.1:9/")
+    channels.send_test(name="ops", requester="ada", reason="is it on?")
+
+    delivery.deliver_due()
+
+    assert "refused" in queries.channel("ops").newest.problem
+
+
+@pytest.mark.parametrize("address", WRONG_ADDRESSES)
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(Rejected, match=WRONG_ADDRESSES[address]):
+        made(address)
+
+
+@pytest.mark.parametrize("address", PRIVATE)
+def test_no_message_goes_to_a_private_address(address: str) -> None:
+    with pytest.raises(Rejected, match="no public address"):
+        webhook_address.check_address(
+            httpx.URL("https://example.org"), ip_address(address), allows_private=False
+        )
+
+
+def test_a_name_that_leads_to_loopback_is_refused_when_it_is_made_and_when_it_is_told(
+    receiver: Receiver, settings: Any
+) -> None:
+    made(f"http://localhost:{receiver.server_port}/")
+    settings.WEBHOOK_PRIVATE = False
+    channels.send_test(name="ops", requester="ada", reason="is it on?")
+
+    delivery.deliver_due()
+
+    assert "no public address" in queries.channel("ops").newest.problem
+    assert receiver.taken == []
+    with pytest.raises(Rejected, match="no public address"):
+        made(f"http://localhost:{receiver.server_port}/", name="other")
+
+
+def test_plain_http_is_for_loopback_alone() -> None:
+    for address in ("10.1.2.3", "93.184.216.34"):
+        with pytest.raises(Rejected, match="http is for loopback alone"):
+            webhook_address.check_address(
+                httpx.URL("http://example.org"), ip_address(address), allows_private=True
+            )
+
+
+def test_a_message_goes_to_the_machine_that_was_checked_under_its_own_name(
+    receiver: Receiver,
+) -> None:
+    target = webhook_address.resolve(
+        f"http://localhost:{receiver.server_port}/hook", allows_private=True
+    )
+
+    assert target.url.host in ("127.0.0.1", "::1")
+    assert target.host == "localhost"
+    assert target.host_header == f"localhost:{receiver.server_port}"
+
+
+def test_a_mail_goes_to_each_address(settings: Any) -> None:
+    settings.MAIL_IS_SET = True
+    channels.make_mail(
+        name="team",
+        addresses="a@example.org, b@example.org",
+        pipeline=None,
+        requester="ada",
+        reason="drill",
+    )
+    fire()
+
+    delivery.deliver_due()
+
+    [sent] = mail.outbox
+    assert sent.to == ["a@example.org", "b@example.org"]
+    assert sent.subject == "ftdash: flights: late fires"
+    assert "1 min 35 s" in sent.body
+
+
+@pytest.mark.parametrize("given", ["", "nobody", "a@example.org, b", "a@example.org\nBcc: x"])
+def test_what_is_no_mail_address_is_refused(settings: Any, given: str) -> None:
+    settings.MAIL_IS_SET = True
+
+    with pytest.raises(Rejected, match="mail address"):
+        channels.make_mail(
+            name="team", addresses=given, pipeline=None, requester="ada", reason="drill"
+        )
+
+
+def test_without_a_mail_server_there_is_no_mail() -> None:
+    with pytest.raises(Rejected, match="FTDASH_MAIL_HOST"):
+        channels.make_mail(
+            name="team", addresses="a@example.org", pipeline=None, requester="ada", reason="x"
+        )
+
+
+def test_a_channel_that_is_deleted_is_told_nothing_more(receiver: Receiver) -> None:
+    webhook(receiver)
+    fire()
+
+    channels.delete_channel(name="ops", requester="ada", reason="moved")
+    delivery.deliver_due()
+
+    assert receiver.taken == []
+
+
+def webhook(receiver: Receiver, pipeline: str | None = None) -> str:
+    return made(receiver.url, pipeline=pipeline)
+
+
+def made(address: str, name: str = "ops", pipeline: str | None = None) -> str:
+    return channels.make_webhook(
+        name=name, address=address, pipeline=pipeline, requester="ada", reason="drill"
+    ).key
+
+
+def fire() -> None:
+    new_run()
+    rule = AlertRule.objects.create(
+        name="late",
+        watched=Watched.SINCE_CHECKPOINT,
+        fire_above=60.0,
+        fire_after_s=10.0,
+        clear_below=30.0,
+        clear_after_s=10.0,
+    )
+    telling.fire(rule, Pipeline.objects.get(name="flights"), 95.0, timezone.now())
+
+
+def make_due() -> None:
+    past = timezone.now() - timedelta(seconds=1)
+    Delivery.objects.filter(sent_at=None).update(due_at=past)

@@ -1,0 +1,268 @@
+"""Evaluation of alerts: what rules read, and that each alert fires once and clears once."""
+
+from datetime import datetime, timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from ftdash.alerts import queries, rules
+from ftdash.alerts.evaluation import evaluate
+from ftdash.alerts.hysteresis import Absent, Band, Reading
+from ftdash.alerts.models import Alert, AlertRule, Evaluation, RuleStanding, Watched
+from ftdash.alerts.readings import readings
+from ftdash.jobs.models import Run
+from ftdash.jobs.projector import Projector
+from ftdash.metrics.models import Sample
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.events import CheckpointFailed
+from pipelines.domain.ids import CheckpointId
+from pipelines.domain.status import JobStatus
+from tests.web.journals import Story, new_run
+
+pytestmark = pytest.mark.usefixtures("site")
+
+BAND = Band(fire_above=60.0, fire_after_s=10.0, clear_below=30.0, clear_after_s=20.0)
+AT_ONCE = Band(fire_above=0.0, fire_after_s=0.0, clear_below=0.0, clear_after_s=0.0)
+
+
+@pytest.fixture(autouse=True)
+def _no_other_rule(site: None) -> None:
+    AlertRule.objects.all().delete()
+
+
+@pytest.fixture
+def began() -> datetime:
+    """Long enough ago that all of a test lies in the past."""
+    return timezone.now() - timedelta(hours=1)
+
+
+def test_an_alert_fires_once_and_clears_once(began: datetime) -> None:
+    run = running()
+    made(Watched.SINCE_CHECKPOINT)
+    completed(run, began - timedelta(seconds=100))
+
+    for seconds in range(0, 60, 5):
+        evaluate(began + timedelta(seconds=seconds))
+
+    alert = Alert.objects.get()
+    assert alert.fired_at == began + timedelta(seconds=10)
+    assert alert.fired_value == pytest.approx(110.0)
+    for seconds in range(60, 120, 5):
+        completed(run, began + timedelta(seconds=seconds - 1))
+        evaluate(began + timedelta(seconds=seconds))
+    alert.refresh_from_db()
+    assert alert.cleared_at == began + timedelta(seconds=80)
+    assert alert.cleared_because == "The value has stayed below the lower threshold."
+    assert Alert.objects.count() == 1
+
+
+def test_a_value_that_goes_up_again_before_it_clears_is_the_same_alert(began: datetime) -> None:
+    run = running()
+    made(Watched.SINCE_CHECKPOINT)
+    for seconds in range(0, 400, 5):
+        since = 100 if seconds % 40 < 25 else 10
+        completed(run, began + timedelta(seconds=seconds - since))
+        evaluate(began + timedelta(seconds=seconds))
+
+    assert Alert.objects.count() == 1
+    assert [alert.cleared_at for alert in queries.firing()] == [None]
+
+
+def test_readings_that_come_late_are_not_judged(began: datetime) -> None:
+    run = running()
+    made(Watched.SINCE_CHECKPOINT)
+    completed(run, began - timedelta(seconds=100))
+    evaluate(began)
+    evaluate(began + timedelta(seconds=10))
+    before = list(RuleStanding.objects.values())
+
+    completed(run, began)
+    evaluate(began + timedelta(seconds=5))
+
+    assert list(RuleStanding.objects.values()) == before
+    assert Evaluation.objects.get().at == began + timedelta(seconds=10)
+
+
+def test_after_the_clock_was_set_back_rules_are_judged_again(began: datetime) -> None:
+    run = running()
+    made(Watched.SINCE_CHECKPOINT)
+    evaluate(timezone.now() + timedelta(hours=1))
+
+    completed(run, began - timedelta(seconds=100))
+    for seconds in range(0, 15, 5):
+        evaluate(began + timedelta(seconds=seconds))
+
+    assert Alert.objects.get().fired_at == began + timedelta(seconds=10)
+
+
+@pytest.mark.parametrize("status", [JobStatus.CANCELED, JobStatus.FINISHED])
+def test_when_a_run_is_over_its_alerts_clear_at_once(began: datetime, status: JobStatus) -> None:
+    fired(began)
+    Run.objects.update(status=status.value, ended_at=began)
+
+    evaluate(began + timedelta(seconds=15))
+
+    assert Alert.objects.get().cleared_because == "The run is over."
+
+
+def test_a_run_that_failed_goes_on_being_late(began: datetime) -> None:
+    fired(began)
+    Run.objects.update(status=JobStatus.FAILED.value, ended_at=began)
+
+    evaluate(began + timedelta(seconds=15))
+
+    assert Alert.objects.get().cleared_at is None
+
+
+def test_a_rule_of_one_pipeline_looks_at_no_other(began: datetime) -> None:
+    running("flights"), running("views")
+    made(Watched.SINCE_CHECKPOINT, AT_ONCE, pipeline="views")
+
+    evaluate(began + timedelta(hours=2))
+
+    assert [alert.pipeline for alert in queries.firing()] == ["views"]
+    assert queries.firing("flights") == []
+
+
+def test_a_rule_that_is_off_or_gone_clears_what_it_fired(began: datetime) -> None:
+    fired(began)
+
+    rules.switch_rule(name="late", is_on=False, requester="ada", reason="planned")
+    assert Alert.objects.get().cleared_because == "The rule was switched off by ada."
+    evaluate(began + timedelta(seconds=15))
+    assert Alert.objects.count() == 1
+
+    rules.switch_rule(name="late", is_on=True, requester="ada", reason="done")
+    evaluate(began + timedelta(seconds=20))
+    evaluate(began + timedelta(seconds=35))
+    assert len(queries.firing()) == 1
+    rules.delete_rule(name="late", requester="ada", reason="noise")
+    assert queries.firing() == []
+    assert [each.rule for each in queries.history(1, 10).rows] == ["late", "late"]
+
+
+def test_however_many_pipelines_there_are_the_queries_are_as_many(began: datetime) -> None:
+    counts = []
+    for name in ("a", "b", "c"):
+        running(name)
+        made(Watched.SINCE_CHECKPOINT, name=f"late {name}")
+        evaluate(timezone.now())  # whatever changes is written now
+        with CaptureQueriesContext(
+            connection,
+        ) as found:
+            evaluate(timezone.now())
+        counts.append(len(found))
+
+    assert counts[0] == counts[1] == counts[2]
+
+
+def test_a_pipeline_that_never_ran_alerts_nobody(began: datetime) -> None:
+    run = new_run()
+    Run.objects.filter(pk=run.pk).delete()
+    made(Watched.SINCE_CHECKPOINT, AT_ONCE)
+
+    evaluate(began)
+
+    assert set(read().values()) == {Absent.OVER}
+    assert not Alert.objects.exists()
+
+
+def test_a_run_without_a_checkpoint_is_late_since_it_began() -> None:
+    run = running(checkpoint=False)
+    now = timezone.now()
+    Run.objects.filter(pk=run.pk).update(started_at=now - timedelta(seconds=42))
+
+    found = read(now)
+
+    assert found[Watched.SINCE_CHECKPOINT] == pytest.approx(42.0)
+    assert found[Watched.SINCE_OUTPUT] == pytest.approx(42.0)
+
+
+def test_failed_checkpoints_count_since_the_last_that_completed_and_within_ten_minutes() -> None:
+    run = new_run()
+    story = Story(run).started()
+    fail(story).completed()
+    story.wait(5)
+    fail(fail(story))
+    Projector().run_once()
+
+    now = read()
+    later = read(timezone.now() + timedelta(minutes=11))
+
+    assert (now[Watched.FAILED_IN_ROW], now[Watched.FAILED_LATELY]) == (2.0, 3.0)
+    assert (later[Watched.FAILED_IN_ROW], later[Watched.FAILED_LATELY]) == (2.0, 0.0)
+
+
+def test_restarts_are_counted_within_ten_minutes() -> None:
+    run = new_run()
+    Story(run).started().completed().slot_killed().slot_killed()
+    Projector().run_once()
+
+    assert read()[Watched.RESTARTS_LATELY] == 2.0
+    assert read(timezone.now() + timedelta(minutes=11))[Watched.RESTARTS_LATELY] == 0.0
+
+
+def test_what_waits_in_channels_is_summed_and_unknown_while_the_driver_is_silent() -> None:
+    running()
+    at = Sample.objects.get().at
+
+    assert read(at)[Watched.BUFFERED_BYTES] == 8 * 300.0  # of each of 8 subtasks
+    assert read(at + timedelta(seconds=10))[Watched.BUFFERED_BYTES] is Absent.UNKNOWN
+    Run.objects.update(status=JobStatus.FAILED.value)
+    assert read(at)[Watched.BUFFERED_BYTES] is Absent.OVER
+
+
+def test_event_time_lags_by_the_clock() -> None:
+    running()
+    now = timezone.now()
+    Run.objects.update(watermark_ms=int(1000 * now.timestamp()) - 5_000)
+
+    assert read(now)[Watched.EVENT_TIME_LAG] == pytest.approx(5.0, abs=0.01)
+    Run.objects.update(watermark_ms=None)
+    assert read(now)[Watched.EVENT_TIME_LAG] is Absent.UNKNOWN
+
+
+def running(name: str = "flights", *, checkpoint: bool = True) -> Run:
+    run = new_run(name)
+    story = Story(run).started().sampled()
+    if checkpoint:
+        story.completed()
+    Projector().run_once()
+    return run
+
+
+def fail(story: Story) -> Story:
+    reason = CheckpointFailureReason.CHECKPOINT_EXPIRED
+    failed = CheckpointFailed(
+        checkpoint_id=story.next_checkpoint, reason=reason, message="too slow"
+    )
+    story.triggered().wait(5).tell(failed)
+    story.next_checkpoint = CheckpointId(story.next_checkpoint + 1)
+    return story
+
+
+def completed(run: Run, at: datetime) -> None:
+    Run.objects.filter(pk=run.pk).update(last_completed_at=at)
+
+
+def fired(began: datetime) -> None:
+    completed(running(), began - timedelta(seconds=100))
+    made(Watched.SINCE_CHECKPOINT)
+    evaluate(began)
+    evaluate(began + timedelta(seconds=10))
+    assert len(queries.firing()) == 1
+
+
+def made(
+    watched: Watched, band: Band = BAND, pipeline: str | None = None, name: str = "late"
+) -> None:
+    rules.make_rule(
+        name=name, watched=watched, pipeline=pipeline, band=band, requester="ada", reason="drill"
+    )
+
+
+def read(now: datetime | None = None) -> dict[Watched, Reading]:
+    [found] = readings(now or timezone.now())
+    return dict(found.values)

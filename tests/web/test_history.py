@@ -1,0 +1,235 @@
+"""How long history is kept: old rows go in batches, what a point needs stays."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from ftdash.accounts.models import AdminAction
+from ftdash.alerts.models import Alert, Channel, ChannelKind, Delivery, News
+from ftdash.checkpoints.models import Checkpoint, CheckpointStatus, SubtaskPhase
+from ftdash.history import limits, pruning, queries
+from ftdash.history.models import Kind
+from ftdash.jobs.models import (
+    Failure,
+    QuarantinedRecord,
+    Recovery,
+    RestoreRefusal,
+    Run,
+    StatusChange,
+    SupersededOutput,
+    ZombieRefusal,
+)
+from ftdash.jobs.projector import Projector
+from ftdash.lab.models import Lab, LabState
+from ftdash.metrics.models import Sample
+from pipelines.domain.errors import Rejected
+from pipelines.domain.events import CheckpointDiscarded
+from pipelines.domain.ids import CheckpointId
+from pipelines.domain.status import CheckpointKind
+from tests.web.journals import Story, new_run, quarantined
+
+pytestmark = pytest.mark.usefixtures("site")
+
+LONG_AGO = timedelta(days=400)
+EVENTS = (Failure, Recovery, RestoreRefusal, SupersededOutput, ZombieRefusal)
+
+
+def test_checkpoints_that_are_there_stay_however_old() -> None:
+    story = Story(new_run()).started()
+    story.completed().completed(CheckpointKind.SAVEPOINT).completed().triggered()
+    story.tell(CheckpointDiscarded(checkpoint_id=CheckpointId(1)))
+    Projector().run_once()
+    grow_old(Checkpoint, "trigger_at", "completed_at")
+
+    assert not pruning.prune()
+
+    left = {row.checkpoint_id: row.status for row in Checkpoint.objects.all()}
+    assert left == {
+        2: CheckpointStatus.COMPLETED,  # a savepoint
+        3: CheckpointStatus.COMPLETED,
+        4: CheckpointStatus.IN_PROGRESS,
+    }
+    assert not SubtaskPhase.objects.filter(checkpoint__checkpoint_id=1).exists()
+
+
+def test_a_checkpoint_that_a_run_came_from_stays_when_its_files_are_gone() -> None:
+    story = Story(new_run()).started().completed(path="/points/1").completed(path="/points/2")
+    for number in (1, 2):
+        story.tell(CheckpointDiscarded(checkpoint_id=CheckpointId(number)))
+    Projector().run_once()
+    new_run("fork", restored_from="/points/1")
+    grow_old(Checkpoint, "trigger_at", "completed_at")
+
+    pruning.prune()
+
+    assert [row.path for row in Checkpoint.objects.all()] == ["/points/1"]
+
+
+def test_failures_and_events_go_and_what_a_run_is_in_stays() -> None:
+    run = new_run()
+    story = Story(run).started().completed().slot_killed().slot_killed()
+    story.tell(quarantined(7, count=1))
+    Projector().run_once()
+    newest = {row.status: row.pk for row in StatusChange.objects.order_by("pk")}
+    grow_old(StatusChange, "at")
+    for table in (*EVENTS, QuarantinedRecord):
+        grow_old(table, "at")
+
+    pruning.prune()
+
+    assert {row.status: row.pk for row in StatusChange.objects.all()} == newest
+    assert not any(table.objects.exists() for table in EVENTS)
+    assert QuarantinedRecord.objects.count() == 1
+
+
+def test_what_is_young_stays() -> None:
+    Story(new_run()).started().sampled().completed().slot_killed()
+    Projector().run_once()
+    before = {kind: view.rows for kind, view in by_kind().items()}
+
+    pruning.prune()
+
+    assert {kind: view.rows for kind, view in by_kind().items()} == before
+
+
+def test_samples_of_a_run_are_kept_up_to_its_newest() -> None:
+    for name in ("ended", "running"):
+        story = Story(new_run(name)).started()
+        for _ in range(4):
+            story.wait(600_000).sampled()
+    Projector().run_once()
+    grow_old_by(Sample, "at", LONG_AGO)  # all of them: runs ended long ago
+    limits.change(kind=Kind.METRICS, keep=timedelta(minutes=30), requester="ada", reason="disk")
+    assert Sample.objects.count() == 8
+
+    limits.change(kind=Kind.METRICS, keep=timedelta(hours=1), requester="ada", reason="more")
+    assert pruning.count_older(Kind.METRICS, timedelta(minutes=15)) == 4
+    pruning.prune()
+
+    assert Sample.objects.count() == 8
+
+
+def test_a_run_that_goes_on_keeps_samples_for_as_long_as_was_chosen() -> None:
+    limits.change(kind=Kind.METRICS, keep=timedelta(hours=3), requester="ada", reason="more")
+    story = Story(new_run()).started()
+    for _ in range(6):
+        story.wait(2_400_000).sampled()
+        Projector().run_once()
+
+    assert Sample.objects.count() == 5  # of 0, 40, 80, 120, 160 min before the newest; not of 200
+
+
+def test_alerts_that_fire_stay_and_old_tests_go() -> None:
+    pipeline = new_run().pipeline
+    old = timezone.now() - LONG_AGO
+    values: dict[str, Any] = {"pipeline": pipeline, "fire_above": 1, "fired_value": 2}
+    Alert.objects.create(rule_name="fires", fired_at=old, **values)
+    Alert.objects.create(rule_name="cleared", fired_at=old, cleared_at=old, **values)
+    channel = Channel.objects.create(
+        name="ops", kind=ChannelKind.MAIL, address="a@example.org", created_at=old
+    )
+    Delivery.objects.create(channel=channel, news=News.TEST, created_at=old, due_at=old)
+
+    pruning.prune()
+
+    assert [alert.rule_name for alert in Alert.objects.all()] == ["fires"]
+    assert not Delivery.objects.exists()
+
+
+def test_the_newest_lab_stays_and_older_ones_go() -> None:
+    old = timezone.now() - LONG_AGO
+    for state in (LabState.ENDED, LabState.ENDED, LabState.FAILED):
+        Lab.objects.create(options={}, state=state, asked_at=old, ended_at=old)
+    Lab.objects.create(options={}, state=LabState.RUNNING, asked_at=old)
+    newest = Lab.objects.filter(state=LabState.ENDED).first()
+
+    pruning.prune()
+
+    assert {lab.pk for lab in Lab.objects.exclude(state=LabState.RUNNING)} == {newest.pk}
+    assert Lab.objects.filter(state=LabState.RUNNING).exists()
+
+
+def test_much_is_deleted_in_batches_and_a_task_ends_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = new_run()
+    rows = [failed(run, number) for number in range(7)]
+    Checkpoint.objects.bulk_create(rows)
+    monkeypatch.setattr(pruning, "BATCH", 2)
+    monkeypatch.setattr(pruning, "TASK_BUDGET_S", -1.0)
+
+    assert pruning.prune()
+    assert Checkpoint.objects.count() == 5
+    monkeypatch.setattr(pruning, "TASK_BUDGET_S", 60.0)
+    assert not pruning.prune()
+
+    assert not Checkpoint.objects.exists()
+
+
+def test_the_page_says_how_much_there_is_and_what_goes_next(operator: Client) -> None:
+    run = new_run()
+    Checkpoint.objects.bulk_create([failed(run, number) for number in range(3)])
+
+    page = operator.get(reverse("settings")).content.decode()
+
+    assert by_kind()[Kind.CHECKPOINTS].rows == 3
+    assert by_kind()[Kind.CHECKPOINTS].older == 3
+    assert "90 d 0 h" in page
+    assert "the default" in page
+    assert "/settings/keep-history/" not in page
+
+
+def test_a_choice_says_what_it_deletes_and_asks_for_the_name(admin: Client) -> None:
+    run = new_run()
+    Checkpoint.objects.bulk_create([failed(run, number) for number in range(3)])
+    where = reverse("settings-action", args=["keep-history"]) + "?of=CHECKPOINTS"
+    year = str(3 * 365 * 86_400)
+
+    page = admin.get(where).content.decode()
+    assert "90 d 0 h (as now): deletes 3 rows within minutes" in page
+    assert "1095 d 0 h: deletes 0 rows within minutes" in page
+    refused = admin.post(where, {"keep": year, "reason": "law", "confirmation": "x"})
+    assert refused.status_code == 422
+    admin.post(where, {"keep": year, "reason": "law", "confirmation": "CHECKPOINTS"})
+
+    assert limits.kept_for(Kind.CHECKPOINTS) == timedelta(days=1_095)
+    assert limits.kept_for(Kind.EVENTS) == timedelta(days=90)
+    assert AdminAction.objects.get().subject == "history of checkpoints"
+    assert not by_kind()[Kind.CHECKPOINTS].is_default
+    assert admin.get(where.replace("CHECKPOINTS", "nothing")).status_code == 404
+
+
+def test_a_time_that_is_not_offered_is_refused() -> None:
+    with pytest.raises(Rejected, match="cannot be kept for"):
+        limits.change(kind=Kind.EVENTS, keep=timedelta(seconds=1), requester="ada", reason="disk")
+
+
+def grow_old(table: Any, *columns: str) -> None:
+    for column in columns:
+        grow_old_by(table, column, LONG_AGO)
+
+
+def grow_old_by(table: Any, column: str, by: timedelta) -> None:
+    for row in table.objects.exclude(**{column: None}):
+        table.objects.filter(pk=row.pk).update(**{column: getattr(row, column) - by})
+
+
+def failed(run: Run, number: int) -> Checkpoint:
+    old: datetime = timezone.now() - LONG_AGO
+    return Checkpoint(
+        run=run,
+        sequence=number + 1,
+        attempt=1,
+        kind=CheckpointKind.CHECKPOINT.value,
+        status=CheckpointStatus.FAILED,
+        trigger_at=old,
+        failed_at=old,
+    )
+
+
+def by_kind() -> dict[Kind, queries.KeptView]:
+    return {view.kind: view for view in queries.kept()}
