@@ -32,6 +32,7 @@ from ftdash.jobs.validation import (
 )
 from pipelines.domain.ids import RequestId
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
+from pipelines.domain.secrets import check_no_secrets
 from pipelines.domain.setting_parsing import changed_settings
 from pipelines.domain.status import KillMoment, SavepointFormat
 
@@ -178,6 +179,7 @@ def change_settings(
 ) -> RequestId:
     """Of the newest run only; the pipeline's next one starts with the pipeline's own settings."""
     kind = RequestKind.CHANGE_SETTINGS
+    check_no_secrets("setting", settings)  # the request is stored, and shown to everybody
     question = Question(kind, pipeline, requester, reason, request_id, settings)
     if not already_asked(question):
         newest = check_possible(kind, pipeline_named(pipeline))

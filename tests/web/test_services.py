@@ -236,6 +236,17 @@ def test_a_change_that_the_driver_would_refuse_is_not_stored() -> None:
     assert not Request.objects.filter(kind=RequestKind.CHANGE_SETTINGS).exists()
 
 
+def test_a_change_that_holds_a_password_is_refused_without_repeating_it() -> None:
+    running()
+    change = {"execution.checkpointing.interval": "redis://ada:hunter2@db/0"}
+
+    with pytest.raises(Rejected, match="holds a password") as refused:
+        services.change_settings(pipeline="flights", settings=change, **WHO)
+
+    assert "hunter2" not in str(refused.value)
+    assert not Request.objects.filter(kind=RequestKind.CHANGE_SETTINGS).exists()
+
+
 def test_asking_again_under_the_same_id_is_the_same_request(
     published: list, django_capture_on_commit_callbacks: Callable
 ) -> None:
