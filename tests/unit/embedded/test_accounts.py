@@ -2,6 +2,7 @@
 
 import pytest
 from django.contrib.auth import authenticate
+from django.http import HttpRequest
 
 from ftdash.embedded.accounts import provide_accounts
 
@@ -11,8 +12,8 @@ pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 def test_the_admin_may_act_and_the_operator_may_only_see() -> None:
     admin, operator = provide_accounts(new_passwords=False)
 
-    acting = authenticate(username=admin.name, password=admin.password)
-    seeing = authenticate(username=operator.name, password=operator.password)
+    acting = authenticate(HttpRequest(), username=admin.name, password=admin.password)
+    seeing = authenticate(HttpRequest(), username=operator.name, password=operator.password)
 
     assert acting.has_perm("jobs.operate")
     assert not seeing.has_perm("jobs.operate")
@@ -26,5 +27,5 @@ def test_passwords_stay_at_the_next_start_unless_new_ones_are_asked_for() -> Non
 
     assert [account.password for account in again] == [None, None]
     assert len({account.password for account in [*first, *renewed]}) == 4
-    assert authenticate(username="admin", password=first[0].password) is None
-    assert authenticate(username="admin", password=renewed[0].password) is not None
+    assert authenticate(HttpRequest(), username="admin", password=first[0].password) is None
+    assert authenticate(HttpRequest(), username="admin", password=renewed[0].password) is not None
