@@ -7,7 +7,8 @@ itself. So an announcement may be lost, and its sender must never wait for it.
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,9 +61,10 @@ class RedisAnnouncer:
         return AnnouncerStatistics(self._announced_count, self._failed_count)
 
     def close(self) -> None:
+        """What was announced last is sent before, unless Redis is away."""
         self._is_closed.set()
         self._has_news.set()
-        self._thread.join(timeout=2 * TIMEOUT_S)
+        self._thread.join(timeout=3 * TIMEOUT_S)
         self._redis.close()
 
     def _send_all(self) -> None:
@@ -71,6 +73,7 @@ class RedisAnnouncer:
             self._has_news.clear()
             if not self._send(self._take()):
                 self._is_closed.wait(PAUSE_AFTER_FAILURE_S)
+        self._send(self._take())
 
     def _take(self) -> dict[RunId, int]:
         with self._lock:
@@ -139,6 +142,11 @@ def _last_id(answer: Any) -> bytes:
     return last
 
 
-def announcer_from_environment() -> Callable[[RunId, int], None]:
+@contextmanager
+def announcer_from_environment() -> Iterator[Callable[[RunId, int], None]]:
     url = os.environ.get(REDIS_URL_VARIABLE)
-    return RedisAnnouncer(url) if url else announce_nothing
+    if not url:
+        yield announce_nothing
+        return
+    with closing(RedisAnnouncer(url)) as announcer:
+        yield announcer

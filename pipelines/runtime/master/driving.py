@@ -56,9 +56,11 @@ def drive(directory: RunDirectory, lease: Lease, open_stages: OpenStages) -> Job
         log.warning("The run is over, and stays so: %s", ended.reason)
         return ended.status
     clock = SystemClock()
-    announce = announcer_from_environment()
     run_id = directory.run_id
-    with JournalWriter(directory, run_id, clock, announce, lease.check_held) as journal:
+    with (
+        announcer_from_environment() as announce,
+        JournalWriter(directory, run_id, clock, announce, lease.check_held) as journal,
+    ):
         try:
             return _host(directory, lease, journal, clock, open_stages)
         except Rejected as refusal:

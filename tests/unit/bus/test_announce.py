@@ -1,6 +1,7 @@
 """Announcements: they wake the reader, and never hold up the sender."""
 
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ import redis
 from ftdash.embedded.ports import free_port
 from ftdash.embedded.redis_server import find_redis_server
 from pipelines.bus.announce import (
+    REDIS_URL_VARIABLE,
     STREAM,
     STREAM_LENGTH_MAX,
     NewsWaiter,
@@ -59,6 +61,44 @@ def test_news_between_two_waits_is_not_lost(server: "RealRedis") -> None:
     assert waiter.wait_for_news(1_000)
     assert not waiter.wait_for_news(1)
     announcer.close()
+
+
+@pytest.mark.slow
+def test_what_a_driver_says_last_is_sent_before_it_goes(
+    server: "RealRedis", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(REDIS_URL_VARIABLE, server.url)
+
+    for sequence in range(1, 21):
+        with announcer_from_environment() as announce:
+            announce(RUN, sequence)
+
+    with redis.Redis.from_url(server.url) as client:
+        sent = [int(entry[1][b"sequence"]) for entry in client.xrange(STREAM)]
+    assert sent == list(range(1, 21))
+    assert not [each for each in threading.enumerate() if each.name == "announcer"]
+
+
+def test_what_is_said_while_the_news_before_it_is_sent_is_sent_too_before_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent: list[int] = []
+
+    def xadd(_: redis.Redis, stream: str, fields: dict[str, int], **options: object) -> None:
+        sent.append(fields["sequence"])
+        if len(sent) == 1:
+            announcer(RUN, 2)
+            closing.start()
+            announcer._is_closed.wait(20)
+
+    monkeypatch.setattr(redis.Redis, "xadd", xadd)
+    announcer = RedisAnnouncer("redis://nowhere")
+    closing = threading.Thread(target=announcer.close)
+
+    announcer(RUN, 1)
+
+    wait_until(lambda: sent == [1, 2])
+    closing.join()
 
 
 @pytest.mark.slow
@@ -144,7 +184,8 @@ def test_the_stream_stays_short(server: "RealRedis") -> None:
 def test_a_run_without_redis_announces_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FTDASH_REDIS_URL", raising=False)
 
-    assert announcer_from_environment() is announce_nothing
+    with announcer_from_environment() as announce:
+        assert announce is announce_nothing
 
 
 class RealRedis:
