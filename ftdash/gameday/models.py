@@ -14,6 +14,7 @@ class Fault(models.TextChoices):
     KILL_SLOT_ALIGNING = "KILL_SLOT_ALIGNING", "kill a slot while it aligns"
     KILL_DRIVER = "KILL_DRIVER", "kill the driver"
     FREEZE_SLOT = "FREEZE_SLOT", "stop a slot, and continue it too late"
+    FULL_DISK = "FULL_DISK", "a slot can write no file"
 
 
 class GameDayState(models.TextChoices):
@@ -53,8 +54,8 @@ class GameDay(models.Model):
     before_attempt = models.PositiveIntegerField(default=0)
     request_id = models.CharField(max_length=80, default="")  # where the driver was asked to do it
     refusal = models.TextField(default="")  # why nobody could do it
-    frozen = models.JSONField(null=True)  # Owner as JSON: the process that was stopped
-    thaw_at = models.DateTimeField(null=True)
+    held = models.JSONField(null=True)  # Owner as JSON: the process that was stopped or limited
+    release_at = models.DateTimeField(null=True)
     audit = models.ForeignKey(Audit, null=True, on_delete=models.SET_NULL, related_name="+")
     ended_at = models.DateTimeField(null=True)
     verdict = models.CharField(max_length=12, choices=Verdict, default="")

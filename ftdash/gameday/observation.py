@@ -1,5 +1,6 @@
 """Reads what the rows say about one game day, for `scoring.judge`. Decides nothing."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -27,23 +28,58 @@ def seen(day: GameDay) -> Seen:
     failures = Failure.objects.filter(
         run=run, sequence__gt=day.before_sequence, at__gte=injected_at
     ).order_by("sequence")
+    lost = Checkpoint.objects.filter(
+        run=run,
+        status=CheckpointStatus.FAILED,
+        attempt=day.before_attempt,
+        failed_at__gte=injected_at,
+    ).order_by("failed_at")
     first = failures.first()
+    survived = lost.first() if first is None and day.fault == Fault.FULL_DISK else None
     recoveries = _recoveries(run, first)
-    running = recoveries[-1] if recoveries and recoveries[-1].running_at else None
+    running_at = _running_at(recoveries, survived)
     return Seen(
         now=timezone.now(),
         status=JobStatus(run.status),
         injected_at=injected_at,
         effect_within=EFFECT_WITHIN + effect_after(Fault(day.fault), run),
         refusal=day.refusal or _refusal_of(day.request_id),
-        failed_at=first.at if first else None,
-        cause=first.cause if first else "",
-        running_at=running.running_at if running else None,
-        committed_checkpoint_id=_first_committed(run, running) if running else None,
-        still_frozen=day.frozen is not None and msgspec.convert(day.frozen, Owner).is_alive,
-        measures=_measures(day, recoveries, injected_at, failures.count()),
+        failed_at=first.at if first else survived.failed_at if survived else None,
+        cause=first.cause if first else _cause(survived),
+        running_at=running_at,
+        committed_checkpoint_id=_first_committed(run, running_at) if running_at else None,
+        still_frozen=_is_frozen(day),
+        measures=replace(
+            _measures(recoveries, survived, injected_at),
+            checkpoints_lost=lost.count(),
+            late_refused=ZombieRefusal.objects.filter(
+                run=run, sequence__gt=day.before_sequence
+            ).count(),
+            further_failures=max(0, failures.count() - 1),
+        ),
         audit=_audit(day.audit, run) if day.audit else None,
     )
+
+
+def _running_at(recoveries: list[Recovery], survived: Checkpoint | None) -> datetime | None:
+    """A run that has lost no more than a checkpoint has never stood still."""
+    if survived is not None:
+        return survived.failed_at
+    return recoveries[-1].running_at if recoveries else None
+
+
+def _cause(survived: Checkpoint | None) -> str:
+    if survived is None:
+        return ""
+    why = survived.message or survived.reason_name
+    return f"Checkpoint {survived.checkpoint_id} failed, and the run went on: {why}"
+
+
+def _is_frozen(day: GameDay) -> bool:
+    """What was stopped has to end. What could not write may live on."""
+    if day.held is None or day.fault != Fault.FREEZE_SLOT:
+        return False
+    return msgspec.convert(day.held, Owner).is_alive
 
 
 def _refusal_of(request_id: str) -> str:
@@ -64,37 +100,28 @@ def _recoveries(run: Run, failure: Failure | None) -> list[Recovery]:
     return found
 
 
-def _first_committed(run: Run, recovery: Recovery) -> int | None:
+def _first_committed(run: Run, running_at: datetime) -> int | None:
     since = Checkpoint.objects.filter(
-        run=run,
-        status__in=COMPLETE,
-        attempt__gte=recovery.attempt,
-        trigger_at__gte=recovery.running_at,
-        committed_at__isnull=False,
+        run=run, status__in=COMPLETE, trigger_at__gte=running_at, committed_at__isnull=False
     )
     return since.order_by("checkpoint_id").values_list("checkpoint_id", flat=True).first()
 
 
 def _measures(
-    day: GameDay, recoveries: list[Recovery], injected_at: datetime, failures: int
+    recoveries: list[Recovery], survived: Checkpoint | None, injected_at: datetime
 ) -> Measures:
-    lost = Checkpoint.objects.filter(
-        run=day.run,
-        status=CheckpointStatus.FAILED,
-        attempt=day.before_attempt,
-        failed_at__gte=injected_at,
-    )
-    late = ZombieRefusal.objects.filter(run=day.run, sequence__gt=day.before_sequence)
-    phases = _phases(recoveries[-1]) if recoveries else {}
+    if survived is not None and survived.failed_at is not None:
+        took = survived.failed_at - injected_at
+        return Measures(detection_ms=took / timedelta(milliseconds=1))
+    if not recoveries:
+        return Measures()
+    first, last = recoveries[0], recoveries[-1]
     return Measures(
-        detection_ms=_phases(recoveries[0]).get(RecoveryPhase.DETECT.value) if recoveries else None,
+        detection_ms=_phases(first).get(RecoveryPhase.DETECT.value),
         recovery_ms=_recovery_ms(recoveries),
-        phases=phases,
-        restored_checkpoint_id=recoveries[-1].restored_checkpoint_id if recoveries else None,
-        records_replayed=recoveries[-1].records_to_replay if recoveries else None,
-        checkpoints_lost=lost.count(),
-        late_refused=late.count(),
-        further_failures=max(0, failures - 1),
+        phases=_phases(last),
+        restored_checkpoint_id=last.restored_checkpoint_id,
+        records_replayed=last.records_to_replay,
     )
 
 
@@ -104,7 +131,7 @@ def _phases(recovery: Recovery) -> dict[str, float]:
 
 def _recovery_ms(recoveries: list[Recovery]) -> float | None:
     """Of several in a row, from the beginning of the first: their phases leave gaps."""
-    if not recoveries or recoveries[-1].running_at is None:
+    if recoveries[-1].running_at is None:
         return None
     if len(recoveries) == 1:
         return to_running_ms(recoveries[0])

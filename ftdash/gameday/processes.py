@@ -38,11 +38,23 @@ def identity_of(process: psutil.Process) -> Owner:
     )
 
 
-def resume(frozen: Owner) -> None:
-    """Harmless when it runs, or is gone."""
-    process = frozen.process()
-    if process is not None:
-        try:
-            process.resume()
-        except psutil.NoSuchProcess:
-            return
+def forbid_writing(process: psutil.Process) -> None:
+    """No file of it grows any more: a write fails as on a disk that is full. Sockets go on.
+
+    Python ignores the signal that would end the process, and gets an OSError instead.
+    """
+    _, hard = process.rlimit(psutil.RLIMIT_FSIZE)
+    process.rlimit(psutil.RLIMIT_FSIZE, (0, hard))
+
+
+def release(held: Owner) -> None:
+    """It goes on, and may write. Harmless when it does, or is gone."""
+    process = held.process()
+    if process is None:
+        return
+    try:
+        process.resume()
+        _, hard = process.rlimit(psutil.RLIMIT_FSIZE)
+        process.rlimit(psutil.RLIMIT_FSIZE, (hard, hard))
+    except psutil.NoSuchProcess:
+        return

@@ -17,7 +17,7 @@ from ftdash.gameday import tasks
 from ftdash.gameday.injection import inject
 from ftdash.gameday.models import UNDER_WAY, Fault, GameDay, GameDayState
 from ftdash.gameday.observation import seen
-from ftdash.gameday.processes import resume
+from ftdash.gameday.processes import release
 from ftdash.gameday.scoring import Judgement, Seen, judge
 from ftdash.jobs import audits
 from ftdash.jobs.asking import check_possible, pipeline_named
@@ -26,7 +26,7 @@ from ftdash.jobs.validation import check_reason, check_slot
 from pipelines.bus.lease import Owner
 from pipelines.domain.errors import InvariantViolated, Rejected
 
-NEEDS_SLOT = (Fault.KILL_SLOT, Fault.KILL_SLOT_ALIGNING, Fault.FREEZE_SLOT)
+NEEDS_SLOT = tuple(fault for fault in Fault if fault is not Fault.KILL_DRIVER)
 
 log = logging.getLogger("ftdash.gameday")
 
@@ -99,22 +99,23 @@ def _inject(day: GameDay) -> None:
         day.refusal = str(refusal)
     day.save(update_fields=["request_id", "refusal"])
     _make_known(day)
-    if day.thaw_at is not None:
-        tasks.carry_on_later(day.pk, day.thaw_at)
+    if day.release_at is not None:
+        tasks.carry_on_later(day.pk, day.release_at)
 
 
 def _go_on(day: GameDay) -> None:
     found = seen(day)
     judgement = judge(found)
-    if day.frozen is not None and (_is_due(day) or judgement.verdict is not None):
-        resume(msgspec.convert(day.frozen, Owner))
+    if day.held is not None and (_is_due(day, found) or judgement.verdict is not None):
+        release(msgspec.convert(day.held, Owner))
     if judgement.state is GameDayState.AUDITING and day.audit is None:
         _ask_for_audit(day, found)
     _store(day, judgement, found)
 
 
-def _is_due(day: GameDay) -> bool:
-    return day.thaw_at is not None and timezone.now() >= day.thaw_at
+def _is_due(day: GameDay, found: Seen) -> bool:
+    has_shown = day.fault == Fault.FULL_DISK and found.failed_at is not None
+    return has_shown or (day.release_at is not None and timezone.now() >= day.release_at)
 
 
 def _ask_for_audit(day: GameDay, found: Seen) -> None:

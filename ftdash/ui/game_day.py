@@ -39,6 +39,7 @@ HELP = {
         "it is silent until it has been replaced, and then speaks up again: nothing it says may"
         " count"
     ),
+    Fault.FULL_DISK: "every write to a file fails, until something has failed or a minute is over",
 }
 
 

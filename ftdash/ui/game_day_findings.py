@@ -31,7 +31,7 @@ def _findings(seen: Seen) -> Iterator[Finding]:
     yield Finding(Outcome.FINE, f"It took effect: {seen.cause}")
     if measures.detection_ms is not None:
         yield Finding(Outcome.FINE, f"Detected after {duration(measures.detection_ms)}.")
-    if seen.running_at is not None:
+    if measures.recovery_ms is not None:
         yield Finding(Outcome.FINE, _running(measures))
     if seen.committed_checkpoint_id is not None:
         text = f"Checkpoint {seen.committed_checkpoint_id} was completed and committed since."

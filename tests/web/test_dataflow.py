@@ -44,6 +44,14 @@ def test_two_chains_that_need_not_cross_do_not() -> None:
     assert [{"y": "b", "x": "a"}[uid] for (uid,) in second] == [uid for (uid,) in first]
 
 
+def test_who_reads_from_the_same_stands_together() -> None:
+    fan = {"s": [], "p": ["s"], "q": ["s"], "q1": ["q"], "p1": ["p"], "q2": ["q"], "p2": ["p"]}
+
+    parents = [stop[0][0] for stop in layers(fan).columns[2]]
+
+    assert parents in (["p", "p", "q", "q"], ["q", "q", "p", "p"])
+
+
 def test_a_source_stands_just_before_whom_it_feeds() -> None:
     joined_late = {"a": [], "late": [], "b": ["a"], "c": ["b", "late"]}
 

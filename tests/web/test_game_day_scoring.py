@@ -233,7 +233,7 @@ def test_a_recovery_from_the_beginning_and_further_failures_are_told() -> None:
 
 
 def test_the_score_has_a_line_for_each_fault_and_medians_of_what_took_effect() -> None:
-    never = scored(Verdict.NOT_HAPPENED, recovery_ms=None, detection_ms=None)
+    never = scored(Verdict.NOT_HAPPENED, recovery_ms=5_000.0, detection_ms=5_000.0)
     days = [
         scored(Verdict.PASSED, recovery_ms=100.0, detection_ms=1.0),
         scored(Verdict.FAILED, recovery_ms=900.0, detection_ms=3.0, later=3),

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,15 +19,18 @@ from ftdash.checkpoints.models import Audit
 from ftdash.gameday import queries, services, tasks
 from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
 from ftdash.gameday.observation import NOT_AUDITED
+from ftdash.gameday.processes import forbid_writing, identity_of, release
 from ftdash.gameday.queries import GameDayView
 from ftdash.jobs.launcher import RUN_ID_VARIABLE
 from ftdash.jobs.models import Pipeline, Request, RequestKind, RequestPhase, Run
 from ftdash.jobs.projector import Projector
 from ftdash.jobs.services import allow_faults
 from ftdash.times import moment
+from ftdash.ui.game_day_findings import findings
 from pipelines.audit.output import Covers
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.errors import Rejected
-from pipelines.domain.events import FailureOccurred, ZombieRefused
+from pipelines.domain.events import CheckpointFailed, FailureOccurred, ZombieRefused
 from pipelines.domain.ids import Attempt, CheckpointId, RunId
 from pipelines.domain.status import JobStatus
 from tests.web.audit_reports import DIFFERENCE, PROVEN, report_of
@@ -179,7 +183,7 @@ def test_a_slot_is_stopped_and_continued_when_it_has_been_replaced(
     fold(story.wait(50).slot_killed().completed())
     assert carried_on(key).why == "The process that was stopped has not ended yet."
     assert slot.status() == psutil.STATUS_STOPPED
-    GameDay.objects.update(thaw_at=timezone.now())
+    GameDay.objects.update(release_at=timezone.now())
     carried_on(key)
     wait_until(lambda: slot.status() != psutil.STATUS_STOPPED)
     slot.kill()
@@ -211,6 +215,91 @@ def test_a_frozen_slot_is_given_the_time_after_which_it_is_missed() -> None:
     GameDay.objects.update(refusal="", injected_at=timezone.now() - timedelta(seconds=150))
 
     assert carried_on(key).verdict is None
+
+
+def test_a_slot_that_can_write_no_file_is_let_go_once_a_checkpoint_has_failed(
+    process: Callable[[str], psutil.Process],
+) -> None:
+    story = running()
+    slot = process(story.run.run_id)
+    allowed = slot.rlimit(psutil.RLIMIT_FSIZE)
+    Run.objects.update(slots={"1": {"pid": slot.pid, "host": "here"}})
+    key = asked(Fault.FULL_DISK, slot=1)
+
+    hit(key, story)
+    assert slot.rlimit(psutil.RLIMIT_FSIZE) == (0, allowed[1])
+    assert carried_on(key).state is GameDayState.INJECTED
+    assert slot.rlimit(psutil.RLIMIT_FSIZE) == (0, allowed[1])
+    declined = CheckpointFailed(
+        checkpoint_id=CheckpointId(3),
+        reason=CheckpointFailureReason.CHECKPOINT_DECLINED,
+        message="File too large",
+    )
+    fold(story.wait(50).triggered().wait(20).tell(declined))
+    day = carried_on(key)
+
+    assert slot.rlimit(psutil.RLIMIT_FSIZE) == (allowed[1], allowed[1])
+    assert day.why == "No checkpoint was completed and committed since yet."
+    story.next_checkpoint = CheckpointId(4)
+    fold(story.wait(50).completed())
+    assert carried_on(key).state is GameDayState.AUDITING
+    audited(Audit.objects.get(), up_to=4)
+    day = carried_on(key)
+    assert day.verdict is Verdict.PASSED
+    assert (day.measures.detection_ms, day.measures.recovery_ms) == (70.0, None)
+    assert day.measures.checkpoints_lost == 1
+    assert day.seen is not None
+    assert day.seen.cause == "Checkpoint 3 failed, and the run went on: File too large"
+    assert "All subtasks ran again" not in str(findings(day.seen))
+
+
+def test_a_slot_that_fails_because_it_cannot_write_is_followed_through_its_recovery() -> None:
+    story = running()
+    key = asked(Fault.FULL_DISK, slot=1)
+    hit(key, story)  # there is no such process
+    GameDay.objects.update(refusal="")
+    fold(story.wait(50).slot_killed().completed())
+
+    assert carried_on(key).measures.recovery_ms == 300.0
+
+
+def test_a_checkpoint_that_fails_is_no_effect_of_a_kill() -> None:
+    story = running()
+    key = asked(Fault.KILL_SLOT, slot=1)
+    hit(key, story)
+    failed = CheckpointFailed(
+        checkpoint_id=CheckpointId(3),
+        reason=CheckpointFailureReason.CHECKPOINT_EXPIRED,
+        message="It took too long.",
+    )
+    fold(story.wait(50).triggered().tell(failed))
+
+    assert carried_on(key).state is GameDayState.INJECTED
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of other processes are Linux's")
+def test_a_process_that_may_write_no_file_goes_on_and_gets_an_error(tmp_path: Path) -> None:
+    program = (
+        "import sys; print('up', flush=True)\n"
+        "for line in sys.stdin:\n"
+        "    try:\n"
+        f"        open({str(tmp_path / 'file')!r}, 'ab', 0).write(b'x')\n"
+        "        print('written', flush=True)\n"
+        "    except OSError as error: print(error.strerror, flush=True)\n"
+    )
+    words = [sys.executable, "-c", program]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as it:
+        assert it.stdin is not None
+        assert it.stdout is not None
+        told = [it.stdout.readline()]
+        for change in (forbid_writing, lambda each: release(identity_of(each))):
+            change(psutil.Process(it.pid))
+            it.stdin.write("go\n")
+            it.stdin.flush()
+            told.append(it.stdout.readline())
+        it.stdin.close()
+
+    assert told == ["up\n", "File too large\n", "written\n"]
 
 
 def test_the_driver_is_killed_from_outside(process: Callable[[str], psutil.Process]) -> None:
