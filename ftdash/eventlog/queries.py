@@ -34,12 +34,11 @@ def log_page(asked: Asked, cursor: Cursor | None, limit: int) -> LogPage:
     return LogPage(timezone.now(), found[:limit], older)
 
 
-def log_lines(asked: Asked, limit: int) -> Iterator[Line]:
-    """The newest `limit` lines, a batch at a time."""
+def whole_log(asked: Asked) -> Iterator[list[Line]]:
+    """Every line, newest first, a batch at a time."""
     cursor: Cursor | None = None
-    while limit > 0 and (lines := _lines(asked, cursor, min(limit, BATCH))):
-        yield from lines
-        limit -= len(lines)
+    while lines := _lines(asked, cursor, BATCH):
+        yield lines
         cursor = Cursor.behind(lines[-1])
 
 

@@ -3,14 +3,8 @@
 It is sent while it is read, so that a history of any length takes the memory of one chunk.
 """
 
-import csv
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import fields
-from datetime import datetime
-from io import StringIO
-from operator import attrgetter
 
-import msgspec
 from asgiref.sync import sync_to_async
 from django.http import (
     Http404,
@@ -18,7 +12,6 @@ from django.http import (
     HttpResponseBadRequest,
     HttpResponseBase,
     QueryDict,
-    StreamingHttpResponse,
 )
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
@@ -27,14 +20,12 @@ from ftdash.checkpoints.answers import CheckpointRow
 from ftdash.checkpoints.history import HistoryFilter, whole_history
 from ftdash.jobs import queries as job_queries
 from ftdash.jobs.answers import RunBrief
+from ftdash.ui.downloads import csv_parts, download, json_parts
 from ftdash.ui.history_form import HistoryForm
 from ftdash.ui.page import Address, shown_run
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 
 COLUMNS = [field.name for field in fields(CheckpointRow)]
-values_of = attrgetter(*COLUMNS)
-FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
-Chunks = Iterator[list[CheckpointRow]]
 
 
 class Refusal(Exception):
@@ -61,11 +52,8 @@ async def _download(
     except Refusal as refusal:
         return HttpResponseBadRequest(str(refusal), content_type="text/plain; charset=utf-8")
     chunks = whole_history(run.run_id, chosen)
-    parts = csv_parts(chunks) if kind == "csv" else json_parts(chunks)
-    response = StreamingHttpResponse(_sent(parts), content_type=content_type)
-    file_name = f"{name}-run-{run.number}-checkpoints.{kind}"
-    response["Content-Disposition"] = f'attachment; filename="{file_name}"'
-    return response
+    parts = csv_parts(COLUMNS, chunks) if kind == "csv" else json_parts(chunks)
+    return download(parts, f"{name}-run-{run.number}-checkpoints.{kind}", content_type)
 
 
 def _wanted(name: str, query: QueryDict) -> tuple[RunBrief, HistoryFilter]:
@@ -79,48 +67,3 @@ def _wanted(name: str, query: QueryDict) -> tuple[RunBrief, HistoryFilter]:
         sentences = [f"{field}: {why}" for field, all_of in form.errors.items() for why in all_of]
         raise Refusal("\n".join(sentences))
     return run, form.chosen
-
-
-async def _sent(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """Read where the database may be read; no part is empty."""
-    while part := await sync_to_async(_next)(parts):
-        yield part
-
-
-def _next(parts: Iterator[bytes]) -> bytes:
-    """Empty: that was all."""
-    return next(parts, b"")
-
-
-def csv_parts(chunks: Chunks) -> Iterator[bytes]:
-    yield _lines([COLUMNS])
-    for rows in chunks:
-        yield _lines([[_cell(value) for value in values_of(row)] for row in rows])
-
-
-def _lines(rows: list[list[str]]) -> bytes:
-    text = StringIO()
-    csv.writer(text).writerows(rows)
-    return text.getvalue().encode()
-
-
-def _cell(value: object) -> str:
-    """Moments in ISO 8601, what is not known empty, what has parts as JSON."""
-    if value is None:
-        return ""
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, dict):
-        return msgspec.json.encode(value).decode()
-    # A spreadsheet would compute what an exception said.
-    is_formula = isinstance(value, str) and value.startswith(FORMULA_SIGNS)
-    return f"'{value}" if is_formula else str(value)
-
-
-def json_parts(chunks: Chunks) -> Iterator[bytes]:
-    """One array."""
-    before = b"[\n"
-    for rows in chunks:
-        yield before + b",\n".join(msgspec.json.encode(row) for row in rows)
-        before = b",\n"
-    yield b"\n]\n" if before == b",\n" else b"[]\n"

@@ -1,21 +1,31 @@
 """The page of events and audit: what happened and what people did, newest first, as asked for."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django import forms
-from django.http import HttpRequest, HttpResponse, QueryDict
+from django.http import (
+    HttpRequest,
+    HttpResponse,
+    HttpResponseBadRequest,
+    HttpResponseBase,
+    QueryDict,
+)
 from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
 from ftdash.eventlog import queries
-from ftdash.eventlog.lines import Asked, Cursor, LineKind
+from ftdash.eventlog.lines import Asked, Cursor, Line, LineKind
 from ftdash.eventlog.queries import LogPage
 from ftdash.jobs import queries as job_queries
+from ftdash.ui.downloads import csv_parts, download, json_parts
 from ftdash.ui.formats import plural
 
 LINES_PER_PAGE = 50
+NONSENSE = "What was asked for cannot be understood; choose it on the page of events."
+COLUMNS = [field.name for field in fields(Line) if field.name not in ("source", "row")]
 EVERYTHING = "everything"
 TIME = {"type": "datetime-local", "step": "1"}
 
@@ -89,6 +99,33 @@ def event_log(request: HttpRequest) -> HttpResponse:
 def event_log_regions(request: HttpRequest) -> HttpResponse:
     context = {"page": events_page(request.GET), "is_refresh": True}
     return render(request, "eventlog/regions.html", context)
+
+
+@require_GET
+@never_cache
+async def as_csv(request: HttpRequest) -> HttpResponseBase:
+    asked = await _asked(request)
+    if asked is None:
+        return HttpResponseBadRequest(NONSENSE)
+    parts = csv_parts(COLUMNS, queries.whole_log(asked))
+    return download(parts, "events.csv", "text/csv; charset=utf-8")
+
+
+@require_GET
+@never_cache
+async def as_json(request: HttpRequest) -> HttpResponseBase:
+    asked = await _asked(request)
+    if asked is None:
+        return HttpResponseBadRequest(NONSENSE)
+    parts = json_parts(queries.whole_log(asked))
+    return download(parts, "events.json", "application/json")
+
+
+async def _asked(request: HttpRequest) -> Asked | None:
+    """None for what cannot be understood: nobody should take a file for what it is not."""
+    form = await sync_to_async(AskedForm)(request.GET)
+    asked = await sync_to_async(form.asked)()
+    return None if form.errors else asked
 
 
 def events_page(query: QueryDict) -> EventsPage:

@@ -2,20 +2,16 @@
 
 import csv
 import json
-from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync
-from django.contrib.auth.models import User
-from django.test import AsyncClient
 
 from ftdash.jobs.projector import Projector
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import CheckpointFailed
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.status import CheckpointKind
+from tests.web.fetching import fetch
 from tests.web.journals import Story, new_run
-from tests.web.people import operator_user
 
 pytestmark = pytest.mark.usefixtures("site")
 CSV = "/pipelines/flights/checkpoints/history.csv"
@@ -98,18 +94,3 @@ def eventful(message: str = "Too late.") -> None:
 
 def ids(address: str) -> list[int]:
     return [value["checkpoint_id"] for value in json.loads(b"".join(fetch(address)[2]))]
-
-
-def fetch(address: str) -> tuple[int, Any, list[bytes]]:
-    """Status, headers, and the body in the parts in which it is sent."""
-    user = User.objects.filter(username="olaf").first() or operator_user()
-    return async_to_sync(_fetch)(address, user)
-
-
-async def _fetch(address: str, user: User) -> tuple[int, Any, list[bytes]]:
-    client = AsyncClient()
-    await client.aforce_login(user)
-    answer = await client.get(address)
-    if not answer.streaming:
-        return answer.status_code, answer.headers, [answer.content]
-    return answer.status_code, answer.headers, [part async for part in answer.streaming_content]

@@ -1,16 +1,21 @@
 """The log of events and of what people did: what is in it, what narrows it down, and its pages."""
 
+import csv
+import json
 import re
 from datetime import timedelta
 from html import unescape
+from io import StringIO
+from itertools import chain
 
 import pytest
 from django.test import Client
 from django.utils import timezone
 
 from ftdash.checkpoints.models import Audit
+from ftdash.eventlog import queries
 from ftdash.eventlog.lines import Asked, Cursor, Line, LineKind
-from ftdash.eventlog.queries import actors, log_lines, log_page
+from ftdash.eventlog.queries import actors, log_page, whole_log
 from ftdash.gameday import services
 from ftdash.gameday.models import Fault
 from ftdash.jobs.models import RequestKind, StatusChange
@@ -26,6 +31,7 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.ids import Attempt, CheckpointId, Uid
 from pipelines.domain.status import CheckpointKind
+from tests.web.fetching import fetch
 from tests.web.journals import Story, StoryClock, new_request, new_run, quarantined
 
 pytestmark = pytest.mark.usefixtures("site", "patient")
@@ -34,7 +40,7 @@ pytestmark = pytest.mark.usefixtures("site", "patient")
 def test_every_kind_of_line_is_in_it_and_the_newest_comes_first() -> None:
     eventful()
 
-    lines = list(log_lines(Asked(), 1_000))
+    lines = whole(Asked())
 
     assert {line.kind for line in lines} == set(LineKind)
     assert [line.at for line in lines] == sorted((line.at for line in lines), reverse=True)
@@ -45,7 +51,7 @@ def test_an_action_says_who_when_why_and_how_it_ended() -> None:
     run = new_run()
     new_request(run, RequestKind.CANCEL, phase="SUCCEEDED", message="It is cancelled.")
 
-    [line] = list(log_lines(Asked(kind=LineKind.ACTION), 10))
+    [line] = whole(Asked(kind=LineKind.ACTION))
 
     assert (line.actor, line.why, line.what, line.outcome) == (
         "ann",
@@ -60,16 +66,16 @@ def test_an_action_says_who_when_why_and_how_it_ended() -> None:
 def test_pages_give_every_line_once_in_the_same_order(limit: int) -> None:
     eventful()
     StatusChange.objects.update(at=timezone.now())  # many of one moment
-    whole = list(log_lines(Asked(), 1_000))
+    everything = whole(Asked())
 
     found: list[Line] = []
     place: str | None = ""
-    while place is not None:
+    while place is not None and len(found) <= len(everything):
         page = log_page(Asked(), Cursor.parse(place), limit)
         found += page.lines
         place = page.older
 
-    assert found == whole
+    assert found == everything
     assert len({(line.source, line.row) for line in found}) == len(found)
 
 
@@ -89,12 +95,10 @@ def test_it_is_narrowed_down_by_pipeline_kind_person_and_time() -> None:
     now = timezone.now()
 
     def found(**asked: object) -> set[str]:
-        return {line.what for line in log_lines(Asked(**asked), 1_000)}  # type: ignore[arg-type]
+        return {line.what for line in whole(Asked(**asked))}  # type: ignore[arg-type]
 
-    assert {line.pipeline for line in log_lines(Asked(pipeline="other"), 100)} == {"other"}
-    assert {line.kind for line in log_lines(Asked(kind=LineKind.REFUSAL), 100)} == {
-        LineKind.REFUSAL
-    }
+    assert {line.pipeline for line in whole(Asked(pipeline="other"))} == {"other"}
+    assert {line.kind for line in whole(Asked(kind=LineKind.REFUSAL))} == {LineKind.REFUSAL}
     assert found(actor="bob") == {"asked for: savepoint"}
     assert found(since=now + timedelta(days=1)) == set()
     assert found(until=now - timedelta(days=1)) == set()
@@ -112,20 +116,20 @@ def test_checkpoints_that_are_taken_in_passing_are_left_out_unless_asked_for() -
     Projector().run_once()
 
     asked = Asked(kind=LineKind.CHECKPOINT, with_routine=False)
-    lines = list(log_lines(asked, 100))
+    lines = whole(asked)
 
     assert [(line.what, line.outcome) for line in lines] == [
         ("checkpoint 4", "failed"),
         ("savepoint 3", "completed in 80 ms"),
     ]
-    assert len(list(log_lines(Asked(kind=LineKind.CHECKPOINT), 100))) == 4
+    assert len(whole(Asked(kind=LineKind.CHECKPOINT))) == 4
 
 
 def test_a_checkpoint_that_newer_ones_replaced_was_completed() -> None:
     eventful().tell(CheckpointDiscarded(checkpoint_id=CheckpointId(1)))
     Projector().run_once()
 
-    [line] = list(log_lines(Asked(kind=LineKind.CHECKPOINT), 100))
+    [line] = whole(Asked(kind=LineKind.CHECKPOINT))
 
     assert line.outcome == "completed in 80 ms, discarded since"
 
@@ -207,8 +211,37 @@ def test_nonsense_narrows_nothing_down_and_is_told(operator: Client) -> None:
     assert "asked for: savepoint" in page
 
 
+@pytest.mark.django_db(transaction=True)
+def test_what_the_page_shows_is_taken_away_with_all_that_is_older(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "BATCH", 2)
+    eventful()
+    new_request(new_run("other"), reason="=1+1")
+
+    _, headers, _ = fetch("/events/csv/")
+    rows = list(csv.DictReader(StringIO(sent("/events/csv/?kind=action"))))
+    lines = json.loads(sent("/events/json/"))
+
+    assert headers["Content-Disposition"] == 'attachment; filename="events.csv"'
+    assert [(row["kind"], row["pipeline"], row["why"]) for row in rows] == [
+        ("action", "other", "'=1+1"),  # a spreadsheet would compute it
+        ("action", "flights", "upgrade"),
+    ]
+    assert [line["what"] for line in lines] == [
+        line.what for line in whole(Asked(with_routine=False))
+    ]
+    assert json.loads(sent("/events/json/?since=2100-01-01T00:00")) == []
+    assert fetch("/events/csv/?since=soon")[0] == 400
+    assert "/events/csv/?kind=action" in text_of(operator, "/events/?kind=action")
+
+
 def test_an_empty_log_says_so(operator: Client) -> None:
     assert "Nothing of that kind is kept." in text_of(operator, "/events/")
+
+
+def whole(asked: Asked) -> list[Line]:
+    return list(chain.from_iterable(whole_log(asked)))
 
 
 def eventful() -> Story:
@@ -229,6 +262,10 @@ def eventful() -> Story:
         pipeline="flights", fault=Fault.KILL_DRIVER, slot=None, requester="ada", reason="to see"
     )
     return story
+
+
+def sent(address: str) -> str:
+    return b"".join(fetch(address)[2]).decode()
 
 
 def text_of(client: Client, address: str) -> str:
