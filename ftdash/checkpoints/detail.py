@@ -30,8 +30,6 @@ class CheckpointDetail:
 
 def checkpoint_detail(run_id: str, checkpoint_id: int) -> CheckpointDetail | None:
     """None: there is none of that id in the run."""
-    if checkpoint_id > CHECKPOINT_ID_MAX:
-        return None
     of_run = Checkpoint.objects.filter(run__run_id=run_id).select_related("run")
     row = of_run.filter(checkpoint_id=checkpoint_id).first()
     if row is None:

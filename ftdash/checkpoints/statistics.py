@@ -5,6 +5,7 @@ Source: Flink, `CheckpointStatsSnapshot`. Of what was measured the newest 10,000
 
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import lru_cache
 
 from django.db.models import Q, QuerySet
 
@@ -18,6 +19,9 @@ from pipelines.domain.status import CheckpointKind
 SUMMARY_MAX = 10_000
 HISTORY_MAX = 10
 """Flink's `web.checkpoints.history`."""
+
+SUMMARIES_KEPT = 64
+"""Of so many runs the newest summary is kept."""
 
 _MEASURED = (
     "uploaded_bytes",
@@ -88,9 +92,11 @@ def statistics_of(run_id: str) -> RunStatistics | None:
     history = list(rows[:HISTORY_MAX])
     known = measured([*history, *(row for row in newest if row is not None)])
     completed, savepoint, failed = (known[row.pk] if row else None for row in newest)
+    counts = _counts(run)
+    ends = [row.completed_at for row in newest if row and row.completed_at]
     return RunStatistics(
-        counts=_counts(run),
-        summary=_distributions(complete),
+        counts=counts,
+        summary=_summary(run_id, max(ends, default=None), counts.completed),
         completed=completed,
         savepoint=savepoint,
         failed=failed,
@@ -113,7 +119,13 @@ def _counts(run: Run) -> CheckpointCounts:
     return CheckpointCounts(restored=restored, **asdict(counts_of(run.pk)))
 
 
-def _distributions(complete: QuerySet[Checkpoint]) -> CheckpointDistributions:
+@lru_cache(maxsize=SUMMARIES_KEPT)
+def _summary(run_id: str, newest_at: datetime | None, completed: int) -> CheckpointDistributions:
+    """Read once a checkpoint for all who ask.
+
+    When the newest one completed, and how many have, tells one summary from the next.
+    """
+    complete = _with_ids(run_id).filter(status__in=COMPLETE)
     found = list(complete.values_list(*_MEASURED)[:SUMMARY_MAX])
     columns = zip(*found, strict=True) if found else ((),) * len(_MEASURED)
     known = [[value for value in column if value is not None] for column in columns]

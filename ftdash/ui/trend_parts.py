@@ -3,15 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from statistics import median
+from operator import attrgetter
 
+from ftdash.checkpoints.distribution import quantile
 from ftdash.checkpoints.trends import Trend, TrendPoint
 from ftdash.ui.figures import checkpoint_trends as figures
 from ftdash.ui.formats import UNKNOWN, count, duration, plural, size
 from ftdash.ui.page_parts import Chart
 
 PARTS_LISTED = 24
-Read = Callable[[TrendPoint], float | None]
 Write = Callable[[float], str]
 
 
@@ -31,13 +31,13 @@ class Trends:
     rows: list[TrendRow]  # oldest first
 
 
-_COLUMNS: list[tuple[str, Read, Write]] = [
-    ("Duration", lambda point: point.took_ms, duration),
-    ("Alignment", lambda point: point.alignment_ms, duration),
-    ("Full size", lambda point: point.state_bytes, size),
-    ("Uploaded", lambda point: point.uploaded_bytes, size),
-    ("Held back", lambda point: point.buffered_bytes, size),
-    ("In flight, kept", lambda point: point.persisted_bytes, size),
+_COLUMNS: list[tuple[str, str, Write]] = [
+    ("Duration", "took_ms", duration),
+    ("Alignment", "alignment_ms", duration),
+    ("Full size", "state_bytes", size),
+    ("Uploaded", "uploaded_bytes", size),
+    ("Held back", "buffered_bytes", size),
+    ("In flight, kept", "persisted_bytes", size),
 ]
 TREND_COLUMNS = [label for label, _, _ in _COLUMNS]
 
@@ -56,23 +56,24 @@ def trends(trend: Trend) -> Trends:
 
 
 def _chart(
-    name: str, trend: Trend, column: tuple[str, Read, Write], figure: dict[str, object] | None
+    name: str, trend: Trend, column: tuple[str, str, Write], figure: dict[str, object] | None
 ) -> Chart:
-    label, read, write = column
-    known = [(value, p.checkpoint_id) for p in trend.completed if (value := read(p)) is not None]
     if figure is None:
         return Chart(name, "The trend appears with the second completed checkpoint.", None)
+    label, field, write = column
+    values = list(map(attrgetter(field), trend.completed))
+    known = sorted(value for value in values if value is not None)
     if not known:
         return Chart(name, "None of the completed checkpoints tells it.", None)
-    most, checkpoint_id = max(known)
-    middle = median(value for value, _ in known)
+    worst = trend.completed[values.index(known[-1])].checkpoint_id
     failed = ""
     if name == "durations" and trend.failed:
         failed = f" {plural(len(trend.failed), 'failed one')} marked, after how long."
     return Chart(
         name,
-        f"{label} of {plural(len(known), 'completed checkpoint')}: the greatest is {write(most)}"
-        f" (checkpoint {checkpoint_id}), the median {write(middle)}.{_drawn(len(known))}{failed}",
+        f"{label} of {plural(len(known), 'completed checkpoint')}: the greatest is"
+        f" {write(known[-1])} (checkpoint {worst}), the median {write(quantile(known, 0.5))}."
+        f"{_drawn(len(known))}{failed}",
         figure,
     )
 
@@ -94,12 +95,12 @@ def rows(trend: Trend) -> list[TrendRow]:
             first_id=part[0].checkpoint_id,
             last_id=part[-1].checkpoint_id,
             from_at=part[0].at,
-            cells=[_greatest(part, read, write) for _, read, write in _COLUMNS],
+            cells=[_greatest(part, field, write) for _, field, write in _COLUMNS],
         )
         for part in parts
     ]
 
 
-def _greatest(part: list[TrendPoint], read: Read, write: Write) -> str:
-    known = [value for point in part if (value := read(point)) is not None]
+def _greatest(part: list[TrendPoint], field: str, write: Write) -> str:
+    known = [value for value in map(attrgetter(field), part) if value is not None]
     return write(max(known)) if known else UNKNOWN

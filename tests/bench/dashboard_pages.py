@@ -13,17 +13,21 @@ from dataclasses import dataclass
 import httpx
 from django.core.management import call_command
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
+from django.utils import timezone
 from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 
 from ftdash.checkpoints.distribution import quantile
 from ftdash.embedded.ports import free_port
 from ftdash.embedded.stack import web, web_address, web_answers
+from ftdash.gameday.models import Fault, GameDay
+from ftdash.jobs.models import Run
 from ftdash.jobs.projector import Projector
 from tests.bench.benchmark import Fields, progress
 from tests.web.journals import new_run
 from tests.web.simulated_site import SimulatedRun, beat, history, people, stopped_views
 
 PIPELINE = "flight_delays"
+SAVEPOINT = "views-1-1"  # of the pipeline that has stopped
 VARIANTS = {
     "checkpoints": ("?before=5000", "?status=FAILED", "?kind=SAVEPOINT&to_id=500"),
     "checkpoint": ("?against=1",),
@@ -49,8 +53,13 @@ def measure(checkpoints: int, rounds: int) -> Fields:
     call_command("collectstatic", verbosity=0, interactive=False)
     people()
     simulated = long_history(checkpoints)
-    values = {"name": PIPELINE, "action": "savepoint"}
-    values["checkpoint_id"] = str(simulated.story.next_checkpoint - 1)
+    values = {
+        "name": PIPELINE,
+        "action": "savepoint",
+        "checkpoint_id": str(simulated.story.next_checkpoint - 1),
+        "key": str(game_day(simulated.story.run)),
+        "savepoint_key": SAVEPOINT,
+    }
     known, without_values = pages(get_resolver().url_patterns, values)
     with server() as address, httpx.Client(base_url=address, timeout=ANSWER_S) as browser:
         sign_in(browser)
@@ -76,7 +85,8 @@ def long_history(checkpoints: int) -> SimulatedRun:
     began_s = time.monotonic()
     started_ms = time.time_ns() // 1_000_000 - checkpoints * CHECKPOINT_MS
     simulated = SimulatedRun(new_run(PIPELINE), SEED, started_ms)
-    history(simulated, checkpoints)
+    with simulated.story.in_one_go():
+        history(simulated, checkpoints)
     stopped_views()
     progress(f"journals written after {time.monotonic() - began_s:.0f} s")
     projector = Projector()
@@ -85,6 +95,20 @@ def long_history(checkpoints: int) -> SimulatedRun:
     beat(projector)
     progress(f"rows folded after {time.monotonic() - began_s:.0f} s")
     return simulated
+
+
+def game_day(run: Run) -> int:
+    """One that waits for its fault."""
+    asked = GameDay.objects.create(
+        pipeline=run.pipeline,
+        run=run,
+        fault=Fault.KILL_SLOT,
+        slot=1,
+        requester="admin",
+        reason="to see it recover",
+        asked_at=timezone.now(),
+    )
+    return int(asked.pk)
 
 
 def pages(

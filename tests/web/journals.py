@@ -1,7 +1,8 @@
 """Journals as a driver would write them, for tests of everything that reads their rows."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -62,13 +63,24 @@ class Story:
         self.clock = clock or StoryClock()
         self.attempt = Attempt(0)
         self.next_checkpoint = CheckpointId(1)
+        self._journal: JournalWriter | None = None
 
     def tell(self, *events: Event) -> "Story":
+        if self._journal is None:
+            with self.in_one_go():
+                return self.tell(*events)
+        for event in events:
+            self._journal.append(event, self.attempt)
+        return self
+
+    @contextmanager
+    def in_one_go(self) -> Iterator[None]:
+        """The journal stays open: opening it costs more than many a line."""
         directory, run_id = run_directory(self.run), RunId(self.run.run_id)
         with JournalWriter(directory, run_id, self.clock, lambda *_: None) as journal:
-            for event in events:
-                journal.append(event, self.attempt)
-        return self
+            self._journal = journal
+            yield
+        self._journal = None
 
     def wait(self, ms: int) -> "Story":
         self.clock.now_ms += ms

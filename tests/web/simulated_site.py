@@ -320,7 +320,8 @@ def main() -> None:
     people()
     started_ms = time.time_ns() // 1_000_000 - given.history * 1_100
     simulated = SimulatedRun(new_run("flight_delays"), given.seed, started_ms)
-    history(simulated, given.history)
+    with simulated.story.in_one_go():
+        history(simulated, given.history)
     stopped_views()
     projector = Projector()
     while projector.run_once():

@@ -136,13 +136,13 @@ def test_failures_are_counted_by_reason_the_most_frequent_first() -> None:
 
 def test_the_longest_alignment_is_kept_though_acknowledgements_come_in_parts() -> None:
     told = story(completed=1)
-    told.triggered()
-    told.acknowledged("join", 1)
+    told.triggered().acknowledged("flights", 0)
     fold()
-    assert part().rows[0].row.alignment_ms == 61.0
+    assert part().rows[0].row.alignment_ms == 1.0
 
-    told.acknowledged("flights", 0)
-    fold()
+    for uid, index in (("join", 1), ("flights", 1)):
+        told.acknowledged(uid, index)
+        fold()
 
     assert [found.row.alignment_ms for found in part().rows] == [61.0, 61.0]
 

@@ -11,7 +11,7 @@ TREND_POINTS_MAX = 600
 """Per trace: two for each pixel or so of a chart, and a page that stays light."""
 
 POINTS_MIN = 2
-MB = 1e6
+PER_UNIT = {"ms": 1, "MB": 1e6}
 Values = Sequence[float | None]
 
 
@@ -37,8 +37,8 @@ def sizes(trend: Trend) -> Figure | None:
     points = trend.completed
     if len(points) < POINTS_MIN:
         return None
-    full = line("full", 1, points, [megabytes(point.state_bytes) for point in points], "MB")
-    new = line("uploaded", 2, points, [megabytes(point.uploaded_bytes) for point in points], "MB")
+    full = line("full", 1, points, [point.state_bytes for point in points], "MB")
+    new = line("uploaded", 2, points, [point.uploaded_bytes for point in points], "MB")
     return figure([full, new], "MB")
 
 
@@ -46,8 +46,8 @@ def buffered(trend: Trend) -> Figure | None:
     points = trend.completed
     if len(points) < POINTS_MIN:
         return None
-    held = [megabytes(point.buffered_bytes) for point in points]
-    kept = [megabytes(point.persisted_bytes) for point in points]
+    held = [point.buffered_bytes for point in points]
+    kept = [point.persisted_bytes for point in points]
     return figure(
         [
             line("held back while aligning", 1, points, held, "MB"),
@@ -57,15 +57,17 @@ def buffered(trend: Trend) -> Figure | None:
     )
 
 
-def megabytes(byte_count: int | None) -> float | None:
-    return None if byte_count is None else round(byte_count / MB, 4)
-
-
 def line(name: str, series: int, points: list[TrendPoint], values: Values, unit: str) -> Json:
     """Only what was measured; `series` is a colour of the style sheet, and a dash."""
     kept = extremes(values, TREND_POINTS_MAX)
     return {
-        **trace(name, [points[index] for index in kept], [values[index] for index in kept], unit),
+        "type": "scatter",
+        "name": name,
+        "x": [epoch_ms(points[index].at) for index in kept],
+        "y": [round((values[index] or 0) / PER_UNIT[unit], 4) for index in kept],
+        "customdata": [points[index].checkpoint_id for index in kept],
+        "hovertemplate": f"checkpoint %{{customdata}}: %{{y}} {unit}, {name}<br>"
+        "%{x|%Y-%m-%d %H:%M:%S} UTC<extra></extra>",
         "mode": "lines",
         "line": {
             "color": f"@series-{series}",
@@ -92,18 +94,6 @@ def marks(name: str, found: list[tuple[int, datetime, float]]) -> list[Json]:
             "marker": {"symbol": "x", "size": 8, "color": "@phase-sync"},
         }
     ]
-
-
-def trace(name: str, points: list[TrendPoint], values: Values, unit: str) -> Json:
-    return {
-        "type": "scatter",
-        "name": name,
-        "x": [epoch_ms(point.at) for point in points],
-        "y": [None if value is None else round(value, 4) for value in values],
-        "customdata": [point.checkpoint_id for point in points],
-        "hovertemplate": f"checkpoint %{{customdata}}: %{{y}} {unit}, {name}<br>"
-        "%{x|%Y-%m-%d %H:%M:%S} UTC<extra></extra>",
-    }
 
 
 def epoch_ms(at: datetime) -> int:

@@ -15,14 +15,11 @@ def extremes(values: Sequence[float | None], points_max: int) -> list[int]:
     known = [index for index, value in enumerate(values) if value is not None]
     if len(known) <= points_max:
         return known
-
-    def value_at(index: int) -> float:
-        return values[index] or 0.0
-
+    numbers = [value for value in values if value is not None]
     parts = points_max // 2
     bounds = [round(part * len(known) / parts) for part in range(parts + 1)]
     kept: set[int] = set()
     for begin, end in pairwise(bounds):
-        part = known[begin:end]
-        kept |= {min(part, key=value_at), max(part, key=value_at)}
-    return sorted(kept)
+        part = range(begin, end)
+        kept |= {min(part, key=numbers.__getitem__), max(part, key=numbers.__getitem__)}
+    return [known[place] for place in sorted(kept)]
