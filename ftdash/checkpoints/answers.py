@@ -147,6 +147,7 @@ class RecoveryPoint:
     source_records: int
     parallelism: int
     watermark_at: datetime | None
+    label: str  # what a person calls it; empty: nothing
     requester: str | None  # who asked for the savepoint
     reason: str
     is_newest: bool

@@ -1,5 +1,7 @@
 """The only readers of the rows of checkpoints."""
 
+from dataclasses import replace
+
 from django.core.paginator import Paginator
 
 from ftdash.checkpoints.alignment import channel_timeline, slowest_of
@@ -15,7 +17,8 @@ from ftdash.checkpoints.counts import counts_of
 from ftdash.checkpoints.distribution import quantile
 from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus, SubtaskPhase
 from ftdash.checkpoints.points import may_be_read
-from ftdash.jobs.models import Request, Run
+from ftdash.checkpoints.savepoints import labels_of
+from ftdash.jobs.models import PointLabel, Request, Run
 from ftdash.times import watermark_moment
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 
@@ -61,12 +64,29 @@ def recovery_points(pipeline: str, limit: int = 50) -> list[RecoveryPoint]:
     kept = Checkpoint.objects.filter(
         run__pipeline__name=pipeline, status=CheckpointStatus.COMPLETED, path__isnull=False
     )
-    rows = list(kept.select_related("run").order_by("-completed_at", "-id")[:limit])
+    found = kept.select_related("run__pipeline").order_by("-completed_at", "-id")[:limit]
+    points = _points(list(found))
+    return [replace(points[0], is_newest=True), *points[1:]] if points else []
+
+
+def recovery_point(path: str) -> RecoveryPoint | None:
+    """Of any pipeline; None: no run of ours has written it, or it is gone."""
+    rows = Checkpoint.objects.filter(path=path, status=CheckpointStatus.COMPLETED)
+    found = _points(list(rows.select_related("run__pipeline")[:1]))
+    return found[0] if found else None
+
+
+def _points(rows: list[Checkpoint]) -> list[RecoveryPoint]:
     wanted = [row.request_id for row in rows if row.request_id]
     asked = {each.request_id: each for each in Request.objects.filter(request_id__in=wanted)}
+    labels = labels_of([row.path or "" for row in rows], wanted)
     return [
-        _point(row, pipeline, asked.get(row.request_id or ""), is_newest=index == 0)
-        for index, row in enumerate(rows)
+        _point(
+            row,
+            asked.get(row.request_id or ""),
+            labels.get(row.path or "", labels.get(row.request_id or "")),
+        )
+        for row in rows
     ]
 
 
@@ -142,12 +162,10 @@ def _subtasks(checkpoint: Checkpoint) -> list[SubtaskTimeline]:
     ]
 
 
-def _point(
-    row: Checkpoint, pipeline: str, request: Request | None, *, is_newest: bool
-) -> RecoveryPoint:
+def _point(row: Checkpoint, request: Request | None, label: PointLabel | None) -> RecoveryPoint:
     return RecoveryPoint(
         path=row.path or "",
-        pipeline=pipeline,
+        pipeline=row.run.pipeline.name,
         run_id=row.run.run_id,
         run_number=row.run.number,
         checkpoint_id=row.checkpoint_id or 0,
@@ -159,7 +177,8 @@ def _point(
         watermark_at=watermark_moment(row.watermark_ms),
         requester=request.requester if request else None,
         reason=request.reason if request else "",
-        is_newest=is_newest,
+        is_newest=False,
+        label=label.label if label else "",
         is_present=may_be_read(row.path or ""),
         verified_at=row.verified_at,
         problem=row.problem,

@@ -160,7 +160,7 @@ def _described(rows: Iterable[Checkpoint]) -> list[Savepoint]:
     paths = [row.path or "" for row in rows]
     wanted = [row.request_id for row in rows if row.request_id]
     asked = {each.request_id: each for each in Request.objects.filter(request_id__in=wanted)}
-    labels = _labels(paths, wanted)
+    labels = labels_of(paths, wanted)
     readings = {each.path: each for each in PointInspection.objects.filter(path__in=paths)}
     restored: dict[str, list[RestoredRun]] = {}
     for run in (
@@ -179,7 +179,7 @@ def _described(rows: Iterable[Checkpoint]) -> list[Savepoint]:
     ]
 
 
-def _labels(paths: list[str], request_ids: list[str]) -> dict[str, PointLabel]:
+def labels_of(paths: list[str], request_ids: list[str]) -> dict[str, PointLabel]:
     """By path and by request."""
     by_path = {row.path or "": row for row in PointLabel.objects.filter(path__in=paths)}
     by_request = PointLabel.objects.filter(request_id__in=request_ids)

@@ -148,8 +148,13 @@ class RestoreForm(ParallelismForm, ConfirmedForm):
     def __init__(self, *args: Any, page: PipelinePage, **kwargs: Any) -> None:
         super().__init__(*args, page=page, **kwargs)
         points = checkpoint_queries.recovery_points(page.name)
+        given = (self.data or self.initial).get("path", "")
+        if given not in [point.path for point in points]:
+            # Of another pipeline, or an old one: whether it fits is for the preflight to say.
+            other = checkpoint_queries.recovery_point(given)
+            points += [other] if other else []
         self.fields["path"].choices = [  # type: ignore[attr-defined]
-            (point.path, label_of(point)) for point in points
+            (point.path, label_of(point, page.name)) for point in points
         ]
         self.fields["parallelism"].initial = page.parallelism
         self.fields["parallelism"].help_text = f"1 to {page.max_parallelism}"
@@ -159,11 +164,14 @@ class ReplayForm(ActionForm):
     """From the newest point: nothing that was written since is set aside."""
 
 
-def label_of(point: RecoveryPoint) -> str:
+def label_of(point: RecoveryPoint, pipeline: str) -> str:
     missing = "" if point.is_present else ", its files are gone"
     newest = " (newest)" if point.is_newest else ""
+    called = f"{point.label}: " if point.label else ""
+    other = "" if point.pipeline == pipeline else f" of {point.pipeline}"
     return (
-        f"{point.kind.lower()} {point.checkpoint_id} of run {point.run_number}{newest}, "
+        f"{called}{point.kind.lower()} {point.checkpoint_id} of run {point.run_number}{other}"
+        f"{newest}, "
         f"{utc(point.completed_at)}, {size(point.state_bytes)}, "
         f"parallelism {point.parallelism}{missing}"
     )

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from django.contrib import messages
+from django.contrib.auth.decorators import permission_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.http import urlencode
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
@@ -43,6 +46,7 @@ class SavepointView:
     page: PipelinePage
     data_at: datetime | None
     point: Savepoint
+    others: list[str]  # pipelines that it may be tried on too
 
     @property
     def restore(self) -> ActionOffer:
@@ -73,6 +77,19 @@ def savepoint(request: HttpRequest, savepoint_key: str) -> HttpResponse:
 def savepoint_regions(request: HttpRequest, savepoint_key: str) -> HttpResponse:
     context = {"view": savepoint_view(savepoint_key), "is_refresh": True}
     return render(request, "savepoints/one/regions.html", context)
+
+
+@require_GET
+@never_cache
+@permission_required("jobs.operate", raise_exception=True)
+def restore_into(request: HttpRequest, savepoint_key: str) -> HttpResponse:
+    """To the restore of the pipeline that was chosen, with its preflight."""
+    point = existing(savepoint_key)
+    chosen = request.GET.get("into", "")
+    if queries.pipeline_page(chosen) is None:
+        raise Http404(f"There is no pipeline named {chosen}.")
+    address = reverse("act", args=[chosen, "restore"])
+    return redirect(f"{address}?{urlencode({'path': point.path})}")
 
 
 @require_POST
@@ -111,7 +128,9 @@ def savepoint_view(savepoint_key: str) -> SavepointView:
     page = queries.pipeline_page(point.pipeline)
     if page is None:
         raise Http404(f"There is no pipeline named {point.pipeline}.")
-    return SavepointView(page, data_at(page), point)
+    names = [pipeline.name for pipeline, _ in queries.newest_runs()]
+    others = [name for name in names if name != point.pipeline]
+    return SavepointView(page, data_at(page), point, others)
 
 
 def existing(savepoint_key: str) -> Savepoint:

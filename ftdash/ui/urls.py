@@ -123,6 +123,7 @@ urlpatterns = [
         savepoints.savepoint_regions,
         name="savepoint-regions",
     ),
+    path("savepoints/<slug:savepoint_key>/restore/", savepoints.restore_into, name="restore-into"),
     path("savepoints/<slug:savepoint_key>/verify/", savepoints.verify, name="verify-savepoint"),
     path(
         "savepoints/<slug:savepoint_key>/verification/",

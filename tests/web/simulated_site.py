@@ -5,7 +5,8 @@
 Fills the database of FTDASH_HOME with two people (admin, operator; the password of both is their
 name), the history of one pipeline and another one that has ended with two savepoints, the newer of
 them truncated. Then adds a sample and a checkpoint each period, folding them with the real
-projector, and reads points in the place of the worker. Prints `ready` when the history is there.
+projector, and reads and compares points in the place of the worker. Prints `ready` when the history
+is there.
 """
 
 import argparse
@@ -25,8 +26,8 @@ from django.contrib.auth.models import Permission, User  # noqa: E402
 from django.core.management import call_command  # noqa: E402
 from django.utils import timezone  # noqa: E402
 
-from ftdash.jobs import inspection  # noqa: E402
-from ftdash.jobs.models import Pipeline, PointInspection, Run  # noqa: E402
+from ftdash.jobs import comparing, inspection  # noqa: E402
+from ftdash.jobs.models import Pipeline, PointComparison, PointInspection, Run  # noqa: E402
 from ftdash.jobs.projector import Projector  # noqa: E402
 from ftdash.metrics.models import Heartbeat, HeartbeatName  # noqa: E402
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason  # noqa: E402
@@ -281,12 +282,12 @@ def history(simulated: SimulatedRun, checkpoints: int) -> None:
 
 def stopped_views() -> None:
     data, jobs = write_events(project.FTDASH_HOME / "events"), Path(project.JOBS_ROOT)
-    run = new_run("views", settings={})
+    run = new_run("views", settings={}, parameters={"data": str(data)})
     Pipeline.objects.filter(name="views").update(flow=FLOW, parameters={"data": str(data)})
     story = Story(run).started()
     for number in (1, 2):
         path = jobs / "views" / "savepoints" / f"savepoint-{run.run_id}-{number}"
-        publish_views(FileSystemCheckpointStore([str(jobs)]), str(path), data)
+        publish_views(FileSystemCheckpointStore([str(jobs)]), str(path), data, keys=20 * number)
         story.completed(CheckpointKind.SAVEPOINT, path=str(path))
     last = sorted(path.glob("*.parquet"))[-1]
     last.write_bytes(last.read_bytes()[:-100])
@@ -306,6 +307,8 @@ def beat(projector: Projector) -> None:
     projector.run_once()
     for row in PointInspection.objects.filter(ended_at=None):
         inspection.go_on(row.pk)
+    for comparison in PointComparison.objects.filter(ended_at=None):
+        comparing.go_on(comparison.pk)
     seen = {"at": timezone.now(), "pid": os.getpid()}
     Heartbeat.objects.update_or_create(name=HeartbeatName.RECONCILE, defaults=seen)
 

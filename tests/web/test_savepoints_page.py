@@ -115,6 +115,7 @@ def test_a_label_given_with_the_request_is_that_of_the_savepoint(admin: Client) 
     assert "<b>before</b>" not in admin.get(LIST).content.decode()
     assert words(admin.get(ONE)).count("<b>before</b>") >= 2
     assert "given by ada" in words(admin.get(ONE))
+    assert "“<b>before</b>”" in words(admin.get(f"/pipelines/{NAME}/"))
 
 
 def test_a_label_is_changed_with_who_and_why_and_survives_another_projection(admin: Client) -> None:
@@ -492,6 +493,48 @@ def test_what_ends_its_shelf_life_is_named(operator: Client) -> None:
     assert "It cannot be restored now." in gone
     assert "belong to the run that has claimed it" in gone
     assert "How long it can be restored cannot be told" in unreadable
+
+
+def test_it_is_restored_into_another_pipeline_after_a_look_at_what_speaks_against_it(
+    admin: Client,
+) -> None:
+    run, other = stopped_run(), stopped_run("copy", keys=())
+    label_savepoint(
+        pipeline=NAME, path=path_of(run), label="before 2.0", requester="ann", reason="why"
+    )
+
+    page = words(admin.get(ONE))
+    look = admin.get(f"{ONE}restore/", {"into": "copy"}, follow=True)
+    fields = {"path": path_of(run), "parallelism": "2", "reason": "trial"}
+    unconfirmed = admin.post("/pipelines/copy/restore/", {**fields, "confirmation": NAME})
+    admin.post("/pipelines/copy/restore/", {**fields, "confirmation": "copy"})
+
+    assert "Restore into another pipeline copy" in page
+    assert "It can be restored." in words(look)
+    assert "before 2.0: savepoint 1 of run 1 of views" in words(look)
+    assert unconfirmed.status_code == 422
+    restored = other.pipeline.runs.get(number=2)
+    assert (restored.restored_from, restored.parent) == (path_of(run), run)
+    assert "copy, run 2" in words(admin.get(LIST))
+
+
+def test_what_no_run_has_written_cannot_be_chosen_for_a_restore(admin: Client, site: Path) -> None:
+    stopped_run()
+
+    fields = {"path": str(site), "parallelism": "2", "reason": "x", "confirmation": NAME}
+    answer = admin.post(f"/pipelines/{NAME}/restore/", fields)
+
+    assert answer.status_code == 422
+    assert "Select a valid choice" in words(answer)
+
+
+def test_nobody_is_led_to_the_restore_of_a_pipeline_that_is_not_there(
+    admin: Client, operator: Client
+) -> None:
+    stopped_run()
+
+    assert admin.get(f"{ONE}restore/", {"into": "nothing"}).status_code == 404
+    assert operator.get(f"{ONE}restore/", {"into": NAME}).status_code == 403
 
 
 @pytest.mark.parametrize("key", ["nothing", "views-1-7", "views-1-", f"views-1-{'9' * 19}"])
