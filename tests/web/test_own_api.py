@@ -11,9 +11,11 @@ from django.urls import URLPattern, reverse
 from ftdash.accounts.models import TokenScope
 from ftdash.api.own import urls
 from ftdash.api.own.door import api
-from ftdash.jobs import comparing, inspection
+from ftdash.jobs import comparing, inspection, point_services
 from ftdash.jobs.models import PointComparison, PointInspection, Request, RequestKind, Run
+from ftdash.jobs.point_services import Restore
 from ftdash.jobs.projector import Projector
+from pipelines.domain.ids import RequestId
 from tests.web.api_callers import ADDRESSED, bearer, running
 from tests.web.journals import Story, quarantined
 from tests.web.savepoint_stories import path_of, stopped_run
@@ -191,6 +193,27 @@ def test_an_audit_is_asked_for_and_found_again() -> None:
     ]
     assert client.get("/api/pipelines/flights/audits").json() == answer.json()
     assert post(client, "pipelines/nothing/audits", {}).status_code == 422
+
+
+def test_a_replay_of_the_quarantine_is_asked_for_and_refused_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    running()
+    client, asked = bearer(TokenScope.ACT), list[Restore]()
+
+    def restore(what: Restore, **options: object) -> RequestId:
+        asked.append(what)
+        return RequestId("request-1")
+
+    live = post(client, "pipelines/flights/replay-quarantine", {"reason": "drill"})
+    monkeypatch.setattr(point_services, "restore", restore)
+    given = {"reason": "drill", "path": "/x", "sources": ["numbers"]}
+    answer = post(client, "pipelines/flights/replay-quarantine", given)
+
+    assert live.status_code == 422
+    assert "has no recovery point to go on from" in live.content.decode()
+    assert answer.status_code == 202, answer.content
+    assert [(each.path, each.replays) for each in asked] == [("/x", ["numbers"])]
 
 
 def test_asking_twice_under_one_id_is_one_request() -> None:

@@ -125,6 +125,7 @@ def test_for_people_each_pipeline_is_one_line() -> None:
         (["status", "nothing"], "There is no pipeline 'nothing'"),
         (["cancel", "nothing"], "There is no pipeline 'nothing'; none was submitted yet."),
         (["restore", "nothing", "/x"], "There is no pipeline 'nothing'"),
+        (["replay-quarantine", "nothing"], "There is no pipeline 'nothing'"),
         (["lineage", "nothing"], "There is no pipeline 'nothing'"),
         (["preflight", "nothing", "/x"], "There is no pipeline 'nothing'"),
         (["submit", "x", "--parameter", "speed"], "--parameter 'speed' has no '='"),
@@ -204,7 +205,31 @@ def test_a_restore_is_asked_for_with_its_flags(monkeypatch: pytest.MonkeyPatch) 
         call_command("pipeline", *arguments)
 
     assert asked["what"].allow_non_restored_state
+    assert asked["what"].replays is None
     assert asked["claim_mode"] is ClaimMode.CLAIM
+
+
+@pytest.mark.parametrize(
+    ("words", "sources"), [([], []), (["--source", "a", "--source", "b"], ["a", "b"])]
+)
+def test_a_replay_is_asked_for_from_the_point_and_of_the_sources_that_are_named(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], sources: list[str]
+) -> None:
+    asked: dict = {}
+
+    def restore(what: Restore, **options: object) -> RequestId:
+        asked.update(options, what=what)
+        raise Rejected("Not now.")
+
+    monkeypatch.setattr(point_services, "restore", restore)
+    arguments = ["replay-quarantine", "flights", "--checkpoint", "/x", "--parallelism", "3", *words]
+
+    with pytest.raises(CommandError, match=r"Not now\."):
+        call_command("pipeline", *arguments)
+
+    restored = Restore(pipeline="flights", path="/x", parallelism=3, replays=sources)
+    assert asked["what"] == restored
+    assert asked["requester"]
 
 
 @pytest.mark.parametrize("refusal", ["", "The file a.parquet is missing."])
