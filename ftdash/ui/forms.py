@@ -163,6 +163,13 @@ class RestoreForm(ParallelismForm, ConfirmedForm):
 class ReplayForm(ActionForm):
     """From the newest point: nothing that was written since is set aside."""
 
+    @property
+    def consequence(self) -> str:
+        return (
+            "A new run starts from the newest point, and gives what is in quarantine there to its"
+            " operators again, before what is new."
+        )
+
 
 def label_of(point: RecoveryPoint, pipeline: str) -> str:
     missing = "" if point.is_present else ", its files are gone"
