@@ -9,13 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from ftdash.embedded.accounts import provide_accounts
+from ftdash.embedded.checked import CheckedPipeline
 from ftdash.embedded.console import Console
 from ftdash.embedded.dashboard_client import DashboardClient
-from ftdash.embedded.demo_pipeline import NAME, DemoPaths, prepare_data, submit
 from ftdash.embedded.faults import kill_driver, kill_slot_process
 from ftdash.embedded.observer import Observer
 from ftdash.embedded.opening import open_installation
-from ftdash.embedded.oracle import compare_with_batch
 from ftdash.embedded.outcome import CheckOutcome
 from ftdash.embedded.ports import free_port
 from ftdash.embedded.stack import web_address
@@ -24,27 +23,25 @@ from ftdash.jobs.answers import RunView, ShownState
 from pipelines.domain.errors import Rejected
 from pipelines.domain.status import KillMoment
 
-EVENT_HOURS_PER_S = 8760 / 45  # the year lasts three quarters of a minute
 RESTORED_PARALLELISM = 3
 REASON = "check of the whole installation"
 START_WITHIN_S = 90.0
 RECOVERY_WITHIN_S = 90.0
 REQUEST_WITHIN_S = 60.0
-FINISH_WITHIN_S = 120.0
 
 
-def run_check(console: Console) -> CheckOutcome:
+def run_check(console: Console, checked: CheckedPipeline) -> CheckOutcome:
     """Everything in order; a step that fails is the verdict, and the log of the driver is shown."""
-    paths = DemoPaths.of_home()
-    outcome = CheckOutcome(files_output=str(paths.files_output), sql_output=str(paths.sql_output))
+    outcome = checked.outcome()
     began = time.monotonic()
     port = free_port()
     try:
-        with open_installation(console, port) as supervisor:
+        with open_installation(console, port, checked.services) as supervisor:
             [admin, _] = provide_accounts(new_passwords=True)
             with DashboardClient(web_address(port)) as dashboard:
                 dashboard.sign_in(admin)
-                scenario = Scenario(console, Observer(supervisor.revive), dashboard, paths)
+                observer = Observer(checked.name, supervisor.revive)
+                scenario = Scenario(console, observer, dashboard, checked)
                 outcome = scenario.play(outcome)
     except Rejected as failure:
         outcome = replace(outcome, verdict=first_line(failure))
@@ -60,12 +57,17 @@ class Scenario:
     """What is done to the pipeline, and the tally of it."""
 
     def __init__(
-        self, console: Console, observer: Observer, dashboard: DashboardClient, paths: DemoPaths
+        self,
+        console: Console,
+        observer: Observer,
+        dashboard: DashboardClient,
+        checked: CheckedPipeline,
     ) -> None:
         self._console = console
         self._observer = observer
         self._dashboard = dashboard
-        self._paths = paths
+        self._checked = checked
+        self._name = checked.name
         self._outcome = CheckOutcome()
         self._first_run = ""
 
@@ -86,20 +88,14 @@ class Scenario:
         self._kill_slot_now()
         self._kill_driver()
         savepoint = self._take_savepoint()
-        self._stop()
-        self._restore(savepoint)
+        last = self._stop()
+        self._restore(savepoint if self._checked.restores_older else last)
         self._finish()
         self._compare()
 
     def _start(self) -> None:
-        self._step("Preparing the flights and the weather of 2013 ...")
-        prepare_data(self._paths)
-        submit(
-            self._paths,
-            event_hours_per_s=EVENT_HOURS_PER_S,
-            forever=False,
-            why="check",
-        )
+        self._step(f"Preparing what {self._name} reads ...")
+        self._checked.start()
         self._step("Waiting for the pipeline to run and complete two checkpoints ...")
         run = self._observer.wait_running_with_checkpoints(2, within_s=START_WITHIN_S)
         self._first_run = run.run_id
@@ -107,7 +103,7 @@ class Scenario:
     def _kill_slot_while_aligning(self) -> None:
         self._step("Killing slot 0 while it aligns a checkpoint, asked through the dashboard ...")
         before = self._observer.run()
-        request = self._dashboard.kill_slot(NAME, 0, KillMoment.ALIGNING, REASON)
+        request = self._dashboard.kill_slot(self._name, 0, KillMoment.ALIGNING, REASON)
         self._observer.wait_granted(request, within_s=REQUEST_WITHIN_S)
         self._await_recovery(before)
         if not self._observer.has_failed_checkpoint(before):
@@ -132,26 +128,27 @@ class Scenario:
         self._step("Taking a savepoint through the dashboard ...")
         return self._granted_savepoint("savepoint")
 
-    def _stop(self) -> None:
+    def _stop(self) -> str:
         # Output beyond the savepoint becomes visible first, so that the restore has to set it
         # aside: the harder case.
         self._observer.wait_checkpoints_after(
             self._observer.run(), count=2, within_s=RECOVERY_WITHIN_S
         )
         self._step("Stopping with another savepoint ...")
-        self._granted_savepoint("stop")
+        savepoint = self._granted_savepoint("stop")
         self._observer.wait_state(ShownState.FINISHED, within_s=REQUEST_WITHIN_S)
+        return savepoint
 
     def _granted_savepoint(self, action: str) -> str:
-        request = self._dashboard.act(NAME, action, REASON)
+        request = self._dashboard.act(self._name, action, REASON)
         path = self._observer.wait_granted(request, within_s=REQUEST_WITHIN_S).path
         if path is None or not Path(path).is_dir():
             raise Rejected(f"The {action} succeeded, but its savepoint {path} is no directory.")
         return path
 
     def _restore(self, savepoint: str) -> None:
-        self._step(f"Restoring the first savepoint at parallelism {RESTORED_PARALLELISM} ...")
-        self._dashboard.restore(NAME, savepoint, RESTORED_PARALLELISM, REASON)
+        self._step(f"Restoring {Path(savepoint).name} at parallelism {RESTORED_PARALLELISM} ...")
+        self._dashboard.restore(self._name, savepoint, RESTORED_PARALLELISM, REASON)
         run = self._observer.wait_new_run(self._first_run, within_s=REQUEST_WITHIN_S)
         run = self._observer.wait_running_with_checkpoints(1, within_s=START_WITHIN_S)
         if run.parallelism != RESTORED_PARALLELISM:
@@ -159,15 +156,16 @@ class Scenario:
         self._outcome = replace(self._outcome, restores=self._outcome.restores + 1)
 
     def _finish(self) -> None:
-        self._step("Waiting for the end of the year ...")
-        self._observer.wait_state(ShownState.FINISHED, within_s=FINISH_WITHIN_S)
+        self._step("Waiting for the end of the input ...")
+        self._checked.finish(self._observer)
 
     def _compare(self) -> None:
-        self._step("Asking a Spark SQL batch query the same question ...")
-        answer = compare_with_batch(self._paths)
-        for difference in (*answer.files.sample_differences, *answer.sql.sample_differences):
-            self._console.line(difference)
-        self._outcome = self._outcome.compared(answer)
+        self._step("Working the answer out otherwise, and reading what each sink holds ...")
+        answer = self._checked.answer()
+        for sink in answer.sinks.values():
+            for difference in sink.sample_differences:
+                self._console.line(difference)
+        self._outcome = self._outcome.compared(answer.rows_expected, answer.sinks)
         self._step(f"Verdict: {self._outcome.verdict}")
 
     def _await_recovery(self, before: RunView) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from ftdash.checkpoints import queries as checkpoint_queries
 from ftdash.checkpoints.models import CheckpointStatus
-from ftdash.embedded.demo_pipeline import NAME
 from ftdash.embedded.supervisor import wait_until
 from ftdash.jobs import queries
 from ftdash.jobs.answers import RequestView, RunView, ShownState
@@ -19,20 +18,21 @@ ENDED_BADLY = (ShownState.FAILED, ShownState.CANCELED)
 class Observer:
     """Sees one pipeline as its page does. `beside` is called with every look, while waiting."""
 
-    def __init__(self, beside: Callable[[], None]) -> None:
+    def __init__(self, pipeline: str, beside: Callable[[], None]) -> None:
+        self._pipeline = pipeline
         self._beside = beside
 
     def run(self) -> RunView:
         """Raises Rejected if the pipeline has not been started."""
         run = self._run_if_any()
         if run is None:
-            raise Rejected(f"{NAME} has not been started.")
+            raise Rejected(f"{self._pipeline} has not been started.")
         return run
 
     def wait_running_with_checkpoints(self, count: int, *, within_s: float) -> RunView:
         return self._wait(
             lambda run: run.state is ShownState.RUNNING and self._completed(run) >= count,
-            f"{NAME} did not run and complete {count} checkpoints",
+            f"{self._pipeline} did not run and complete {count} checkpoints",
             within_s,
         )
 
@@ -51,13 +51,20 @@ class Observer:
             is_newer = run.run_id == before.run_id and run.attempt > before.attempt
             return is_newer and run.state is ShownState.RUNNING and self._has_progressed(run)
 
-        return self._wait(has_recovered, f"{NAME} did not recover", within_s)
+        return self._wait(has_recovered, f"{self._pipeline} did not recover", within_s)
 
     def wait_new_run(self, before: str, *, within_s: float) -> RunView:
         return self._wait(lambda run: run.run_id != before, "No new run was started", within_s)
 
     def wait_state(self, state: ShownState, *, within_s: float) -> RunView:
-        return self._wait(lambda run: run.state is state, f"{NAME} did not get {state}", within_s)
+        return self._wait(
+            lambda run: run.state is state, f"{self._pipeline} did not get {state}", within_s
+        )
+
+    def wait_run(
+        self, holds: Callable[[RunView], bool], otherwise: str, *, within_s: float
+    ) -> RunView:
+        return self._wait(holds, otherwise, within_s)
 
     def wait_granted(self, request_id: str, *, within_s: float) -> RequestView:
         """Until the request has ended. Raises Rejected if it ended otherwise than granted."""
@@ -138,11 +145,11 @@ class Observer:
         return len(known) == len(running) > 0 and run.last_completed_at > max(known)
 
     def _run_ids(self) -> list[str]:
-        page = queries.pipeline_page(NAME)
+        page = queries.pipeline_page(self._pipeline)
         return [run.run_id for run in page.runs] if page is not None else []
 
     def _run_if_any(self) -> RunView | None:
-        page = queries.pipeline_page(NAME)
+        page = queries.pipeline_page(self._pipeline)
         return page.run if page is not None else None
 
     def _request(self, request_id: str) -> RequestView:

@@ -44,6 +44,7 @@ class CheckOutcome:
     recovery_ms: list[float] = field(default_factory=list)
     files_output: str = ""
     sql_output: str = ""
+    sinks: dict[str, int] = field(default_factory=dict)  # rows that each held
     seconds: float = 0.0
 
     @property
@@ -56,25 +57,25 @@ class CheckOutcome:
     def as_text(self) -> str:
         return "\n".join(f"{name:<22} {value}" for name, value in self.as_json().items())
 
-    def compared(self, answer: OracleAnswer) -> "CheckOutcome":
-        sinks = (answer.files, answer.sql)
+    def compared(self, rows_expected: int, sinks: dict[str, Comparison]) -> "CheckOutcome":
         return replace(
             self,
-            verdict=verdict_on(answer),
-            rows_expected=answer.rows_expected,
-            missing=sum(sink.missing for sink in sinks),
-            duplicated=sum(sink.duplicated for sink in sinks),
-            different=sum(sink.different for sink in sinks),
+            verdict=verdict_on(rows_expected, sinks),
+            rows_expected=rows_expected,
+            missing=sum(sink.missing for sink in sinks.values()),
+            duplicated=sum(sink.duplicated for sink in sinks.values()),
+            different=sum(sink.different for sink in sinks.values()),
+            sinks={name: sink.rows for name, sink in sinks.items()},
         )
 
 
-def verdict_on(answer: OracleAnswer) -> str:
+def verdict_on(rows_expected: int, sinks: dict[str, Comparison]) -> str:
     """An empty answer is no success: a comparison of nothing with nothing proves nothing."""
-    if answer.rows_expected == 0:
-        return "The batch query answered without a row; there was nothing to compare."
+    if rows_expected == 0 or not sinks:
+        return "The right answer is without a row; there was nothing to compare."
     differing = [
         f"{name}: {sink.missing} missing, {sink.duplicated} duplicated, {sink.different} different"
-        for name, sink in (("files", answer.files), ("SQL", answer.sql))
+        for name, sink in sinks.items()
         if not sink.is_exact
     ]
-    return f"Of {answer.rows_expected} rows, {'; '.join(differing)}." if differing else EXACT
+    return f"Of {rows_expected} rows, {'; '.join(differing)}." if differing else EXACT

@@ -32,12 +32,15 @@ class PageViews:
 
     views_per_s: float = VIEWS_PER_S
     name: str = NAME
+    prefix: str = NAME  # of tables, topics and keys
+    input: str = INPUT
+    views_per_split: int | None = None  # None: without end
 
     def services(self) -> Iterator[Service]:
         """The servers of ours, and then the feed, which goes on where it had stopped."""
         yield from stack.views_redis()
         if is_configured(KAFKA):
-            provide_topics()
+            provide_topics(self.input, self.prefix)
         yield self._feed()
 
     def prepare(self) -> None:
@@ -52,8 +55,9 @@ class PageViews:
             parallelism=SPLITS,
             parameters={
                 "source": source(),
-                "input": INPUT if source() == "kafka" else ",".join(streams()),
+                "input": self.input if source() == "kafka" else ",".join(streams(self.input)),
                 "into": ",".join(systems()),
+                "target": self.prefix,
                 "output": str(files_output()),
             },
             settings=CHECKPOINTING,
@@ -67,12 +71,14 @@ class PageViews:
         return [*_in_redis(), *lines, str(files_output())]
 
     def _feed(self) -> Service:
-        words = ("--to", source(), "--name", INPUT, "--splits", str(SPLITS))
-        pace = ("--views-per-s", f"{self.views_per_s:g}")
+        words = ("--to", source(), "--name", self.input, "--splits", str(SPLITS))
+        pace = ["--views-per-s", f"{self.views_per_s:g}"]
+        if self.views_per_split is not None:
+            pace += ["--views-per-split", str(self.views_per_split)]
         return Service(
             name="page-view-feed",
             command=stack.module("pipelines.flows.page_view_feed", *words, *pace),
-            is_ready=has_views,
+            is_ready=lambda: has_views(self.input),
             ready_within_s=stack.READY_WITHIN_S,
         )
 
@@ -103,34 +109,34 @@ def systems() -> list[str]:
     ]
 
 
-def streams() -> list[str]:
+def streams(name: str) -> list[str]:
     from pipelines.flows.page_view_logs import stream_of
 
-    return [stream_of(INPUT, split) for split in range(SPLITS)]
+    return [stream_of(name, split) for split in range(SPLITS)]
 
 
 def files_output() -> Path:
     return Path(settings.FTDASH_HOME) / "output" / NAME
 
 
-def provide_topics() -> None:
+def provide_topics(views: str, prefix: str) -> None:
     """Raises Rejected if the brokers do not answer."""
     from pipelines.flows.page_view_logs import provide_topic
     from pipelines.flows.page_view_servers import kafka_address
 
     try:
-        for topic in (INPUT, f"{NAME}_windows", f"{NAME}_totals"):
+        for topic in (views, f"{prefix}_windows", f"{prefix}_totals"):
             provide_topic(kafka_address(), topic, SPLITS)
     except Retryable as failure:
         raise Rejected(f"{failure}.") from failure
 
 
-def has_views() -> bool:
+def has_views(name: str = INPUT) -> bool:
     """Whether every split exists, so that a pipeline can read it."""
     from pipelines.flows.page_view_logs import open_log
 
     try:
-        log = open_log(source(), INPUT)
+        log = open_log(source(), name)
         return all(log.count(split) for split in range(SPLITS))
     except Retryable:
         return False

@@ -32,6 +32,7 @@ class Feed:
     seed: int
     splits: int
     views_per_s: float
+    views_per_split: int | None = None  # None: without end
     now_s: Callable[[], float] = time.monotonic
     _counts: list[int] = field(default_factory=list)
     _began_s: float = 0.0
@@ -43,6 +44,8 @@ class Feed:
             self._counts = [self.log.count(split) for split in range(self.splits)]
             self._began_s, self._begun_with = self.now_s(), min(self._counts)
         due = self._begun_with + self._elapsed_views()
+        if self.views_per_split is not None:
+            due = min(due, self.views_per_split)
         for split in range(self.splits):
             self._append(split, due)
 
@@ -79,7 +82,14 @@ def main() -> None:
         signal.signal(number, lambda *_: ends.set())
     try:
         view_log = open_log(options.to, options.name, kept=options.kept)
-        run(Feed(view_log, options.seed, options.splits, options.views_per_s), ends)
+        feed = Feed(
+            view_log,
+            options.seed,
+            options.splits,
+            options.views_per_s,
+            options.views_per_split,
+        )
+        run(feed, ends)
         view_log.close()
     except Rejected as refusal:
         raise SystemExit(str(refusal)) from refusal
@@ -91,6 +101,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--name", default="page-views", help="of the topic, or of the streams")
     parser.add_argument("--splits", type=int, default=2, help="streams or partitions")
     parser.add_argument("--views-per-s", type=float, default=200.0)
+    parser.add_argument(
+        "--views-per-split", type=int, help="after that many it waits to be ended (default: never)"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kept", type=int, default=KEPT_VIEWS, help="views that a stream keeps")
     return parser.parse_args()

@@ -38,13 +38,13 @@ def test_a_newer_attempt_of_whose_recovery_nothing_is_known_has_not_recovered() 
 
 def seen() -> RunView:
     Projector().run_once()
-    return Observer(lambda: None).run()
+    return Observer(NAME, lambda: None).run()
 
 
 def has_recovered(before: RunView) -> bool:
     Projector().run_once()
     try:
-        Observer(lambda: None).wait_recovered(before, within_s=0.0)
+        Observer(NAME, lambda: None).wait_recovered(before, within_s=0.0)
     except Rejected:
         return False
     return True

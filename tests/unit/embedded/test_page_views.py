@@ -76,12 +76,12 @@ def test_what_is_configured_is_used_and_its_address_is_no_parameter(submitted, m
 def test_with_kafka_its_topics_are_there_before_the_feed(monkeypatch) -> None:
     monkeypatch.setenv(KAFKA, "brokers.example.org:9092")
     steps: list[str] = []
-    monkeypatch.setattr(page_views, "provide_topics", lambda: steps.append("topics"))
+    monkeypatch.setattr(page_views, "provide_topics", lambda *names: steps.extend(names))
 
     for service in PageViews().services():
         steps.append(service.name)
 
-    assert steps == ["views-redis", "topics", "page-view-feed"]
+    assert steps == ["views-redis", "page-views", "page_views", "page-view-feed"]
     assert service.command[3:5] == ("--to", "kafka")
 
 
@@ -133,7 +133,7 @@ def test_a_pipeline_that_was_left_running_keeps_what_it_needs(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--check", "--pipeline", "page_views"], "--check replays flight_delays"),
+        (["--check", "--pipeline", "page_views", "--views-per-s", "2"], "--check has a pace"),
         (["--pipeline", "page_views", "--speed", "2"], "--speed is that of flight_delays"),
         (["--views-per-s", "2"], "add --pipeline page_views"),
         (["--pipeline", "page_views", "--views-per-s", "0"], "must be above 0"),

@@ -77,6 +77,16 @@ def test_views_come_at_the_pace_that_all_splits_share() -> None:
     assert log.views == [page_views(SEED, split, 0, 75).to_pylist() for split in (0, 1)]
 
 
+def test_a_feed_with_an_end_gives_that_many_to_each_split_and_no_more() -> None:
+    log, clock = ListLog(2), iter([0.0, *range(1, 100)]).__next__
+    feed = Feed(log, SEED, splits=2, views_per_s=100.0, views_per_split=120, now_s=clock)
+
+    for _ in range(10):
+        feed.append_due()
+
+    assert [len(views) for views in log.views] == [120, 120]
+
+
 def test_no_more_are_appended_at_once_than_fit() -> None:
     log, clock = ListLog(1), Clock()
     feed = Feed(log, SEED, splits=1, views_per_s=1e6, now_s=clock)

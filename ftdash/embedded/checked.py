@@ -1,0 +1,164 @@
+"""The pipelines that `demo --check` knows, each with how its input ends and what its answer is."""
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ftdash.embedded import demo_pipeline, page_view_answer, page_views
+from ftdash.embedded.demo_pipeline import DemoPaths
+from ftdash.embedded.observer import Observer
+from ftdash.embedded.oracle import compare_with_batch
+from ftdash.embedded.outcome import CheckOutcome, Comparison
+from ftdash.embedded.page_views import PageViews
+from ftdash.embedded.supervisor import Service
+from ftdash.jobs import services
+from ftdash.jobs.answers import RunView, ShownState
+
+EVENT_HOURS_PER_S = 8760 / 45  # the year lasts three quarters of a minute
+VIEWS_PER_S = 400.0
+VIEWS_PER_SPLIT = 12_000  # a minute
+FEED_SEED = 1
+FINISH_WITHIN_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`sinks` by their names, each against the same rows."""
+
+    rows_expected: int
+    sinks: dict[str, Comparison]
+
+
+class CheckedPipeline(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def restores_older(self) -> bool:
+        """Whether the restore goes back behind output that is visible already: in all sinks such
+        output can be taken back."""
+        ...
+
+    def services(self) -> Iterator[Service]:
+        """As of `demo.Demonstration`."""
+        ...
+
+    def start(self) -> None: ...
+
+    def finish(self, observer: Observer) -> None:
+        """Until all input is processed and committed. Raises Rejected."""
+        ...
+
+    def answer(self) -> Answer:
+        """What each sink holds against what it has to. Raises Rejected."""
+        ...
+
+    def outcome(self) -> CheckOutcome:
+        """Before anything was done: where the output will be."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFlights:
+    """One year; the answer is a Spark SQL batch query's."""
+
+    paths: DemoPaths
+    name: str = demo_pipeline.NAME
+    restores_older: bool = True
+
+    def services(self) -> Iterator[Service]:
+        return iter(())
+
+    def start(self) -> None:
+        demo_pipeline.prepare_data(self.paths)
+        demo_pipeline.submit(
+            self.paths, event_hours_per_s=EVENT_HOURS_PER_S, forever=False, why="check"
+        )
+
+    def finish(self, observer: Observer) -> None:
+        observer.wait_state(ShownState.FINISHED, within_s=FINISH_WITHIN_S)
+
+    def answer(self) -> Answer:
+        found = compare_with_batch(self.paths)
+        return Answer(found.rows_expected, {"files": found.files, "SQL": found.sql})
+
+    def outcome(self) -> CheckOutcome:
+        files, table = str(self.paths.files_output), str(self.paths.sql_output)
+        return CheckOutcome(files_output=files, sql_output=table)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedViews:
+    """So many views, counted again one after the other. Its tables, topics and keys are its own,
+    because configured systems may hold those of others.
+
+    Kafka keeps what was published, so the restore goes back behind nothing that is visible.
+    """
+
+    views: PageViews = field(default_factory=lambda: views_of(f"check_{secrets.token_hex(3)}"))
+    name: str = page_views.NAME
+    restores_older: bool = False
+
+    def services(self) -> Iterator[Service]:
+        return self.views.services()
+
+    def start(self) -> None:
+        self.views.prepare()
+        self.views.submit()
+
+    def finish(self, observer: Observer) -> None:
+        """Windows close when the pipeline is drained; it has no end of its own."""
+        wanted = page_views.SPLITS * VIEWS_PER_SPLIT
+        observer.wait_run(
+            lambda run: records_read(run) >= wanted,
+            f"Not all of {wanted:,} views were read",
+            within_s=FINISH_WITHIN_S,
+        )
+        services.stop_with_savepoint(
+            pipeline=self.name, requester="demo", reason="all views were read", drain=True
+        )
+        observer.wait_state(ShownState.FINISHED, within_s=FINISH_WITHIN_S)
+
+    def answer(self) -> Answer:
+        right = page_view_answer.expected(FEED_SEED, VIEWS_PER_SPLIT, page_views.SPLITS)
+        found = {
+            system: page_view_answer.compared(right, self._rows_in(system))
+            for system in page_views.systems()
+        }
+        return Answer(len(right), found)
+
+    def outcome(self) -> CheckOutcome:
+        return CheckOutcome(files_output=str(page_views.files_output()))
+
+    def _rows_in(self, system: str) -> list[page_view_answer.Row]:
+        from pipelines.flows import page_view_servers as servers
+
+        target = self.views.prefix
+        match system:
+            case "redis":
+                return page_view_answer.in_redis(servers.redis_url(), target)
+            case "postgres":
+                return page_view_answer.in_postgres(servers.database_url(), target)
+            case "kafka":
+                address = servers.kafka_address()
+                return page_view_answer.in_kafka(address.settings(lambda error: None), target)
+            case _:
+                return page_view_answer.in_files(page_views.files_output(), target)
+
+
+def views_of(prefix: str) -> PageViews:
+    return PageViews(
+        VIEWS_PER_S,
+        prefix=prefix,
+        input=f"{prefix}_views",
+        views_per_split=VIEWS_PER_SPLIT,
+    )
+
+
+def records_read(run: RunView) -> int:
+    return sum(count for name, count in run.counters.items() if name.endswith(".records_read"))
+
+
+def checked(name: str) -> CheckedPipeline:
+    return CheckedViews() if name == page_views.NAME else CheckedFlights(DemoPaths.of_home())
