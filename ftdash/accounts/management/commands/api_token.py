@@ -8,15 +8,16 @@ from argparse import ArgumentParser
 from datetime import timedelta
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.utils import timezone
 
 from ftdash.accounts import queries, services
 from ftdash.accounts.models import TokenScope
+from ftdash.installed_command import InstalledCommand
 from pipelines.domain.errors import Rejected
 
 
-class Command(BaseCommand):
+class Command(InstalledCommand):
     help = "Create, revoke and list the tokens that open the API."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -10,13 +10,14 @@ from datetime import timedelta
 from typing import Any
 
 import msgspec
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.utils import timezone
 
 from ftdash.gameday import queries, services
 from ftdash.gameday.models import Fault, Verdict
 from ftdash.gameday.queries import GameDayView
 from ftdash.gameday.scoring import AUDIT_WITHIN, EFFECT_WITHIN, RECOVERY_WITHIN
+from ftdash.installed_command import InstalledCommand
 from pipelines.domain.errors import InvariantViolated, Rejected
 
 POLL_S = 0.5
@@ -26,7 +27,7 @@ PATIENCE = EFFECT_WITHIN + RECOVERY_WITHIN + AUDIT_WITHIN + timedelta(seconds=60
 FAULTS = {fault.value.lower().replace("_", "-"): fault for fault in Fault}
 
 
-class Command(BaseCommand):
+class Command(InstalledCommand):
     help = (
         "Hit a running pipeline that allows faults, wait until it is back and its output is proven"
         " against the ledger, and print the verdict with what was measured; or, with --list, the"

@@ -7,8 +7,9 @@ from argparse import ArgumentParser
 from typing import Any
 
 import msgspec
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
+from ftdash.installed_command import InstalledCommand
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Run
 from pipelines.bus.journal_reading import JournalCutShort, UndecodableEvent
@@ -16,7 +17,7 @@ from pipelines.domain.errors import Rejected
 from pipelines.domain.run import RunDirectory
 
 
-class Command(BaseCommand):
+class Command(InstalledCommand):
     help = "Up to which checkpoint is a pipeline's output exactly what was given to its sinks?"
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -12,10 +12,11 @@ from datetime import timedelta
 from typing import Any
 
 import msgspec
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.utils import timezone
 
 from ftdash.checkpoints import queries as checkpoint_queries
+from ftdash.installed_command import InstalledCommand
 from ftdash.jobs import labels, point_services, queries, services
 from ftdash.jobs.answers import PipelinePage, RequestView
 from ftdash.jobs.lineage import LineageRun
@@ -34,7 +35,7 @@ GRACE_AFTER_DEADLINE = timedelta(seconds=30)
 DEFAULT_REASON = "asked on the command line"
 
 
-class Command(BaseCommand):
+class Command(InstalledCommand):
     help = "List, start and steer pipelines."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -6,8 +6,9 @@ from argparse import ArgumentParser
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
+from ftdash.installed_command import InstalledCommand
 from ftdash.jobs.models import Run
 from ftdash.jobs.projector import Projector, rebuild
 from pipelines.bus.announce import NewsWaiter
@@ -16,7 +17,7 @@ PAUSE_AFTER_NEWS_S = 0.1
 """Events that come within this time are folded together, in one transaction per run."""
 
 
-class Command(BaseCommand):
+class Command(InstalledCommand):
     help = "Fold the journals of all runs into rows: one process of an installation, for ever."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

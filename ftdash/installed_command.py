@@ -1,0 +1,30 @@
+"""What commands have in common that ask the rows of an installation: there has to be one."""
+
+import os
+from typing import Any
+
+from django.apps import apps
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+from django.db import connection
+
+
+class InstalledCommand(BaseCommand):
+    """Ends with a sentence and status 2 where nobody has installed anything, as when the home that
+    was meant was not named."""
+
+    def execute(self, *args: Any, **options: Any) -> str | None:
+        check_installed()
+        return super().execute(*args, **options)
+
+
+def check_installed() -> None:
+    table = apps.get_model("jobs.Pipeline")._meta.db_table
+    if table not in connection.introspection.table_names():
+        is_given = "FTDASH_DATABASE_URL" in os.environ
+        place = "the database of FTDASH_DATABASE_URL" if is_given else settings.FTDASH_HOME
+        raise CommandError(
+            f"There is no installation in {place}: let FTDASH_HOME name the home of one, as"
+            " var/demo is that of the demonstration, or make one with `manage.py migrate`.",
+            returncode=2,
+        )
