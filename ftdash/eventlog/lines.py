@@ -4,6 +4,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+FIRST_YEAR, LAST_YEAR = 1970, 2999
+"""Beyond them no database could tell the moment in UTC."""
+
+ROWS_MAX = 2**63
+
 
 class LineKind(StrEnum):
     ACTION = "action"  # what a person asked for
@@ -17,6 +22,8 @@ class LineKind(StrEnum):
     AUDIT = "audit"
     GAME_DAY = "game day"
     LAB = "lab"
+    ALERT = "alert"
+    SETTING = "setting"  # of people, tokens, alerts and retention
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +74,8 @@ class Cursor:
             at, source, row = datetime.fromisoformat(parts[0]), int(parts[1]), int(parts[2])
         except (ValueError, IndexError):
             return None
-        return cls(at, source, row) if at.tzinfo and 0 <= row < 2**63 else None
+        is_possible = at.tzinfo is not None and FIRST_YEAR <= at.year <= LAST_YEAR
+        return cls(at, source, row) if is_possible and 0 <= row < ROWS_MAX else None
 
     def __str__(self) -> str:
         return f"{self.at.isoformat()}~{self.source}~{self.row}"

@@ -49,7 +49,7 @@ def actors() -> list[str]:
         if source.actor:
             names = source.rows().order_by().values_list(source.actor, flat=True)
             found.update(names.distinct())
-    return sorted(found)
+    return sorted(found - {""})
 
 
 def _lines(asked: Asked, cursor: Cursor | None, limit: int) -> list[Line]:

@@ -6,11 +6,14 @@ from typing import Any
 
 from django.db.models import Q, QuerySet
 
+from ftdash.accounts.models import AdminAction
+from ftdash.alerts.models import Alert
 from ftdash.checkpoints.models import Audit, Checkpoint, CheckpointStatus
 from ftdash.eventlog.lines import LineKind
 from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
 from ftdash.jobs.models import (
     Failure,
+    PointLabel,
     QuarantinedRecord,
     Recovery,
     Request,
@@ -119,6 +122,22 @@ def _lab(row: Lab) -> Told:
     return Told(f"asked for lab {row.pk}", told, row.reason)
 
 
+def _alert(row: Alert) -> Told:
+    outcome = f"cleared: {row.cleared_because}" if row.cleared_at else "it stands"
+    what = f"alert: {row.rule_name}, at {row.fired_value:g} above {row.fire_above:g}"
+    return Told(what, outcome, row.acknowledged_reason)
+
+
+def _setting(row: AdminAction) -> Told:
+    detail = f" ({row.detail})" if row.detail else ""
+    return Told(f"{row.what} {row.subject}{detail}", "done", row.reason)
+
+
+def _label(row: PointLabel) -> Told:
+    called = f"called {row.label!r}" if row.label else "called by no name"
+    return Told(f"the savepoint {row.path or row.request_id} is {called}", "done")
+
+
 SOURCES = (
     Source(
         LineKind.ACTION,
@@ -166,5 +185,32 @@ SOURCES = (
         parts=(),
         pipeline="",
         actor="requested_by",
+    ),
+    Source(
+        LineKind.ALERT,
+        Alert.objects.all,
+        "fired_at",
+        _alert,
+        parts=("pipeline",),
+        pipeline="pipeline",
+        actor="acknowledged_by",
+    ),
+    Source(
+        LineKind.SETTING,
+        AdminAction.objects.all,
+        "at",
+        _setting,
+        parts=(),
+        pipeline="",
+        actor="who",
+    ),
+    Source(
+        LineKind.ACTION,
+        PointLabel.objects.all,
+        "labelled_at",
+        _label,
+        parts=(),
+        pipeline="",
+        actor="labelled_by",
     ),
 )

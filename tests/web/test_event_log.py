@@ -12,13 +12,15 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from ftdash.accounts.models import AdminAction
+from ftdash.alerts.models import Alert
 from ftdash.checkpoints.models import Audit
 from ftdash.eventlog import queries
 from ftdash.eventlog.lines import Asked, Cursor, Line, LineKind
 from ftdash.eventlog.queries import actors, log_page, whole_log
 from ftdash.gameday import services
 from ftdash.gameday.models import Fault
-from ftdash.jobs.models import RequestKind, StatusChange
+from ftdash.jobs.models import PointLabel, RequestKind, StatusChange
 from ftdash.jobs.projector import Projector
 from ftdash.lab.models import Lab
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
@@ -60,6 +62,30 @@ def test_an_action_says_who_when_why_and_how_it_ended() -> None:
         "succeeded: It is cancelled.",
     )
     assert (line.pipeline, line.run_id) == ("flights", "flights-1")
+
+
+def test_what_was_changed_in_the_settings_and_what_alerts_said_is_in_it() -> None:
+    eventful()
+    Alert.objects.update(
+        cleared_at=timezone.now(), cleared_because="It is back.", acknowledged_by="ann"
+    )
+
+    [setting] = whole(Asked(kind=LineKind.SETTING))
+    [alert] = whole(Asked(kind=LineKind.ALERT))
+    labels = whole(Asked(actor="bo"))
+
+    assert (setting.what, setting.actor, setting.why) == (
+        "invited person olaf (operator)",
+        "eve",
+        "new",
+    )
+    assert (alert.what, alert.outcome, alert.actor, alert.pipeline) == (
+        "alert: late, at 4.5 above 3",
+        "cleared: It is back.",
+        "ann",
+        "flights",
+    )
+    assert [each.what for each in labels] == ["the savepoint sp-1 is called 'before the move'"]
 
 
 @pytest.mark.parametrize("limit", [1, 3, 7])
@@ -148,11 +174,20 @@ def test_the_page_leaves_out_what_is_routine_at_first(
 def test_everybody_who_asked_for_something_can_be_chosen() -> None:
     eventful()
 
-    assert actors() == ["ada", "ann", "eve"]
+    assert actors() == ["ada", "ann", "bo", "eve"]
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", "2026-11-21T10:00:00~1~1", "2026-11-21T10:00:00Z~a~1", "~~", f"x~0~{2**80}"]
+    "text",
+    [
+        "",
+        "x",
+        "2026-11-21T10:00:00~1~1",
+        "2026-11-21T10:00:00Z~a~1",
+        "~~",
+        f"x~0~{2**80}",
+        "0001-01-01T00:00:00+14:00~1~1",
+    ],
 )
 def test_what_is_no_place_is_none(text: str) -> None:
     assert Cursor.parse(text) is None
@@ -226,6 +261,7 @@ def test_what_the_page_shows_is_taken_away_with_all_that_is_older(
     assert headers["Content-Disposition"] == 'attachment; filename="events.csv"'
     assert [(row["kind"], row["pipeline"], row["why"]) for row in rows] == [
         ("action", "other", "'=1+1"),  # a spreadsheet would compute it
+        ("action", "", ""),  # the label of a savepoint
         ("action", "flights", "upgrade"),
     ]
     assert [line["what"] for line in lines] == [
@@ -257,6 +293,20 @@ def eventful() -> Story:
     Projector().run_once()
     now = timezone.now()
     Audit.objects.create(run=run, requester="eve", created_at=now)
+    AdminAction.objects.create(
+        at=now, who="eve", what="invited", subject="person olaf", detail="operator", reason="new"
+    )
+    PointLabel.objects.create(
+        path="sp-1", label="before the move", labelled_by="bo", labelled_at=now
+    )
+    Alert.objects.create(
+        rule_name="late",
+        watched="LAG",
+        pipeline=run.pipeline,
+        fire_above=3.0,
+        fired_at=now,
+        fired_value=4.5,
+    )
     Lab.objects.create(options={}, requested_by="eve", reason="to compare", asked_at=now)
     services.start_game_day(
         pipeline="flights", fault=Fault.KILL_DRIVER, slot=None, requester="ada", reason="to see"

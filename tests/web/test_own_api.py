@@ -46,6 +46,9 @@ READINGS = {
     "/runs/flights-1/ledger": lambda body: body == {"lines": [], "waiting": []},
     "/pipelines/flights/audits": lambda body: body == [],
     "/runs/flights-1/loads": lambda body: body["subtasks"][0]["busy_ratio"] == 0.5,
+    "/events?kind=recovery&since=2020-01-01T00:00:00Z": lambda body: (
+        [line["outcome"] for line in body["lines"]] == ["all subtasks run again"]
+    ),
     "/game-days": lambda body: (body["days"], body["scores"]) == ([], []),
     "/requests": lambda body: body[0]["request_id"] == "request-1",
     "/requests/request-1": lambda body: body["requester"] == "ann",

@@ -9,6 +9,7 @@ from ftdash.alerts import queries as alert_queries
 from ftdash.alerts.queries import AlertHistory, AlertView, ChannelView, RuleView
 from ftdash.api.own.door import api, missing
 from ftdash.api.own.shapes import (
+    AskingForEvents,
     AskingForHistory,
     CheckpointInPath,
     InPath,
@@ -23,6 +24,8 @@ from ftdash.checkpoints.answers import AlignmentTimeline, CheckpointHistory, Rec
 from ftdash.checkpoints.guarantee import AuditView, Ledger
 from ftdash.checkpoints.history import HistoryPart
 from ftdash.checkpoints.statistics import RunStatistics, statistics_of
+from ftdash.eventlog.lines import Cursor
+from ftdash.eventlog.queries import LogPage, log_page
 from ftdash.gameday import queries as game_day_queries
 from ftdash.gameday.queries import GameDays, GameDayView
 from ftdash.jobs import point_services, queries, run_queries
@@ -193,6 +196,15 @@ def run_ledger(request: HttpRequest, run_id: InPath, limit: Limit = 50) -> Ledge
 def audits(request: HttpRequest, name: InPath, limit: Limit = 20) -> list[AuditView]:
     """What reading the output again has found, newest first."""
     return guarantee.audits(name, limit)
+
+
+@api.get("/events", response=LogPage)
+def events(
+    request: HttpRequest,
+    asked: Query[AskingForEvents],
+) -> LogPage:
+    """What happened and what people did, newest first; `before` is the `older` of a page."""
+    return log_page(asked.asked, Cursor.parse(asked.before), asked.limit)
 
 
 @api.get("/game-days", response=GameDays)

@@ -1,11 +1,13 @@
 """What may be asked for, with the bounds of each value. A field that is not known is refused."""
 
+from datetime import UTC, datetime
 from typing import Annotated
 
 from ninja import Path, Query, Schema
-from pydantic import ConfigDict, Field, StringConstraints
+from pydantic import AwareDatetime, ConfigDict, Field, StringConstraints
 
 from ftdash.checkpoints.history import HistoryFilter, StatusChoice
+from ftdash.eventlog.lines import FIRST_YEAR, LAST_YEAR, Asked, LineKind
 from ftdash.gameday.models import Fault
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
 from pipelines.domain.settings import MAX_PARALLELISM_LIMIT
@@ -19,6 +21,10 @@ ROW_ID_MAX = 2**63 - 1
 Name = Annotated[str, StringConstraints(pattern=NAME)]
 Text = Annotated[str, StringConstraints(pattern=NO_NUL, max_length=TEXT_MAX)]
 Texts = Annotated[dict[Text, Text], Field(max_length=500)]
+Moment = Annotated[
+    AwareDatetime,
+    Field(ge=datetime(FIRST_YEAR, 1, 2, tzinfo=UTC), le=datetime(LAST_YEAR, 12, 30, tzinfo=UTC)),
+]
 Parallelism = Annotated[int, Field(ge=1, le=MAX_PARALLELISM_LIMIT)]
 
 InPath = Annotated[str, Path(pattern=NAME)]
@@ -47,6 +53,30 @@ class AskingForHistory(Schema):
     @property
     def chosen(self) -> HistoryFilter:
         return HistoryFilter(self.status, self.kind, self.reason_name, self.from_id, self.to_id)
+
+
+class AskingForEvents(Schema):
+    """What narrows the log down, and the place that a page before named."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    pipeline: Name | None = None
+    kind: LineKind | None = None
+    actor: Text | None = None
+    since: Moment | None = None
+    until: Moment | None = None
+    before: Text = ""
+    limit: Annotated[int, Field(ge=1, le=1_000)] = 50
+
+    @property
+    def asked(self) -> Asked:
+        return Asked(
+            pipeline=self.pipeline,
+            kind=self.kind,
+            actor=self.actor,
+            since=self.since,
+            until=self.until,
+        )
 
 
 class Asking(Schema):
