@@ -37,7 +37,7 @@ class Sampler(threading.Thread):
     def _sample(self) -> Sampled:
         counters: dict[str, int] = {}
         for subtask in self._deployment.subtasks:
-            counters.update(dict(subtask.chain.counters))
+            counters.update(subtask.chain.counters)
         return Sampled(
             subtasks=[self._subtask(subtask) for subtask in self._deployment.subtasks],
             source_records=sum(

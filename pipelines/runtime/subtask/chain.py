@@ -91,11 +91,11 @@ class OperatorChain:
 
     @property
     def counters(self) -> dict[str, int]:
-        """All counters of the chain, `<uid>.<name>`."""
+        """All counters of the chain, `<uid>.<name>`. From any thread."""
         return {
             f"{node.uid}.{name}": value
             for node in self._nodes
-            for name, value in node.context.counters.items()
+            for name, value in dict(node.context.counters).items()  # copied in one step
         }
 
     def head_context(self) -> OperatorContext:

@@ -43,6 +43,24 @@ def test_a_side_output_reaches_its_readers_and_the_main_output_its_own() -> None
     assert (odd.schema, odd.time_column) == (SCHEMA, "at")
 
 
+def test_counters_can_be_read_while_an_operator_counts_something_new() -> None:
+    """A sampler reads them on a thread of its own, and a slot without samples looks idle."""
+    env = Environment()
+    env.source(ListSource([]), uid="in").sink(MemorySink(), uid="out")
+    chain = chain_of(env.build(), "in")
+    counters = chain.head_context().counters
+
+    class Meanwhile(str):
+        def __format__(self, form: str) -> str:
+            counters["new"] = 1
+            return str.__format__(self, form)
+
+    counters.update({Meanwhile("read"): 2, "late": 3})
+
+    assert chain.counters == {"in.read": 2, "in.late": 3}
+    assert counters["new"] == 1
+
+
 def test_a_side_output_can_enter_an_exchange() -> None:
     env = Environment()
     stream = env.source(ListSource([]), uid="in")
