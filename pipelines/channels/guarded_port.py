@@ -48,6 +48,21 @@ class Guard:
     on_broken: Callable[[str], None]  # nobody can connect any more; one sentence
 
 
+class OncePerSlot:
+    """For `verify_token`: admits each slot once. From any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._admitted: set[int] = set()
+
+    def __call__(self, claim: Claim) -> Refusal | None:
+        with self._lock:
+            if claim.slot in self._admitted:
+                return Refusal.DUPLICATE
+            self._admitted.add(claim.slot)
+            return None
+
+
 class GuardedPort:
     """One thread accepts, one per connection examines and then serves it.
 

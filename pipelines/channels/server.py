@@ -5,13 +5,18 @@ connection.
 """
 
 import socket
-import threading
 from collections.abc import Callable
 
 from pipelines.channels.connection import Connection
 from pipelines.channels.dialing import Credentials, audience_of, tune
-from pipelines.channels.guarded_port import Guard, GuardedPort, RefusedConnection, Serve
-from pipelines.channels.handshake import Claim, Refusal, verify_token
+from pipelines.channels.guarded_port import (
+    Guard,
+    GuardedPort,
+    OncePerSlot,
+    RefusedConnection,
+    Serve,
+)
+from pipelines.channels.handshake import Claim, verify_token
 from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.tls import Tls
 
@@ -35,8 +40,7 @@ class DataServer:
     ) -> None:
         self._own = own
         self._limits = limits
-        self._admission = threading.Lock()
-        self._admitted: set[int] = set()
+        self._admit = OncePerSlot()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._port = GuardedPort(
             socket.create_server((host, 0), family=family),
@@ -69,12 +73,5 @@ class DataServer:
             attempt=self._own.attempt,
             audience=audience_of(self._own.slot),
             timeout_ms=self._limits.handshake_timeout_ms,
-            admit=self._admit_once,
+            admit=self._admit,
         )
-
-    def _admit_once(self, claim: Claim) -> Refusal | None:
-        with self._admission:
-            if claim.slot in self._admitted:
-                return Refusal.DUPLICATE
-            self._admitted.add(claim.slot)
-            return None

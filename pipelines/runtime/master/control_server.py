@@ -7,9 +7,10 @@ attempt's token is refused before a single message of theirs is decoded, and is 
 import secrets
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from pipelines.channels.connection import Connection
-from pipelines.channels.guarded_port import Guard, GuardedPort, RefusedConnection
+from pipelines.channels.guarded_port import Guard, GuardedPort, OncePerSlot, RefusedConnection
 from pipelines.channels.handshake import Claim, verify_token
 from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.tls import Tls
@@ -35,9 +36,18 @@ LIMITS = NetworkLimits(max_pending_handshakes=1_024)
 """All slots of an attempt may dial at once; far more are no slots."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Opening:
+    """For one attempt."""
+
+    address: SlotAddress
+    admit: OncePerSlot = field(default_factory=OncePerSlot)
+
+
 class ControlServer:
     """Guarantee: `post` is given messages of slots only that have the attempt's token and, with
-    TLS, a certificate of the same authority. Nobody is let in before the first attempt."""
+    TLS, a certificate of the same authority; each slot of an attempt has one connection. Nobody is
+    let in before the first attempt."""
 
     def __init__(
         self,
@@ -49,18 +59,19 @@ class ControlServer:
         self._networking = networking
         self._post = post
         self._heartbeat = heartbeat
-        self._current: SlotAddress | None = None
+        self._current: _Opening | None = None
         guard = Guard(self._prepare, self._verify, self._serve, self._refused, self._broken)
         self._port = GuardedPort(listen(networking), "control port", LIMITS, tls, guard)
 
     def open_for(self, attempt: Attempt) -> SlotAddress:
         """A fresh secret; from now on only slots of this attempt are let in."""
         networking, token = self._networking, secrets.token_hex(TOKEN_BYTES)
-        self._current = SlotAddress(
+        address = SlotAddress(
             networking.host, self._port.port, token, attempt, self._heartbeat, networking.slots
         )
+        self._current = _Opening(address)
         self._port.start()
-        return self._current
+        return address
 
     def close(self) -> None:
         self._port.close()
@@ -69,10 +80,11 @@ class ControlServer:
         prepare(accepted, self._heartbeat)
 
     def _verify(self, connection: Connection) -> Claim:
-        address = self._current
-        if address is None:
+        opening = self._current
+        if opening is None:
             raise InvariantViolated("the control port is opened for an attempt")
-        return verify_token(connection, address.token, attempt=address.attempt)
+        token, attempt = opening.address.token, opening.address.attempt
+        return verify_token(connection, token, attempt=attempt, admit=opening.admit)
 
     def _refused(self, refused: RefusedConnection) -> None:
         what = f"a control connection from {refused.address}: {refused.refusal}"

@@ -109,6 +109,22 @@ def test_a_slot_of_an_older_attempt_is_refused_by_its_number() -> None:
     assert refused.attempt == 1
 
 
+def test_a_slot_connects_once_an_attempt() -> None:
+    with server() as (control, events):
+        first = control.open_for(Attempt(1))
+        with dialed(first) as one, dialed(first) as other:
+            prove_token(one, first.token, attempt=Attempt(1), slot=1)
+            with pytest.raises(HandshakeRefused, match="its slot has connected before"):
+                prove_token(other, first.token, attempt=Attempt(1), slot=1)
+            refused = events.get(timeout=TIMEOUT_S)
+            second = control.open_for(Attempt(2))
+            with dialed(second) as again:
+                prove_token(again, second.token, attempt=Attempt(2), slot=1)
+
+    assert isinstance(refused, StrangerRefused)
+    assert "its slot has connected before" in refused.what
+
+
 def test_each_attempt_has_a_secret_of_its_own() -> None:
     with server() as (control, _):
         tokens = {control.open_for(Attempt(attempt)).token for attempt in (1, 2, 3)}
