@@ -16,6 +16,9 @@ RESTARTS_OFTEN = 3
 BACKPRESSURED_FROM = 0.5
 """Flink calls more than this high."""
 
+STUCK_AFTER_S = 60.0
+"""Spark brings slots up in seconds, and a run that is cancelled is killed after twenty."""
+
 _ORDER = tuple(Concern)
 
 
@@ -28,6 +31,7 @@ class Signs:
     since_completed_s: float | None
     since_committed_s: float | None
     since_started_s: float | None
+    in_state_s: float  # how long it has been in `state`
     late_after_s: float
     is_periodic: bool  # it is to complete checkpoints by itself
     pulse: RunPulse | None
@@ -51,11 +55,18 @@ def _of_state(signs: Signs) -> Attention | None:
             return Attention(Concern.FAILED, signs.reason or "The pipeline is FAILED.")
         case ShownState.UNKNOWN | ShownState.STALE:
             return Attention(Concern.SILENT, signs.reason or f"The pipeline is {signs.state}.")
+        case ShownState.CREATED | ShownState.INITIALIZING | ShownState.CANCELLING:
+            return _stuck(signs) if signs.in_state_s > STUCK_AFTER_S else None
         case ShownState.RESTARTING | ShownState.FAILING:
             why = f": {signs.reason}" if signs.reason else "."
             return Attention(Concern.RECOVERING, f"It is recovering{why}")
         case _:
             return None
+
+
+def _stuck(signs: Signs) -> Attention:
+    why = f": {signs.reason}" if signs.reason else "."
+    return Attention(Concern.STUCK, f"It has been {signs.state} for {int(signs.in_state_s)} s{why}")
 
 
 def _of_clocks(signs: Signs) -> Attention | None:

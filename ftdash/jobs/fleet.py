@@ -8,10 +8,11 @@ from ftdash.jobs.answers import ShownState
 from ftdash.jobs.attention import Signs, attention, rank
 from ftdash.jobs.fleet_answers import Fleet, PipelineSummary, RunPulse
 from ftdash.jobs.freshness import Observation, observe, shown_state
-from ftdash.jobs.models import Pipeline, Run
+from ftdash.jobs.models import Pipeline, Run, StatusChange
 from ftdash.jobs.newest import newest_runs, version
 from ftdash.jobs.pulse import run_pulse
 from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.status import JobStatus
 
 LATE_AFTER_INTERVALS = 3
 """Of a run that is to complete one so seldom that the general bound would always be over."""
@@ -60,6 +61,7 @@ def _signs(
         reason=reason,
         since_completed_s=_age_s(run.last_completed_at if run else None, now),
         since_committed_s=_age_s(run.last_committed_at if run else None, now),
+        in_state_s=_in_state_s(run, now),
         since_started_s=_age_s(run.started_at if run else None, now),
         late_after_s=max(
             settings.CHECKPOINT_LATE_AFTER_S, LATE_AFTER_INTERVALS * (interval_ms or 0) / 1000
@@ -67,6 +69,14 @@ def _signs(
         is_periodic=interval_ms is not None,
         pulse=pulse,
     )
+
+
+def _in_state_s(run: Run | None, now: datetime) -> float:
+    """Since its driver last said so; before it has spoken, since somebody asked for the run."""
+    if run is None or run.is_terminal or run.status == JobStatus.RUNNING.value:
+        return 0.0
+    changed = StatusChange.objects.filter(run=run).order_by("-sequence").first()
+    return (now - (changed.at if changed else run.created_at)).total_seconds()
 
 
 def _age_s(since: datetime | None, now: datetime) -> float | None:

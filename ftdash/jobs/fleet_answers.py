@@ -12,6 +12,7 @@ class Concern(StrEnum):
 
     FAILED = "failed"  # it has ended, and nobody works on its input
     SILENT = "silent"  # nothing is known of it
+    STUCK = "stuck"  # it neither starts nor ends
     NO_CHECKPOINT = "no checkpoint"  # for too long: what a failure costs only grows
     NO_OUTPUT = "no output"  # for too long, although checkpoints complete
     UNSTABLE = "unstable"  # it recovers again and again
@@ -26,6 +27,7 @@ class Concern(StrEnum):
         return self in (
             Concern.FAILED,
             Concern.SILENT,
+            Concern.STUCK,
             Concern.NO_CHECKPOINT,
             Concern.NO_OUTPUT,
             Concern.UNSTABLE,

@@ -22,6 +22,16 @@ from ftdash.jobs.fleet_answers import Concern, RunPulse
             Concern.RECOVERING,
             "It is recovering: Slot 1 died.",
         ),
+        (
+            {"state": ShownState.INITIALIZING, "reason": "2 of 4 slots.", "in_state_s": 61.0},
+            Concern.STUCK,
+            "It has been INITIALIZING for 61 s: 2 of 4 slots.",
+        ),
+        (
+            {"state": ShownState.CANCELLING, "in_state_s": 90.0},
+            Concern.STUCK,
+            "It has been CANCELLING for 90 s.",
+        ),
         ({"state": ShownState.FAILING}, Concern.RECOVERING, "It is recovering."),
         (
             {"since_completed_s": 61.0},
@@ -83,6 +93,8 @@ def test_each_concern_is_said_in_a_sentence(
         {"state": ShownState.FINISHED, "since_completed_s": 900.0},
         {"state": ShownState.CANCELED, "pulse": {"failed_in_row": 9}},
         {"state": ShownState.NEVER_STARTED},
+        {"state": ShownState.CREATED, "in_state_s": 60.0},
+        {"state": ShownState.FINISHED, "in_state_s": 900.0},
     ],
 )
 def test_what_is_well_needs_nobody(signs: dict[str, Any]) -> None:
@@ -133,6 +145,7 @@ def signs_with(pulse: dict[str, Any] | None = {}, **signs: Any) -> Signs:  # noq
         "since_completed_s": 1.0,
         "since_committed_s": 1.0,
         "since_started_s": 900.0,
+        "in_state_s": 0.0,
         "late_after_s": 60.0,
         "is_periodic": True,
         **signs,

@@ -14,7 +14,7 @@ from ftdash.jobs.projector import Projector
 from ftdash.metrics.models import Heartbeat, HeartbeatName
 from ftdash.ui.templatetags.formats import most, sparkline
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
-from pipelines.domain.events import CheckpointFailed
+from pipelines.domain.events import CheckpointFailed, JobStatusChanged
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.status import JobStatus
 from tests.web.journals import Story, StoryClock, new_run
@@ -139,6 +139,20 @@ def test_a_run_that_completes_none_at_all_is_late_too() -> None:
     assert "No checkpoint has completed since it started" in summary().attention
 
 
+def test_a_run_that_does_not_come_up_needs_attention(settings: Any) -> None:
+    settings.STALE_AFTER_S = 600.0
+    new_run("never-spoke", created_at=timezone.now() - timedelta(seconds=70))
+    story = Story(new_run("comes-up"), StoryClock(StoryClock().now_ms - 90_000))
+    fold(story.tell(JobStatusChanged(status=JobStatus.INITIALIZING)).wait(10_000))
+    story.started().tell(JobStatusChanged(status=JobStatus.CANCELLING))
+    fold(story)
+
+    found = {each.name: each.attention for each in queries.fleet().pipelines}
+
+    assert re.match(r"It has been CREATED for 7\d s: Its driver has not", found["never-spoke"])
+    assert re.match(r"It has been CANCELLING for 8\d s\.", found["comes-up"])
+
+
 def test_output_that_is_not_committed_is_a_concern_of_its_own() -> None:
     run = new_run()
     fold(Story(run).started().completed())
@@ -158,6 +172,7 @@ def test_the_most_pressing_stands_first_with_its_reason(operator: Client) -> Non
     assert order == sorted(order)
     notices = page[page.index('id="region-attention"') : page.index('id="region-fleet"')]
     assert re.findall(r"notice (is-\w+)", notices) == ["is-bad", "is-warn"]
+    assert re.findall(r'href="([^"]*/recovery/)"', notices) == ["/pipelines/c/recovery/"]
 
 
 @pytest.mark.parametrize(
