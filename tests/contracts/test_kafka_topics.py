@@ -175,7 +175,8 @@ def test_a_malformed_value_is_named_with_its_offset(kafka_server: KafkaBroker) -
     given: list[int] = []
 
     with closing(source.open()) as reader:
-        with pytest.raises(MalformedRecord, match="offset 4 of partition 0 of topic malformed"):
+        match = "offset 4 of partition 0 of topic malformed"
+        with pytest.raises(MalformedRecord, match=match) as refused:
             given.extend(
                 key
                 for batch in reader.read(SplitProgress("malformed-0"))
@@ -184,6 +185,7 @@ def test_a_malformed_value_is_named_with_its_offset(kafka_server: KafkaBroker) -
         behind = rows_of(reader.read(SplitProgress("malformed-0", 5, 2)), 1)
 
     assert given == [1]
+    assert (refused.value.offset, refused.value.text) == (4, "oops")
     assert [key for key, _ in behind] == [2]  # by the same consumer
 
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.connectors.reachability import check_still_there
+from pipelines.connectors.redis.ids import offset_of
 from pipelines.connectors.redis.streams import RedisStreams
 from pipelines.connectors.source import MalformedRecord
 from pipelines.connectors.split_progress import SplitProgress
@@ -54,6 +55,25 @@ def test_a_value_that_does_not_fit_names_entry_and_column(redis_server: RedisBro
     assert given == [1]
     assert refused.value.text == "key one"
     assert read(source, SplitProgress("unfit", refused.value.offset + 1, 2), 1)[0][0] == 3
+
+
+def test_an_entry_without_event_time_is_told_with_its_place_and_its_fields(
+    redis_server: RedisBroker,
+) -> None:
+    client = redis_server.client()
+    client.xadd("timeless", {"key": 1, "at": "1970-01-01T00:00:01Z"}, id="5-1")
+    client.xadd("timeless", {"key": 2}, id="5-2")
+    schema = pa.schema([("key", pa.int64()), ("at", pa.timestamp("ms", "UTC"))])
+    source = RedisStreams(redis_server.url, ("timeless",), schema=schema, timestamp_column="at")
+
+    with closing(source.open()) as reader:
+        batches = reader.read(SplitProgress("timeless"))
+        assert next(batches).records.column("key").to_pylist() == [1]
+        with pytest.raises(MalformedRecord, match="no event time") as refused:
+            next(batches)
+
+    assert refused.value.text == "key 2"
+    assert refused.value.offset == offset_of(b"5-2")
 
 
 def test_entries_trimmed_unread_are_lost_and_trimmed_after_reading_are_not(

@@ -24,6 +24,8 @@ def test_every_row_is_read_once_at_any_parallelism_and_splits_are_dealt_in_turn(
     shares = [read(source, subtask=subtask, parallelism=2) for subtask in range(2)]
 
     assert shares == [[0, 1, 4], [2, 3]]
+    first, *others = source.find(set(), is_start=True)
+    assert source.find({first.name}, is_start=True) == others
 
 
 def test_with_event_time_splits_are_read_side_by_side(tmp_path: Path) -> None:
