@@ -4,14 +4,20 @@ Answered from rows; only whether the manifest is there is asked of the disk.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
 
 from django.core.paginator import Paginator
-from django.db.models import QuerySet
+from django.db.models import QuerySet, Sum
 
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
 from ftdash.checkpoints.points import may_be_read
+from ftdash.checkpoints.savepoint_answers import (
+    OtherPoints,
+    Reading,
+    RestoredRun,
+    Savepoint,
+    SavepointPage,
+)
 from ftdash.jobs.models import PointInspection, PointLabel, Request, RequestKind, Run
 from ftdash.times import watermark_moment
 from pipelines.domain.status import CheckpointKind, ClaimMode, SavepointFormat
@@ -19,101 +25,17 @@ from pipelines.domain.status import CheckpointKind, ClaimMode, SavepointFormat
 COMPLETE = (CheckpointStatus.COMPLETED, CheckpointStatus.DISCARDED)
 
 
-@dataclass(frozen=True, slots=True)
-class RestoredRun:
-    run_id: str
-    pipeline: str
-    number: int
-    created_at: datetime
-    is_claimed: bool  # it owns the savepoint, and deletes it when newer points replace it
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """How far every byte of a point has been read again, and what came of it."""
-
-    files_read: int
-    files: int | None  # None: nothing is known of it yet
-    bytes_read: int
-    bytes: int
-    moved_at: datetime
-    ended_at: datetime | None
-    problem: str  # empty: none so far
-
-
-@dataclass(frozen=True, slots=True)
-class Savepoint:
-    key: str  # in addresses
-    pipeline: str
-    run_id: str
-    run_number: int
-    checkpoint_id: int
-    label: str  # empty: none
-    labelled_by: str
-    labelled_at: datetime | None
-    savepoint_format: SavepointFormat
-    path: str
-    completed_at: datetime
-    committed_at: datetime | None
-    state_bytes: int
-    source_records: int
-    parallelism: int
-    max_parallelism: int
-    watermark_at: datetime | None
-    request_label: str  # "stop with savepoint"; empty: nobody asked for it
-    requester: str
-    reason: str
-    is_disposed: bool
-    is_present: bool  # its manifest is there to be read
-    verified_at: datetime | None  # when all its files were last read again, and were as written
-    problem: str  # why it was refused when it was last looked at
-    reading: Reading | None
-    restored_by: list[RestoredRun]  # oldest first
-
-    @property
-    def directory(self) -> str:
-        return self.path.rstrip("/").rpartition("/")[2]
-
-    @property
-    def is_claimed(self) -> bool:
-        return any(run.is_claimed for run in self.restored_by)
-
-    @property
-    def is_being_read(self) -> bool:
-        reading = self.reading
-        return self.is_present and reading is not None and reading.ended_at is None
-
-
-@dataclass(frozen=True, slots=True)
-class SavepointPage:
-    rows: list[Savepoint]  # newest first
-    page: int
-    page_count: int
-    total_count: int
-    kept_bytes: int  # of all that were not disposed of
-
-
-@dataclass(frozen=True, slots=True)
-class OtherPoints:
-    """What a pipeline could still be restored from, were the savepoint not there."""
-
-    count: int
-    newest_older_id: int | None  # the nearest one that was completed before it
-    newest_older_kind: str
-    records_between: int | None  # read after that one and before the savepoint
-
-
 def savepoints(pipeline: str, page: int = 1, per_page: int = 25) -> SavepointPage:
     """Of all runs of the pipeline; a page beyond the last is the last."""
     rows = _savepoints().filter(run__pipeline__name=pipeline).order_by("-completed_at", "-pk")
     shown = Paginator(rows, per_page).get_page(page)
-    kept = rows.filter(status=CheckpointStatus.COMPLETED).values_list("state_bytes", flat=True)
+    kept = rows.filter(status=CheckpointStatus.COMPLETED).aggregate(total=Sum("state_bytes"))
     return SavepointPage(
         rows=_described(list(shown)),
         page=shown.number,
         page_count=shown.paginator.num_pages,
         total_count=shown.paginator.count,
-        kept_bytes=sum(each or 0 for each in kept),
+        kept_bytes=kept["total"] or 0,
     )
 
 

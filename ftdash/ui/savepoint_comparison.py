@@ -12,7 +12,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods
 
 from ftdash.checkpoints import savepoints as savepoint_queries
-from ftdash.checkpoints.savepoints import Savepoint
+from ftdash.checkpoints.savepoint_answers import Savepoint
 from ftdash.jobs import comparisons
 from ftdash.ui.savepoints import existing
 from pipelines.domain.errors import Rejected

@@ -7,7 +7,8 @@ from typing import Any
 
 from django import forms
 
-from ftdash.checkpoints.savepoints import Savepoint, others_than, savepoint_at
+from ftdash.checkpoints.savepoint_answers import Savepoint
+from ftdash.checkpoints.savepoints import others_than, savepoint_at
 from ftdash.jobs.answers import PipelinePage
 from ftdash.ui.formats import plural, size
 from ftdash.ui.forms import ActionForm, ConfirmedForm, LabelField

@@ -16,7 +16,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
 from ftdash.checkpoints import savepoints as savepoint_queries
-from ftdash.checkpoints.savepoints import Savepoint, SavepointPage
+from ftdash.checkpoints.savepoint_answers import Savepoint, SavepointPage
 from ftdash.jobs import point_services, queries
 from ftdash.jobs.answers import ActionOffer, PipelinePage
 from ftdash.jobs.models import RequestKind

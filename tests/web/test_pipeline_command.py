@@ -92,6 +92,8 @@ def test_a_savepoint_is_labelled_afterwards() -> None:
 
     answer("label", "flights", "/jobs/savepoint-1", "before lunch", "--json")
 
+    (listed,) = answer("savepoints", "flights", "--json")
+    assert (listed["label"], listed["is_present"]) == ("before lunch", False)
     assert PointLabel.objects.get().path == "/jobs/savepoint-1"
     assert Request.objects.get().kind == RequestKind.LABEL
 
@@ -126,6 +128,7 @@ def test_for_people_each_pipeline_is_one_line() -> None:
         (["cancel", "nothing"], "There is no pipeline 'nothing'; none was submitted yet."),
         (["restore", "nothing", "/x"], "There is no pipeline 'nothing'"),
         (["replay-quarantine", "nothing"], "There is no pipeline 'nothing'"),
+        (["savepoints", "nothing"], "There is no pipeline 'nothing'"),
         (["lineage", "nothing"], "There is no pipeline 'nothing'"),
         (["preflight", "nothing", "/x"], "There is no pipeline 'nothing'"),
         (["submit", "x", "--parameter", "speed"], "--parameter 'speed' has no '='"),

@@ -11,7 +11,7 @@ from ftdash.api.own.door import Entered, api, missing
 from ftdash.api.own.shapes import Count, InPath, Limit, Page, Text
 from ftdash.checkpoints import contents
 from ftdash.checkpoints import savepoints as savepoint_queries
-from ftdash.checkpoints.savepoints import Savepoint, SavepointPage
+from ftdash.checkpoints.savepoint_answers import Savepoint, SavepointPage
 from ftdash.jobs import comparisons, point_services
 from ftdash.jobs.comparisons import Comparison
 from pipelines.domain.errors import InvariantViolated

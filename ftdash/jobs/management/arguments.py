@@ -16,6 +16,12 @@ def add_reading(actions: Any, everywhere: ArgumentParser) -> None:
         "lineage", parents=[everywhere], help="runs and points: who was restored from what"
     )
     lineage.add_argument("name")
+    savepoints = actions.add_parser(
+        "savepoints",
+        parents=[everywhere],
+        help="what was kept by hand: labels, files, who was restored from them",
+    )
+    savepoints.add_argument("name")
     preflight = actions.add_parser(
         "preflight", parents=[everywhere], help="would a restore work? starts nothing"
     )

@@ -16,9 +16,11 @@ from django.core.management.base import CommandError
 from django.utils import timezone
 
 from ftdash.checkpoints import queries as checkpoint_queries
+from ftdash.checkpoints.savepoints import savepoints
 from ftdash.installed_command import InstalledCommand
 from ftdash.jobs import labels, point_services, queries, services
 from ftdash.jobs.answers import PipelinePage, RequestView
+from ftdash.jobs.asking import pipeline_named
 from ftdash.jobs.lineage import LineageRun
 from ftdash.jobs.management.arguments import add_asking, add_reading
 from ftdash.jobs.models import RequestPhase
@@ -32,6 +34,7 @@ POLL_S = 0.2
 GRACE_AFTER_DEADLINE = timedelta(seconds=30)
 """Reconcile ends a request at its deadline, if a worker is there to run it."""
 
+SAVEPOINTS_MAX = 1_000
 DEFAULT_REASON = "asked on the command line"
 
 
@@ -60,6 +63,8 @@ class Command(InstalledCommand):
                     self._show(_status(options["name"]), options["json"])
                 case "lineage":
                     self._show_lineage(_lineage(options["name"]), options["json"])
+                case "savepoints":
+                    self._show(_savepoints(options["name"]), options["json"])
                 case "preflight":
                     self._look_ahead(options)
                 case _:
@@ -218,6 +223,11 @@ def _status(name: str) -> list[dict[str, Any]]:
             ],
         }
     ]
+
+
+def _savepoints(name: str) -> list[dict[str, Any]]:
+    pipeline_named(name)
+    return [_plain(each) for each in savepoints(name, per_page=SAVEPOINTS_MAX).rows]
 
 
 def _lineage(name: str) -> list[LineageRun]:
