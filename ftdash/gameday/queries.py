@@ -11,6 +11,9 @@ from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
 from ftdash.gameday.observation import seen
 from ftdash.gameday.scoreboard import Score, Scored, scoreboard
 from ftdash.gameday.scoring import Measures, Seen
+from ftdash.jobs.actions import problem_with
+from ftdash.jobs.models import RequestKind
+from ftdash.jobs.queries import newest_runs
 
 DAYS_MAX = 30
 SCORED_MAX = 2_000
@@ -48,6 +51,14 @@ class GameDayView:
 
 
 @dataclass(frozen=True, slots=True)
+class Candidate:
+    """A pipeline, and why it cannot be hit now; empty: it can."""
+
+    name: str
+    why_not: str
+
+
+@dataclass(frozen=True, slots=True)
 class GameDays:
     """`days`: newest first."""
 
@@ -70,6 +81,12 @@ def game_days(pipeline: str | None = None, limit: int = DAYS_MAX) -> GameDays:
         days=[_view(row) for row in newest[:limit]],
         scores=scoreboard(_scored(newest)),
     )
+
+
+def candidates() -> list[Candidate]:
+    """Every pipeline, by name; in as many queries for a thousand as for one."""
+    asked = ((row, problem_with(RequestKind.KILL_SLOT, row, run)) for row, run in newest_runs())
+    return [Candidate(row.name, problem) for row, problem in asked]
 
 
 def game_day(key: int) -> GameDayView | None:

@@ -19,10 +19,10 @@ from django.views.decorators.http import require_GET, require_http_methods
 
 from ftdash.gameday import queries, services
 from ftdash.gameday.models import Fault
-from ftdash.gameday.queries import GameDays, GameDayView
+from ftdash.gameday.queries import Candidate, GameDays, GameDayView
 from ftdash.gameday.scoreboard import Score
 from ftdash.jobs import queries as job_queries
-from ftdash.jobs.answers import ActionOffer, PipelinePage
+from ftdash.jobs.answers import PipelinePage
 from ftdash.jobs.models import RequestKind
 from ftdash.ui.actions import REFUSED
 from ftdash.ui.formats import duration, plural
@@ -41,14 +41,6 @@ HELP = {
     ),
     Fault.FULL_DISK: "every write to a file fails, until something has failed or a minute is over",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A pipeline, and whether it can have a game day now."""
-
-    name: str
-    offer: ActionOffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +121,10 @@ def game_day_regions(request: HttpRequest, key: int) -> HttpResponse:
 
 def game_days_page(name: str | None) -> GameDaysPage:
     """Raises Http404 for a pipeline that does not exist."""
-    found = queries.game_days(name)
-    names = [each.name for each in job_queries.fleet().pipelines] if name is None else [name]
-    pages = [_pipeline(each) for each in sorted(names)]
-    candidates = [Candidate(page.name, page.actions[RequestKind.KILL_SLOT]) for page in pages]
-    return GameDaysPage(found, name, candidates)
+    candidates = [each for each in queries.candidates() if name in (None, each.name)]
+    if name is not None and not candidates:
+        raise Http404(f"There is no pipeline named {name}.")
+    return GameDaysPage(queries.game_days(name), name, candidates)
 
 
 def game_day_page(key: int) -> GameDayPage:

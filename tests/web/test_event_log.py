@@ -14,13 +14,13 @@ from django.utils import timezone
 
 from ftdash.accounts.models import AdminAction
 from ftdash.alerts.models import Alert
-from ftdash.checkpoints.models import Audit
+from ftdash.checkpoints.models import Audit, Checkpoint
 from ftdash.eventlog import queries
 from ftdash.eventlog.lines import Asked, Cursor, Line, LineKind
 from ftdash.eventlog.queries import actors, log_page, whole_log
 from ftdash.gameday import services
 from ftdash.gameday.models import Fault
-from ftdash.jobs.models import PointLabel, RequestKind, StatusChange
+from ftdash.jobs.models import PointLabel, Request, RequestKind, StatusChange
 from ftdash.jobs.projector import Projector
 from ftdash.lab.models import Lab
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
@@ -91,7 +91,10 @@ def test_what_was_changed_in_the_settings_and_what_alerts_said_is_in_it() -> Non
 @pytest.mark.parametrize("limit", [1, 3, 7])
 def test_pages_give_every_line_once_in_the_same_order(limit: int) -> None:
     eventful()
-    StatusChange.objects.update(at=timezone.now())  # many of one moment
+    now = timezone.now()  # many of one moment, and of several kinds
+    StatusChange.objects.update(at=now)
+    Request.objects.update(created_at=now)
+    Checkpoint.objects.update(trigger_at=now)
     everything = whole(Asked())
 
     found: list[Line] = []

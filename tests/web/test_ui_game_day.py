@@ -168,6 +168,18 @@ def test_an_admin_allows_faults_and_that_is_kept(admin: Client) -> None:
     assert (kept.requester, kept.reason) == ("ada", "game day on Monday")
 
 
+def test_the_page_of_all_pipelines_asks_no_more_for_many_than_for_few(
+    operator: Client, django_assert_max_num_queries: Any
+) -> None:
+    for number in range(30):
+        new_run(f"flow-{number}")
+
+    with django_assert_max_num_queries(20):
+        words = words_of(operator, "/game-day/")
+
+    assert "flow-29 flow-29 is CREATED; this needs it to be RUNNING." in words
+
+
 def test_an_operator_may_not_begin_one(operator: Client) -> None:
     running()
 
