@@ -22,6 +22,7 @@ from ftdash.gameday.scoring import Judgement, Seen, judge
 from ftdash.jobs import audits
 from ftdash.jobs.asking import check_possible, pipeline_named
 from ftdash.jobs.models import Pipeline, RequestKind
+from ftdash.jobs.trouble import others_go_on
 from ftdash.jobs.validation import check_reason, check_slot
 from pipelines.bus.lease import Owner
 from pipelines.domain.errors import InvariantViolated, Rejected
@@ -76,10 +77,8 @@ def carry_on(key: int) -> None:
 def reconcile() -> None:
     """One round; the trouble of one game day is not another's."""
     for key in GameDay.objects.filter(state__in=UNDER_WAY).values_list("pk", flat=True):
-        try:
+        with others_go_on(f"Game day {key}"):
             carry_on(key)
-        except (OSError, Rejected) as error:
-            log.error("Game day %s cannot be carried on with now: %s", key, error)
 
 
 def _inject(day: GameDay) -> None:

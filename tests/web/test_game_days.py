@@ -28,6 +28,7 @@ from ftdash.jobs.services import allow_faults
 from ftdash.times import moment
 from ftdash.ui.game_day_findings import findings
 from pipelines.audit.output import Covers
+from pipelines.bus.journal_reading import UndecodableEvent
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.errors import Rejected
 from pipelines.domain.events import CheckpointFailed, FailureOccurred, ZombieRefused
@@ -424,8 +425,12 @@ def test_a_fault_is_carried_out_once_however_many_workers_take_it_up() -> None:
     assert Request.objects.count() == 1
 
 
+@pytest.mark.parametrize(
+    "trouble",
+    [OSError("The disk is full."), psutil.NoSuchProcess(4711), UndecodableEvent("A line is torn.")],
+)
 def test_a_round_carries_on_with_all_and_one_that_has_trouble_stops_no_other(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, trouble: Exception
 ) -> None:
     running()
     fold(Story(new_run("other")).started())
@@ -435,7 +440,7 @@ def test_a_round_carries_on_with_all_and_one_that_has_trouble_stops_no_other(
 
     def troubled(key: int) -> None:
         if GameDay.objects.get(pk=key).pipeline.name == "other":
-            raise OSError("The disk is full.")
+            raise trouble
         carry_on(key)
 
     monkeypatch.setattr(services, "carry_on", troubled)
