@@ -165,11 +165,14 @@ def answering(browser: httpx.Client, known: list[Page]) -> tuple[list[Page], dic
     """The first request for each, which no one counts: it loads what the server needs."""
     asked, not_asked = [], {}
     for page in known:
-        status = browser.get(page.address).status_code
-        if status == httpx.codes.OK:
-            asked.append(page)
+        answer = browser.get(page.address)
+        kind = answer.headers.get("Content-Type", "").partition(";")[0]
+        if answer.status_code != httpx.codes.OK:
+            not_asked[page.name] = f"answered {answer.status_code} to a plain GET"
+        elif kind != "text/html":
+            not_asked[page.name] = f"{kind}, a file to take away"
         else:
-            not_asked[page.name] = f"answered {status} to a plain GET"
+            asked.append(page)
     return asked, not_asked
 
 

@@ -28,4 +28,5 @@ def test_every_page_in_the_table_of_addresses_is_asked_for_signed_in() -> None:
     assert found["p95_ms"] == max(found["by_page"].values())
     assert found["bars"] == {"p95_ms": "at most 200"}
     assert found["not_asked"]["logout"] == "answered 405 to a plain GET"
+    assert found["not_asked"]["checkpoints-csv"] == "text/csv, a file to take away"
     assert found["ok"] is (found["p95_ms"] <= 200 and not found["without_values"])
