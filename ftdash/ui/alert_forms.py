@@ -15,7 +15,7 @@ ALL = ("", "all pipelines")
 _NUMBERS = {
     "fire_above": ("Fires above", "Seconds for times, bytes for data, else a count.", 60),
     "fire_after_s": (
-        "for so many seconds",
+        "Fires after so many seconds above",
         "0: at the first look.",
         10,
     ),
@@ -24,7 +24,7 @@ _NUMBERS = {
         "Not above the first value; between them it stays.",
         30,
     ),
-    "clear_after_s": ("for so many seconds", "", 30),
+    "clear_after_s": ("Clears after so many seconds below", "", 30),
 }
 
 

@@ -35,7 +35,7 @@ def change(of: str, values: Values, who: str) -> Done:
 
 
 def written(keep: timedelta) -> str:
-    return duration(1000 * keep.total_seconds())
+    return plural(keep.days, "day") if keep.days else duration(1000 * keep.total_seconds())
 
 
 def _before_change(of: str) -> str:

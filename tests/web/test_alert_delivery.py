@@ -189,6 +189,17 @@ def test_an_end_is_not_told_before_its_beginning(receiver: Receiver) -> None:
     assert "The run is over." in receiver.bodies[-1]["text"]
 
 
+def test_what_has_cleared_clears_no_second_time(receiver: Receiver) -> None:
+    webhook(receiver)
+    fire()
+
+    for because in ("The run is over.", "The rule was deleted by ada."):
+        telling.clear(Alert.objects.all(), because, timezone.now())
+
+    assert Alert.objects.get().cleared_because == "The run is over."
+    assert Delivery.objects.count() == 2
+
+
 def test_two_workers_do_not_send_the_same_message_at_once(receiver: Receiver) -> None:
     webhook(receiver)
     fire()

@@ -132,11 +132,12 @@ def test_a_rule_that_is_off_or_gone_clears_what_it_fired(began: datetime) -> Non
     rules.switch_rule(name="late", is_on=False, requester="ada", reason="planned")
     assert Alert.objects.get().cleared_because == "The rule was switched off by ada."
     evaluate(began + timedelta(seconds=15))
+    evaluate(began + timedelta(seconds=30))
     assert Alert.objects.count() == 1
 
     rules.switch_rule(name="late", is_on=True, requester="ada", reason="done")
-    evaluate(began + timedelta(seconds=20))
     evaluate(began + timedelta(seconds=35))
+    evaluate(began + timedelta(seconds=50))
     assert len(queries.firing()) == 1
     rules.delete_rule(name="late", requester="ada", reason="noise")
     assert queries.firing() == []
