@@ -26,7 +26,7 @@ from ftdash.jobs.models import (
     SupersededOutput,
     ZombieRefusal,
 )
-from ftdash.lab.models import UNDER_WAY, Lab, LabState
+from ftdash.lab.models import Lab, LabState
 from ftdash.metrics.models import Sample
 
 BATCH = 500
@@ -91,8 +91,7 @@ def _alerts(before: datetime) -> list[Rows]:
 
 def _labs(before: datetime) -> list[Rows]:
     newest = Lab.objects.filter(state=LabState.ENDED).aggregate(key=Max("pk"))["key"]
-    over = Lab.objects.exclude(state__in=UNDER_WAY).exclude(pk=newest)
-    return [over.filter(ended_at__lt=before)]
+    return [Lab.objects.filter(ended_at__lt=before).exclude(pk=newest)]
 
 
 _OLDER: dict[Kind, Callable[[datetime], list[Rows]]] = {
