@@ -126,7 +126,7 @@ class TriggerDecider:
         self._sources_ended = True
 
     def on_reservation_wanted(self, now_ms: float) -> None:
-        """At most once: a source stands still until a checkpoint reserves what it has read.
+        """At most once: a source will stand still if no checkpoint reserves what it has read.
 
         The periodic one comes at once instead of at its beat; the minimum pause holds.
         """

@@ -46,7 +46,8 @@ class ReservingReader:
         self._read_count = 0
         self._granted_count = 0  # so many of the batches read may be handed out
         self._reservations: dict[CheckpointId, int] = {}
-        self._wanted_count = 0  # of batches read, when a checkpoint was last wanted
+        self._unreserved_bytes = 0  # read since the last checkpoint that reserves what was read
+        self._has_wished = False  # since then
         self._positions = reader.positions()
         self._watermark_ms: int | None = None
         self._marks: list[EventTimeMark] = []
@@ -74,6 +75,8 @@ class ReservingReader:
     def reserved(self, checkpoint_id: CheckpointId) -> Json:
         """Behind the last record read ahead: where an attempt begins that this point restores."""
         self._reservations[checkpoint_id] = self._read_count
+        self._unreserved_bytes = 0
+        self._has_wished = False
         return self._reader.positions()
 
     def on_completed(self, checkpoint_id: CheckpointId) -> None:
@@ -82,16 +85,17 @@ class ReservingReader:
         self._reservations = {n: c for n, c in self._reservations.items() if n > checkpoint_id}
 
     def take_wish(self) -> bool:
-        """Whether only another checkpoint lets this source go on; told once.
+        """Whether a checkpoint should come before its time; told once until one reserves.
 
-        It is so when nothing may be handed out and nothing more is to be read ahead, unless one
-        is under way that reserves it all.
+        It should when half of what may be read ahead is not reserved: the other half is handed out
+        while the checkpoint is under way, so that the source need not stand still. And when nothing
+        may be handed out and nothing more is to be read.
         """
-        may_read = self._ahead_bytes < self._ahead_bytes_max and not self._reader.is_exhausted
-        reserved = max(self._reservations.values(), default=self._granted_count)
-        if may_read or self._has_granted or self._read_count <= max(reserved, self._wanted_count):
+        is_half = 2 * self._unreserved_bytes >= self._ahead_bytes_max
+        stands_still = self._reader.is_exhausted and not self._has_granted
+        if self._has_wished or not self._unreserved_bytes or not (is_half or stands_still):
             return False
-        self._wanted_count = self._read_count
+        self._has_wished = True
         return True
 
     def next(self) -> pa.RecordBatch | None:
@@ -148,6 +152,7 @@ class ReservingReader:
         self._read_count += 1
         size_bytes = cost_of(Records(batch))
         self._ahead_bytes += size_bytes
+        self._unreserved_bytes += size_bytes
         self._ahead.append(
             _Ahead(
                 batch,

@@ -85,7 +85,7 @@ class SourceFeed:
             chain.emit_from_source(batch, _origin(subtask, split), offsets, trees)
         chain.on_event_time(marks[before:])
         self._count_events(subtask)
-        if batch is None and self._reserving is not None and self._reserving.take_wish():
+        if self._reserving is not None and self._reserving.take_wish():
             subtask.reporter.reservation_wanted(subtask.place)
         if batch is None and self._reader.is_exhausted:
             self._exhaustion_reported = True

@@ -2,8 +2,11 @@
 
 import random
 
+import pyarrow as pa
 import pytest
 
+from pipelines.channels.credit import cost_of
+from pipelines.domain.elements import Records
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.snapshots import Json
 from pipelines.runtime.subtask.reserving_reader import ReservingReader
@@ -121,6 +124,22 @@ def test_who_has_read_all_that_it_may_wants_a_checkpoint_once_until_one_reserves
     assert reader.take_wish(), "for what was read since"
 
 
+def test_a_checkpoint_is_wanted_while_there_still_is_something_to_hand_out() -> None:
+    batches = 4
+    reader = reader_from(None, ahead_bytes_max=batches * cost_of(Records(first_batch())))
+    while reader.next() is None and reader.has_read:
+        pass
+    reader.reserved(CheckpointId(1))
+    reader.on_completed(CheckpointId(1))
+
+    wishes = []
+    for _ in range(batches):
+        assert reader.next() is not None
+        wishes.append(reader.take_wish())
+
+    assert wishes == [False, False, True, False], "when half of it was read, and one is left"
+
+
 def test_who_may_still_read_ahead_or_is_reserved_already_wants_no_checkpoint() -> None:
     reader = reader_from(None)
     reader.next()
@@ -161,9 +180,13 @@ def reader_from(stored: Json, ahead_bytes_max: int = 1 << 20) -> ReservingReader
 
 
 def first_key_from(stored: Json) -> int:
-    batch = SourceReader(ListSource(SPLITS), (stored,), 0, 1, ManualClock(), None).next()
+    return keys_of(first_batch(stored))[0]
+
+
+def first_batch(*stored: Json) -> pa.RecordBatch:
+    batch = SourceReader(ListSource(SPLITS), stored, 0, 1, ManualClock(), None).next()
     assert batch is not None
-    return keys_of(batch)[0]
+    return batch
 
 
 def test_marks_of_event_time_keep_their_place_behind_the_records_read_before_them() -> None:
