@@ -1,24 +1,18 @@
 """The dashboard in a real browser: live without reloading, honest when cut, never in the way."""
 
-import os
-import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, Response, expect, sync_playwright
-from tenacity import retry, stop_after_delay, wait_fixed
+from playwright.sync_api import Browser, Page, expect
 
-from ftdash.embedded.ports import LOOPBACK, free_port
+from tests.web.browser_site import (
+    CHROMIUM,
+    PATIENCE_MS,
+    Site,
+    sign_in,
+    wait_until_live,
+)
 
-ROOT = Path(__file__).parents[2]
-CHROMIUM = os.environ.get("FTDASH_CHROMIUM") or shutil.which("chromium")
-PATIENCE_MS = 20_000
-START_PATIENCE_S = 60
 COLLECT_CHECKPOINTS = """() => {
   window.arrived = [];
   new MutationObserver(() => {
@@ -26,7 +20,6 @@ COLLECT_CHECKPOINTS = """() => {
     if (window.arrived.at(-1) !== newest) window.arrived.push(newest);
   }).observe(document.querySelector("#checkpoints"), { childList: true, subtree: true });
 }"""
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 pytestmark = [
     pytest.mark.browser,
@@ -76,9 +69,9 @@ def test_a_refusal_stays_in_the_dialog_with_what_was_typed(page: Page) -> None:
 
 
 def test_a_truncated_savepoint_is_refused_before_and_behind_the_button_and_a_whole_one_is_not(
-    page: Page, site: "Site"
+    page: Page, dashboard: Site
 ) -> None:
-    page.goto(site.address + "/pipelines/views/")
+    page.goto(dashboard.address + "/pipelines/views/")
     expect(page.locator("#freshness")).to_have_attribute("data-tone", "fresh", timeout=PATIENCE_MS)
     page.locator("#region-points a.button", has_text="Restore").first.click()
     verdict = page.locator("dialog #verdict")
@@ -127,19 +120,21 @@ def test_a_chosen_checkpoint_stays_while_newer_ones_come(page: Page) -> None:
     expect(heading).not_to_have_text(chosen, timeout=PATIENCE_MS)
 
 
-def test_with_the_stream_cut_the_page_asks_by_itself(site: "Site", browser: Browser) -> None:
+def test_with_the_stream_cut_the_page_asks_by_itself(dashboard: Site, browser: Browser) -> None:
     page = browser.new_page()
     page.route("**/changes/", lambda route: route.abort())
-    sign_in(page, site)
+    sign_in(page, dashboard)
 
     wait_for_next_checkpoint(page)
     wait_for_next_checkpoint(page)
     page.close()
 
 
-def test_without_a_connection_the_page_says_how_old_its_data_is(page: Page, site: "Site") -> None:
+def test_without_a_connection_the_page_says_how_old_its_data_is(
+    page: Page, dashboard: Site
+) -> None:
     page.evaluate("window.loadedOnce = true")
-    site.stop_web()
+    dashboard.stop_web()
 
     banner = page.locator("#offline")
     expect(banner).to_be_visible(timeout=PATIENCE_MS)
@@ -148,123 +143,18 @@ def test_without_a_connection_the_page_says_how_old_its_data_is(page: Page, site
     expect(page.locator("#freshness")).to_have_attribute("data-tone", "cut")
     expect(page.locator("#freshness")).to_contain_text("old")
 
-    site.start_web()
+    dashboard.start_web()
     expect(banner).to_be_hidden(timeout=PATIENCE_MS)
     wait_for_next_checkpoint(page)
     assert page.evaluate("window.loadedOnce") is True
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_page_is_clean_in_the_console(site: "Site", browser: Browser, scheme: str) -> None:
-    page = browser.new_page(color_scheme=scheme)  # type: ignore[arg-type]
-    said = complaints_of(page)
-    sign_in(page, site)
-    wait_for_next_checkpoint(page)
-    page.hover("#chart-alignment .plot .barlayer path >> nth=0", force=True)
-    for address in (
-        "/",
-        "/pipelines/flight_delays/metrics/",
-        "/pipelines/flight_delays/recovery/",
-        "/pipelines/flight_delays/planner/?interval_s=3",
-        "/pipelines/flight_delays/cancel/",
-        "/pipelines/flight_delays/guarantee/",
-        "/start/?flow=page_view_count",
-    ):
-        page.goto(site.address + address)
-
-    assert said == []
-    page.close()
-
-
-@dataclass
-class Site:
-    """A simulated pipeline and a web server on one home."""
-
-    home: Path
-    port: int
-    web: subprocess.Popen[bytes] | None = None
-
-    @property
-    def address(self) -> str:
-        return f"http://{LOOPBACK}:{self.port}"
-
-    @property
-    def environment(self) -> dict[str, str]:
-        nowhere = f"redis://{LOOPBACK}:{free_port()}/0"
-        return {
-            **os.environ,
-            "DJANGO_SETTINGS_MODULE": "ftdash.settings",
-            "FTDASH_HOME": str(self.home),
-            "FTDASH_REDIS_URL": nowhere,
-        }
-
-    def start_web(self) -> None:
-        command = ["uvicorn", "ftdash.asgi:application", "--port", str(self.port)]
-        self.web = self.start([*command, "--log-level", "warning"])
-
-    def stop_web(self) -> None:
-        if self.web is not None:
-            end(self.web)
-
-    def start(self, module_and_arguments: list[str]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, "-m", *module_and_arguments],
-            cwd=ROOT,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-        )
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    site = Site(tmp_path_factory.mktemp("home"), free_port())
-    collect = [sys.executable, "manage.py", "collectstatic", "--noinput", "-v0"]
-    subprocess.run(collect, cwd=ROOT, env=site.environment, check=True, timeout=START_PATIENCE_S)
-    pipeline = site.start(["tests.web.simulated_site", "--history", "24"])
-    try:
-        assert pipeline.stdout is not None
-        assert pipeline.stdout.readline() == b"ready\n"
-        site.start_web()
-        yield site
-    finally:
-        end(pipeline)
-        site.stop_web()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
-def page(site: Site, browser: Browser) -> Iterator[Page]:
+def page(dashboard: Site, browser: Browser) -> Iterator[Page]:
     page = browser.new_page()
-    sign_in(page, site)
+    sign_in(page, dashboard)
     yield page
     page.close()
-
-
-def sign_in(page: Page, site: Site) -> None:
-    address = site.address + "/login/?next=/pipelines/flight_delays/"
-    go_when_up(page, address)
-    page.fill("#id_username", "admin")
-    page.fill("#id_password", "admin")
-    page.click("button[type=submit]")
-    expect(page.locator("h1")).to_contain_text("flight_delays")
-    wait_until_live(page)
-
-
-def wait_until_live(page: Page) -> None:
-    """Until its scripts have been loaded and have run."""
-    expect(page.locator("#freshness")).to_have_attribute("data-tone", "fresh", timeout=PATIENCE_MS)
-
-
-def go_when_up(page: Page, address: str) -> None:
-    """The server may still be starting; the browser asks again until it answers."""
-    retry(stop=stop_after_delay(START_PATIENCE_S), wait=wait_fixed(0.2))(page.goto)(address)
 
 
 def open_dialog(page: Page, action: str) -> None:
@@ -277,24 +167,3 @@ def wait_for_next_checkpoint(page: Page) -> None:
     card = page.locator("#region-numbers .note").first
     before = card.inner_text().split(",")[0]
     expect(card).not_to_contain_text(before + ",", timeout=PATIENCE_MS)
-
-
-def complaints_of(page: Page) -> list[str]:
-    """What the console and the network say that a healthy page never does."""
-    said: list[str] = []
-
-    def note_answer(answer: Response) -> None:
-        if answer.status >= 400:
-            said.append(f"{answer.status} {answer.url}")
-
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("response", note_answer)
-    return said
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Streams that are still open would keep a polite server alive."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGKILL)
-    process.wait()

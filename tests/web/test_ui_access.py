@@ -2,7 +2,7 @@
 
 import pytest
 from django.test import Client
-from django.urls import URLPattern, URLResolver, get_resolver, reverse
+from django.urls import URLPattern, get_resolver, reverse
 
 from ftdash.accounts.models import AdminAction
 from ftdash.jobs.directories import run_directory
@@ -11,6 +11,7 @@ from ftdash.jobs.projector import Projector
 from ftdash.ui import settings_actions
 from ftdash.ui.actions import ACTIONS
 from pipelines.domain.status import CheckpointKind
+from tests.web.addresses import all_patterns
 from tests.web.journals import Story, new_run
 from tests.web.people import admin_user, signed_in
 
@@ -58,17 +59,6 @@ ARGUMENTS = {
     "key": 1,
     "savepoint_key": "flights-1-2",
 }
-
-
-def all_patterns(patterns: list[URLPattern | URLResolver]) -> list[URLPattern]:
-    """Those of pages. Doors for programs have a namespace, and answer 401 instead of a page."""
-    found: list[URLPattern] = []
-    for each in patterns:
-        if isinstance(each, URLPattern):
-            found.append(each)
-        elif each.namespace is None:
-            found += all_patterns(each.url_patterns)
-    return found
 
 
 def address_of(pattern: URLPattern) -> str:

@@ -1,0 +1,126 @@
+"""A dashboard for the browser tests: a simulated pipeline, a web server and a person's browser."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, Response, expect, sync_playwright
+from tenacity import retry, stop_after_delay, wait_fixed
+
+from ftdash.embedded.ports import LOOPBACK, free_port
+
+ROOT = Path(__file__).parents[2]
+CHROMIUM = os.environ.get("FTDASH_CHROMIUM") or shutil.which("chromium")
+PATIENCE_MS = 20_000
+START_PATIENCE_S = 60
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+
+@dataclass
+class Site:
+    """A simulated pipeline and a web server on one home."""
+
+    home: Path
+    port: int
+    web: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"http://{LOOPBACK}:{self.port}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        nowhere = f"redis://{LOOPBACK}:{free_port()}/0"
+        return {
+            **os.environ,
+            "DJANGO_SETTINGS_MODULE": "ftdash.settings",
+            "FTDASH_HOME": str(self.home),
+            "FTDASH_REDIS_URL": nowhere,
+        }
+
+    def start_web(self) -> None:
+        command = ["uvicorn", "ftdash.asgi:application", "--port", str(self.port)]
+        self.web = self.start([*command, "--log-level", "warning"])
+
+    def stop_web(self) -> None:
+        if self.web is not None:
+            end(self.web)
+
+    def start(self, module_and_arguments: list[str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-m", *module_and_arguments],
+            cwd=ROOT,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+        )
+
+
+@contextmanager
+def simulated_dashboard(home: Path) -> Iterator[Site]:
+    site = Site(home, free_port())
+    collect = [sys.executable, "manage.py", "collectstatic", "--noinput", "-v0"]
+    subprocess.run(collect, cwd=ROOT, env=site.environment, check=True, timeout=START_PATIENCE_S)
+    pipeline = site.start(["tests.web.simulated_site", "--history", "24"])
+    try:
+        if pipeline.stdout is None or pipeline.stdout.readline() != b"ready\n":
+            raise RuntimeError("the simulated pipeline did not come up")
+        site.start_web()
+        yield site
+    finally:
+        end(pipeline)
+        site.stop_web()
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+def sign_in(page: Page, site: Site) -> None:
+    address = site.address + "/login/?next=/pipelines/flight_delays/"
+    go_when_up(page, address)
+    page.fill("#id_username", "admin")
+    page.fill("#id_password", "admin")
+    page.click("button[type=submit]")
+    expect(page.locator("h1")).to_contain_text("flight_delays")
+    wait_until_live(page)
+
+
+def wait_until_live(page: Page) -> None:
+    """Until its scripts have been loaded and have run."""
+    expect(page.locator("#freshness")).to_have_attribute("data-tone", "fresh", timeout=PATIENCE_MS)
+
+
+def go_when_up(page: Page, address: str) -> None:
+    """The server may still be starting; the browser asks again until it answers."""
+    retry(stop=stop_after_delay(START_PATIENCE_S), wait=wait_fixed(0.2))(page.goto)(address)
+
+
+def complaints_of(page: Page) -> list[str]:
+    """What the console and the network say that a healthy page never does."""
+    said: list[str] = []
+
+    def note_answer(answer: Response) -> None:
+        if answer.status >= 400:
+            said.append(f"{answer.status} {answer.url}")
+
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("response", note_answer)
+    return said
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Streams that are still open would keep a polite server alive."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGKILL)
+    process.wait()

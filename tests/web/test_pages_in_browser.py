@@ -1,0 +1,164 @@
+"""Every page as a person meets it: at a desk and on a phone, in light and in dark.
+
+The pages are found as a person finds them, by links from the first one on; the table of addresses
+says whether one was forgotten.
+"""
+
+import html
+import re
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from django.urls import Resolver404, get_resolver, resolve
+from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize
+
+from tests.web.addresses import all_patterns
+from tests.web.browser_site import CHROMIUM, Site, complaints_of, sign_in
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.slow,
+    pytest.mark.skipif(not CHROMIUM, reason="no chromium on PATH and no FTDASH_CHROMIUM"),
+]
+
+PAGES = (
+    "act",
+    "alerts",
+    "checkpoint",
+    "checkpoints",
+    "compare-savepoints",
+    "event-log",
+    "fleet",
+    "game-days",
+    "guarantee",
+    "lab",
+    "lineage",
+    "password",
+    "pipeline",
+    "pipeline-game-days",
+    "pipeline-metrics",
+    "pipeline-planner",
+    "recovery",
+    "savepoint",
+    "savepoint-holds",
+    "savepoint-state",
+    "savepoints",
+    "settings",
+    "settings-action",
+    "start-game-day",
+    "start-lab",
+    "submit",
+)
+NO_PAGES = {
+    "login": "redirects who is signed in; test_the_way_in_is_clean",
+    "logout": "is posted",
+    "events": "the stream",
+    "game-day": "there is none before somebody begins one",
+    "game-day-regions": "as all regions",
+    "guarantee-audit": "is posted",
+    "verify-savepoint": "is posted",
+    "comparison-progress": "a part",
+    "reading": "a part",
+    "shelf-life": "a part",
+    "verdict": "a part",
+    "verification": "a part",
+    "checkpoints-csv": "a file",
+    "checkpoints-json": "a file",
+    "savepoint-manifest": "a file",
+}
+FIRST = ("/pipelines/views/savepoints/", "/pipelines/flight_delays/", "/")
+WIDTHS = {
+    "desk": ViewportSize(width=1440, height=900),
+    "phone": ViewportSize(width=390, height=844),
+}
+STANDARDS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
+COLOURS = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}
+LINK = re.compile(r'href="([^"]+)"')
+SIDEWAYS = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+
+
+@pytest.fixture(scope="module")
+def signed_in(dashboard: Site, browser: Browser) -> Iterator[BrowserContext]:
+    context = browser.new_context(base_url=dashboard.address)
+    sign_in(context.new_page(), dashboard)
+    yield context
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def reached(signed_in: BrowserContext) -> dict[str, str]:
+    return reached_from(signed_in, FIRST)
+
+
+def test_links_lead_to_every_page(reached: dict[str, str]) -> None:
+    names = {str(each.name) for each in all_patterns(get_resolver().url_patterns)}
+    regions = {name for name in names if name.endswith("-regions")}
+
+    assert set(reached) == set(PAGES)
+    assert names - set(PAGES) - set(NO_PAGES) - regions == set(), "an address of which kind?"
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_clean_whole_and_for_everybody(
+    signed_in: BrowserContext, reached: dict[str, str], name: str, width: str
+) -> None:
+    """Nothing in the console, nothing that scrolls the page sideways, and nothing that axe finds
+    against WCAG 2.1 AA; colours in both schemes."""
+    page = signed_in.new_page()
+    page.set_viewport_size(WIDTHS[width])
+    page.emulate_media(color_scheme="light")
+    said = complaints_of(page)
+
+    page.goto(reached[name], wait_until="load")
+
+    assert objections(page, STANDARDS) == ""
+    page.emulate_media(color_scheme="dark")
+    assert objections(page, COLOURS) == ""
+    assert not page.evaluate(SIDEWAYS)
+    assert said == []
+    page.close()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_way_in_is_clean(dashboard: Site, browser: Browser, width: str) -> None:
+    page = browser.new_page(viewport=WIDTHS[width])
+    said = complaints_of(page)
+
+    page.goto(dashboard.address + "/login/")
+
+    assert objections(page, STANDARDS) == ""
+    assert not page.evaluate(SIDEWAYS)
+    assert said == []
+    page.close()
+
+
+def objections(page: Page, rules: list[str] | dict[str, object]) -> str:
+    found = Axe().run(page, options={"resultTypes": ["violations"], "runOnly": rules})
+    return "" if not found.violations_count else str(found.generate_report())
+
+
+def reached_from(signed_in: BrowserContext, first: tuple[str, ...]) -> dict[str, str]:
+    """An address of each page that links lead to, by its name."""
+    found: dict[str, str] = {}
+    waiting = list(first)
+    while waiting:
+        address = waiting.pop(0)
+        name = name_of(address)
+        if name is None or name in found or name in NO_PAGES:
+            continue
+        answer = signed_in.request.get(address)
+        if answer.ok and "<html" in answer.text():
+            found[name] = address
+            waiting += [html.unescape(link) for link in LINK.findall(answer.text())]
+    return found
+
+
+def name_of(address: str) -> str | None:
+    try:
+        match = resolve(urlsplit(address).path)
+    except Resolver404:
+        return None
+    return None if match.namespace else match.url_name
