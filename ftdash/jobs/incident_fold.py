@@ -4,8 +4,6 @@ Reads no journal and opens no transaction; `ftdash.jobs.projector` hosts it, and
 fold of the run itself: of a driver that has taken over it needs what the one before it said last.
 """
 
-from datetime import timedelta
-
 import msgspec
 
 from ftdash.jobs.models import (
@@ -102,16 +100,14 @@ class IncidentFold:
     def _on_recovery_phase(self, envelope: Envelope, event: RecoveryPhaseReached) -> None:
         """A recovery begins with the phase DETECT, still under the number of what failed.
 
-        A new driver cannot know when its predecessor died; the predecessor's last event tells.
+        After a driver it begins with the last word of the dead one, which the new one has counted.
         """
-        at, duration_ms = moment(envelope.at_ms), event.duration_ms
+        at = moment(envelope.at_ms)
         if event.phase is RecoveryPhase.DETECT or self._recovery is None:
             if self._recovery is not None and self._recovery_changed:
                 self._recovery.save()
             self._recovery = Recovery(run=self._run, sequence=envelope.sequence)
             self._recovery.at = self._recovery.started_at = self._run.driver_lost_at or at
-            silent_ms = (at - self._recovery.started_at) / timedelta(milliseconds=1)
-            duration_ms += max(0.0, silent_ms)  # the clock may have been set back meanwhile
             self._run.driver_lost_at = None
         recovery = self._recovery
         recovery.attempt = envelope.attempt
@@ -119,7 +115,7 @@ class IncidentFold:
             *recovery.phases,
             {
                 "phase": event.phase.value,
-                "duration_ms": duration_ms,
+                "duration_ms": event.duration_ms,
                 "at_ms": envelope.at_ms,
             },
         ]

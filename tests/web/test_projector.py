@@ -416,7 +416,7 @@ def test_the_recovery_from_a_lost_driver_begins_with_its_last_word() -> None:
     run = new_run()
     story = Story(run).started().completed().wait(1000).sampled()
     last_word_ms = story.clock.now_ms
-    story.wait(9_000).tell(run_started(5000), phase(RecoveryPhase.DETECT, 0.0))
+    story.wait(9_000).tell(run_started(5000), phase(RecoveryPhase.DETECT, 9_000.0))
     story.tell(phase(RecoveryPhase.DECIDE, 3.0, restored=1)).slot_killed()
 
     Projector().run_once()
