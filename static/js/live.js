@@ -14,9 +14,9 @@
 
   const body = document.body;
   const regions = body.dataset.regions;
+  const workerScript = document.currentScript.dataset.worker;
   const resource = body.dataset.resource; // none on the page of all pipelines
   const html = new Map(); // region id -> what the server sent last
-  let stream = null;
   let askedAt = performance.now();
   let answeredAt = performance.now();
   let failedSince = null;
@@ -26,26 +26,47 @@
 
   // --- the stream
 
-  function openStream() {
-    if (stream) stream.close();
-    stream = new EventSource(body.dataset.events);
-    stream.addEventListener("changed", (event) => {
-      const changed = JSON.parse(event.data);
-      if (!resource || resource in changed) refresh();
-    });
-    stream.addEventListener("renew", openStream);
+  function heard(changed) {
+    if (!resource || resource in changed) refresh();
   }
 
-  // A browser opens six connections to a host: a tab nobody looks at gives its stream back.
+  // All tabs share one stream; where a browser has no such workers, each has its own.
+  function sharedStream() {
+    const worker = new SharedWorker(workerScript);
+    worker.port.onmessage = (event) => heard(event.data);
+    return {
+      open: () => worker.port.postMessage({ join: body.dataset.events }),
+      close: () => worker.port.postMessage({ join: null }),
+    };
+  }
+
+  function ownStream() {
+    let source = null;
+    const stream = {
+      open() {
+        stream.close();
+        source = new EventSource(body.dataset.events);
+        source.addEventListener("changed", (event) => heard(JSON.parse(event.data)));
+        source.addEventListener("renew", stream.open);
+      },
+      close: () => source?.close(),
+    };
+    return stream;
+  }
+
+  const stream = window.SharedWorker ? sharedStream() : ownStream();
+
+  // A tab nobody looks at needs none; the browser opens six connections to a host.
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) {
-      if (stream) stream.close();
-      stream = null;
+      stream.close();
     } else {
-      openStream();
+      stream.open();
       refresh();
     }
   });
+  addEventListener("pagehide", stream.close);
+  addEventListener("pageshow", (event) => { if (event.persisted) stream.open(); });
 
   // --- asking
 
@@ -261,7 +282,7 @@
   }
 
   adopt(document);
-  openStream();
+  stream.open();
   setInterval(tick, TICK_MS);
   tick();
 })();

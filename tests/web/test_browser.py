@@ -122,12 +122,27 @@ def test_a_chosen_checkpoint_stays_while_newer_ones_come(page: Page) -> None:
 
 def test_with_the_stream_cut_the_page_asks_by_itself(dashboard: Site, browser: Browser) -> None:
     page = browser.new_page()
+    page.add_init_script("delete window.SharedWorker")  # whose requests cannot be cut here
     page.route("**/changes/", lambda route: route.abort())
     sign_in(page, dashboard)
 
     wait_for_next_checkpoint(page)
     wait_for_next_checkpoint(page)
     page.close()
+
+
+def test_eight_tabs_are_live_at_once(dashboard: Site, browser: Browser) -> None:
+    """A browser opens six connections to a host: eight streams would leave none to ask with."""
+    context = browser.new_context(base_url=dashboard.address)
+    tabs = [context.new_page() for _ in range(8)]
+    sign_in(tabs[0], dashboard)
+    for tab in tabs[1:]:
+        tab.goto("/")
+
+    for tab in tabs:
+        with tab.expect_response(lambda answer: "/regions/" in answer.url, timeout=PATIENCE_MS):
+            pass  # it has asked, and was answered
+    context.close()
 
 
 def test_without_a_connection_the_page_says_how_old_its_data_is(
