@@ -62,7 +62,7 @@ def test_the_demonstration_makes_its_topics_and_knows_when_they_have_views(
     kafka_server, monkeypatch
 ) -> None:
     monkeypatch.setenv(KAFKA, kafka_server.bootstrap_servers)
-    demonstration.provide_topics()
+    demonstration.provide_topics(demonstration.INPUT, demonstration.NAME)
     views = open_log("kafka", demonstration.INPUT)
 
     seen = [demonstration.has_views()]
@@ -78,7 +78,7 @@ def test_brokers_that_do_not_answer_are_named_in_a_sentence(monkeypatch) -> None
     monkeypatch.setenv(KAFKA, "127.0.0.1:1")
 
     with pytest.raises(Rejected, match=r"Kafka at 127\.0\.0\.1:1 does not answer"):
-        demonstration.provide_topics()
+        demonstration.provide_topics(demonstration.INPUT, demonstration.NAME)
 
 
 def read(source: GrowingSource) -> list[dict[str, object]]:

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.slow
 
 STEP_S = 20.0
 PACED = {"hours_per_s": "2", "total": str(TOTAL)}  # a second
-SLOW = {"hours_per_s": "0.2", "total": str(TOTAL)}  # far from its end when it is stopped
+SLOW = {"hours_per_s": "0.05", "total": str(TOTAL)}  # far from its end when it is stopped
 OFTEN = {"execution.checkpointing.interval": "50 ms"}
 NEVER = {"execution.checkpointing.interval": "10 min"}
 INCREMENTAL = {**OFTEN, "execution.checkpointing.incremental": "true"}

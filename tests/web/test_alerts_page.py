@@ -16,6 +16,7 @@ from ftdash.alerts.models import Alert, AlertRule, Delivery, Evaluation, Watched
 from ftdash.jobs.models import Pipeline
 from ftdash.jobs.projector import Projector
 from pipelines.domain.errors import Rejected
+from tests.web.default_rules import make_default_rules
 from tests.web.journals import Story, new_run
 from tests.web.people import admin_user, signed_in
 
@@ -39,11 +40,7 @@ def _no_other_rule(site: None) -> None:
 
 
 def test_a_new_installation_alerts_of_both_clocks_failures_and_restarts() -> None:
-    from importlib import import_module
-
-    from django.apps import apps
-
-    import_module("ftdash.alerts.migrations.0002_default_rules").make(apps, None)
+    make_default_rules()
 
     found = {rule.watched for rule in queries.rules()}
 

@@ -17,6 +17,7 @@ from ftdash.jobs.point_services import Restore
 from ftdash.jobs.projector import Projector
 from pipelines.domain.ids import RequestId
 from tests.web.api_callers import ADDRESSED, bearer, running
+from tests.web.default_rules import make_default_rules
 from tests.web.journals import Story, quarantined
 from tests.web.savepoint_stories import path_of, stopped_run
 
@@ -108,6 +109,7 @@ def test_quarantined_records_are_answered_newest_first() -> None:
 
 
 def test_every_query_has_an_address_and_answers() -> None:
+    make_default_rules()
     running()
     client = bearer(TokenScope.READ)
 
