@@ -1,6 +1,34 @@
-"""The table of the dashboard's addresses."""
+"""The table of the dashboard's addresses, and what is reached by links from the first ones."""
 
-from django.urls import URLPattern, URLResolver
+import html
+import re
+from urllib.parse import urlsplit
+
+from django.urls import Resolver404, URLPattern, URLResolver, resolve
+from playwright.sync_api import APIRequestContext
+
+NO_PAGES = {
+    "login": "redirects who is signed in; test_the_way_in_is_clean",
+    "logout": "is posted",
+    "events": "the stream",
+    "game-day": "there is none before somebody begins one",
+    "game-day-regions": "as all regions",
+    "guarantee-audit": "is posted",
+    "verify-savepoint": "is posted",
+    "comparison-progress": "a part",
+    "reading": "a part",
+    "shelf-life": "a part",
+    "verdict": "a part",
+    "verification": "a part",
+    "checkpoints-csv": "a file",
+    "checkpoints-json": "a file",
+    "event-log-csv": "a file",
+    "event-log-json": "a file",
+    "restore-into": "redirects",
+    "savepoint-manifest": "a file",
+}
+FIRST = ("/pipelines/views/savepoints/", "/pipelines/flight_delays/", "/")
+LINK = re.compile(r'href="([^"]+)"')
 
 
 def all_patterns(patterns: list[URLPattern | URLResolver]) -> list[URLPattern]:
@@ -12,3 +40,27 @@ def all_patterns(patterns: list[URLPattern | URLResolver]) -> list[URLPattern]:
         elif each.namespace is None:
             found += all_patterns(each.url_patterns)
     return found
+
+
+def reached_by_links(signed_in: APIRequestContext) -> dict[str, str]:
+    """An address of each page that links lead to, by the name in the table."""
+    found: dict[str, str] = {}
+    waiting = list(FIRST)
+    while waiting:
+        address = waiting.pop(0)
+        name = name_of(address)
+        if name is None or name in found or name in NO_PAGES:
+            continue
+        answer = signed_in.get(address)
+        if answer.ok and "<html" in answer.text():
+            found[name] = address
+            waiting += [html.unescape(link) for link in LINK.findall(answer.text())]
+    return found
+
+
+def name_of(address: str) -> str | None:
+    try:
+        match = resolve(urlsplit(address).path)
+    except Resolver404:
+        return None
+    return None if match.namespace else match.url_name

@@ -4,17 +4,14 @@ The pages are found as a person finds them, by links from the first one on; the 
 says whether one was forgotten.
 """
 
-import html
-import re
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from django.urls import Resolver404, get_resolver, resolve
+from django.urls import get_resolver
 from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize
 
-from tests.web.addresses import all_patterns
+from tests.web.addresses import NO_PAGES, all_patterns, reached_by_links
 from tests.web.browser_site import CHROMIUM, Site, complaints_of, sign_in
 
 pytestmark = [
@@ -51,31 +48,12 @@ PAGES = (
     "start-lab",
     "submit",
 )
-NO_PAGES = {
-    "login": "redirects who is signed in; test_the_way_in_is_clean",
-    "logout": "is posted",
-    "events": "the stream",
-    "game-day": "there is none before somebody begins one",
-    "game-day-regions": "as all regions",
-    "guarantee-audit": "is posted",
-    "verify-savepoint": "is posted",
-    "comparison-progress": "a part",
-    "reading": "a part",
-    "shelf-life": "a part",
-    "verdict": "a part",
-    "verification": "a part",
-    "checkpoints-csv": "a file",
-    "checkpoints-json": "a file",
-    "savepoint-manifest": "a file",
-}
-FIRST = ("/pipelines/views/savepoints/", "/pipelines/flight_delays/", "/")
 WIDTHS = {
     "desk": ViewportSize(width=1440, height=900),
     "phone": ViewportSize(width=390, height=844),
 }
 STANDARDS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
 COLOURS = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}
-LINK = re.compile(r'href="([^"]+)"')
 SIDEWAYS = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
 
 
@@ -89,7 +67,7 @@ def signed_in(dashboard: Site, browser: Browser) -> Iterator[BrowserContext]:
 
 @pytest.fixture(scope="module")
 def reached(signed_in: BrowserContext) -> dict[str, str]:
-    return reached_from(signed_in, FIRST)
+    return reached_by_links(signed_in.request)
 
 
 def test_links_lead_to_every_page(reached: dict[str, str]) -> None:
@@ -138,27 +116,3 @@ def test_the_way_in_is_clean(dashboard: Site, browser: Browser, width: str) -> N
 def objections(page: Page, rules: list[str] | dict[str, object]) -> str:
     found = Axe().run(page, options={"resultTypes": ["violations"], "runOnly": rules})
     return "" if not found.violations_count else str(found.generate_report())
-
-
-def reached_from(signed_in: BrowserContext, first: tuple[str, ...]) -> dict[str, str]:
-    """An address of each page that links lead to, by its name."""
-    found: dict[str, str] = {}
-    waiting = list(first)
-    while waiting:
-        address = waiting.pop(0)
-        name = name_of(address)
-        if name is None or name in found or name in NO_PAGES:
-            continue
-        answer = signed_in.request.get(address)
-        if answer.ok and "<html" in answer.text():
-            found[name] = address
-            waiting += [html.unescape(link) for link in LINK.findall(answer.text())]
-    return found
-
-
-def name_of(address: str) -> str | None:
-    try:
-        match = resolve(urlsplit(address).path)
-    except Resolver404:
-        return None
-    return None if match.namespace else match.url_name

@@ -1,0 +1,66 @@
+"""Pictures of the pages for the documentation, of a simulated pipeline.
+
+    python -m tests.web.screenshots [DIRECTORY]
+
+Writes NAME.png for each page that `docs/dashboard.md` shows. Needs a Chromium.
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import django
+from playwright.sync_api import BrowserContext, ViewportSize
+
+PAGES = (
+    "alerts",
+    "checkpoint",
+    "checkpoints",
+    "event-log",
+    "fleet",
+    "guarantee",
+    "pipeline",
+    "pipeline-metrics",
+    "pipeline-planner",
+    "recovery",
+    "savepoint",
+    "savepoints",
+    "settings",
+    "start-game-day",
+)
+DESK = ViewportSize(width=1280, height=800)
+DRAWN_MS = 1_500  # for the charts to come, behind the page
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("directory", type=Path, nargs="?", default=Path("docs/pages"))
+    directory = parser.parse_args().directory
+    directory.mkdir(parents=True, exist_ok=True)
+    django.setup()
+
+    from tests.web.browser_site import chromium, sign_in, simulated_dashboard
+
+    with (
+        tempfile.TemporaryDirectory() as home,
+        simulated_dashboard(Path(home)) as site,
+        chromium() as browser,
+    ):
+        context = browser.new_context(base_url=site.address, viewport=DESK)
+        sign_in(context.new_page(), site)
+        take(context, directory)
+
+
+def take(context: BrowserContext, directory: Path) -> None:
+    from tests.web.addresses import reached_by_links
+
+    reached = reached_by_links(context.request)
+    page = context.new_page()
+    for name in PAGES:
+        page.goto(reached[name])
+        page.wait_for_timeout(DRAWN_MS)
+        page.screenshot(path=directory / f"{name}.png")
+
+
+if __name__ == "__main__":
+    main()
