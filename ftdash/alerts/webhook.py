@@ -34,7 +34,7 @@ def send(channel: Channel, message: Message) -> None:
     with httpx.Client(trust_env=False, follow_redirects=False, timeout=TIMEOUT_S) as client:
         request = client.build_request("POST", target.url, content=body, headers=headers)
         request.extensions["sni_hostname"] = target.host
-        with_status = client.send(request, stream=True)  # what it answers is not read
-        with_status.close()
-    if not with_status.is_success:
-        raise httpx.HTTPError(f"It answered {with_status.status_code}.")
+        answer = client.send(request, stream=True)  # what it answers is not read
+        answer.close()
+    if not answer.is_success:
+        raise httpx.HTTPError(f"It answered {answer.status_code}.")
