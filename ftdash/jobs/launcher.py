@@ -27,6 +27,7 @@ RUN_ID_VARIABLE = "FTDASH_RUN_ID"
 LOG_TAIL_BYTES = 4096
 LOG_LINE_LENGTH_MAX = 300
 KILL_WAIT_S = 5.0
+KILL_ROUNDS_MAX = 5
 
 
 def start_driver(run: Run) -> psutil.Process:
@@ -49,15 +50,23 @@ def start_driver(run: Run) -> psutil.Process:
 
 
 def kill_driver_tree(run: Run) -> list[int]:
-    """SIGKILL every process that carries the run's id; the process ids of those."""
-    ours = list(_processes_of(run))
-    for process in ours:
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            continue
-    psutil.wait_procs(ours, timeout=KILL_WAIT_S)
-    return [process.pid for process in ours]
+    """SIGKILL every process that carries the run's id; the process ids of those.
+
+    It looks until there is none: one that was just being started had no environment to be known by.
+    """
+    killed: list[int] = []
+    for _ in range(KILL_ROUNDS_MAX):
+        ours = list(_processes_of(run))
+        if not ours:
+            break
+        for process in ours:
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        psutil.wait_procs(ours, timeout=KILL_WAIT_S)
+        killed += [process.pid for process in ours]
+    return killed
 
 
 def last_log_line(directory: RunDirectory) -> str:

@@ -49,10 +49,15 @@ def process() -> Iterator[Callable[[str], psutil.Process]]:
     started: list[subprocess.Popen[bytes]] = []
 
     def start(run_id: str) -> psutil.Process:
-        words = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+        words = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]
         environment = {**os.environ, RUN_ID_VARIABLE: run_id}
-        started.append(subprocess.Popen(words, stdin=subprocess.PIPE, env=environment))
-        return psutil.Process(started[-1].pid)
+        child = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+        )
+        started.append(child)
+        assert child.stdout is not None
+        child.stdout.readline()  # before it has begun, its environment still reads as empty
+        return psutil.Process(child.pid)
 
     yield start
     for each in started:

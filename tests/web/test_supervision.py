@@ -228,6 +228,19 @@ def test_leftovers_of_a_run_are_found_by_its_name_and_no_others() -> None:
     assert psutil.pid_exists(other_pid)
 
 
+def test_what_was_just_being_started_is_found_when_it_is_looked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = new_run()
+    known, starting = TwoLooks(run.run_id), TwoLooks(None, run.run_id)
+    monkeypatch.setattr(psutil, "process_iter", lambda: iter([known, starting]))
+    monkeypatch.setattr(psutil, "wait_procs", lambda *_, **__: None)
+
+    launcher.kill_driver_tree(run)
+
+    assert (known.is_killed, starting.is_killed) == (True, True)
+
+
 def test_a_request_reaches_its_driver_and_is_answered() -> None:
     run = new_run()
     supervision.supervise_run(run.pk)
@@ -387,3 +400,21 @@ def owner_pid(run: Run) -> int:
 def started_drivers(run: Run) -> int:
     envelopes, _ = read_journal(run_directory(run).journal_file, 0)
     return sum(isinstance(each.event, RunStarted) for each in envelopes)
+
+
+class TwoLooks:
+    """A process whose environment names these runs, one after another each time it is read."""
+
+    def __init__(self, *run_ids: str | None) -> None:
+        self.pid = 1
+        self.is_killed = False
+        self._run_ids = list(run_ids)
+
+    def environ(self) -> dict[str, str]:
+        if self.is_killed:
+            raise psutil.NoSuchProcess(self.pid)
+        found = self._run_ids.pop(0)
+        return {} if found is None else {launcher.RUN_ID_VARIABLE: found}
+
+    def kill(self) -> None:
+        self.is_killed = True
