@@ -1,7 +1,8 @@
 """Sends messages that are due, each until it is taken or given up; what was tried is in its row.
 
 A message is sent at least once: a worker that dies after the receiver took it leaves it to be sent
-again, under the same id. Of one alert a channel hears in order: no end before its beginning.
+again, under the same id. Of one alert a channel hears in order: no end before its beginning. One
+worker sends at a time; a receiver that fails is left alone for a while with all that is due to it.
 """
 
 import logging
@@ -15,6 +16,7 @@ from django.utils import timezone
 from ftdash.alerts import mail, webhook
 from ftdash.alerts.message import message_of
 from ftdash.alerts.models import ChannelKind, Delivery, News
+from ftdash.alerts.sending_turn import Turn, take_turn
 from pipelines.domain.errors import Rejected
 
 ATTEMPTS_MAX = 12
@@ -32,14 +34,24 @@ log = logging.getLogger("ftdash.alerts")
 
 
 def deliver_due() -> bool:
-    """Whether there is more that is due than this call had time for."""
+    """Whether there is more that is due than this call had time for. Not while another sends."""
+    turn = take_turn(timezone.now())
+    if turn is None:
+        return False
+    try:
+        _deliver_for_a_while(turn)
+    finally:
+        turn.end(timezone.now())
+    return _due(timezone.now()).exists()
+
+
+def _deliver_for_a_while(turn: Turn) -> None:
     ends_s = time.monotonic() + TASK_BUDGET_S
-    while time.monotonic() < ends_s:
+    while time.monotonic() < ends_s and turn.try_keep(timezone.now()):
         delivery = _claim_next(timezone.now())
         if delivery is None:
-            return False
+            return
         _try(delivery)
-    return True
 
 
 def _claim_next(now: datetime) -> Delivery | None:
@@ -52,13 +64,14 @@ def _claim_next(now: datetime) -> Delivery | None:
 
 
 def _due(now: datetime) -> QuerySet[Delivery]:
-    """Oldest first; what waits for an earlier message about the same alert is not."""
+    """What was tried least comes first, then the oldest, so that what one receiver does not take
+    holds nothing else up; what waits for an earlier message about the same alert is not due."""
     waiting = Delivery.objects.filter(sent_at=None, given_up_at=None)
     earlier = waiting.filter(
         channel=OuterRef("channel"), alert=OuterRef("alert"), pk__lt=OuterRef("pk")
     )
     due = waiting.filter(~Exists(earlier), due_at__lte=now)
-    return due.select_related("channel", "alert__pipeline").order_by("pk")
+    return due.select_related("channel", "alert__pipeline").order_by("attempts", "pk")
 
 
 def _try(delivery: Delivery) -> None:
@@ -67,7 +80,7 @@ def _try(delivery: Delivery) -> None:
         _send(delivery)
     except (httpx.HTTPError, OSError, Rejected) as error:
         is_last = delivery.attempts >= ATTEMPTS_MAX or delivery.news == News.TEST
-        _note_failure(mine, delivery.attempts, is_last, str(error) or type(error).__name__)
+        _note_failure(delivery, mine, is_last, str(error) or type(error).__name__)
     else:
         mine.update(sent_at=timezone.now(), problem="")
 
@@ -80,11 +93,15 @@ def _send(delivery: Delivery) -> None:
         mail.send(delivery.channel, message)
 
 
-def _note_failure(mine: QuerySet[Delivery], attempts: int, is_last: bool, problem: str) -> None:
-    now = timezone.now()
-    log.warning("A message about an alert was not taken (try %s): %s", attempts, problem)
+def _note_failure(
+    delivery: Delivery, mine: QuerySet[Delivery], is_last: bool, problem: str
+) -> None:
+    now, tries = timezone.now(), delivery.attempts
+    log.warning("A message about an alert was not taken (try %s): %s", tries, problem)
+    again_at = now + timedelta(seconds=min(FIRST_RETRY_S * 2 ** (tries - 1), RETRY_MAX_S))
     if is_last:
         mine.update(given_up_at=now, problem=problem)
-        return
-    wait_s = min(FIRST_RETRY_S * 2 ** (attempts - 1), RETRY_MAX_S)
-    mine.update(due_at=now + timedelta(seconds=wait_s), problem=problem)
+    else:
+        mine.update(due_at=again_at, problem=problem)
+    waiting = Delivery.objects.filter(channel=delivery.channel, sent_at=None, given_up_at=None)
+    waiting.filter(due_at__lte=now).update(due_at=again_at)

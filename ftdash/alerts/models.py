@@ -1,7 +1,7 @@
 """Rows of alerts: rules, how each stands for each pipeline, what fired, where it was told.
 
 `rules` and `channels` write what admins decide, `evaluation` standings and alerts, `delivery` how
-far each message has come.
+far each message has come, `sending_turn` who sends.
 """
 
 from django.db import models
@@ -138,3 +138,10 @@ class Delivery(models.Model):
 
     def __str__(self) -> str:
         return f"{self.news} to {self.channel_id}"
+
+
+class SendingTurn(models.Model):
+    """The one row that senders of messages take turns at."""
+
+    holder = models.CharField(max_length=32, default="")  # known to nobody else
+    until = models.DateTimeField()  # at the latest

@@ -1,6 +1,7 @@
 """Messages about alerts: signed, sent to no machine they must not reach, once taken not again."""
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -10,12 +11,17 @@ from typing import Any
 
 import httpx
 import pytest
+from django.conf import settings as project
 from django.core import mail
 from django.utils import timezone
 
 from ftdash.accounts.models import AdminAction
 from ftdash.alerts import channels, delivery, queries, signing, telling, webhook_address
-from ftdash.alerts.models import Alert, AlertRule, Channel, Delivery, Watched
+from ftdash.alerts import webhook as webhook_sender
+from ftdash.alerts.message import Message
+from ftdash.alerts.models import Alert, AlertRule, Channel, Delivery, SendingTurn, Watched
+from ftdash.alerts.sending_turn import LASTS, take_turn
+from ftdash.alerts.tasks import deliver_alerts
 from ftdash.jobs.models import Pipeline
 from pipelines.domain.errors import Rejected
 from tests.web.journals import new_run
@@ -211,6 +217,114 @@ def test_two_workers_do_not_send_the_same_message_at_once(receiver: Receiver) ->
     assert len(receiver.taken) == 1
 
 
+def test_while_one_worker_waits_for_a_receiver_that_hangs_the_others_are_free(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    webhook(receiver)
+    fire()
+    channels.send_test(name="ops", requester="ada", reason="is it on?")
+    asked: list[int] = []
+
+    def hang(_: Channel, message: Message) -> None:
+        asked.append(message.id)
+        if len(asked) < 10:
+            assert not delivery.deliver_due()  # a second worker, meanwhile
+        raise httpx.ReadTimeout("It timed out.")
+
+    monkeypatch.setattr(webhook_sender, "send", hang)
+
+    assert not delivery.deliver_due()
+    assert len(asked) == 1
+
+
+def test_a_receiver_that_hangs_is_left_alone_and_the_others_hear_of_everything(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook_sender, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(delivery, "FIRST_RETRY_S", 300.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        made(f"http://127.0.0.1:{silent.getsockname()[1]}/", name="silent")
+        webhook(receiver)
+        for name in ("late", "later", "latest"):
+            fire(name)
+
+        delivery.deliver_due()
+
+    tried = Delivery.objects.filter(channel__name="silent").order_by("pk")
+    assert [each.attempts for each in tried] == [1, 0, 0]
+    assert {each.due_at for each in tried} == {tried[0].due_at}
+    assert tried[0].due_at > timezone.now()
+    assert [body["rule"] for body in receiver.bodies] == ["late", "later", "latest"]
+
+
+def test_what_was_never_tried_comes_before_what_a_receiver_did_not_take(receiver: Receiver) -> None:
+    webhook(receiver)
+    fire("late")
+    receiver.answers = [500]
+    delivery.deliver_due()
+    fire("later")
+    make_due()
+
+    delivery.deliver_due()
+
+    assert [body["rule"] for body in receiver.bodies] == ["late", "later", "late"]
+
+
+def test_messages_of_a_worker_that_died_are_sent_by_the_next_one(receiver: Receiver) -> None:
+    webhook(receiver)
+    fire()
+    now = timezone.now()
+    assert take_turn(now) is not None  # and is never heard of again
+
+    delivery.deliver_due()
+    assert receiver.taken == []
+    SendingTurn.objects.update(until=timezone.now())
+    delivery.deliver_due()
+
+    assert len(receiver.taken) == 1
+
+
+def test_a_turn_is_one_workers_until_it_has_said_nothing_for_too_long() -> None:
+    now = timezone.now()
+    first = take_turn(now)
+    assert first is not None
+    assert first.try_keep(now + LASTS / 2)
+    assert take_turn(now + LASTS) is None
+    second = take_turn(now + 2 * LASTS)
+    assert second is not None
+
+    assert not first.try_keep(now + 2 * LASTS)
+    first.end(now + 2 * LASTS)
+    assert take_turn(now + 2 * LASTS) is None
+    assert second.try_keep(now + 2 * LASTS)
+    second.end(now + 2 * LASTS)
+    assert take_turn(now + 2 * LASTS) is not None
+    assert take_turn(now - timedelta(hours=1)) is not None  # the clock was set back
+
+
+def test_the_turn_is_free_again_after_trouble(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    webhook(receiver)
+    fire()
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("Nobody thought of this.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(webhook_sender, "send", broken)
+        with pytest.raises(RuntimeError):
+            delivery.deliver_due()
+    make_due()
+    delivery.deliver_due()
+
+    assert len(receiver.taken) == 1
+
+
+def test_a_call_to_send_that_waited_too_long_in_the_queue_is_dropped() -> None:
+    assert deliver_alerts.expires == project.ALERT_PERIOD_S
+
+
 def test_a_channel_of_one_pipeline_hears_of_no_other(receiver: Receiver) -> None:
     new_run("views")
     webhook(receiver, pipeline="views")
@@ -350,17 +464,17 @@ def made(address: str, name: str = "ops", pipeline: str | None = None) -> str:
     ).key
 
 
-def fire() -> None:
-    new_run()
+def fire(name: str = "late") -> None:
+    pipeline = Pipeline.objects.filter(name="flights").first() or new_run().pipeline
     rule = AlertRule.objects.create(
-        name="late",
+        name=name,
         watched=Watched.SINCE_CHECKPOINT,
         fire_above=60.0,
         fire_after_s=10.0,
         clear_below=30.0,
         clear_after_s=10.0,
     )
-    telling.fire(rule, Pipeline.objects.get(name="flights"), 95.0, timezone.now())
+    telling.fire(rule, pipeline, 95.0, timezone.now())
 
 
 def make_due() -> None:
