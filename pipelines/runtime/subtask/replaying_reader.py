@@ -1,7 +1,7 @@
 """Reads what a source had set aside before what is new of it, as one reader.
 
-Event time is the source's alone: records of the quarantine come between two of its watermarks, and
-are late for whatever has closed. Decides nothing about what is read again; see
+Event time is the source's alone: records of the quarantine come before anything that is new of it,
+and are late for whatever has closed by then. Decides nothing about what is read again; see
 `connectors.files.replayed_quarantine`.
 """
 
@@ -14,7 +14,8 @@ from pipelines.runtime.subtask.source_reader import SourceReader, SplitInWork
 
 class ReplayingReader:
     """Guarantee: each record comes once, from the source or from its quarantine, as the positions
-    of both say. Needs a caller that stores both with the same cut.
+    of both say, and none of the source before the quarantine is used up. Needs a caller that stores
+    both with the same cut.
     """
 
     def __init__(self, source: SourceReader, quarantine: SourceReader) -> None:
@@ -40,9 +41,11 @@ class ReplayingReader:
         return self._quarantine.is_exhausted and self._source.is_exhausted
 
     def next(self) -> pa.RecordBatch | None:
+        """None also while the quarantine has nothing at the moment, as where a record is set aside
+        again: one more batch of the source may end event time."""
         self._current = self._quarantine
         batch = self._quarantine.next()
-        if batch is None:
+        if batch is None and self._quarantine.is_exhausted:
             self._current = self._source
             batch = self._source.next()
         return batch

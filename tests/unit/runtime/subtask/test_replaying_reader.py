@@ -2,22 +2,48 @@
 
 import json
 import random
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from pipelines.connectors.files.replayed_quarantine import ReplayedQuarantine
-from pipelines.domain.elements import Watermark
+from pipelines.domain.elements import MAX_WATERMARK_MS, Watermark
 from pipelines.domain.ids import RunId, Uid
+from pipelines.domain.poison import REPLAYED_PREFIX, IsolatedRange, Isolation, PoisonRecord
 from pipelines.domain.snapshots import Json
+from pipelines.protocol.watermarks import EventTimeMark
 from pipelines.runtime.subtask.replaying_reader import ReplayingReader
 from pipelines.runtime.subtask.reserving_reader import ReservingReader
 from pipelines.runtime.subtask.source_feed import SourceFeed
 from pipelines.runtime.subtask.source_reader import SourceReader
+from pipelines.runtime.subtask.split_screen import SplitScreen
 from tests.unit.runtime.fakes import ListSource, ManualClock, keys_of
 
 NUMBERS = Uid("numbers")
 AGAIN = [901, 902, 903, 904, 905]
+
+
+SUSPECTED = f"{REPLAYED_PREFIX}part-run-1-00000001-0-0.jsonl"
+
+
+def poison_at(offset: int) -> PoisonRecord:
+    return PoisonRecord(
+        source=NUMBERS,
+        split=SUSPECTED,
+        offset=offset,
+        operator=Uid("f"),
+        error_type="builtins.ValueError",
+        error="bad",
+        trace="",
+    )
+
+
+def isolated(first: int, last: int) -> IsolatedRange:
+    return IsolatedRange(
+        source=NUMBERS, split=SUSPECTED, first_offset=first, last_offset=last, step=1
+    )
 
 
 @pytest.fixture
@@ -55,16 +81,46 @@ def test_the_quarantine_comes_first_and_event_time_is_the_sources(home: Path) ->
     assert reader.is_exhausted
 
 
-def test_a_source_that_has_ended_waits_for_its_quarantine() -> None:
-    """Which may have nothing to hand out at the moment, as where a record is set aside again."""
+def test_the_source_waits_while_its_quarantine_has_nothing_at_the_moment() -> None:
+    """Else it would end event time before the rest of the quarantine is there."""
     silent = ListSource([[(9, 0)]], silent={0})
     quarantine = SourceReader(silent, (), 0, 1, ManualClock(), None)
     reader = ReplayingReader(source_reader(()), quarantine)
 
-    read = [keys_of(batch) for batch in iter(reader.next, None)]
+    read = [reader.next() for _ in range(5)]
 
-    assert read == [[9], [1, 2], [3, 4]]
+    assert [keys_of(batch) for batch in read if batch is not None] == [[9]]
+    assert reader.take_marks() == []
+    assert reader.positions() == source_reader(()).positions()
     assert not reader.is_exhausted
+
+
+@pytest.mark.parametrize(
+    "isolation",
+    [
+        Isolation(poison=[poison_at(0), poison_at(2)]),
+        Isolation(ranges=[isolated(0, 2)]),
+        Isolation(poison=[poison_at(1)], ranges=[isolated(0, 1)]),
+    ],
+)
+def test_what_is_set_aside_again_or_isolated_lets_nothing_of_the_source_go_ahead(
+    home: Path, isolation: Isolation
+) -> None:
+    kept = KeptKeys()
+    screen = SplitScreen(NUMBERS, source_of().schema, isolation, kept)
+    reader = ReplayingReader(source_reader(()), reader_of_quarantine(home, (), screen=screen))
+
+    given: list[int | EventTimeMark] = []
+    while not reader.is_exhausted:
+        batch = reader.next()
+        given += [] if batch is None else keys_of(batch)
+        given += reader.take_marks()
+
+    replayed = [key for key in AGAIN if key not in kept.keys]
+    assert kept.keys == [AGAIN[each.offset] for each in isolation.poison]
+    assert given[: len(replayed)] == replayed
+    assert given[-1] == Watermark(MAX_WATERMARK_MS)
+    assert [key for key in given if isinstance(key, int)] == [*replayed, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -112,6 +168,19 @@ def replaying(home: Path) -> ReplayingReader:
     return ReplayingReader(source_reader(()), reader_of_quarantine(home, ()))
 
 
+@dataclass(slots=True)
+class KeptKeys:
+    """Implements `Kept`."""
+
+    keys: list[int] = field(default_factory=list)
+
+    def add_row(self, poison: PoisonRecord, row: pa.RecordBatch) -> None:
+        self.keys += keys_of(row)
+
+    def add_text(self, poison: PoisonRecord, text: str) -> None:
+        raise NotImplementedError
+
+
 def source_of() -> ListSource:
     return ListSource([[(1, 5_000), (2, 10_001)], [(3, 20_000), (4, 30_000)]])
 
@@ -123,7 +192,12 @@ def source_reader(
 
 
 def reader_of_quarantine(
-    home: Path, restored: tuple[Json, ...], subtask: int = 0, parallelism: int = 1
+    home: Path,
+    restored: tuple[Json, ...],
+    subtask: int = 0,
+    parallelism: int = 1,
+    screen: SplitScreen | None = None,
 ) -> SourceReader:
     source = ReplayedQuarantine.of(home, NUMBERS, source_of(), RunId("run-2"), looks=True)
-    return SourceReader(source, restored, subtask, parallelism, ManualClock(), None)
+    clock = ManualClock()
+    return SourceReader(source, restored, subtask, parallelism, clock, None, screen=screen)
