@@ -1,8 +1,8 @@
 """Source: CSV files without a header line, a split per file, parsed at the speed of Arrow.
 
 Meant for plain columns at a high rate: one line is one record (a blank one is a record of nulls,
-and values hold no line breaks), and there is no event time. A rewind skips lines unparsed. Which
-line does not fit is found by `csv_lines`.
+and a value that holds a line break is refused), and there is no event time. A rewind skips lines
+unparsed. Which line does not fit is found by `csv_lines`.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from pipelines.connectors.files.csv_lines import MalformedCsv, OtherLineEnds, batches_of
+from pipelines.connectors.files.csv_lines import (
+    MalformedCsv,
+    OtherLineEnds,
+    batches_of,
+    of_one_line_each,
+)
 from pipelines.connectors.files.input_files import (
     FilePaths,
     file_version,
@@ -88,7 +93,7 @@ class CsvFiles:
             batches: Iterator[pa.RecordBatch] = iter(())
         else:
             # One record early, so that a file that has shrunk is told from one at its end.
-            batches = iter(self._open(file, max(0, offset - 1)))
+            batches = map(of_one_line_each, self._open(file, max(0, offset - 1)))
         if offset:
             first = next((batch for batch in batches if batch.num_rows), None)
             if first is None:

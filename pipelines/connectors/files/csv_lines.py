@@ -13,10 +13,10 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from pipelines.domain.errors import check
-
 LINES = 16_384
 """Decoded at once."""
+
+TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
 class OtherLineEnds(Exception):
@@ -58,9 +58,35 @@ def decoded(lines: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
         parse_options=pacsv.ParseOptions(ignore_empty_lines=False),
         convert_options=pacsv.ConvertOptions(column_types=schema),
     )
-    check(table.num_rows == len(lines), "a line is a record", rows=table.num_rows)
+    if table.num_rows != len(lines):
+        raise _unended()
     columns = [table.column(name).combine_chunks() for name in schema.names]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return of_one_line_each(pa.RecordBatch.from_arrays(columns, schema=schema))
+
+
+def of_one_line_each(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same. Raises ArrowInvalid where a value holds a line break, because lines would not count
+    records any more: Arrow takes one between quotes, and closes the last quote of a file itself.
+
+    Needs a batch that is not a slice.
+    """
+    for text in _texts(batch):
+        if b"\n" in text or b"\r" in text:
+            raise _unended()
+    return batch
+
+
+def _texts(batch: pa.RecordBatch) -> Iterator[bytes]:
+    """All values of each column that can hold line breaks, without anything between them."""
+    for column in batch.columns:
+        values = column.dictionary if pa.types.is_dictionary(column.type) else column
+        if values.type in TEXTS or pa.types.is_fixed_size_binary(values.type):
+            buffer = values.buffers()[-1]
+            yield b"" if buffer is None else buffer.to_pybytes()
+
+
+def _unended() -> pa.ArrowInvalid:
+    return pa.ArrowInvalid("a quoted value does not end in its line")
 
 
 def _lines(content: BinaryIO) -> list[bytes]:

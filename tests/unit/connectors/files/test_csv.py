@@ -45,16 +45,7 @@ def test_each_line_that_does_not_fit_is_told_with_its_offset_and_all_others_are_
     lines = [BAD.get(number, f"{number},{10 * number}" * (number != 6)) for number in range(20)]
     source = CsvFiles(write(tmp_path, end.join(lines)), schema=SCHEMA, block_bytes=block_bytes)
 
-    read, bad, said, offset = [], {}, [], 0
-    while True:
-        try:
-            for batch in source.read(0, offset):
-                read += batch.column("app_id").to_pylist()
-            break
-        except MalformedRecord as error:
-            bad[error.offset] = error.text
-            said.append(str(error))
-            offset = error.offset + 1
+    read, bad, said = read_all(source)
 
     assert bad == BAD
     assert all(
@@ -62,6 +53,82 @@ def test_each_line_that_does_not_fit_is_told_with_its_offset_and_all_others_are_
     )
     good = [number if number != 6 else None for number in range(20) if number not in BAD]
     assert read == good
+
+
+TEXT = pa.schema([("app_id", pa.int64()), ("name", pa.string())])
+UNENDED = {
+    "unended": ['1,"abc'],
+    "ended in the next line": ['1,"abc', 'def"'],
+    "ended two lines further": ['1,"abc', '2,"y",', '3,z"'],
+    "ended by the next quote": ['1,"abc', '2,"def"'],
+    "in the first column": ['"1,abc'],
+}
+
+
+@pytest.mark.parametrize("block_bytes", [32, 1 << 20])
+@pytest.mark.parametrize("before", [0, 7])
+@pytest.mark.parametrize("lines", UNENDED.values(), ids=UNENDED)
+def test_a_quoted_value_that_does_not_end_in_its_line_is_told_and_all_others_are_read_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lines: list[str],
+    before: int,
+    block_bytes: int,
+) -> None:
+    """Each line is a record, whatever Arrow makes of its quotes."""
+    monkeypatch.setattr(csv_lines, "LINES", 3)
+    good = [f'{100 + number},"said ""{number}"", twice"' for number in range(before)]
+    behind = [f"{200 + number},sentinel" for number in range(4)] + ["misfit,x", "300,sentinel"]
+    text = "\n".join([*good, *lines, *behind, ""])
+    source = CsvFiles(write(tmp_path, text), schema=TEXT, block_bytes=block_bytes)
+
+    read, bad, said = read_all(source)
+
+    fits = {'2,"def"': 2, '3,z"': 3}
+    suspects = {before + at: line for at, line in enumerate(lines) if line not in fits}
+    misfit = before + len(lines) + 4
+    passed = [fits[line] for line in lines if line in fits]
+    numbers = [*(100 + number for number in range(before)), *passed, 200, 201, 202, 203, 300]
+    assert bad == {**suspects, misfit: "misfit,x"}
+    assert read == numbers
+    assert f"a.csv is malformed in line {before + 1}: " in said[0]
+    for offset in range(misfit + 3):
+        rest, _, _ = read_all(source, offset)
+        assert rest == numbers[sum(at not in bad for at in range(offset)) :]
+
+
+def test_a_quoted_value_that_goes_on_is_refused_at_submission_by_its_line(tmp_path: Path) -> None:
+    source = CsvFiles(write(tmp_path, '1,x\n7,"abc\n8,y\n'), schema=TEXT)
+
+    with pytest.raises(
+        Rejected, match=r"a\.csv is malformed in line 2: a quoted value does not end in its line\.$"
+    ):
+        source.validate()
+
+
+@pytest.mark.parametrize(
+    "type_",
+    [
+        pa.string(),
+        pa.large_string(),
+        pa.binary(),
+        pa.large_binary(),
+        pa.binary(4),
+        pa.dictionary(pa.int32(), pa.string()),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("line_break", ["\n", "\r", "\r\n"])
+def test_a_line_break_is_refused_in_columns_of_every_type(
+    tmp_path: Path, type_: pa.DataType, line_break: str
+) -> None:
+    schema = pa.schema([("app_id", pa.int64()), ("name", type_)])
+    width = 4 - len(line_break)
+    quoted = f'1,wxyz\n2,"{"a" * width}{line_break}"\n3,wxyz\n'
+    source = CsvFiles(write(tmp_path, quoted), schema=schema)
+
+    with pytest.raises(Rejected, match="a quoted value does not end in its line"):
+        read_some(source)
 
 
 def test_where_lines_do_not_end_alike_the_file_is_refused_and_no_line_is_blamed(
@@ -84,6 +151,29 @@ def test_each_round_reads_all_files(tmp_path: Path) -> None:
         None,
     ]
     assert pa.Table.from_batches(source.read(1, 0)).to_pylist() == [{"app_id": 1, "user_id": 2}]
+
+
+def read_all(
+    source: CsvFiles, offset: int = 0
+) -> tuple[list[int | None], dict[int, str], list[str]]:
+    """What fits; {offset: line} of what does not; and what is said about each."""
+    read: list[int | None] = []
+    bad: dict[int, str] = {}
+    said: list[str] = []
+    while True:
+        try:
+            for batch in source.read(0, offset):
+                read += batch.column("app_id").to_pylist()
+            return read, bad, said
+        except MalformedRecord as error:
+            bad[error.offset] = error.text
+            said.append(str(error))
+            offset = error.offset + 1
+
+
+def read_some(source: CsvFiles) -> None:
+    for _ in source.read(0, 0):
+        pass
 
 
 def write(directory: Path, text: str) -> list[Path]:
