@@ -6,6 +6,8 @@ the driver's control port are such ports.
 """
 
 import contextlib
+import errno
+import logging
 import socket
 import threading
 from collections.abc import Callable
@@ -17,10 +19,15 @@ from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.tls import Tls
 from pipelines.domain.ids import Attempt
 
+SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""Of the process or its machine: `accept` fails, and the listener is sound."""
+
 Verify = Callable[[Connection], Claim]
 """Raises HandshakeRefused."""
 
 Serve = Callable[[Connection, Claim], None]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +52,7 @@ class Guard:
     verify: Verify
     serve: Serve
     on_refused: Callable[[RefusedConnection], None]
-    on_broken: Callable[[str], None]  # nobody can connect any more; one sentence
+    on_broken: Callable[[str], None]  # nobody can ever connect any more; one sentence
 
 
 class OncePerSlot:
@@ -67,7 +74,9 @@ class GuardedPort:
     """One thread accepts, one per connection examines and then serves it.
 
     Guarantee: `serve` is called for connections only that `verify` has let pass, and no more than
-    `max_pending_handshakes` are examined at a time. Accepts nothing before `start`.
+    `max_pending_handshakes` are examined at a time. Accepts nothing before `start`. As long as its
+    listener lives it goes on accepting: a process that runs short of files or threads has callers
+    wait, or turns them away, until there are some again.
     """
 
     def __init__(
@@ -86,7 +95,8 @@ class GuardedPort:
         self._admission = threading.Lock()
         self._examined: set[socket.socket] = set()
         self._refused_count = 0
-        self._is_closed = False
+        self._closed = threading.Event()
+        self._is_short = False  # of files, memory or threads; then it pauses between two tries
         self._accepting: threading.Thread | None = None
 
     @property
@@ -105,7 +115,7 @@ class GuardedPort:
     def close(self) -> None:
         """Nobody is let in any more. Connections that are served are not touched."""
         with self._admission:
-            self._is_closed = True
+            self._closed.set()
             examined = list(self._examined)
         for connection in [self._listener, *examined]:
             with contextlib.suppress(OSError):  # wakes the thread that waits for it
@@ -115,30 +125,53 @@ class GuardedPort:
         self._listener.close()
 
     def _accept_all(self) -> None:
-        while not self._is_closed:
+        while not self._closed.is_set():
             try:
                 connection, address = self._listener.accept()
-                self._take(connection, f"{address[0]}:{address[1]}")
             except ConnectionAbortedError:
                 continue  # the caller hung up before it was answered
-            except (OSError, RuntimeError) as error:  # too many files, or too many threads
-                if not self._is_closed:
+            except OSError as error:
+                if error.errno in SHORTAGES:
+                    self._pause(error)
+                    continue
+                if not self._closed.is_set():
                     self._guard.on_broken(f"the {self._name} is broken: {error}")
                 return
+            self._take(connection, f"{address[0]}:{address[1]}")
 
     def _take(self, connection: socket.socket, address: str) -> None:
-        with self._admission:
-            has_room = len(self._examined) < self._limits.max_pending_handshakes
-            may_prove = has_room and not self._is_closed
-            if may_prove:
-                self._examined.add(connection)
-        if may_prove:
-            start_thread(
-                lambda: self._examine_and_serve(connection, address), f"{self._name} {address}"
-            )
+        if self._may_prove(connection) and self._has_begun(connection, address):
             return
         connection.close()
         self._refuse(RefusedConnection(Refusal.TOO_MANY, address, None))
+
+    def _may_prove(self, connection: socket.socket) -> bool:
+        with self._admission:
+            has_room = len(self._examined) < self._limits.max_pending_handshakes
+            may_prove = has_room and not self._closed.is_set()
+            if may_prove:
+                self._examined.add(connection)
+            return may_prove
+
+    def _has_begun(self, connection: socket.socket, address: str) -> bool:
+        """False: there is no thread for it."""
+        try:
+            start_thread(
+                lambda: self._examine_and_serve(connection, address), f"{self._name} {address}"
+            )
+        except RuntimeError as error:
+            with self._admission:
+                self._examined.discard(connection)
+            self._pause(error)
+            return False
+        self._is_short = False
+        return True
+
+    def _pause(self, shortage: OSError | RuntimeError) -> None:
+        if not self._is_short:
+            log.warning("The %s takes no connection at the moment: %s", self._name, shortage)
+        self._is_short = True
+        self._closed.wait(self._limits.shortage_pause_ms / 1000)
 
     def _examine_and_serve(self, accepted: socket.socket, address: str) -> None:
         try:
@@ -169,7 +202,7 @@ class GuardedPort:
     def _refuse(self, refused: RefusedConnection) -> None:
         with self._admission:
             self._refused_count += 1
-            is_closed = self._is_closed
+            is_closed = self._closed.is_set()
         if not is_closed:
             self._guard.on_refused(refused)
 

@@ -15,6 +15,7 @@ class NetworkLimits:
     max_origin_bytes: int = 16 << 10  # names of a source and a split
     max_channels_per_connection: int = 1 << 16
     max_pending_handshakes: int = 64
+    shortage_pause_ms: int = 100  # of a port, when there are no files or threads for a caller
     connect_timeout_ms: int = 10_000
     handshake_timeout_ms: int = HANDSHAKE_TIMEOUT_MS
     unanswered_ms: int = 10_000  # by a peer, before its connection is lost; heartbeat.timeout

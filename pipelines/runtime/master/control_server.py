@@ -32,8 +32,9 @@ from pipelines.runtime.networking import listen
 from pipelines.runtime.slot_address import SlotAddress
 
 TOKEN_BYTES = 32
-LIMITS = NetworkLimits(max_pending_handshakes=1_024)
-"""All slots of an attempt may dial at once; far more are no slots."""
+STRANGERS_MAX = 64
+"""Connections that prove nothing, besides the slots of an attempt, which may all dial at once. Each
+holds a file and a thread of the driver, so they are few beside the usual 1,024 files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +56,15 @@ class ControlServer:
         tls: Tls | None,
         post: Callable[[JobEvent], None],
         heartbeat: Heartbeat,
+        parallelism: int,
     ) -> None:
         self._networking = networking
         self._post = post
         self._heartbeat = heartbeat
         self._current: _Opening | None = None
         guard = Guard(self._prepare, self._verify, self._serve, self._refused, self._broken)
-        self._port = GuardedPort(listen(networking), "control port", LIMITS, tls, guard)
+        limits = NetworkLimits(max_pending_handshakes=parallelism + STRANGERS_MAX)
+        self._port = GuardedPort(listen(networking), "control port", limits, tls, guard)
 
     def open_for(self, attempt: Attempt) -> SlotAddress:
         """A fresh secret; from now on only slots of this attempt are let in."""
@@ -91,7 +94,8 @@ class ControlServer:
         self._post(StrangerRefused(refused.attempt, what))
 
     def _broken(self, problem: str) -> None:
-        """No slot could ever connect again; another driver gets another port."""
+        """Its listener is dead, and no slot could ever connect again; another driver gets another
+        port."""
         self._post(WorkFailed(Retryable(f"No slot can connect any more: {problem}.")))
 
     def _serve(self, connection: Connection, claim: Claim) -> None:

@@ -99,7 +99,8 @@ def _host(
     store = CheckpointStores(roots, settings.max_memory_state_bytes)
     inbox = Inbox(directory)
     parts = RunParts(spec, places, roots, pipeline, settings, store, lease, clock, Faults(plan))
-    master = JobMaster(parts, journal, inbox, threaded_hosting(settings))
+    hosting = threaded_hosting(settings, spec.parallelism)
+    master = JobMaster(parts, journal, inbox, hosting)
     with open_stages(spec, master.post) as stages:
         _keep_data_frames(pipeline, stages, is_fresh=is_fresh)
         return master.run(stages)

@@ -37,11 +37,11 @@ class MasterHosting:
     open_control: Callable[[Callable[[JobEvent], None]], ControlDoor]
 
 
-def threaded_hosting(settings: Settings) -> MasterHosting:
+def threaded_hosting(settings: Settings, parallelism: int) -> MasterHosting:
     """Raises Rejected when the driver cannot listen where the settings say."""
     networking = driver_networking(settings)
     tls = load_tls(networking.slots)
     return MasterHosting(
         ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix="storage"),
-        lambda post: ControlServer(networking, tls, post, settings.heartbeat),
+        lambda post: ControlServer(networking, tls, post, settings.heartbeat, parallelism),
     )

@@ -4,11 +4,13 @@ import errno
 import queue
 import secrets
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
 
+from pipelines.channels import guarded_port
 from pipelines.channels.connection import Connection
 from pipelines.channels.guarded_port import Guard, GuardedPort, RefusedConnection
 from pipelines.channels.handshake import Claim, Refusal, prove_token, verify_token
@@ -45,15 +47,55 @@ def test_a_caller_that_hung_up_before_it_was_answered_closes_no_port(watched: "W
     assert watched.next() == Claim(Attempt(1), 3)
 
 
-@pytest.mark.parametrize(
-    "error", [OSError(errno.EMFILE, "too many files"), RuntimeError("can't start new thread")]
-)
-def test_that_nobody_can_connect_any_more_is_told(watched: "Watched", error: Exception) -> None:
+@pytest.mark.parametrize("code", [errno.EBADF, errno.EINVAL])
+def test_that_nobody_can_connect_any_more_is_told(watched: "Watched", code: int) -> None:
+    error = OSError(code, "the listener is dead")
     watched.listener.accepted.put(error)
 
     watched.port.start()
 
     assert watched.next() == f"the test port is broken: {error}"
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
+def test_a_process_short_of_files_takes_callers_again_once_it_has_some(
+    watched: "Watched", code: int
+) -> None:
+    for _ in range(2):
+        watched.listener.accepted.put(OSError(code, "too many"))
+    watched.port.start()
+
+    prove_token(watched.call(), TOKEN, attempt=Attempt(1), slot=3)
+
+    assert watched.next() == Claim(Attempt(1), 3)
+
+
+def test_a_caller_for_whom_there_is_no_thread_is_turned_away_and_the_next_has_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched = Watched(NetworkLimits(shortage_pause_ms=1, max_pending_handshakes=1))
+    watched.port.start()
+    with monkeypatch.context() as patched:
+        patched.setattr(guarded_port, "start_thread", no_thread)
+        turned_away = watched.call()
+
+        assert turned_away.recv(1) == b""
+        assert watched.next() == RefusedConnection(Refusal.TOO_MANY, "caller:1", None)
+    prove_token(watched.call(), TOKEN, attempt=Attempt(1), slot=3)
+
+    assert watched.next() == Claim(Attempt(1), 3)
+    watched.close()
+
+
+def test_a_port_that_is_closed_while_it_pauses_ends_at_once() -> None:
+    watched = Watched(NetworkLimits(shortage_pause_ms=3_600_000))
+    watched.listener.accepted.put(OSError(errno.EMFILE, "too many"))
+    watched.port.start()
+    until(watched.listener.accepted.empty)
+
+    watched.close()
+
+    until(lambda: not is_accepting())
 
 
 def test_a_port_that_is_closed_on_purpose_is_not_broken(watched: "Watched") -> None:
@@ -73,6 +115,23 @@ def test_a_caller_that_is_gone_before_it_is_examined_is_refused(watched: "Watche
     assert watched.next() == RefusedConnection(Refusal.MALFORMED, "caller:1", None)
     assert watched.port.refused_count == 1
     assert caller.recv(1) == b""
+
+
+def no_thread(body: Callable[[], None], name: str) -> threading.Thread:
+    raise RuntimeError("can't start new thread")
+
+
+def is_accepting() -> bool:
+    return any(thread.name == "test port" for thread in threading.enumerate())
+
+
+def until(holds: Callable[[], bool]) -> None:
+    waiting = threading.Event()
+    for _ in range(int(TIMEOUT_S / 0.01)):
+        if holds():
+            return
+        waiting.wait(0.01)
+    pytest.fail("it does not come true")
 
 
 @dataclass(slots=True)
@@ -99,7 +158,7 @@ class ScriptedListener:
 class Watched:
     """A port, and what its owner hears: claims that were let in, refusals, and its own end."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: NetworkLimits | None = None) -> None:
         self.heard: queue.SimpleQueue[object] = queue.SimpleQueue()
         self.listener = ScriptedListener()
         self.prepare_fails = False
@@ -108,7 +167,7 @@ class Watched:
         self.port = GuardedPort(
             self.listener,  # type: ignore[arg-type]
             "test port",
-            NetworkLimits(),
+            limits or NetworkLimits(shortage_pause_ms=1),
             None,
             guard,
         )

@@ -195,9 +195,8 @@ class ScriptedRun:
         parts = RunParts(
             spec, places, [str(root)], pipeline, parsed, store, self._lease, clock, faults
         )
-        self.master = JobMaster(
-            parts, self._journal, Inbox(self.directory), threaded_hosting(parts.settings)
-        )
+        hosting = threaded_hosting(parts.settings, spec.parallelism)
+        self.master = JobMaster(parts, self._journal, Inbox(self.directory), hosting)
         self.slots = ScriptedSlots(self.master.post, has_nothing_to_read=has_nothing_to_read)
         self.status: JobStatus | None = None
         self._error: Exception | None = None

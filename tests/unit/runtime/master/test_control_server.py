@@ -30,7 +30,8 @@ from pipelines.runtime.networking import driver_networking
 from pipelines.runtime.slot_address import SlotAddress
 from tests.certificates import Authority
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 20.0
+PARALLELISM = 3
 HELLO = Hello(slot=1, pid=42, host="127.0.0.1", data_port=7)
 ANOTHER = msgspec.json.encode(Hello(slot=2, pid=42, host="127.0.0.1", data_port=7))
 
@@ -182,6 +183,13 @@ def test_a_slot_that_does_not_say_who_it_is_is_lost_and_not_waited_for(
     assert said in gone.problem
 
 
+def test_strangers_hold_few_of_the_drivers_files_and_leave_room_for_all_slots() -> None:
+    with server() as (control, _):
+        most = control._port._limits.max_pending_handshakes
+
+    assert PARALLELISM < most <= PARALLELISM + 64
+
+
 def test_a_port_that_takes_no_connection_any_more_ends_the_driver() -> None:
     with server() as (control, events):
         control.open_for(Attempt(1))
@@ -232,7 +240,8 @@ def test_with_tls_the_token_alone_does_not_open_the_door(tmp_path: Path) -> None
 @contextmanager
 def server(tls: Tls | None = None) -> Iterator[tuple[ControlServer, "queue.Queue[JobEvent]"]]:
     events: queue.Queue[JobEvent] = queue.Queue()
-    control = ControlServer(driver_networking(parse_settings({})), tls, events.put, Heartbeat())
+    networking = driver_networking(parse_settings({}))
+    control = ControlServer(networking, tls, events.put, Heartbeat(), PARALLELISM)
     try:
         yield control, events
     finally:
