@@ -194,8 +194,11 @@ class JobMaster(CheckpointListener):
                 event = self._events.get(timeout=left_ms / 1000.0)
             except queue.Empty:
                 return
-            if isinstance(event, StageEnded):
-                self._attempts.on_stage_ended(event.attempt)
+            match event:
+                case StageEnded(attempt):
+                    self._attempts.on_stage_ended(attempt)
+                case WorkFailed(error):
+                    raise error
 
     def _finish_again(self, over: JobStatusChanged) -> JobStatus:
         """The driver before this one died while it cleaned up: nothing is started any more."""
@@ -208,8 +211,17 @@ class JobMaster(CheckpointListener):
         self._executor.shutdown(wait=True)
         self._verifier.close()
         self._control.close()
+        self._check_work()
         self._record.emit(RunEnded(status=status, reason=reason))
         return status
+
+    def _check_work(self) -> None:
+        """Whatever has failed since the loop ended: a run that is over is never swept again, so it
+        is not over yet, and the next driver repeats this."""
+        while not self._events.empty():
+            event = self._events.get()
+            if isinstance(event, WorkFailed):
+                raise event.error
 
     # Small things.
 

@@ -40,7 +40,7 @@ from pipelines.runtime.control import (
     Sampled,
     SourcesEnded,
 )
-from pipelines.runtime.master.job_events import StageEnded, StrangerRefused
+from pipelines.runtime.master.job_events import StageEnded, StrangerRefused, WorkFailed
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.manifest_file import MANIFEST
 from pipelines.storage.store import Publication
@@ -122,6 +122,51 @@ def test_what_nobody_expected_beside_the_master_ends_the_driver_and_its_slots(
         run.wait_until_over()
 
     assert [link.is_closed for link in run.slots.links] == [True]
+
+
+def test_a_run_whose_last_sweep_fails_is_not_over_until_a_driver_has_swept(tmp_path: Path) -> None:
+    store = UnsweptStore([str(tmp_path)])
+    run = ScriptedRun(tmp_path, {**SOON, RETENTION: "NO_EXTERNALIZED_CHECKPOINTS"}, store=store)
+    path = Path(run.wait_for_checkpoints(1)[0].path)
+    left = path / "left.arrow"
+
+    store.is_broken = True
+    run.ask(Cancel(**WHO, request_id=RequestId("cancel")))
+    with pytest.raises(TypeError, match="a bug of the storage"):
+        run.wait_until_over()
+
+    assert JobStatus.CANCELED in [event.status for event in run.of(JobStatusChanged)]
+    assert run.of(RunEnded) == []
+    path.mkdir(exist_ok=True)
+    left.touch()
+    successor = ScriptedRun(tmp_path, {**SOON, RETENTION: "NO_EXTERNALIZED_CHECKPOINTS"})
+    assert successor.wait_until_over() is JobStatus.CANCELED
+    assert len(successor.of(RunEnded)) == 1
+    assert not left.exists()
+
+
+def test_what_fails_while_the_last_slots_die_ends_the_driver_too(tmp_path: Path) -> None:
+    run = ScriptedRun(tmp_path, SOON)
+    run.slots.dies_slowly = True
+    run.wait_for_checkpoints(1)
+    run.ask(Cancel(**WHO, request_id=RequestId("cancel")))
+    run.wait_for(lambda: JobStatus.CANCELED in [e.status for e in run.of(JobStatusChanged)])
+
+    run.slots.post(WorkFailed(TypeError("a bug beside the master")))
+    run.slots.post(StageEnded(Attempt(1), "cancelled"))
+
+    with pytest.raises(TypeError, match="a bug beside the master"):
+        run.wait_until_over()
+    assert run.of(RunEnded) == []
+
+
+class UnsweptStore(FileSystemCheckpointStore):
+    is_broken = False
+
+    def names(self, directory: str) -> list[str]:
+        if self.is_broken:
+            raise TypeError("a bug of the storage")
+        return super().names(directory)
 
 
 class BrokenStore(FileSystemCheckpointStore):
