@@ -164,7 +164,13 @@ class TransactionalProducer:
     def _ask(self, question: Callable[[], object]) -> None:
         try:
             question()
-        except (KafkaException, BufferError) as error:
+        except BufferError as error:
+            self._check()
+            raise Retryable(
+                f"the queue of the client of Kafka at {self._output.address.bootstrap_servers} is"
+                f" full; topic {self._output.topic} does not take what goes there in time"
+            ) from error
+        except KafkaException as error:
             self._serve(lambda: self._client.poll(0))
             raise self._output.translated(self._problem or error.args[0]) from error
 

@@ -1,0 +1,42 @@
+"""What a client of Kafka says without a broker, in the engine's words."""
+
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pipelines.connectors.kafka import producer as producer_module
+from pipelines.connectors.kafka.connection import KafkaAddress
+from pipelines.connectors.kafka.producer import KafkaOutput, TransactionalProducer
+from pipelines.connectors.kafka.records import RecordForm
+from pipelines.domain.errors import Retryable
+
+OUTPUT = KafkaOutput(KafkaAddress("broker:9092"), "views", RecordForm(), timedelta(minutes=1))
+
+
+def test_a_client_whose_queue_is_full_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_module, "Producer", FullClient)
+    producer = TransactionalProducer(OUTPUT, "ours")
+
+    with pytest.raises(Retryable, match=r"the queue .* broker:9092 is full; topic views"):
+        producer.write(pa.record_batch({"id": [1]}))
+
+
+class FullClient:
+    """As librdkafka's when its queue has no room: the error is a text and has no code."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._settings = settings
+
+    def init_transactions(self, timeout_s: float) -> None:
+        pass
+
+    def produce(self, topic: str, value: bytes | None) -> None:
+        raise BufferError("Local: Queue full")
+
+    def poll(self, timeout_s: float) -> int:
+        return 0
+
+    def __len__(self) -> int:
+        return 0
