@@ -218,7 +218,7 @@ def test_closing_the_gate_ends_a_blocked_writer_and_drops_the_queue(pair: "Pair"
     wait_until(lambda: not output.flush())
 
     gate.close()
-    writer.join(1.0)
+    writer.join(DEADLINE_S)
 
     assert [type(end) for end in ends] == [ChannelClosed]
     assert queued(gate, A).queued_records == 0
@@ -234,7 +234,7 @@ def test_closing_the_network_ends_a_blocked_writer(pair: "Pair") -> None:
     wait_until(lambda: not output.flush())
 
     pair.writing.close()
-    writer.join(1.0)
+    writer.join(DEADLINE_S)
 
     assert [type(end) for end in ends] == [ChannelClosed]
     assert pair.failures[pair.writing_slot] == [], "an end on purpose is no failure"
@@ -360,7 +360,7 @@ def test_a_writer_that_waits_for_a_gate_ends_with_the_network(pair: "Pair") -> N
     assert not output.flush()
 
     pair.writing.close()
-    writer.join(1.0)
+    writer.join(DEADLINE_S)
 
     assert [type(end) for end in ends] == [ChannelClosed]
 

@@ -131,7 +131,7 @@ class Server:
         self,
         connection: socket.socket,
         token: str = TOKEN,
-        timeout_ms: int = 5_000,
+        timeout_ms: int = 20_000,
         refusal: Refusal | None = None,
         is_lenient: bool = False,
     ) -> None:
@@ -143,7 +143,7 @@ class Server:
         self._thread.start()
 
     def outcome(self) -> Claim | HandshakeRefused | None:
-        self._thread.join(5)
+        self._thread.join(60)
         assert not self._thread.is_alive()
         return self._outcome
 

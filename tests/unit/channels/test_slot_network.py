@@ -7,9 +7,9 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 
+import psutil
 import pyarrow as pa
 import pytest
 
@@ -30,7 +30,8 @@ from tests.polling import wait_until
 DEADLINE_S = 20.0
 A = ChannelId("a[0]>c.0[0]")
 TOKEN = secrets.token_hex(16)
-LIMITS = NetworkLimits(handshake_timeout_ms=200, max_pending_handshakes=2)
+LIMITS = NetworkLimits(handshake_timeout_ms=20_000, max_pending_handshakes=2)
+PATIENT = NetworkLimits(handshake_timeout_ms=20_000, close_timeout_ms=20_000)
 
 
 @pytest.mark.parametrize(
@@ -82,16 +83,29 @@ def test_a_slot_connects_once_an_attempt(slots: "Slots") -> None:
         slots.dial_as_peer(1)
 
 
-def test_callers_that_say_nothing_are_bounded_and_sent_away(slots: "Slots") -> None:
+def test_callers_that_say_nothing_are_bounded(slots: "Slots") -> None:
     network = slots.start(0)
     silent = [socket.create_connection(network.address) for _ in range(3)]
 
-    wait_until(lambda: len(slots.refused) == 3)
+    wait_until(lambda: len(slots.refused) == 1)
 
-    assert sorted(r.refusal.name for r in slots.refused) == ["MALFORMED", "MALFORMED", "TOO_MANY"]
+    assert slots.refused[0].refusal is Refusal.TOO_MANY
     for connection in silent:
         connection.close()
-    slots.dial_as_peer(1)
+    wait_until(lambda: len(slots.refused) == 3)
+    assert [r.refusal for r in slots.refused[1:]] == [Refusal.MALFORMED] * 2
+    wait_until(lambda: is_let_in(slots))
+
+
+def test_a_caller_that_says_nothing_is_sent_away(slots: "Slots") -> None:
+    network = slots.start(0, limits=NetworkLimits(handshake_timeout_ms=200))
+    with socket.create_connection(network.address) as silent:
+        silent.settimeout(DEADLINE_S)
+        while silent.recv(1 << 10):  # what it is asked to prove, then the end
+            pass
+
+    wait_until(lambda: len(slots.refused) == 1)
+    assert slots.refused[0].refusal is Refusal.MALFORMED
 
 
 def test_a_peer_that_is_not_there_is_named(slots: "Slots") -> None:
@@ -221,15 +235,13 @@ def test_a_writer_blocked_in_the_kernel_ends_when_the_network_closes(slots: "Slo
 
     threading.Thread(target=write, daemon=True).start()
     reader.recv(1, socket.MSG_PEEK)  # the first batch is on its way, and larger than all buffers
-    started = time.monotonic()
     network.close()
 
-    assert ended.wait(1.0)
-    assert time.monotonic() - started < 3.0
+    assert ended.wait(DEADLINE_S)
 
 
 def test_what_was_sent_arrives_although_the_writer_closes_at_once(slots: "Slots") -> None:
-    reading, writing = slots.start(0), slots.start(1)
+    reading, writing = slots.start(0), slots.start(1, limits=PATIENT)
     gate = slots.gate_in(reading, capacity_bytes=64 << 20)
     writing.connect([slots.address(0)])
     output = writing.output(A, 0)
@@ -247,7 +259,7 @@ def test_what_was_sent_arrives_although_the_writer_closes_at_once(slots: "Slots"
 
 
 def test_credit_that_crosses_the_close_does_not_cost_the_last_bytes(slots: "Slots") -> None:
-    network = slots.start(0)
+    network = slots.start(0, limits=PATIENT)
     output = network.output(A, 1)
     reader = slots.listen_as_peer(network)
     reader.sendall(bytes_frame(Kind.GRANT, 0, 1 << 40))
@@ -257,7 +269,7 @@ def test_credit_that_crosses_the_close_does_not_cost_the_last_bytes(slots: "Slot
 
     closing = threading.Thread(target=network.close)
     closing.start()
-    closing.join(0.05)
+    wait_until(lambda: nothing_more_is_sent_to(reader))
     reader.sendall(bytes_frame(Kind.CREDIT, 0, 1))
     read = len(A) + HEADER.size
     while part := reader.recv(1 << 20):
@@ -339,10 +351,8 @@ def test_a_peer_killed_in_the_middle_of_a_frame_is_a_failure(slots: "Slots") -> 
         assert poll_one(gate)[1] == Records(pa.record_batch({"n": [1]}))
 
         peer.send_signal(signal.SIGKILL)
-        killed = time.monotonic()
         wait_until(lambda: len(slots.failures) == 1)
 
-    assert time.monotonic() - killed < 1.0
     assert "the connection ended after 1000 of the 100000 bytes" in slots.failures[0]
     assert gate.poll() is None, "neither the torn batch nor an end of input"
 
@@ -391,14 +401,20 @@ class Slots:
         self.refused: list[RefusedConnection] = []
         self._sockets: list[socket.socket] = []
 
-    def start(self, slot: int, token: str = TOKEN, attempt: int = 2) -> SlotNetwork:
+    def start(
+        self,
+        slot: int,
+        token: str = TOKEN,
+        attempt: int = 2,
+        limits: NetworkLimits = LIMITS,
+    ) -> SlotNetwork:
         network = SlotNetwork(
             slot,
             Attempt(attempt),
             token,
             on_failure=self.failures.append,
             on_refused=self.refused.append,
-            limits=LIMITS,
+            limits=limits,
         )
         self.networks.append(network)
         return network
@@ -457,6 +473,21 @@ def open_channel(peer: socket.socket) -> None:
     peer.sendall(frame(Kind.OPEN, 0, A.encode()))
     granted = peer.recv(HEADER.size + BYTES.size, socket.MSG_WAITALL)
     assert granted[0] == Kind.GRANT
+
+
+def is_let_in(slots: Slots) -> bool:
+    try:
+        slots.dial_as_peer(1)
+    except (ProtocolError, OSError):  # those before it have not left yet
+        return False
+    return True
+
+
+def nothing_more_is_sent_to(reader: socket.socket) -> bool:
+    """The writer's end, in this process too, has told so to the kernel."""
+    ends = psutil.Process().net_connections("tcp")
+    states = [end.status for end in ends if end.laddr == reader.getpeername()]
+    return states in ([psutil.CONN_FIN_WAIT1], [psutil.CONN_FIN_WAIT2])
 
 
 def poll_one(gate: Gate) -> tuple[ChannelId, object]:

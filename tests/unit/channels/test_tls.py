@@ -23,9 +23,11 @@ from pipelines.domain.ids import Attempt
 from tests.certificates import Authority
 from tests.polling import wait_until
 
-TIMEOUT_MS = 2_000
+TIMEOUT_MS = 20_000
+DEADLINE_S = 30.0
 TOKEN = "0123456789abcdef"
-LIMITS = NetworkLimits(handshake_timeout_ms=500)
+LIMITS = NetworkLimits(handshake_timeout_ms=TIMEOUT_MS)
+SHORT = NetworkLimits(handshake_timeout_ms=500)  # where each end waits for the other's first word
 LARGE = bytes(range(256)) * (4 << 12)  # 4 MiB, more than any buffer between the ends
 
 
@@ -77,8 +79,8 @@ def test_both_ends_send_more_than_fits_at_once_and_neither_waits_for_the_other(
         sending = [threads.submit(end.sendmsg, [memoryview(LARGE)] * 2) for end in ends]
         receiving = [threads.submit(read_exactly, end, 2 * len(LARGE)) for end in ends]
 
-        assert [sent.result(20) for sent in sending] == [2 * len(LARGE)] * 2
-        assert [received.result(20) for received in receiving] == [LARGE * 2] * 2
+        assert [sent.result(DEADLINE_S) for sent in sending] == [2 * len(LARGE)] * 2
+        assert [received.result(DEADLINE_S) for received in receiving] == [LARGE * 2] * 2
 
 
 def test_a_reader_that_waits_does_not_hold_up_a_writer(
@@ -91,7 +93,7 @@ def test_a_reader_that_waits_does_not_hold_up_a_writer(
         assert read_exactly(other, 8) == b"together"
         other.sendall(b"back")
 
-        assert waiting.result(10) == b"back"
+        assert waiting.result(DEADLINE_S) == b"back"
 
 
 def test_what_was_sent_before_the_end_is_still_read_after_it(
@@ -115,7 +117,7 @@ def test_a_reader_is_woken_by_the_end_of_the_connection(
         waiting = threads.submit(one.recv, 1)
         one.shutdown(socket.SHUT_RDWR)
 
-        assert waiting.result(10) == b""
+        assert waiting.result(DEADLINE_S) == b""
 
 
 def test_a_reader_with_a_deadline_does_not_wait_longer(
@@ -180,7 +182,7 @@ def test_whoever_speaks_no_tls_is_refused_and_reported(ours: Authority) -> None:
     network = network_of(0, ours.tls(), refused)
     try:
         with pytest.raises((ProtocolError, Retryable)):
-            dial(PeerAddress(0, *network.address), Credentials(1, Attempt(1), TOKEN), LIMITS)
+            dial(PeerAddress(0, *network.address), Credentials(1, Attempt(1), TOKEN), SHORT)
         wait_until(lambda: len(refused) == 1)
     finally:
         network.close()
@@ -275,7 +277,7 @@ def both(
 
     with ThreadPoolExecutor(2) as threads:
         accepting, connected = threads.submit(accept), threads.submit(connect)
-        ends = accepting.result(10), connected.result(10)
+        ends = accepting.result(DEADLINE_S), connected.result(DEADLINE_S)
     if isinstance(ends[0], HandshakeRefused) and isinstance(ends[1], TlsConnection):
         return ends[0], refusal_met_by(ends[1])  # type: ignore[return-value]
     return ends  # type: ignore[return-value]
@@ -283,7 +285,7 @@ def both(
 
 def refusal_met_by(connection: TlsConnection) -> ProtocolError:
     """In TLS 1.3 a client learns only by reading that it was refused."""
-    connection.settimeout(2)
+    connection.settimeout(DEADLINE_S)
     try:
         received = connection.recv(1)
     except OSError as error:

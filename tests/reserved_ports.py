@@ -1,0 +1,21 @@
+"""A port that stays ours, whether a server listens there yet, not any more, or never will."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ftdash.embedded.ports import LOOPBACK
+
+
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """Nobody who asks for any port is given it, and who connects is refused until a server listens.
+
+    Bound but not listened on: only a server that names the port and may reuse addresses, as all of
+    ours do, comes beside it.
+    """
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((LOOPBACK, 0))
+        port: int = holder.getsockname()[1]
+        yield port
