@@ -157,7 +157,7 @@ def test_asking_for_the_owner_does_not_keep_a_driver_out(directory: RunDirectory
     with ThreadPoolExecutor(1) as pool:
         acquiring = pool.submit(Lease.acquire, directory)
         os.close(probe)
-        acquiring.result(timeout=5).close()
+        acquiring.result(timeout=60).close()
 
 
 def test_a_process_that_got_the_id_of_a_dead_driver_is_not_the_owner(

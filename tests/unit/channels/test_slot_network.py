@@ -219,7 +219,8 @@ def test_a_reader_that_breaks_the_rules_ends_its_writers(
 
 
 def test_a_writer_blocked_in_the_kernel_ends_when_the_network_closes(slots: "Slots") -> None:
-    network = slots.start(0)
+    """And not because its peer has not answered for so long."""
+    network = slots.start(0, limits=NetworkLimits(unanswered_ms=3 * int(DEADLINE_S) * 1_000))
     output = network.output(A, 1)
     reader = slots.listen_as_peer(network)
     reader.sendall(bytes_frame(Kind.GRANT, 0, 1 << 40))
@@ -235,9 +236,11 @@ def test_a_writer_blocked_in_the_kernel_ends_when_the_network_closes(slots: "Slo
 
     threading.Thread(target=write, daemon=True).start()
     reader.recv(1, socket.MSG_PEEK)  # the first batch is on its way, and larger than all buffers
-    network.close()
+    closing = threading.Thread(target=network.close, daemon=True)
+    closing.start()
 
     assert ended.wait(DEADLINE_S)
+    closing.join(DEADLINE_S)
 
 
 def test_what_was_sent_arrives_although_the_writer_closes_at_once(slots: "Slots") -> None:
