@@ -16,6 +16,8 @@ from pipelines.domain.ids import RequestId
 from pipelines.domain.status import CheckpointKind, SavepointFormat
 
 MAX_QUEUED_REQUESTS = 1000
+WISH_AFTER_FAILURE_MS = 1000.0
+"""A storage that is away is not asked again and again: that would use up what is tolerated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +84,10 @@ class TriggerDecider:
     max_queued: int = MAX_QUEUED_REQUESTS
     _queue: list[TriggerRequest] = field(default_factory=list)
     _is_running: bool = False
+    _is_wanted: bool = False  # before all subtasks ran
     _due_ms: float | None = None  # of the next periodic one; None: there is none
     _last_end_ms: float | None = None
+    _failed_ms: float | None = None  # the end of the last one, if it failed
     _under_way: int = 0
     _is_stopping: bool = False  # what stops the run is under way
     _sources_finished: bool = False  # some subtasks of them
@@ -103,10 +107,12 @@ class TriggerDecider:
         self._due_ms = None if self.rules.interval_ms is None else now_ms + (delay_ms or 0.0)
         self._under_way = 0
         self._is_stopping = self._sources_finished = self._sources_ended = False
+        if self._is_wanted:
+            self.on_reservation_wanted(now_ms)
 
     def on_stopped(self) -> None:
         """The attempt is over; requests stay queued for the next one."""
-        self._is_running = False
+        self._is_running = self._is_wanted = False
         self._under_way = 0
         self._is_stopping = False
 
@@ -128,10 +134,14 @@ class TriggerDecider:
     def on_reservation_wanted(self, now_ms: float) -> None:
         """At most once: a source will stand still if no checkpoint reserves what it has read.
 
-        The periodic one comes at once instead of at its beat; the minimum pause holds.
+        The periodic one comes at once instead of at its beat, or soon after one that failed; the
+        minimum pause holds.
         """
-        if self._due_ms is not None:
-            self._due_ms = min(self._due_ms, now_ms)
+        self._is_wanted = not self._is_running
+        if self._due_ms is None:
+            return
+        again_ms = now_ms if self._failed_ms is None else self._failed_ms + WISH_AFTER_FAILURE_MS
+        self._due_ms = min(self._due_ms, max(now_ms, again_ms))
 
     def on_request(self, request: TriggerRequest) -> bool:
         """False: the queue is full (TOO_MANY_CHECKPOINT_REQUESTS)."""
@@ -164,8 +174,15 @@ class TriggerDecider:
     def on_refused(self, request: TriggerRequest, now_ms: float) -> None:
         self._on_taken(request, now_ms)
 
-    def on_ended(self, request: TriggerRequest, now_ms: float) -> None:
-        """It completed or was aborted."""
+    def on_completed(self, request: TriggerRequest, now_ms: float) -> None:
+        self._on_ended(request, now_ms)
+        self._failed_ms = None
+
+    def on_aborted(self, request: TriggerRequest, now_ms: float) -> None:
+        self._on_ended(request, now_ms)
+        self._failed_ms = now_ms
+
+    def _on_ended(self, request: TriggerRequest, now_ms: float) -> None:
         self._under_way = max(0, self._under_way - 1)
         self._last_end_ms = now_ms
         if request.stops_run:

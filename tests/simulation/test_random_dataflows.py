@@ -7,12 +7,24 @@ import os
 import random
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
+from pipelines.domain.events import CheckpointFailed
 from tests.simulation.campaign import Verdict, campaign
-from tests.simulation.circumstances import MODES, USUAL
+from tests.simulation.checkers import every_run_has_ended, nothing_comes_twice
+from tests.simulation.circumstances import (
+    AT_MOST_ONCE,
+    CHECKPOINTING,
+    GATES_BYTES,
+    MODES,
+    TOLERABLE,
+    USUAL,
+    Circumstances,
+)
 from tests.simulation.plans import ENDS, OPERATORS_MAX, OPERATORS_MIN, TWO_INPUTS, draw
+from tests.simulation.simulated_run import Simulation
 
 SEEDS = 1_000
 CPU_S_MAX = 2 * 180.0
@@ -63,6 +75,38 @@ def test_random_dataflows_keep_every_promise_under_random_faults() -> None:
     assert {verdict.mode for verdict in verdicts} == set(MODES)
     assert [what for what in REACHED if seen[what] < 5] == []
     assert cpu_s < CPU_S_MAX
+
+
+@pytest.mark.slow
+def test_at_most_once_a_checkpoint_that_fails_is_asked_for_again_and_not_waited_for(
+    tmp_path: Path,
+) -> None:
+    """The next periodic one would come when the simulation has long given up. In one of these seeds
+    a source wants the first one before all subtasks run."""
+    at_most_once = Circumstances(
+        AT_MOST_ONCE,
+        MODES[AT_MOST_ONCE]
+        | {
+            CHECKPOINTING + "interval": "10 min",
+            TOLERABLE: "1000",
+            "restart-strategy.type": "fixed-delay",
+            "restart-strategy.fixed-delay.attempts": "1000",
+            "restart-strategy.fixed-delay.delay": "10 ms",
+        },
+        {"fail the disk": 0.6},
+        GATES_BYTES[-1],
+        slow_vertex=None,
+        has_short_timeout=False,
+    )
+    aborted = 0
+    for seed in (2, 5, 8, 14):
+        root = tmp_path / str(seed)
+        root.mkdir()
+        outcome = Simulation(seed, root, circumstances=at_most_once).run()
+        assert [*every_run_has_ended(outcome), *nothing_comes_twice(outcome)] == [], seed
+        aborted += len(outcome.of(CheckpointFailed))
+
+    assert aborted >= 8
 
 
 @pytest.mark.slow

@@ -78,12 +78,12 @@ class TriggerDesk:
         return None
 
     def on_completed(self, request: TriggerRequest) -> None:
-        self.on_aborted(request)
+        self._decider.on_completed(request, self._around.clock.monotonic_ms())
         if request.stops_run:
             self._decider.on_stopped()  # nothing follows the checkpoint that ends the run
 
     def on_aborted(self, request: TriggerRequest) -> None:
-        self._decider.on_ended(request, self._around.clock.monotonic_ms())
+        self._decider.on_aborted(request, self._around.clock.monotonic_ms())
 
     def _refuse(self, request: TriggerRequest, reason: CheckpointFailureReason) -> None:
         """A periodic one is refused at every beat; saying so once an attempt is enough."""

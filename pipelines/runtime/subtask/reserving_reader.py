@@ -33,9 +33,18 @@ class _Ahead:
     marks: list[EventTimeMark]  # of the batch, and what became known before the next one
 
 
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """How far the source was read, in batches and in what they hold."""
+
+    count: int = 0
+    size_bytes: int = 0
+
+
 class ReservingReader:
     """Guarantee: `next` gives a batch only after a completed checkpoint holds, as `reserved`,
-    positions behind it. Needs to be told of completed checkpoints only."""
+    positions behind it. Needs to be told of completed checkpoints; of aborted ones, or it waits for
+    the next periodic one."""
 
     def __init__(self, reader: SourceReader, ahead_bytes_max: int) -> None:
         """`ahead_bytes_max`: read ahead, besides one batch; so handed out per checkpoint."""
@@ -43,11 +52,10 @@ class ReservingReader:
         self._ahead_bytes_max = ahead_bytes_max
         self._ahead: deque[_Ahead] = deque()
         self._ahead_bytes = 0
-        self._read_count = 0
-        self._granted_count = 0  # so many of the batches read may be handed out
-        self._reservations: dict[CheckpointId, int] = {}
-        self._unreserved_bytes = 0  # read since the last checkpoint that reserves what was read
-        self._has_wished = False  # since then
+        self._read = _Read()
+        self._granted = _Read()  # what of it may be handed out
+        self._reservations: dict[CheckpointId, _Read] = {}  # of checkpoints under way
+        self._has_wished = False  # since the last checkpoint that reserves what was read
         self._positions = reader.positions()
         self._watermark_ms: int | None = None
         self._marks: list[EventTimeMark] = []
@@ -66,7 +74,13 @@ class ReservingReader:
 
     @property
     def _has_granted(self) -> bool:
-        return bool(self._ahead) and self._ahead[0].number <= self._granted_count
+        return bool(self._ahead) and self._ahead[0].number <= self._granted.count
+
+    @property
+    def _unreserved_bytes(self) -> int:
+        """Read, and in no checkpoint that is complete or may still become so."""
+        reserved = (each.size_bytes for each in self._reservations.values())
+        return self._read.size_bytes - max(self._granted.size_bytes, *reserved, 0)
 
     def positions(self) -> Json:
         """Behind the last record handed out."""
@@ -74,18 +88,24 @@ class ReservingReader:
 
     def reserved(self, checkpoint_id: CheckpointId) -> Json:
         """Behind the last record read ahead: where an attempt begins that this point restores."""
-        self._reservations[checkpoint_id] = self._read_count
-        self._unreserved_bytes = 0
+        self._reservations[checkpoint_id] = self._read
         self._has_wished = False
         return self._reader.positions()
 
     def on_completed(self, checkpoint_id: CheckpointId) -> None:
-        granted = self._reservations.get(checkpoint_id, 0)
-        self._granted_count = max(self._granted_count, granted)
-        self._reservations = {n: c for n, c in self._reservations.items() if n > checkpoint_id}
+        granted = self._reservations.get(checkpoint_id, self._granted)
+        if granted.count > self._granted.count:
+            self._granted = granted
+        self._reservations = {n: r for n, r in self._reservations.items() if n > checkpoint_id}
+
+    def on_aborted(self, checkpoint_id: CheckpointId) -> None:
+        """What it had reserved is to be reserved again; and it may be the one that was wished for,
+        ended before it came here."""
+        self._reservations.pop(checkpoint_id, None)
+        self._has_wished = False
 
     def take_wish(self) -> bool:
-        """Whether a checkpoint should come before its time; told once until one reserves.
+        """Whether a checkpoint should come before its time; told once until one reserves or aborts.
 
         It should when half of what may be read ahead is not reserved: the other half is handed out
         while the checkpoint is under way, so that the source need not stand still. And when nothing
@@ -129,9 +149,9 @@ class ReservingReader:
 
     def _read_ahead(self) -> None:
         """A few batches a call, so that barriers are answered in between."""
-        read_before = self._read_count
+        read_before = self._read.count
         self._read_some()
-        self.has_read = self._read_count > read_before
+        self.has_read = self._read.count > read_before
 
     def _read_some(self) -> None:
         for _ in range(BATCHES_PER_CALL):
@@ -149,15 +169,14 @@ class ReservingReader:
         marks += self._reader.take_marks()
 
     def _keep(self, batch: pa.RecordBatch) -> None:
-        self._read_count += 1
         size_bytes = cost_of(Records(batch))
+        self._read = _Read(self._read.count + 1, self._read.size_bytes + size_bytes)
         self._ahead_bytes += size_bytes
-        self._unreserved_bytes += size_bytes
         self._ahead.append(
             _Ahead(
                 batch,
                 size_bytes,
-                self._read_count,
+                self._read.count,
                 self._reader.positions(),
                 self._reader.watermark_ms(),
                 self._reader.split,

@@ -124,6 +124,8 @@ class SourceFeed:
         """
         if self._told is not None:
             self._told.on_aborted(checkpoint_id)
+        if self._reserving is not None:
+            self._reserving.on_aborted(checkpoint_id)
         if checkpoint_id != self._stopping_id:
             return
         self._stopping_id = None

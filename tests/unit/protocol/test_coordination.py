@@ -561,4 +561,4 @@ class Host:
     def end(self, checkpoint_id: CheckpointId, request: TriggerRequest) -> None:
         del self.acknowledged[checkpoint_id]
         self.ended.append(checkpoint_id)
-        self.decider.on_ended(request, self.now_ms)
+        self.decider.on_completed(request, self.now_ms)

@@ -11,6 +11,7 @@ from pipelines.domain.status import CheckpointKind
 from pipelines.protocol.triggering import (
     FINAL,
     PERIODIC,
+    WISH_AFTER_FAILURE_MS,
     Refuse,
     Start,
     TriggerDecider,
@@ -62,7 +63,7 @@ def test_a_periodic_one_waits_for_the_pause_after_any_checkpoint() -> None:
     decider = running_decider()
     decider.on_request(savepoint("long"))
     start_next(decider, 0)
-    decider.on_ended(PERIODIC, 190)
+    decider.on_completed(PERIODIC, 190)
 
     assert decider.next(200) == WaitUntil(220)
     assert decider.next(220) == Start(PERIODIC)
@@ -86,7 +87,7 @@ def test_a_savepoint_that_is_not_forced_waits_for_a_place() -> None:
     decider.on_request(savepoint("patient"))
 
     assert decider.next(10_000) == WaitUntil(None)
-    decider.on_ended(PERIODIC, 10_000)
+    decider.on_completed(PERIODIC, 10_000)
     assert decider.next(10_000) == Start(savepoint("patient"))
 
 
@@ -98,7 +99,7 @@ def test_as_many_start_as_there_are_places() -> None:
         decider.on_started(PERIODIC, now_ms)
 
     assert decider.next(400) == WaitUntil(None)
-    decider.on_ended(PERIODIC, 410)
+    decider.on_completed(PERIODIC, 410)
     assert decider.next(410) == Start(PERIODIC)
 
 
@@ -110,7 +111,7 @@ def test_nothing_not_even_a_savepoint_starts_while_the_run_is_being_stopped() ->
     decider.on_request(savepoint("too late"))
 
     while_stopping = decider.next(1_000)
-    decider.on_ended(stop, 1_000)  # it failed: the run goes on
+    decider.on_aborted(stop, 1_000)  # it failed: the run goes on
 
     assert while_stopping == WaitUntil(None)
     assert decider.next(1_000) == Start(savepoint("too late"))
@@ -122,7 +123,7 @@ def test_the_first_periodic_one_comes_at_the_given_phase() -> None:
 
     assert decider.next(1_000) == WaitUntil(1_040)
     decider.on_started(PERIODIC, 1_040)
-    decider.on_ended(PERIODIC, 1_041)
+    decider.on_completed(PERIODIC, 1_041)
     assert decider.next(1_041) == WaitUntil(1_140)
 
 
@@ -133,7 +134,7 @@ def test_without_an_interval_only_what_is_asked_for_and_the_final_one_run() -> N
 
     assert idle == WaitUntil(None)
     assert start_next(decider, 1_000_000) == asked("once")
-    decider.on_ended(asked("once"), 1_000_001)
+    decider.on_completed(asked("once"), 1_000_001)
     decider.on_sources_ended()
     assert decider.next(1_000_001) == Start(FINAL)
 
@@ -147,6 +148,33 @@ def test_a_reservation_that_is_wanted_brings_the_periodic_one_forward_but_not_it
     started = decider.next(1_200)
 
     assert (waiting, started) == (WaitUntil(1_200), Start(PERIODIC))
+
+
+def test_a_reservation_that_is_wanted_soon_after_a_failed_checkpoint_waits_a_moment() -> None:
+    decider = running_decider(interval_ms=60_000.0, min_pause_ms=0.0)
+    decider.on_aborted(start_next(decider, 60_000), 60_100)
+
+    decider.on_reservation_wanted(60_100)
+    after_a_failure = decider.next(60_100)
+    decider.on_completed(start_next(decider, 60_100 + WISH_AFTER_FAILURE_MS), 61_200)
+    decider.on_reservation_wanted(61_200)
+
+    assert after_a_failure == WaitUntil(60_100 + WISH_AFTER_FAILURE_MS)
+    assert decider.next(61_200) == Start(PERIODIC)
+
+
+def test_a_reservation_that_is_wanted_before_all_subtasks_run_comes_when_they_do() -> None:
+    decider = TriggerDecider(TriggerRules(60_000.0))
+    decider.on_reservation_wanted(10)
+    before = decider.next(10)
+
+    decider.on_running(20, 30_000)
+    first = decider.next(20)
+    decider.on_stopped()
+    decider.on_running(30, 30_000)
+
+    assert (before, first) == (WaitUntil(None), Start(PERIODIC))
+    assert decider.next(30) == WaitUntil(30_030), "it was of the attempt before"
 
 
 def test_without_periodic_checkpoints_a_wish_starts_none() -> None:
@@ -198,7 +226,7 @@ def test_a_pause_with_concurrency_and_a_concurrency_of_none_are_bugs(rules: Trig
 def test_the_beat_is_kept_after_a_late_start() -> None:
     decider = running_decider()
     start_next(decider, 105)
-    decider.on_ended(PERIODIC, 110)
+    decider.on_completed(PERIODIC, 110)
 
     assert decider.next(110) == WaitUntil(200)
 
@@ -207,7 +235,7 @@ def test_missed_beats_are_not_made_up_for() -> None:
     decider = running_decider()
     finish_one(decider, now_ms=1000)  # ten beats late
     start_next(decider, 1030)
-    decider.on_ended(PERIODIC, 1031)
+    decider.on_completed(PERIODIC, 1031)
 
     assert decider.next(1031) == WaitUntil(1100)
 
@@ -218,7 +246,7 @@ def test_after_the_sources_ended_the_final_one_follows_what_was_asked_for() -> N
     decider.on_sources_ended()
 
     first = start_next(decider, 0)
-    decider.on_ended(PERIODIC, 1)
+    decider.on_completed(PERIODIC, 1)
 
     assert first == asked("last wish")
     assert decider.next(1) == Start(FINAL)
@@ -228,7 +256,7 @@ def test_a_final_one_that_failed_is_tried_again() -> None:
     decider = running_decider()
     decider.on_sources_ended()
     start_next(decider, 0)
-    decider.on_ended(FINAL, 5)
+    decider.on_completed(FINAL, 5)
 
     assert decider.next(5) == Start(FINAL)
 
@@ -243,7 +271,7 @@ def test_requests_outlive_an_attempt_and_the_end_of_the_sources_does_not() -> No
 
     assert while_stopped == WaitUntil(None)
     assert start_next(decider, 60) == savepoint("kept")
-    decider.on_ended(PERIODIC, 61)
+    decider.on_completed(PERIODIC, 61)
     assert decider.next(61) == WaitUntil(160)  # not the final one: the sources read again
 
 
@@ -296,7 +324,7 @@ def running_decider(
 def start_next(decider: TriggerDecider, now_ms: float) -> TriggerRequest:
     """Start what is due; what was under way before is over."""
     if not decider.has_free_place:
-        decider.on_ended(PERIODIC, now_ms)
+        decider.on_completed(PERIODIC, now_ms)
     decision = decider.next(now_ms)
     assert isinstance(decision, Start)
     decider.on_started(decision.request, now_ms)
@@ -304,7 +332,7 @@ def start_next(decider: TriggerDecider, now_ms: float) -> TriggerRequest:
 
 
 def finish_one(decider: TriggerDecider, now_ms: float) -> None:
-    decider.on_ended(start_next(decider, now_ms), now_ms)
+    decider.on_completed(start_next(decider, now_ms), now_ms)
 
 
 def asked(name: str) -> TriggerRequest:
@@ -366,7 +394,7 @@ class Host:
     def end(self) -> None:
         ended = self.under_way.pop(self.rng.randrange(len(self.under_way)))
         self.last_end_ms = self.now_ms
-        self.decider.on_ended(ended, self.now_ms)
+        self.decider.on_completed(ended, self.now_ms)
 
     def request(self) -> None:
         name = f"request {self.rng.random()}"

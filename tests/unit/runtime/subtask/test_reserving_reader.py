@@ -32,7 +32,10 @@ def test_nothing_comes_out_twice_whenever_the_attempt_dies(seed: int) -> None:
         elif step < 0.3:
             number += 1
             reserved = reader.reserved(CheckpointId(number))
-            if chance.random() < 0.7:
+            fate = chance.random()
+            if fate < 0.2:
+                reader.on_aborted(CheckpointId(number))
+            elif fate < 0.8:
                 stored = reserved  # durable; the news of it may or may not arrive
                 if chance.random() < 0.8:
                     reader.on_completed(CheckpointId(number))
@@ -122,6 +125,43 @@ def test_who_has_read_all_that_it_may_wants_a_checkpoint_once_until_one_reserves
 
     assert (before_reading, wishes, while_some_is_granted) == (False, [True, False], False)
     assert reader.take_wish(), "for what was read since"
+
+
+def test_an_aborted_checkpoint_is_wanted_again_for_what_it_had_reserved() -> None:
+    reader = reader_from(None, ahead_bytes_max=1)
+    reader.next()
+    before = reader.take_wish()
+    reader.reserved(CheckpointId(1))
+    under_way = reader.take_wish()
+
+    reader.on_aborted(CheckpointId(1))
+    again = [reader.take_wish(), reader.take_wish()]
+    reader.reserved(CheckpointId(2))
+    reader.on_completed(CheckpointId(2))
+
+    assert (before, under_way, again) == (True, False, [True, False])
+    assert reader.next() is not None
+
+
+def test_a_wish_whose_checkpoint_was_aborted_before_it_came_here_is_told_again() -> None:
+    reader = reader_from(None, ahead_bytes_max=1)
+    reader.next()
+    told = reader.take_wish()
+
+    reader.on_aborted(CheckpointId(1))
+
+    assert (told, reader.take_wish()) == (True, True)
+
+
+def test_what_another_checkpoint_reserves_as_well_is_not_wanted_again() -> None:
+    reader = reader_from(None, ahead_bytes_max=1)
+    reader.next()
+    reader.reserved(CheckpointId(1))
+    reader.reserved(CheckpointId(2))
+
+    reader.on_aborted(CheckpointId(1))
+
+    assert not reader.take_wish()
 
 
 def test_a_checkpoint_is_wanted_while_there_still_is_something_to_hand_out() -> None:

@@ -75,6 +75,20 @@ def test_a_source_that_stands_still_at_most_once_asks_for_the_checkpoint_that_fr
     assert host.reporter.sources_over == 1
 
 
+def test_a_source_that_stands_still_at_most_once_asks_again_when_its_checkpoint_is_aborted(
+    tmp_path: Path,
+) -> None:
+    host = ReadingSubtask(tmp_path, source_of(5), reads_ahead_bytes=1 << 20)
+    while host.feed.advance(host.subtask):
+        pass
+    host.feed.on_injected(barrier(1), host.subtask)
+
+    host.feed.on_aborted(CheckpointId(1), host.subtask)
+    host.feed.advance(host.subtask)
+
+    assert host.reporter.reservations_wanted == 2
+
+
 def test_a_source_says_that_it_is_idle_and_is_active_before_the_records_that_end_it(
     tmp_path: Path,
 ) -> None:
