@@ -4,6 +4,7 @@ A run is one lineage, and its points are ordered by their completion. A point is
 only within a lineage or along the forks between them; ids alone say nothing across runs.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -33,13 +34,16 @@ class LineageRun:
     run_id: str
     pipeline: str
     number: int
-    depth: int  # 0: it began at the beginning
+    depth: int  # restores since the first run of its tree
     state: str
     created_at: datetime
     parent_run_id: str | None
     restored_from: str | None
     restored_checkpoint_id: int | None
     claim_mode: str | None  # None: not restored
+    tree_restored_from: str | None
+    """Where the first run of its tree was restored from: a point of a run that is not known here.
+    None: that one began at the beginning."""
     points: list[LineagePoint]
 
 
@@ -47,7 +51,7 @@ def lineage(pipeline: str, runs_max: int | None = None) -> list[LineageRun] | No
     """The trees that hold a run of the pipeline, each run before its forks, oldest first.
 
     A restore may cross pipelines, so a tree shows runs of others too. With `runs_max` the newest
-    of them. None: no such pipeline.
+    of them, and always the pipeline's own newest. None: no such pipeline.
     """
     if not Pipeline.objects.filter(name=pipeline).exists():
         return None
@@ -55,19 +59,36 @@ def lineage(pipeline: str, runs_max: int | None = None) -> list[LineageRun] | No
     forks: dict[int | None, list[Run]] = {}
     for run in runs.values():
         forks.setdefault(run.parent_id, []).append(run)
-    roots = {_root_of(run, runs).pk for run in runs.values() if run.pipeline.name == pipeline}
-    waiting = [(0, runs[pk]) for pk in sorted(roots, reverse=True)]
-    found: list[tuple[int, Run]] = []
-    while waiting:
-        depth, run = waiting.pop()
-        found.append((depth, run))
-        waiting += [(depth + 1, fork) for fork in reversed(forks.get(run.pk, []))]
-    newest = set(sorted((run.pk for _, run in found), reverse=True)[:runs_max])
+    own = sorted(
+        (run for run in runs.values() if run.pipeline.name == pipeline),
+        key=lambda run: run.number,
+    )
+    roots = {_root_of(run, runs).pk for run in own}
+    found = list(_trees([runs[pk] for pk in sorted(roots)], forks))
+    shown = set(sorted((node.run.pk for node in found), reverse=True)[:runs_max])
+    shown.update(run.pk for run in own[-1:])
     return [
-        _described(run, depth, runs.get(run.parent_id or 0), forks.get(run.pk, []))
-        for depth, run in found
-        if run.pk in newest
+        _described(node, runs.get(node.run.parent_id or 0), forks.get(node.run.pk, []))
+        for node in found
+        if node.run.pk in shown
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    run: Run
+    root: Run
+    depth: int
+
+
+def _trees(roots: list[Run], forks: dict[int | None, list[Run]]) -> Iterator[_Node]:
+    """Each run before its forks. A tree may be deeper than Python calls itself."""
+    waiting = [_Node(root, root, 0) for root in reversed(roots)]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        children = reversed(forks.get(node.run.pk, []))
+        waiting += [_Node(fork, node.root, node.depth + 1) for fork in children]
 
 
 def _root_of(run: Run, runs: dict[int, Run]) -> Run:
@@ -76,18 +97,20 @@ def _root_of(run: Run, runs: dict[int, Run]) -> Run:
     return run
 
 
-def _described(run: Run, depth: int, parent: Run | None, forks: list[Run]) -> LineageRun:
+def _described(node: _Node, parent: Run | None, forks: list[Run]) -> LineageRun:
+    run = node.run
     return LineageRun(
         run_id=run.run_id,
         pipeline=run.pipeline.name,
         number=run.number,
-        depth=depth,
+        depth=node.depth,
         state=run.status,
         created_at=run.created_at,
         parent_run_id=parent.run_id if parent else None,
         restored_from=run.restored_from,
         restored_checkpoint_id=run.first_checkpoint_id - 1 if run.restored_from else None,
         claim_mode=run.claim_mode if run.restored_from else None,
+        tree_restored_from=node.root.restored_from,
         points=_points(run, forks),
     )
 

@@ -23,7 +23,7 @@ INDENTS_MAX = 8
 @dataclass(frozen=True, slots=True)
 class LineageRow:
     run: LineageRun
-    parent: LineageRun | None  # None: it began at the beginning, or its parent is not shown
+    parent: LineageRun | None  # None: it has none, or its parent is not shown
 
     @property
     def branch(self) -> str:
@@ -58,8 +58,8 @@ class LineageView:
 
     @property
     def cut_at(self) -> int | None:
-        """So many runs are shown, and there may be older ones."""
-        return RUNS_MAX if len(self.rows) == RUNS_MAX else None
+        """So many runs are shown at most, and there may be older ones."""
+        return RUNS_MAX if len(self.rows) >= RUNS_MAX else None
 
 
 @require_GET
@@ -91,10 +91,17 @@ def sentence(shown: PipelinePage, runs: dict[str, LineageRun]) -> str:
     if newest is None:
         return "No run of this pipeline was started yet."
     name = f"Run {newest.number} of {newest.pipeline}"
-    if newest.parent_run_id is None:
+    if newest.restored_from is None:
         return f"{name}, the newest, began at the beginning of its input."
-    return (
-        f"{name}, the newest, was restored from checkpoint {newest.restored_checkpoint_id} of run"
-        f" {newest.parent_run_id}, {plural(newest.depth, 'restore')} after the run that began at"
-        " the beginning."
-    )
+    point = f"{name}, the newest, was restored from checkpoint {newest.restored_checkpoint_id}"
+    if newest.parent_run_id is None:
+        return f"{point} of a run that is not known here, in {newest.restored_from}."
+    restores = plural(newest.depth, "restore")
+    return f"{point} of run {newest.parent_run_id}, {restores} after the run that {_began(newest)}."
+
+
+def _began(run: LineageRun) -> str:
+    """What is to be said of the first run of its tree."""
+    if run.tree_restored_from is None:
+        return "began at the beginning"
+    return f"was restored from {run.tree_restored_from}, which is not known here"

@@ -63,8 +63,44 @@ def test_of_very_many_runs_the_newest_are_shown(
     words = words_of(operator)
 
     assert [run.run_id for run in lineage("flights", 2) or []] == ["flights-2", "flights-3"]
-    assert "The newest 2 runs of these trees are shown." in words
+    assert "The newest 2 runs of these trees are shown, and always the newest of flights." in words
     assert "run 2 flights-2 Finished checkpoint 1 of flights-1" in words
+
+
+def test_the_newest_run_of_the_pipeline_is_shown_however_many_were_forked_from_it(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lineage_page, "RUNS_MAX", 2)
+    first = over(new_run())
+    over(forked(first, 1))
+    for _ in range(3):
+        over(forked(first, 1, name="copy"))
+
+    words = words_of(operator)
+
+    shown = [run.run_id for run in lineage("flights", 2) or []]
+    assert shown == ["flights-2", "copy-2", "copy-3"]
+    assert "Run 2 of flights, the newest, was restored from checkpoint 1 of run flights-1" in words
+    assert "run 2 newest flights-2" in words
+
+
+def test_a_run_that_was_restored_from_an_unknown_one_did_not_begin_at_the_beginning(
+    operator: Client,
+) -> None:
+    moved = over(new_run(restored_from="/elsewhere/chk-7", first_checkpoint_id=8))
+
+    assert (
+        "Run 1 of flights, the newest, was restored from checkpoint 7 of a run that is not known"
+        " here, in /elsewhere/chk-7." in words_of(operator)
+    )
+
+    forked(moved, 9)
+
+    assert (
+        "Run 2 of flights, the newest, was restored from checkpoint 9 of run flights-1, 1 restore"
+        " after the run that was restored from /elsewhere/chk-7, which is not known here."
+        in words_of(operator)
+    )
 
 
 def test_before_the_first_run_it_says_what_will_be_there(operator: Client) -> None:
