@@ -1,7 +1,9 @@
-"""Rows of API tokens, of passwords that open once, and of what admins changed.
+"""Rows of API tokens, of passwords that open once, of forms that count once, and of what admins
+changed.
 
-Each has one writer: `services` tokens, `people` one-time passwords, `admin_log` the log;
-`authentication` notes when a token was used. People themselves are Django's users.
+Each has one writer: `services` tokens, `people` one-time passwords, `sent_forms` the forms,
+`admin_log` the log; `authentication` notes when a token was used. People themselves are Django's
+users.
 """
 
 from django.conf import settings
@@ -43,6 +45,16 @@ class OneTimePassword(models.Model):
 
     def __str__(self) -> str:
         return f"one-time password of {self.user_id}"
+
+
+class SentForm(models.Model):
+    """A form that was carried out, for as long as it could be sent again."""
+
+    mark = models.CharField(max_length=40, unique=True)
+    at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"form sent at {self.at}"
 
 
 class AdminAction(models.Model):

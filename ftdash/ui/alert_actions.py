@@ -158,6 +158,7 @@ ACTIONS = {
         WebhookForm,
         lambda _: "Each alert is posted as JSON, signed with a key that you are shown once.",
         make_webhook,
+        shows_secret=True,
     ),
     "make-mail": SettingsAction(
         "Tell alerts by mail",

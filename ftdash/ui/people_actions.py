@@ -108,6 +108,7 @@ ACTIONS = {
         InviteForm,
         lambda _: "You get a random password to hand over; it has to be changed at first use.",
         invite,
+        shows_secret=True,
     ),
     "role": SettingsAction("Change the role", "Change role", RoleForm, _before_role, change_role),
     "reset-password": SettingsAction(
@@ -116,6 +117,7 @@ ACTIONS = {
         SettingsForm,
         _before_reset,
         reset_password,
+        shows_secret=True,
     ),
     "deactivate": SettingsAction(
         "Deactivate a person",
@@ -125,7 +127,12 @@ ACTIONS = {
         deactivate,
     ),
     "reactivate": SettingsAction(
-        "Let a person in again", "Reactivate", SettingsForm, _before_reactivating, reactivate
+        "Let a person in again",
+        "Reactivate",
+        SettingsForm,
+        _before_reactivating,
+        reactivate,
+        shows_secret=True,
     ),
     "make-token": SettingsAction(
         "Make an API token",
@@ -133,6 +140,7 @@ ACTIONS = {
         TokenForm,
         lambda _: "The secret is shown once, and kept as a digest only.",
         make_token,
+        shows_secret=True,
     ),
     "revoke-token": SettingsAction(
         "Revoke an API token",

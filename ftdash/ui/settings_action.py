@@ -19,7 +19,10 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class SettingsAction:
-    """`consequence` is told before the button, and raises Http404 where `of` is nothing."""
+    """`consequence` is told before the button, and raises Http404 where `of` is nothing.
+
+    `shows_secret`: its answer may show one, so a form counts once (`ftdash.accounts.sent_forms`).
+    """
 
     title: str
     button: str
@@ -27,6 +30,7 @@ class SettingsAction:
     consequence: Callable[[str], str]
     carry_out: Callable[[str, Values, str], Done]
     back: str = "settings"  # the page it belongs to
+    shows_secret: bool = False
 
     @property
     def is_destructive(self) -> bool:

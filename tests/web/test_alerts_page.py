@@ -4,7 +4,6 @@ from html import unescape
 from typing import Any
 
 import pytest
-from django.http import HttpResponse
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
@@ -19,6 +18,7 @@ from pipelines.domain.errors import Rejected
 from tests.web.default_rules import make_default_rules
 from tests.web.journals import Story, new_run
 from tests.web.people import admin_user, signed_in
+from tests.web.settings_posts import post, settings_address
 
 pytestmark = pytest.mark.usefixtures("site")
 
@@ -105,7 +105,7 @@ def test_many_alerts_leave_room_on_the_first_page(operator: Client) -> None:
 def test_an_admin_looks_after_an_alert_and_everybody_sees_it(admin: Client) -> None:
     fire()
     alert = str(Alert.objects.get().pk)
-    assert "1 min 35 s" in admin.get(address("acknowledge", alert)).content.decode()
+    assert "1 min 35 s" in admin.get(settings_address("acknowledge", alert)).content.decode()
 
     answer = post(admin, "acknowledge", {"reason": "the disk is full"}, of=alert)
 
@@ -126,7 +126,7 @@ def test_an_admin_makes_changes_and_ends_a_rule(admin: Client) -> None:
 
     assert post(admin, "make-rule", GIVEN)["Location"] == reverse("settings")
     assert queries.rule("late").band == Band(60.0, 10.0, 30.0, 20.0)
-    assert 'value="60.0"' in admin.get(address("change-rule", "late")).content.decode()
+    assert 'value="60.0"' in admin.get(settings_address("change-rule", "late")).content.decode()
     changed = {**GIVEN, "fire_above": "90"}
     post(admin, "change-rule", changed, of="late")
     assert queries.rule("late").band.fire_above == 90.0
@@ -216,12 +216,12 @@ def test_mail_is_told_where_it_can_be(admin: Client, settings: Any) -> None:
     ["change-rule", "switch-off", "switch-on", "delete-rule", "test-channel", "delete-channel"],
 )
 def test_what_is_not_there_says_so(admin: Client, action: str) -> None:
-    assert admin.get(address(action, "nothing")).status_code == 404
+    assert admin.get(settings_address(action, "nothing")).status_code == 404
 
 
 @pytest.mark.parametrize("of", ["", "7", "x", "9" * 40])
 def test_an_alert_that_is_not_there_says_so(admin: Client, of: str) -> None:
-    assert admin.get(address("acknowledge", of)).status_code == 404
+    assert admin.get(settings_address("acknowledge", of)).status_code == 404
 
 
 def test_names_of_rules_are_escaped(admin: Client) -> None:
@@ -248,11 +248,3 @@ def fire(rule_name: str = "late") -> None:
         clear_after_s=10.0,
     )
     telling.fire(rule, Pipeline.objects.get(name="flights"), 95.0, timezone.now())
-
-
-def address(action: str, of: str = "") -> str:
-    return reverse("settings-action", args=[action]) + f"?of={of}"
-
-
-def post(client: Client, action: str, given: dict[str, str], of: str = "") -> HttpResponse:
-    return client.post(address(action, of), given)

@@ -1,17 +1,18 @@
 """The page of settings: what everybody reads, what an admin changes, and secrets shown once."""
 
 import re
+from datetime import timedelta
 from html import unescape
 
 import pytest
-from django.http import HttpResponse
 from django.test import Client
 from django.urls import reverse
 
-from ftdash.accounts import people, queries, services
-from ftdash.accounts.models import ApiToken, TokenScope
+from ftdash.accounts import people, queries, sent_forms, services
+from ftdash.accounts.models import AdminAction, ApiToken, SentForm, TokenScope
 from ftdash.accounts.people import Role
 from tests.web.people import opens, operator_user
+from tests.web.settings_posts import hidden, post, settings_address
 
 pytestmark = pytest.mark.usefixtures("site")
 
@@ -62,6 +63,87 @@ def test_a_token_is_made_with_scope_and_expiry_shown_once_and_revoked(admin: Cli
     gone = post(admin, "revoke-token", {"reason": "leaked", "confirmation": "ci"}, of="ci")
     assert gone["Location"] == reverse("settings")
     assert program.get("/v1/config").status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("action", "given", "of"),
+    [
+        ("reset-password", {}, "olaf"),
+        ("invite", {"name": "eve", "role": "operator"}, ""),
+        ("make-token", {"name": "ci", "scope": "read", "days": "30"}, ""),
+        ("make-webhook", {"name": "ops", "address": "https://1.1.1.1/", "pipeline": ""}, ""),
+    ],
+)
+def test_an_answer_with_a_secret_that_is_reloaded_changes_nothing_and_says_so(
+    admin: Client, action: str, given: dict[str, str], of: str
+) -> None:
+    operator_user("olaf")
+    where = settings_address(action, of)
+    sent = {**hidden(admin.get(where).content.decode()), **given, "reason": "forgot"}
+
+    first, second = admin.post(where, sent), admin.post(where, sent)
+
+    assert secret_of(first.content.decode())
+    assert second.status_code == 422
+    page = unescape(second.content.decode())
+    assert "This form was sent before, on " in page
+    assert "what was handed out then still holds" in page
+    assert 'class="secret"' not in page
+    assert AdminAction.objects.count() == 1
+
+
+def test_a_password_that_was_handed_over_outlives_a_reload_and_a_new_form_makes_another(
+    admin: Client,
+) -> None:
+    operator_user("olaf")
+    where, reason = settings_address("reset-password", "olaf"), {"reason": "forgot"}
+    sent = hidden(admin.get(where).content.decode()) | reason
+    password = secret_of(admin.post(where, sent).content.decode())
+
+    again = admin.post(where, sent)
+
+    assert opens("olaf", password)
+    another = admin.post(where, hidden(again.content.decode()) | reason)
+    assert opens("olaf", secret_of(another.content.decode()))
+    assert not opens("olaf", password)
+
+
+def test_a_form_that_was_refused_can_be_sent_again(admin: Client) -> None:
+    people.invite(name="eve", role=Role.OPERATOR, requester="ada", reason="new here")
+    where = settings_address("invite")
+    mark = hidden(admin.get(where).content.decode())
+    given = mark | {"role": "operator", "reason": "new here"}
+
+    refused = admin.post(where, given | {"name": "eve"})
+
+    assert refused.status_code == 422
+    assert not SentForm.objects.exists()
+    assert secret_of(admin.post(where, given | {"name": "bob"}).content.decode())
+
+
+@pytest.mark.parametrize("mark", ["", "x", "a:b:c"])
+def test_a_form_that_is_none_of_ours_is_refused(admin: Client, mark: str) -> None:
+    operator_user("olaf")
+
+    answer = admin.post(
+        settings_address("reset-password", "olaf"), {"reason": "forgot", "mark": mark}
+    )
+
+    assert answer.status_code == 422
+    assert "This form is too old" in answer.content.decode()
+    assert not AdminAction.objects.exists()
+
+
+def test_a_form_too_old_to_be_known_again_is_refused(
+    admin: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator_user("olaf")
+    monkeypatch.setattr(sent_forms, "VALID_FOR", timedelta(seconds=-1))
+
+    answer = post(admin, "reset-password", {"reason": "forgot"}, of="olaf")
+
+    assert "This form is too old" in answer.content.decode()
+    assert not AdminAction.objects.exists()
 
 
 def test_a_token_may_be_made_without_an_end(admin: Client) -> None:
@@ -127,10 +209,6 @@ def test_names_are_escaped(admin: Client) -> None:
 
     assert "<b>olaf" not in page
     assert "?of=%3Cb%3Eolaf%3C%2Fb%3E" in page
-
-
-def post(client: Client, action: str, given: dict[str, str], of: str = "") -> HttpResponse:
-    return client.post(reverse("settings-action", args=[action]) + f"?of={of}", given)
 
 
 def secret_of(page: str) -> str:
