@@ -68,6 +68,9 @@ class Operator:
         """Declare states; restored rows are loaded after this and before the first element."""
         self.context = context
 
+    def on_restored(self) -> None:
+        """All restored rows are loaded, if there are any; nothing may be emitted yet."""
+
     def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
         """`port` tells the inputs of a join apart; 0 elsewhere."""
         raise NotImplementedError

@@ -56,6 +56,9 @@ class Process(Operator):
         self._process = ProcessContext(context, self._key_schema(inputs), self._schema)
         self._function.open(self._process)
 
+    def on_restored(self) -> None:
+        self._function.initialize_state(self._process)
+
     def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
         process = self._process
         process.key_columns = self._keys[port]

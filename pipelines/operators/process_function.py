@@ -28,6 +28,13 @@ class BatchProcessFunction:
     def open(self, context: ProcessContext) -> None:
         """Ask for states, here and nowhere else: restored rows are loaded after this."""
 
+    def initialize_state(self, context: ProcessContext) -> None:
+        """States hold what was restored, or nothing; no record has come. Do not emit here.
+
+        Of a union list a subtask keeps its own part here, or the list grows with every restore:
+        a cut may come before the first record. Source: Flink's `CheckpointedFunction`.
+        """
+
     def process_batch(self, batch: pa.RecordBatch, context: ProcessContext) -> None:
         """Records of this subtask's keys. Emit with `context.collect`."""
         raise NotImplementedError
@@ -48,6 +55,10 @@ class KeyedProcessFunction:
 
     def open(self, runtime: RuntimeContext) -> None:
         """Ask for states, here and nowhere else: restored rows are loaded after this."""
+
+    def initialize_state(self, runtime: RuntimeContext) -> None:
+        """States that belong to no key hold what was restored, or nothing; as in the other
+        flavour. Keyed states have no key yet and cannot be used."""
 
     def process_element(self, row: Row, context: RowContext) -> Iterable[Row] | None:
         """Emits what it yields or returns."""

@@ -76,6 +76,14 @@ class RuntimeContext:
     def get_broadcast_state(self, descriptor: MapStateDescriptor) -> BroadcastState:
         return self._context.get_broadcast_state(descriptor)
 
+    @property
+    def subtask(self) -> int:
+        return self._context.subtask
+
+    @property
+    def parallelism(self) -> int:
+        return self._context.parallelism
+
     def _kept(self, state: _Kept) -> _Kept:
         self.states.append(state)
         return state

@@ -33,6 +33,9 @@ class RowProcess(BatchProcessFunction):
         self._output = RowOutput(self._uid, self._schema, context.collect)
         self._context = RowContext(context, current, self._side_outputs(context))
 
+    def initialize_state(self, context: ProcessContext) -> None:
+        self._function.initialize_state(self._runtime)
+
     def process_batch(self, batch: pa.RecordBatch, context: ProcessContext) -> None:
         self._process(batch, context, self._function.process_element)
 

@@ -123,6 +123,10 @@ class ChainBuilder:
                 context.state.restore(stored.name, stored.rows)
         for name, batches in restored.operator_states:
             context.operator_state.restore(name, batches)
+        try:
+            operator.on_restored()
+        except Exception as error:
+            raise located(uid, None, error) from error
         return operator
 
     def _open_quarantine(self, uid: Uid, context: OperatorContext) -> Quarantine | None:

@@ -1,0 +1,97 @@
+"""Functions see what was restored before the first record: a cut in between finds it in order."""
+
+import pyarrow as pa
+import pytest
+
+from pipelines.domain.errors import Rejected
+from pipelines.domain.ids import Attempt, RunId, Uid
+from pipelines.operators.process_context import ProcessContext
+from pipelines.operators.process_function import BatchProcessFunction, KeyedProcessFunction
+from pipelines.operators.row_context import RuntimeContext
+from pipelines.runtime.subtask.chain import OperatorChain
+from pipelines.runtime.subtask.chain_place import ChainPlace
+from pipelines.runtime.subtask.operator_failure import OperatorFailed
+from pipelines.runtime.subtask.restoring import RestoredOperator
+from pipelines.state.descriptors import ListStateDescriptor
+from pipelines.state.hashmap import HashMapBackend
+from pipelines.state.operator_list_state import OperatorListState
+from pipelines.stream import Environment
+from tests.unit.runtime.fakes import SCHEMA, ListSource
+from tests.unit.runtime.hosted import MAX_PARALLELISM, MemorySink
+
+SHARED = ListStateDescriptor("shared", pa.int64())
+SIX = pa.RecordBatch.from_pydict({"shared": list(range(6))})
+
+
+class OfBatches(BatchProcessFunction):
+    def open(self, context: ProcessContext) -> None:
+        self._shared = context.get_operator_union_list_state(SHARED)
+
+    def initialize_state(self, context: ProcessContext) -> None:
+        keep_own(self._shared, context)
+
+
+class OfRows(KeyedProcessFunction):
+    def open(self, runtime: RuntimeContext) -> None:
+        self._shared = runtime.get_operator_union_list_state(SHARED)
+
+    def initialize_state(self, runtime: RuntimeContext) -> None:
+        keep_own(self._shared, runtime)
+
+
+class Failing(BatchProcessFunction):
+    def initialize_state(self, context: ProcessContext) -> None:
+        raise Rejected("This state is too old.")
+
+
+@pytest.mark.parametrize("function", [OfBatches(), OfRows()], ids=["batches", "rows"])
+def test_a_union_list_does_not_grow_with_restores_between_which_no_record_comes(
+    function: BatchProcessFunction | KeyedProcessFunction,
+) -> None:
+    elements = [SIX]
+
+    for parallelism in (2, 3, 1, 4):
+        chains = [chain_of(function, elements, i, parallelism) for i in range(parallelism)]
+        elements = [batch for chain in chains for batch in held_by(chain)]
+
+        assert sorted(n for each in elements for n in each.column(0).to_pylist()) == [*range(6)]
+
+
+def test_what_it_refuses_is_a_failure_of_its_operator() -> None:
+    with pytest.raises(OperatorFailed, match="too old") as failed:
+        chain_of(Failing(), [], 0, 1)
+
+    assert failed.value.operator == "function"
+
+
+def chain_of(
+    function: BatchProcessFunction | KeyedProcessFunction,
+    elements: list[pa.RecordBatch],
+    subtask: int,
+    parallelism: int,
+) -> OperatorChain:
+    """One subtask, to which the elements of all were restored."""
+    env = Environment()
+    keyed = env.source(ListSource([]), uid="in").key_by("key")
+    keyed.process(function, SCHEMA, uid="function").sink(MemorySink(), uid="out")
+    pipeline = env.build()
+    vertex = pipeline.graph.vertex(Uid("function"))
+    restored = RestoredOperator(
+        operator_states=(("operator.shared", elements),) if elements else ()
+    )
+    place = ChainPlace(RunId("run-1"), Attempt(1), vertex, subtask, parallelism, MAX_PARALLELISM)
+    shares = dict.fromkeys(vertex.nodes, RestoredOperator()) | {Uid("function"): restored}
+    return OperatorChain(
+        pipeline, place, HashMapBackend, {}, shares, lambda: 0, digests_output=False
+    )
+
+
+def held_by(chain: OperatorChain) -> list[pa.RecordBatch]:
+    """In a cut that is taken now."""
+    (shared,) = chain.head_context().operator_state.cut()
+    return list(shared.batches)
+
+
+def keep_own(shared: OperatorListState, context: ProcessContext | RuntimeContext) -> None:
+    own = range(context.subtask, len(shared), context.parallelism)
+    shared.update(shared.get().take(pa.array(own, pa.int64())))
