@@ -1,6 +1,6 @@
 """Audits from the page: asked for, carried out by a process of their own, found again in a row.
 
-An audit only reads, so whoever may sign in may ask for one; of a run one is under way at a time.
+Of a run one is under way at a time.
 One whose process has fallen silent was interrupted, and the next question begins anew.
 """
 

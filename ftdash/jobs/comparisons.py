@@ -1,7 +1,6 @@
 """Comparisons of two savepoints: asked for, carried out by a worker, found again in a row.
 
-A comparison only reads, so whoever may sign in may ask for one. Savepoints never change, so what
-was found stays true; asking again after a problem begins anew.
+Savepoints never change, so what was found stays true; asking again after a problem begins anew.
 """
 
 from dataclasses import dataclass
@@ -53,6 +52,12 @@ def ask(left: str, right: str, requester: str) -> None:
         is_new = True
     if is_new:
         publish_on_commit(tasks.compare_points, row.pk)
+
+
+def compared_with(right: str) -> list[str]:
+    """Paths of the savepoints that `right` was, or is being, compared with; newest first."""
+    rows = PointComparison.objects.filter(right=right).order_by("-asked_at")
+    return list(rows.values_list("left", flat=True))
 
 
 def comparison_of(left: str, right: str) -> Comparison | None:

@@ -1,12 +1,13 @@
 """The page of a pipeline's guarantee: its level and reason, what proves it, and the ledger.
 
-Anybody who may see the page may ask for an audit: it only reads.
+Everybody sees what was found; asking for an audit takes the admin role.
 """
 
 from dataclasses import dataclass
 from datetime import datetime
 
 from django.contrib import messages
+from django.contrib.auth.decorators import permission_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
@@ -55,6 +56,7 @@ def regions(request: HttpRequest, name: str) -> HttpResponse:
 
 @require_POST
 @never_cache
+@permission_required("jobs.operate", raise_exception=True)
 def start_audit(request: HttpRequest, name: str) -> HttpResponse:
     if queries.pipeline_page(name) is None:
         raise Http404(f"There is no pipeline named {name}.")

@@ -1,6 +1,6 @@
 """The pages of savepoints: all of a pipeline's, and one with what is known of it.
 
-To look is for everybody, and so is to have every byte of one read again: that changes nothing.
+To look is for everybody; to have every byte of one read again takes the admin role.
 """
 
 from dataclasses import dataclass
@@ -94,6 +94,7 @@ def restore_into(request: HttpRequest, savepoint_key: str) -> HttpResponse:
 
 @require_POST
 @never_cache
+@permission_required("jobs.operate", raise_exception=True)
 def verify(request: HttpRequest, savepoint_key: str) -> HttpResponse:
     """Have every byte of it read again."""
     point = existing(savepoint_key)

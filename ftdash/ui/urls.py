@@ -142,6 +142,11 @@ urlpatterns = [
         name="compare-savepoints",
     ),
     path(
+        "savepoints/<slug:savepoint_key>/compare/start/",
+        savepoint_comparison.start_comparison,
+        name="start-comparison",
+    ),
+    path(
         "savepoints/<slug:savepoint_key>/compare/progress/",
         savepoint_comparison.progress,
         name="comparison-progress",

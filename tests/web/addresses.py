@@ -14,6 +14,7 @@ NO_PAGES = {
     "game-day": "there is none before somebody begins one",
     "game-day-regions": "as all regions",
     "guarantee-audit": "is posted",
+    "start-comparison": "is posted",
     "verify-savepoint": "is posted",
     "comparison-progress": "a part",
     "reading": "a part",

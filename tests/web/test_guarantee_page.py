@@ -25,6 +25,7 @@ from pipelines.domain.ledger import (
 )
 from tests.web.audit_reports import NOT_PROVEN, PROVEN, report_of
 from tests.web.journals import Story, new_run
+from tests.web.people import operator_user, signed_in
 
 pytestmark = pytest.mark.usefixtures("site")
 NAME = "flights"
@@ -129,29 +130,40 @@ def test_only_the_newest_entries_are_kept_as_rows(
     assert sorted(LedgerRow.objects.values_list("checkpoint_id", flat=True)) == [3, 4, 5]
 
 
-def test_an_operator_may_ask_for_an_audit_and_finds_it_again(run: Run, operator: Client) -> None:
-    answer = operator.post(reverse("guarantee-audit", args=[NAME]), follow=True)
+def test_an_admin_asks_for_an_audit_and_everybody_finds_it_again(run: Run, admin: Client) -> None:
+    answer = admin.post(reverse("guarantee-audit", args=[NAME]), follow=True)
 
     assert answer.redirect_chain == [(reverse("guarantee", args=[NAME]), 302)]
     assert "you may leave, and find it here again" in answer.content.decode()
-    page = words_of(operator)
+    page = words_of(signed_in(operator_user()))
     assert "An audit is under way: it waits for the worker" in page
-    assert Audit.objects.get().requester == "olaf"
+    assert Audit.objects.get().requester == "ada"
 
 
-def test_without_a_run_it_says_so(operator: Client) -> None:
+def test_an_operator_is_told_that_starting_an_audit_needs_the_admin_role(
+    run: Run, operator: Client, admin: Client
+) -> None:
+    told = "Starting one needs the admin role."
+
+    assert told in words_of(operator)
+    assert told not in words_of(admin)
+    pages = [each.get(reverse("guarantee", args=[NAME])) for each in (operator, admin)]
+    assert ["start-audit" in page.content.decode() for page in pages] == [False, True]
+
+
+def test_without_a_run_it_says_so(admin: Client) -> None:
     Pipeline.objects.create(name=NAME, flow="flight_delays", created_at=timezone.now())
 
-    answer = operator.post(reverse("guarantee-audit", args=[NAME]), follow=True)
+    answer = admin.post(reverse("guarantee-audit", args=[NAME]), follow=True)
 
     assert "flights has no run yet, so there is nothing to audit." in answer.content.decode()
     assert "No run was started yet." in answer.content.decode()
 
 
-def test_what_is_not_there_is_404(operator: Client) -> None:
+def test_what_is_not_there_is_404(admin: Client) -> None:
     for name in ("guarantee", "guarantee-regions"):
-        assert operator.get(reverse(name, args=["nothing"])).status_code == 404
-    assert operator.post(reverse("guarantee-audit", args=["nothing"])).status_code == 404
+        assert admin.get(reverse(name, args=["nothing"])).status_code == 404
+    assert admin.post(reverse("guarantee-audit", args=["nothing"])).status_code == 404
 
 
 def test_a_proof_is_shown_with_its_moment_and_its_parts(run: Run, operator: Client) -> None:

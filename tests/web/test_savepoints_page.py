@@ -30,12 +30,14 @@ from pipelines.domain.shelf_life import Limit, ShelfLife
 from pipelines.domain.status import CheckpointKind, ClaimMode
 from pipelines.points import comparison
 from tests.web.journals import Story, new_request, new_run
+from tests.web.people import operator_user, signed_in
 from tests.web.savepoint_stories import NAME, path_of, stopped_run
 
 pytestmark = pytest.mark.usefixtures("site")
 
 LIST = f"/pipelines/{NAME}/savepoints/"
 ONE = f"/savepoints/{NAME}-1-1/"
+SINCE = {"from": f"{NAME}-1-1"}
 
 
 @pytest.fixture(autouse=True)
@@ -241,50 +243,59 @@ def test_what_is_no_savepoint_of_the_pipeline_is_neither_labelled_nor_deleted(
     assert not Request.objects.exists()
 
 
-def test_an_operator_sees_no_button_but_may_have_it_verified(
-    operator: Client, asked_of_workers: list[int]
-) -> None:
+def test_an_operator_sees_no_button(operator: Client) -> None:
     stopped_run()
 
-    page = operator.get(ONE).content.decode()
-    operator.post(f"{ONE}verify/")
+    page = operator.get(ONE)
 
-    assert "data-dialog" not in page
-    assert "acting on it needs the admin role" in words(operator.get(ONE))
-    assert asked_of_workers == [PointInspection.objects.get().pk]
+    assert "data-dialog" not in page.content.decode()
+    assert "Verify" not in words(page)
+    assert "acting on it needs the admin role" in words(page)
+    assert "Having them read again needs the admin role." in words(page)
+
+
+def test_an_operator_looks_at_what_was_compared_and_compares_nothing(operator: Client) -> None:
+    stopped_run(keys=(20, 60))
+    address = f"/savepoints/{NAME}-1-2/compare/"
+
+    page = words(operator.get(address, SINCE))
+
+    assert "These two were not compared yet." in page
+    assert "Comparing it with another one needs the admin role." in page
+    assert "csrfmiddlewaretoken" not in operator.get(address).content.decode().split("<main")[1]
 
 
 def test_a_verification_shows_how_far_it_is_until_its_result_which_is_kept(
-    operator: Client,
+    admin: Client,
 ) -> None:
     stopped_run()
 
-    operator.post(f"{ONE}verify/")
-    waiting = operator.get(f"{ONE}verification/").content.decode()
+    admin.post(f"{ONE}verify/")
+    waiting = admin.get(f"{ONE}verification/").content.decode()
     PointInspection.objects.update(files=2, files_read=1, bytes=2000, bytes_read=1000)
-    halfway = words(operator.get(ONE))
+    halfway = words(admin.get(ONE))
     PointInspection.objects.update(files_read=0)
     inspection.go_on(PointInspection.objects.get().pk)
 
     assert "it waits for the worker" in waiting
     assert 'hx-trigger="load delay:1s"' in waiting
     assert "1 of 2 files, 1.00 kB of 2.00 kB" in halfway
-    ended = operator.get(f"{ONE}verification/").content.decode()
+    ended = admin.get(f"{ONE}verification/").content.decode()
     assert "hx-trigger" not in ended
     assert "every digest is right" in ended
-    assert "verified" in words(operator.get(LIST))
+    assert "verified" in words(admin.get(LIST))
 
 
-def test_a_verification_names_what_is_damaged(operator: Client) -> None:
+def test_a_verification_names_what_is_damaged(admin: Client) -> None:
     path = Path(path_of(stopped_run()))
     damaged = sorted(path.glob("*.parquet"))[0]
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"!")
 
-    operator.post(f"{ONE}verify/")
+    admin.post(f"{ONE}verify/")
     inspection.go_on(PointInspection.objects.get().pk)
 
-    assert f"{damaged} was altered: its digest does not match." in words(operator.get(ONE))
-    assert "not usable" in words(operator.get(LIST))
+    assert f"{damaged} was altered: its digest does not match." in words(admin.get(ONE))
+    assert "not usable" in words(admin.get(LIST))
 
 
 def test_the_manifest_is_given_as_it_is_stored(operator: Client) -> None:
@@ -355,101 +366,99 @@ def test_what_cannot_be_read_is_said_in_the_place_of_the_operators(operator: Cli
 
 
 def test_two_savepoints_are_compared_by_a_worker_and_found_again(
-    operator: Client, asked_of_workers: list[int]
+    admin: Client, asked_of_workers: list[int]
 ) -> None:
     stopped_run(keys=(20, 60))
     address = f"/savepoints/{NAME}-1-2/compare/"
-    since = {"from": f"{NAME}-1-1"}
 
-    before = words(operator.get(address, since))
-    asked = operator.post(address, since)
-    waiting = operator.get(f"{address}progress/", since).content.decode()
+    before = words(admin.get(address, SINCE))
+    asked = admin.post(f"{address}start/", SINCE)
+    waiting = admin.get(f"{address}progress/", SINCE).content.decode()
     while comparing.go_on(PointComparison.objects.get().pk):
         pass
-    outcome = operator.get(asked["Location"])
+    outcome = admin.get(asked["Location"])
+    known = signed_in(operator_user()).get(address)
 
+    assert f'href="?from={NAME}-1-1"' in known.content.decode()
+    assert "Compared already" not in before
     assert "These two were not compared yet" in before
     assert "it waits for the worker" in waiting
     assert 'hx-trigger="load delay:1s"' in waiting
     assert "hx-trigger" not in outcome.content.decode()
     assert asked_of_workers == [PointComparison.objects.get().pk]
-    for shown in ("20 60 40 0 0 by", "10 of 40 rows that are new", "asked by olaf"):
+    for shown in ("20 60 40 0 0 by", "10 of 40 rows that are new", "asked by ada"):
         assert shown in words(outcome)
 
 
-def test_savepoints_that_hold_the_same_say_so(operator: Client) -> None:
+def test_savepoints_that_hold_the_same_say_so(admin: Client) -> None:
     stopped_run(keys=(20, 20))
     address = f"/savepoints/{NAME}-1-2/compare/"
-    since = {"from": f"{NAME}-1-1"}
 
-    operator.post(address, since)
+    admin.post(f"{address}start/", SINCE)
     comparing.go_on(PointComparison.objects.get().pk)
 
-    assert "Every state holds the same rows." in words(operator.get(address, since))
+    assert "Every state holds the same rows." in words(admin.get(address, SINCE))
 
 
 def test_a_comparison_goes_on_where_a_step_has_ended_and_may_be_done_twice(
-    operator: Client, monkeypatch: pytest.MonkeyPatch
+    admin: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(comparison, "PART_ROWS", 10)
     monkeypatch.setattr(comparing, "STEP_S", 0.0)
     stopped_run(keys=(20, 60))
     address = f"/savepoints/{NAME}-1-2/compare/"
-    since = {"from": f"{NAME}-1-1"}
-    operator.post(address, since)
+    admin.post(f"{address}start/", SINCE)
     row = PointComparison.objects.get()
 
     assert comparing.go_on(row.pk)
-    halfway = words(operator.get(address, since))
+    halfway = words(admin.get(address, SINCE))
     while comparing.go_on(row.pk):
         pass
 
     assert "1 of 6 parts" in halfway
-    assert "20 60 40 0 0 by" in words(operator.get(address, since))
+    assert "20 60 40 0 0 by" in words(admin.get(address, SINCE))
     assert not comparing.go_on(row.pk)
 
 
 def test_a_comparison_that_stops_halfway_is_asked_to_go_on(
-    operator: Client, asked_of_workers: list[int]
+    admin: Client, asked_of_workers: list[int]
 ) -> None:
     stopped_run(keys=(20, 60))
     address = f"/savepoints/{NAME}-1-2/compare/"
-    since = {"from": f"{NAME}-1-1"}
-    operator.post(address, since)
+    admin.post(f"{address}start/", SINCE)
     PointComparison.objects.update(moved_at=timezone.now() - comparisons.STALLED_AFTER * 2)
 
     for _ in range(2):
-        operator.get(f"{address}progress/", since)
+        admin.get(f"{address}progress/", SINCE)
 
     assert asked_of_workers == [PointComparison.objects.get().pk] * 2
 
 
 def test_damage_ends_a_comparison_by_name_and_asking_again_begins_anew(
-    operator: Client, asked_of_workers: list[int]
+    admin: Client, asked_of_workers: list[int]
 ) -> None:
     run = stopped_run(keys=(20, 60))
     address = f"/savepoints/{NAME}-1-2/compare/"
-    since = {"from": f"{NAME}-1-1"}
     damaged = sorted(Path(path_of(run, 2)).glob("*.parquet"))[0]
     whole = damaged.read_bytes()
     damaged.write_bytes(whole[:-1] + b"!")
 
-    operator.post(address, since)
+    admin.post(f"{address}start/", SINCE)
     comparing.go_on(PointComparison.objects.get().pk)
-    refused = words(operator.get(address, since))
+    refused = words(admin.get(address, SINCE))
     damaged.write_bytes(whole)
-    operator.post(address, since)
+    admin.post(f"{address}start/", SINCE)
     comparing.go_on(PointComparison.objects.get().pk)
 
     assert f"They could not be compared : {damaged}" in refused
-    assert "10 of 40 rows that are new" in words(operator.get(address, since))
+    assert "10 of 40 rows that are new" in words(admin.get(address, SINCE))
     assert len(asked_of_workers) == 2
 
 
-def test_a_savepoint_is_not_compared_with_itself(operator: Client) -> None:
+def test_a_savepoint_is_not_compared_with_itself(admin: Client) -> None:
     stopped_run()
 
-    answer = operator.post(f"{ONE}compare/", {"from": f"{NAME}-1-1"}, follow=True)
+    answer = admin.post(f"{ONE}compare/start/", {"from": f"{NAME}-1-1"}, follow=True)
 
     assert "this one is compared with itself" in words(answer)
     assert "has no other savepoint to compare with" in words(answer)

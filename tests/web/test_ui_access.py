@@ -1,13 +1,17 @@
 """Who may see and do what: every address, signed out, as operator, and without a CSRF token."""
 
 import pytest
+from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import URLPattern, get_resolver, reverse
 
 from ftdash.accounts.models import AdminAction
+from ftdash.checkpoints.models import Audit
+from ftdash.gameday.models import GameDay
 from ftdash.jobs.directories import run_directory
-from ftdash.jobs.models import Request
+from ftdash.jobs.models import PointComparison, PointInspection, Request
 from ftdash.jobs.projector import Projector
+from ftdash.lab.models import Lab
 from ftdash.ui import settings_actions
 from ftdash.ui.actions import ACTIONS
 from pipelines.domain.status import CheckpointKind
@@ -52,6 +56,8 @@ PAGES = {
     "compare-savepoints",
     "savepoint-state",
 }
+OWN_BUSINESS = ("logout", "password")  # of whoever is signed in
+ASKED_OF_WORKERS = ("guarantee-audit", "start-comparison", "verify-savepoint")
 ARGUMENTS = {
     "name": "flights",
     "action": "savepoint",
@@ -116,6 +122,29 @@ def test_an_operator_may_not_act(operator: Client, action: str, method: str) -> 
     assert answer.status_code == 403
     assert "This needs the admin role" in answer.content.decode()
     assert not Request.objects.exists()
+
+
+def test_whatever_is_posted_an_operator_acts_on_nothing(operator: Client) -> None:
+    running_pipeline()
+
+    for pattern in PATTERNS:
+        answer = operator.post(address_of(pattern), {"reason": "why", "from": "flights-1-2"})
+
+        refused = (403, 405)  # the latter where nothing can be posted by anybody
+        assert (pattern.name in OWN_BUSINESS) != (answer.status_code in refused), pattern.name
+        if pattern.name == "logout":
+            operator.force_login(User.objects.get(username="olaf"))
+    for each in (Request, Audit, PointComparison, PointInspection, GameDay, Lab, AdminAction):
+        assert not each.objects.exists()
+
+
+@pytest.mark.parametrize("name", ASKED_OF_WORKERS)
+def test_what_a_worker_is_asked_for_needs_the_csrf_token(name: str) -> None:
+    running_pipeline()
+    client = signed_in(admin_user(), enforce_csrf_checks=True)
+    (pattern,) = (each for each in PATTERNS if each.name == name)
+
+    assert client.post(address_of(pattern), {"from": "flights-1-2"}).status_code == 403
 
 
 def test_an_operator_may_not_start_a_pipeline(operator: Client) -> None:
