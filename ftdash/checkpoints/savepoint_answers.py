@@ -26,6 +26,7 @@ class Reading:
     moved_at: datetime
     ended_at: datetime | None
     problem: str  # empty: none so far
+    waiting_for: str = ""  # why it cannot go on now; it is tried again while somebody watches
 
 
 @dataclass(frozen=True, slots=True)

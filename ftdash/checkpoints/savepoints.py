@@ -167,6 +167,7 @@ def _reading(row: PointInspection) -> Reading:
         moved_at=row.moved_at,
         ended_at=row.ended_at,
         problem=row.problem,
+        waiting_for=row.waiting_for,
     )
 
 

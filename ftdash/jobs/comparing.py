@@ -4,20 +4,21 @@ One step lasts about `STEP_S`, or as long as one part takes; the row says where 
 so that a step may be lost, repeated or done twice at once. Who asks is for `comparisons`.
 """
 
-import logging
 import time
+from datetime import timedelta
 
 import msgspec
 from django.utils import timezone
 
 from ftdash.jobs.models import PointComparison, Run
 from ftdash.jobs.validation import roots
-from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
+from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.point_difference import StateDifference
 
 STEP_S = 1.0
 
-log = logging.getLogger("ftdash.comparing")
+GIVE_UP_AFTER = timedelta(minutes=5)
+"""Of a world that may be better in a moment."""
 
 
 def go_on(comparison_key: int) -> bool:
@@ -27,11 +28,11 @@ def go_on(comparison_key: int) -> bool:
         return False
     try:
         parts, done, found = _step(row)
-    except CorruptSnapshot as error:
+    except Rejected as error:
         _move(row, problem=str(error), ended_at=timezone.now())
         return False
-    except (Retryable, Rejected) as error:  # whoever still watches asks again after a while
-        log.warning("%s cannot go on now: %s", row, error)
+    except Retryable as error:
+        _wait(row, str(error))
         return False
     is_over = done == parts
     is_ours = _move(
@@ -39,9 +40,22 @@ def go_on(comparison_key: int) -> bool:
         parts=parts,
         parts_done=done,
         found=msgspec.to_builtins(found),
+        waiting_for="",
+        waiting_since=None,
         ended_at=timezone.now() if is_over else None,
     )
     return is_ours and not is_over
+
+
+def _wait(row: PointComparison, why: str) -> None:
+    """Whoever still watches asks again after a while."""
+    now = timezone.now()
+    since = row.waiting_since or now
+    if now - since < GIVE_UP_AFTER:
+        _move(row, waiting_for=why, waiting_since=since)
+        return
+    minutes = int((now - since) / timedelta(minutes=1))
+    _move(row, problem=f"It could not go on for {minutes} min: {why}", ended_at=now)
 
 
 def _step(row: PointComparison) -> tuple[int, int, list[StateDifference]]:

@@ -12,6 +12,7 @@ from django.utils import timezone
 from ftdash.jobs import tasks
 from ftdash.jobs.asking import publish_on_commit
 from ftdash.jobs.models import PointComparison
+from ftdash.jobs.room import check_room
 from ftdash.jobs.validation import check_place
 from pipelines.domain.errors import Rejected
 from pipelines.domain.point_difference import StateDifference
@@ -29,6 +30,7 @@ class Comparison:
     parts: int | None  # None: nothing is known of them yet
     states: list[StateDifference]
     problem: str
+    waiting_for: str  # why it cannot go on now; it is tried again while somebody watches
 
     @property
     def is_same(self) -> bool:
@@ -38,12 +40,17 @@ class Comparison:
 def ask(left: str, right: str, requester: str) -> None:
     """What changed from `left` to `right`, unless that is known or under way.
 
-    Raises Rejected when they are one and the same, or lie outside the storage.
+    Raises Rejected when they are one and the same, lie outside the storage, or when too many
+    comparisons are under way.
     """
     if left == right:
         raise Rejected("Choose another savepoint: this one is compared with itself.")
     check_place(left)
     check_place(right)
+    known = PointComparison.objects.filter(left=left, right=right).first()
+    if known is not None and not known.problem:
+        return
+    check_room(PointComparison.objects.all(), "comparisons")
     now = timezone.now()
     fresh = {"requester": requester, "asked_at": now, "moved_at": now}
     row, is_new = PointComparison.objects.get_or_create(left=left, right=right, defaults=fresh)
@@ -77,4 +84,5 @@ def comparison_of(left: str, right: str) -> Comparison | None:
         parts=row.parts,
         states=msgspec.convert(row.found, list[StateDifference]),
         problem=row.problem,
+        waiting_for=row.waiting_for,
     )

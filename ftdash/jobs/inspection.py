@@ -5,7 +5,6 @@ repeated or done twice at once. Who asks for an inspection, and what follows fro
 `point_services`.
 """
 
-import logging
 import time
 
 from django.utils import timezone
@@ -15,8 +14,6 @@ from ftdash.jobs.validation import roots
 from pipelines.domain.errors import Rejected, Retryable
 
 STEP_S = 1.0
-
-log = logging.getLogger("ftdash.inspection")
 
 
 def go_on(inspection_key: int) -> bool:
@@ -30,19 +27,23 @@ def go_on(inspection_key: int) -> bool:
 
     until_s = time.monotonic() + STEP_S
     store = CheckpointStores(roots(), max_memory_state_bytes=0)
+    as_it_was = PointInspection.objects.filter(pk=row.pk, ended_at=None, files_read=row.files_read)
     try:
         found = inspect(row.path, store, row.files_read, lambda: time.monotonic() >= until_s)
-    except (Retryable, Rejected) as error:  # whoever still watches asks again after a while
-        log.warning("%s cannot be inspected now: %s", row.path, error)
+    except Rejected as error:
+        as_it_was.update(problem=str(error), moved_at=timezone.now(), ended_at=timezone.now())
+        return False
+    except Retryable as error:  # whoever still watches asks again after a while
+        as_it_was.update(waiting_for=str(error), moved_at=timezone.now())
         return False
     now = timezone.now()
-    as_it_was = PointInspection.objects.filter(pk=row.pk, ended_at=None, files_read=row.files_read)
     is_ours = as_it_was.update(
         files_read=found.files_read,
         files=found.files,
         bytes_read=found.bytes_read,
         bytes=found.bytes,
         problem=found.problem,
+        waiting_for="",
         moved_at=now,
         ended_at=now if found.is_over else None,
     )

@@ -186,6 +186,7 @@ class PointInspection(models.Model):
     bytes_read = models.PositiveBigIntegerField(default=0)
     bytes = models.PositiveBigIntegerField(default=0)
     problem = models.TextField(default="")
+    waiting_for = models.TextField(default="")  # why it cannot go on now
     moved_at = models.DateTimeField()  # when it last went on, or was asked to
     ended_at = models.DateTimeField(null=True)
 
@@ -203,6 +204,8 @@ class PointComparison(models.Model):
     parts = models.PositiveIntegerField(null=True)  # null: nothing is known of them yet
     found = models.JSONField(default=list)  # StateDifference as JSON
     problem = models.TextField(default="")
+    waiting_for = models.TextField(default="")  # why it cannot go on now
+    waiting_since = models.DateTimeField(null=True)  # null: it goes on
     asked_at = models.DateTimeField()
     moved_at = models.DateTimeField()  # when it last went on, or was asked to
     ended_at = models.DateTimeField(null=True)

@@ -8,7 +8,7 @@ byte of the point for that; a page, where somebody waits, has a worker do it (`i
 import os
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.conf import settings as configuration
 from django.db import transaction
@@ -30,6 +30,7 @@ from ftdash.jobs.disposal import check_claimable, check_disposable
 from ftdash.jobs.measured import measured
 from ftdash.jobs.models import Pipeline, PointInspection, RequestKind, Run
 from ftdash.jobs.replays import replayable
+from ftdash.jobs.room import check_room
 from ftdash.jobs.validation import check_place, check_reason, check_startable, roots
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import RequestId
@@ -69,18 +70,28 @@ def preflight(asked: Restore) -> Verdict:
 def begin_inspection(path: str) -> None:
     """Have a worker read the whole point, unless one is at it or found it whole just now.
 
-    Raises Rejected when the path lies outside the storage.
+    Raises Rejected when the path lies outside the storage, or when too many points are read.
     """
     path, now = _whole(path), timezone.now()
     check_place(path)
+    known = PointInspection.objects.filter(path=path).first()
+    if known is not None and not _has_to_be_read(known, now):
+        return
+    check_room(PointInspection.objects.all(), "verifications")
     row, is_new = PointInspection.objects.get_or_create(path=path, defaults={"moved_at": now})
-    is_known = row.ended_at is not None and not row.problem and row.ended_at > now - FRESH_FOR
-    if row.ended_at is not None and not is_known:
+    if _has_to_be_read(row, now):
         fresh = PointInspection(pk=row.pk, path=path, moved_at=now)
         fresh.save(force_update=True)
         is_new = True
     if is_new:
         publish_on_commit(tasks.inspect_point, row.pk)
+
+
+def _has_to_be_read(row: PointInspection, now: datetime) -> bool:
+    """Not while a worker is at it, nor when it was found whole just now."""
+    if row.ended_at is None:
+        return False
+    return bool(row.problem) or row.ended_at <= now - FRESH_FOR
 
 
 def inspection_of(path: str) -> PointInspection | None:

@@ -29,6 +29,7 @@ class LookedAt:
     verdict: Verdict | None = None
     refusal: str = ""
     inspection: PointInspection | None = None
+    not_read: str = ""  # why its files are not read beforehand
 
     @property
     def is_possible(self) -> bool:
@@ -74,12 +75,15 @@ def looked_at(page: PipelinePage, form: RestoreForm) -> LookedAt | None:
         return None
     try:
         found = point_services.preflight(asked)
-        if found.is_possible:
-            point_services.begin_inspection(asked.path)
     except Rejected as refusal:
         return LookedAt(asked.path, refusal=str(refusal))
-    inspection = point_services.inspection_of(asked.path) if found.is_possible else None
-    return LookedAt(asked.path, found, inspection=inspection)
+    if not found.is_possible:
+        return LookedAt(asked.path, found)
+    try:
+        point_services.begin_inspection(asked.path)
+    except Rejected as refusal:  # too many are read: that need not hold a restore up
+        return LookedAt(asked.path, found, not_read=str(refusal))
+    return LookedAt(asked.path, found, inspection=point_services.inspection_of(asked.path))
 
 
 def _asked(page: PipelinePage, form: RestoreForm) -> Restore | None:

@@ -5,6 +5,7 @@ import re
 import shutil
 from html import unescape
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from django.db import transaction
@@ -25,10 +26,12 @@ from ftdash.jobs.models import (
     Run,
 )
 from ftdash.jobs.projector import Projector, rebuild
-from pipelines.domain.errors import Rejected
+from ftdash.jobs.room import ABANDONED_AFTER, OPEN_MAX
+from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.shelf_life import Limit, ShelfLife
 from pipelines.domain.status import CheckpointKind, ClaimMode
 from pipelines.points import comparison
+from pipelines.points import inspection as points_inspection
 from tests.web.journals import Story, new_request, new_run
 from tests.web.people import operator_user, signed_in
 from tests.web.savepoint_stories import NAME, path_of, stopped_run
@@ -465,6 +468,91 @@ def test_a_savepoint_is_not_compared_with_itself(admin: Client) -> None:
     assert not PointComparison.objects.exists()
 
 
+def test_what_cannot_be_compared_ends_with_the_reason(
+    admin: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped_run(keys=(20, 60))
+    address = f"/savepoints/{NAME}-1-2/compare/"
+    admin.post(f"{address}start/", SINCE)
+    row = PointComparison.objects.get()
+    monkeypatch.setattr(comparing, "roots", lambda: ["/elsewhere"])
+
+    follows = comparing.go_on(row.pk)
+    page = admin.get(address, SINCE)
+
+    assert not follows
+    assert "They could not be compared" in words(page)
+    assert "/elsewhere" in words(page)
+    assert "hx-trigger" not in page.content.decode()
+
+
+def test_a_comparison_says_what_it_waits_for_goes_on_after_it_and_waits_no_longer_than_it_may(
+    admin: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped_run(keys=(20, 60))
+    address = f"/savepoints/{NAME}-1-2/compare/"
+    admin.post(f"{address}start/", SINCE)
+    key = PointComparison.objects.get().pk
+
+    with monkeypatch.context() as storm:
+        storm.setattr(comparing, "_step", away)
+        assert not comparing.go_on(key)
+        waiting = admin.get(f"{address}progress/", SINCE)
+    comparing.go_on(key)
+    done, row = words(admin.get(address, SINCE)), PointComparison.objects.get()
+    since = timezone.now() - comparing.GIVE_UP_AFTER
+    PointComparison.objects.update(ended_at=None, waiting_for="x", waiting_since=since)
+    monkeypatch.setattr(comparing, "_step", away)
+    comparing.go_on(key)
+    given_up = words(admin.get(address, SINCE))
+
+    assert "It cannot go on now, and is tried again: The storage does not answer." in words(waiting)
+    assert 'hx-trigger="load delay:1s"' in waiting.content.decode()
+    assert "10 of 40 rows that are new" in done
+    assert (row.waiting_for, row.waiting_since) == ("", None)
+    assert "could not be compared : It could not go on for 5 min: The storage does not" in given_up
+
+
+def test_a_verification_says_what_it_waits_for_and_ends_where_it_may_not_read(
+    admin: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped_run()
+    admin.post(f"{ONE}verify/")
+    key = PointInspection.objects.get().pk
+
+    with monkeypatch.context() as storm:
+        storm.setattr(points_inspection, "inspect", away)
+        assert not inspection.go_on(key)
+        waiting = words(admin.get(ONE))
+    monkeypatch.setattr(inspection, "roots", lambda: ["/elsewhere"])
+    assert not inspection.go_on(key)
+
+    assert "It cannot go on now, and is tried again: The storage does not answer." in waiting
+    assert "/elsewhere" in words(admin.get(ONE))
+    assert PointInspection.objects.get().ended_at is not None
+
+
+def test_no_more_than_some_comparisons_and_verifications_are_under_way_at_once(
+    admin: Client,
+) -> None:
+    stopped_run(keys=(20, 60))
+    now, compare = timezone.now(), f"/savepoints/{NAME}-1-2/compare/start/"
+    for number in range(OPEN_MAX):
+        PointComparison.objects.create(left=f"{number}", right="x", asked_at=now, moved_at=now)
+        PointInspection.objects.create(path=f"{number}", moved_at=now)
+
+    compared = words(admin.post(compare, SINCE, follow=True))
+    verified = words(admin.post(f"{ONE}verify/", follow=True))
+    PointComparison.objects.filter(left="0").update(ended_at=now)
+    PointInspection.objects.filter(path="0").update(moved_at=now - ABANDONED_AFTER)
+    admin.post(compare, SINCE)
+    admin.post(f"{ONE}verify/")
+
+    assert "4 comparisons are under way already; ask again when one has ended." in compared
+    assert "4 verifications are under way already; ask again when one has ended." in verified
+    assert PointComparison.objects.count() == PointInspection.objects.count() == OPEN_MAX + 1
+
+
 def test_its_shelf_life_is_told_with_its_reason(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -577,3 +665,7 @@ def test_the_pipeline_leads_to_its_savepoints(operator: Client) -> None:
 def words(answer: object) -> str:
     content = answer.content.decode()  # type: ignore[attr-defined]
     return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", content)))
+
+
+def away(*_: object) -> NoReturn:
+    raise Retryable("The storage does not answer.")

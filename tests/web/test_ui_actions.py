@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from ftdash.jobs.models import Pipeline, PointInspection, Request, RequestKind, Run
 from ftdash.jobs.projector import Projector
+from ftdash.jobs.room import OPEN_MAX
 from pipelines.domain.ids import Attempt, CheckpointId, RunId
 from pipelines.domain.setting_table import DEFINITIONS
 from pipelines.domain.snapshots import FORMAT_VERSION, Manifest
@@ -244,6 +245,20 @@ def test_a_verdict_on_a_path_outside_the_storage_says_so_and_reads_nothing(
 
     assert "outside the configured storage" in answer
     assert not PointInspection.objects.exists()
+
+
+def test_a_restore_is_not_held_up_by_verifications_that_are_under_way(
+    admin: Client, site: Path
+) -> None:
+    path, now = ended_with_a_point(site), timezone.now()
+    for number in range(OPEN_MAX):
+        PointInspection.objects.create(path=f"{number}", moved_at=now)
+
+    answer = words(admin.get(VERDICT, {"path": path}).content.decode())
+
+    assert "It can be restored." in answer
+    assert "are not read beforehand: 4 verifications are under way already;" in answer
+    assert not PointInspection.objects.filter(path=path).exists()
 
 
 @pytest.mark.parametrize("part", ["verdict", "reading"])
