@@ -45,6 +45,7 @@ class GameDay(models.Model):
     run = models.ForeignKey(Run, on_delete=models.PROTECT, related_name="game_days")
     fault = models.CharField(max_length=30, choices=Fault)
     slot = models.PositiveIntegerField(null=True)  # null: no slot is meant
+    asked_id = models.CharField(max_length=80, null=True, unique=True)  # null: no id was given
     requester = models.CharField(max_length=150)
     reason = models.TextField()
     state = models.CharField(max_length=12, choices=GameDayState, default=GameDayState.ASKED)

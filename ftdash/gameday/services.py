@@ -20,7 +20,7 @@ from ftdash.gameday.observation import seen
 from ftdash.gameday.processes import release
 from ftdash.gameday.scoring import Judgement, Seen, judge
 from ftdash.jobs import audits
-from ftdash.jobs.asking import check_possible, pipeline_named
+from ftdash.jobs.asking import check_id, check_possible, pipeline_named
 from ftdash.jobs.models import Pipeline, RequestKind
 from ftdash.jobs.trouble import others_go_on
 from ftdash.jobs.validation import check_reason, check_slot
@@ -33,22 +33,34 @@ log = logging.getLogger("ftdash.gameday")
 
 
 def start_game_day(
-    *, pipeline: str, fault: Fault, slot: int | None, requester: str, reason: str
+    *,
+    pipeline: str,
+    fault: Fault,
+    slot: int | None,
+    requester: str,
+    reason: str,
+    asked_id: str | None = None,
 ) -> int:
-    """The key of its row. Raises Rejected where the pipeline does not allow faults, is not
-    running, or has a game day under way."""
+    """The key of its row. Asking again under the same id is the same game day and no second fault.
+
+    Raises Rejected where the pipeline does not allow faults, is not running, or has a game day
+    under way, where no slot is named that the fault needs, and when the id was used for another.
+    """
+    if known := _already_asked(asked_id, pipeline, fault):
+        return known
     reason = check_reason(reason)
     row = pipeline_named(pipeline)
     run = check_possible(RequestKind.KILL_SLOT, row)
     if run is None:
         raise InvariantViolated("what is running has a run")
     if fault in NEEDS_SLOT:
-        check_slot(-1 if slot is None else slot, run.parallelism)
+        check_slot(slot, run.parallelism)
     day = GameDay(
         pipeline=row,
         run=run,
         fault=fault,
         slot=slot if fault in NEEDS_SLOT else None,
+        asked_id=asked_id,
         requester=requester,
         reason=reason,
         asked_at=timezone.now(),
@@ -58,11 +70,28 @@ def start_game_day(
             day.save()
             _make_known(day)
     except IntegrityError as taken:
+        if known := _already_asked(asked_id, pipeline, fault):  # at this very moment
+            return known
         raise Rejected(
             f"A game day of {pipeline} is under way; two at once could not be told apart."
         ) from taken
     transaction.on_commit(lambda: _publish(day.pk))
     return day.pk
+
+
+def _already_asked(asked_id: str | None, pipeline: str, fault: Fault) -> int | None:
+    if asked_id is None:
+        return None
+    check_id(asked_id)
+    known = GameDay.objects.filter(asked_id=asked_id).select_related("pipeline").first()
+    if known is None:
+        return None
+    if (known.pipeline.name, known.fault) != (pipeline, fault):
+        raise Rejected(
+            f"The request id {asked_id!r} was used for game day {known.pk} of"
+            f" {known.pipeline.name!r}, to {Fault(known.fault).label}; choose another one."
+        )
+    return int(known.pk)
 
 
 def carry_on(key: int) -> None:

@@ -53,11 +53,7 @@ def already_asked(question: Question) -> RequestId | None:
     key = question.request_id
     if key is None:
         return None
-    if not REQUEST_ID.fullmatch(key):
-        raise Rejected(
-            f"The request id {key!r} cannot be used; take up to 80 letters, digits, '.', '-' and"
-            " '_', and begin with a letter or digit."
-        )
+    check_id(key)
     known = Request.objects.filter(request_id=key).select_related("pipeline").first()
     if known is None:
         return None
@@ -67,6 +63,15 @@ def already_asked(question: Question) -> RequestId | None:
             f" {RequestKind(known.kind).label!r}; choose another one."
         )
     return RequestId(known.request_id)
+
+
+def check_id(key: str) -> None:
+    """Raises Rejected when nothing can be asked for under it."""
+    if not REQUEST_ID.fullmatch(key):
+        raise Rejected(
+            f"The request id {key!r} cannot be used; take up to 80 letters, digits, '.', '-' and"
+            " '_', and begin with a letter or digit."
+        )
 
 
 def ask_driver(question: Question) -> RequestId:

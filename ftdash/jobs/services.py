@@ -219,10 +219,13 @@ def kill_slot(
     requester: str,
     reason: str,
     moment: KillMoment = KillMoment.NOW,
+    request_id: str | None = None,
 ) -> RequestId:
+    given = {"slot": str(slot), "moment": moment.value}
+    kind = RequestKind.KILL_SLOT
+    question = Question(kind, pipeline, requester, reason, request_id, given)
+    if known := already_asked(question):
+        return known
     newest = check_possible(RequestKind.KILL_SLOT, pipeline_named(pipeline))
     check_slot(slot, newest.parallelism if newest else 0)
-    given = {"slot": str(slot), "moment": moment.value}
-    return ask_driver(
-        Question(RequestKind.KILL_SLOT, pipeline, requester, reason, parameters=given)
-    )
+    return ask_driver(question)

@@ -75,6 +75,9 @@ def roots() -> list[str]:
     return configured_roots(Path(configuration.JOBS_ROOT))
 
 
-def check_slot(slot: int, parallelism: int) -> None:
+def check_slot(slot: int | None, parallelism: int) -> None:
+    """None: nobody has named one."""
+    if slot is None:
+        raise Rejected(f"Name the slot that is to be hit; there are 0 to {parallelism - 1}.")
     if not 0 <= slot < parallelism:
         raise Rejected(f"There is no slot {slot}; choose 0 to {parallelism - 1}.")

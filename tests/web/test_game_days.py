@@ -392,7 +392,7 @@ def test_allowing_again_under_the_same_id_is_the_same_request() -> None:
     ("change", "told"),
     [
         ({"slot": 2}, "There is no slot 2"),
-        ({"slot": None}, "There is no slot -1"),
+        ({"slot": None}, "Name the slot that is to be hit; there are 0 to 1."),
         ({"reason": " "}, "Say why"),
         ({"pipeline": "nothing"}, "There is no pipeline 'nothing'"),
     ],
@@ -402,6 +402,34 @@ def test_what_cannot_be_hit_is_refused(change: dict[str, Any], told: str) -> Non
 
     with pytest.raises(Rejected, match=told):
         services.start_game_day(**{**ASKED, "fault": Fault.KILL_SLOT, "slot": 0, **change})
+
+
+def test_asking_again_under_the_same_id_is_the_same_game_day_and_no_second_fault() -> None:
+    story = running()
+    key = asked(Fault.KILL_SLOT, slot=1, asked_id="nightly-1")
+    hit(key, story)
+    GameDay.objects.update(state=GameDayState.ENDED)
+    Run.objects.update(status=JobStatus.RESTARTING)
+
+    again = asked(Fault.KILL_SLOT, slot=1, asked_id="nightly-1")
+
+    assert again == key
+    assert GameDay.objects.count() == Request.objects.count() == 1
+    with pytest.raises(Rejected, match=f"for game day {key} of 'flights', to kill a slot; choose"):
+        asked(Fault.KILL_DRIVER, asked_id="nightly-1")
+    with pytest.raises(Rejected, match="The request id 'a b' cannot be used"):
+        asked(Fault.KILL_DRIVER, asked_id="a b")
+
+
+def test_two_that_ask_at_the_same_moment_under_one_id_get_the_same_game_day(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    running()
+    key = asked(Fault.KILL_SLOT, slot=1, asked_id="nightly-1")
+    looks = iter((None, key))  # the other one's row was not there yet
+    monkeypatch.setattr(services, "_already_asked", lambda *_: next(looks))
+
+    assert asked(Fault.KILL_SLOT, slot=1, asked_id="nightly-1") == key
 
 
 def test_a_pipeline_that_is_not_running_is_not_hit() -> None:
@@ -496,8 +524,8 @@ def recovered() -> tuple[int, Story]:
     return key, story
 
 
-def asked(fault: Fault, slot: int | None = None) -> int:
-    return services.start_game_day(**ASKED, fault=fault, slot=slot)
+def asked(fault: Fault, slot: int | None = None, asked_id: str | None = None) -> int:
+    return services.start_game_day(**ASKED, fault=fault, slot=slot, asked_id=asked_id)
 
 
 def carried_on(key: int) -> GameDayView:

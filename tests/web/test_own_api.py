@@ -11,8 +11,16 @@ from django.urls import URLPattern, reverse
 from ftdash.accounts.models import TokenScope
 from ftdash.api.own import urls
 from ftdash.api.own.door import api
+from ftdash.gameday.models import GameDay
 from ftdash.jobs import comparing, inspection, point_services
-from ftdash.jobs.models import PointComparison, PointInspection, Request, RequestKind, Run
+from ftdash.jobs.models import (
+    Pipeline,
+    PointComparison,
+    PointInspection,
+    Request,
+    RequestKind,
+    Run,
+)
 from ftdash.jobs.point_services import Restore
 from ftdash.jobs.projector import Projector
 from pipelines.domain.ids import RequestId
@@ -231,6 +239,28 @@ def test_asking_twice_under_one_id_is_one_request() -> None:
     }
 
     assert ids == {"nightly-1"}
+
+
+def test_a_fault_that_is_asked_for_twice_under_one_id_happens_once() -> None:
+    running()
+    Pipeline.objects.update(allows_faults=True)
+    client = bearer(TokenScope.ACT)
+    day = {"reason": "drill", "request_id": "nightly-1", "fault": "KILL_SLOT", "slot": 1}
+    kill = {"reason": "drill", "request_id": "nightly-2", "slot": 1}
+
+    days = [post(client, "pipelines/flights/game-days", day) for _ in range(2)]
+    kills = [post(client, "pipelines/flights/faults", kill) for _ in range(2)]
+
+    assert [answer.status_code for answer in (*days, *kills)] == [202] * 4
+    assert days[0].json()["key"] == days[1].json()["key"]
+    assert GameDay.objects.count() == 1
+    assert Request.objects.filter(kind=RequestKind.KILL_SLOT).count() == 1
+    unnamed = {"reason": "drill", "fault": "FREEZE_SLOT"}
+    told = post(client, "pipelines/flights/game-days", unnamed)
+    assert (told.status_code, told.json()["errors"]) == (
+        422,
+        ["Name the slot that is to be hit; there are 0 to 1."],
+    )
 
 
 def test_what_is_wrong_is_told_with_its_place_or_in_one_sentence() -> None:

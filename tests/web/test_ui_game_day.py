@@ -130,7 +130,7 @@ def test_the_first_one_of_a_pipeline_says_that_nobody_knows_how_long(admin: Clie
         ({"reason": ""}, "This field is required."),
         ({"fault": "FLOOD"}, "Select a valid choice."),
         ({"slot": "9"}, "Select a valid choice."),
-        ({"slot": ""}, "There is no slot -1"),
+        ({"slot": ""}, "Name the slot that is to be hit; there are 0 to 1."),
     ],
 )
 def test_what_is_refused_stays_in_the_form(admin: Client, change: Any, told: str) -> None:

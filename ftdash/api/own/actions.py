@@ -129,6 +129,7 @@ def kill_slot(request: Entered, name: InPath, asked: shapes.AskingToKill) -> Ask
             moment=asked.moment,
             requester=request.auth.name,
             reason=asked.reason,
+            request_id=asked.request_id,
         )
     )
 
@@ -151,13 +152,15 @@ def allow_faults(request: Entered, name: InPath, asked: shapes.AskingToAllowFaul
 def start_game_day(
     request: Entered, name: InPath, asked: shapes.AskingForGameDay
 ) -> Status[GameDayView]:
-    """A fault on purpose that is measured and proven; ask after it under its key."""
+    """A fault on purpose that is measured and proven; ask after it under its key. Asking again
+    under the same `request_id` is the same game day."""
     key = game_day_services.start_game_day(
         pipeline=name,
         fault=asked.fault,
         slot=asked.slot,
         requester=request.auth.name,
         reason=asked.reason,
+        asked_id=asked.request_id,
     )
     found = game_day_queries.game_day(key)
     if found is None:

@@ -115,10 +115,7 @@ class AskingToCompare(Schema):
     since: Text
 
 
-class AskingToKill(Schema):
-    model_config = ConfigDict(extra="forbid")
-
-    reason: Text
+class AskingToKill(Asking):
     slot: Annotated[int, Field(ge=0, le=MAX_PARALLELISM_LIMIT)]
     moment: KillMoment = KillMoment.NOW
 
@@ -127,12 +124,9 @@ class AskingToAllowFaults(Asking):
     is_allowed: bool
 
 
-class AskingForGameDay(Schema):
+class AskingForGameDay(Asking):
     """`slot`: where the fault hits one."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    reason: Text
     fault: Fault
     slot: Annotated[int, Field(ge=0, le=MAX_PARALLELISM_LIMIT)] | None = None
 
