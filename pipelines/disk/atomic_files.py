@@ -4,16 +4,19 @@ import os
 import tempfile
 from pathlib import Path
 
+FOR_OWNER, FOR_ALL = 0o600, 0o644
+"""Who may read a file; its owner may write it."""
 
-def replace_atomically(path: Path, content: bytes) -> None:
+
+def replace_atomically(path: Path, content: bytes, mode: int = FOR_OWNER) -> None:
     """Afterwards `path` holds `content`; a reader sees the old file or the new one."""
-    temporary = _write_beside(path, content)
+    temporary = _write_beside(path, content, mode)
     temporary.replace(path)
 
 
 def create_if_absent(path: Path, content: bytes) -> bool:
     """False when `path` is there already; it is then left as it is."""
-    temporary = _write_beside(path, content)
+    temporary = _write_beside(path, content, FOR_OWNER)
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -23,10 +26,11 @@ def create_if_absent(path: Path, content: bytes) -> bool:
     return True
 
 
-def _write_beside(path: Path, content: bytes) -> Path:
+def _write_beside(path: Path, content: bytes, mode: int) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=".", dir=path.parent)
     with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(file.fileno(), mode)
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

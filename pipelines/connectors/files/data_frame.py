@@ -18,13 +18,14 @@ import pyarrow as pa
 from pipelines.connectors.event_time import check_event_time
 from pipelines.connectors.files.growing_directory import GrowingDirectory, parquet_directory
 from pipelines.connectors.files.input_files import (
-    LISTING,
     file_version,
     read_listing,
     write_listing,
 )
 from pipelines.connectors.source import Batch
 from pipelines.connectors.split_progress import SplitProgress
+from pipelines.disk.atomic_files import FOR_ALL, replace_atomically
+from pipelines.disk.directories import make_directory, make_durable
 from pipelines.domain.errors import Rejected, Retryable
 
 NEWEST = "_newest"
@@ -75,7 +76,7 @@ class DataFrameRows:
     def begin(self) -> Path:
         """A new directory for the rows of one start; what an earlier one did not finish goes."""
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            make_directory(self.directory)
             numbers = {_number_of(path): path for path in self.directory.glob(f"{PREFIX}*")}
             for unfinished in (path for path in numbers.values() if read_listing(path) is None):
                 shutil.rmtree(unfinished)
@@ -90,12 +91,9 @@ class DataFrameRows:
     def finish(self, rows: Path) -> None:
         """All of its files are there and durable: from now on a start reads them."""
         write_listing(rows)
-        _sync(rows / LISTING, rows)
-        pointer = self.directory / f"{NEWEST}-is-{rows.name}"
-        pointer.write_text(rows.name)
-        _sync(pointer)
-        pointer.replace(self.directory / NEWEST)
-        _sync(self.directory)
+        make_durable(rows)
+        replace_atomically(self.directory / NEWEST, rows.name.encode(), FOR_ALL)
+        make_durable(self.directory)
 
     def find(self, known: Collection[str], *, is_start: bool) -> list[SplitProgress]:
         if not is_start:
@@ -147,12 +145,3 @@ def name_of_part(number: int) -> str:
 def _number_of(rows: Path) -> int:
     number = rows.name.removeprefix(PREFIX)
     return int(number) if number.isdecimal() else 0
-
-
-def _sync(*paths: Path) -> None:
-    for path in paths:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

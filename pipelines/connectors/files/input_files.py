@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
+from pipelines.disk.atomic_files import FOR_ALL, replace_atomically
 from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.errors import Rejected, Retryable
 
@@ -50,10 +51,11 @@ def input_files(paths: FilePaths, suffix: str) -> tuple[Path, ...]:
 
 
 def write_listing(directory: Path) -> None:
-    """Fixes what belongs in a directory: the visible files that are there now."""
+    """Fixes what belongs in a directory: the visible files that are there now. It is there whole or
+    not at all; that its name stays is for whoever syncs the directory."""
     files = sorted(path for path in directory.iterdir() if _is_visible(path))
     listed = [ListedFile(path.name, path.stat().st_size) for path in files]
-    (directory / LISTING).write_bytes(msgspec.json.encode(listed))
+    replace_atomically(directory / LISTING, msgspec.json.encode(listed), FOR_ALL)
 
 
 def read_listing(directory: Path) -> list[ListedFile] | None:

@@ -1,5 +1,6 @@
 """Rows of a DataFrame, put into files: which ones a start reads, and what a point finds."""
 
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -7,12 +8,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.connectors.files.data_frame import NEWEST, DataFrameRows, name_of_part
+from pipelines.connectors.files.input_files import LISTING
 from pipelines.connectors.reachability import check_still_there
 from pipelines.connectors.split_progress import NamedPositions
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.snapshots import Json
 from pipelines.runtime.subtask.source_reader import SourceReader
 from tests.unit.runtime.fakes import SCHEMA, ManualClock, batch_of, keys_of
+from tests.unit.storage.disks import STEPS_MAX, DurableDisk
 
 
 def test_every_row_is_read_once_at_any_parallelism_and_splits_are_dealt_in_turn(
@@ -53,6 +56,51 @@ def test_a_point_goes_on_in_the_rows_that_it_has_read_and_a_start_in_the_newest(
 
     assert read(source, restored=(point,)) == [2, 3]
     assert read(source) == [7]
+
+
+@pytest.mark.parametrize("power", ["stays", "fails"])
+def test_a_driver_that_dies_at_any_step_of_a_start_leaves_the_next_one_a_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, power: str
+) -> None:
+    """And what it had finished, if it had, is what a restore finds."""
+    for step in range(1, STEPS_MAX):
+        root = tmp_path / f"{power}-{step}"
+        root.mkdir()
+        disk = DurableDisk(monkeypatch, root)
+        source = source_in(root / "made" / "for the rows")
+
+        was_killed = disk.kill_at(step, lambda: keep(source, [[1, 2], [3]]))  # noqa: B023
+        if power == "fails":
+            disk.lose_power()
+
+        assert was_killed or source.has_rows
+        if source.has_rows:
+            assert read(source) == [1, 2, 3]
+        keep(source, [[4]])
+        assert read(source) == [4]
+        if not was_killed:
+            return
+    pytest.fail("it takes a bounded number of steps")
+
+
+def test_a_listing_and_what_is_newest_are_never_there_in_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is written is synced under a name that nobody reads, and others may read it then."""
+    source, synced = source_in(tmp_path), list[str]()
+    sync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    keep(source, [[0]])
+
+    assert sum(name.startswith(".") for name in synced) == 2
+    assert not {LISTING, NEWEST} & set(synced)
+    for path in (tmp_path / NEWEST, tmp_path / "rows-1" / LISTING):
+        assert path.stat().st_mode & 0o777 == 0o644
 
 
 def test_what_was_not_finished_is_never_read_and_goes_with_the_next_start(tmp_path: Path) -> None:
@@ -128,7 +176,10 @@ def keep(source: DataFrameRows, parts: list[list[int]]) -> None:
 
 def write_part(rows: Path, number: int, keys: list[int]) -> None:
     table = pa.Table.from_batches([batch_of([(key, key) for key in keys])])
-    pq.write_table(table, rows / name_of_part(number))
+    with (rows / name_of_part(number)).open("wb") as file:
+        pq.write_table(table, file)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def reader_of(
