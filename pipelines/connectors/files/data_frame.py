@@ -96,16 +96,11 @@ class DataFrameRows:
         make_durable(self.directory)
 
     def find(self, known: Collection[str], *, is_start: bool) -> list[SplitProgress]:
+        """Those of one start: a point that knows some of them has the rest of the same."""
         if not is_start:
             return []
-        try:
-            newest = (self.directory / NEWEST).read_text()
-        except OSError as error:
-            raise Retryable(f"The rows in {self.directory} cannot be found: {error}") from error
-        listed = read_listing(self.directory / newest)
-        if not newest or listed is None:
-            raise Rejected(f"The rows of a DataFrame in {self.directory} have lost their listing.")
-        names = [f"{newest}/{file.name}" for file in listed]
+        rows = {_rows_of(name) for name in known} or {self._newest()}
+        names = [name for each in sorted(rows) for name in self._parts_of(each)]
         return [
             SplitProgress(name, version=file_version(self.directory / name, name))
             for name in names
@@ -131,6 +126,18 @@ class DataFrameRows:
     def close(self) -> None:
         pass  # each file is closed when it is read
 
+    def _newest(self) -> str:
+        try:
+            return (self.directory / NEWEST).read_text()
+        except OSError as error:
+            raise Retryable(f"The rows in {self.directory} cannot be found: {error}") from error
+
+    def _parts_of(self, rows: str) -> list[str]:
+        listed = read_listing(self.directory / rows)
+        if not rows or listed is None:
+            raise Rejected(f"The rows of a DataFrame in {self.directory} have lost their listing.")
+        return [f"{rows}/{file.name}" for file in listed]
+
     @property
     def _files(self) -> GrowingDirectory:
         return parquet_directory(
@@ -140,6 +147,10 @@ class DataFrameRows:
 
 def name_of_part(number: int) -> str:
     return f"part-{number:05}{SUFFIX}"
+
+
+def _rows_of(part: str) -> str:
+    return part.partition("/")[0]
 
 
 def _number_of(rows: Path) -> int:

@@ -58,6 +58,19 @@ def test_a_point_goes_on_in_the_rows_that_it_has_read_and_a_start_in_the_newest(
     assert read(source) == [7]
 
 
+def test_a_subtask_that_had_not_looked_goes_on_in_the_rows_of_the_others(tmp_path: Path) -> None:
+    source = source_in(tmp_path)
+    keep(source, [[0, 1], [2, 3]])
+    looked, late = (reader_of(source, subtask=subtask, parallelism=2) for subtask in range(2))
+    looked.next()
+    point = (looked.positions(), late.positions())
+
+    keep(source, [[7], [8]])
+
+    shares = [read(source, restored=point, subtask=n, parallelism=2) for n in range(2)]
+    assert shares == [[], [2, 3]]
+
+
 @pytest.mark.parametrize("power", ["stays", "fails"])
 def test_a_driver_that_dies_at_any_step_of_a_start_leaves_the_next_one_a_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, power: str
