@@ -17,6 +17,7 @@ from pipelines.audit.input_ranges import input_reports
 from pipelines.audit.output import Covers, Difference, TargetReader, given, weaker
 from pipelines.audit.readers import reader_of
 from pipelines.audit.report import AuditReport, SinkReport, checkpoint_of, described, run_of
+from pipelines.bus.journal_segments import segments_of
 from pipelines.connectors.sink import Sink
 from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.errors import Rejected
@@ -156,7 +157,7 @@ def _journals_beside(run: RunDirectory) -> FindJournal:
     """Runs are named uniquely over all pipelines of an installation."""
 
     def find(run_id: RunId) -> Path | None:
-        found = run.jobs_root.glob(f"*/runs/{run_id}/{run.journal_file.name}")
-        return next(found, None)
+        runs = map(RunDirectory, run.jobs_root.glob(f"*/runs/{run_id}"))
+        return next((each.journal_file for each in runs if segments_of(each.journal_file)), None)
 
     return find

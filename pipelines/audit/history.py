@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.bus.journal_reading import every_envelope
+from pipelines.bus.journal_summary import envelopes_of
 from pipelines.domain.events import (
     CheckpointCommitted,
     EngineEvent,
     JobStatusChanged,
+    JournalContinued,
     LedgerAdvanced,
     LedgerBegun,
     RunEnded,
@@ -143,7 +145,7 @@ def _ledger_up_to(run_id: RunId, checkpoint_id: CheckpointId, journal: Path | No
 
 
 def _points(entries: Iterable[LedgerEntry], unknown: Unknown) -> list[Point]:
-    """An output that an earlier point has is not told again."""
+    """An output that an earlier point has is not told again, be that point known or not."""
     points: list[Point] = []
     newest: dict[RunId, CheckpointId] = dict(unknown)
     told: set[tuple[Uid, int, Cut]] = set()
@@ -151,7 +153,8 @@ def _points(entries: Iterable[LedgerEntry], unknown: Unknown) -> list[Point]:
         new = []
         for output in entry.outputs:
             key = (output.sink, output.subtask, Cut(entry.run_id, output.share.checkpoint_id))
-            if key not in told:
+            is_known = output.share.checkpoint_id > unknown.get(entry.run_id, NO_CHECKPOINT)
+            if is_known and key not in told:
                 new.append(output)
             told.add(key)
         cut, after = Cut(entry.run_id, entry.checkpoint_id), newest.get(entry.run_id, NO_CHECKPOINT)
@@ -177,6 +180,7 @@ class _Ledger:
         self.has_run = False  # an attempt has committed what its point had prepared
         self._restored_id = NO_CHECKPOINT
         self._has_begun = False
+        self._has_read = False
 
     @property
     def entries(self) -> list[LedgerEntry]:
@@ -193,8 +197,8 @@ class _Ledger:
     def leave_at(self, checkpoint_id: CheckpointId) -> None:
         """Another run goes on from there."""
         self._forget_behind(checkpoint_id)
-        if not self._has_begun:
-            self.unknown_id = checkpoint_id
+        is_known = self._has_begun and self.unknown_id < checkpoint_id
+        self.unknown_id = self.unknown_id if is_known else checkpoint_id
 
     def enter_again(self, start: LedgerEntry) -> None:
         """The entry of a starting point, which the driver that completed it may not have made."""
@@ -202,7 +206,10 @@ class _Ledger:
             self._enter(start)
 
     def on(self, event: EngineEvent) -> None:
+        is_first, self._has_read = not self._has_read, True
         match event:
+            case JournalContinued() if is_first:
+                self._go_on(event)
             case LedgerBegun():
                 self._begin(event)
             case LedgerAdvanced(entry=entry):
@@ -217,6 +224,15 @@ class _Ledger:
                 self.committed_id = self.newest_id
             case _:
                 pass
+
+    def _go_on(self, before: JournalContinued) -> None:
+        """Of what was entered before only the two newest entries are there: what the newest one has
+        is what lies behind the other."""
+        for envelope in envelopes_of(before.kept):
+            self.on(envelope.event)
+        self.unknown_id = [self._restored_id, self._restored_id, *self._entries][-2]
+        for told in [each for each in self._entries if each <= self.unknown_id]:
+            del self._entries[told]
 
     def _begin(self, event: LedgerBegun) -> None:
         self.lineage, self.start = event.lineage, event.start

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from pipelines.bus.journal_reading import every_envelope
+from pipelines.bus.journal_reading import every_event
 from pipelines.disk.atomic_files import create_if_absent
 from pipelines.domain.commands import DriverCommand
 from pipelines.domain.decoding import UNDECODABLE
@@ -89,8 +89,8 @@ def _command_file(run_directory: RunDirectory, request_id: RequestId) -> Path:
 
 
 def _answered(run_directory: RunDirectory) -> set[RequestId]:
-    events = (envelope.event for envelope in every_envelope(run_directory.journal_file))
-    return {event.request_id for event in events if isinstance(event, RequestEnded)}
+    answers = every_event(run_directory.journal_file, RequestEnded)
+    return {answer.request_id for answer in answers}
 
 
 def _done_file(path: Path) -> Path:

@@ -5,8 +5,12 @@ What is in the journal happened; everything else that shows events is made from 
 writer. A line survives the death of the driver. What somebody was told by it (`DECISIVE`) survives
 the loss of the machine, too, with everything before it; of the rest the last seconds may be gone,
 and a reader that had seen them is told (`JournalCutShort`) and starts over.
+
+A run may go on for months: the journal is cut into segments of bounded size (`journal_segments`),
+and a driver that takes over reads the newest one alone. When old ones go is decided elsewhere.
 """
 
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -15,14 +19,23 @@ from types import TracebackType
 import msgspec
 
 from pipelines.bus.journal_reading import E, end_of, every_event, newest_event
+from pipelines.bus.journal_segments import (
+    APPENDING,
+    SEGMENT_BYTES,
+    begin_segment,
+    newest_segment,
+)
+from pipelines.bus.journal_summary import JournalSummary
 from pipelines.disk.directories import make_directory, make_durable
 from pipelines.domain.clock import Clock
+from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.errors import Retryable, check
 from pipelines.domain.events import (
     EngineEvent,
     Envelope,
     Event,
     JobStatusChanged,
+    JournalContinued,
     LedgerAdvanced,
     LedgerBegun,
     RequestEnded,
@@ -51,6 +64,8 @@ output consists of."""
 
 _encoder = msgspec.json.Encoder()
 
+log = logging.getLogger("ftdash.journal")
+
 
 class JournalWriter:
     """Appends events with sequence numbers that have no gaps, across drivers too.
@@ -66,6 +81,8 @@ class JournalWriter:
         clock: Clock,
         announce: Announce,
         check_held: Callable[[], None] = lambda: None,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
         self._run_id = run_id
         self._clock = clock
@@ -73,10 +90,13 @@ class JournalWriter:
         self._check_held = check_held
         self._lock = threading.Lock()
         self._path = path = run_directory.journal_file
+        self._segment_bytes = segment_bytes
         make_directory(path.parent)
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._segment = newest_segment(path)
+        self._file = os.open(self._segment.path, APPENDING | os.O_CREAT, 0o644)
         make_durable(path.parent)
-        self._size, last = end_of(path)
+        self._size, last = end_of(self._segment.path)
+        self._full_size = segment_bytes  # from then on a new segment is due
         self._sequence = last.sequence if last else 0
         self._silent_ms = max(0, clock.wall_ms() - last.at_ms) if last else 0
         self._opened_ms = clock.monotonic_ms()
@@ -95,13 +115,9 @@ class JournalWriter:
         check(isinstance(event, EngineEvent), "only events of the engine are journalled")
         with self._lock:
             self._check_held()
-            envelope = Envelope(
-                sequence=self._sequence + 1,
-                at_ms=self._clock.wall_ms(),
-                run_id=self._run_id,
-                attempt=attempt,
-                event=event,  # type: ignore[arg-type]  # checked above
-            )
+            if self._size >= self._full_size:
+                self._begin_segment(attempt)
+            envelope = self._next(event, attempt)
             self._write(_encoder.encode(envelope) + b"\n", is_decisive=isinstance(event, DECISIVE))
             self._sequence += 1
         self._announce(self._run_id, envelope.sequence)
@@ -115,11 +131,50 @@ class JournalWriter:
         return newest_event(self._path, kind)
 
     def every(self, kind: type[E]) -> list[E]:
-        """All events of this kind, of any driver, oldest first; reads the whole journal.
+        """All events of this kind that are kept, of any driver, oldest first.
 
         Raises UndecodableEvent, as `newest` does.
         """
         return every_event(self._path, kind)
+
+    def _next(self, event: Event, attempt: Attempt) -> Envelope:
+        return Envelope(
+            sequence=self._sequence + 1,
+            at_ms=self._clock.wall_ms(),
+            run_id=self._run_id,
+            attempt=attempt,
+            event=event,  # type: ignore[arg-type]  # checked by `append`
+        )
+
+    def _begin_segment(self, attempt: Attempt) -> None:
+        """Go on in a new file, whose first line sums up what was before.
+
+        1. What was before is made durable, or a loss of power would tear a hole into the journal.
+        2. The new file appears whole. 3. Only then is anything written to it. Where that fails, the
+        journal goes on as it is, and it is tried again later.
+        """
+        try:
+            os.fdatasync(self._file)
+            head = self._next(self._summary(), attempt)
+            line = _encoder.encode(head) + b"\n"
+            self._check_held()  # it has taken a while
+            segment, file = begin_segment(self._path, self._segment.base + self._size, line)
+        except (OSError, *UNDECODABLE) as error:
+            check(newest_segment(self._path) == self._segment, "the newest segment is written to")
+            self._full_size = self._size + self._segment_bytes
+            log.warning("The journal of %s goes on in one file: %s", self._run_id, error)
+            return
+        os.close(self._file)
+        self._file, self._segment, self._size = file, segment, len(line)
+        self._full_size = len(line) + self._segment_bytes
+        self._sequence = head.sequence
+
+    def _summary(self) -> JournalContinued:
+        summary = JournalSummary()
+        with self._segment.path.open("rb") as file:
+            for line in file:
+                summary.on_line(line)
+        return summary.continued()
 
     def close(self) -> None:
         os.close(self._file)

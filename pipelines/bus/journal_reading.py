@@ -1,17 +1,21 @@
 """Reads the journal of a run: forwards from an offset, or what was newest, from its end.
 
-A reader needs no lease, and may come while a line is being written: only complete lines count.
+A journal is named by the path of its first segment, which need not be there any more; an offset is
+a place in the whole of it. A reader needs no lease, and may come while a line is being written:
+only complete lines count.
 """
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import msgspec
 
+from pipelines.bus.journal_segments import Segment, newest_segment, segments_of
+from pipelines.bus.journal_summary import SUMMED_UP
 from pipelines.domain.decoding import UNDECODABLE
-from pipelines.domain.events import EngineEvent, Envelope
+from pipelines.domain.events import EngineEvent, Envelope, Event, JournalContinued
 
 E = TypeVar("E", bound=EngineEvent)
 
@@ -29,44 +33,63 @@ class JournalCutShort(Exception):
     """Lines that were read are gone: the machine was lost before they were on its disk."""
 
 
+class JournalShortened(JournalCutShort):
+    """Lines that were to be read are gone: their segment was deleted, being old enough."""
+
+
 def read_journal(
     path: Path, byte_offset: int, bytes_max: int = READ_BYTES_MAX
 ) -> tuple[list[Envelope], int]:
     """Events of complete lines from `byte_offset` on, and the offset to go on from.
 
-    Raises UndecodableEvent when the first unread line cannot be read; events before such a
-    line are returned first. Raises JournalCutShort when no line ends at `byte_offset` any more;
-    where one does by chance, the sequence of the first event tells.
+    No more than one segment at once. Raises UndecodableEvent when the first unread line cannot be
+    read; events before such a line are returned first. Raises JournalCutShort when no line ends at
+    `byte_offset` any more; where one does by chance, the sequence of the first event tells. Raises
+    JournalShortened when the segment that had it was deleted.
     """
+    segment, end = _segment_at(path, byte_offset)
+    start = byte_offset - segment.base
     try:
-        with path.open("rb") as file:
-            if byte_offset:
-                file.seek(byte_offset - 1)
+        with segment.path.open("rb") as file:
+            if start:
+                file.seek(start - 1)
                 if file.read(1) != b"\n":
                     raise JournalCutShort(f"{path} has no line that ends at {byte_offset}.")
+            if end is not None:
+                bytes_max = min(bytes_max, end - byte_offset)
             block = file.read(bytes_max)
             if len(block) == bytes_max and b"\n" not in block:
                 block += file.readline()
+            if end is not None and not block:
+                raise JournalShortened(f"{path} has nothing from byte {byte_offset} to {end}.")
     except FileNotFoundError as error:
         if byte_offset:
             raise JournalCutShort(f"{path} is not there any more.") from error
         return [], byte_offset
-    return _decode_lines(path, byte_offset, block)
+    envelopes, read = _decode_lines(segment.path, start, block)
+    return envelopes, segment.base + read
 
 
 def every_envelope(path: Path) -> Iterator[Envelope]:
-    """The whole journal as far as it is written, from its beginning; raises as `read_journal`."""
-    envelopes, offset = read_journal(path, 0)
+    """The journal as far as it is written, from the beginning of what is kept of it; raises as
+    `read_journal`."""
+    envelopes, offset = read_journal(path, first_offset(path))
     while envelopes:
         yield from envelopes
         envelopes, offset = read_journal(path, offset)
 
 
+def first_offset(path: Path) -> int:
+    """Where what is kept of the journal begins."""
+    return min((segment.base for segment in segments_of(path)), default=0)
+
+
 def last_event(path: Path) -> EngineEvent | None:
     """The event of the last complete line; None while there is none."""
-    if not path.exists():
+    segment = newest_segment(path)
+    if not segment.path.exists():
         return None
-    _, last = end_of(path)
+    _, last = end_of(segment.path)
     return last.event if last else None
 
 
@@ -75,10 +98,7 @@ def newest_event(path: Path, kind: type[E]) -> E | None:
 
     Raises UndecodableEvent when a line that may hold it cannot be read.
     """
-    name = kind.__name__.encode()
-    for line in _lines_from_the_end(path):
-        if name not in line:
-            continue
+    for line in _lines_naming(kind, path):
         event = _decode_line(path, line).event
         if isinstance(event, kind):
             return event
@@ -86,15 +106,13 @@ def newest_event(path: Path, kind: type[E]) -> E | None:
 
 
 def every_event(path: Path, kind: type[E]) -> list[E]:
-    """All of this kind, oldest first; reads the whole journal. Raises as `newest_event` does."""
-    name = kind.__name__.encode()
-    lines = [line for line in _lines_from_the_end(path) if name in line]
-    events = [_decode_line(path, line).event for line in reversed(lines)]
-    return [event for event in events if isinstance(event, kind)]
+    """All of this kind that are kept, oldest first. Raises as `newest_event` does."""
+    events = [_decode_line(path, line).event for line in _lines_naming(kind, path)]
+    return [event for event in reversed(events) if isinstance(event, kind)]
 
 
 def end_of(path: Path) -> tuple[int, Envelope | None]:
-    """Size without a torn last line, and the last complete line."""
+    """Of one segment: its size without a torn last line, and its last complete line."""
     size, tail_bytes = path.stat().st_size, _TAIL_BYTES
     while True:
         start = max(0, size - tail_bytes)
@@ -135,10 +153,43 @@ def _decode_line(path: Path, line: bytes) -> Envelope:
         raise UndecodableEvent(f"A line of {path} cannot be read: {error}.") from error
 
 
+def _segment_at(path: Path, byte_offset: int) -> tuple[Segment, int | None]:
+    """The one that has the line that begins there, and where the next one begins."""
+    segment, end = Segment(0, path), None
+    for each in segments_of(path):
+        if each.base > byte_offset:
+            end = each.base
+            break
+        segment = each
+    if end is not None and not segment.path.exists():
+        raise JournalShortened(
+            f"What {path} held up to byte {end} was deleted; it was read up to byte {byte_offset}."
+        )
+    return segment, end
+
+
+def _lines_naming(kind: type[Event], path: Path) -> Iterator[bytes]:
+    """Those that may hold an event of this kind, newest first; back to the newest summary, if that
+    has what was before."""
+    name = kind.__name__.encode()
+    for segment in reversed(segments_of(path)):
+        first = b""
+        for line in _lines_from_the_end(segment.path):
+            first = line
+            if name in line:
+                yield line
+        if segment.base and kind in SUMMED_UP:
+            summary = _decode_line(path, first).event
+            kept = summary.kept if isinstance(summary, JournalContinued) else []
+            yield from (line for line in map(bytes, reversed(kept)) if name in line)
+            return
+
+
 def _lines_from_the_end(path: Path) -> Iterator[bytes]:
+    """Complete ones; the first that it yields is empty."""
     carried = b""
     with path.open("rb") as file:
-        start = file.seek(0, os.SEEK_END)
+        start = _complete_bytes(file)
         while start > 0:
             length = min(_TAIL_BYTES, start)
             start -= length
@@ -147,6 +198,18 @@ def _lines_from_the_end(path: Path) -> Iterator[bytes]:
             carried = first  # its beginning may lie in the block before
             yield from reversed(lines)
     yield carried
+
+
+def _complete_bytes(file: BinaryIO) -> int:
+    """Without a torn last line."""
+    start = file.seek(0, os.SEEK_END)
+    while start > 0:
+        end, start = start, max(0, start - _TAIL_BYTES)
+        file.seek(start)
+        line_end = file.read(end - start).rfind(b"\n")
+        if line_end >= 0:
+            return start + line_end + 1
+    return 0
 
 
 def _line_number(path: Path, offset: int) -> int:

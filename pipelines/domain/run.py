@@ -33,6 +33,7 @@ class RunDirectory:
     driver share. Layout below `<root>/<pipeline>/`:
 
     runs/<run id>/{run.json, journal.jsonl, lease.lock, lease.json, driver.log}
+    runs/<run id>/{journal-<where it begins>.jsonl, ...}, once the journal is long
     runs/<run id>/{requests/<request id>.json, attempts/<n>}
 
     Snapshots lie beside them unless a setting says otherwise, see `domain.places`:
@@ -64,6 +65,7 @@ class RunDirectory:
 
     @property
     def journal_file(self) -> Path:
+        """The first segment, which names the whole: see `bus.journal_segments`."""
         return self.path / "journal.jsonl"
 
     @property

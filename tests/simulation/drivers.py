@@ -25,6 +25,9 @@ from tests.simulation.disk import Disk
 from tests.simulation.slots import ProcessEnded, Surroundings, Turn
 from tests.simulation.stages import Door, Stages
 
+SEGMENT_BYTES = 10_000
+"""So few that a run of a few checkpoints has several segments."""
+
 MASTER_TURNS = 3
 """It gets so many turns for one of a slot's subtask, as it runs alone on its thread."""
 
@@ -56,7 +59,12 @@ class Driver:
         self.stages: Stages | None = None
         self._lease = Lease.acquire(directory)
         self._journal = JournalWriter(
-            directory, spec.run_id, around.clock, lambda run, number: None, self._lease.check_held
+            directory,
+            spec.run_id,
+            around.clock,
+            lambda run, number: None,
+            self._lease.check_held,
+            segment_bytes=SEGMENT_BYTES,
         )
 
     def begin(self, disk: Disk) -> None:

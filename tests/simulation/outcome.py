@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipelines.bus.journal_reading import read_journal
+from pipelines.bus.journal_reading import every_envelope
 from pipelines.connectors.positions import SplitPositions
 from pipelines.domain.events import Event
 from pipelines.domain.run import RunDirectory
@@ -39,8 +39,7 @@ class Outcome:
         return self.plan.whole() if self.drained_at is None else read_at(self, self.drained_at)
 
     def events_of(self, directory: RunDirectory) -> list[Event]:
-        envelopes, _ = read_journal(directory.journal_file, 0)
-        return [envelope.event for envelope in envelopes]
+        return [envelope.event for envelope in every_envelope(directory.journal_file)]
 
     def of(self, *kinds: type[Event]) -> list[Event]:
         """Of all runs."""

@@ -33,6 +33,7 @@ from pipelines.domain.events.failures import (
 from pipelines.domain.events.requests import RequestAccepted, RequestEnded
 from pipelines.domain.events.runs import (
     JobStatusChanged,
+    JournalContinued,
     RunEnded,
     RunStarted,
     RunStopping,
@@ -56,6 +57,7 @@ __all__ = [
     "Event",
     "FailureOccurred",
     "JobStatusChanged",
+    "JournalContinued",
     "LedgerAdvanced",
     "LedgerBegun",
     "MetricsSampled",
@@ -108,6 +110,7 @@ EngineEvent = (
     | SettingsChanged
     | RunStopping
     | RunEnded
+    | JournalContinued
 )
 
 

@@ -78,3 +78,14 @@ class RunEnded(Event, frozen=True, kw_only=True):
 
     status: JobStatus
     reason: str
+
+
+class JournalContinued(Event, frozen=True, kw_only=True):
+    """The first line of every segment of a journal but the first: what is still needed of those
+    before it, as lines of theirs. Whoever has read those passes over it.
+
+    `kept` are the newest on each matter; `under_way` all of what had begun and not ended.
+    """
+
+    kept: list[msgspec.Raw]
+    under_way: list[msgspec.Raw]

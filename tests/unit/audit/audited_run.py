@@ -9,6 +9,12 @@ from pipelines.audit.auditor import audit_sinks
 from pipelines.audit.history import History, read_history
 from pipelines.audit.report import AuditReport, SinkReport
 from pipelines.bus.journal import JournalWriter
+from pipelines.bus.journal_segments import (
+    SEGMENT_BYTES,
+    closed_segments,
+    delete_segments,
+    segments_of,
+)
 from pipelines.connectors.sink import Sink, SinkContext
 from pipelines.domain.events import CheckpointCommitted, Event, JobStatusChanged
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
@@ -39,12 +45,18 @@ class AuditedRun:
     """Attempts of one run. A point is a manifest and what its sinks had prepared."""
 
     def __init__(
-        self, root: Path, run_id: str, sink: Sink, given: Callable[[], Given] = RowDigest
+        self,
+        root: Path,
+        run_id: str,
+        sink: Sink,
+        given: Callable[[], Given] = RowDigest,
+        segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
         self.run_id = RunId(run_id)
         self.sink = sink
         self._given = given
         self._root = root
+        self._segment_bytes = segment_bytes
         self._directory = RunDirectory.of(root, "audited", self.run_id)
         self._journal = self._opened()
         self._attempt = Attempt(0)
@@ -102,8 +114,9 @@ class AuditedRun:
         return audit_sinks([(OUT, self.sink, SCHEMA)], self.history)
 
     def history(self) -> History:
-        journals = self._root.glob("audited/runs/*/journal.jsonl")
-        known = {RunId(path.parent.name): path for path in journals}
+        runs = map(RunDirectory, self._root.glob("audited/runs/*"))
+        journals = {each.run_id: each.journal_file for each in runs}
+        known = {run_id: path for run_id, path in journals.items() if segments_of(path)}
         return read_history(self.run_id, self._directory.journal_file, known.get)
 
     def sink_report(self) -> SinkReport:
@@ -117,8 +130,14 @@ class AuditedRun:
 
     def forget_ledger(self) -> None:
         self._journal.close()
-        self._directory.journal_file.unlink()
+        delete_segments(segments_of(self._directory.journal_file))
         self._journal = self._opened()
+
+    def delete_old_segments(self) -> int:
+        """How many those were; the newest stays."""
+        closed = closed_segments(self._directory.journal_file)
+        delete_segments([each.segment for each in closed])
+        return len(closed)
 
     def _open(self, subtask: int, prepared: Sequence[Prepared]) -> OpenSink:
         context = SinkContext(self.run_id, self._attempt, OUT, subtask, PARALLELISM)
@@ -127,7 +146,13 @@ class AuditedRun:
         return sink
 
     def _opened(self) -> JournalWriter:
-        return JournalWriter(self._directory, self.run_id, SystemClock(), lambda *_: None)
+        return JournalWriter(
+            self._directory,
+            self.run_id,
+            SystemClock(),
+            lambda *_: None,
+            segment_bytes=self._segment_bytes,
+        )
 
 
 def rows(ids: Sequence[int]) -> pa.RecordBatch:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.connectors.files.sink import ExactlyOnceFiles
-from pipelines.domain.events import RunEnded
+from pipelines.domain.events import RunEnded, SlotLost
 from pipelines.domain.status import JobStatus
 from tests.unit.audit.audited_run import AuditedRun
 
@@ -56,6 +56,71 @@ def test_what_was_given_before_there_was_a_ledger_is_not_judged(run: AuditedRun)
     assert run.proven() == ("run-1", 3, 2)
 
 
+@pytest.mark.parametrize("checkpoints", range(7, 12))
+def test_what_was_entered_in_a_deleted_part_of_the_journal_is_not_judged_and_the_rest_is(
+    tmp_path: Path, checkpoints: int
+) -> None:
+    """Whatever the newest segment begins with, and though an attempt failed in between."""
+    run = long_run(tmp_path, checkpoints)
+    whole = run.audit()
+    assert (whole.unknown, run.proven()) == ({}, ("run-1", checkpoints, 6 * checkpoints))
+
+    assert run.delete_old_segments() > 1
+
+    report = run.audit()
+    ((run_id, unknown_id),) = report.unknown.items()
+    assert (run_id, unknown_id < checkpoints) == ("run-1", True)
+    assert run.proven() == ("run-1", checkpoints, 6 * (checkpoints - unknown_id))
+    assert report.committed_checkpoint_id == whole.committed_checkpoint_id
+    assert report.is_as_recorded
+
+
+def test_a_recovery_is_all_that_a_journal_may_begin_with(tmp_path: Path) -> None:
+    """Of a run that is older than its ledger."""
+    run = long_run(tmp_path, 4)
+    run.forget_ledger()
+    run.begin((run, 4))
+    while not run.delete_old_segments():
+        run.tell(SlotLost(slot=0, pid=1, reason="gone"))
+    run.write(50, 51)
+    run.checkpoint(5)
+
+    assert run.audit().unknown == {"run-1": 4}
+    assert run.proven() == ("run-1", 5, 2)
+
+
+def test_a_file_that_is_gone_is_found_behind_a_deleted_part_of_the_journal(tmp_path: Path) -> None:
+    run = long_run(tmp_path, 8)
+    run.delete_old_segments()
+    newest = max((tmp_path / "target").glob("part-run-1-*"))
+    newest.unlink()
+
+    difference = run.sink_report().difference
+
+    assert difference is not None
+    assert newest.name in difference.what
+
+
+@pytest.mark.parametrize("restored", [2, 8])
+def test_a_run_whose_ancestor_has_lost_a_part_of_its_journal_knows_up_to_where(
+    tmp_path: Path, restored: int
+) -> None:
+    """Restored from a point that the part had, or from the newest."""
+    ancestor = long_run(tmp_path, 8)
+    run = AuditedRun(tmp_path, "run-2", ancestor.sink)
+    run.begin((ancestor, restored))
+    run.write(70, 71)
+    run.checkpoint(9)
+    ancestor.delete_old_segments()
+
+    report = run.audit()
+
+    known = restored - report.unknown["run-1"]
+    assert (known > 0) == (restored == 8)
+    assert run.proven() == ("run-2", 9, 6 * known + 2)
+    assert report.is_as_recorded
+
+
 def test_a_starting_point_whose_driver_died_before_it_made_an_entry_is_entered_by_the_next_run(
     run: AuditedRun, tmp_path: Path
 ) -> None:
@@ -66,3 +131,16 @@ def test_a_starting_point_whose_driver_died_before_it_made_an_entry_is_entered_b
     restored.begin((run, 3))
 
     assert restored.proven() == ("run-1", 3, 14)
+
+
+def long_run(tmp_path: Path, checkpoints: int) -> AuditedRun:
+    """In many segments, all of it committed, with a recovery from its third checkpoint."""
+    sink = ExactlyOnceFiles(tmp_path / "target", pipeline="p")
+    run = AuditedRun(tmp_path, "run-1", sink, segment_bytes=2_000)
+    run.begin()
+    for number in range(1, checkpoints + 1):
+        run.write(*range(6 * number, 6 * number + 6))
+        run.checkpoint(number)
+        if number == 3:
+            run.begin((run, 3))
+    return run

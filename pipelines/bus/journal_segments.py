@@ -1,0 +1,109 @@
+"""The segments of a journal: files of bounded size, each going on where the one before it ends.
+
+A segment is named after the place at which it begins in the whole journal, so a place is one number
+for the writer and for every reader, however many files there are and whichever are gone. Only the
+newest is written to. The first is `journal.jsonl`; each later one appears whole with its first
+line, the summary of all before it (`JournalContinued`), so those before it may be deleted.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from pipelines.disk.atomic_files import create_if_absent
+from pipelines.disk.directories import make_durable
+from pipelines.domain.errors import check
+
+SEGMENT_BYTES = 16 << 20
+"""Two hours of a run that writes 2 kB a second. A new driver reads no more than one."""
+
+APPENDING = os.O_WRONLY | os.O_APPEND
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Segment:
+    """`base`: where it begins in the whole journal, in bytes."""
+
+    base: int
+    path: Path
+
+
+def segments_of(journal: Path) -> list[Segment]:
+    """Those that are there, oldest first; `journal` is the path of the first."""
+    try:
+        names = os.listdir(journal.parent)
+    except FileNotFoundError:
+        return []
+    pattern = re.compile(re.escape(journal.stem) + r"-(\d{18})" + re.escape(journal.suffix))
+    later = [match for match in map(pattern.fullmatch, names) if match is not None]
+    found = [Segment(int(match[1]), journal.parent / match[0]) for match in later]
+    if journal.name in names:
+        found.append(Segment(0, journal))
+    return sorted(found)
+
+
+def newest_segment(journal: Path) -> Segment:
+    """The one that is written to; the first, which need not be there yet, when there is none."""
+    return max(segments_of(journal), default=Segment(0, journal))
+
+
+def begin_segment(journal: Path, base: int, first_line: bytes) -> tuple[Segment, int]:
+    """The segment, which is there whole and stays, and the file to append to.
+
+    Raises OSError: then it is not there.
+    """
+    segment = Segment(base, journal.with_name(f"{journal.stem}-{base:018d}{journal.suffix}"))
+    is_new = create_if_absent(segment.path, first_line)
+    check(is_new, "a journal has one writer", segment=str(segment.path))
+    try:
+        make_durable(journal.parent)
+        file = os.open(segment.path, APPENDING)
+        os.fchmod(file, 0o644)
+        return segment, file
+    except OSError:
+        segment.path.unlink()
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedSegment:
+    """One that another follows on. `end`: where that one begins."""
+
+    segment: Segment
+    end: int
+    closed_s: float  # wall clock: when its last line was written
+
+
+def closed_segments(journal: Path) -> list[ClosedSegment]:
+    """All but the newest, oldest first."""
+    found = segments_of(journal)
+    return [
+        ClosedSegment(segment, following.base, segment.path.stat().st_mtime)
+        for segment, following in pairwise(found)
+    ]
+
+
+def expendable(
+    closed: Sequence[ClosedSegment], read_up_to: int, closed_before_s: float
+) -> list[Segment]:
+    """Those that may go, oldest first: each that every reader is past, and that is old enough.
+
+    None behind one that stays: what is left of a journal has no hole. `read_up_to` is the place of
+    the reader that is furthest behind.
+    """
+    going: list[Segment] = []
+    for each in closed:
+        if each.end > read_up_to or each.closed_s >= closed_before_s:
+            break
+        going.append(each.segment)
+    return going
+
+
+def delete_segments(segments: Sequence[Segment]) -> None:
+    """In this order; each is gone for good before the next goes. May be repeated."""
+    for segment in segments:
+        segment.path.unlink(missing_ok=True)
+        make_durable(segment.path.parent)

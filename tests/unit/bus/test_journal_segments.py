@@ -1,0 +1,493 @@
+"""A journal in segments reads as one, whatever dies while a segment begins or goes."""
+
+import errno
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipelines.bus.inbox import Inbox, submit
+from pipelines.bus.journal import JournalWriter
+from pipelines.bus.journal_reading import (
+    JournalShortened,
+    every_envelope,
+    last_event,
+    newest_event,
+    read_journal,
+)
+from pipelines.bus.journal_segments import (
+    ClosedSegment,
+    Segment,
+    closed_segments,
+    delete_segments,
+    expendable,
+    segments_of,
+)
+from pipelines.bus.journal_summary import ANSWERS_KEPT, envelopes_of
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.commands import TriggerCheckpoint
+from pipelines.domain.errors import InvariantViolated, Retryable
+from pipelines.domain.events import (
+    CheckpointFailed,
+    CheckpointTriggered,
+    Envelope,
+    Event,
+    FailureOccurred,
+    JobStatusChanged,
+    JournalContinued,
+    RecordsIsolated,
+    RecoveryPhaseReached,
+    RequestEnded,
+    RunEnded,
+    SettingsChanged,
+    SlotConnected,
+    SlotLost,
+)
+from pipelines.domain.ids import Attempt, CheckpointId, RequestId, RunId, Uid
+from pipelines.domain.poison import IsolatedRange
+from pipelines.domain.run import RunDirectory
+from pipelines.domain.status import CheckpointKind, JobStatus, RecoveryPhase, RequestOutcome
+from tests.unit.storage.disks import STEPS_MAX, DurableDisk, Killed
+
+FIRST = Attempt(1)
+SMALL = 1_500
+"""Bytes of a segment: about ten lines."""
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    return RunDirectory.of(tmp_path, "flights", RunId("r1"))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_however_long_a_run_is_every_reader_finds_what_it_found_in_one_file(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Drivers come and go, segments are deleted up to the reader that is furthest behind."""
+    for sync in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, sync, lambda _: None)  # the power stays
+    rng = random.Random(seed)
+    told: list[Event] = []
+    readers = [Reader(directory) for _ in range(2)]
+    for _ in range(20):
+        with writer(directory) as journal:
+            for _ in range(rng.randint(0, 12)):
+                told.append(any_event(rng, len(told)))
+                journal.append(told[-1], FIRST)
+        for reader in readers:
+            reader.read(rng.randint(1, 3_000), rng.randint(0, 3))
+        furthest_behind = min(reader.offset for reader in readers)
+        closed = closed_segments(directory.journal_file)
+        delete_segments(expendable(closed, furthest_behind, closed_before_s=1e12))
+
+        with writer(directory) as journal:
+            for kind in (JobStatusChanged, SettingsChanged, CheckpointTriggered):
+                assert journal.newest(kind) == newest_of(told, kind)
+            assert journal.every(RecordsIsolated) == all_of(told, RecordsIsolated)
+            answers = all_of(told, RequestEnded)[-ANSWERS_KEPT:]
+            assert journal.every(RequestEnded)[-len(answers) :] == answers
+        assert newest_slots(directory) == connected(told)
+
+    for reader in readers:
+        reader.read(10_000)
+        assert reader.told() == told
+        assert [each.sequence for each in reader.found] == list(range(1, len(reader.found) + 1))
+    assert len(all_of(readers[0].found, Envelope)) > len(told), "there were segments"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("power", ["stays", "fails"])
+def test_a_death_at_any_step_of_going_on_in_a_new_segment_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, power: str
+) -> None:
+    told = [status(n) for n in range(12)]
+    for step in range(1, STEPS_MAX):
+        directory = RunDirectory.of(tmp_path / str(step), "flights", RunId("r1"))
+        written: list[Event] = []
+        with writer(directory, segment_bytes=1_000) as journal:
+            tell(journal, told[:6], written)
+        reader = Reader(directory).read(10_000, 1)
+        disk = JournalDisk(monkeypatch, directory.path)
+
+        was_killed = disk.kill_at(
+            step,
+            lambda: tell(writer(directory, segment_bytes=1_000), told[6:], written),  # noqa: B023
+        )
+        if power == "fails":
+            disk.lose_power()
+
+        with writer(directory, segment_bytes=1_000) as journal:
+            tell(journal, [status(99)], [])
+            assert journal.newest(JobStatusChanged) == status(99)
+        found = list(every_envelope(directory.journal_file))
+        assert [each.sequence for each in found] == list(range(1, len(found) + 1))
+        events = [e.event for e in found if not isinstance(e.event, JournalContinued)]
+        at_most = told[: len(written) + 1]  # nobody heard of the last one
+        assert events in ([*written, status(99)], [*at_most, status(99)])
+        assert reader.read(10_000).told() == events
+        shutil.rmtree(tmp_path / str(step))
+        if not was_killed:
+            assert "link" in disk.calls, "a segment began"
+            return
+    pytest.fail("some lines take a bounded number of steps")
+
+
+@pytest.mark.slow
+def test_a_failure_at_any_step_of_going_on_in_a_new_segment_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the disk did not take was refused; what it took is there, each once."""
+    for step in range(1, STEPS_MAX):
+        directory = RunDirectory.of(tmp_path / str(step), "flights", RunId("r1"))
+        written: list[Event] = []
+        with writer(directory, segment_bytes=1_000) as journal:
+            tell(journal, [status(n) for n in range(6)], written)
+        disk = JournalDisk(monkeypatch, directory.path)
+
+        journal = writer(directory, segment_bytes=1_000)
+        error = disk.fail_at(
+            step,
+            errno.ENOSPC,
+            lambda: tell(journal, [status(n) for n in range(6, 12)], written),  # noqa: B023
+        )
+        journal.close()
+
+        with writer(directory, segment_bytes=1_000) as journal:
+            tell(journal, [status(99)], written)
+        found = list(every_envelope(directory.journal_file))
+        assert [e.event for e in found if not isinstance(e.event, JournalContinued)] == written
+        assert [each.sequence for each in found] == list(range(1, len(found) + 1))
+        is_litter = disk.failed_call == "unlink"  # a name that is left over ends the driver
+        assert error is None or isinstance(error, Retryable) or is_litter
+        if disk.failed_call is None:
+            return
+    pytest.fail("some lines take a bounded number of steps")
+
+
+def test_the_segment_before_is_durable_before_another_one_begins(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a loss of power would leave a hole between them."""
+    steps: list[str] = []
+    link, sync = os.link, os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda file: (steps.append("sync"), sync(file)))
+    monkeypatch.setattr(os, "link", lambda *names: (steps.append("begin"), link(*names)))
+    with writer(directory, segment_bytes=100) as journal:
+        journal.append(lost(1), FIRST)
+        journal.append(lost(2), FIRST)
+
+    assert steps == ["sync", "begin"]
+
+
+def test_a_journal_from_before_there_were_segments_goes_on_in_segments(
+    directory: RunDirectory,
+) -> None:
+    with writer(directory, segment_bytes=1 << 30) as journal:
+        told = [any_event(random.Random(n), n) for n in range(100)]
+        tell(journal, told, [])
+    reader = Reader(directory).read(1_000, 3)
+
+    with writer(directory) as journal:
+        tell(journal, [status(1), status(2)], told)
+
+    assert len(segments_of(directory.journal_file)) == 2
+    assert reader.read(10_000).told() == told
+
+
+def test_a_new_driver_reads_the_newest_segment_alone(directory: RunDirectory) -> None:
+    """However long the run is, and though nobody ever changed its settings."""
+    with writer(directory) as journal:
+        journal.append(triggered(1), FIRST)
+        while len(segments_of(directory.journal_file)) < 5:
+            journal.append(lost(1), FIRST)
+    for segment in segments_of(directory.journal_file)[:-1]:
+        segment.path.write_bytes(b"{no event\n")
+
+    with writer(directory) as journal:
+        assert journal.newest(CheckpointTriggered) == triggered(1)
+        assert journal.newest(SettingsChanged) is None
+        assert journal.every(RecordsIsolated) == []
+
+
+def test_what_was_answered_long_ago_is_not_offered_again(directory: RunDirectory) -> None:
+    request = TriggerCheckpoint(request_id=RequestId("a"), requested_by="ann", reason="why")
+    submit(directory, request)
+    answer = RequestEnded(request_id=RequestId("a"), outcome=RequestOutcome.SUCCEEDED, message="")
+    with writer(directory) as journal:
+        journal.append(answer, FIRST)
+        while len(segments_of(directory.journal_file)) < 3:
+            journal.append(lost(1), FIRST)
+    delete_segments([each.segment for each in closed_segments(directory.journal_file)])
+
+    assert Inbox(directory).pending() == []
+
+
+def test_a_reader_behind_a_deleted_segment_is_told_so(directory: RunDirectory) -> None:
+    with writer(directory) as journal:
+        journal.append(lost(1), FIRST)
+        _, offset = read_journal(directory.journal_file, 0)
+        while len(segments_of(directory.journal_file)) < 3:
+            journal.append(lost(1), FIRST)
+    delete_segments([closed_segments(directory.journal_file)[0].segment])
+
+    for place in (0, offset):
+        with pytest.raises(JournalShortened, match=f"was deleted; it was read up to byte {place}"):
+            read_journal(directory.journal_file, place)
+    assert isinstance(next(every_envelope(directory.journal_file)).event, JournalContinued)
+
+
+def test_a_hole_that_somebody_has_made_is_told_and_not_waited_at(directory: RunDirectory) -> None:
+    with writer(directory) as journal:
+        while len(segments_of(directory.journal_file)) < 3:
+            journal.append(lost(1), FIRST)
+    hole = segments_of(directory.journal_file)[1]
+    hole.path.unlink()
+
+    with pytest.raises(JournalShortened, match="has nothing from byte"):
+        read_journal(directory.journal_file, hole.base)
+
+
+def test_a_line_that_a_replaced_driver_wrote_behind_a_closed_segment_is_nowhere(
+    directory: RunDirectory,
+) -> None:
+    with writer(directory) as journal:
+        while len(segments_of(directory.journal_file)) < 2:
+            journal.append(lost(1), FIRST)
+    before = list(every_envelope(directory.journal_file))
+    with directory.journal_file.open("ab") as late:
+        late.write(directory.journal_file.read_bytes()[-200:])
+
+    assert list(every_envelope(directory.journal_file)) == before
+
+
+def test_a_driver_that_was_replaced_begins_no_segment_where_another_one_is(
+    directory: RunDirectory,
+) -> None:
+    first = writer(directory, segment_bytes=100)
+    first.append(lost(1), FIRST)
+    with writer(directory, segment_bytes=100) as second:
+        second.append(lost(2), FIRST)
+        with pytest.raises(InvariantViolated, match="one writer"):
+            first.append(lost(3), FIRST)
+        second.append(lost(4), FIRST)
+
+    assert told_in(directory) == [lost(1), lost(2), lost(4)]
+
+
+def test_the_end_of_a_run_is_its_last_event_however_long_its_segment_is(
+    directory: RunDirectory,
+) -> None:
+    end = RunEnded(status=JobStatus.FINISHED, reason="done " * 100)
+    with writer(directory, segment_bytes=100) as journal:
+        journal.append(lost(1), FIRST)
+        journal.append(end, FIRST)
+
+    assert last_event(directory.journal_file) == end
+    assert newest_event(directory.journal_file, RunEnded) == end
+
+
+def test_a_segment_that_cannot_be_summed_up_goes_on(directory: RunDirectory) -> None:
+    """A line that this program cannot read stops its readers; it does not stop the run."""
+    with writer(directory) as journal:
+        journal.append(lost(1), FIRST)
+    with directory.journal_file.open("ab") as file:
+        file.write(b"{broken\n")
+        file.write(directory.journal_file.read_bytes().splitlines(keepends=True)[0])
+
+    with writer(directory, segment_bytes=100) as journal:
+        for _ in range(10):
+            journal.append(lost(3), FIRST)
+
+    assert len(segments_of(directory.journal_file)) == 1
+
+
+def test_what_is_under_way_is_summed_up_and_what_has_ended_is_not(directory: RunDirectory) -> None:
+    failed = CheckpointFailed(
+        checkpoint_id=CheckpointId(1), reason=CheckpointFailureReason.CHECKPOINT_EXPIRED, message=""
+    )
+    detected = RecoveryPhaseReached(phase=RecoveryPhase.DETECT, duration_ms=1.0)
+    with writer(directory) as journal:
+        tell(journal, [detected, triggered(1), triggered(2), triggered(3), failed], [])
+        while len(segments_of(directory.journal_file)) < 4:
+            journal.append(lost(1), FIRST)
+    (*_, head) = (e.event for e in every_envelope(directory.journal_file) if is_head(e.event))
+
+    assert [each.event for each in envelopes_of(head.under_way)] == [
+        detected,
+        triggered(2),
+        triggered(3),
+    ]
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_segments_go_from_the_oldest_up_to_the_first_that_is_young_or_unread(seed: int) -> None:
+    rng = random.Random(seed)
+    ends = sorted(rng.sample(range(1, 100), rng.randint(0, 6)))
+    closed = [
+        ClosedSegment(Segment(base, Path(f"{base}")), end, rng.randint(0, 9))
+        for base, end in zip([0, *ends], ends, strict=False)
+    ]
+    read_up_to, closed_before_s = rng.randint(0, 100), rng.randint(0, 10)
+
+    going = expendable(closed, read_up_to, closed_before_s)
+
+    stays = [each for each in closed if each.segment not in going]
+    assert [each.segment for each in closed] == going + [each.segment for each in stays]
+    for each in closed[: len(going)]:
+        assert each.end <= read_up_to
+        assert each.closed_s < closed_before_s
+    for each in stays[:1]:
+        assert each.end > read_up_to or each.closed_s >= closed_before_s
+
+
+class Reader:
+    """Goes on where it was, as the projector does."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self._path = directory.journal_file
+        self.offset = 0
+        self.found: list[Envelope] = []
+
+    def read(self, bytes_max: int, times: int | None = None) -> "Reader":
+        """So often, or until there is nothing more."""
+        before = -1
+        while times != 0 and before != self.offset:
+            times, before = None if times is None else times - 1, self.offset
+            envelopes, self.offset = read_journal(self._path, self.offset, bytes_max)
+            self.found += envelopes
+        return self
+
+    def told(self) -> list[Event]:
+        return [each.event for each in self.found if not is_head(each.event)]
+
+
+class JournalDisk(DurableDisk):
+    """What the journal's writer does are steps, too; what is there to begin with stays."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+        super().__init__(monkeypatch, root)
+        for path in root.iterdir():
+            self._contents[path.stat().st_ino] = path.read_bytes()
+
+    def _run(self, act: Callable[[], object]) -> None:
+        with self._monkeypatch.context() as patch:
+            write, sync = os.write, os.fdatasync
+
+            def write_some(file: int, content: bytes) -> int:
+                try:
+                    self._step("write")
+                except Killed:
+                    write(file, content[: len(content) // 2])
+                    raise
+                return write(file, content)
+
+            def sync_content(file: int) -> None:
+                self._step("fdatasync")
+                sync(file)
+                self._sync(file)
+
+            patch.setattr(os, "write", write_some)
+            patch.setattr(os, "fdatasync", sync_content)
+            super()._run(act)
+
+
+class FixedClock:
+    def monotonic_ms(self) -> float:
+        return 0.0
+
+    def wall_ms(self) -> int:
+        return 1_000
+
+
+def writer(directory: RunDirectory, segment_bytes: int = SMALL) -> JournalWriter:
+    return JournalWriter(
+        directory, RunId("r1"), FixedClock(), lambda *_: None, segment_bytes=segment_bytes
+    )
+
+
+def tell(journal: JournalWriter, events: list[Event], written: list[Event]) -> None:
+    for event in events:
+        journal.append(event, FIRST)
+        written.append(event)
+
+
+def told_in(directory: RunDirectory) -> list[Event]:
+    events = [each.event for each in every_envelope(directory.journal_file)]
+    return [event for event in events if not is_head(event)]
+
+
+def is_head(event: Event) -> bool:
+    return isinstance(event, JournalContinued)
+
+
+def lost(slot: int) -> SlotLost:
+    return SlotLost(slot=slot, pid=1, reason="gone")
+
+
+def status(number: int) -> JobStatusChanged:
+    return JobStatusChanged(status=JobStatus.RUNNING, reason=f"number {number}")
+
+
+def triggered(number: int) -> CheckpointTriggered:
+    return CheckpointTriggered(
+        checkpoint_id=CheckpointId(number),
+        kind=CheckpointKind.CHECKPOINT,
+        trigger_ms=1,
+        subtask_count=1,
+    )
+
+
+def any_event(rng: random.Random, number: int) -> Event:
+    name = f"number {number}"
+    isolated = IsolatedRange(
+        source=Uid("s"), split="a", first_offset=number, last_offset=number, step=1
+    )
+    answer = RequestEnded(
+        request_id=RequestId(f"r{number}"), outcome=RequestOutcome.FAILED, message=name
+    )
+    changed = SettingsChanged(settings={}, changed={}, requested_by="ann", reason=name)
+    rare = rng.random() < 0.05
+    return rng.choice(
+        [
+            FailureOccurred(cause=name, detail="x" * rng.choice([1, 1, 3_000])),
+            JobStatusChanged(status=rng.choice(list(JobStatus)), reason=name),
+            SlotConnected(slot=rng.randint(0, 2), pid=number, host="here"),
+            lost(rng.randint(0, 2)),
+            triggered(number),
+            answer,
+            changed if rare else lost(0),
+            RecordsIsolated(range=isolated) if rare else lost(1),
+        ]
+    )
+
+
+def all_of(events: list, kind: type) -> list:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def newest_of(events: list[Event], kind: type) -> Event | None:
+    return next(iter(reversed(all_of(events, kind))), None)
+
+
+def connected(told: list[Event]) -> dict[int, int]:
+    slots: dict[int, int] = {}
+    for event in told:
+        if isinstance(event, SlotConnected):
+            slots[event.slot] = event.pid
+        elif isinstance(event, SlotLost):
+            slots.pop(event.slot, None)
+    return slots
+
+
+def newest_slots(directory: RunDirectory) -> dict[int, int]:
+    """As a reader finds them who knows the newest segment alone."""
+    newest = segments_of(directory.journal_file)[-1:]
+    events: list[Event] = []
+    for segment in newest:
+        for envelope in read_journal(directory.journal_file, segment.base)[0]:
+            event = envelope.event
+            events += [e.event for e in envelopes_of(event.kept)] if is_head(event) else [event]
+    return connected(events)
