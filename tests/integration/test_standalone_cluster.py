@@ -1,16 +1,20 @@
 """flight_delays on a Spark standalone cluster, each machine a network namespace of its own.
 
 What is lost in the middle is an executor, or a whole worker whose cable is cut before it dies, so
-that nobody is told. The output is that of a batch query.
+that nobody is told. All connections of ours are encrypted. The output is that of a batch query.
 """
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pipelines.domain.events import FailureOccurred, SlotConnected
+from pipelines.domain.network import TlsFiles
 from pipelines.domain.status import JobStatus
+from tests.certificates import Authority
 from tests.driven_run import StartedRun, started_run
 from tests.flight_runs import (
     PACED,
@@ -29,6 +33,15 @@ from tests.standalone_cluster import (
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
+SHOW_CERTIFICATES = """
+import psutil, ssl, sys
+host, pid = sys.argv[1], int(sys.argv[2])
+for connection in psutil.Process(pid).net_connections("tcp"):
+    if connection.status == psutil.CONN_LISTEN and connection.laddr.ip == host:
+        print(ssl.get_server_certificate((host, connection.laddr.port), timeout=20))
+"""
+"""Run on a machine, for a process of it that listens there."""
+
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
@@ -44,17 +57,22 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 def test_a_lost_executor_and_a_lost_worker_change_nothing_in_the_output(
     cluster: Cluster, flights: Path, tmp_path: Path
 ) -> None:
+    tls = Authority(tmp_path / "tls").issued()
     with started_run(
         tmp_path,
         "flight_delays",
         parameters_for(flights, tmp_path, speed=PACED),
         master=cluster.url,
-        settings=settings_for(cluster),
+        settings=settings_for(cluster, tls),
         place=cluster.master.command,
         environment=cluster.environment,
     ) as run:
         run.wait_for_more(2, STEP_S)
         hosts = {host_of(run, slot) for slot in (0, 1)}
+        shown = [
+            shown_certificate(cluster.master, run.process.pid),
+            shown_certificate(worker_of(cluster, run), run.pid_of(0)),
+        ]
         assert worker_of(cluster, run).kill(is_executor) == 1
         wait_for_failures(run, 1)
         run.wait_for_more(2, STEP_S)
@@ -65,6 +83,7 @@ def test_a_lost_executor_and_a_lost_worker_change_nothing_in_the_output(
         ended = run.wait_until_over(STEP_S)
 
     assert hosts == {worker.address for worker in cluster.workers}, "each worker had a slot"
+    assert shown == [Path(tls.certificate).read_text().strip()] * 2
     assert lost.address not in {host_of(run, slot) for slot in (0, 1)}
     assert ended.status is JobStatus.FINISHED
     assert_output_is_exact(flights, tmp_path)
@@ -75,12 +94,22 @@ def worker_of(cluster: Cluster, run: StartedRun) -> Machine:
     return next(w for w in cluster.workers if w.address == host_of(run, 0))
 
 
-def settings_for(cluster: Cluster) -> dict[str, str]:
+def settings_for(cluster: Cluster, tls: TlsFiles) -> dict[str, str]:
     return SOONER | {
         "jobmanager.rpc.address": cluster.master.address,
+        "security.ssl.internal.enabled": "true",
+        "security.ssl.internal.certificate-file": tls.certificate,
+        "security.ssl.internal.key-file": tls.key,
+        "security.ssl.internal.ca-file": tls.authority,
         "heartbeat.interval": "500 ms",
         "heartbeat.timeout": "3 s",
     }
+
+
+def shown_certificate(machine: Machine, pid: int) -> str:
+    """To whoever dials where the driver takes its slots, or a slot its peers: one port of each."""
+    command = machine.command(sys.executable, "-c", SHOW_CERTIFICATES, machine.address, str(pid))
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def host_of(run: StartedRun, slot: int) -> str:
