@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tests.simulation.checkers import CHECKERS, Checker
-from tests.simulation.circumstances import USUAL, Chances
+from tests.simulation.circumstances import USUAL, Chances, Circumstances
 from tests.simulation.outcome import Outcome
 from tests.simulation.reached import reached
 from tests.simulation.simulated_run import Simulation
@@ -41,10 +41,16 @@ def campaign(seeds: Iterable[int], processes: int) -> Iterator[Verdict]:
         yield from pool.imap_unordered(_judge_and_tidy, seeds, chunksize=5)
 
 
-def judge(seed: int, checkers: tuple[Checker, ...] = CHECKERS, chances: Chances = USUAL) -> Verdict:
+def judge(
+    seed: int,
+    checkers: tuple[Checker, ...] = CHECKERS,
+    chances: Chances = USUAL,
+    circumstances: Circumstances | None = None,
+) -> Verdict:
+    """`circumstances`: instead of drawn ones."""
     began_s = time.process_time()
     root = Path(tempfile.mkdtemp(prefix="ftdash-simulation-", dir=_memory()))
-    simulation = Simulation(seed, root, chances=chances)
+    simulation = Simulation(seed, root, chances=chances, circumstances=circumstances)
     mode, outcome = simulation.circumstances.mode, simulation.outcome
     try:
         problems = _problems(simulation, checkers)
