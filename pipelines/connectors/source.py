@@ -47,6 +47,10 @@ class MalformedRecord(Rejected):
         self.text = text.decode(errors="backslashreplace")
 
 
+class UnreadableText(Exception):
+    """What a source could not read, and cannot now; the text says what is wrong, in a clause."""
+
+
 Batch: TypeAlias = pa.RecordBatch | LoggedRecords
 """Of a bare batch the offsets follow each other without gaps."""
 
@@ -120,6 +124,16 @@ class VersionedSplits(Protocol):
 
     def split_version(self, index: int) -> str:
         """Short text, equal as long as the records are. Raises Rejected when the split is gone."""
+        ...
+
+
+@runtime_checkable
+class ReadsText(Protocol):
+    """A source that makes a row of the text of a `MalformedRecord`, once its schema or its format
+    is another. Of one that is none, that text has to be a JSON object of its columns."""
+
+    def row_of_text(self, text: str) -> pa.RecordBatch:
+        """One row. Raises UnreadableText."""
         ...
 
 

@@ -7,8 +7,9 @@ next run.
 """
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,10 +24,13 @@ from pipelines.connectors.files.growing_directory import GrowingDirectory
 from pipelines.connectors.files.json_lines import JsonLinesFiles
 from pipelines.connectors.json_decoding import MalformedLine, decode_lines
 from pipelines.connectors.json_rows import has_json
-from pipelines.connectors.source import MalformedRecord
+from pipelines.connectors.source import MalformedRecord, UnreadableText
 from pipelines.domain.errors import Rejected
 
-LINE = pa.schema([("record", pa.string())])
+LINE = pa.schema([("record", pa.string()), ("source", pa.string()), ("operator", pa.string())])
+
+RowOfText = Callable[[str], pa.RecordBatch]
+"""See `connectors.source.ReadsText`."""
 
 
 def quarantined_records(
@@ -35,8 +39,10 @@ def quarantined_records(
     schema: pa.Schema,
     timestamp_column: str | None = None,
     out_of_orderness_ms: int = 0,
+    row_of_text: RowOfText | None = None,
 ) -> GrowingDirectory:
-    """`directory` is that of one source's quarantine, `schema` that of the source.
+    """`directory` is that of one source's quarantine, `schema` that of the source. `row_of_text`:
+    the source's, where it has one, for what it could not read.
 
     Raises Rejected naming a column whose values a line does not hold as they were.
     """
@@ -46,7 +52,9 @@ def quarantined_records(
         Path(directory),
         suffix=".jsonl",
         schema=schema,
-        format_of=lambda file: QuarantinedRecords(file, schema=schema, time=timestamp_column),
+        format_of=lambda file: QuarantinedRecords(
+            file, schema=schema, time=timestamp_column, row_of_text=row_of_text
+        ),
         timestamp_column=timestamp_column,
         out_of_orderness_ms=out_of_orderness_ms,
         look_every=None,
@@ -62,6 +70,7 @@ class QuarantinedRecords:
     schema: pa.Schema
     time: str | None = None
     out_of_orderness_ms: int = 0
+    row_of_text: RowOfText | None = None
     _lines: JsonLinesFiles = field(init=False)
 
     def __post_init__(self) -> None:
@@ -82,7 +91,7 @@ class QuarantinedRecords:
     def read(self, index: int, offset: int) -> Iterator[pa.RecordBatch]:
         at = offset
         for batch in self._lines.read(index, offset):
-            records = [record.encode() for record in batch.column("record").to_pylist()]
+            records = _records_of(batch)
             try:
                 rows = self._decoded(records, at)
             except MalformedRecord as error:
@@ -96,12 +105,10 @@ class QuarantinedRecords:
         batch = None if self.time is None else next(self.read(index, offset), None)
         return None if batch is None else int(times_of_batch(batch, self.time or "")[0])
 
-    def _decoded(self, records: list[bytes], at: int) -> pa.RecordBatch:
+    def _decoded(self, records: list["_Record"], at: int) -> pa.RecordBatch:
         """Raises MalformedRecord."""
         try:
-            rows = decode_lines(records, pa.schema([_as_text(column) for column in self.schema]))
-            columns = [_from_text(rows.column(each.name), each.type) for each in self.schema]
-            batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+            batch = self._rows(records)
             check_has_event_time(batch, self.time, lambda row: self._place(at + row))
         except MalformedLine as error:
             row, sentence = error.line, f"{self._place(at + error.line)} cannot be read: {error}."
@@ -109,10 +116,58 @@ class QuarantinedRecords:
             row, sentence = error.row, str(error)
         else:
             return batch
-        raise MalformedRecord(sentence, row=row, offset=at + row, text=records[row])
+        raise MalformedRecord(sentence, row=row, offset=at + row, text=records[row].text)
+
+    def _rows(self, records: list["_Record"]) -> pa.RecordBatch:
+        """Raises MalformedLine."""
+        row_of_text = self.row_of_text
+        if row_of_text is None or not any(record.is_unread for record in records):
+            return self._rows_of_json(records)
+        parts, begin = [], 0
+        for is_unread, alike in groupby(records, key=lambda record: record.is_unread):
+            some = list(alike)
+            try:
+                parts.append(_unread(some, row_of_text) if is_unread else self._rows_of_json(some))
+            except MalformedLine as error:
+                raise MalformedLine(begin + error.line, str(error)) from error
+            begin += len(some)
+        return pa.concat_batches(parts)
+
+    def _rows_of_json(self, records: list["_Record"]) -> pa.RecordBatch:
+        texts = [record.text for record in records]
+        rows = decode_lines(texts, pa.schema([_as_text(column) for column in self.schema]))
+        columns = [_from_text(rows.column(each.name), each.type) for each in self.schema]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _place(self, offset: int) -> str:
         return f"The record in line {offset + 1:,} of the quarantine's file {self.file}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    text: bytes
+    is_unread: bool
+    """Its source failed on it, and not an operator that was given it."""
+
+
+def _records_of(lines: pa.RecordBatch) -> list[_Record]:
+    """Of batches of `LINE`."""
+    columns = (lines.column(name).to_pylist() for name in LINE.names)
+    return [
+        _Record(record.encode(), source is not None and source == operator)
+        for record, source, operator in zip(*columns, strict=True)
+    ]
+
+
+def _unread(records: list[_Record], row_of_text: RowOfText) -> pa.RecordBatch:
+    """Raises MalformedLine."""
+    rows = []
+    for row, record in enumerate(records):
+        try:
+            rows.append(row_of_text(record.text.decode()))
+        except UnreadableText as error:
+            raise MalformedLine(row, str(error)) from error
+    return pa.concat_batches(rows)
 
 
 def _as_text(column: pa.Field) -> pa.Field:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pipelines.connectors.files.growing_directory import GrowingDirectory
 from pipelines.connectors.files.quarantined_records import quarantined_records
 from pipelines.connectors.files.target import FINAL
-from pipelines.connectors.source import AnySource, Batch
+from pipelines.connectors.source import AnySource, Batch, ReadsText
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.domain.ids import RunId, Uid
 from pipelines.domain.poison import REPLAYED_PREFIX
@@ -45,8 +45,12 @@ class ReplayedQuarantine:
         cls, home: str | Path, uid: Uid, source: AnySource, run_id: RunId, *, looks: bool
     ) -> "ReplayedQuarantine":
         """Raises Rejected naming a column whose values a line does not hold as they were."""
-        time = source.timestamp_column
-        records = quarantined_records(Path(home) / uid, schema=source.schema, timestamp_column=time)
+        records = quarantined_records(
+            Path(home) / uid,
+            schema=source.schema,
+            timestamp_column=source.timestamp_column,
+            row_of_text=source.row_of_text if isinstance(source, ReadsText) else None,
+        )
         return cls(records, run_id, looks=looks)
 
     @property

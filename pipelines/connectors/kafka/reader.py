@@ -18,7 +18,7 @@ from pipelines.connectors.json_decoding import MalformedLine, decode_lines
 from pipelines.connectors.kafka.connection import REFUSALS, KafkaAddress, KafkaAdmin
 from pipelines.connectors.kafka.fetched import Fetched, by_partition, place_of
 from pipelines.connectors.kafka.waiting import BATCH_ROWS, WaitingRecords
-from pipelines.connectors.source import LoggedRecords, MalformedRecord, Offsets
+from pipelines.connectors.source import LoggedRecords, MalformedRecord, Offsets, UnreadableText
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.domain.errors import Rejected, Retryable
 
@@ -55,6 +55,13 @@ class JsonValues:
     def records_among(self, fetched: Fetched) -> Fetched:
         return fetched.with_values()
 
+    def row_of_text(self, text: str) -> pa.RecordBatch:
+        """Raises UnreadableText."""
+        try:
+            return decode_lines([text.encode()], self.schema)
+        except MalformedLine as error:
+            raise UnreadableText(str(error)) from error
+
 
 @dataclass(frozen=True, slots=True)
 class RawValues:
@@ -73,6 +80,11 @@ class RawValues:
 
     def records_among(self, fetched: Fetched) -> Fetched:
         return fetched
+
+    def row_of_text(self, text: str) -> pa.RecordBatch:
+        """A value alone: a quarantine has no more of a record that could not be read."""
+        values = {"key": None, "value": text.encode(), "at": None}
+        return pa.RecordBatch.from_pylist([values], schema=self.schema)
 
 
 ValueFormat = JsonValues | RawValues

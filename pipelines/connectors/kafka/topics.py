@@ -129,6 +129,9 @@ class KafkaTopics:
     def range_gone(self, split: SplitProgress, oldest: int) -> str:
         return range_gone(split, oldest)
 
+    def row_of_text(self, text: str) -> pa.RecordBatch:
+        return self.format.row_of_text(text)
+
     def open(self) -> TopicsReader:
         parts = (self.address, self.format, self.timestamp_column)
         if self.group is None:

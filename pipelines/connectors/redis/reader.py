@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from pipelines.connectors.event_time import NoEventTime, check_has_event_time
 from pipelines.connectors.redis.connection import Entry, RedisConnection
+from pipelines.connectors.redis.entry_text import text_of_fields
 from pipelines.connectors.redis.ids import offsets_of
 from pipelines.connectors.redis.stream_extent import oldest_of, range_gone
 from pipelines.connectors.source import LoggedRecords, MalformedRecord
@@ -104,17 +105,17 @@ class StreamsReader:
                 f" {unfit.column}: {unfit}.",
                 entries,
                 unfit.row,
+                self._schema,
             ) from unfit
         except NoEventTime as error:
-            raise _malformed(str(error), entries, error.row) from error
+            raise _malformed(str(error), entries, error.row, self._schema) from error
         return LoggedRecords(batch, offsets_of(ids))
 
 
-def _malformed(sentence: str, entries: list[Entry], row: int) -> MalformedRecord:
-    """The text is that of the entry's fields, as they alternate with their values."""
+def _malformed(sentence: str, entries: list[Entry], row: int, schema: pa.Schema) -> MalformedRecord:
     id_, fields = entries[row]
     (offset,) = offsets_of([id_]).tolist()
-    return MalformedRecord(sentence, row=row, offset=offset, text=b" ".join(fields))
+    return MalformedRecord(sentence, row=row, offset=offset, text=text_of_fields(fields, schema))
 
 
 def _values(entries: list[Entry], name: str) -> list[bytes | None]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from pipelines.connectors.event_time import check_event_time
 from pipelines.connectors.redis.connection import RedisConnection
+from pipelines.connectors.redis.entry_text import row_of_fields
 from pipelines.connectors.redis.reader import StreamsReader
 from pipelines.connectors.redis.stream_extent import StreamExtent, oldest_of, range_gone
 from pipelines.connectors.split_progress import SplitProgress
@@ -81,6 +82,9 @@ class RedisStreams:
 
     def range_gone(self, split: SplitProgress, oldest: int) -> str:
         return range_gone(split, oldest)
+
+    def row_of_text(self, text: str) -> pa.RecordBatch:
+        return row_of_fields(text, self.schema)
 
     def open(self) -> StreamsReader:
         return StreamsReader(self.url, self.schema, self.timestamp_column, self.batch_rows)
