@@ -4,6 +4,8 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 
+import msgspec
+import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException
 
@@ -166,6 +168,36 @@ def test_raw_values_keep_key_value_and_time(kafka_server: KafkaBroker) -> None:
         (None, None, 2.0),
     ]
     assert source.schema == RAW
+
+
+def test_of_two_faults_the_first_record_is_told_none_before_it_is_lost_and_reading_goes_on(
+    kafka_server: KafkaBroker,
+) -> None:
+    """That a time is missing is found after what does not fit, though it comes before it."""
+    kafka_server.create_topic("faults")
+    good = b'{"key": 1, "at": "2026-01-01T00:00:00Z"}'
+    producer = kafka_server.producer()
+    for value in [good, good, b'{"key": 2}', good, b"oops", good]:
+        producer.produce("faults", value, partition=0)
+    producer.flush(ANSWER_S)
+    schema = pa.schema([("key", pa.int64()), ("at", pa.timestamp("ms", "UTC"))])
+    address = KafkaAddress(kafka_server.bootstrap_servers)
+    source = KafkaTopics(
+        address, ("faults",), format=JsonValues(schema), timestamp_column="at", is_bounded=True
+    )
+    (split,) = source.find(set(), is_start=True)
+    rows: list[int] = []
+    refused: list[int] = []
+
+    with closing(source.open()) as reader:
+        for _ in range(2):
+            with pytest.raises(MalformedRecord) as malformed:
+                rows.extend(batch.records.num_rows for batch in reader.read(split))
+            refused.append(malformed.value.offset)
+            split = msgspec.structs.replace(split, offset=refused[-1] + 1)
+        behind = sum(batch.records.num_rows for batch in reader.read(split))
+
+    assert ([count for count in rows if count], refused, behind) == ([2, 1], [2, 4], 1)
 
 
 def test_a_malformed_value_is_named_with_its_offset(kafka_server: KafkaBroker) -> None:

@@ -43,6 +43,7 @@ FLOWS["sleepy"] = "tests.processes.sleepy"
 FLOWS["growing"] = "tests.processes.growing"
 FLOWS["timed"] = "tests.processes.timed"
 FLOWS["poisoned"] = "tests.processes.poisoned"
+FLOWS["malformed"] = "tests.processes.malformed"
 FLOWS["ends"] = "tests.processes.ends"
 FLOWS["event_times"] = "tests.processes.event_times"
 PRELOADED = ["pytest", "tests.processes.host", *sorted(set(FLOWS.values())), "pandas"]

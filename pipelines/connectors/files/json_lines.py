@@ -24,6 +24,7 @@ from pipelines.connectors.files.input_files import (
     reading,
 )
 from pipelines.connectors.json_decoding import MalformedLine, decode_lines
+from pipelines.connectors.malformed import before_malformed
 from pipelines.connectors.source import MalformedRecord
 from pipelines.domain.errors import Rejected
 
@@ -88,10 +89,11 @@ class JsonLinesFiles:
         try:
             batch = self._decoded(file, first_line, lines, wanted, at)
         except MalformedRecord as error:
-            if error.row:
-                yield self._decoded(file, first_line, lines, wanted[: error.row], at)
-            raise
-        yield batch
+            yield from before_malformed(
+                error, lambda rows: self._decoded(file, first_line, lines, wanted[:rows], at)
+            )
+        else:
+            yield batch
 
     def _decoded(
         self, file: Path, first_line: int, lines: list[bytes], wanted: list[int], at: int

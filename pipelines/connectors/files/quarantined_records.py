@@ -24,6 +24,7 @@ from pipelines.connectors.files.growing_directory import GrowingDirectory
 from pipelines.connectors.files.json_lines import JsonLinesFiles
 from pipelines.connectors.json_decoding import MalformedLine, decode_lines
 from pipelines.connectors.json_rows import has_json
+from pipelines.connectors.malformed import before_malformed
 from pipelines.connectors.source import MalformedRecord, UnreadableText
 from pipelines.domain.errors import Rejected
 
@@ -92,18 +93,21 @@ class QuarantinedRecords:
         at = offset
         for batch in self._lines.read(index, offset):
             records = _records_of(batch)
-            try:
-                rows = self._decoded(records, at)
-            except MalformedRecord as error:
-                if error.row:
-                    yield self._decoded(records[: error.row], at)
-                raise
-            yield rows
+            yield from self._batches(records, at)
             at += len(records)
 
     def event_time_ms(self, index: int, offset: int) -> int | None:
         batch = None if self.time is None else next(self.read(index, offset), None)
         return None if batch is None else int(times_of_batch(batch, self.time or "")[0])
+
+    def _batches(self, records: list["_Record"], at: int) -> Iterator[pa.RecordBatch]:
+        """Raises MalformedRecord."""
+        try:
+            batch = self._decoded(records, at)
+        except MalformedRecord as error:
+            yield from before_malformed(error, lambda rows: self._decoded(records[:rows], at))
+        else:
+            yield batch
 
     def _decoded(self, records: list["_Record"], at: int) -> pa.RecordBatch:
         """Raises MalformedRecord."""

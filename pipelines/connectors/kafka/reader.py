@@ -18,6 +18,7 @@ from pipelines.connectors.json_decoding import MalformedLine, decode_lines
 from pipelines.connectors.kafka.connection import REFUSALS, KafkaAddress, KafkaAdmin
 from pipelines.connectors.kafka.fetched import Fetched, by_partition, place_of
 from pipelines.connectors.kafka.waiting import BATCH_ROWS, WaitingRecords
+from pipelines.connectors.malformed import before_malformed
 from pipelines.connectors.source import LoggedRecords, MalformedRecord, Offsets, UnreadableText
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.domain.errors import Rejected, Retryable
@@ -131,11 +132,7 @@ class TopicsReader:
             try:
                 batch = self._decoded(at.name, fetched)
             except MalformedRecord as error:
-                if error.row:
-                    before, _ = fetched.divided(error.row)
-                    yield self._decoded(at.name, before)
-                self._release(split)
-                raise
+                yield from self._before_malformed(error, split, fetched)
             if len(fetched):
                 at = msgspec.structs.replace(at, offset=int(batch.offsets[-1]) + 1)
             if waiting.end > at.offset:
@@ -143,6 +140,18 @@ class TopicsReader:
                 batch = LoggedRecords(batch.records, batch.offsets, waiting.end)
             yield batch
         self._release(split)
+
+    def _before_malformed(
+        self, met: MalformedRecord, split: SplitProgress, fetched: Fetched
+    ) -> Iterator[LoggedRecords]:
+        """Always raises MalformedRecord."""
+        try:
+            yield from before_malformed(
+                met, lambda rows: self._decoded(split.name, fetched.divided(rows)[0])
+            )
+        except MalformedRecord:
+            self._release(split)
+            raise
 
     def _release(self, split: SplitProgress) -> None:
         """It may be read again, from another offset on."""

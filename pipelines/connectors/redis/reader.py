@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.connectors.event_time import NoEventTime, check_has_event_time
+from pipelines.connectors.malformed import before_malformed
 from pipelines.connectors.redis.connection import Entry, RedisConnection
 from pipelines.connectors.redis.entry_text import text_of_fields
 from pipelines.connectors.redis.ids import offsets_of
@@ -48,13 +49,17 @@ class StreamsReader:
             try:
                 batch = self._decoded(at.name, entries or [])
             except MalformedRecord as error:
-                if error.row:
-                    yield self._decoded(at.name, (entries or [])[: error.row])
-                raise
+                yield from self._before_malformed(error, at.name, entries or [])
             if entries:
                 last, passed = int(batch.offsets[-1]), at.passed + len(entries)
                 at = msgspec.structs.replace(at, offset=last + 1, passed=passed)
             yield batch
+
+    def _before_malformed(
+        self, met: MalformedRecord, stream: str, entries: list[Entry]
+    ) -> Iterator[LoggedRecords]:
+        """Always raises MalformedRecord."""
+        yield from before_malformed(met, lambda rows: self._decoded(stream, entries[:rows]))
 
     def close(self) -> None:
         self._connection.close()

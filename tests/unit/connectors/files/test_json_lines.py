@@ -1,5 +1,6 @@
 """JSON lines: what does not fit is named with its line, wherever it is."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -82,6 +83,27 @@ def test_a_line_without_event_time_is_one_record_that_cannot_be_read(tmp_path: P
     with pytest.raises(MalformedRecord) as refused:
         next(batches)
     assert (refused.value.offset, refused.value.text) == (1, '{"no": 1}')
+
+
+def test_of_two_faults_in_a_block_the_first_record_is_told_and_none_before_it_is_lost(
+    tmp_path: Path,
+) -> None:
+    """That a time is missing is found after what does not fit, though it comes before it."""
+    schema = pa.schema([("at", EVENT_TIME), ("id", pa.int64())])
+    good, timeless, odd = '{"at": "2026-01-01T00:00:00Z"}', '{"id": 1}', '{"id": "odd"}'
+    (tmp_path / "a.jsonl").write_text("\n".join([good, good, timeless, good, odd, ""]))
+    source = JsonLinesFiles(tmp_path, schema=schema, timestamp_column="at")
+
+    assert what_comes(source.read(0, 0)) == (2, (2, timeless))
+    assert what_comes(source.read(0, 3)) == (1, (4, odd))
+
+
+def what_comes(batches: Iterator[pa.RecordBatch]) -> tuple[int, tuple[int, str]]:
+    """How many rows, and what cannot be read behind them."""
+    rows: list[int] = []
+    with pytest.raises(MalformedRecord) as refused:
+        rows.extend(batch.num_rows for batch in batches)
+    return sum(rows), (refused.value.offset, refused.value.text)
 
 
 def test_a_line_beyond_the_limit_is_refused_before_it_fills_the_memory(

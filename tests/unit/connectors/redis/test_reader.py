@@ -3,10 +3,12 @@
 import pyarrow as pa
 import pytest
 
+from pipelines.connectors.event_time import EVENT_TIME
 from pipelines.connectors.redis import reader as redis_reader
 from pipelines.connectors.redis.connection import Entry
 from pipelines.connectors.redis.reader import StreamsReader
 from pipelines.connectors.redis.stream_extent import StreamExtent
+from pipelines.connectors.source import MalformedRecord
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.domain.errors import Retryable
 
@@ -14,9 +16,10 @@ SCHEMA = pa.schema([("key", pa.int64())])
 
 
 class FakeConnection:
-    """Every stream holds one entry."""
+    """Every stream holds these entries."""
 
     def __init__(self) -> None:
+        self.held = [[b"key", b"7"]]
         self.is_away = False
         self.asked: list[str] = []
 
@@ -26,7 +29,9 @@ class FakeConnection:
         self.asked.append(stream)
         if self.is_away:
             raise Retryable("the server does not answer")
-        return StreamExtent(1, 1, 1, 0, 1), [(b"0-1", [b"key", b"7"])] if offset <= 1 else []
+        numbered = enumerate(self.held, 1)
+        entries = [(b"0-%d" % number, each) for number, each in numbered if number >= offset]
+        return StreamExtent(len(self.held), len(self.held), len(self.held), 0, 1), entries
 
 
 @pytest.fixture
@@ -89,6 +94,28 @@ def test_an_answer_ends_being_away_for_all_streams(
 
     connection.is_away = True
     assert next(first).records.num_rows == 0
+
+
+def test_of_two_faults_the_first_entry_is_told_and_none_before_it_is_lost(
+    connection: FakeConnection,
+) -> None:
+    """That a time is missing is found after what does not fit, though it comes before it."""
+    good, timeless, odd = [b"key", b"7", b"at", b"0"], [b"key", b"8"], [b"key", b"odd", b"at", b"0"]
+    connection.held = [good, good, timeless, good, odd]
+    schema = pa.schema([*SCHEMA, ("at", EVENT_TIME)])
+    reader = StreamsReader("redis://nowhere", schema, "at", 10)
+    rows: list[int] = []
+    refused: list[str] = []
+
+    at = SplitProgress("a")
+    for _ in range(2):
+        with pytest.raises(MalformedRecord) as malformed:
+            rows.extend(batch.records.num_rows for batch in reader.read(at))
+        refused.append(malformed.value.text)
+        at = SplitProgress("a", malformed.value.offset + 1, 3)
+
+    assert rows == [2, 1]
+    assert refused == ['{"key":"8"}', '{"key":"odd","at":"0"}']
 
 
 def reader_of() -> StreamsReader:
