@@ -1,11 +1,16 @@
-"""How many checkpoints of a run have ended how: one count for pages, programs and monitors."""
+"""How many checkpoints of a run have ended how: one count for pages, programs and monitors.
 
+Those whose rows were deleted because they were old are counted, too.
+"""
+
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Count, Max, Q
+from django.db.models import Count, Max
 
 from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus
+from ftdash.history.models import Counted, PrunedCount
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 
 
@@ -31,25 +36,43 @@ class FailureCount:
 
 
 def counts_of(run_pk: int) -> StatusCounts:
-    counted = Checkpoint.objects.filter(run=run_pk).aggregate(
-        total=Count("pk"),
-        in_progress=Count("pk", filter=Q(status=CheckpointStatus.IN_PROGRESS)),
-        completed=Count("pk", filter=Q(status__in=COMPLETE)),
-        failed=Count("pk", filter=Q(status=CheckpointStatus.FAILED)),
+    rows = Checkpoint.objects.filter(run=run_pk).order_by()
+    there = rows.values("status").annotate(count=Count("pk")).values_list("status", "count")
+    gone = PrunedCount.objects.filter(run=run_pk, what__in=CheckpointStatus.values)
+    found: Counter[str] = Counter()
+    for status, count in there.union(gone.values_list("what", "count"), all=True):
+        found[status] += count
+    return StatusCounts(
+        total=found.total(),
+        in_progress=found[CheckpointStatus.IN_PROGRESS],
+        completed=sum(found[status] for status in COMPLETE),
+        failed=found[CheckpointStatus.FAILED],
     )
-    return StatusCounts(**counted)
 
 
 def failure_counts(run_pk: int) -> list[FailureCount]:
     """The most frequent reason first."""
     failed = Checkpoint.objects.filter(run=run_pk, status=CheckpointStatus.FAILED).order_by()
-    found = failed.values("reason_name").annotate(
+    there = failed.values("reason_name").annotate(
         count=Count("pk"), newest_id=Max("checkpoint_id"), newest_at=Max("failed_at")
     )
-    counts = [
-        FailureCount(name, CheckpointFailureReason[name].value, count, newest_id, newest_at)
-        for name, count, newest_id, newest_at in found.values_list(
-            "reason_name", "count", "newest_id", "newest_at"
-        )
-    ]
-    return sorted(counts, key=lambda each: (-each.count, each.reason_name))
+    gone = PrunedCount.objects.filter(run=run_pk, what=Counted.FAILED)
+    found: dict[str, FailureCount] = {}
+    for row in there.values_list(*_OF_REASON).union(gone.values_list(*_OF_REASON), all=True):
+        more = FailureCount(row[0], CheckpointFailureReason[row[0]].value, *row[1:])
+        known = found.get(more.reason_name)
+        found[more.reason_name] = _together(known, more) if known else more
+    return sorted(found.values(), key=lambda each: (-each.count, each.reason_name))
+
+
+def _together(one: FailureCount, other: FailureCount) -> FailureCount:
+    return FailureCount(
+        one.reason_name,
+        one.reason_text,
+        one.count + other.count,
+        max(filter(None, (one.newest_id, other.newest_id)), default=None),
+        max(filter(None, (one.newest_at, other.newest_at)), default=None),
+    )
+
+
+_OF_REASON = ("reason_name", "count", "newest_id", "newest_at")

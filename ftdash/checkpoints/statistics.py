@@ -13,6 +13,8 @@ from ftdash.checkpoints.counts import FailureCount, counts_of, failure_counts
 from ftdash.checkpoints.distribution import Distribution, distribution
 from ftdash.checkpoints.measured import MeasuredCheckpoint, measured
 from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus
+from ftdash.history.models import Counted
+from ftdash.history.pruned_counts import ever
 from ftdash.jobs.models import Recovery, Run
 from pipelines.domain.status import CheckpointKind
 
@@ -113,7 +115,8 @@ def _with_ids(run_id: str) -> QuerySet[Checkpoint]:
 
 
 def _counts(run: Run) -> CheckpointCounts:
-    restored = Recovery.objects.filter(run=run, restored_checkpoint_id__isnull=False).count()
+    recoveries = Recovery.objects.filter(run=run, restored_checkpoint_id__isnull=False)
+    restored = ever(recoveries, Counted.RESTORED, run.pk)
     if run.restored_from is not None and run.started_at is not None:
         restored += 1
     return CheckpointCounts(restored=restored, **asdict(counts_of(run.pk)))

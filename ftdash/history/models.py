@@ -1,6 +1,11 @@
-"""Rows of how long history is kept, where an admin has changed it. `limits` is their writer."""
+"""Rows of how long history is kept, where an admin has changed it, and of how much is gone.
+
+`limits` writes the ones, `pruned_counts` the others.
+"""
 
 from django.db import models
+
+from ftdash.jobs.models import Run
 
 
 class Kind(models.TextChoices):
@@ -19,3 +24,34 @@ class Limit(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.keep_s} s"
+
+
+class Counted(models.TextChoices):
+    """Of which rows it is told how many there ever were."""
+
+    FAILED = "FAILED", "failed checkpoints"  # this and the next as CheckpointStatus has them
+    DISCARDED = "DISCARDED", "discarded checkpoints"
+    RESTORED = "RESTORED", "recoveries from a checkpoint"
+    REFUSED_ZOMBIE = "REFUSED_ZOMBIE", "refused older attempts"
+    REFUSED_POINT = "REFUSED_POINT", "refused recovery points"
+
+
+class PrunedCount(models.Model):
+    """How many rows of a run were deleted when they were old: no count goes down with them."""
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="+")
+    what = models.CharField(max_length=20, choices=Counted.choices)
+    reason_name = models.CharField(max_length=60, default="")  # CheckpointFailureReason's name
+    count = models.PositiveBigIntegerField(default=0)
+    newest_id = models.PositiveBigIntegerField(null=True)  # of checkpoints
+    newest_at = models.DateTimeField(null=True)  # when the newest of them failed
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=("run", "what", "reason_name"), name="one_pruned_count_each"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.count} {self.what} {self.reason_name} of {self.run_id}"

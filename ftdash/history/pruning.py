@@ -2,6 +2,7 @@
 
 Never what a recovery point or savepoint needs that is still there: of checkpoints, only rows of
 those that failed or whose files are gone; of a run's states, the newest of each; the newest lab.
+What was counted stays counted (`pruned_counts`).
 """
 
 import time
@@ -9,12 +10,14 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.db import transaction
 from django.db.models import Max, Q, QuerySet
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from ftdash.alerts.models import Alert, Delivery
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
+from ftdash.history import pruned_counts
 from ftdash.history.limits import kept_for
 from ftdash.history.models import Kind
 from ftdash.jobs.models import (
@@ -106,5 +109,8 @@ def _delete_batch(rows: Rows) -> bool:
     """Whether there was anything."""
     keys = list(rows.order_by("pk").values_list("pk", flat=True)[:BATCH])
     if keys:
-        rows.model._default_manager.filter(pk__in=keys).delete()
+        going = rows.model._default_manager.filter(pk__in=keys)
+        with transaction.atomic():
+            pruned_counts.add(going.order_by("pk").select_for_update())
+            going.delete()
     return bool(keys)

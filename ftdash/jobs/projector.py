@@ -19,6 +19,7 @@ from ftdash.checkpoints import ledger_fold
 from ftdash.checkpoints import projector as checkpoint_projector
 from ftdash.checkpoints.ledger_fold import LedgerFold
 from ftdash.checkpoints.projector import CheckpointFold
+from ftdash.history import pruned_counts
 from ftdash.jobs import incident_fold, run_fold
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.incident_fold import IncidentFold
@@ -149,6 +150,7 @@ def rebuild(run: Run) -> None:
         stored_offset = run.journal_offset
         for part in (run_fold, incident_fold, checkpoint_projector, ledger_fold, metrics_projector):
             part.forget(run)
+        pruned_counts.forget(run)  # last: a deletion under way has added its rows by now
         envelopes, offset = _whole_journal(_journal(run))
         fold(run, envelopes, offset, expected_offset=stored_offset)
 

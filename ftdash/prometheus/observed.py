@@ -10,6 +10,8 @@ from datetime import datetime
 from django.db.models import Count
 
 from ftdash.checkpoints.measures import CheckpointMeasures, checkpoint_measures
+from ftdash.history.models import Counted
+from ftdash.history.pruned_counts import ever
 from ftdash.jobs.answers import Liveness, ShownState
 from ftdash.jobs.freshness import Observation, observe, shown_state
 from ftdash.jobs.models import (
@@ -110,8 +112,12 @@ def _run(pipeline: Pipeline, run: Run, state: ShownState, now: datetime) -> Obse
         times=_times(run),
         checkpoints=checkpoint_measures(run.pk),
         recovery=Recovery.objects.filter(run=run).order_by("-sequence").first(),
-        refused_zombie_count=ZombieRefusal.objects.filter(run=run).count(),
-        refused_point_count=RestoreRefusal.objects.filter(run=run).count(),
+        refused_zombie_count=ever(
+            ZombieRefusal.objects.filter(run=run), Counted.REFUSED_ZOMBIE, run.pk
+        ),
+        refused_point_count=ever(
+            RestoreRefusal.objects.filter(run=run), Counted.REFUSED_POINT, run.pk
+        ),
         quarantined_count=QuarantinedRecord.objects.filter(run=run).count(),
         records_to_replay=records_to_replay(run, now),
         loads=_loads(run, state),

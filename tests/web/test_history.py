@@ -1,5 +1,6 @@
 """How long history is kept: old rows go in batches, what a point needs stays."""
 
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,7 +11,9 @@ from django.utils import timezone
 
 from ftdash.accounts.models import AdminAction
 from ftdash.alerts.models import Alert, Channel, ChannelKind, Delivery, News
+from ftdash.checkpoints.counts import FailureCount, StatusCounts, counts_of, failure_counts
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus, SubtaskPhase
+from ftdash.checkpoints.statistics import statistics_of
 from ftdash.history import limits, pruning, queries
 from ftdash.history.models import Kind
 from ftdash.jobs.models import (
@@ -23,12 +26,19 @@ from ftdash.jobs.models import (
     SupersededOutput,
     ZombieRefusal,
 )
-from ftdash.jobs.projector import Projector
+from ftdash.jobs.projector import Projector, rebuild
 from ftdash.lab.models import Lab, LabState
 from ftdash.metrics.models import Sample
+from ftdash.prometheus.observed import observed
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.errors import Rejected
-from pipelines.domain.events import CheckpointDiscarded
-from pipelines.domain.ids import CheckpointId
+from pipelines.domain.events import (
+    CheckpointDiscarded,
+    CheckpointFailed,
+    RestorePointRefused,
+    ZombieRefused,
+)
+from pipelines.domain.ids import Attempt, CheckpointId
 from pipelines.domain.status import CheckpointKind
 from tests.web.journals import Story, new_run, quarantined
 
@@ -84,6 +94,54 @@ def test_failures_and_events_go_and_what_a_run_is_in_stays() -> None:
     assert {row.status: row.pk for row in StatusChange.objects.all()} == newest
     assert not any(table.objects.exists() for table in EVENTS)
     assert QuarantinedRecord.objects.count() == 1
+
+
+def test_what_was_counted_stays_counted_when_it_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pruning, "BATCH", 2)
+    story = counted_story()
+    before = counts()
+    assert before.statuses == StatusCounts(total=7, in_progress=0, completed=2, failed=5)
+    assert (before.restored, before.zombies, before.points) == (1, 1, 1)
+
+    pruning.prune()
+    assert not Checkpoint.objects.exclude(status=CheckpointStatus.COMPLETED).exists()
+    assert not any(table.objects.exists() for table in EVENTS)
+    assert counts() == before
+
+    declined(story)
+    Projector().run_once()
+    for _ in range(2):  # beside those that are gone, and among them
+        more = counts()
+        assert more.statuses == StatusCounts(total=8, in_progress=0, completed=2, failed=6)
+        assert [(each.reason_name, each.count, each.newest_id) for each in more.failures] == [
+            ("CHECKPOINT_DECLINED", 5, 7),
+            ("CHECKPOINT_EXPIRED", 1, 6),
+        ]
+        grow_old(Checkpoint, "trigger_at", "failed_at")
+        pruning.prune()
+
+
+def test_rows_that_are_made_anew_are_counted_once() -> None:
+    counted_story()
+    before = counts()
+    pruning.prune()
+
+    rebuild(Run.objects.get())
+
+    assert counts().statuses == before.statuses
+    assert (counts().restored, counts().zombies) == (before.restored, before.zombies)
+
+
+def test_counts_that_are_deleted_with_their_rows_are_of_that_run_alone() -> None:
+    counted_story()
+    other = new_run("other")
+    Story(other).started().completed()
+    Projector().run_once()
+
+    pruning.prune()
+
+    assert counts_of(other.pk) == StatusCounts(total=1, in_progress=0, completed=1, failed=0)
+    assert failure_counts(other.pk) == []
 
 
 def test_what_is_young_stays() -> None:
@@ -206,6 +264,65 @@ def test_a_choice_says_what_it_deletes_and_asks_for_the_name(admin: Client) -> N
 def test_a_time_that_is_not_offered_is_refused() -> None:
     with pytest.raises(Rejected, match="cannot be kept for"):
         limits.change(kind=Kind.EVENTS, keep=timedelta(seconds=1), requester="ada", reason="disk")
+
+
+@dataclass(frozen=True)
+class Counts:
+    statuses: StatusCounts
+    failures: list[FailureCount]
+    restored: int
+    zombies: int
+    points: int
+
+
+def counts() -> Counts:
+    """What programs and monitors are told of the run of `counted_story`."""
+    run = Run.objects.get(run_id="flights-1")
+    [seen] = [each.run for each in observed().pipelines if each.name == "flights"]
+    told = statistics_of(run.run_id)
+    assert seen is not None
+    assert told is not None
+    assert seen.checkpoints.failures == {each.reason_name: each.count for each in told.failures}
+    assert asdict(seen.checkpoints.counts).items() <= asdict(told.counts).items()
+    return Counts(
+        statuses=counts_of(run.pk),
+        failures=failure_counts(run.pk),
+        restored=told.counts.restored,
+        zombies=seen.refused_zombie_count,
+        points=seen.refused_point_count,
+    )
+
+
+def counted_story() -> Story:
+    """Five checkpoints that failed, one of them without an id, one that is gone, and the rest."""
+    story = Story(new_run()).started().completed().completed().slot_killed()
+    story.tell(CheckpointDiscarded(checkpoint_id=CheckpointId(1)))
+    for _ in range(3):
+        declined(story)
+    expired = CheckpointFailureReason.CHECKPOINT_EXPIRED
+    story.triggered().tell(
+        CheckpointFailed(checkpoint_id=story.next_checkpoint, reason=expired, message="too slow")
+    )
+    story.next_checkpoint = CheckpointId(story.next_checkpoint + 1)
+    declined(story, has_id=False)
+    story.tell(
+        RestorePointRefused(path="chk-1", message="chk-1/a.arrow is truncated."),
+        ZombieRefused(zombie_attempt=Attempt(1), what="slot 1 acknowledged"),
+    )
+    Projector().run_once()
+    grow_old(Checkpoint, "trigger_at", "completed_at", "failed_at")
+    for table in EVENTS:
+        grow_old(table, "at")
+    return story
+
+
+def declined(story: Story, *, has_id: bool = True) -> None:
+    number = story.next_checkpoint if has_id else None
+    reason = CheckpointFailureReason.CHECKPOINT_DECLINED
+    if has_id:
+        story.triggered()
+        story.next_checkpoint = CheckpointId(story.next_checkpoint + 1)
+    story.tell(CheckpointFailed(checkpoint_id=number, reason=reason, message="no"))
 
 
 def grow_old(table: Any, *columns: str) -> None:
