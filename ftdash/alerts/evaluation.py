@@ -5,7 +5,7 @@ the lock of one row, in the order in which they were taken. Standings, alerts an
 them are one transaction; messages are sent later (`delivery`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from django.db import transaction
@@ -14,11 +14,17 @@ from django.utils import timezone
 from ftdash.alerts import telling
 from ftdash.alerts.hysteresis import Absent, Band, Effect, Phase, Reading, Standing, at_first, judge
 from ftdash.alerts.models import Alert, AlertRule, Evaluation, RuleStanding, Watched
-from ftdash.alerts.readings import PipelineReadings, readings
+from ftdash.alerts.readings import ONCE_AN_INTERVAL, PipelineReadings, readings
+from ftdash.jobs.lateness import late_after_s
 from ftdash.jobs.models import Pipeline
 
 BACK_TO_NORMAL = "The value has stayed below the lower threshold."
-RUN_OVER = "The run is over."
+BECAUSE: dict[Reading, str] = {
+    Absent.OVER: "The run is over.",
+    Absent.UNASKED: "The run takes no periodic checkpoints any more.",
+}
+IN_TIME_INTERVALS = 2
+"""Between one, as long as all is well, and `lateness.LATE_AFTER_INTERVALS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +33,7 @@ class _Judged:
 
     rule: AlertRule
     pipeline: Pipeline
+    band: Band
     reading: Reading
     before: Standing
     standing: Standing
@@ -45,8 +52,14 @@ def evaluate(now: datetime) -> None:
             _carry_out(each, now)
 
 
-def band_of(rule: AlertRule) -> Band:
-    return Band(rule.fire_above, rule.fire_after_s, rule.clear_below, rule.clear_after_s)
+def band_of(rule: AlertRule, found: PipelineReadings) -> Band:
+    """The rule's own, but for what comes so seldom that it would always be late."""
+    band = Band(rule.fire_above, rule.fire_after_s, rule.clear_below, rule.clear_after_s)
+    late_s = late_after_s(found.interval_s, band.fire_above)
+    if late_s == band.fire_above or rule.watched not in ONCE_AN_INTERVAL:
+        return band
+    in_time_s = IN_TIME_INTERVALS * (found.interval_s or 0.0)
+    return replace(band, fire_above=late_s, clear_below=max(band.clear_below, in_time_s))
 
 
 def _is_my_turn(now: datetime) -> bool:
@@ -76,8 +89,9 @@ def _judge_one(
     now_s = now.timestamp()
     before = Standing(Phase(row.phase), row.since.timestamp()) if row else at_first(now_s)
     reading = found.values[Watched(rule.watched)]
-    standing, effect = judge(band_of(rule), before, reading, now_s)
-    return _Judged(rule, found.pipeline, reading, before, standing, effect)
+    band = band_of(rule, found)
+    standing, effect = judge(band, before, reading, now_s)
+    return _Judged(rule, found.pipeline, band, reading, before, standing, effect)
 
 
 def _keep_standings(judged: list[_Judged]) -> None:
@@ -97,9 +111,10 @@ def _carry_out(judged: _Judged, now: datetime) -> None:
     match judged.effect:
         case Effect.FIRED:
             value = judged.reading if isinstance(judged.reading, float) else 0.0
-            telling.fire(judged.rule, judged.pipeline, value, now)
+            above = judged.band.fire_above
+            telling.fire(judged.rule, judged.pipeline, value, now, fire_above=above)
         case Effect.CLEARED:
-            because = RUN_OVER if judged.reading is Absent.OVER else BACK_TO_NORMAL
+            because = BECAUSE.get(judged.reading, BACK_TO_NORMAL)
             alerts = Alert.objects.filter(rule=judged.rule, pipeline=judged.pipeline)
             telling.clear(alerts, because, now)
         case Effect.NONE:

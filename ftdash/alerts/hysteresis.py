@@ -33,6 +33,7 @@ class Absent(Enum):
 
     UNKNOWN = auto()  # nobody can tell now: no evidence for anything
     OVER = auto()  # what was watched is gone: there is nothing to alert of
+    UNASKED = auto()  # nobody waits for what was watched: it cannot be late
 
 
 Reading = float | Absent
@@ -88,7 +89,7 @@ def judge(
     """
     if standing.since_s > now_s:
         standing = Standing(standing.phase, now_s)
-    if reading is Absent.OVER:
+    if reading in (Absent.OVER, Absent.UNASKED):
         return at_first(now_s), Effect.CLEARED if standing.phase.is_firing else Effect.NONE
     if standing.phase.is_firing:
         return _while_firing(band, standing, reading, now_s)

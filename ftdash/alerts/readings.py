@@ -1,7 +1,8 @@
 """What rules look at, of every pipeline at once: a fixed number of queries, however many there are.
 
 A pipeline that was stopped on purpose, or has not run yet, has nothing to alert of. One that failed
-goes on being late. What only a living driver tells is unknown while it is silent.
+goes on being late. What only a living driver tells is unknown while it is silent. Which checkpoints
+failed, and when one is late, is what the pages say, too (`pulse`, `lateness`).
 """
 
 from collections.abc import Mapping
@@ -16,19 +17,25 @@ from django.db.models.functions import Coalesce
 from ftdash.alerts.hysteresis import Absent, Reading
 from ftdash.alerts.models import Watched
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
+from ftdash.jobs.lateness import checkpoint_interval_s
 from ftdash.jobs.models import Pipeline, Recovery, Run
 from ftdash.jobs.newest import newest_runs
+from ftdash.jobs.pulse import WITH_THE_ATTEMPT
 from ftdash.metrics.models import Sample
 from pipelines.domain.status import JobStatus
 
 LATELY = timedelta(minutes=10)
+ONCE_AN_INTERVAL = (Watched.SINCE_CHECKPOINT, Watched.SINCE_OUTPUT)
 _OVER = (JobStatus.FINISHED.value, JobStatus.CANCELED.value)
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineReadings:
+    """`interval_s` is from one periodic checkpoint to the next; None: there are none."""
+
     pipeline: Pipeline
     values: Mapping[Watched, Reading]
+    interval_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +51,21 @@ def readings(now: datetime) -> list[PipelineReadings]:
     live = [run.pk for _, run in found if run is not None and run.status not in _OVER]
     counts, samples = _counts(live, now), _newest_samples(live)
     return [
-        PipelineReadings(
-            pipeline,
-            _values(run, counts[run.pk], samples.get(run.pk), now)
-            if run is not None and run.pk in counts
-            else dict.fromkeys(Watched, Absent.OVER),
-        )
+        _readings(pipeline, run, counts[run.pk], samples.get(run.pk), now)
+        if run is not None and run.pk in counts
+        else PipelineReadings(pipeline, dict.fromkeys(Watched, Absent.OVER), None)
         for pipeline, run in found
     ]
+
+
+def _readings(
+    pipeline: Pipeline, run: Run, counts: _Counts, sample: Sample | None, now: datetime
+) -> PipelineReadings:
+    interval_s = checkpoint_interval_s(run)
+    values = _values(run, counts, sample, now)
+    if interval_s is None:
+        values |= dict.fromkeys(ONCE_AN_INTERVAL, Absent.UNASKED)
+    return PipelineReadings(pipeline, values, interval_s)
 
 
 def _values(
@@ -88,7 +102,9 @@ def _event_time_lag(run: Run, now: datetime) -> Reading:
 
 
 def _counts(runs: list[int], now: datetime) -> dict[int, _Counts]:
-    failed = Checkpoint.objects.filter(run=OuterRef("pk"), status=CheckpointStatus.FAILED)
+    failed = Checkpoint.objects.filter(run=OuterRef("pk"), status=CheckpointStatus.FAILED).exclude(
+        reason_name__in=WITH_THE_ATTEMPT
+    )
     in_row = failed.filter(
         Q(run__last_completed_at=None) | Q(failed_at__gt=F("run__last_completed_at"))
     )

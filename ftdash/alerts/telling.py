@@ -17,13 +17,16 @@ from ftdash.jobs.models import Pipeline
 log = logging.getLogger("ftdash.alerts")
 
 
-def fire(rule: AlertRule, pipeline: Pipeline, value: float, now: datetime) -> None:
+def fire(
+    rule: AlertRule, pipeline: Pipeline, value: float, now: datetime, *, fire_above: float
+) -> None:
+    """`fire_above`: where it fires for this pipeline."""
     alert = Alert.objects.create(
         rule=rule,
         rule_name=rule.name,
         watched=rule.watched,
         pipeline=pipeline,
-        fire_above=rule.fire_above,
+        fire_above=fire_above,
         fired_at=now,
         fired_value=value,
     )

@@ -71,7 +71,9 @@ def _stuck(signs: Signs) -> Attention:
 
 def _of_clocks(signs: Signs) -> Attention | None:
     completed_s, committed_s = signs.since_completed_s, signs.since_committed_s
-    if completed_s is None and signs.is_periodic:
+    if not signs.is_periodic:
+        return None
+    if completed_s is None:
         started_s = signs.since_started_s or 0.0
         if started_s > signs.late_after_s:
             text = f"No checkpoint has completed since it started {int(started_s)} s ago."

@@ -8,14 +8,11 @@ from ftdash.jobs.answers import ShownState
 from ftdash.jobs.attention import Signs, attention, rank
 from ftdash.jobs.fleet_answers import Fleet, PipelineSummary, RunPulse
 from ftdash.jobs.freshness import Observation, observe, shown_state
+from ftdash.jobs.lateness import checkpoint_interval_s, late_after_s
 from ftdash.jobs.models import Pipeline, Run, StatusChange
 from ftdash.jobs.newest import newest_runs, version
 from ftdash.jobs.pulse import run_pulse
-from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.status import JobStatus
-
-LATE_AFTER_INTERVALS = 3
-"""Of a run that is to complete one so seldom that the general bound would always be over."""
 
 
 def fleet() -> Fleet:
@@ -55,7 +52,7 @@ def _summary(pipeline: Pipeline, run: Run | None, seen: Observation) -> Pipeline
 def _signs(
     run: Run | None, state: ShownState, reason: str, pulse: RunPulse | None, now: datetime
 ) -> Signs:
-    interval_ms = parse_settings(run.settings_now).checkpoint_interval_ms if run else None
+    interval_s = checkpoint_interval_s(run) if run else None
     return Signs(
         state=state,
         reason=reason,
@@ -63,10 +60,8 @@ def _signs(
         since_committed_s=_age_s(run.last_committed_at if run else None, now),
         in_state_s=_in_state_s(run, now),
         since_started_s=_age_s(run.started_at if run else None, now),
-        late_after_s=max(
-            settings.CHECKPOINT_LATE_AFTER_S, LATE_AFTER_INTERVALS * (interval_ms or 0) / 1000
-        ),
-        is_periodic=interval_ms is not None,
+        late_after_s=late_after_s(interval_s, settings.CHECKPOINT_LATE_AFTER_S),
+        is_periodic=interval_s is not None,
         pulse=pulse,
     )
 

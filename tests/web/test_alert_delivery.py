@@ -474,7 +474,7 @@ def fire(name: str = "late") -> None:
         clear_below=30.0,
         clear_after_s=10.0,
     )
-    telling.fire(rule, pipeline, 95.0, timezone.now())
+    telling.fire(rule, pipeline, 95.0, timezone.now(), fire_above=60.0)
 
 
 def make_due() -> None:

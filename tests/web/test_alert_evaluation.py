@@ -14,6 +14,7 @@ from ftdash.alerts.models import Alert, AlertRule, Evaluation, RuleStanding, Wat
 from ftdash.alerts.readings import readings
 from ftdash.jobs.models import Run
 from ftdash.jobs.projector import Projector
+from ftdash.jobs.pulse import WITH_THE_ATTEMPT
 from ftdash.metrics.models import Sample
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import CheckpointFailed
@@ -24,6 +25,7 @@ from tests.web.journals import Story, new_run
 pytestmark = pytest.mark.usefixtures("site")
 
 BAND = Band(fire_above=60.0, fire_after_s=10.0, clear_below=30.0, clear_after_s=20.0)
+INTERVAL = "execution.checkpointing.interval"
 AT_ONCE = Band(fire_above=0.0, fire_after_s=0.0, clear_below=0.0, clear_after_s=0.0)
 
 
@@ -196,6 +198,75 @@ def test_failed_checkpoints_count_since_the_last_that_completed_and_within_ten_m
     assert (later[Watched.FAILED_IN_ROW], later[Watched.FAILED_LATELY]) == (2.0, 0.0)
 
 
+@pytest.mark.parametrize("reason", sorted(WITH_THE_ATTEMPT))
+def test_a_checkpoint_that_ended_with_its_attempt_did_not_fail(reason: str) -> None:
+    fail(Story(new_run()).started().completed(), CheckpointFailureReason[reason])
+    Projector().run_once()
+
+    assert (read()[Watched.FAILED_IN_ROW], read()[Watched.FAILED_LATELY]) == (0.0, 0.0)
+
+
+def test_a_run_that_completes_checkpoints_when_somebody_asks_is_not_late() -> None:
+    Run.objects.filter(pk=running().pk).update(settings={INTERVAL: "off"})
+
+    found = read(timezone.now() + timedelta(days=1))
+
+    assert found[Watched.SINCE_CHECKPOINT] is Absent.UNASKED
+    assert found[Watched.SINCE_OUTPUT] is Absent.UNASKED
+    assert found[Watched.FAILED_IN_ROW] == 0.0
+
+
+def test_when_periodic_checkpoints_are_switched_off_what_is_late_clears(began: datetime) -> None:
+    fired(began)
+    Run.objects.update(changed_settings={INTERVAL: "off"})
+
+    evaluate(began + timedelta(seconds=15))
+
+    alert = Alert.objects.get()
+    assert alert.cleared_because == "The run takes no periodic checkpoints any more."
+
+
+@pytest.mark.parametrize("watched", [Watched.SINCE_CHECKPOINT, Watched.SINCE_OUTPUT])
+def test_what_comes_seldom_is_late_after_three_intervals_and_in_time_below_two(
+    began: datetime, watched: Watched
+) -> None:
+    Run.objects.filter(pk=running().pk).update(settings={INTERVAL: "10 min"})
+    made(watched)
+
+    def judged(since: timedelta, at_s: int) -> list[datetime | None]:
+        now = began + timedelta(seconds=at_s)
+        Run.objects.update(last_completed_at=now - since, last_committed_at=now - since)
+        evaluate(now)
+        return [alert.cleared_at for alert in Alert.objects.all()]
+
+    assert judged(timedelta(minutes=29), 0) == []
+    assert judged(timedelta(minutes=29, seconds=20), 20) == []
+    judged(timedelta(minutes=31), 40)
+    assert judged(timedelta(minutes=31, seconds=10), 50) == [None]
+    assert Alert.objects.get().fire_above == 1800.0
+    judged(timedelta(minutes=21), 60)
+    assert judged(timedelta(minutes=22), 100) == [None]
+    judged(timedelta(minutes=10), 120)
+    assert judged(timedelta(minutes=11), 140) == [began + timedelta(seconds=140)]
+
+
+def test_a_short_interval_changes_no_rule_and_a_long_one_none_of_other_numbers(
+    began: datetime,
+) -> None:
+    Run.objects.filter(pk=running().pk).update(settings={INTERVAL: "1 h"}, watermark_ms=0)
+    Run.objects.filter(pk=running("views").pk).update(
+        settings={INTERVAL: "15 s"}, last_completed_at=began - timedelta(seconds=70)
+    )
+    made(Watched.EVENT_TIME_LAG, pipeline="flights", name="lag")
+    made(Watched.SINCE_CHECKPOINT, pipeline="views")
+
+    evaluate(began)
+    evaluate(began + timedelta(seconds=10))
+
+    found = {(alert.pipeline.name, alert.rule_name): alert.fire_above for alert in all_alerts()}
+    assert found == {("flights", "lag"): 60.0, ("views", "late"): 60.0}
+
+
 def test_restarts_are_counted_within_ten_minutes() -> None:
     run = new_run()
     Story(run).started().completed().slot_killed().slot_killed()
@@ -234,8 +305,13 @@ def running(name: str = "flights", *, checkpoint: bool = True) -> Run:
     return run
 
 
-def fail(story: Story) -> Story:
-    reason = CheckpointFailureReason.CHECKPOINT_EXPIRED
+def all_alerts() -> list[Alert]:
+    return list(Alert.objects.select_related("pipeline"))
+
+
+def fail(
+    story: Story, reason: CheckpointFailureReason = CheckpointFailureReason.CHECKPOINT_EXPIRED
+) -> Story:
     failed = CheckpointFailed(
         checkpoint_id=story.next_checkpoint, reason=reason, message="too slow"
     )

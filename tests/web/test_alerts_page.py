@@ -247,4 +247,4 @@ def fire(rule_name: str = "late") -> None:
         clear_below=30.0,
         clear_after_s=10.0,
     )
-    telling.fire(rule, Pipeline.objects.get(name="flights"), 95.0, timezone.now())
+    telling.fire(rule, Pipeline.objects.get(name="flights"), 95.0, timezone.now(), fire_above=60.0)

@@ -86,6 +86,7 @@ def test_each_concern_is_said_in_a_sentence(
         {"since_completed_s": 60.0, "since_committed_s": 60.0},
         {"since_completed_s": None, "since_started_s": 60.0},
         {"since_completed_s": None, "since_started_s": 900.0, "is_periodic": False},
+        {"since_completed_s": 900.0, "since_committed_s": 900.0, "is_periodic": False},
         {"since_completed_s": None, "since_started_s": None},
         {"since_completed_s": 99.0, "late_after_s": 100.0},
         {"pulse": {"recent_recovery_count": 2}},
