@@ -154,4 +154,4 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
             member.send_signal(signal.SIGKILL)
         except psutil.NoSuchProcess:
             continue
-    process.wait(10)
+    process.wait(60)

@@ -61,7 +61,7 @@ def test_the_redis_of_the_wheel_serves_with_its_password_only(tmp_path: Path, mo
     server = subprocess.Popen([redis_server.find_redis_server().executable, configuration])
     try:
         client = redis.Redis.from_url(address.url)
-        wait_until(lambda: answers(client), within_s=10, otherwise=lambda: "no answer")
+        wait_until(lambda: answers(client), within_s=60, otherwise=lambda: "no answer")
 
         assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
         assert tuple(map(int, client.info()["redis_version"].split("."))) >= (7, 0)

@@ -119,7 +119,7 @@ def test_a_killed_driver_is_replaced_and_a_corrupted_newest_checkpoint_is_not_re
     with started_run(tmp_path, "flight_delays", paced, settings=SOONER) as run:
         run.wait_for_more(4, STEP_S)
         os.kill(run.process.pid, signal.SIGKILL)
-        run.process.wait(10)
+        run.process.wait(STEP_S)
         run_id = run.directory.run_id
     damaged = flip_a_byte(Path(run.completed()[-1].path))
 

@@ -32,7 +32,7 @@ def test_kills_and_a_restore_at_another_parallelism_change_nothing(
         os.kill(run.pid_of(1), signal.SIGKILL)
         run.wait_for_more(2, STEP_S)
         os.kill(run.process.pid, signal.SIGKILL)
-        run.process.wait(10)
+        run.process.wait(STEP_S)
         acknowledged = [envelope.event for envelope in run.of(SubtaskAcknowledged)]
         newest = run.completed()[-1].path
         assert len(run.of(FailureOccurred)) == 1

@@ -56,7 +56,7 @@ supervisor.start(Service(
     name="maker",
     command=(sys.executable, "-c", sys.argv[3], str(orphan), sys.argv[4]),
     is_ready=orphan.exists,
-    ready_within_s=20,
+    ready_within_s=60,
 ))
 (home / "owner-is-ready").touch()
 if sys.stdin.readline():
@@ -81,7 +81,7 @@ def test_what_others_need_ends_after_everything_else(home: Path, ledger) -> None
         name="redis",
         command=(sys.executable, "-c", WITNESS, str(home / "orphan"), str(said)),
         is_ready=said.exists,
-        ready_within_s=20,
+        ready_within_s=60,
         ends_last=True,
     )
 
@@ -104,7 +104,7 @@ def test_a_process_that_ignores_the_request_to_end_is_killed(home: Path, ledger)
 
 def test_an_owner_that_is_killed_takes_everything_with_it(home: Path, token: str) -> None:
     owner = start_owner(home, token)
-    wait_until((home / "owner-is-ready").exists, within_s=30, otherwise=lambda: "no owner")
+    wait_until((home / "owner-is-ready").exists, within_s=60, otherwise=lambda: "no owner")
     assert len(ledgers.living(home / "ledger")) >= 3  # maker, orphan, and the guardian
 
     owner.send_signal(signal.SIGKILL)
@@ -112,7 +112,7 @@ def test_an_owner_that_is_killed_takes_everything_with_it(home: Path, token: str
 
     wait_until(
         lambda: ledgers.living(home / "ledger") == [],
-        within_s=15,
+        within_s=60,
         otherwise=lambda: f"left over: {ledgers.living(home / 'ledger')}",
     )
 
@@ -121,9 +121,9 @@ def test_an_owner_that_ends_in_order_is_not_cut_short_by_its_guardian(
     home: Path, token: str
 ) -> None:
     owner = start_owner(home, token)
-    wait_until((home / "owner-is-ready").exists, within_s=30, otherwise=lambda: "no owner")
+    wait_until((home / "owner-is-ready").exists, within_s=60, otherwise=lambda: "no owner")
 
-    said, _ = owner.communicate(b"end\n", timeout=30)
+    said, _ = owner.communicate(b"end\n", timeout=60)
 
     assert said.endswith(b"ended in order\n")
     assert owner.returncode == 0
@@ -134,7 +134,7 @@ def test_what_a_killed_owner_and_guardian_left_is_ended_at_the_next_start(
     home: Path, token: str
 ) -> None:
     owner = start_owner(home, token)
-    wait_until((home / "owner-is-ready").exists, within_s=30, otherwise=lambda: "no owner")
+    wait_until((home / "owner-is-ready").exists, within_s=60, otherwise=lambda: "no owner")
     orphan = psutil.Process(int((home / "orphan").read_text()))
     for process in [*psutil.Process(owner.pid).children(), psutil.Process(owner.pid)]:
         process.kill()
@@ -255,7 +255,7 @@ def service(name: str, program: str, *arguments: str, is_ready=lambda: True) -> 
         name=name,
         command=(sys.executable, "-c", program, *arguments),
         is_ready=is_ready,
-        ready_within_s=20,
+        ready_within_s=60,
     )
 
 
@@ -277,7 +277,7 @@ def start_owner(home: Path, token: str) -> "subprocess.Popen[bytes]":
 def kill_and_wait(pid: int) -> None:
     process = psutil.Process(pid)
     process.kill()
-    wait_until(lambda: not is_alive(process), within_s=10, otherwise=lambda: "still alive")
+    wait_until(lambda: not is_alive(process), within_s=60, otherwise=lambda: "still alive")
 
 
 def is_alive(process: psutil.Process) -> bool:

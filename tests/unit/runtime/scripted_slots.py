@@ -62,7 +62,7 @@ from tests.unit.runtime.points import spec_of
 from tests.unit.runtime.recording_attempt import phases_of
 
 E = TypeVar("E", bound=Event)
-STEP_S = 10.0
+STEP_S = 60.0
 VERTICES = ("left", "right", "both")
 
 

@@ -30,7 +30,7 @@ from pipelines.runtime.networking import driver_networking
 from pipelines.runtime.slot_address import SlotAddress
 from tests.certificates import Authority
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 PARALLELISM = 3
 HELLO = Hello(slot=1, pid=42, host="127.0.0.1", data_port=7)
 ANOTHER = msgspec.json.encode(Hello(slot=2, pid=42, host="127.0.0.1", data_port=7))
@@ -206,7 +206,7 @@ def test_with_tls_a_slot_of_the_same_authority_is_heard_and_spoken_to(tmp_path: 
     authority = Authority(tmp_path / "tls")
     with server(authority.tls()) as (control, events):
         address = control.open_for(Attempt(1))
-        connection = authority.tls().connect(dialed(address), 2_000)
+        connection = authority.tls().connect(dialed(address), 20_000)
         prove_token(connection, address.token, attempt=Attempt(1), slot=1)
         link = ControlLink[FromMaster](connection, MASTER_DECODER)
         link.send(HELLO)
@@ -229,7 +229,7 @@ def test_with_tls_the_token_alone_does_not_open_the_door(tmp_path: Path) -> None
                 prove_token(plain, address.token, attempt=Attempt(1), slot=1)
         stranger = Authority(tmp_path / "theirs").tls()
         with pytest.raises(ProtocolError):
-            stranger.connect(dialed(address), 2_000)
+            stranger.connect(dialed(address), 20_000)
         refused = [events.get(timeout=TIMEOUT_S) for _ in range(2)]
 
     for event in refused:

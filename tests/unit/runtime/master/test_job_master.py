@@ -386,7 +386,7 @@ def test_every_slot_is_told_whether_to_compress_and_to_digest(tmp_path: Path, gi
     keys = ("execution.checkpointing.snapshot-compression", "execution.ledger.digest")
     run = ScriptedRun(tmp_path, dict.fromkeys(keys, str(given)))
 
-    deployment = run.slots.told.get(timeout=5)
+    deployment = run.slots.told.get(timeout=60)
 
     assert isinstance(deployment, Deploy)
     assert (deployment.compresses_snapshots, deployment.digests_output) == (given, given)

@@ -16,7 +16,7 @@ from pipelines.storage.store import Damage
 from tests.unit.runtime.fakes import ManualClock
 
 INTERVAL_MS = 1_000
-WAIT_S = 10.0
+WAIT_S = 60.0
 POINTS = tuple(RetainedPoint(CheckpointId(n), f"/chk-{n}") for n in (1, 2, 3))
 
 
