@@ -12,7 +12,7 @@ from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.driven_run import StartedRun
 
 WHO = {"request_id": RequestId("asked-1"), "requested_by": "ada", "reason": "test"}
-STEP_S = 20.0
+STEP_S = 60.0
 
 
 def asked(run: StartedRun, command: DriverCommand) -> Path:

@@ -21,7 +21,7 @@ from tests.processes.numbers import committed
 ROOT = Path(__file__).parents[1] / "stored_savepoints"
 PACED = {"hours_per_s": "0.5", "total": "1200"}
 SETTINGS = {"execution.checkpointing.interval": "50 ms"}
-STEP_S = 20.0
+STEP_S = 60.0
 
 
 def store(taken_as: SavepointFormat, target: Path) -> None:

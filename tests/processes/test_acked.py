@@ -12,7 +12,7 @@ from tests.processes.scripted_run import CHECKPOINTING, scripted
 
 pytestmark = pytest.mark.slow
 
-STEP_S = 30.0
+STEP_S = 60.0
 TOTAL = 6_000
 ACKED = {CHECKPOINTING + "mode": "ACKED"}
 

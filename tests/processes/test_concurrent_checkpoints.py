@@ -17,7 +17,7 @@ from tests.processes.numbers import assert_exact
 
 pytestmark = pytest.mark.slow
 
-STEP_S = 20.0
+STEP_S = 60.0
 LONGER = {"pause_ms": "150"}  # 5 s, of which no test waits for the end
 
 
@@ -51,7 +51,7 @@ def test_a_killed_driver_leaves_no_id_to_be_used_again(tmp_path: Path) -> None:
     with hosted_run(tmp_path, LONGER, settings=CONCURRENT) as run:
         run.wait_for(lambda _: len(run.completed()) >= 3, STEP_S)
         os.kill(run.process.pid, signal.SIGKILL)
-        run.process.wait(10)
+        run.process.wait(STEP_S)
         run_id = run.directory.run_id
     with hosted_run(tmp_path, run_id=run_id) as successor:
         hurry(tmp_path)

@@ -25,7 +25,7 @@ from tests.processes.numbers import assert_exact
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-STEP_S = 30.0
+STEP_S = 60.0
 TOTAL = 30_000
 PACED = {"pause_ms": "200", "total": str(TOTAL)}  # half a minute
 SOONER = {"execution.checkpointing.interval": "50 ms"}

@@ -13,7 +13,7 @@ from tests.processes.numbers import KEYS, SPLIT_RECORDS
 
 pytestmark = pytest.mark.slow
 
-STEP_S = 20.0
+STEP_S = 60.0
 POISON = 3_456
 
 

@@ -19,9 +19,9 @@ from tests.processes.numbers import assert_exact
 
 pytestmark = pytest.mark.slow
 
-STEP_S = 30.0
+STEP_S = 60.0
 TOTAL = 3_600
-PACED = {"hours_per_s": "1", "total": str(TOTAL)}
+PACED = {"pause_ms": "30", "total": str(TOTAL)}  # without an end, until it is hurried
 SOON = {"execution.checkpointing.interval": "50 ms"}
 RUN = RunId("run-1")
 DISK_BYTES = 1 << 20
@@ -42,6 +42,7 @@ def test_a_full_disk_fails_checkpoints_by_name_until_there_is_room_again(
         run.wait_for(lambda _: len(declined(run)) >= 2, STEP_S)
         partial = [path.name for path in disk.glob("*/.*")]
         (disk / "filler").unlink()
+        hurry(tmp_path)
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED
@@ -61,6 +62,7 @@ def test_a_disk_that_turns_read_only_is_named_and_survived(tmp_path: Path) -> No
         remount(disk, "ro")
         run.wait_for(lambda _: len(declined(run)) >= 1, STEP_S)
         remount(disk, "rw")
+        hurry(tmp_path)
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED
@@ -92,7 +94,7 @@ def test_an_output_directory_that_is_lost_fails_attempts_until_the_restarts_are_
         "restart-strategy.fixed-delay.delay": "50 ms",
         "execution.checkpointing.interval": "50 ms",
     }
-    with hosted_run(tmp_path, {"hours_per_s": "0.2", "total": "7200"}, settings=limited) as run:
+    with hosted_run(tmp_path, {"hours_per_s": "0.1", "total": "7200"}, settings=limited) as run:
         run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
         output.rename(tmp_path / "moved-away")
         output.touch()
@@ -111,6 +113,8 @@ def test_a_slow_upload_expires_its_checkpoint_and_comes_too_late_to_count(tmp_pa
         "testing.faults": "slow uploading slot=1 nth=4",
     }
     with hosted_run(tmp_path, PACED, settings=settings) as run:
+        run.wait_for(lambda _: bool(run.of(CheckpointFailed)), STEP_S)
+        hurry(tmp_path)
         ended = run.wait_until_over(STEP_S)
 
     reasons = {e.event.reason for e in run.of(CheckpointFailed)}  # type: ignore[attr-defined]

@@ -24,7 +24,7 @@ from tests.processes.host import hosted_run
 
 pytestmark = pytest.mark.slow
 
-STEP_S = 40.0
+STEP_S = 60.0
 TOTAL = 3_600
 PACED = {"hours_per_s": "0.05", "total": str(TOTAL)}  # far from its end when it is killed
 SOONER = {"execution.checkpointing.interval": "100 ms"}
@@ -41,7 +41,7 @@ def test_windows_and_joins_are_exact_after_a_kill_and_at_another_parallelism(
         os.kill(run.pid_of(1), signal.SIGKILL)
         run.wait_for_more(2, STEP_S)
         os.kill(run.process.pid, signal.SIGKILL)
-        run.process.wait(10)
+        run.process.wait(STEP_S)
         newest = run.completed()[-1]
     with hosted_run(
         tmp_path,

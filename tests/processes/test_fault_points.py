@@ -25,14 +25,14 @@ from pipelines.protocol.recovery import STEPS
 from tests.driven_run import StartedRun
 from tests.processes.audits import assert_proven
 from tests.processes.fault_points import CHECKPOINT_POINTS
-from tests.processes.host import hosted_run
+from tests.processes.host import hosted_run, hurry
 from tests.processes.numbers import assert_exact
 
 pytestmark = pytest.mark.slow
 
-STEP_S = 30.0
-TOTAL = 2_880
-PACED = {"hours_per_s": "1", "total": str(TOTAL)}  # 0.8 s
+STEP_S = 60.0
+TOTAL = 3_600
+PACED = {"pause_ms": "30", "total": str(TOTAL)}  # without an end, until it is hurried
 SOONER = "50 ms"
 NTH = 2
 
@@ -42,7 +42,7 @@ def test_a_slot_killed_at_any_point_of_a_checkpoint_changes_nothing(
     tmp_path: Path, point: FaultPoint
 ) -> None:
     with hosted_run(tmp_path, PACED, settings=plan(f"kill {point} slot=1 nth={NTH}")) as run:
-        ended = run.wait_until_over(STEP_S)
+        ended = hurried_after_failures(run, tmp_path, 1)
 
     assert ended.status is JobStatus.FINISHED
     assert [e.event.slot for e in run.of(FailureOccurred)] == [1]  # type: ignore[attr-defined]
@@ -60,7 +60,7 @@ def test_a_restore_that_fails_twice_in_a_row_succeeds_in_the_end(
     faults += f"{action} {point} slot=0 attempt=3"
 
     with hosted_run(tmp_path, PACED, settings=plan(faults)) as run:
-        ended = run.wait_until_over(STEP_S)
+        ended = hurried_after_failures(run, tmp_path, 3)
 
     assert ended.status is JobStatus.FINISHED
     assert len(run.of(FailureOccurred)) == 3
@@ -73,7 +73,7 @@ def test_an_exception_at_any_point_of_a_checkpoint_is_a_failure_like_any_other(
     tmp_path: Path, point: FaultPoint
 ) -> None:
     with hosted_run(tmp_path, PACED, settings=plan(f"fail {point} slot=0 nth={NTH}")) as run:
-        ended = run.wait_until_over(STEP_S)
+        ended = hurried_after_failures(run, tmp_path, 1)
 
     (cause,) = [e.event.cause for e in run.of(FailureOccurred)]  # type: ignore[attr-defined]
     assert f"a fault on purpose while {point}" in cause
@@ -124,7 +124,7 @@ def test_a_driver_killed_in_the_middle_of_a_recovery_is_replaced(
 
 def test_all_slots_lost_at_once_are_one_failure_with_every_phase(tmp_path: Path) -> None:
     with hosted_run(tmp_path, PACED, settings=plan(f"kill cutting nth={NTH}")) as run:
-        ended = run.wait_until_over(STEP_S)
+        ended = hurried_after_failures(run, tmp_path, 1)
 
     assert ended.status is JobStatus.FINISHED
     assert len(run.of(FailureOccurred)) == 1
@@ -136,7 +136,7 @@ def test_all_slots_lost_at_once_are_one_failure_with_every_phase(tmp_path: Path)
 
 def test_before_the_first_checkpoint_everything_starts_over(tmp_path: Path) -> None:
     with hosted_run(tmp_path, PACED, settings=plan("kill uploaded slot=0")) as run:
-        ended = run.wait_until_over(STEP_S)
+        ended = hurried_after_failures(run, tmp_path, 1)
 
     assert restored_ids(run) == [None]
     assert ended.status is JobStatus.FINISHED
@@ -146,7 +146,7 @@ def test_before_the_first_checkpoint_everything_starts_over(tmp_path: Path) -> N
 def test_a_stop_whose_commits_fail_ends_with_its_savepoint_and_commits_once(tmp_path: Path) -> None:
     never = {**plan("kill committing slot=1"), "execution.checkpointing.interval": "1 h"}
     stop = StopWithSavepoint(request_id=RequestId("stop"), requested_by="t", reason="t")
-    with hosted_run(tmp_path, {**PACED, "hours_per_s": "0.2"}, settings=never) as run:
+    with hosted_run(tmp_path, PACED, settings=never) as run:
         run.wait_for(lambda _: any(s.records_in for s in samples_of(run)), STEP_S)
         submit(run.directory, stop)
         ended = run.wait_until_over(STEP_S)
@@ -170,10 +170,8 @@ def test_five_kills_at_random_points_change_nothing(tmp_path: Path, seed: int) -
         for attempt in range(1, 6)
     ]
 
-    with hosted_run(
-        tmp_path, {**PACED, "hours_per_s": "0.4"}, settings=plan("; ".join(kills))
-    ) as run:
-        ended = run.wait_until_over(STEP_S)
+    with hosted_run(tmp_path, PACED, settings=plan("; ".join(kills))) as run:
+        ended = hurried_after_failures(run, tmp_path, 5)
 
     assert ended.status is JobStatus.FINISHED
     assert len(run.of(FailureOccurred)) == 5
@@ -201,9 +199,16 @@ def killed_and_replaced(root: Path, faults: str) -> tuple[StartedRun, RunEnded]:
     with hosted_run(root, PACED, settings=plan(faults)) as run:
         exit_code = run.process.wait(STEP_S)
     assert exit_code == -signal.SIGKILL, "the fault was met"
+    hurry(root)
     with hosted_run(root, run_id=run.directory.run_id) as successor:
         ended = successor.wait_until_over(STEP_S)
     return successor, ended
+
+
+def hurried_after_failures(run: StartedRun, root: Path, count: int) -> RunEnded:
+    run.wait_for(lambda _: len(run.of(FailureOccurred)) >= count, STEP_S)
+    hurry(root)
+    return run.wait_until_over(STEP_S)
 
 
 def samples_of(run: StartedRun) -> list[SubtaskSample]:

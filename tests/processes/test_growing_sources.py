@@ -13,7 +13,7 @@ from tests.processes.savepoint_requests import WHO, asked, manifest_of
 
 pytestmark = pytest.mark.slow
 
-STEP_S = 20.0
+STEP_S = 60.0
 OFTEN = {"execution.checkpointing.interval": "50 ms"}
 GROWING: dict[str, object] = {"pipeline": "growing"}
 

@@ -16,7 +16,7 @@ from tests.processes.sleepy import AWAKE_RECORDS, WAKE, committed
 
 pytestmark = pytest.mark.slow
 
-STEP_S = 20.0
+STEP_S = 60.0
 TOTAL = 3_000
 SILENT_FROM_MS = 2 * AWAKE_RECORDS * STEP_MS
 SETTINGS = {"execution.checkpointing.interval": "50 ms"}

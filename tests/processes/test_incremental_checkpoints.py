@@ -15,7 +15,7 @@ from tests.processes.numbers import assert_exact, assert_rows_exact
 
 pytestmark = pytest.mark.slow
 
-STEP_S = 20.0
+STEP_S = 60.0
 SLOWLY = {"pause_ms": "150"}  # 5 s, of which no test waits for the end
 BACKENDS = pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 STORED = sorted((Path(__file__).parents[1] / "stored_savepoints").glob("format-*/*"))
 TOTAL = 1_200
-STEP_S = 20.0
+STEP_S = 60.0
 
 
 @pytest.mark.parametrize("stored", STORED, ids=lambda path: f"{path.parent.name} {path.name}")

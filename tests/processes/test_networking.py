@@ -16,7 +16,7 @@ from tests.processes.numbers import assert_exact
 
 pytestmark = pytest.mark.slow
 
-STEP_S = 20.0
+STEP_S = 60.0
 ESTABLISHED = "01"  # in /proc/net/tcp
 PACED = {"pause_ms": "150"}  # 5 s, of which no test waits for the end
 SOONER = {"execution.checkpointing.interval": "50 ms"}

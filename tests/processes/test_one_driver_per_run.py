@@ -18,9 +18,9 @@ from tests.processes.numbers import TOTAL, assert_exact
 
 pytestmark = pytest.mark.slow
 
-STEP_S = 30.0
-INTRUDER_S = 60.0
-SLOW = {"pause_ms": "2000", "total": str(TOTAL)}  # a minute, unless it is hurried
+STEP_S = 60.0
+INTRUDER_S = 200.0
+SLOW = {"pause_ms": "2000", "total": str(TOTAL)}  # without an end, until it is hurried
 OFTEN = {"execution.checkpointing.interval": "50 ms"}
 
 

@@ -17,7 +17,7 @@ from tests.processes.shared_lists import ELEMENTS, elements_in, reports_in
 
 pytestmark = pytest.mark.slow
 
-STEP_S = 20.0
+STEP_S = 60.0
 ALL = list(range(ELEMENTS))
 SETTINGS = {"execution.checkpointing.interval": "50 ms"}
 

@@ -42,7 +42,7 @@ from tests.processes.savepoint_requests import WHO, asked
 
 pytestmark = pytest.mark.slow
 
-STEP_S = 60.0
+STEP_S = 120.0
 SPLITS = 2
 SOONER = {
     "execution.checkpointing.interval": "200 ms",
@@ -172,7 +172,7 @@ def test_a_view_that_cannot_be_read_is_set_aside_and_all_others_are_counted(
         asked=asked_for,
         environment=environment,
     ) as run:
-        wait_until(lambda: total_in_redis(redis_server, totals) == 600)
+        wait_until(lambda: total_in_redis(redis_server, totals) == 600, within_s=STEP_S)
         asked(run, StopWithSavepoint(**WHO, drain=True))  # type: ignore[arg-type]
         assert run.wait_until_over(STEP_S).status is JobStatus.FINISHED
 

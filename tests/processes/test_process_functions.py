@@ -17,7 +17,7 @@ from tests.processes.timed import committed_totals, expected_totals, reminded_ke
 
 pytestmark = pytest.mark.slow
 
-STEP_S = 20.0
+STEP_S = 60.0
 TOTAL = 900
 TIMED: dict[str, object] = {"pipeline": "timed"}
 OFTEN = {"execution.checkpointing.interval": "50 ms"}

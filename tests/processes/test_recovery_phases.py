@@ -15,7 +15,7 @@ from tests.processes.host import hosted_run, hurry
 
 pytestmark = pytest.mark.slow
 
-STEP_S = 30.0
+STEP_S = 60.0
 ROUNDING_MS = 250.0  # journal lines are stamped when they are written, by another clock
 TOTAL = 20_000
 PACED = {"pause_ms": "60", "total": str(TOTAL)}

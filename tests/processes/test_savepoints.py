@@ -27,14 +27,14 @@ from pipelines.domain.status import (
     SavepointFormat,
 )
 from tests.driven_run import StartedRun
-from tests.processes.host import hosted_run
+from tests.processes.host import hosted_run, hurry
 from tests.processes.numbers import TOTAL, assert_exact, committed, expected
 from tests.processes.savepoint_requests import WHO, asked, manifest_of
 
 pytestmark = pytest.mark.slow
 
-STEP_S = 20.0
-PACED = {"hours_per_s": "2", "total": str(TOTAL)}  # a second
+STEP_S = 60.0
+PACED = {"pause_ms": "30", "total": str(TOTAL)}  # without an end, until it is hurried
 SLOW = {"hours_per_s": "0.05", "total": str(TOTAL)}  # far from its end when it is stopped
 OFTEN = {"execution.checkpointing.interval": "50 ms"}
 NEVER = {"execution.checkpointing.interval": "10 min"}
@@ -122,6 +122,7 @@ def test_after_a_savepoint_a_crash_goes_back_to_it_and_repeats_nothing(tmp_path:
     with running(tmp_path, NEVER) as run:
         savepoint = asked(run, TakeSavepoint(**WHO))
         os.kill(run.pid_of(1), signal.SIGKILL)
+        hurry(tmp_path)
         ended = run.wait_until_over(STEP_S)
 
     decided = [e.event for e in run.of(RecoveryPhaseReached)]
@@ -179,6 +180,7 @@ def test_without_a_claim_the_original_may_go_after_the_first_own_checkpoint(
         assert savepoint.exists()
         shutil.rmtree(savepoint)
         os.kill(run.pid_of(0), signal.SIGKILL)
+        hurry(tmp_path)
         ended = run.wait_until_over(STEP_S)
 
     assert ended.status is JobStatus.FINISHED, ended.reason

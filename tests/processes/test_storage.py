@@ -29,7 +29,7 @@ from tests.processes.numbers import TOTAL, assert_exact, committed
 
 pytestmark = pytest.mark.slow
 
-STEP_S = 20.0
+STEP_S = 60.0
 PACED = {"pause_ms": "150"}  # 5 s, of which no test waits for the end
 SOONER = {"execution.checkpointing.interval": "50 ms"}
 MEMORY = {**SOONER, "execution.checkpointing.storage": "jobmanager"}

@@ -32,7 +32,7 @@ def test_records_in_flight_are_restored_at_another_parallelism(
     with hosted_run(tmp_path, parameters, settings=UNALIGNED, asked=RELAY) as run:
         run.wait_for(lambda _: bool(with_records_in_flight(run)), STEP_S)
         os.kill(run.process.pid, signal.SIGKILL)
-        run.process.wait(10)
+        run.process.wait(STEP_S)
         newest = with_records_in_flight(run)[-1]
 
     with hosted_run(

@@ -20,7 +20,7 @@ from tests.processes.tables import DATABASE, NAME, TABLES
 
 pytestmark = pytest.mark.slow
 
-STEP_S = 30.0
+STEP_S = 60.0
 PACED = {"pause_ms": "300"}  # 10 s, of which no test waits for the end
 SOONER = {"execution.checkpointing.interval": "50 ms"}
 SECRET = "hunter2"
