@@ -26,7 +26,7 @@ from pipelines.connectors.files.target import (
 )
 from pipelines.connectors.sink import SinkContext, Superseded
 from pipelines.disk.directories import make_durable
-from pipelines.domain.errors import check
+from pipelines.domain.errors import ProtocolError, check
 from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.snapshots import Json
 
@@ -103,6 +103,7 @@ class FilesWriter:
         self._in_progress: Path | None = None
         self._open_file: OpenFile | None = None
         self._file_count = 0
+        self._has_tidied = False
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._buffer.append(batch)
@@ -128,6 +129,8 @@ class FilesWriter:
                     self._make_visible(file)
             if files:
                 make_durable(self._target.directory)
+            if not self._has_tidied and any(self._is_own(file) for file in files):
+                self._tidy()
 
     def token(self, committable: Json) -> str:
         return msgspec.convert(committable, Committable).final
@@ -170,6 +173,7 @@ class FilesWriter:
         make_durable(self._target.directory)
         self._open_file = self._in_progress = None
         self._file_count += 1
+        self._check_still_current(prepared)
         return Committable(
             temporary=prepared.name,
             final=f"part-{run_id}-{place}",
@@ -177,6 +181,26 @@ class FilesWriter:
             length=length,
             digest=digest,
         )
+
+    def _check_still_current(self, prepared: Path) -> None:
+        """Whoever was replaced amid preparing takes the file back: its successors may have looked
+        for such files already. Raises ProtocolError."""
+        try:
+            self._target.check_current(self._context.run_id, self._context.attempt)
+        except ProtocolError:
+            prepared.unlink(missing_ok=True)
+            raise
+
+    def _is_own(self, file: Committable) -> bool:
+        name, context = PREPARED.fullmatch(file.temporary), self._context
+        mine = (context.run_id, context.attempt)
+        return name is not None and (name["run"], int(name["attempt"])) == mine
+
+    def _tidy(self) -> None:
+        """A checkpoint of this attempt has completed, so every subtask has committed what it had
+        restored: what older attempts left is nobody's."""
+        self._target.remove_older(self._context.run_id, self._context.attempt)
+        self._has_tidied = True
 
     def _belongs_elsewhere(self, file: Committable) -> bool:
         """Not so when the directory has only been moved: then the files are here."""

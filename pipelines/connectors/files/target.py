@@ -13,7 +13,9 @@ Who removes what, so that nothing restorable is lost:
   newest whole point, so what lies behind it belongs to checkpoints that never completed. Prepared
   files of other runs stay: their last checkpoint may be restored later.
 - both are removed by `rewind`, and again when writers of the next attempt start and end: a slot
-  that was fenced may finish what it was doing for as long as it takes to die.
+  that was fenced may finish what it was doing for as long as it takes to die. Whatever of older
+  attempts is still there goes with the first checkpoint that an attempt completes: then all that
+  was restored is committed.
 - visible: nobody. `rewind` makes the visible files exactly those of the lineage: it sets others
   aside, and brings back what an earlier rewind set aside and this lineage contains.
 """
@@ -128,6 +130,13 @@ class FileTarget:
         for file in self.directory.iterdir():
             name = _left_over(file, run_id, restored_id)
             if name and int(name["attempt"]) < attempt and subtask in (0, int(name["subtask"])):
+                file.unlink(missing_ok=True)
+
+    def remove_older(self, run_id: RunId, attempt: Attempt) -> None:
+        """What older attempts of the run have not committed, wherever they started from."""
+        for file in self.directory.iterdir():
+            name = PREPARED.fullmatch(file.name) or IN_PROGRESS.fullmatch(file.name)
+            if name and name["run"] == run_id and int(name["attempt"]) < attempt:
                 file.unlink(missing_ok=True)
 
     def _remove_unfinished(self, run_id: RunId, restored_id: int) -> None:

@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.connectors.files import sink as files
+from pipelines.connectors.files.formats import OpenFile, Parquet
 from pipelines.connectors.files.sink import ExactlyOnceFiles, FilesWriter
 from pipelines.connectors.sink import SinkContext
 from pipelines.domain.errors import InvariantViolated, ProtocolError, Rejected, Retryable
@@ -100,6 +101,50 @@ def test_what_a_dying_slot_prepared_after_the_rewind_is_removed(
         successor.close()
 
     assert hidden(tmp_path, "prepared") == [".prepared-run-1-a1-00000001-1-0.parquet"]
+
+
+def test_a_slot_that_is_replaced_amid_preparing_takes_its_file_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dying = opened(tmp_path)
+    dying.write(records(1))
+    begin = Parquet.open
+
+    def begin_late(self: Parquet, path: Path, schema: pa.Schema) -> OpenFile:
+        sink(tmp_path).rewind([], RUN)
+        opened(tmp_path, attempt=2)
+        return begin(self, path, schema)
+
+    monkeypatch.setattr(Parquet, "open", begin_late)
+
+    with pytest.raises(ProtocolError, match="attempt 1 of run run-1 may not write"):
+        dying.prepare(FIRST)
+
+    assert hidden(tmp_path, "prepared") == []
+
+
+def test_what_an_older_attempt_left_whenever_goes_with_the_first_checkpoint_of_a_later_one(
+    tmp_path: Path,
+) -> None:
+    """Its checkpoint lies before the point that the later attempt begins from."""
+    first = opened(tmp_path, subtask=1)
+    first.write(records(1))
+    committables = first.prepare(CheckpointId(3))
+    sink(tmp_path).rewind([(RUN, CheckpointId(3))], RUN)
+    (tmp_path / ".prepared-run-1-a1-00000002-1-7.parquet").touch()
+    foreign = ".prepared-run-2-a1-00000002-1-7.parquet"
+    (tmp_path / foreign).touch()
+    second, other = (opened(tmp_path, attempt=2, subtask=subtask) for subtask in (0, 1))
+
+    second.commit(CheckpointId(3), [])
+    before = hidden(tmp_path, "prepared")
+    other.commit(CheckpointId(3), committables)
+    second.write(records(2))
+    second.commit(CheckpointId(4), second.prepare(CheckpointId(4)))
+
+    assert len(before) == 3, "nobody knows yet whether the others have committed"
+    assert hidden(tmp_path, "prepared") == [foreign]
+    assert len(shown(tmp_path)) == 2
 
 
 def test_a_replaced_writer_begins_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
