@@ -69,6 +69,7 @@ class AdminAction(models.Model):
 
     class Meta:
         ordering = ("-pk",)
+        indexes = (models.Index(fields=("at", "id"), name="adminaction_at"),)
 
     def __str__(self) -> str:
         return f"{self.who} {self.what} {self.subject}"

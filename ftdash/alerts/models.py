@@ -77,7 +77,10 @@ class Alert(models.Model):
 
     class Meta:
         ordering = ("-pk",)
-        indexes = (models.Index(fields=("cleared_at",), name="alert_cleared"),)
+        indexes = (
+            models.Index(fields=("cleared_at",), name="alert_cleared"),
+            models.Index(fields=("fired_at", "id"), name="alert_at"),
+        )
         constraints = (
             models.UniqueConstraint(
                 fields=("rule", "pipeline"),

@@ -8,6 +8,7 @@ import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 from django.db.models import Q, QuerySet
@@ -35,11 +36,11 @@ def log_page(asked: Asked, cursor: Cursor | None, limit: int) -> LogPage:
 
 
 def whole_log(asked: Asked) -> Iterator[list[Line]]:
-    """Every line, newest first, a batch at a time."""
-    cursor: Cursor | None = None
-    while lines := _lines(asked, cursor, BATCH):
+    """Every line, newest first, a batch at a time; each row is read once."""
+    each = [_all_of(source, index, asked) for index, source in _sources(asked)]
+    merged = heapq.merge(*each, key=_place)
+    while lines := list(islice(merged, BATCH)):
         yield lines
-        cursor = Cursor.behind(lines[-1])
 
 
 def actors() -> list[str]:
@@ -55,10 +56,26 @@ def actors() -> list[str]:
 def _lines(asked: Asked, cursor: Cursor | None, limit: int) -> list[Line]:
     each = [
         [_line(row, index, source) for row in _rows(source, index, asked, cursor)[:limit]]
-        for index, source in enumerate(SOURCES)
-        if _may_have(source, asked)
+        for index, source in _sources(asked)
     ]
-    return list(heapq.merge(*each, key=_place))[:limit]
+    return list(islice(heapq.merge(*each, key=_place), limit))
+
+
+def _all_of(source: Source, index: int, asked: Asked) -> Iterator[Line]:
+    """By batches that begin where the one before ended: no query stays open between them, for they
+    may be asked for by several threads."""
+    cursor: Cursor | None = None
+    while True:
+        lines = [_line(row, index, source) for row in _rows(source, index, asked, cursor)[:BATCH]]
+        yield from lines
+        if len(lines) < BATCH:
+            return
+        cursor = Cursor.behind(lines[-1])
+
+
+def _sources(asked: Asked) -> Iterator[tuple[int, Source]]:
+    """Those that may have what is asked for, with their places among all."""
+    return ((index, each) for index, each in enumerate(SOURCES) if _may_have(each, asked))
 
 
 def _may_have(source: Source, asked: Asked) -> bool:
@@ -86,10 +103,11 @@ def _rows(source: Source, index: int, asked: Asked, cursor: Cursor | None) -> Qu
 
 def _behind(source: Source, index: int, cursor: Cursor) -> Q:
     older = Q(**{f"{source.time}__lt": cursor.at})
-    same = Q(**{source.time: cursor.at})
-    if index > cursor.source:
-        return older | same
-    return older | (same & Q(pk__lt=cursor.row)) if index == cursor.source else older
+    up_to = Q(**{f"{source.time}__lte": cursor.at})
+    if index == cursor.source:
+        # An index is entered at the moment; of a choice of two it is read from its beginning.
+        return up_to & (older | Q(pk__lt=cursor.row))
+    return up_to if index > cursor.source else older
 
 
 def _line(row: Any, index: int, source: Source) -> Line:

@@ -8,7 +8,7 @@ from django.db.models import Q, QuerySet
 
 from ftdash.accounts.models import AdminAction
 from ftdash.alerts.models import Alert
-from ftdash.checkpoints.models import Audit, Checkpoint, CheckpointStatus
+from ftdash.checkpoints.models import ROUTINE, Audit, Checkpoint, CheckpointStatus
 from ftdash.eventlog.lines import LineKind
 from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
 from ftdash.jobs.models import (
@@ -25,7 +25,6 @@ from ftdash.jobs.models import (
     ZombieRefusal,
 )
 from ftdash.lab.models import Lab, LabState
-from pipelines.domain.status import CheckpointKind
 
 RUN = "run__pipeline"
 
@@ -156,7 +155,7 @@ SOURCES = (
         Checkpoint.objects.all,
         "trigger_at",
         _checkpoint,
-        routine=Q(kind=CheckpointKind.CHECKPOINT.value) & ~Q(status=CheckpointStatus.FAILED),
+        routine=ROUTINE,
     ),
     Source(
         LineKind.REFUSAL,

@@ -73,6 +73,7 @@ class GameDay(models.Model):
                 name="one_game_day_at_a_time",
             ),
         )
+        indexes = (models.Index(fields=("asked_at", "id"), name="gameday_at"),)
 
     def __str__(self) -> str:
         return f"game day {self.pk}"

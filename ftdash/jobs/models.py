@@ -171,7 +171,10 @@ class Request(models.Model):
 
     class Meta:
         ordering = ("-id",)
-        indexes = (models.Index(fields=("phase", "created_at"), name="request_phase"),)
+        indexes = (
+            models.Index(fields=("phase", "created_at"), name="request_phase"),
+            models.Index(fields=("created_at", "id"), name="request_at"),
+        )
 
     def __str__(self) -> str:
         return f"{self.kind} {self.request_id}"
@@ -231,6 +234,9 @@ class PointLabel(models.Model):
     labelled_by = models.CharField(max_length=150)
     labelled_at = models.DateTimeField()
 
+    class Meta:
+        indexes = (models.Index(fields=("labelled_at", "id"), name="pointlabel_at"),)
+
     def __str__(self) -> str:
         return f"{self.path or self.request_id}: {self.label}"
 
@@ -249,6 +255,7 @@ class JournalRow(models.Model):
         constraints = (
             models.UniqueConstraint(fields=("run", "sequence"), name="%(class)s_of_journal"),
         )
+        indexes = (models.Index(fields=("at", "id"), name="%(class)s_at"),)  # of the log of events
 
 
 class StatusChange(JournalRow):
@@ -321,3 +328,6 @@ class Recovery(JournalRow):
     started_at = models.DateTimeField()
     running_at = models.DateTimeField(null=True)  # all subtasks run on restored state
     ended_at = models.DateTimeField(null=True)  # the last phase was reached
+
+    class Meta(JournalRow.Meta):
+        indexes = (models.Index(fields=("started_at", "id"), name="recovery_started_at"),)

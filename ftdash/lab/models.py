@@ -37,3 +37,4 @@ class Lab(models.Model):
                 models.Value(1), condition=models.Q(state__in=UNDER_WAY), name="one_lab_at_a_time"
             ),
         )
+        indexes = (models.Index(fields=("asked_at", "id"), name="lab_at"),)

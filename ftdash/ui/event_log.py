@@ -1,9 +1,7 @@
 """The page of events and audit: what happened and what people did, newest first, as asked for."""
 
 from dataclasses import dataclass, fields
-from typing import Any
 
-from asgiref.sync import sync_to_async
 from django import forms
 from django.http import (
     HttpRequest,
@@ -46,9 +44,12 @@ class EventsPage:
 
 
 class AskedForm(forms.Form):
-    """What is nonsense is shown with its error, and does not narrow down anything."""
+    """What is nonsense is shown with its error, and does not narrow down anything.
 
-    pipeline = forms.ChoiceField(required=False)
+    Whoever is asked for may have left no line: that is no nonsense, and nothing is found.
+    """
+
+    pipeline = forms.CharField(required=False, widget=forms.Select())
     kind = forms.ChoiceField(
         required=False,
         choices=[
@@ -57,7 +58,7 @@ class AskedForm(forms.Form):
             *((kind.value, kind.value) for kind in LineKind),
         ],
     )
-    actor = forms.ChoiceField(label="Asked by", required=False)
+    actor = forms.CharField(label="Asked by", required=False, widget=forms.Select())
     since = forms.DateTimeField(
         label="Since (UTC)", required=False, widget=forms.DateTimeInput(attrs=TIME)
     )
@@ -65,14 +66,18 @@ class AskedForm(forms.Form):
         label="Until (UTC)", required=False, widget=forms.DateTimeInput(attrs=TIME)
     )
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        pipelines = [each.name for each in job_queries.fleet().pipelines]
-        for name, values in (("pipeline", sorted(pipelines)), ("actor", queries.actors())):
-            self.fields[name].choices = [  # type: ignore[attr-defined]
-                ("", "all"),
-                *((value, value) for value in values),
-            ]
+    def offer_choices(self) -> None:
+        """For who sees the form: finding everybody who ever asked reads a lot."""
+        self._offer("pipeline", job_queries.pipeline_names())
+        self._offer("actor", queries.actors())
+
+    def _offer(self, name: str, values: list[str]) -> None:
+        given = self.data.get(name) or None
+        unknown = [] if given is None or given in values else [given]
+        self.fields[name].widget.choices = [
+            ("", "all"),
+            *((value, value) for value in (*values, *unknown)),
+        ]
 
     def asked(self) -> Asked:
         self.is_valid()
@@ -91,7 +96,9 @@ class AskedForm(forms.Form):
 @require_GET
 @never_cache
 def event_log(request: HttpRequest) -> HttpResponse:
-    return render(request, "eventlog/page.html", {"page": events_page(request.GET)})
+    page = events_page(request.GET)
+    page.form.offer_choices()
+    return render(request, "eventlog/page.html", {"page": page})
 
 
 @require_GET
@@ -104,7 +111,7 @@ def event_log_regions(request: HttpRequest) -> HttpResponse:
 @require_GET
 @never_cache
 async def as_csv(request: HttpRequest) -> HttpResponseBase:
-    asked = await _asked(request)
+    asked = _asked(request)
     if asked is None:
         return HttpResponseBadRequest(NONSENSE)
     parts = csv_parts(COLUMNS, queries.whole_log(asked))
@@ -114,17 +121,17 @@ async def as_csv(request: HttpRequest) -> HttpResponseBase:
 @require_GET
 @never_cache
 async def as_json(request: HttpRequest) -> HttpResponseBase:
-    asked = await _asked(request)
+    asked = _asked(request)
     if asked is None:
         return HttpResponseBadRequest(NONSENSE)
     parts = json_parts(queries.whole_log(asked))
     return download(parts, "events.json", "application/json")
 
 
-async def _asked(request: HttpRequest) -> Asked | None:
+def _asked(request: HttpRequest) -> Asked | None:
     """None for what cannot be understood: nobody should take a file for what it is not."""
-    form = await sync_to_async(AskedForm)(request.GET)
-    asked = await sync_to_async(form.asked)()
+    form = AskedForm(request.GET)
+    asked = form.asked()
     return None if form.errors else asked
 
 
