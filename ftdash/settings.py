@@ -74,6 +74,7 @@ MIDDLEWARE = [
     "csp.middleware.CSPMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "axes.middleware.AxesMiddleware",
+    "ftdash.impatience.impatient",
 ]
 
 ROOT_URLCONF = "ftdash.urls"
@@ -274,6 +275,9 @@ EMAIL_USE_SSL = EMAIL_PORT == 465
 EMAIL_USE_TLS = not EMAIL_USE_SSL and os.environ.get("FTDASH_MAIL_TLS", "1") == "1"
 EMAIL_TIMEOUT = 5  # seconds
 DEFAULT_FROM_EMAIL = os.environ.get("FTDASH_MAIL_FROM", "ftdash@localhost")
+
+SERVERS_ANSWER_WITHIN_S = 5.0
+"""A source or sink that is asked during a web request and is silent for longer is given up."""
 
 STALE_AFTER_S = 3.0
 """A running driver reports once a second; silence for this long makes its rows stale."""

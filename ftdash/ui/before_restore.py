@@ -18,7 +18,7 @@ from ftdash.jobs.models import PointInspection
 from ftdash.jobs.point_services import Restore
 from ftdash.ui.forms import RestoreForm
 from pipelines.domain.errors import Rejected
-from pipelines.domain.preflight_verdict import Verdict
+from pipelines.domain.preflight_verdict import Check, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,12 @@ class LookedAt:
 
     @property
     def not_known(self) -> str:
-        """What a person would like to read among the findings and nobody has measured."""
-        if self.verdict is None or not self.verdict.is_possible:
+        """What a person would like to read among the findings, and why it is not there."""
+        if self.verdict is None:
+            return ""
+        if self.verdict.found(Check.PIPELINE):
+            return "Whether state, files and sources fit was not looked at, because of this:"
+        if not self.verdict.is_possible:
             return ""
         if self.verdict.records_to_replay is None:
             return "How much would be read again is not known: it has completed no checkpoint."

@@ -56,6 +56,9 @@ class Verdict:
     def is_possible(self) -> bool:
         return not self.refusals
 
+    def found(self, check: Check) -> bool:
+        return any(finding.check is check for finding in self.findings)
+
     @property
     def refusals(self) -> tuple[str, ...]:
         return tuple(f.text for f in self.findings if f.outcome is Outcome.REFUSED)

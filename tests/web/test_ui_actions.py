@@ -2,8 +2,10 @@
 
 import json
 import re
+import socket
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.test import Client
@@ -17,6 +19,7 @@ from pipelines.domain.ids import Attempt, CheckpointId, RunId
 from pipelines.domain.setting_table import DEFINITIONS
 from pipelines.domain.snapshots import FORMAT_VERSION, Manifest
 from pipelines.domain.status import CheckpointKind
+from pipelines.flows.page_view_variables import REDIS
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.web.journals import Story, new_run
 
@@ -213,6 +216,25 @@ def test_the_dialog_asks_for_the_verdict_and_a_refusal_is_one_sentence(
     assert "It can be restored." in possible
     assert "It cannot be restored." in refused
     assert f"{manifest} is truncated or altered" in unescape(refused)
+
+
+@pytest.mark.slow
+def test_a_silent_server_holds_no_verdict_back_and_what_was_not_asked_is_said(
+    admin: Client, site: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = ended_with_a_point(site)
+    Pipeline.objects.update(flow="page_views", parameters={"into": "redis"})
+    monkeypatch.setattr("pipelines.connectors.redis.client.ANSWER_TIMEOUT_S", 600)
+    settings.SERVERS_ANSWER_WITHIN_S = 0.3
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as silent:
+        port = silent.getsockname()[1]
+        monkeypatch.setenv(REDIS, f"redis://127.0.0.1:{port}")
+
+        answer = words(admin.get(VERDICT, {"path": path}).content.decode())
+
+    assert "It cannot be restored." in answer
+    assert "state, files and sources fit was not looked at, because of this:" in answer
+    assert f"the Redis server 127.0.0.1:{port} does not answer" in unescape(answer)
 
 
 def test_the_reading_says_how_far_it_is_asks_again_and_turns_the_verdict(

@@ -13,6 +13,7 @@ from typing import Any
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition, admin
 
 from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.patience import patience_s
 
 TURN_S = 0.5
 ANSWER_TURNS = 20
@@ -33,6 +34,11 @@ REFUSALS = {  # what a person can mend, if it does not pass
     KafkaError._UNKNOWN_TOPIC: "knows no such topic",
     KafkaError._UNKNOWN_PARTITION: "knows no such partition",
 }
+
+
+def answer_turns() -> int:
+    """How often to ask for `TURN_S`; fewer where a person waits."""
+    return max(1, round(patience_s(TURN_S * ANSWER_TURNS) / TURN_S))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +95,21 @@ class KafkaAdmin:
 
     def _topic(self, topic: str) -> Any:
         """In short turns: a login that is refused is told by the way, and not as an answer."""
-        for turn in range(ANSWER_TURNS):
+        turns = answer_turns()
+        for turn in range(turns):
             try:
                 return self._client.list_topics(topic, timeout=TURN_S).topics[topic]
             except KafkaException as error:
                 cause = self._cause(error)
-                if cause.code() in REFUSALS or turn == ANSWER_TURNS - 1:
+                if cause.code() in REFUSALS or turn == turns - 1:
                     raise self._address.translated(cause) from error
         return None
 
     def retention_ms(self, topic: str) -> int | None:
         """For how long the topic keeps records; None: it deletes none for their age."""
         resource = _untyped.ConfigResource(_untyped.ConfigResource.Type.TOPIC, topic)
-        asked = self._client.describe_configs([resource], request_timeout=ANSWER_TIMEOUT_S)
+        timeout_s = patience_s(ANSWER_TIMEOUT_S)
+        asked = self._client.describe_configs([resource], request_timeout=timeout_s)
         try:
             found = asked[resource].result()
         except KafkaException as error:
@@ -127,7 +135,7 @@ class KafkaAdmin:
         asked = self._client.list_offsets(
             dict.fromkeys(partitions, wanted),
             isolation_level=level,
-            request_timeout=ANSWER_TIMEOUT_S,
+            request_timeout=patience_s(ANSWER_TIMEOUT_S),
         )
         try:
             return [int(asked[partition].result().offset) for partition in partitions]

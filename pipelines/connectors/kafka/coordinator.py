@@ -39,6 +39,7 @@ from pipelines.connectors.kafka.connection import ANSWER_TIMEOUT_S, KafkaAddress
 from pipelines.connectors.kafka.prepared import PreparedAtKafka
 from pipelines.connectors.kafka.security import python_settings
 from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.patience import patience_s
 
 logging.getLogger("kafka").setLevel(logging.CRITICAL + 1)
 """It would log its settings, and so a password; every error reaches us as an error."""
@@ -194,7 +195,7 @@ class KafkaCoordinator:
     def _ask(self, question: Callable[[Any], Answer]) -> Answer:
         tries = Retrying(
             retry=retry_if_exception(_may_pass),
-            stop=stop_after_delay(ANSWER_TIMEOUT_S),
+            stop=stop_after_delay(patience_s(ANSWER_TIMEOUT_S)),
             wait=wait_random_exponential(multiplier=0.02, max=LONGEST_PAUSE_S),
             reraise=True,
         )

@@ -14,7 +14,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from pipelines.connectors.kafka.connection import ANSWER_TURNS, TURN_S, KafkaAddress, KafkaAdmin
+from pipelines.connectors.kafka.connection import TURN_S, KafkaAddress, KafkaAdmin, answer_turns
 from pipelines.domain.errors import Retryable
 
 
@@ -60,8 +60,8 @@ def _first_of_each(
     address: KafkaAddress, consumer: Consumer, waiting: set[tuple[str, int]]
 ) -> dict[tuple[str, int], int]:
     found: dict[tuple[str, int], int] = {}
-    quiet_turns = 0
-    while waiting and quiet_turns < ANSWER_TURNS:
+    quiet_turns, turns = 0, answer_turns()
+    while waiting and quiet_turns < turns:
         message = consumer.poll(TURN_S)
         place = _answered(address, message)
         if message is None or place not in waiting:

@@ -8,8 +8,8 @@ from typing import Any
 
 from pipelines.connectors.kafka.connection import ANSWER_TIMEOUT_S, KafkaAddress
 from pipelines.domain.errors import Rejected
+from pipelines.domain.patience import patience_s
 
-ANSWER_TIMEOUT_MS = int(ANSWER_TIMEOUT_S * 1000)
 NAMES = {
     "security.protocol": "security_protocol",
     "sasl.mechanism": "sasl_mechanism",
@@ -27,10 +27,11 @@ VERIFIES_HOST = "ssl.endpoint.identification.algorithm"
 
 def python_settings(address: KafkaAddress) -> dict[str, Any]:
     """Raises Rejected naming a setting that has no counterpart."""
+    timeout_ms = int(patience_s(ANSWER_TIMEOUT_S) * 1000)
     return {
         "bootstrap_servers": address.bootstrap_servers.split(","),
-        "bootstrap_timeout_ms": ANSWER_TIMEOUT_MS,
-        "request_timeout_ms": ANSWER_TIMEOUT_MS,
+        "bootstrap_timeout_ms": timeout_ms,
+        "request_timeout_ms": timeout_ms,
         **_security(address.security),
     }
 

@@ -11,6 +11,7 @@ import redis
 from redis.exceptions import NoPermissionError
 
 from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.patience import patience_s
 
 CONNECT_TIMEOUT_S = 2.0
 ANSWER_TIMEOUT_S = 10.0
@@ -22,8 +23,8 @@ def client_of(url: str) -> Any:
         return redis.Redis.from_url(
             url,
             protocol=2,
-            socket_connect_timeout=CONNECT_TIMEOUT_S,
-            socket_timeout=ANSWER_TIMEOUT_S,
+            socket_connect_timeout=patience_s(CONNECT_TIMEOUT_S),
+            socket_timeout=patience_s(ANSWER_TIMEOUT_S),
             retry=None,
         )
     except ValueError:

@@ -3,6 +3,7 @@
 Decides how often a locked or unreachable database is tried again. Knows SQLite and PostgreSQL.
 """
 
+import math
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -13,9 +14,16 @@ from typing import TypeVar
 import psycopg
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from tenacity import (
+    Retrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    stop_after_delay,
+    wait_random_exponential,
+)
 
 from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.patience import patience_s
 
 LOCK_TIMEOUT_S = 5.0
 """How long one try waits for another writer of the same SQLite file."""
@@ -23,8 +31,9 @@ LOCK_TIMEOUT_S = 5.0
 TRIES = 5
 LONGEST_PAUSE_S = 1.0
 
-SILENCE = {"connect_timeout": 10, "tcp_user_timeout": 30_000, "keepalives_idle": 30}
-"""Of libpq, in s, ms and s: a server that is cut off is given up rather than waited for."""
+CONNECT_TIMEOUT_S = 10
+SILENCE = {"tcp_user_timeout": 30_000, "keepalives_idle": 30}
+"""Of libpq, in ms and s: a server that is cut off is given up rather than waited for."""
 
 Result = TypeVar("Result")
 
@@ -65,7 +74,7 @@ class SqlDatabase:
             self._file.absolute().parent.mkdir(parents=True, exist_ok=True)
         tries = Retrying(
             retry=retry_if_exception_type((OperationalError, InterfaceError)),
-            stop=stop_after_attempt(TRIES),
+            stop=stop_after_attempt(TRIES) | stop_after_delay(patience_s(math.inf)),
             wait=wait_random_exponential(multiplier=0.05, max=LONGEST_PAUSE_S),
             reraise=True,
         )
@@ -81,7 +90,7 @@ class SqlDatabase:
         """
         positional, named = self._engine.dialect.create_connect_args(self.url)
         with self.explained(), driver_errors("connect"):
-            connection = psycopg.connect(*positional, **{**SILENCE, **named})
+            connection = psycopg.connect(*positional, **{**_silence(), **named})
         with closing(connection):
             yield connection
 
@@ -143,13 +152,19 @@ def _parsed(address: str) -> sa.URL:
 def _engine(url: sa.URL, name: str) -> sa.Engine:
     try:
         if url.get_backend_name() != "sqlite":
-            return sa.create_engine(url, pool_pre_ping=True, connect_args={**SILENCE, **url.query})
-        engine = sa.create_engine(url, connect_args={"timeout": LOCK_TIMEOUT_S})
+            options = {**_silence(), **url.query}
+            return sa.create_engine(url, pool_pre_ping=True, connect_args=options)
+        engine = sa.create_engine(url, connect_args={"timeout": patience_s(LOCK_TIMEOUT_S)})
     except ModuleNotFoundError as error:
         raise Rejected(f"The database {name} needs the Python package {error.name}.") from error
     sa.event.listen(engine, "connect", _prepare_sqlite)
     sa.event.listen(engine, "begin", _begin_immediate)
     return engine
+
+
+def _silence() -> dict[str, int]:
+    """What libpq is told, unless the address says otherwise; whole seconds, and 2 or more."""
+    return {"connect_timeout": max(2, round(patience_s(CONNECT_TIMEOUT_S))), **SILENCE}
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, record: object) -> None:

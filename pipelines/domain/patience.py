@@ -1,0 +1,28 @@
+"""How long a server may be silent before whoever asks it is told so: less where a person waits.
+
+A run waits as long as each connector finds right, for nobody looks on. What is asked for a page
+holds its answer back, so there each question is given up sooner. It bounds one question, and not
+how many there are.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_AT_MOST_S: ContextVar[float | None] = ContextVar("_AT_MOST_S", default=None)
+
+
+@contextmanager
+def waiting_at_most(seconds: float) -> Iterator[None]:
+    """For every question that is asked within, by this thread or task."""
+    before = _AT_MOST_S.set(seconds)
+    try:
+        yield
+    finally:
+        _AT_MOST_S.reset(before)
+
+
+def patience_s(usual_s: float) -> float:
+    """For one question; `usual_s` where nobody waits."""
+    at_most_s = _AT_MOST_S.get()
+    return usual_s if at_most_s is None else min(usual_s, at_most_s)
