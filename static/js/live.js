@@ -123,8 +123,7 @@
   });
 
   body.addEventListener("htmx:oobAfterSwap", (event) => {
-    const region = document.getElementById(event.detail.target.id);
-    if (region) adopt(region);
+    if (event.detail.target.id === "pulse") readPulse();
   });
 
   // A region that is replaced between press and release would swallow the click.
@@ -153,35 +152,6 @@
     }
   }
 
-  // --- times
-
-  function adopt(root) {
-    const now = performance.now();
-    for (const clock of root.querySelectorAll(".clock[data-age-ms]")) {
-      clock.startedAt = now - Number(clock.dataset.ageMs);
-    }
-    for (const time of root.querySelectorAll("time[data-moment]")) {
-      time.textContent = written(new Date(time.dateTime), time.dataset.moment);
-    }
-    if (root.id === "pulse" || root === document) readPulse();
-  }
-
-  function written(date, style) {
-    const clock = { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false };
-    const isToday = date.toDateString() === new Date().toDateString();
-    if (style === "clock" && isToday) return date.toLocaleTimeString([], clock);
-    return date.toLocaleString([], { year: "numeric", month: "short", day: "numeric", ...clock });
-  }
-
-  function age(milliseconds) {
-    const seconds = Math.max(0, Math.floor(milliseconds / 1000));
-    const two = (number) => String(number).padStart(2, "0");
-    if (seconds < 60) return `${seconds} s`;
-    if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${two(seconds % 60)} s`;
-    if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${two(Math.floor((seconds % 3600) / 60))} min`;
-    return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
-  }
-
   // --- how old the data is
 
   let freshFrom = null;
@@ -199,10 +169,6 @@
 
   function tick() {
     const now = performance.now();
-    for (const clock of document.querySelectorAll(".clock[data-age-ms]")) {
-      const text = age(now - clock.startedAt);
-      if (clock.textContent !== text) clock.textContent = text;
-    }
     showFreshness(now);
     if (document.hidden) return;
     if (now - askedAt > ASK_EVERY_MS) refresh();
@@ -214,7 +180,7 @@
     const dataAge = freshFrom === null ? null : now - freshFrom;
     const tone = isCut ? "cut" : dataAge === null ? "unknown" : dataAge > OLD_MS ? "old" : dataAge > AGING_MS ? "aging" : "fresh";
     badge.dataset.tone = tone;
-    setText(document.getElementById("freshness-text"), dataAge === null ? "age of the data is not known" : `data is ${age(dataAge)} old`);
+    setText(document.getElementById("freshness-text"), dataAge === null ? "age of the data is not known" : `data is ${ageInWords(dataAge)} old`);
     body.classList.toggle("is-cut", isCut);
     const banner = document.getElementById("offline");
     if (isCut) setText(banner, `No connection: this page shows the state of ${clockUtc()}.`);
@@ -281,7 +247,7 @@
     setTimeout(() => note.remove(), 6000);
   }
 
-  adopt(document);
+  readPulse();
   stream.open();
   setInterval(tick, TICK_MS);
   tick();

@@ -4,15 +4,16 @@ The pages are found as a person finds them, by links from the first one on; the 
 says whether one was forgotten.
 """
 
+import re
 from collections.abc import Iterator
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from django.urls import get_resolver
-from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize
+from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, expect
 
 from tests.web.addresses import NO_PAGES, all_patterns, reached_by_links
-from tests.web.browser_site import CHROMIUM, Site, complaints_of, sign_in
+from tests.web.browser_site import CHROMIUM, PATIENCE_MS, Site, complaints_of, sign_in
 
 pytestmark = [
     pytest.mark.browser,
@@ -54,6 +55,16 @@ WIDTHS = {
 }
 STANDARDS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
 COLOURS = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}
+WITH_MOMENTS = {  # and where on the page
+    "compare-savepoints": ".facts",
+    "savepoint-state": ".facts",
+    "savepoint": "#shelf-life",
+}
+NONE_IN_UTC = """() => ![...document.querySelectorAll("time[data-moment]")].some(
+  (time) => time.textContent.includes("UTC"))"""
+IN_TOKYO = """(moment) => new Date(moment).toLocaleString([], {
+  timeZone: "Asia/Tokyo", year: "numeric", month: "short", day: "numeric",
+  hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false })"""
 SIDEWAYS = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
 
 
@@ -98,6 +109,24 @@ def test_a_page_is_clean_whole_and_for_everybody(
     assert not page.evaluate(SIDEWAYS)
     assert said == []
     page.close()
+
+
+def test_moments_are_in_the_viewers_zone_on_every_page_and_in_parts_that_come_later(
+    dashboard: Site, browser: Browser, reached: dict[str, str]
+) -> None:
+    context = browser.new_context(base_url=dashboard.address, timezone_id="Asia/Tokyo")
+    page = context.new_page()
+    sign_in(page, dashboard)
+
+    for name, part in WITH_MOMENTS.items():
+        page.goto(reached[name])
+        moment = page.locator(f"{part} time[data-moment]").first
+        expect(moment).to_be_visible(timeout=PATIENCE_MS)
+        page.wait_for_function(NONE_IN_UTC, timeout=PATIENCE_MS)
+        expect(moment).to_have_attribute("title", re.compile(r" UTC$"))
+        shown = page.evaluate(IN_TOKYO, moment.get_attribute("datetime"))
+        expect(moment).to_have_text(shown)
+    context.close()
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -1,0 +1,61 @@
+// Shows moments in the viewer's zone, the title has them in UTC, and lets ages tick: on every page,
+// and in whatever comes to stand on it later.
+"use strict";
+
+(() => {
+  const TICK_MS = 250;
+  const CLOCK = ".clock[data-age-ms]";
+  const MOMENT = "time[data-moment]";
+
+  function adopt(root) {
+    const now = performance.now();
+    for (const clock of within(root, CLOCK)) {
+      clock.startedAt ??= now - Number(clock.dataset.ageMs); // one that is only moved is no younger
+    }
+    for (const time of within(root, MOMENT)) {
+      time.textContent = written(new Date(time.dateTime), time.dataset.moment);
+    }
+  }
+
+  function within(root, selector) {
+    const inside = [...root.querySelectorAll(selector)];
+    return root instanceof HTMLElement && root.matches(selector) ? [root, ...inside] : inside;
+  }
+
+  function written(date, style) {
+    const clock = { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false };
+    const isToday = date.toDateString() === new Date().toDateString();
+    if (style === "clock" && isToday) return date.toLocaleTimeString([], clock);
+    return date.toLocaleString([], { year: "numeric", month: "short", day: "numeric", ...clock });
+  }
+
+  function age(milliseconds) {
+    const seconds = Math.max(0, Math.floor(milliseconds / 1000));
+    const two = (number) => String(number).padStart(2, "0");
+    if (seconds < 60) return `${seconds} s`;
+    if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${two(seconds % 60)} s`;
+    if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${two(Math.floor((seconds % 3600) / 60))} min`;
+    return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
+  }
+
+  function tick() {
+    const now = performance.now();
+    for (const clock of document.querySelectorAll(CLOCK)) {
+      const text = age(now - clock.startedAt);
+      if (clock.textContent !== text) clock.textContent = text;
+    }
+  }
+
+  // Parts are swapped in by htmx in several ways; whichever it was, it is seen before it is painted.
+  new MutationObserver((changes) => {
+    for (const change of changes) {
+      for (const node of change.addedNodes) {
+        if (node instanceof HTMLElement) adopt(node);
+      }
+    }
+  }).observe(document.body, { childList: true, subtree: true });
+
+  adopt(document);
+  setInterval(tick, TICK_MS);
+  window.ageInWords = age;
+})();
