@@ -65,6 +65,7 @@ NONE_IN_UTC = """() => ![...document.querySelectorAll("time[data-moment]")].some
 IN_TOKYO = """(moment) => new Date(moment).toLocaleString([], {
   timeZone: "Asia/Tokyo", year: "numeric", month: "short", day: "numeric",
   hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false })"""
+IS_WHOLE = "(frame) => frame.scrollWidth <= frame.clientWidth"
 SIDEWAYS = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
 
 
@@ -127,6 +128,19 @@ def test_moments_are_in_the_viewers_zone_on_every_page_and_in_parts_that_come_la
         shown = page.evaluate(IN_TOKYO, moment.get_attribute("datetime"))
         expect(moment).to_have_text(shown)
     context.close()
+
+
+def test_the_table_of_all_pipelines_is_whole_on_a_small_screen_of_a_desk(
+    signed_in: BrowserContext,
+) -> None:
+    page = signed_in.new_page()
+    page.set_viewport_size({"width": 1280, "height": 900})
+
+    page.goto("/")
+
+    expect(page.locator("#region-fleet tbody tr")).not_to_have_count(0)
+    assert page.locator("#region-fleet .scroll").evaluate(IS_WHOLE)
+    page.close()
 
 
 @pytest.mark.parametrize("width", WIDTHS)
