@@ -63,6 +63,11 @@ class Attempts:
         return self._host
 
     @property
+    def newest(self) -> Attempt:
+        """Begun, and perhaps over; 0 before the first."""
+        return self._fence.current
+
+    @property
     def began_ms(self) -> float:
         """Monotonic, of the newest attempt."""
         return self._began_ms

@@ -1,9 +1,11 @@
 """Where slots dial in: one listener per driver, one token per attempt.
 
-Turns connections into events of the job master's queue. Whoever cannot prove the current
-attempt's token is refused before a single message of theirs is decoded, and is reported.
+Turns connections into events of the job master's queue. Whoever cannot prove the current attempt's
+token is refused before a single message of theirs is decoded, and is reported; a slot that connects
+once more is refused as well.
 """
 
+import logging
 import secrets
 import socket
 from collections.abc import Callable
@@ -11,7 +13,7 @@ from dataclasses import dataclass, field
 
 from pipelines.channels.connection import Connection
 from pipelines.channels.guarded_port import Guard, GuardedPort, OncePerSlot, RefusedConnection
-from pipelines.channels.handshake import Claim, verify_token
+from pipelines.channels.handshake import Claim, Refusal, verify_token
 from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.tls import Tls
 from pipelines.domain.errors import InvariantViolated, ProtocolError, Retryable
@@ -30,6 +32,8 @@ from pipelines.runtime.master.job_events import (
 )
 from pipelines.runtime.networking import listen
 from pipelines.runtime.slot_address import SlotAddress
+
+log = logging.getLogger(__name__)
 
 TOKEN_BYTES = 32
 STRANGERS_MAX = 64
@@ -91,6 +95,9 @@ class ControlServer:
 
     def _refused(self, refused: RefusedConnection) -> None:
         what = f"a control connection from {refused.address}: {refused.refusal}"
+        if refused.refusal is Refusal.DUPLICATE:  # it has the token: a slot that was given up, say
+            log.warning("Refused: %s.", what)
+            return
         self._post(StrangerRefused(refused.attempt, what))
 
     def _broken(self, problem: str) -> None:

@@ -5,6 +5,7 @@ Called on the job master's thread. Decides nothing.
 
 from pipelines.domain.clock import Clock
 from pipelines.domain.events import ZombieRefused
+from pipelines.domain.ids import Attempt
 from pipelines.runtime.control import (
     Acknowledged,
     Committed,
@@ -59,7 +60,13 @@ class SlotReports:
             case SlotGone():
                 self._on_gone(event)
             case StrangerRefused(attempt, what):
-                self._record.emit(ZombieRefused(zombie_attempt=attempt, what=what))
+                self._on_refused(attempt, what)
+
+    def _on_refused(self, claimed: Attempt, what: str) -> None:
+        """Whoever claims an attempt that is not over is no zombie of it, but a stranger."""
+        is_over = claimed < self._attempts.newest
+        whose = claimed if is_over else Attempt(0)
+        self._record.emit(ZombieRefused(zombie_attempt=whose, what=what))
 
     def _on_gone(self, event: SlotGone) -> None:
         if self._attempts.admit(event.attempt, None) is None:
@@ -101,7 +108,7 @@ class SlotReports:
             case PeerLost(problem=problem):
                 self._failures.on_peer_lost(slot, problem)
             case StrangerTurnedAway(attempt=attempt, what=what):
-                self._record.emit(ZombieRefused(zombie_attempt=attempt, what=what))
+                self._on_refused(attempt, what)
             case Ended():
                 if self._attempts.on_slot_ended(slot):
                     self._end.on_all_committed()

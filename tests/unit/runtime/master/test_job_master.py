@@ -39,6 +39,7 @@ from pipelines.runtime.control import (
     ReservationWanted,
     Sampled,
     SourcesEnded,
+    StrangerTurnedAway,
 )
 from pipelines.runtime.master.job_events import StageEnded, StrangerRefused, WorkFailed
 from pipelines.storage.filesystem import FileSystemCheckpointStore
@@ -68,6 +69,24 @@ def test_what_an_older_attempt_claims_is_refused_and_shown(tmp_path: Path) -> No
     (refused,) = run.of(ZombieRefused)
     assert refused.zombie_attempt == 1
     assert refused.what == "an acknowledgement of checkpoint 7 by left[0]"
+    cancel(run)
+
+
+def test_who_claims_an_attempt_that_is_not_over_is_no_zombie_of_it(tmp_path: Path) -> None:
+    run = ScriptedRun(tmp_path, SOON)
+    run.wait_for_checkpoints(1)
+    run.slots.acknowledges = False
+    run.slots.say(Attempt(1), failure("a slot died"))
+    run.wait_for(lambda: run.slots.attempts == [1, 2])
+
+    for attempt in (0, 1, 2, 99):
+        run.slots.post(StrangerRefused(Attempt(attempt), f"at the driver, {attempt}"))
+        turned_away = StrangerTurnedAway(attempt=Attempt(attempt), what=f"at a slot, {attempt}")
+        run.slots.say(Attempt(2), turned_away)
+    run.wait_for(lambda: len(run.of(ZombieRefused)) == 8)
+
+    assert [event.zombie_attempt for event in run.of(ZombieRefused)] == [0, 0, 1, 1, 0, 0, 0, 0]
+    assert run.of(ZombieRefused)[-1].what == "at a slot, 99"
     cancel(run)
 
 
