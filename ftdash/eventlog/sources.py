@@ -96,7 +96,8 @@ def _quarantined(row: QuarantinedRecord) -> Told:
 
 
 def _zombie(row: ZombieRefusal) -> Told:
-    return Told(row.what, f"refused: attempt {row.zombie_attempt} is over")
+    why = f"attempt {row.zombie_attempt} is over" if row.zombie_attempt else "a stranger"
+    return Told(row.what, f"refused: {why}")
 
 
 def _audit(row: Audit) -> Told:

@@ -286,7 +286,7 @@ class VerificationView:
 class ZombiesView:
     """What was refused of one attempt that was over: how often, and the last time."""
 
-    attempt: int  # 0: a stranger, who claimed none
+    attempt: int  # 0: a stranger, who claimed none that is over
     kind: str  # "late commit", "late acknowledgement", "connection", ...
     count: int
     last_at: datetime

@@ -137,6 +137,8 @@ def _zombies(run: Run) -> list[ZombiesView]:
 
 
 def _zombie(row: ZombieRefusal) -> str:
+    if not row.zombie_attempt:
+        return f"A stranger was refused: {row.what}."
     return f"Refused, because attempt {row.zombie_attempt} is over: {row.what}."
 
 

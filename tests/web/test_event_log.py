@@ -64,6 +64,17 @@ def test_an_action_says_who_when_why_and_how_it_ended() -> None:
     assert (line.pipeline, line.run_id) == ("flights", "flights-1")
 
 
+def test_a_stranger_is_no_attempt_that_is_over() -> None:
+    story = Story(new_run()).started()
+    for attempt in (0, 1):
+        story.tell(ZombieRefused(zombie_attempt=Attempt(attempt), what=f"caller {attempt}"))
+    Projector().run_once()
+
+    told = {line.what: line.outcome for line in whole(Asked(kind=LineKind.REFUSAL))}
+
+    assert told == {"caller 0": "refused: a stranger", "caller 1": "refused: attempt 1 is over"}
+
+
 def test_what_was_changed_in_the_settings_and_what_alerts_said_is_in_it() -> None:
     eventful()
     Alert.objects.update(

@@ -179,6 +179,7 @@ def test_damaged_points_zombies_and_superseded_output_are_told(operator: Client)
         story.tell(
             RestorePointRefused(path="chk-1", message="chk-1/a.arrow is truncated."),
             ZombieRefused(zombie_attempt=Attempt(1), what="slot 1 acknowledged"),
+            ZombieRefused(zombie_attempt=Attempt(0), what="a connection without the token"),
             OutputSuperseded(sink=Uid("delays"), files=3, moved_to="superseded/1"),
         )
     )
@@ -186,7 +187,9 @@ def test_damaged_points_zombies_and_superseded_output_are_told(operator: Client)
     page = words_of(operator, PIPELINE)
 
     assert "A recovery point cannot be used. chk-1/a.arrow is trunc" in page
-    assert "An old attempt spoke up and was refused." in page
+    spoke_up = "An old attempt or a stranger spoke up and was refused."
+    assert f"{spoke_up} Refused, because attempt 1 is over: slot 1 acknowledged." in page
+    assert f"{spoke_up} A stranger was refused: a connection without the token." in page
     assert "Output was set aside. 3 outputs of the sink delays" in page
 
 
