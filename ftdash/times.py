@@ -10,6 +10,10 @@ def moment(epoch_ms: int) -> datetime:
     return datetime.fromtimestamp(epoch_ms / 1000, tz=UTC)
 
 
+def epoch_ms(at: datetime) -> int:
+    return round(at.timestamp() * 1000)
+
+
 def moment_or_none(epoch_ms: int | None) -> datetime | None:
     return None if epoch_ms is None else moment(epoch_ms)
 

@@ -1,14 +1,14 @@
 """What Flink's checkpoint pages say about a run.
 
-Source: Flink, `CheckpointStatsSnapshot`. Of what was measured the newest 10,000 checkpoints count.
+Source: Flink, `CheckpointStatsSnapshot`.
 """
 
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from functools import lru_cache
 
 from django.db.models import Q, QuerySet
 
+from ftdash.checkpoints.completed_history import FIGURES, completed_history, known_of
 from ftdash.checkpoints.counts import FailureCount, counts_of, failure_counts
 from ftdash.checkpoints.distribution import Distribution, distribution
 from ftdash.checkpoints.measured import MeasuredCheckpoint, measured
@@ -18,21 +18,8 @@ from ftdash.history.pruned_counts import ever
 from ftdash.jobs.models import Recovery, Run
 from pipelines.domain.status import CheckpointKind
 
-SUMMARY_MAX = 10_000
 HISTORY_MAX = 10
 """Flink's `web.checkpoints.history`."""
-
-SUMMARIES_KEPT = 64
-"""Of so many runs the newest summary is kept."""
-
-_MEASURED = (
-    "uploaded_bytes",
-    "state_bytes",
-    "end_to_end_ms",
-    "buffered_bytes",
-    "persisted_bytes",
-    "alignment_ms",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +33,7 @@ class CheckpointCounts:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointDistributions:
-    """Over completed checkpoints and savepoints."""
+    """Over the newest completed checkpoints and savepoints."""
 
     uploaded_bytes: Distribution
     state_bytes: Distribution
@@ -94,11 +81,9 @@ def statistics_of(run_id: str) -> RunStatistics | None:
     history = list(rows[:HISTORY_MAX])
     known = measured([*history, *(row for row in newest if row is not None)])
     completed, savepoint, failed = (known[row.pk] if row else None for row in newest)
-    counts = _counts(run)
-    ends = [row.completed_at for row in newest if row and row.completed_at]
     return RunStatistics(
-        counts=counts,
-        summary=_summary(run_id, max(ends, default=None), counts.completed),
+        counts=_counts(run),
+        summary=_summary(run_id),
         completed=completed,
         savepoint=savepoint,
         failed=failed,
@@ -122,18 +107,11 @@ def _counts(run: Run) -> CheckpointCounts:
     return CheckpointCounts(restored=restored, **asdict(counts_of(run.pk)))
 
 
-@lru_cache(maxsize=SUMMARIES_KEPT)
-def _summary(run_id: str, newest_at: datetime | None, completed: int) -> CheckpointDistributions:
-    """Read once a checkpoint for all who ask.
-
-    When the newest one completed, and how many have, tells one summary from the next.
-    """
-    complete = _with_ids(run_id).filter(status__in=COMPLETE)
-    found = list(complete.values_list(*_MEASURED)[:SUMMARY_MAX])
-    columns = zip(*found, strict=True) if found else ((),) * len(_MEASURED)
-    known = [[value for value in column if value is not None] for column in columns]
+def _summary(run_id: str) -> CheckpointDistributions:
+    history = completed_history(run_id)
+    columns = {name: getattr(history, name) for name in FIGURES}
     return CheckpointDistributions(
-        **{name: distribution(values) for name, values in zip(_MEASURED, known, strict=True)}
+        **{name: distribution(known_of(column).tolist()) for name, column in columns.items()}
     )
 
 

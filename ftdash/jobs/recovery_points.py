@@ -11,6 +11,7 @@ from ftdash.checkpoints import queries as checkpoint_queries
 from ftdash.checkpoints.answers import RecoveryPoint
 from ftdash.jobs.measured import measured
 from ftdash.jobs.models import Pipeline, PointInspection, Run
+from ftdash.times import epoch_ms
 from pipelines.domain.point_fitness import Candidate, Fitness, recommended
 from pipelines.domain.preflight_verdict import Measured
 
@@ -131,7 +132,7 @@ def _candidate(each: _Looked, known: Measured, line: dict[str, int | None]) -> C
     up_to = line.get(point.run_id, -1)
     return Candidate(
         name=f"{point.kind.lower()} {point.checkpoint_id} of run {point.run_number}",
-        completed_ms=round(point.completed_at.timestamp() * 1000),
+        completed_ms=epoch_ms(point.completed_at),
         is_on_line=up_to is None or point.checkpoint_id <= up_to,
         fitness=each.fitness,
         records_to_replay=known.records_after(point.source_records),

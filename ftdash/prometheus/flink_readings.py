@@ -14,7 +14,7 @@ from ftdash.metrics.loads import SubtaskLoad
 from ftdash.prometheus.families import FAMILIES
 from ftdash.prometheus.observed import ObservedRun
 from ftdash.prometheus.reading import Reading
-from ftdash.times import watermark_moment
+from ftdash.times import epoch_ms, watermark_moment
 
 MILLISECOND = timedelta(milliseconds=1)
 NANOSECONDS_PER_MS = 1e6
@@ -161,7 +161,7 @@ def filtered(value: str) -> str:
 
 
 def _epoch_ms(at: datetime | None) -> float | None:
-    return None if at is None else round(at.timestamp() * 1000)
+    return None if at is None else epoch_ms(at)
 
 
 def _ms_since(at: datetime | None, now: datetime) -> float | None:

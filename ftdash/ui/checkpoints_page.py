@@ -6,7 +6,6 @@ it follows the newest.
 
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
 
 from csp.constants import SELF, UNSAFE_INLINE
 from csp.decorators import csp_update
@@ -15,9 +14,10 @@ from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
+from ftdash.checkpoints.completed_history import COMPLETED_MAX
 from ftdash.checkpoints.history import HistoryPart, history
-from ftdash.checkpoints.statistics import SUMMARY_MAX, RunStatistics, statistics_of
-from ftdash.checkpoints.trends import Trend, trend
+from ftdash.checkpoints.statistics import RunStatistics, statistics_of
+from ftdash.checkpoints.trends import trend
 from ftdash.jobs import queries as job_queries
 from ftdash.jobs import run_queries
 from ftdash.jobs.answers import PipelinePage, RunBrief
@@ -35,8 +35,6 @@ from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 
 ROWS_PER_PART = 25
 RUNS_LINKED = 8
-TRENDS_MAX = 16
-"""Of so many runs the trends are kept, each until its next checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,7 @@ class CheckpointsView:
 
     @property
     def summarised_count(self) -> int:
-        return min(self.statistics.counts.completed, SUMMARY_MAX) if self.statistics else 0
+        return min(self.statistics.counts.completed, COMPLETED_MAX) if self.statistics else 0
 
 
 # Plotly fills style elements and sets style attributes, and cannot be given a nonce.
@@ -104,21 +102,5 @@ def checkpoints_view(name: str, query: QueryDict) -> CheckpointsView:
         is_following=after is None and before is None,
         summary=summary_rows(statistics.summary) if statistics else [],
         settings=setting_rows(facts.settings) if facts else [],
-        trends=trends_of(run_id, statistics) if statistics else trends(Trend([], [])),
+        trends=trends(trend(run_id)),
     )
-
-
-def trends_of(run_id: str, statistics: RunStatistics) -> Trends:
-    newest = [statistics.completed, statistics.savepoint]
-    ends = [found.row.completed_at for found in newest if found and found.row.completed_at]
-    counts = statistics.counts
-    return _trends(run_id, max(ends, default=None), counts.completed, counts.failed)
-
-
-@lru_cache(maxsize=TRENDS_MAX)
-def _trends(run_id: str, newest_at: datetime | None, completed: int, failed: int) -> Trends:
-    """Read and drawn once a checkpoint for all who look on: it is most of what the page costs.
-
-    When the newest one completed, and how many there are, tells one trend from the next.
-    """
-    return trends(trend(run_id))

@@ -3,10 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from operator import attrgetter
 
+import numpy as np
+
+from ftdash.checkpoints.completed_history import CompletedHistory, Measured, known_of
 from ftdash.checkpoints.distribution import quantile
-from ftdash.checkpoints.trends import Trend, TrendPoint
+from ftdash.checkpoints.trends import Trend
+from ftdash.times import moment
 from ftdash.ui.figures import checkpoint_trends as figures
 from ftdash.ui.formats import UNKNOWN, count, duration, plural, size
 from ftdash.ui.page_parts import Chart
@@ -32,7 +35,7 @@ class Trends:
 
 
 _COLUMNS: list[tuple[str, str, Write]] = [
-    ("Duration", "took_ms", duration),
+    ("Duration", "end_to_end_ms", duration),
     ("Alignment", "alignment_ms", duration),
     ("Full size", "state_bytes", size),
     ("Uploaded", "uploaded_bytes", size),
@@ -61,11 +64,11 @@ def _chart(
     if figure is None:
         return Chart(name, "The trend appears with the second completed checkpoint.", None)
     label, field, write = column
-    values = list(map(attrgetter(field), trend.completed))
-    known = sorted(value for value in values if value is not None)
+    values: Measured = getattr(trend.completed, field)
+    known = np.sort(known_of(values)).tolist()
     if not known:
         return Chart(name, "None of the completed checkpoints tells it.", None)
-    worst = trend.completed[values.index(known[-1])].checkpoint_id
+    worst = trend.completed.checkpoint_ids[np.nanargmax(values)]
     failed = ""
     if name == "durations" and trend.failed:
         failed = f" {plural(len(trend.failed), 'failed one')} marked, after how long."
@@ -87,20 +90,20 @@ def _drawn(known: int) -> str:
 
 
 def rows(trend: Trend) -> list[TrendRow]:
-    points = trend.completed
-    length = -(-len(points) // PARTS_LISTED) or 1
-    parts = [points[begin : begin + length] for begin in range(0, len(points), length)]
+    history = trend.completed
+    length = -(-len(history) // PARTS_LISTED) or 1
+    parts = [history.part(begin, begin + length) for begin in range(0, len(history), length)]
     return [
         TrendRow(
-            first_id=part[0].checkpoint_id,
-            last_id=part[-1].checkpoint_id,
-            from_at=part[0].at,
+            first_id=int(part.checkpoint_ids[0]),
+            last_id=int(part.checkpoint_ids[-1]),
+            from_at=moment(int(part.trigger_ms[0])),
             cells=[_greatest(part, field, write) for _, field, write in _COLUMNS],
         )
         for part in parts
     ]
 
 
-def _greatest(part: list[TrendPoint], field: str, write: Write) -> str:
-    known = [value for value in map(attrgetter(field), part) if value is not None]
-    return write(max(known)) if known else UNKNOWN
+def _greatest(part: CompletedHistory, field: str, write: Write) -> str:
+    known = known_of(getattr(part, field))
+    return write(float(known.max())) if len(known) else UNKNOWN

@@ -25,6 +25,9 @@ def site(settings: Any, tmp_path: Path, db: None) -> Path:
     settings.STORAGES = {**settings.STORAGES, "staticfiles": PLAIN_STORAGE}
     settings.JOBS_ROOT = tmp_path
     settings.PASSWORD_HASHERS = [QUICK_HASH]  # the real one is slow on purpose
+    from ftdash.checkpoints import completed_history  # models: only once Django is set up
+
+    completed_history.forget()  # the runs of another test have the same names
     return tmp_path
 
 

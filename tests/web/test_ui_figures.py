@@ -16,8 +16,9 @@ from ftdash.checkpoints.answers import (
     CheckpointRow,
     SubtaskTimeline,
 )
+from ftdash.checkpoints.completed_history import CompletedHistory
 from ftdash.checkpoints.models import CheckpointStatus
-from ftdash.checkpoints.trends import FailedPoint, Trend, TrendPoint
+from ftdash.checkpoints.trends import FailedPoint, Trend
 from ftdash.jobs.answers import (
     AxisPoint,
     FailureView,
@@ -46,10 +47,12 @@ from tests.unit.lab.reports import mode, report
 LAB = report(mode("exactly-once"), mode("acked", acker_ids=30_000))
 NOW = datetime(2026, 11, 21, 14, 2, 11, tzinfo=UTC)
 CHECKPOINTS = Trend(
-    [
-        TrendPoint(number, NOW + timedelta(seconds=number), 80.0 + number, 2.0, 10, 5, 3, 0)
-        for number in range(2 * POINTS_MAX)
-    ],
+    CompletedHistory.of(
+        [
+            (number, NOW + timedelta(seconds=number), 80.0 + number, 2.0, 10, 5, 3, 0)
+            for number in range(2 * POINTS_MAX)
+        ]
+    ),
     [FailedPoint(number, NOW, 900.0) for number in range(2 * POINTS_MAX)],
 )
 

@@ -8,6 +8,7 @@ import hashlib
 import re
 from datetime import datetime, timedelta
 
+from ftdash import times
 from ftdash.jobs import run_queries
 from ftdash.jobs.answers import ShownState, VertexView
 from ftdash.jobs.run_queries import RunFacts
@@ -88,7 +89,7 @@ def state_counts(state: str, count: int) -> dict[str, int]:
 
 def epoch_ms(at: datetime | None) -> int:
     """-1: not reached."""
-    return -1 if at is None else round(at.timestamp() * 1000)
+    return -1 if at is None else times.epoch_ms(at)
 
 
 def started_ms(run: RunFacts) -> int:

@@ -3,23 +3,25 @@
 Source: the minimum and maximum of each of equal parts, as oscilloscopes draw (peak detection).
 """
 
-from collections.abc import Sequence
-from itertools import pairwise
+import numpy as np
+from numpy.typing import NDArray
 
 
-def extremes(values: Sequence[float | None], points_max: int) -> list[int]:
+def extremes(values: NDArray[np.float64], points_max: int) -> NDArray[np.int64]:
     """Indices, in order, of at most `points_max` values: the least and greatest of each part.
 
-    Where all of them fit, all that are known are answered. `points_max` is at least 2.
+    NaN is not known, and left out; where all that are known fit, all are answered. `points_max` is
+    at least 2.
     """
-    known = [index for index, value in enumerate(values) if value is not None]
+    known = np.flatnonzero(~np.isnan(values))
     if len(known) <= points_max:
         return known
-    numbers = [value for value in values if value is not None]
-    parts = points_max // 2
-    bounds = [round(part * len(known) / parts) for part in range(parts + 1)]
-    kept: set[int] = set()
-    for begin, end in pairwise(bounds):
-        part = range(begin, end)
-        kept |= {min(part, key=numbers.__getitem__), max(part, key=numbers.__getitem__)}
-    return [known[place] for place in sorted(kept)]
+    length = -(-len(known) // (points_max // 2))
+    parts = -(-len(known) // length)
+    filled = np.full(parts * length, np.nan)
+    filled[: len(known)] = values[known]
+    each_part = filled.reshape(parts, length)  # the last one is filled up with NaN
+    begins = np.arange(parts) * length
+    least, greatest = np.nanargmin(each_part, axis=1), np.nanargmax(each_part, axis=1)
+    kept: NDArray[np.int64] = np.unique(np.concatenate([begins + least, begins + greatest]))
+    return known[kept]

@@ -1,0 +1,139 @@
+"""What every completed checkpoint of a run measured, in columns, oldest first.
+
+A completed checkpoint does not change any more: what this process has read of it, it keeps, and
+reads only what is newer. When rows have gone, by retention, it reads all of them again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from django.db.models import Min, QuerySet
+from numpy.typing import NDArray
+
+from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus
+from ftdash.times import epoch_ms
+
+COMPLETED_MAX = 10_000
+"""The newest of a run count."""
+
+RUNS_KEPT = 32
+
+FIGURES = (
+    "end_to_end_ms",
+    "alignment_ms",
+    "state_bytes",
+    "uploaded_bytes",
+    "buffered_bytes",
+    "persisted_bytes",
+)
+
+Whole = NDArray[np.int64]
+Measured = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedHistory:
+    """Columns of one length; NaN: the checkpoint did not say."""
+
+    checkpoint_ids: Whole
+    trigger_ms: Whole  # since the epoch
+    end_to_end_ms: Measured
+    alignment_ms: Measured  # of the subtask that aligned longest
+    state_bytes: Measured
+    uploaded_bytes: Measured
+    buffered_bytes: Measured
+    persisted_bytes: Measured
+
+    @classmethod
+    def of(cls, rows: Sequence[tuple[Any, ...]]) -> "CompletedHistory":
+        """Rows of id, moment of the trigger, and FIGURES; None: it did not say."""
+        ids, triggers, *figures = zip(*rows, strict=True) if rows else ((),) * (2 + len(FIGURES))
+        return cls(
+            np.array(ids, np.int64),
+            np.array([epoch_ms(at) for at in triggers], np.int64),
+            *(np.array(column, np.float64) for column in figures),  # None becomes NaN
+        )
+
+    def __len__(self) -> int:
+        return len(self.checkpoint_ids)
+
+    def then(self, later: "CompletedHistory") -> "CompletedHistory":
+        pairs = zip(self._columns(), later._columns(), strict=True)
+        return CompletedHistory(*(np.concatenate(pair) for pair in pairs))
+
+    def part(self, begin: int, end: int | None = None) -> "CompletedHistory":
+        return CompletedHistory(*(column[begin:end] for column in self._columns()))
+
+    def _columns(self) -> list[NDArray[Any]]:
+        return [getattr(self, name) for name in ("checkpoint_ids", "trigger_ms", *FIGURES)]
+
+
+def completed_history(run_id: str) -> CompletedHistory:
+    return _kept(run_id).read()
+
+
+def known_of(column: Measured) -> Measured:
+    return column[~np.isnan(column)]
+
+
+def forget() -> None:
+    """As in a new process."""
+    _kept.cache_clear()
+
+
+class _Kept:
+    """What this process has read of one run. Its rows are written in the order of `sequence`."""
+
+    def __init__(self, run_id: str) -> None:
+        self._rows = Checkpoint.objects.filter(run__run_id=run_id)
+        self._lock = Lock()  # pages of one process are made by several threads
+        self._settled = CompletedHistory.of([])
+        self._settled_until = -1  # no row up to here is in progress any more
+        self._left_out = 0  # older than the newest COMPLETED_MAX
+
+    def read(self) -> CompletedHistory:
+        with self._lock:
+            until = self._nothing_open_until()
+            found = self._grown(until)
+            if not self._is_whole(found):
+                self._settled, self._settled_until = CompletedHistory.of([]), -1
+                found = self._grown(until)
+                self._left_out = max(0, self._complete().count() - len(found))
+            return found.part(max(0, len(found) - COMPLETED_MAX))
+
+    def _is_whole(self, found: CompletedHistory) -> bool:
+        """No row that was read has gone, and none was passed over."""
+        is_full = not self._left_out or len(found) >= COMPLETED_MAX
+        return is_full and self._left_out + len(found) == self._complete().count()
+
+    def _grown(self, until: int) -> CompletedHistory:
+        """What is complete; up to `until` it is kept."""
+        later = self._complete().filter(sequence__gt=self._settled_until)
+        fields = later.values_list("sequence", "checkpoint_id", "trigger_at", *FIGURES)
+        rows = list(fields.order_by("-sequence")[:COMPLETED_MAX])[::-1]
+        settling = sum(row[0] <= until for row in rows)
+        newer = CompletedHistory.of([row[1:] for row in rows])
+        self._keep(self._settled.then(newer.part(0, settling)), until)
+        return self._settled.then(newer.part(settling))
+
+    def _keep(self, settled: CompletedHistory, until: int) -> None:
+        too_many = max(0, len(settled) - COMPLETED_MAX)
+        self._settled, self._settled_until = settled.part(too_many), until
+        self._left_out += too_many
+
+    def _complete(self) -> QuerySet[Checkpoint]:
+        return self._rows.filter(status__in=COMPLETE).order_by()
+
+    def _nothing_open_until(self) -> int:
+        """What is triggered from now on is behind it, and so is what completes from now on."""
+        newest = self._rows.order_by("-sequence").values_list("sequence", flat=True).first()
+        is_open = self._rows.filter(status=CheckpointStatus.IN_PROGRESS)
+        oldest_open = is_open.order_by().aggregate(oldest=Min("sequence"))["oldest"]
+        return (-1 if newest is None else newest) if oldest_open is None else oldest_open - 1
+
+
+_kept = lru_cache(maxsize=RUNS_KEPT)(_Kept)
