@@ -71,17 +71,18 @@ def recovery_axis(run_id: str, points_max: int = 500) -> RecoveryAxis | None:
 
 def _points(run: Run, points_max: int) -> list[AxisPoint]:
     rows = Checkpoint.objects.filter(run=run, status__in=COMPLETE).order_by("-sequence")
+    found = rows.values_list("checkpoint_id", "kind", "completed_at", "status", "path")
     return [
         AxisPoint(
             run_id=run.run_id,
-            checkpoint_id=row.checkpoint_id,
-            kind=row.kind,
-            at=row.completed_at,
-            is_available=row.status == CheckpointStatus.COMPLETED,
-            path=row.path,
+            checkpoint_id=number,
+            kind=kind,
+            at=at,
+            is_available=status == CheckpointStatus.COMPLETED,
+            path=path,
         )
-        for row in reversed(rows[:points_max])
-        if row.checkpoint_id is not None and row.completed_at is not None
+        for number, kind, at, status, path in reversed(found[:points_max])
+        if number is not None and at is not None
     ]
 
 

@@ -1,0 +1,24 @@
+"""The web server's entry point has loaded all that pages need before the first request."""
+
+import json
+import subprocess
+import sys
+
+PROGRAM = """
+import gc, json, sys
+import ftdash.asgi
+from pipelines.flows.registry import FLOWS
+print(json.dumps({
+    "views": "ftdash.ui.checkpoints_page" in sys.modules,
+    "flows": all(module in sys.modules for module in FLOWS.values()),
+    "set_aside": gc.get_freeze_count() > len(gc.get_objects()),
+}))
+"""
+
+
+def test_pages_are_loaded_and_set_aside_from_garbage_collection() -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=120
+    ).stdout
+
+    assert json.loads(told) == {"views": True, "flows": True, "set_aside": True}
