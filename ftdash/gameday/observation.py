@@ -58,7 +58,13 @@ def seen(day: GameDay) -> Seen:
             further_failures=max(0, failures.count() - 1),
         ),
         audit=_audit(day.audit, run) if day.audit else None,
+        successor=_successor(run),
     )
+
+
+def _successor(run: Run) -> str:
+    newer = Run.objects.filter(pipeline=run.pipeline_id, number__gt=run.number).order_by("-number")
+    return newer.values_list("run_id", flat=True).first() or ""
 
 
 def _running_at(recoveries: list[Recovery], survived: Checkpoint | None) -> datetime | None:

@@ -65,6 +65,7 @@ class Seen:
     still_frozen: bool = False  # the process that was stopped has not ended yet
     measures: Measures = field(default_factory=Measures)
     audit: AuditFound | None = None
+    successor: str = ""  # the newer run of the pipeline: audits are of that one
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,9 @@ def _missing(seen: Seen) -> str:
 
 def _before_the_proof(seen: Seen) -> Judgement:
     audit = seen.audit
+    if audit is None and seen.successor:
+        why = f"Run {seen.successor} took its place before its output was audited."
+        return _ended(Verdict.UNPROVEN, why)
     if audit is None or not audit.is_over:
         if seen.running_at is not None and seen.now > seen.running_at + AUDIT_WITHIN:
             return _ended(Verdict.UNPROVEN, "The audit of the output did not end in time.")

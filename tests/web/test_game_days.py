@@ -105,6 +105,32 @@ def test_an_output_that_is_not_as_recorded_has_failed_whatever_the_recovery_was(
     )
 
 
+def test_what_another_run_took_the_place_of_is_not_proven_and_no_audit_is_asked_for() -> None:
+    story = running()
+    key = asked(Fault.KILL_SLOT, slot=1)
+    hit(key, story)
+    story.answered(Request.objects.get()).wait(50)
+    fold(story.slot_killed().completed().ended(JobStatus.CANCELED))
+    new_run()
+
+    day = carried_on(key)
+
+    assert (day.state, day.verdict) == (GameDayState.ENDED, Verdict.UNPROVEN)
+    assert day.why == "Run flights-2 took its place before its output was audited."
+    assert not Audit.objects.exists()
+
+
+def test_an_audit_that_was_begun_is_waited_for_when_another_run_begins() -> None:
+    key, story = recovered()
+    assert carried_on(key).audit_key is not None
+    fold(story.answered(Request.objects.get()).ended(JobStatus.CANCELED))
+    new_run()
+
+    audited(Audit.objects.get(), up_to=3)
+
+    assert carried_on(key).verdict is Verdict.PASSED
+
+
 def test_an_audit_begun_before_the_recovery_is_not_taken_for_its_proof() -> None:
     story = running()
     key = asked(Fault.KILL_SLOT, slot=1)
