@@ -1,8 +1,9 @@
 """Judges every rule for every pipeline, and writes what fired and what cleared: each once.
 
 Any worker may do it, at any time and twice at once: the readings are taken first, and judged under
-the lock of one row, in the order in which they were taken. Standings, alerts and the messages about
-them are one transaction; messages are sent later (`delivery`).
+the lock of one row, in the order in which they were taken. Whoever changes a rule holds that lock,
+too. Standings, alerts and the messages about them are one transaction; messages are sent later
+(`delivery`).
 """
 
 from dataclasses import dataclass, replace
@@ -62,10 +63,15 @@ def band_of(rule: AlertRule, found: PipelineReadings) -> Band:
     return replace(band, fire_above=late_s, clear_below=max(band.clear_below, in_time_s))
 
 
+def wait_between_rounds() -> Evaluation:
+    """No rule is judged from here to the end of the caller's transaction, but by the caller."""
+    Evaluation.objects.get_or_create(pk=1, defaults={"at": datetime.fromtimestamp(0, UTC)})
+    return Evaluation.objects.select_for_update().get(pk=1)
+
+
 def _is_my_turn(now: datetime) -> bool:
     """Not when newer readings were judged meanwhile, unless those come from a clock set back."""
-    Evaluation.objects.get_or_create(pk=1, defaults={"at": datetime.fromtimestamp(0, UTC)})
-    row = Evaluation.objects.select_for_update().get(pk=1)
+    row = wait_between_rounds()
     if now <= row.at <= timezone.now():
         return False
     row.at = now

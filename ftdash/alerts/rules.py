@@ -5,6 +5,7 @@ from django.utils import timezone
 
 from ftdash.accounts import admin_log
 from ftdash.alerts import telling
+from ftdash.alerts.evaluation import wait_between_rounds
 from ftdash.alerts.hysteresis import Band
 from ftdash.alerts.models import Alert, AlertRule, Watched
 from ftdash.jobs.asking import pipeline_named
@@ -94,7 +95,9 @@ def _end_alerts(rule: AlertRule, because: str) -> None:
 
 
 def _rule(name: str) -> AlertRule:
-    row = AlertRule.objects.select_for_update().filter(name=name).first()
+    """A round that has read it is over, and the next one reads what becomes of it."""
+    wait_between_rounds()
+    row = AlertRule.objects.filter(name=name).first()
     if row is None:
         raise Rejected(f"There is no rule {name!r}.")
     return row

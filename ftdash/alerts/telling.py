@@ -36,8 +36,9 @@ def fire(
 def clear(alerts: QuerySet[Alert], because: str, now: datetime) -> None:
     """Those of `alerts` that are open; an alert that cleared before stays as it was."""
     for alert in alerts.filter(cleared_at=None):
-        Alert.objects.filter(pk=alert.pk).update(cleared_at=now, cleared_because=because)
-        _tell_all(alert, News.CLEARED, now)
+        still_open = Alert.objects.filter(pk=alert.pk, cleared_at=None)
+        if still_open.update(cleared_at=now, cleared_because=because):
+            _tell_all(alert, News.CLEARED, now)
 
 
 def tell(channel: Channel, alert: Alert | None, news: News, now: datetime) -> Delivery:

@@ -4,7 +4,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from ipaddress import ip_address
 from typing import Any
@@ -19,7 +19,7 @@ from ftdash.accounts.models import AdminAction
 from ftdash.alerts import channels, delivery, queries, signing, telling, webhook_address
 from ftdash.alerts import webhook as webhook_sender
 from ftdash.alerts.message import Message
-from ftdash.alerts.models import Alert, AlertRule, Channel, Delivery, SendingTurn, Watched
+from ftdash.alerts.models import Alert, AlertRule, Channel, Delivery, News, SendingTurn, Watched
 from ftdash.alerts.sending_turn import LASTS, take_turn
 from ftdash.alerts.tasks import deliver_alerts
 from ftdash.jobs.models import Pipeline
@@ -204,6 +204,27 @@ def test_what_has_cleared_clears_no_second_time(receiver: Receiver) -> None:
 
     assert Alert.objects.get().cleared_because == "The run is over."
     assert Delivery.objects.count() == 2
+
+
+def test_what_somebody_else_clears_meanwhile_is_told_once_and_keeps_their_reason(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    webhook(receiver)
+    fire("late")
+    fire("later")
+    tell_all = telling._tell_all
+
+    def tell_and_meet_somebody(alert: Alert, news: News, now: datetime) -> None:
+        tell_all(alert, news, now)
+        if alert.rule_name == "late" or news is not News.CLEARED:
+            return
+        telling.clear(Alert.objects.filter(rule_name="late"), "The run is over.", now)
+
+    monkeypatch.setattr(telling, "_tell_all", tell_and_meet_somebody)
+    telling.clear(Alert.objects.all(), "The rule was deleted by ada.", timezone.now())
+
+    assert Alert.objects.get(rule_name="late").cleared_because == "The run is over."
+    assert Delivery.objects.filter(alert__rule_name="late", news=News.CLEARED).count() == 1
 
 
 def test_two_workers_do_not_send_the_same_message_at_once(receiver: Receiver) -> None:

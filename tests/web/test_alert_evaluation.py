@@ -1,6 +1,9 @@
 """Evaluation of alerts: what rules read, and that each alert fires once and clears once."""
 
+import re
+from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 
 import pytest
 from django.db import connection
@@ -144,6 +147,25 @@ def test_a_rule_that_is_off_or_gone_clears_what_it_fired(began: datetime) -> Non
     rules.delete_rule(name="late", requester="ada", reason="noise")
     assert queries.firing() == []
     assert [each.rule for each in queries.history(1, 10).rows] == ["late", "late"]
+
+
+CHANGES: dict[str, Callable[..., None]] = {
+    "switched off": partial(rules.switch_rule, is_on=False),
+    "changed": partial(rules.change_rule, band=AT_ONCE),
+    "deleted": rules.delete_rule,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_rule_is_read_for_a_change_only_when_no_round_may_judge_by_it(change: str) -> None:
+    made(Watched.SINCE_CHECKPOINT)
+
+    with CaptureQueriesContext(connection) as found:
+        CHANGES[change](name="late", requester="ada", reason="noise")
+
+    read = [re.search('FROM "alerts_([a-z]+)"', query["sql"]) for query in found]
+    tables = [table[1] for table in read if table]
+    assert tables.index("evaluation") < tables.index("alertrule")
 
 
 def test_however_many_pipelines_there_are_the_queries_are_as_many(began: datetime) -> None:
