@@ -46,12 +46,19 @@ def deliver_due() -> bool:
 
 
 def _deliver_for_a_while(turn: Turn) -> None:
+    _give_up_what_has_no_outcome(timezone.now())
     ends_s = time.monotonic() + TASK_BUDGET_S
     while time.monotonic() < ends_s and turn.try_keep(timezone.now()):
         delivery = _claim_next(timezone.now())
         if delivery is None:
             return
         _try(delivery)
+
+
+def _give_up_what_has_no_outcome(now: datetime) -> None:
+    """Whoever made the last try did not come so far as to say that it was the last one."""
+    spent = _waiting().filter(attempts__gte=ATTEMPTS_MAX, due_at__lte=now)
+    spent.update(given_up_at=now, problem="No try came to an end; the log of the worker says more.")
 
 
 def _claim_next(now: datetime) -> Delivery | None:
@@ -66,19 +73,22 @@ def _claim_next(now: datetime) -> Delivery | None:
 def _due(now: datetime) -> QuerySet[Delivery]:
     """What was tried least comes first, then the oldest, so that what one receiver does not take
     holds nothing else up; what waits for an earlier message about the same alert is not due."""
-    waiting = Delivery.objects.filter(sent_at=None, given_up_at=None)
-    earlier = waiting.filter(
+    earlier = _waiting().filter(
         channel=OuterRef("channel"), alert=OuterRef("alert"), pk__lt=OuterRef("pk")
     )
-    due = waiting.filter(~Exists(earlier), due_at__lte=now)
+    due = _waiting().filter(~Exists(earlier), due_at__lte=now)
     return due.select_related("channel", "alert__pipeline").order_by("attempts", "pk")
+
+
+def _waiting() -> QuerySet[Delivery]:
+    return Delivery.objects.filter(sent_at=None, given_up_at=None)
 
 
 def _try(delivery: Delivery) -> None:
     mine = Delivery.objects.filter(pk=delivery.pk, due_at=delivery.due_at)
     try:
         _send(delivery)
-    except (httpx.HTTPError, OSError, Rejected) as error:
+    except (httpx.HTTPError, OSError, ValueError, Rejected) as error:
         is_last = delivery.attempts >= ATTEMPTS_MAX or delivery.news == News.TEST
         _note_failure(delivery, mine, is_last, str(error) or type(error).__name__)
     else:
@@ -103,5 +113,4 @@ def _note_failure(
         mine.update(given_up_at=now, problem=problem)
     else:
         mine.update(due_at=again_at, problem=problem)
-    waiting = Delivery.objects.filter(channel=delivery.channel, sent_at=None, given_up_at=None)
-    waiting.filter(due_at__lte=now).update(due_at=again_at)
+    _waiting().filter(channel=delivery.channel, due_at__lte=now).update(due_at=again_at)

@@ -45,7 +45,10 @@ def resolve(text: str, *, allows_private: bool) -> Target:
     """Raises Rejected where a message may not go, OSError where the name is not known."""
     url = parse(text)
     port = url.port or PORTS[url.scheme]
-    found = socket.getaddrinfo(url.host, port, type=socket.SOCK_STREAM)
+    try:
+        found = socket.getaddrinfo(url.host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:  # an empty part, or one of more than 63 letters
+        raise Rejected(f"{url.host!r} can be the name of no machine; look for a slip.") from error
     addresses = [ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
     for address in addresses:
         check_address(url, address, allows_private=allows_private)

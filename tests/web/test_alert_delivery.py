@@ -34,6 +34,8 @@ WRONG_ADDRESSES = {
     "https:///x": "begins with https://",
     "https://ada:secret@example.org/": "no user or password",
     "http://[::1": "no address of a webhook",
+    "https://hooks..example.org/": "'hooks..example.org' can be the name of no machine",
+    f"https://{'x' * 64}.org/": "can be the name of no machine",
 }
 PRIVATE = [
     "127.0.0.1",
@@ -340,6 +342,48 @@ def test_the_turn_is_free_again_after_trouble(
     delivery.deliver_due()
 
     assert len(receiver.taken) == 1
+
+
+def test_what_cannot_be_put_into_a_message_is_a_failed_try(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    webhook(receiver)
+    fire()
+
+    def unwritable(*_: object) -> None:
+        raise ValueError("A header holds a line break.")
+
+    monkeypatch.setattr(webhook_sender, "send", unwritable)
+    delivery.deliver_due()
+
+    assert Delivery.objects.get().problem == "A header holds a line break."
+
+
+def test_what_nobody_thought_of_is_given_up_after_as_many_tries(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    webhook(receiver)
+    fire()
+    tries: list[Message] = []
+
+    def broken(_: Channel, message: Message) -> None:
+        tries.append(message)
+        raise RuntimeError("Nobody thought of this.")
+
+    monkeypatch.setattr(webhook_sender, "send", broken)
+    for _ in range(delivery.ATTEMPTS_MAX):
+        make_due()
+        with pytest.raises(RuntimeError):
+            delivery.deliver_due()
+    delivery.deliver_due()
+    assert Delivery.objects.get().given_up_at is None  # the last try may be under way
+    make_due()
+    delivery.deliver_due()
+
+    assert len(tries) == delivery.ATTEMPTS_MAX
+    given_up = Delivery.objects.get()
+    assert given_up.given_up_at is not None
+    assert given_up.problem == "No try came to an end; the log of the worker says more."
 
 
 def test_a_call_to_send_that_waited_too_long_in_the_queue_is_dropped() -> None:
