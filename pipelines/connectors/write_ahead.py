@@ -11,35 +11,44 @@ Source: Flink, `GenericWriteAheadSink` and `CheckpointCommitter`.
 """
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 import pyarrow as pa
 
 from pipelines.connectors.sink import Segment, SinkContext
 from pipelines.domain.errors import InvariantViolated
-from pipelines.domain.ids import CheckpointId, RunId, Uid
+from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId, RunId, Uid
 from pipelines.domain.snapshots import Json
 
 
-class Marker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Marker(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """Which segment: what `subtask` of the sink `uid` wrote in `run_id` before `checkpoint_id`.
 
     It keeps its name whoever publishes it, in this run or one that was restored from it. Of one
-    run, sink and subtask, segments are published in the order of their checkpoints.
+    run, sink and subtask, segments are published in the order of their checkpoints. `after`: up to
+    there the target was seen to have them all when this one was prepared; None: not looked.
     """
 
     run_id: RunId
     uid: Uid
     subtask: int
     checkpoint_id: CheckpointId
+    after: CheckpointId | None = None
+
+
+class MarkerLost(Exception):
+    """The target knows less than it did: whether a segment is there cannot be told. Says why, in a
+    clause."""
 
 
 class WriteAheadTarget(Protocol):
     """Where segments go, for one subtask; used by its thread only."""
 
     def published(self, marker: Marker) -> bool:
-        """Whether the segment is there already. Raises Retryable."""
+        """Whether the segment is there already. Raises MarkerLost, Retryable."""
         ...
 
     def publish(self, marker: Marker, batches: Iterable[pa.RecordBatch]) -> None:
@@ -53,8 +62,22 @@ class WriteAheadTarget(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class ForgetsMarkers(Protocol):
+    """A target that may lose its markers, and can tell, once it is asked before the first of them.
+
+    What it answers goes into the next segment, and so into the snapshot.
+    """
+
+    def begun(self, marker: Marker) -> CheckpointId | None:
+        """Up to where segments of its subtask are there; from now on the target holds that for
+        certain. None: it does not answer. Raises ProtocolError."""
+        ...
+
+
 class WriteAheadWriter:
-    """Guarantee: a segment is published once its checkpoint has completed, and only once.
+    """Guarantee: a segment is published once its checkpoint has completed, and only once; where
+    that cannot be told, it is said with its range.
 
     Needs a target that publishes records and marker together.
     """
@@ -63,6 +86,8 @@ class WriteAheadWriter:
         self._target = target
         self._context = context
         self._interval: list[pa.RecordBatch] = []
+        self._has_begun = False
+        self._published: CheckpointId | None = None  # of its own segments, as far as is known
 
     def write(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows:
@@ -78,6 +103,8 @@ class WriteAheadWriter:
             subtask=self._context.subtask,
             checkpoint_id=checkpoint_id,
         )
+        self._begin(marker)
+        marker = msgspec.structs.replace(marker, after=self._published)
         rows = sum(batch.num_rows for batch in batches)
         return [Segment(msgspec.to_builtins(marker), rows, batches)]
 
@@ -86,9 +113,37 @@ class WriteAheadWriter:
             if not isinstance(segment, Segment):
                 raise InvariantViolated(f"a write-ahead log consists of segments, not {segment!r}")
             marker = msgspec.convert(segment.marker, Marker)
-            if not self._target.published(marker):
+            if not self._is_published(marker, segment.rows):
                 self._target.publish(marker, segment.batches)
+            if self._is_own(marker):
+                self._published = max(marker.checkpoint_id, self._published or NO_CHECKPOINT)
 
     def close(self) -> None:
         self._interval = []
         self._target.close()
+
+    def _begin(self, marker: Marker) -> None:
+        """Once, and behind what was restored. A target that is away is not waited for again."""
+        if self._has_begun:
+            return
+        self._has_begun = True
+        if self._published is None and isinstance(self._target, ForgetsMarkers):
+            self._published = self._target.begun(marker)
+
+    def _is_published(self, marker: Marker, rows: int) -> bool:
+        try:
+            return self._target.published(marker)
+        except MarkerLost as loss:
+            since = (
+                "since it began" if marker.after is None else f"behind checkpoint {marker.after}"
+            )
+            raise InvariantViolated(
+                f"Whether {rows} records of {marker.uid}, subtask {marker.subtask}, that run"
+                f" {marker.run_id} wrote {since} up to checkpoint {marker.checkpoint_id} are"
+                f" published cannot be told: {loss}"
+            ) from loss
+
+    def _is_own(self, marker: Marker) -> bool:
+        context = self._context
+        mine = (context.run_id, context.uid, context.subtask)
+        return (marker.run_id, marker.uid, marker.subtask) == mine

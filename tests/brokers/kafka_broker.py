@@ -97,6 +97,17 @@ class KafkaBroker:
         for each in deleted.values():
             each.result(ANSWER_S)
 
+    def delete_topic(self, topic: str) -> None:
+        admin = self.admin()
+        (deleted,) = admin.delete_topics([topic]).values()
+        deleted.result(ANSWER_S)
+
+    def delete_group(self, group: str) -> None:
+        """As a broker does when nothing was committed to it for long."""
+        admin = self.admin()
+        (deleted,) = admin.delete_consumer_groups([group]).values()
+        deleted.result(ANSWER_S)
+
 
 USER, PASSWORD = "reader", "open-sesame"
 

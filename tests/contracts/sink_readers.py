@@ -110,6 +110,7 @@ class KafkaReader:
                 "group.id": "reader",
                 "enable.partition.eof": True,
                 "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",  # where retention has taken the beginning
                 "isolation.level": "read_committed",
                 "log_level": 0,
             }

@@ -1,5 +1,6 @@
 """Kafka's write-ahead log beyond the contract: what was sent halfway, and two senders."""
 
+import dataclasses
 from itertools import count
 
 import pytest
@@ -7,8 +8,8 @@ import pytest
 from pipelines.connectors.kafka.connection import KafkaAddress
 from pipelines.connectors.kafka.owner import KafkaOwnership
 from pipelines.connectors.kafka.producer import TransactionalProducer
-from pipelines.connectors.kafka.write_ahead import WriteAheadKafka
-from pipelines.domain.errors import Retryable
+from pipelines.connectors.kafka.write_ahead import LostMarker, WriteAheadKafka
+from pipelines.domain.errors import InvariantViolated, Retryable
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from tests.brokers.kafka_broker import KafkaBroker
 from tests.contracts.sink_host import records
@@ -19,6 +20,8 @@ pytestmark = pytest.mark.slow
 RUN = RunId("run-1")
 FIRST, SECOND = CheckpointId(1), CheckpointId(2)
 NUMBERS = count()
+END = -1
+"""Of a partition, for DeleteRecords."""
 
 
 @pytest.fixture
@@ -77,3 +80,70 @@ def test_a_segment_that_another_parallelism_inherits_is_published_once(target: T
     heir.commit(FIRST, committables)
 
     assert target.visible() == [1]
+
+
+def test_records_that_retention_has_deleted_are_not_published_again(
+    kafka_server: KafkaBroker, topic: str, target: Target
+) -> None:
+    writer = opened(target, RUN, 1)
+    writer.write(records([1, 2]))
+    first = writer.prepare(FIRST)
+    writer.commit(FIRST, first)
+    writer.write(records([3]))
+    second = writer.prepare(SECOND)
+    for partition in range(PARTITIONS):
+        kafka_server.delete_before(topic, END, partition=partition)
+
+    restored = opened(target, RUN, 2)
+    restored.commit(FIRST, first)
+    restored.commit(SECOND, second)
+
+    assert target.visible() == [3]
+
+
+@pytest.mark.parametrize("forget", ["the group", "the topic"])
+def test_a_marker_that_the_broker_has_forgotten_is_told_with_its_range(
+    kafka_server: KafkaBroker, topic: str, target: Target, forget: str
+) -> None:
+    """The very first segment of a run, or a later one."""
+    writer = opened(target, RUN, 1)
+    writer.write(records([1, 2]))
+    first = writer.prepare(FIRST)
+    writer.commit(FIRST, first)
+    writer.write(records([3]))
+    second = writer.prepare(SECOND)
+    if forget == "the topic":
+        kafka_server.delete_topic(topic)
+        kafka_server.create_topic(topic, PARTITIONS)
+    else:
+        kafka_server.delete_group(KafkaOwnership("delays", topic).log_id(Uid("out"), RUN, 0))
+
+    match = f"Whether 2 records of out, subtask 0, that run {RUN} wrote behind checkpoint 0 up to"
+    with pytest.raises(InvariantViolated, match=f"{match} checkpoint 1 .* has forgotten"):
+        opened(target, RUN, 2).commit(FIRST, first)
+    with pytest.raises(InvariantViolated, match=r"Whether 1 records .* behind checkpoint 1 up to"):
+        opened(target, RUN, 3).commit(SECOND, second)
+
+    assert target.visible() == ([] if forget == "the topic" else [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("chosen", "visible"), [(LostMarker.PUBLISH, [1, 1, 2]), (LostMarker.LEAVE_OUT, [1, 2])]
+)
+def test_whoever_has_looked_chooses_and_the_run_goes_on(
+    kafka_server: KafkaBroker, topic: str, chosen: LostMarker, visible: list[int]
+) -> None:
+    target = kafka_target(WriteAheadKafka, kafka_server, topic)
+    writer = opened(target, RUN, 1)
+    writer.write(records([1]))
+    first = writer.prepare(FIRST)
+    writer.commit(FIRST, first)
+    kafka_server.delete_group(KafkaOwnership("delays", topic).log_id(Uid("out"), RUN, 0))
+    target.sink = dataclasses.replace(target.sink, lost_marker=chosen)  # type: ignore[type-var]
+
+    restored = opened(target, RUN, 2)
+    restored.commit(FIRST, first)
+    restored.write(records([2]))
+    restored.commit(SECOND, restored.prepare(SECOND))
+
+    assert target.visible() == visible

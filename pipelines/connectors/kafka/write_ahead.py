@@ -4,11 +4,18 @@ A segment is sent when its checkpoint has completed, in one transaction with its
 of a consumer group, which is the segment's checkpoint. What was sent halfway is ended, and its
 sender fenced, before the marker is read; so it needs neither to prepare nor to take up a
 transaction. Price: records wait in memory until the barrier and are visible after it.
+
+Brokers forget a group's offsets when nothing was committed for a week, and with its topic. So each
+segment says up to where the marker stood when it was prepared: one that is missing or stands before
+that is lost, and the run ends instead of publishing twice. Records that retention has deleted
+change nothing, because the marker lies elsewhere.
 """
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from enum import StrEnum
 
 import pyarrow as pa
 from confluent_kafka import TopicPartition
@@ -18,9 +25,23 @@ from pipelines.connectors.kafka.owner import KafkaOwnership
 from pipelines.connectors.kafka.producer import KafkaOutput, TransactionalProducer
 from pipelines.connectors.kafka.sink import KafkaSink
 from pipelines.connectors.sink import SinkContext
-from pipelines.connectors.write_ahead import Marker, WriteAheadWriter
+from pipelines.connectors.write_ahead import Marker, MarkerLost, WriteAheadWriter
+from pipelines.domain.errors import Retryable
+from pipelines.domain.ids import CheckpointId
 
 SENDING_TIMEOUT = timedelta(minutes=5)
+
+log = logging.getLogger(__name__)
+
+
+class LostMarker(StrEnum):
+    """What becomes of a segment of which the broker has forgotten whether it is published."""
+
+    FAIL = "fail"
+    """The run ends with its range, for a person to look for it in the topic and to choose."""
+
+    PUBLISH = "publish"
+    LEAVE_OUT = "leave out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +49,10 @@ class WriteAheadKafka(KafkaSink):
     """See `KafkaSink`. `transaction_timeout` bounds the sending of one segment only."""
 
     transaction_timeout: timedelta = field(default=SENDING_TIMEOUT, kw_only=True)
+    lost_marker: LostMarker = field(default=LostMarker.FAIL, kw_only=True)
 
     def open(self, context: SinkContext, schema: pa.Schema) -> WriteAheadWriter:
-        target = KafkaLogTarget(self.output, self.ownership, context)
+        target = KafkaLogTarget(self.output, self.ownership, context, self.lost_marker)
         return WriteAheadWriter(target, context)
 
 
@@ -42,9 +64,14 @@ class KafkaLogTarget:
     """
 
     def __init__(
-        self, output: KafkaOutput, ownership: KafkaOwnership, context: SinkContext
+        self,
+        output: KafkaOutput,
+        ownership: KafkaOwnership,
+        context: SinkContext,
+        lost_marker: LostMarker = LostMarker.FAIL,
     ) -> None:
         """Raises ProtocolError if this attempt has been replaced."""
+        self._lost_marker = lost_marker
         self._output = output
         self._ownership = ownership
         self._context = context
@@ -54,7 +81,23 @@ class KafkaLogTarget:
 
     def published(self, marker: Marker) -> bool:
         self._ownership.check_current(self._coordinator, self._context)
-        return self._sender(marker).newest >= marker.checkpoint_id
+        sender = self._sender(marker)
+        if marker.after is not None and sender.newest < marker.after:
+            self._choose(marker, sender)
+        return sender.newest >= marker.checkpoint_id
+
+    def begun(self, marker: Marker) -> CheckpointId | None:
+        """Where there is no marker yet, all before this segment is published: there is nothing."""
+        try:
+            sender = self._sender(marker)
+            if sender.newest < 0:
+                sender.producer.begin()
+                self._commit(sender, CheckpointId(marker.checkpoint_id - 1))
+        except Retryable as error:
+            log.warning("Topic %s: no marker was put down: %s", self._output.topic, error)
+            self._senders.clear()
+            return None
+        return CheckpointId(sender.newest)
 
     def publish(self, marker: Marker, batches: Iterable[pa.RecordBatch]) -> None:
         sender = self._sender(marker)
@@ -62,13 +105,32 @@ class KafkaLogTarget:
         for batch in batches:
             sender.producer.write(batch)
         sender.producer.flush()
-        place = TopicPartition(self._output.topic, 0, marker.checkpoint_id)
-        sender.producer.commit(sender.producer.transactional_id, place)
-        sender.newest = marker.checkpoint_id
+        self._commit(sender, marker.checkpoint_id)
 
     def close(self) -> None:
         self._senders.clear()
         self._coordinator.close()
+
+    def _commit(self, sender: "_Sender", newest: CheckpointId) -> None:
+        place = TopicPartition(self._output.topic, 0, newest)
+        sender.producer.commit(sender.producer.transactional_id, place)
+        sender.newest = newest
+
+    def _choose(self, marker: Marker, sender: "_Sender") -> None:
+        """Raises MarkerLost unless somebody has chosen."""
+        group = self._ownership.log_id(marker.uid, marker.run_id, marker.subtask)
+        why = (
+            f"Kafka has forgotten the offsets of group {group} for topic {self._output.topic}"
+            " (offsets.retention.minutes; a topic made anew; another cluster)"
+        )
+        if self._lost_marker is LostMarker.FAIL:
+            raise MarkerLost(
+                f"{why}. Look for them in the topic, and give the sink"
+                " lost_marker=LostMarker.PUBLISH or LostMarker.LEAVE_OUT for this start"
+            )
+        log.warning("%s: segment %s: %s", why, marker, self._lost_marker)
+        if self._lost_marker is LostMarker.LEAVE_OUT:
+            sender.newest = marker.checkpoint_id
 
     def _sender(self, marker: Marker) -> "_Sender":
         """Whoever had that id before is fenced, and then its marker cannot change any more."""

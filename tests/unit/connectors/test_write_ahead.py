@@ -1,10 +1,12 @@
 """The write-ahead base: a segment is published once, whole, and only for its completion."""
 
+from collections.abc import Iterable
+
 import pyarrow as pa
 import pytest
 
 from pipelines.connectors.sink import Segment, SinkContext
-from pipelines.connectors.write_ahead import WriteAheadWriter
+from pipelines.connectors.write_ahead import Marker, MarkerLost, WriteAheadWriter
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from tests.contracts.fake_sinks import FakeLogSink, FakeLogTarget
@@ -84,6 +86,75 @@ def test_what_was_not_prepared_is_dropped_when_the_writer_closes() -> None:
 def test_anything_but_a_segment_is_refused_rather_than_passed_over() -> None:
     with pytest.raises(InvariantViolated, match="consists of segments, not 'file'"):
         writer_of(FakeLogSink()).commit(FIRST, ["file"])
+
+
+def test_a_segment_says_up_to_where_the_target_was_seen_to_have_them() -> None:
+    target = ForgetfulTarget(FakeLogSink())
+    writer = WriteAheadWriter(target, CONTEXT)
+    afters = []
+    for checkpoint_id in map(CheckpointId, (3, 4)):
+        writer.write(records([1]))
+        segments = writer.prepare(checkpoint_id)
+        afters.append(segments[0].marker["after"])  # type: ignore[union-attr,index,call-overload]
+        writer.commit(checkpoint_id, segments)
+
+    assert afters == [2, 3]
+    assert target.asked == 1, "it was seen since"
+
+
+def test_what_a_target_has_forgotten_is_told_with_its_range_and_not_published_again() -> None:
+    sink = FakeLogSink()
+    writer = WriteAheadWriter(ForgetfulTarget(sink), CONTEXT)
+    writer.write(records([1, 2]))
+    segments = writer.prepare(SECOND)
+    writer.commit(SECOND, segments)
+
+    match = (
+        "Whether 2 records of out, subtask 0, that run run-1 wrote behind checkpoint 1 up to"
+        " checkpoint 2 are published cannot be told: the marker is gone"
+    )
+    with pytest.raises(InvariantViolated, match=match):
+        WriteAheadWriter(ForgetfulTarget(sink), CONTEXT).commit(SECOND, segments)
+
+    assert sink.visible() == [1, 2]
+
+
+def test_a_target_that_does_not_answer_before_the_first_segment_is_not_asked_again() -> None:
+    target = ForgetfulTarget(FakeLogSink(), is_away=True)
+    writer = WriteAheadWriter(target, CONTEXT)
+    for checkpoint_id in (FIRST, SECOND):
+        writer.write(records([1]))
+        writer.commit(checkpoint_id, writer.prepare(checkpoint_id))
+
+    assert target.asked == 1
+
+
+CONTEXT = SinkContext(RunId("run-1"), Attempt(1), Uid("out"), 0, 2)
+
+
+class ForgetfulTarget(FakeLogTarget):
+    """Its marker is its own, and goes with it."""
+
+    def __init__(self, sink: FakeLogSink, *, is_away: bool = False) -> None:
+        super().__init__(sink, CONTEXT)
+        self.asked = 0
+        self._is_away = is_away
+        self._newest = -1
+
+    def begun(self, marker: Marker) -> CheckpointId | None:
+        self.asked += 1
+        if not self._is_away:
+            self._newest = marker.checkpoint_id - 1
+        return None if self._is_away else CheckpointId(self._newest)
+
+    def published(self, marker: Marker) -> bool:
+        if marker.after is not None and self._newest < marker.after:
+            raise MarkerLost("the marker is gone")
+        return self._newest >= marker.checkpoint_id
+
+    def publish(self, marker: Marker, batches: Iterable[pa.RecordBatch]) -> None:
+        super().publish(marker, batches)
+        self._newest = marker.checkpoint_id
 
 
 def writer_of(sink: FakeLogSink, *, subtask: int = 0, attempt: int = 1) -> WriteAheadWriter:
