@@ -18,6 +18,7 @@ from pipelines.connectors.sql.upsert import SqlUpsert
 from pipelines.connectors.write_ahead import WriteAheadWriter
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
+from pipelines.domain.patience import waiting_at_most
 from tests.contracts.sink_host import EVERYTHING, SCHEMA, Host, records
 from tests.postgres_server import PostgresServer, postgres_server
 
@@ -112,6 +113,18 @@ def test_a_writer_that_hangs_while_it_publishes_does_not_hold_the_driver_up(
             sink(url).rewind([], RunId("run-2"))
 
     sink(url).rewind([], RunId("run-2"))
+
+
+@pytest.mark.parametrize("kind", [PostgresInsert, PostgresTwoPhase, SqlUpsert])
+def test_where_a_person_waits_a_table_that_somebody_locks_is_not_waited_for(
+    url: str, kind: type[Output]
+) -> None:
+    opened(url).close()
+    with psycopg.connect(url.replace("+psycopg", "")) as locking:
+        locking.execute("lock table ftdash_fence in access exclusive mode")
+
+        with waiting_at_most(0.2), pytest.raises(Rejected, match="due to statement timeout"):
+            built(kind, url).validate(SCHEMA)
 
 
 def test_a_server_that_is_killed_and_started_between_prepare_and_commit_costs_nothing(

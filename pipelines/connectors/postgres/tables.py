@@ -59,7 +59,7 @@ class PostgresTable:
                 f"The database {database.name} is not PostgreSQL; use SqlUpsert to write to it."
             )
         database.check_reachable()
-        database.transaction(lambda connection: self._check(connection, database, output))
+        database.examine(lambda connection: self._check(connection, database, output))
 
     def enter(self, database: SqlDatabase, context: SinkContext, schema: pa.Schema) -> None:
         """From now on older attempts are refused. Raises Rejected, ProtocolError, Retryable."""

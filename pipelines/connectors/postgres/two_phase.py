@@ -52,7 +52,7 @@ class PostgresTwoPhase:
         database = SqlDatabase(self.url)
         try:
             self._table.validate(database, schema)
-            database.transaction(lambda connection: _check_allowed(connection, database.name))
+            database.examine(lambda connection: _check_allowed(connection, database.name))
         finally:
             database.close()
 

@@ -59,11 +59,15 @@ class SqlDatabase:
             if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
                 raise Rejected(f"The database {self.name} cannot be made in {existing}.")
             return False
+        self.examine(lambda connection: None)
+        return True
+
+    def examine(self, work: Callable[[sa.Connection], None]) -> None:
+        """A transaction of who asks before anything has started: Rejected also when it is away."""
         try:
-            self.transaction(lambda connection: None)
+            self.transaction(work)
         except Retryable as error:
             raise Rejected(str(error)) from error
-        return True
 
     def transaction(self, work: Callable[[sa.Connection], Result]) -> Result:
         """Runs `work` in one transaction, again when the database is busy; it must be repeatable.
@@ -109,7 +113,14 @@ class SqlDatabase:
 
     def _once(self, work: Callable[[sa.Connection], Result]) -> Result:
         with self._engine.begin() as connection:
+            self._bound(connection)
             return work(connection)
+
+    def _bound(self, connection: sa.Connection) -> None:
+        """Where a person waits, no statement waits for a lock, or a slow server, for longer."""
+        limit_s = patience_s(math.inf)
+        if self._file is None and limit_s < math.inf:
+            connection.exec_driver_sql(f"SET LOCAL statement_timeout = {round(1000 * limit_s)}")
 
     @property
     def _file(self) -> Path | None:

@@ -41,7 +41,7 @@ class SqlUpsert:
         database = SqlDatabase(self.url)
         try:
             if database.check_reachable():
-                database.transaction(lambda connection: self._check(connection, database, wanted))
+                database.examine(lambda connection: self._check(connection, database, wanted))
         finally:
             database.close()
 

@@ -45,7 +45,7 @@ def test_where_a_person_waits_a_silent_server_is_named_soon(
     wait_long(monkeypatch)
     began = time.monotonic()
 
-    with waiting_at_most(0.5), pytest.raises((Rejected, Retryable), match=f"{silent_port}.*answer"):
+    with waiting_at_most(0.1), pytest.raises((Rejected, Retryable), match=f"{silent_port}.*answer"):
         QUESTIONS[question](silent_port)
 
     assert time.monotonic() - began < SOON_S
