@@ -18,6 +18,7 @@ import pyarrow as pa
 from pipelines.connectors.event_time import check_event_time
 from pipelines.connectors.files.growing_directory import GrowingDirectory, parquet_directory
 from pipelines.connectors.files.input_files import (
+    LISTING,
     file_version,
     read_listing,
     write_listing,
@@ -31,13 +32,16 @@ from pipelines.domain.errors import Rejected, Retryable
 NEWEST = "_newest"
 PREFIX, SUFFIX = "rows-", ".parquet"
 ALL = 1 << 20
+PASSING = "_passing"
+"""In rows that may be deleted once no point names them; those without were kept before that."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFrameRows:
     """`load` is given the run's SparkSession and returns the DataFrame; it is called once, by the
     driver of a fresh start. Its columns of `schema` are kept in `directory`, which all machines of
-    the run see: `rows-1/`, `rows-2/`, ... for one start each. Bounded: the run ends with them.
+    the run see: `rows-1/`, `rows-2/`, ... for one start each, until no point names them and there
+    are newer ones. Bounded: the run ends with them.
 
     A partition of the DataFrame is a split. With event time each is sorted by it, and a subtask
     reads its splits side by side, so that no row is late.
@@ -82,6 +86,7 @@ class DataFrameRows:
                 shutil.rmtree(unfinished)
             rows = self.directory / f"{PREFIX}{max(numbers, default=0) + 1}"
             rows.mkdir()
+            (rows / PASSING).touch()
         except OSError as error:
             raise Rejected(
                 f"The rows of a DataFrame cannot be kept in {self.directory}: {error.strerror}."
@@ -95,11 +100,32 @@ class DataFrameRows:
         replace_atomically(self.directory / NEWEST, rows.name.encode(), FOR_ALL)
         make_durable(self.directory)
 
+    def note_reader(self, name: str, text: bytes) -> None:
+        """Of a run that reads here, for whoever deletes rows. Raises OSError."""
+        make_directory(self.notes)
+        replace_atomically(self.notes / f"{name}.json", text, FOR_ALL)
+        make_durable(self.notes)
+
+    @property
+    def notes(self) -> Path:
+        return self.directory / "_runs"
+
+    def earlier_rows(self) -> list[Path]:
+        """That a start has no use for any more; a point may have. Raises OSError and Retryable."""
+        newest = self._newest()
+        rows = self.directory.glob(f"{PREFIX}*")
+        return sorted(each for each in rows if each.name != newest and (each / PASSING).exists())
+
+    def forget(self, rows: Path) -> None:
+        """Without its listing it is nobody's, should this be cut short. Raises OSError."""
+        (rows / LISTING).unlink(missing_ok=True)
+        shutil.rmtree(rows)
+
     def find(self, known: Collection[str], *, is_start: bool) -> list[SplitProgress]:
         """Those of one start: a point that knows some of them has the rest of the same."""
         if not is_start:
             return []
-        rows = {_rows_of(name) for name in known} or {self._newest()}
+        rows = {rows_of(name) for name in known} or {self._newest()}
         names = [name for each in sorted(rows) for name in self._parts_of(each)]
         return [
             SplitProgress(name, version=file_version(self.directory / name, name))
@@ -145,12 +171,13 @@ class DataFrameRows:
         )
 
 
+def rows_of(split: str) -> str:
+    """The name of the directory in that of a split."""
+    return split.partition("/")[0]
+
+
 def name_of_part(number: int) -> str:
     return f"part-{number:05}{SUFFIX}"
-
-
-def _rows_of(part: str) -> str:
-    return part.partition("/")[0]
 
 
 def _number_of(rows: Path) -> int:

@@ -21,7 +21,7 @@ from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.events import FailureOccurred, JobStatusChanged, RunEnded, SettingsChanged
 from pipelines.domain.faults import parse_faults
 from pipelines.domain.guarantees import check_required, end_to_end
-from pipelines.domain.ids import Attempt
+from pipelines.domain.ids import Attempt, Uid
 from pipelines.domain.places import SnapshotPlaces
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.setting_parsing import parse_settings
@@ -33,10 +33,10 @@ from pipelines.runtime.faults import Faults, check_permission
 from pipelines.runtime.master.hosting import threaded_hosting
 from pipelines.runtime.master.job_events import JobEvent
 from pipelines.runtime.master.job_master import JobMaster
+from pipelines.runtime.master.kept_rows import KeptRows
 from pipelines.runtime.master.run_parts import KeepsDataFrames, RunParts, StageHost
 from pipelines.storage.placement import check_placement, configured_roots
 from pipelines.storage.stores import CheckpointStores
-from pipelines.stream import Pipeline
 
 OpenStages = Callable[[RunSpec, Callable[[JobEvent], None]], AbstractContextManager[StageHost]]
 """Brings up what slots run on; left when the run is over."""
@@ -102,19 +102,26 @@ def _host(
     hosting = threaded_hosting(settings, spec.parallelism)
     master = JobMaster(parts, journal, inbox, hosting)
     with open_stages(spec, master.post) as stages:
-        _keep_data_frames(pipeline, stages, is_fresh=is_fresh)
+        for uid, source in pipeline.sources.items():
+            if isinstance(source, DataFrameRows):
+                kept = KeptRows(source, directory, places, store)
+                _keep_data_frame(uid, source, kept, stages, is_fresh=is_fresh)
         return master.run(stages)
 
 
-def _keep_data_frames(pipeline: Pipeline, stages: StageHost, *, is_fresh: bool) -> None:
+def _keep_data_frame(
+    uid: Uid, source: DataFrameRows, kept: KeptRows, stages: StageHost, *, is_fresh: bool
+) -> None:
     """A start that goes on somewhere reads the rows that are kept. Raises Rejected."""
-    for uid, source in pipeline.sources.items():
-        if not isinstance(source, DataFrameRows) or (source.has_rows and not is_fresh):
-            continue
-        if not isinstance(stages, KeepsDataFrames):
-            raise Rejected(f"The source {uid!r} reads a DataFrame, and there is no Spark here.")
-        count = stages.keep_rows(source)
-        log.info("%s has %d rows, kept in %s", uid, count, source.directory)
+    kept.leave_note()
+    if source.has_rows and not is_fresh:
+        return
+    if not isinstance(stages, KeepsDataFrames):
+        raise Rejected(f"The source {uid!r} reads a DataFrame, and there is no Spark here.")
+    count = stages.keep_rows(source)
+    log.info("%s has %d rows, kept in %s", uid, count, source.directory)
+    if is_fresh:
+        kept.delete_unneeded()
 
 
 def given_settings(spec: RunSpec, journal: JournalWriter) -> dict[str, str]:

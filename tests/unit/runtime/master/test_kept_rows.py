@@ -1,0 +1,160 @@
+"""Rows of a DataFrame go with the last point that names them, and never while one may."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pipelines.bus.announce import announce_nothing
+from pipelines.bus.journal import JournalWriter
+from pipelines.connectors.files.data_frame import PASSING, DataFrameRows
+from pipelines.connectors.split_progress import NamedPositions, SplitProgress
+from pipelines.domain.events import RunEnded
+from pipelines.domain.ids import Attempt, CheckpointId, RunId
+from pipelines.domain.places import SnapshotPlaces
+from pipelines.domain.run import RunDirectory
+from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.snapshots import Json
+from pipelines.domain.status import JobStatus
+from pipelines.runtime.clocks import SystemClock
+from pipelines.runtime.master.kept_rows import KeptRows
+from tests.unit.runtime.fakes import SCHEMA
+from tests.unit.runtime.points import PIPELINE, manifest_of, operator_of, store_in
+
+ONE = CheckpointId(1)
+
+
+def test_rows_stay_while_a_point_of_any_run_names_them_and_go_with_the_last(
+    tmp_path: Path,
+) -> None:
+    first, second = Run(tmp_path, "run-a"), Run(tmp_path, "run-b")
+    first.start_afresh()
+    first.end(point_in="rows-1")
+    second.start_afresh()
+    assert rows_in(tmp_path) == ["rows-1", "rows-2"]
+    second.end()
+
+    Run(tmp_path, "run-c").start_afresh()
+    assert rows_in(tmp_path) == ["rows-1", "rows-3"], "nothing names rows-2"
+    Run(tmp_path, "run-c").end()
+
+    first.discard_point()
+    Run(tmp_path, "run-d").start_afresh()
+    assert rows_in(tmp_path) == ["rows-4"]
+    assert len(list((tmp_path / "rows" / "_runs").iterdir())) == 1, "of runs that left something"
+
+
+@pytest.mark.parametrize("kind", ["savepoint", "reserved"])
+def test_savepoints_and_what_is_reserved_at_most_once_count_as_well(
+    tmp_path: Path, kind: str
+) -> None:
+    first = Run(tmp_path, "run-a")
+    first.start_afresh()
+    first.end(point_in="rows-1", kind=kind)
+
+    Run(tmp_path, "run-b").start_afresh()
+
+    assert rows_in(tmp_path) == ["rows-1", "rows-2"]
+
+
+def test_a_run_that_was_restored_keeps_the_rows_that_it_reads_on(tmp_path: Path) -> None:
+    first, restored = Run(tmp_path, "run-a"), Run(tmp_path, "run-b")
+    first.start_afresh()
+    first.end()
+    restored.kept.leave_note()
+    restored.end(point_in="rows-1")
+
+    Run(tmp_path, "run-c").start_afresh()
+
+    assert rows_in(tmp_path) == ["rows-1", "rows-2"]
+
+
+def test_nothing_is_deleted_while_another_run_goes_on(tmp_path: Path) -> None:
+    Run(tmp_path, "run-a").start_afresh()
+
+    Run(tmp_path, "run-b").start_afresh()
+
+    assert rows_in(tmp_path) == ["rows-1", "rows-2"]
+
+
+def test_nothing_is_deleted_while_a_storage_elsewhere_is_not_mounted(tmp_path: Path) -> None:
+    mount = tmp_path / "mount"
+    first = Run(tmp_path, "run-a", {"execution.checkpointing.dir": str(mount)})
+    first.start_afresh()
+    first.end(point_in="rows-1")
+    aside = mount.rename(tmp_path / "unmounted")
+    mount.mkdir()
+
+    Run(tmp_path, "run-b").start_afresh()
+    while_away = rows_in(tmp_path)
+    Run(tmp_path, "run-b").end()
+    mount.rmdir()
+    aside.rename(mount)
+    Run(tmp_path, "run-c").start_afresh()
+
+    assert while_away == ["rows-1", "rows-2"]
+    assert rows_in(tmp_path) == ["rows-1", "rows-3"]
+
+
+def test_rows_without_the_sign_and_notes_that_make_no_sense_are_left_alone(tmp_path: Path) -> None:
+    first = Run(tmp_path, "run-a")
+    first.start_afresh()
+    first.end()
+    (tmp_path / "rows" / "rows-1" / PASSING).unlink()
+    second = Run(tmp_path, "run-b")
+    second.start_afresh()
+    second.end()
+    note = tmp_path / "rows" / "_runs" / "somebody.json"
+    note.write_text(json.dumps({"run": 1}))
+
+    Run(tmp_path, "run-c").start_afresh()
+    in_doubt = rows_in(tmp_path)
+    note.unlink()
+    Run(tmp_path, "run-d").kept.delete_unneeded()
+
+    assert in_doubt == ["rows-1", "rows-2", "rows-3"]
+    assert rows_in(tmp_path) == ["rows-1", "rows-2", "rows-3"], "run-c goes on"
+    Run(tmp_path, "run-c").end()
+    Run(tmp_path, "run-d").kept.delete_unneeded()
+    assert rows_in(tmp_path) == ["rows-1", "rows-3"]
+
+
+class Run:
+    def __init__(self, root: Path, run_id: str, settings: dict[str, str] | None = None) -> None:
+        self._directory = RunDirectory.of(root / "jobs", PIPELINE, RunId(run_id))
+        self._places = SnapshotPlaces.of(self._directory, parse_settings(settings or {}))
+        self._store = store_in(root)
+        self._source = DataFrameRows(lambda session: session, root / "rows", schema=SCHEMA)
+        self.kept = KeptRows(self._source, self._directory, self._places, self._store)
+
+    def start_afresh(self) -> None:
+        self._directory.path.mkdir(parents=True, exist_ok=True)
+        self.kept.leave_note()
+        self._source.finish(self._source.begin())
+        self.kept.delete_unneeded()
+
+    def end(self, *, point_in: str | None = None, kind: str = "positions") -> None:
+        """With a point that names those rows, or with none."""
+        if point_in is not None:
+            is_savepoint = kind == "savepoint"
+            place = self._places.savepoint if is_savepoint else self._places.checkpoint
+            stored = {"reserved" if kind == "reserved" else "positions": positions_in(point_in)}
+            self._store.prepare(place(ONE))
+            self._store.publish(place(ONE), manifest_of([[operator_of(**stored)]]))
+        self._directory.path.mkdir(parents=True, exist_ok=True)
+        run_id = self._directory.run_id
+        with JournalWriter(self._directory, run_id, SystemClock(), announce_nothing) as journal:
+            journal.append(RunEnded(status=JobStatus.CANCELED, reason="."), Attempt(1))
+
+    def discard_point(self) -> None:
+        shutil.rmtree(self._places.checkpoint(ONE))
+
+
+def positions_in(rows: str) -> Json:
+    split = SplitProgress(f"{rows}/part-00000.parquet")
+    return NamedPositions(splits=(split,), has_looked=True).to_json()
+
+
+def rows_in(root: Path) -> list[str]:
+    return sorted(path.name for path in (root / "rows").glob("rows-*"))
