@@ -2,7 +2,7 @@
 
 import html
 import re
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from django.urls import Resolver404, URLPattern, URLResolver, resolve
 from playwright.sync_api import APIRequestContext
@@ -11,8 +11,6 @@ NO_PAGES = {
     "login": "redirects who is signed in; test_the_way_in_is_clean",
     "logout": "is posted",
     "events": "the stream",
-    "game-day": "there is none before somebody begins one",
-    "game-day-regions": "as all regions",
     "guarantee-audit": "is posted",
     "start-comparison": "is posted",
     "verify-savepoint": "is posted",
@@ -28,6 +26,12 @@ NO_PAGES = {
     "restore-into": "redirects",
     "savepoint-manifest": "a file",
 }
+STATES = {
+    "compared": ("compare-savepoints", r'href="(\?from=[^"]+)"'),
+    "being-verified": ("/pipelines/flight_delays/savepoints/", r'href="(/savepoints/[^"/]+/)"'),
+}
+"""Of pages that are also reached in another state: where the link to it stands, and the link."""
+
 FIRST = ("/pipelines/views/savepoints/", "/pipelines/flight_delays/", "/")
 LINK = re.compile(r'href="([^"]+)"')
 
@@ -56,6 +60,16 @@ def reached_by_links(signed_in: APIRequestContext) -> dict[str, str]:
         if answer.ok and "<html" in answer.text():
             found[name] = address
             waiting += [html.unescape(link) for link in LINK.findall(answer.text())]
+    return found
+
+
+def reached_states(signed_in: APIRequestContext, reached: dict[str, str]) -> dict[str, str]:
+    """The addresses of `STATES`."""
+    found = {}
+    for state, (where, link) in STATES.items():
+        address = reached.get(where, where)
+        (target, *_) = re.findall(link, signed_in.get(address).text())
+        found[state] = urljoin(address, html.unescape(target))
     return found
 
 

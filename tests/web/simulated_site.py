@@ -3,8 +3,9 @@
     FTDASH_HOME=DIR python -m tests.web.simulated_site [--history 40] [--period 1.0] [--seed 7]
 
 Fills the database of FTDASH_HOME with two people (admin, operator; the password of both is their
-name), the history of one pipeline and another one that has ended with two savepoints, the newer of
-them truncated. Then adds a sample and a checkpoint each period, folding them with the real
+name), the history of one pipeline with what people and workers have left there (`filled_states`),
+and another one that has ended with two savepoints, which were compared before the newer was
+truncated. Then adds a sample and a checkpoint each period, folding them with the real
 projector, and reads and compares points in the place of the worker. Prints `ready` when the history
 is there.
 """
@@ -26,6 +27,7 @@ from django.contrib.auth.models import Permission, User  # noqa: E402
 from django.core.management import call_command  # noqa: E402
 from django.utils import timezone  # noqa: E402
 
+from ftdash.alerts.models import Evaluation  # noqa: E402
 from ftdash.jobs import comparing, inspection  # noqa: E402
 from ftdash.jobs.models import Pipeline, PointComparison, PointInspection, Run  # noqa: E402
 from ftdash.jobs.projector import Projector  # noqa: E402
@@ -54,6 +56,7 @@ from pipelines.domain.phases import ChannelAlignment, SubtaskPhases  # noqa: E40
 from pipelines.domain.status import CheckpointKind, JobStatus  # noqa: E402
 from pipelines.storage.filesystem import FileSystemCheckpointStore  # noqa: E402
 from tests.unit.points.stored_views import FLOW, publish_views, write_events  # noqa: E402
+from tests.web import filled_states  # noqa: E402
 from tests.web.journals import Story, StoryClock, new_run  # noqa: E402
 
 INPUTS = {
@@ -284,14 +287,26 @@ def stopped_views() -> None:
     data, jobs = write_events(project.FTDASH_HOME / "events"), Path(project.JOBS_ROOT)
     run = new_run("views", settings={}, parameters={"data": str(data)})
     Pipeline.objects.filter(name="views").update(flow=FLOW, parameters={"data": str(data)})
-    story = Story(run).started()
+    story, paths = Story(run).started(), []
     for number in (1, 2):
         path = jobs / "views" / "savepoints" / f"savepoint-{run.run_id}-{number}"
+        paths.append(str(path))
         publish_views(FileSystemCheckpointStore([str(jobs)]), str(path), data, keys=20 * number)
         story.completed(CheckpointKind.SAVEPOINT, path=str(path))
+    filled_states.compared(*paths)
     last = sorted(path.glob("*.parquet"))[-1]
     last.write_bytes(last.read_bytes()[:-100])
     story.ended()
+
+
+def fill(simulated: SimulatedRun) -> None:
+    run = simulated.story.run
+    filled_states.audits(run)
+    filled_states.ended_game_days(run)
+    filled_states.labs()
+    filled_states.alerts(run)
+    for savepoint in simulated.savepoints[:1]:
+        filled_states.half_read(str(simulated.place(savepoint)))
 
 
 def live(simulated: SimulatedRun, projector: Projector, period_s: float) -> None:
@@ -305,10 +320,12 @@ def live(simulated: SimulatedRun, projector: Projector, period_s: float) -> None
 
 def beat(projector: Projector) -> None:
     projector.run_once()
-    for row in PointInspection.objects.filter(ended_at=None):
+    PointInspection.objects.filter(ended_at=None, files__gt=0).update(moved_at=timezone.now())
+    for row in PointInspection.objects.filter(ended_at=None, files=None):
         inspection.go_on(row.pk)
     for comparison in PointComparison.objects.filter(ended_at=None):
         comparing.go_on(comparison.pk)
+    Evaluation.objects.update(at=timezone.now())
     seen = {"at": timezone.now(), "pid": os.getpid()}
     Heartbeat.objects.update_or_create(name=HeartbeatName.RECONCILE, defaults=seen)
 
@@ -329,6 +346,7 @@ def main() -> None:
     projector = Projector()
     while projector.run_once():
         pass
+    fill(simulated)
     beat(projector)
     print("ready", flush=True)
     live(simulated, projector, given.period)

@@ -4,6 +4,7 @@ The pages are found as a person finds them, by links from the first one on; the 
 says whether one was forgotten.
 """
 
+import html
 import re
 from collections.abc import Iterator
 
@@ -12,7 +13,13 @@ from axe_playwright_python.sync_playwright import Axe
 from django.urls import get_resolver
 from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, expect
 
-from tests.web.addresses import NO_PAGES, all_patterns, reached_by_links
+from tests.web.addresses import (
+    NO_PAGES,
+    STATES,
+    all_patterns,
+    reached_by_links,
+    reached_states,
+)
 from tests.web.browser_site import CHROMIUM, PATIENCE_MS, Site, complaints_of, sign_in
 
 pytestmark = [
@@ -29,6 +36,7 @@ PAGES = (
     "compare-savepoints",
     "event-log",
     "fleet",
+    "game-day",
     "game-days",
     "guarantee",
     "lab",
@@ -49,6 +57,17 @@ PAGES = (
     "start-lab",
     "submit",
 )
+FILLED = {
+    "alerts": ("2 alerts fire.", "I look after it", "the network team is at it"),
+    "being-verified": ("Every byte is read again", "13 of 40 files"),
+    "compared": ("10 of 20 rows that are new",),
+    "game-day": ("Phases of the recovery", "was refused 2 ×"),
+    "game-days": ("7 rows are gone.", "did not happen"),
+    "guarantee": ("The output is what the ledger says", "something differs"),
+    "lab": ("A promise was broken", "exactly-once-unaligned"),
+}
+"""What stands on pages that are not looked at while they are empty."""
+
 WIDTHS = {
     "desk": ViewportSize(width=1440, height=900),
     "phone": ViewportSize(width=390, height=844),
@@ -79,19 +98,29 @@ def signed_in(dashboard: Site, browser: Browser) -> Iterator[BrowserContext]:
 
 @pytest.fixture(scope="module")
 def reached(signed_in: BrowserContext) -> dict[str, str]:
-    return reached_by_links(signed_in.request)
+    found = reached_by_links(signed_in.request)
+    return found | reached_states(signed_in.request, found)
+
+
+@pytest.mark.parametrize("name", FILLED)
+def test_a_page_is_looked_at_with_something_on_it(
+    signed_in: BrowserContext, reached: dict[str, str], name: str
+) -> None:
+    text = html.unescape(signed_in.request.get(reached[name]).text())
+
+    assert [words for words in FILLED[name] if words not in text] == []
 
 
 def test_links_lead_to_every_page(reached: dict[str, str]) -> None:
     names = {str(each.name) for each in all_patterns(get_resolver().url_patterns)}
     regions = {name for name in names if name.endswith("-regions")}
 
-    assert set(reached) == set(PAGES)
+    assert set(reached) == {*PAGES, *STATES}
     assert names - set(PAGES) - set(NO_PAGES) - regions == set(), "an address of which kind?"
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", [*PAGES, *STATES])
 def test_a_page_is_clean_whole_and_for_everybody(
     signed_in: BrowserContext, reached: dict[str, str], name: str, width: str
 ) -> None:

@@ -18,7 +18,7 @@ def lab_latency(report: LabReport | None) -> Figure | None:
         return None
     return {
         "data": [_latencies(report.modes, *each) for each in LATENCIES],
-        "layout": _bars(report, "ms from when a view happened until it could be seen", " ms"),
+        "layout": _bars(report, "from when a view happened<br>until it could be seen", " ms"),
     }
 
 
@@ -30,7 +30,7 @@ def lab_control(report: LabReport | None) -> Figure | None:
     records = report.options.records
     barriers = [mode.cost.barriers / records for mode in modes if mode.cost]
     acks = [mode.cost.acker_ids / records for mode in modes if mode.cost]
-    title = "control messages a record, logarithmic"
+    title = "control messages<br>a record (logarithmic)"
     figure_layout = _bars(report, title, "")
     figure_layout["xaxis"] = axis(type="log", dtick=1, title={"text": title, "standoff": 6})
     return {

@@ -1,0 +1,178 @@
+"""What game days, labs, audits, alerts and long readings leave behind, for the simulated site.
+
+Rows as services and workers write them; what they say is made up.
+"""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import msgspec
+from django.utils import timezone
+
+from ftdash.alerts.models import Alert, AlertRule, Evaluation
+from ftdash.checkpoints.models import Audit
+from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
+from ftdash.gameday.scoring import AuditFound, Measures, Seen, SinkProof
+from ftdash.jobs import comparing, comparisons
+from ftdash.jobs.models import PointComparison, PointInspection, Run
+from ftdash.lab.models import Lab, LabState
+from pipelines.domain.status import JobStatus, RecoveryPhase
+from pipelines.lab.options import MODES
+from tests.unit.lab.reports import mode, report
+from tests.web.audit_reports import NOT_PROVEN, PROVEN, report_of
+
+PHASES = {
+    RecoveryPhase.DETECT.value: 12.0,
+    RecoveryPhase.DECIDE.value: 3.0,
+    RecoveryPhase.STOP.value: 105.0,
+    RecoveryPhase.START.value: 640.0,
+    RecoveryPhase.RESTORE.value: 80.0,
+}
+MEASURES = Measures(
+    detection_ms=12.0,
+    recovery_ms=840.0,
+    phases=PHASES,
+    restored_checkpoint_id=12,
+    records_replayed=11_870,
+    checkpoints_lost=1,
+    late_refused=2,
+)
+
+
+def ended_game_days(run: Run) -> None:
+    """Of each verdict one; the newest has passed."""
+    now = timezone.now()
+    failed_at = now - timedelta(seconds=59)
+    proven = AuditFound(
+        is_over=True,
+        is_as_recorded=True,
+        proofs=[SinkProof("hourly-delay", True, 14), SinkProof("unmatched", False, None)],
+    )
+    seen = Seen(
+        now=now,
+        status=JobStatus.RUNNING,
+        injected_at=now - timedelta(minutes=1),
+        failed_at=failed_at,
+        cause="Slot 1 (pid 4101) is gone: its connection was closed.",
+        running_at=failed_at + timedelta(seconds=1),
+        committed_checkpoint_id=14,
+        measures=MEASURES,
+        audit=proven,
+    )
+    unharmed = replace(seen, failed_at=None, measures=Measures(), audit=None)
+    different = replace(
+        seen, audit=replace(proven, is_as_recorded=False, first_difference="7 rows are gone.")
+    )
+    _game_day(
+        run, Fault.KILL_DRIVER, Verdict.NOT_HAPPENED, "Nothing failed within 120 s.", unharmed
+    )
+    why = "The output is not as recorded: 7 rows are gone."
+    _game_day(run, Fault.FULL_DISK, Verdict.FAILED, why, different)
+    _game_day(
+        run,
+        Fault.KILL_SLOT_ALIGNING,
+        Verdict.PASSED,
+        "It recovered, and lost nothing and doubled nothing.",
+        seen,
+    )
+
+
+def _game_day(run: Run, fault: Fault, verdict: Verdict, why: str, seen: Seen) -> None:
+    GameDay.objects.create(
+        pipeline=run.pipeline,
+        run=run,
+        fault=fault,
+        slot=None if fault is Fault.KILL_DRIVER else 1,
+        requester="admin",
+        reason="before the month's end",
+        state=GameDayState.ENDED,
+        asked_at=seen.injected_at,
+        injected_at=seen.injected_at,
+        ended_at=seen.now,
+        verdict=verdict,
+        why=why,
+        seen=msgspec.to_builtins(seen),
+        audit=Audit.objects.filter(run=run).order_by("-pk").first(),
+    )
+
+
+def audits(run: Run) -> None:
+    """One that found a difference, then one that found none."""
+    now = timezone.now()
+    for found, at in ((NOT_PROVEN, now - timedelta(hours=2)), (PROVEN, now)):
+        Audit.objects.create(
+            run=run,
+            requester="admin",
+            created_at=at,
+            started_at=at,
+            moved_at=at,
+            ended_at=at,
+            report=msgspec.to_builtins(report_of(found)),
+            sentences=["delays: 70 rows as recorded, up to checkpoint 7 of run run-1."],
+        )
+
+
+def labs() -> None:
+    """Every mode, one of which broke its promise."""
+    broken = ["It lost 3 views, and promises to lose none."]
+    kept = report(
+        *(mode(each.name, broken=broken if each.name == "acked" else None) for each in MODES)
+    )
+    now = timezone.now()
+    Lab.objects.create(
+        options=msgspec.to_builtins(kept.options),
+        requested_by="admin",
+        reason="to compare the modes",
+        state=LabState.ENDED,
+        asked_at=now,
+        started_at=now,
+        ended_at=now,
+        report=msgspec.to_builtins(kept),
+    )
+
+
+def alerts(run: Run) -> None:
+    """Two fire, one of which somebody looks after; and one has cleared."""
+    now = timezone.now()
+    Evaluation.objects.create(at=now)
+    rules = list(AlertRule.objects.all()[:3])
+    _alert(rules[0], run, now)
+    looked_after = _alert(rules[1], run, now - timedelta(minutes=4))
+    looked_after.acknowledged_by = "admin"
+    looked_after.acknowledged_at = now
+    looked_after.acknowledged_reason = "the network team is at it"
+    looked_after.save()
+    cleared = _alert(rules[2], run, now - timedelta(hours=5))
+    cleared.cleared_at = now - timedelta(hours=4)
+    cleared.cleared_because = "It went below its lower threshold."
+    cleared.save()
+
+
+def _alert(rule: AlertRule, run: Run, at: datetime) -> Alert:
+    return Alert.objects.create(
+        rule=rule,
+        rule_name=rule.name,
+        watched=rule.watched,
+        pipeline=run.pipeline,
+        fire_above=rule.fire_above,
+        fired_at=at,
+        fired_value=rule.fire_above * 3,
+    )
+
+
+def compared(left: str, right: str) -> None:
+    comparisons.ask(left, right, "admin")
+    while comparing.go_on(PointComparison.objects.get(left=left, right=right).pk):
+        pass
+
+
+def half_read(path: str) -> None:
+    """A verification that is under way for as long as the site lives."""
+    PointInspection.objects.create(
+        path=path,
+        files=40,
+        files_read=13,
+        bytes=9_000_000,
+        bytes_read=3_100_000,
+        moved_at=timezone.now(),
+    )
