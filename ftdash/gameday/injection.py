@@ -13,7 +13,7 @@ from ftdash.jobs import services
 from ftdash.jobs.models import Run
 from pipelines.domain.errors import Rejected
 from pipelines.domain.setting_parsing import parse_settings
-from pipelines.domain.status import KillMoment
+from pipelines.domain.status import DriverKillMoment, KillMoment
 
 RELEASE_LATER_BY = timedelta(seconds=1)
 """After `heartbeat.timeout`: by then the attempt is over, and what was stopped has to notice."""
@@ -21,21 +21,29 @@ RELEASE_LATER_BY = timedelta(seconds=1)
 FULL_FOR = timedelta(seconds=60)
 """At the longest: until something has failed."""
 
-MOMENTS = {Fault.KILL_SLOT: KillMoment.NOW, Fault.KILL_SLOT_ALIGNING: KillMoment.ALIGNING}
+MOMENTS = {
+    Fault.KILL_SLOT: KillMoment.NOW,
+    Fault.KILL_SLOT_ALIGNING: KillMoment.ALIGNING,
+    Fault.KILL_SLOT_CUTTING: KillMoment.CUTTING,
+    Fault.KILL_SLOT_UPLOADING: KillMoment.UPLOADING,
+    Fault.KILL_SLOT_UPLOADED: KillMoment.UPLOADED,
+    Fault.KILL_SLOT_COMMITTING: KillMoment.COMMITTING,
+    Fault.KILL_SLOT_COMMITTED: KillMoment.COMMITTED,
+}
+DRIVER_MOMENTS = {
+    Fault.KILL_DRIVER_ACKNOWLEDGED: DriverKillMoment.ACKNOWLEDGED,
+    Fault.KILL_DRIVER_PUBLISHED: DriverKillMoment.PUBLISHED,
+}
+NEEDS_SLOT = (*MOMENTS, Fault.FREEZE_SLOT, Fault.FULL_DISK)
 
 
 def inject(day: GameDay) -> None:
     """Changes `day` in memory. Raises Rejected if it cannot be done."""
     run, fault = day.run, Fault(day.fault)
+    if fault in MOMENTS or fault in DRIVER_MOMENTS:
+        day.request_id = _ask_driver(day, fault)
+        return
     match fault:
-        case Fault.KILL_SLOT | Fault.KILL_SLOT_ALIGNING:
-            day.request_id = services.kill_slot(
-                pipeline=day.pipeline.name,
-                slot=day.slot or 0,
-                requester=day.requester,
-                reason=f"game day {day.pk}: {day.reason}",
-                moment=MOMENTS[fault],
-            )
         case Fault.KILL_DRIVER:
             _hit(process_of(run.run_id, run.driver_pid, "The driver"), psutil.Process.kill)
         case Fault.FREEZE_SLOT:
@@ -45,12 +53,22 @@ def inject(day: GameDay) -> None:
             _hold(day, run, forbid_writing, FULL_FOR)
 
 
+def _ask_driver(day: GameDay, fault: Fault) -> str:
+    who = {"requester": day.requester, "reason": f"game day {day.pk}: {day.reason}"}
+    name = day.pipeline.name
+    if fault in DRIVER_MOMENTS:
+        return services.kill_driver(pipeline=name, moment=DRIVER_MOMENTS[fault], **who)
+    return services.kill_slot(pipeline=name, slot=day.slot or 0, moment=MOMENTS[fault], **who)
+
+
 def effect_after(fault: Fault, run: Run) -> timedelta:
     """How long it takes by design until the driver can know."""
-    if fault is not Fault.FREEZE_SLOT:
+    settings = parse_settings(run.settings_now)
+    if fault is Fault.FREEZE_SLOT:
+        return timedelta(milliseconds=settings.heartbeat.timeout_ms)
+    if fault in (Fault.KILL_SLOT, Fault.KILL_DRIVER):
         return timedelta()
-    heartbeat = parse_settings(run.settings_now).heartbeat
-    return timedelta(milliseconds=heartbeat.timeout_ms)
+    return timedelta(milliseconds=settings.checkpoint_interval_ms or 0)  # the next one meets it
 
 
 def _hold(

@@ -12,7 +12,14 @@ from ftdash.jobs.models import Pipeline, Run
 class Fault(models.TextChoices):
     KILL_SLOT = "KILL_SLOT", "kill a slot"
     KILL_SLOT_ALIGNING = "KILL_SLOT_ALIGNING", "kill a slot while it aligns"
+    KILL_SLOT_CUTTING = "KILL_SLOT_CUTTING", "kill a slot before it cuts its state"
+    KILL_SLOT_UPLOADING = "KILL_SLOT_UPLOADING", "kill a slot before it uploads"
+    KILL_SLOT_UPLOADED = "KILL_SLOT_UPLOADED", "kill a slot after its upload"
+    KILL_SLOT_COMMITTING = "KILL_SLOT_COMMITTING", "kill a slot before it commits"
+    KILL_SLOT_COMMITTED = "KILL_SLOT_COMMITTED", "kill a slot after it committed"
     KILL_DRIVER = "KILL_DRIVER", "kill the driver"
+    KILL_DRIVER_ACKNOWLEDGED = "KILL_DRIVER_ACKNOWLEDGED", "kill the driver before a manifest"
+    KILL_DRIVER_PUBLISHED = "KILL_DRIVER_PUBLISHED", "kill the driver after a manifest"
     FREEZE_SLOT = "FREEZE_SLOT", "stop a slot, and continue it too late"
     FULL_DISK = "FULL_DISK", "a slot can write no file"
 

@@ -14,7 +14,7 @@ from kombu.exceptions import OperationalError
 
 from ftdash.checkpoints.models import Audit
 from ftdash.gameday import tasks
-from ftdash.gameday.injection import inject
+from ftdash.gameday.injection import NEEDS_SLOT, inject
 from ftdash.gameday.models import UNDER_WAY, Fault, GameDay, GameDayState
 from ftdash.gameday.observation import seen
 from ftdash.gameday.processes import release
@@ -26,8 +26,6 @@ from ftdash.jobs.trouble import others_go_on
 from ftdash.jobs.validation import check_reason, check_slot
 from pipelines.bus.lease import Owner
 from pipelines.domain.errors import InvariantViolated, Rejected
-
-NEEDS_SLOT = tuple(fault for fault in Fault if fault is not Fault.KILL_DRIVER)
 
 log = logging.getLogger("ftdash.gameday")
 

@@ -16,7 +16,9 @@ NEED_RUNNING = (
     RequestKind.CANCEL_WITH_SAVEPOINT,
     RequestKind.CHANGE_SETTINGS,
     RequestKind.KILL_SLOT,
+    RequestKind.KILL_DRIVER,
 )
+NEED_PERMISSION = (RequestKind.KILL_SLOT, RequestKind.KILL_DRIVER)
 
 
 def offers(
@@ -41,7 +43,7 @@ def problem_with(kind: RequestKind, pipeline: Pipeline, run: Run | None) -> str:
         return f"{pipeline.name} is being stopped."
     if kind in NEED_RUNNING and run.status != JobStatus.RUNNING.value:
         return f"{pipeline.name} is {run.status}; this needs it to be RUNNING."
-    if kind is RequestKind.KILL_SLOT and not pipeline.allows_faults:
+    if kind in NEED_PERMISSION and not pipeline.allows_faults:
         return f"{pipeline.name} does not allow faults on purpose; an admin may allow them."
     return ""
 
@@ -90,6 +92,8 @@ def _consequence(kind: RequestKind, pipeline: Pipeline, view: RunView | None) ->
             )
         case RequestKind.KILL_SLOT:
             return f"The process of one slot is killed; {_replay(view)} will be replayed."
+        case RequestKind.KILL_DRIVER:
+            return f"The driver is killed and replaced; {_replay(view)} will be replayed."
 
 
 def _replay(view: RunView | None) -> str:

@@ -8,6 +8,7 @@ from pipelines.domain.commands import (
     CancelWithSavepoint,
     ChangeSettings,
     DriverCommand,
+    KillDriver,
     KillSlot,
     StopWithSavepoint,
     TakeSavepoint,
@@ -15,7 +16,7 @@ from pipelines.domain.commands import (
 )
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import RequestId
-from pipelines.domain.status import KillMoment, SavepointFormat
+from pipelines.domain.status import DriverKillMoment, KillMoment, SavepointFormat
 
 _PLAIN: dict[str, type[TriggerCheckpoint | Cancel]] = {
     RequestKind.CHECKPOINT: TriggerCheckpoint,
@@ -40,6 +41,9 @@ def command_of(request: Request) -> DriverCommand:
             slot=int(request.parameters["slot"]),
             moment=KillMoment(request.parameters["moment"]),
         )
+    if request.kind == RequestKind.KILL_DRIVER:
+        moment = DriverKillMoment(request.parameters["moment"])
+        return KillDriver(request_id=request_id, requested_by=by, reason=reason, moment=moment)
     if request.kind == RequestKind.CHANGE_SETTINGS:
         return ChangeSettings(
             request_id=request_id, requested_by=by, reason=reason, settings=request.parameters

@@ -28,6 +28,7 @@ class RequestKind(models.TextChoices):
     LABEL = "LABEL", "label a savepoint"
     CHANGE_SETTINGS = "CHANGE_SETTINGS", "change settings"
     KILL_SLOT = "KILL_SLOT", "kill a slot"
+    KILL_DRIVER = "KILL_DRIVER", "kill the driver"
     ALLOW_FAULTS = "ALLOW_FAULTS", "allow or forbid faults on purpose"
 
 

@@ -34,7 +34,7 @@ from pipelines.domain.ids import RequestId
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
 from pipelines.domain.secrets import check_no_secrets
 from pipelines.domain.setting_parsing import changed_settings
-from pipelines.domain.status import KillMoment, SavepointFormat
+from pipelines.domain.status import DriverKillMoment, KillMoment, SavepointFormat
 
 
 def submit_pipeline(
@@ -229,3 +229,13 @@ def kill_slot(
     newest = check_possible(RequestKind.KILL_SLOT, pipeline_named(pipeline))
     check_slot(slot, newest.parallelism if newest else 0)
     return ask_driver(question)
+
+
+def kill_driver(
+    *, pipeline: str, moment: DriverKillMoment, requester: str, reason: str
+) -> RequestId:
+    """The next time it comes there; another one takes over."""
+    given = {"moment": moment.value}
+    return ask_driver(
+        Question(RequestKind.KILL_DRIVER, pipeline, requester, reason, parameters=given)
+    )

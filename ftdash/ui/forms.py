@@ -19,6 +19,11 @@ REASON_LENGTH_MAX = 500
 MOMENTS = (
     (KillMoment.NOW.value, "now"),
     (KillMoment.ALIGNING.value, "the next time it holds an input back for a checkpoint"),
+    (KillMoment.CUTTING.value, "the next time it has passed a barrier on and cut nothing yet"),
+    (KillMoment.UPLOADING.value, "the next time its state is cut and nothing of it is written"),
+    (KillMoment.UPLOADED.value, "the next time its state is durable and nobody knows"),
+    (KillMoment.COMMITTING.value, "the next time it is told to commit and has not"),
+    (KillMoment.COMMITTED.value, "the next time it has committed and has not said so"),
 )
 CLAIM_MODES = (
     (ClaimMode.NO_CLAIM.value, "stays as it is"),

@@ -34,7 +34,14 @@ from pipelines.domain.errors import Rejected
 HELP = {
     Fault.KILL_SLOT: "kill -9 of its process",
     Fault.KILL_SLOT_ALIGNING: "kill -9 the next time it holds an input back for a checkpoint",
+    Fault.KILL_SLOT_CUTTING: "kill -9 when it has passed the next barrier on and cut nothing",
+    Fault.KILL_SLOT_UPLOADING: "kill -9 when its next state is cut and nothing of it is written",
+    Fault.KILL_SLOT_UPLOADED: "kill -9 when its next state is durable and nobody knows",
+    Fault.KILL_SLOT_COMMITTING: "kill -9 when it is told to commit next, and has not",
+    Fault.KILL_SLOT_COMMITTED: "kill -9 when it has committed next, and has not said so",
     Fault.KILL_DRIVER: "kill -9 of the process that coordinates; another one takes over",
+    Fault.KILL_DRIVER_ACKNOWLEDGED: "kill -9 when all have acknowledged and no manifest is there",
+    Fault.KILL_DRIVER_PUBLISHED: "kill -9 when the next manifest is durable and nobody knows",
     Fault.FREEZE_SLOT: (
         "it is silent until it has been replaced, and then speaks up again: nothing it says may"
         " count"
@@ -79,7 +86,7 @@ class GameDayPage:
 class GameDayForm(ConfirmedForm):
     fault = forms.ChoiceField(label="Fault")
     slot = forms.TypedChoiceField(
-        label="Slot", coerce=int, required=False, help_text="Not used where the driver is hit."
+        label="Slot", coerce=int, required=False, help_text="Not used where no slot is hit."
     )
 
     def __init__(self, *args: Any, page: PipelinePage, **kwargs: Any) -> None:

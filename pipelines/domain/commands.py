@@ -7,7 +7,7 @@ makes that harmless. Each ends in exactly one `RequestEnded` event.
 import msgspec
 
 from pipelines.domain.ids import RequestId
-from pipelines.domain.status import KillMoment, SavepointFormat
+from pipelines.domain.status import DriverKillMoment, KillMoment, SavepointFormat
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -58,6 +58,12 @@ class KillSlot(Command, frozen=True, kw_only=True):
     moment: KillMoment = KillMoment.NOW
 
 
+class KillDriver(Command, frozen=True, kw_only=True):
+    """SIGKILL the driver on purpose. Answered before, so that no successor does it again."""
+
+    moment: DriverKillMoment
+
+
 DriverCommand = (
     TriggerCheckpoint
     | TakeSavepoint
@@ -66,4 +72,5 @@ DriverCommand = (
     | Cancel
     | ChangeSettings
     | KillSlot
+    | KillDriver
 )

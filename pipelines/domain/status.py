@@ -72,5 +72,19 @@ class StopStage(StrEnum):
 
 
 class KillMoment(StrEnum):
+    """When a slot is killed on purpose: now, or the next time it comes to that `FaultPoint`."""
+
     NOW = "now"
-    ALIGNING = "aligning"  # the next time the slot holds an input back
+    ALIGNING = "aligning"
+    CUTTING = "cutting"
+    UPLOADING = "uploading"
+    UPLOADED = "uploaded"
+    COMMITTING = "committing"
+    COMMITTED = "committed"
+
+
+class DriverKillMoment(StrEnum):
+    """The driver is killed on purpose the next time it comes to that `FaultPoint`."""
+
+    ACKNOWLEDGED = "acknowledged"
+    PUBLISHED = "published"

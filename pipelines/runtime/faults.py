@@ -1,6 +1,7 @@
 """Carries out faults on purpose where the runtime passes a named point.
 
-Without a plan, which is every run outside of tests, passing a point does nothing.
+Without a plan, which is every run outside of tests, passing a point does nothing until somebody
+asks for a kill.
 """
 
 import os
@@ -25,12 +26,23 @@ class Faults:
     """The plan of one process. Thread-safe: points are passed on any thread."""
 
     def __init__(self, plan: Sequence[Fault] = (), slot: int | None = None) -> None:
-        self._plan = [fault for fault in plan if slot is None or fault.slot in (None, slot)]
+        self._kill_at: FaultPoint | None = None
         self._passed: Counter[tuple[Attempt, FaultPoint]] = Counter()
         self._lock = threading.Lock()
+        self.follow(plan, slot)
+
+    def follow(self, plan: Sequence[Fault], slot: int | None = None) -> None:
+        """From now on; a kill that was asked for stays asked for."""
+        self._plan = [fault for fault in plan if slot is None or fault.slot in (None, slot)]
+
+    def kill_at(self, point: FaultPoint) -> None:
+        """This process ends the next time that it comes there, in whichever attempt."""
+        self._kill_at = point
 
     def reach(self, point: FaultPoint, attempt: Attempt) -> None:
         """Raises FaultOnPurpose; or this process ends or stops here."""
+        if point is self._kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
         if not self._plan:
             return
         with self._lock:
@@ -42,6 +54,7 @@ class Faults:
 
 
 NO_FAULTS = Faults()
+"""Of whoever is never asked for a kill."""
 
 
 def check_permission(plan: Sequence[Fault]) -> None:

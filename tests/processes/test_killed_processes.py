@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.bus.inbox import submit
-from pipelines.domain.commands import KillSlot
+from pipelines.domain.commands import KillDriver, KillSlot
 from pipelines.domain.events import (
     FailureOccurred,
     RequestAccepted,
@@ -17,7 +17,7 @@ from pipelines.domain.events import (
     SlotLost,
 )
 from pipelines.domain.ids import RequestId
-from pipelines.domain.status import JobStatus, KillMoment, RequestOutcome
+from pipelines.domain.status import DriverKillMoment, JobStatus, KillMoment, RequestOutcome
 from tests.processes.host import hosted_run, hurry
 from tests.processes.numbers import assert_exact
 
@@ -108,7 +108,9 @@ def test_a_driver_whose_lease_was_taken_over_stops_at_once_and_says_so(tmp_path:
     assert_exact(tmp_path / "output")
 
 
-@pytest.mark.parametrize("moment", list(KillMoment))
+@pytest.mark.parametrize(
+    "moment", [KillMoment.NOW, KillMoment.ALIGNING, KillMoment.UPLOADED, KillMoment.COMMITTING]
+)
 def test_a_kill_is_answered_when_the_slot_has_died(tmp_path: Path, moment: KillMoment) -> None:
     request_id = RequestId("kill")
     kill = KillSlot(request_id=request_id, requested_by="t", reason="t", slot=1, moment=moment)
@@ -139,7 +141,28 @@ def test_a_kill_whose_attempt_ends_otherwise_has_failed(tmp_path: Path) -> None:
 
     (answer,) = run.of(RequestEnded)
     assert answer.event.outcome is RequestOutcome.FAILED  # type: ignore[attr-defined]
-    assert answer.event.message == "Attempt 1 ended before slot 1 aligned."  # type: ignore[attr-defined]
+    assert answer.event.message == "Attempt 1 ended before slot 1 came to 'aligning'."  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("moment", DriverKillMoment)
+def test_a_driver_that_is_killed_where_it_was_asked_for_is_killed_once(
+    tmp_path: Path, moment: DriverKillMoment
+) -> None:
+    kill = KillDriver(request_id=RequestId("kill"), requested_by="t", reason="t", moment=moment)
+    with hosted_run(tmp_path, LONGER, settings=SOONER) as run:
+        run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
+        submit(run.directory, kill)
+        exit_code = run.process.wait(STEP_S)
+        with hosted_run(tmp_path, run_id=run.directory.run_id) as successor:
+            hurry(tmp_path)
+            ended = successor.wait_until_over(STEP_S)
+
+    assert exit_code == -signal.SIGKILL
+    (answer,) = successor.of(RequestEnded)
+    assert answer.event.outcome is RequestOutcome.SUCCEEDED  # type: ignore[attr-defined]
+    assert f"comes to '{moment}'" in answer.event.message  # type: ignore[attr-defined]
+    assert ended.status is JobStatus.FINISHED
+    assert_exact(tmp_path / "output")
 
 
 def alter(manifest: Path) -> None:

@@ -17,10 +17,12 @@ from kombu.exceptions import OperationalError
 
 from ftdash.checkpoints.models import Audit
 from ftdash.gameday import queries, services, tasks
+from ftdash.gameday.injection import DRIVER_MOMENTS, MOMENTS
 from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
 from ftdash.gameday.observation import NOT_AUDITED
 from ftdash.gameday.processes import forbid_writing, identity_of, release
 from ftdash.gameday.queries import GameDayView
+from ftdash.jobs.commands import command_of
 from ftdash.jobs.launcher import RUN_ID_VARIABLE
 from ftdash.jobs.models import Pipeline, Request, RequestKind, RequestPhase, Run
 from ftdash.jobs.projector import Projector
@@ -29,11 +31,12 @@ from ftdash.times import moment
 from ftdash.ui.game_day_findings import findings
 from pipelines.audit.output import Covers
 from pipelines.bus.journal_reading import UndecodableEvent
+from pipelines.domain.commands import KillDriver, KillSlot
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.errors import Rejected
 from pipelines.domain.events import CheckpointFailed, FailureOccurred, ZombieRefused
 from pipelines.domain.ids import Attempt, CheckpointId, RunId
-from pipelines.domain.status import JobStatus
+from pipelines.domain.status import DriverKillMoment, JobStatus, KillMoment
 from tests.web.audit_reports import DIFFERENCE, PROVEN, report_of
 from tests.web.journals import Story, StoryClock, new_run
 
@@ -164,6 +167,33 @@ def test_a_kill_that_the_driver_refuses_did_not_happen() -> None:
 
     assert (day.verdict, day.why) == (Verdict.NOT_HAPPENED, "It ended before slot 0 aligned.")
     assert Request.objects.get().parameters["moment"] == "aligning"
+
+
+@pytest.mark.parametrize("fault", [each for each in Fault if each in {**MOMENTS, **DRIVER_MOMENTS}])
+def test_a_kill_at_a_named_point_is_asked_of_the_driver_and_given_until_the_next_checkpoint(
+    fault: Fault,
+) -> None:
+    running()
+    Run.objects.update(settings={"execution.checkpointing.interval": "10 min"})
+    key = asked(fault, slot=1)
+
+    services.carry_on(key)
+    GameDay.objects.update(injected_at=timezone.now() - timedelta(minutes=11))
+    waits = carried_on(key)
+    GameDay.objects.update(injected_at=timezone.now() - timedelta(minutes=13))
+
+    request = Request.objects.get()
+    command = command_of(request)
+    assert isinstance(command, KillSlot | KillDriver)
+    assert fault.value.endswith(command.moment.name) or command.moment is KillMoment.NOW
+    assert (request.requester, request.reason) == ("ada", f"game day {key}: to see")
+    assert waits.verdict is (None if fault is not Fault.KILL_SLOT else Verdict.NOT_HAPPENED)
+    assert carried_on(key).verdict is Verdict.NOT_HAPPENED
+
+
+def test_every_moment_of_a_kill_is_a_fault_of_game_days() -> None:
+    assert set(MOMENTS.values()) == set(KillMoment)
+    assert set(DRIVER_MOMENTS.values()) == set(DriverKillMoment)
 
 
 def test_a_failure_from_before_the_fault_is_not_its_effect() -> None:

@@ -80,6 +80,7 @@ def assembled(grounds: MasterGrounds, listener: CheckpointListener) -> Assembly:
         parts.spec.settings,
         parts.pipeline.check_fits,
         end,
+        parts.faults,
     )
     verifier = PointVerifier(
         parts.store,

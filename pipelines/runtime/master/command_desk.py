@@ -12,6 +12,7 @@ from pipelines.domain.commands import (
     CancelWithSavepoint,
     ChangeSettings,
     DriverCommand,
+    KillDriver,
     KillSlot,
     StopWithSavepoint,
     TakeSavepoint,
@@ -19,11 +20,13 @@ from pipelines.domain.commands import (
 )
 from pipelines.domain.errors import Rejected
 from pipelines.domain.events import SettingsChanged
-from pipelines.domain.ids import Attempt
+from pipelines.domain.faults import FaultPoint
+from pipelines.domain.ids import Attempt, RequestId
 from pipelines.domain.setting_parsing import changed_settings, parse_settings
 from pipelines.domain.settings import Settings
 from pipelines.domain.status import CheckpointKind, JobStatus, KillMoment, RequestOutcome
 from pipelines.protocol.triggering import TriggerRequest
+from pipelines.runtime.faults import Faults
 from pipelines.runtime.master.attempts import Attempts
 from pipelines.runtime.master.checkpoint_host import CheckpointHost
 from pipelines.runtime.master.request_desk import RequestDesk
@@ -49,6 +52,7 @@ class CommandDesk:
         given_settings: Mapping[str, str],
         check_fits: Callable[[Settings], None],
         end: RunEnd,
+        faults: Faults,
     ) -> None:
         self._desk = desk
         self._record = record
@@ -58,6 +62,7 @@ class CommandDesk:
         self._given_settings = dict(given_settings)
         self._check_fits = check_fits
         self._end = end
+        self._faults = faults
         self._kills: list[_Kill] = []  # asked for, and the slot still lives
 
     def on_command(self, command: DriverCommand) -> None:
@@ -79,6 +84,8 @@ class CommandDesk:
                 self._change_settings(command)
             case KillSlot(slot=slot):
                 self._kill(command, slot)
+            case KillDriver(moment=moment):
+                self._kill_driver(command.request_id, FaultPoint(moment.value))
 
     def on_completed(self, request: TriggerRequest, path: str) -> None:
         if request.stops_run:
@@ -100,7 +107,8 @@ class CommandDesk:
                 outcome, message = RequestOutcome.SUCCEEDED, f"Process {kill.pid} is dead."
             else:
                 outcome = RequestOutcome.FAILED
-                message = f"Attempt {kill.attempt} ended before slot {kill.command.slot} aligned."
+                where = f"slot {kill.command.slot} came to {kill.command.moment.value!r}"
+                message = f"Attempt {kill.attempt} ended before {where}."
             self._desk.answer(kill.command.request_id, outcome, message)
 
     def _kills_where(self, holds: Callable[["_Kill"], bool]) -> list["_Kill"]:
@@ -156,6 +164,12 @@ class CommandDesk:
             return
         self._kills.append(_Kill(command, host.attempt, pid))
         host.kill(slot, command.moment)
+
+
+    def _kill_driver(self, request_id: RequestId, point: FaultPoint) -> None:
+        message = f"This driver ends the next time that it comes to {point.value!r}."
+        self._desk.answer(request_id, RequestOutcome.SUCCEEDED, message)
+        self._faults.kill_at(point)
 
 
 def _savepoint(command: TakeSavepoint | StopWithSavepoint | CancelWithSavepoint) -> TriggerRequest:

@@ -18,7 +18,6 @@ from pipelines.runtime.slot.state_backends import StateBackends, state_backends
 from pipelines.runtime.slot.subtask_building import SubtaskBuilder
 from pipelines.runtime.subtask.acker_task import AckerTask
 from pipelines.runtime.subtask.feed import Feed
-from pipelines.runtime.subtask.gate_feed import GateFeed
 from pipelines.runtime.subtask.restoring import RestorePoint
 from pipelines.runtime.subtask.source_feed import SourceFeed
 from pipelines.runtime.subtask.subtask import Subtask
@@ -32,7 +31,6 @@ from pipelines.stream import Pipeline
 class Deployment:
     subtasks: list[Subtask]
     sources: list[Subtask]
-    gate_feeds: list[GateFeed]
     gates: list[Gate]
     ackers: list[AckerTask]
     close: Callable[[], None]  # once no subtask runs any more
@@ -74,7 +72,6 @@ def deploy(
     return Deployment(
         subtasks=[one.subtask for one in built],
         sources=[one.subtask for one in built if one.gate is None],
-        gate_feeds=[one.feed for one in built if isinstance(one.feed, GateFeed)],
         gates=[one.gate for one in built if one.gate is not None],
         ackers=[] if builder.wires is None else builder.wires.ackers(),
         close=lambda: _close(backends, [one.feed for one in built]),

@@ -44,7 +44,7 @@ from pipelines.runtime.control import (
 )
 from pipelines.runtime.control import Heartbeat as Beat
 from pipelines.runtime.control_link import ControlLink, prepare
-from pipelines.runtime.faults import NO_FAULTS, Faults
+from pipelines.runtime.faults import Faults
 from pipelines.runtime.networking import load_tls, slot_hosts
 from pipelines.runtime.slot.deployment import Deployment, deploy
 from pipelines.runtime.slot.sampling import Sampler
@@ -123,7 +123,7 @@ class SlotHost:
         self._peers: list[PeerAddress] = []
         self._locations = CheckpointLocations()
         self._reports = SubtaskReports(self._try_send, self.reach, self._locations)
-        self._faults = NO_FAULTS
+        self._faults = Faults()
 
     def serve(self) -> None:
         host, port = self._network.address
@@ -157,13 +157,12 @@ class SlotHost:
                 pass  # that it was heard is all it says
             case Die(moment=KillMoment.NOW):
                 os.kill(os.getpid(), signal.SIGKILL)
-            case Die():
-                for feed in self._deployed().gate_feeds:
-                    feed.die_while_aligning()
+            case Die(moment=moment):
+                self._faults.kill_at(FaultPoint(moment.value))
 
     def _deploy(self, message: Deploy) -> None:
         self._peers = [PeerAddress(p.slot, p.host, p.port) for p in message.peers]
-        self._faults = Faults(message.faults, self._slot)
+        self._faults.follow(message.faults, self._slot)
         self.reach(FaultPoint.RESTORING)
         self._deployment = deploy(
             message,

@@ -1,7 +1,5 @@
 """Feeds a subtask from its input gate: records, event time, and barriers to its `GateAlignment`."""
 
-import os
-import signal
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
@@ -42,7 +40,6 @@ class GateFeed:
         self._alignment = alignment
         self._begin = beginning(in_flight, restored_watermark_ms)
         self._watermarks = WatermarkMerger(ports, restored_watermark_ms)
-        self._dies_aligning = False
 
     @property
     def has_ended(self) -> bool:
@@ -55,10 +52,6 @@ class GateFeed:
     @property
     def due_ms(self) -> float | None:
         return self._alignment.due_ms
-
-    def die_while_aligning(self) -> None:
-        """Fault on purpose: SIGKILL this process the next time an input is held back."""
-        self._dies_aligning = True
 
     def attend(self, subtask: Subtask) -> bool:
         return self._begin is None and self._alignment.attend(subtask)
@@ -130,11 +123,8 @@ class GateFeed:
 
     def _on_barrier(self, channel: ChannelId, barrier: Barrier, subtask: Subtask) -> None:
         self._alignment.on_barrier(channel, barrier, subtask)
-        if not self._alignment.is_aligning:
-            return
-        subtask.reporter.reach(FaultPoint.ALIGNING)
-        if self._dies_aligning:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if self._alignment.is_aligning:
+            subtask.reporter.reach(FaultPoint.ALIGNING)
 
     def _on_end(self, channel: ChannelId, subtask: Subtask) -> None:
         self._alignment.on_end(channel, subtask)

@@ -11,6 +11,7 @@ from pipelines.domain.errors import Rejected
 from pipelines.domain.faults import PERMISSION, Fault, FaultAction, FaultPoint, parse_faults
 from pipelines.domain.ids import Attempt
 from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.status import DriverKillMoment, KillMoment
 from pipelines.runtime.faults import FaultOnPurpose, Faults, check_permission
 
 FIRST, SECOND = Attempt(1), Attempt(2)
@@ -69,6 +70,27 @@ def test_a_kill_is_a_sigkill_of_the_process_itself() -> None:
     )
 
     assert subprocess.run([sys.executable, "-c", program]).returncode == -signal.SIGKILL
+
+
+@pytest.mark.slow
+def test_a_kill_that_is_asked_for_waits_for_its_point_in_whichever_attempt() -> None:
+    program = (
+        "from pipelines.runtime.faults import Faults;"
+        "from pipelines.domain.faults import FaultPoint;"
+        "faults = Faults();"
+        "faults.kill_at(FaultPoint.UPLOADED);"
+        "faults.reach(FaultPoint.UPLOADING, 1);"
+        "print('still here', flush=True);"
+        "faults.reach(FaultPoint.UPLOADED, 2)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert (ended.returncode, ended.stdout) == (-signal.SIGKILL, "still here\n")
+
+
+@pytest.mark.parametrize("moment", [*KillMoment, *DriverKillMoment])
+def test_whoever_is_killed_at_a_point_comes_to_a_point_that_there_is(moment: str) -> None:
+    assert moment == KillMoment.NOW or FaultPoint(str(moment))
 
 
 @pytest.mark.parametrize("permission", [None, "0"])
