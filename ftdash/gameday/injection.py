@@ -8,7 +8,7 @@ import psutil
 from django.utils import timezone
 
 from ftdash.gameday.models import Fault, GameDay
-from ftdash.gameday.processes import forbid_writing, identity_of, process_of
+from ftdash.gameday.processes import forbid_writing, identity_of, process_of, watching_worker
 from ftdash.jobs import services
 from ftdash.jobs.models import Run
 from pipelines.domain.errors import Rejected
@@ -46,6 +46,8 @@ def inject(day: GameDay) -> None:
     match fault:
         case Fault.KILL_DRIVER:
             _hit(process_of(run.run_id, run.driver_pid, "The driver"), psutil.Process.kill)
+        case Fault.KILL_WORKER:
+            _kill_worker(day)
         case Fault.FREEZE_SLOT:
             after = effect_after(fault, run) + RELEASE_LATER_BY
             _hold(day, run, psutil.Process.suspend, after)
@@ -66,9 +68,17 @@ def effect_after(fault: Fault, run: Run) -> timedelta:
     settings = parse_settings(run.settings_now)
     if fault is Fault.FREEZE_SLOT:
         return timedelta(milliseconds=settings.heartbeat.timeout_ms)
-    if fault in (Fault.KILL_SLOT, Fault.KILL_DRIVER):
+    if fault in (Fault.KILL_SLOT, Fault.KILL_DRIVER, Fault.KILL_WORKER):
         return timedelta()
     return timedelta(milliseconds=settings.checkpoint_interval_ms or 0)  # the next one meets it
+
+
+def _kill_worker(day: GameDay) -> None:
+    """It may be this very process: whoever watches next carries on."""
+    process = watching_worker()
+    day.held = msgspec.to_builtins(identity_of(process))
+    day.save(update_fields=["held"])
+    _hit(process, psutil.Process.kill)
 
 
 def _hold(

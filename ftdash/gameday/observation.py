@@ -23,6 +23,8 @@ NOT_AUDITED = "not audited"
 
 def seen(day: GameDay) -> Seen:
     """Of a day whose fault was to be carried out at `injected_at`."""
+    if day.fault == Fault.KILL_WORKER:
+        return _seen_of_worker(day)
     run = day.run
     injected_at = day.injected_at or day.asked_at
     failures = Failure.objects.filter(
@@ -65,6 +67,40 @@ def seen(day: GameDay) -> Seen:
 def _successor(run: Run) -> str:
     newer = Run.objects.filter(pipeline=run.pipeline_id, number__gt=run.number).order_by("-number")
     return newer.values_list("run_id", flat=True).first() or ""
+
+
+def _seen_of_worker(day: GameDay) -> Seen:
+    """The run is not hit: what it does meanwhile has to be as if nothing had happened."""
+    run, injected_at, killed = day.run, day.injected_at or day.asked_at, _killed_worker(day)
+    harmed = Failure.objects.filter(run=run, sequence__gt=day.before_sequence, at__gte=injected_at)
+    first = harmed.order_by("sequence").first()
+    watched_again = (day.watched_at - injected_at) if day.watched_at else None
+    return Seen(
+        now=timezone.now(),
+        status=JobStatus(run.status),
+        injected_at=injected_at,
+        effect_within=EFFECT_WITHIN,
+        refusal=day.refusal,
+        failed_at=injected_at if killed else None,
+        cause=killed,
+        running_at=day.watched_at,
+        committed_checkpoint_id=_first_committed(run, day.watched_at) if day.watched_at else None,
+        hits_worker=True,
+        harm=first.cause if first else "",
+        measures=Measures(
+            watched_again_ms=watched_again / timedelta(milliseconds=1) if watched_again else None
+        ),
+        audit=_audit(day.audit, run) if day.audit else None,
+        successor=_successor(run),
+    )
+
+
+def _killed_worker(day: GameDay) -> str:
+    """Empty: it lives."""
+    if day.held is None:
+        return ""
+    worker = msgspec.convert(day.held, Owner)
+    return "" if worker.is_alive else f"Worker process {worker.pid} is gone."
 
 
 def _running_at(recoveries: list[Recovery], survived: Checkpoint | None) -> datetime | None:

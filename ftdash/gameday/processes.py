@@ -1,12 +1,15 @@
-"""Processes of a run on this machine: found by id, and hit only if they really are the run's.
+"""Processes on this machine: found by id, and hit only if they are what they are taken for.
 
 An id may be in use again by someone else; what a driver has started carries the run's id in its
 environment.
 """
 
+from datetime import datetime
+
 import psutil
 
 from ftdash.jobs.launcher import RUN_ID_VARIABLE
+from ftdash.metrics.models import Heartbeat, HeartbeatName
 from pipelines.bus.lease import Owner
 from pipelines.bus.process_identity import began_after_boot_s
 from pipelines.domain.errors import Rejected
@@ -26,6 +29,43 @@ def process_of(run_id: str, pid: int | None, what: str) -> psutil.Process:
     if owner != run_id:
         raise Rejected(f"Process {pid} is not {what.lower()} of run {run_id}; nothing was done.")
     return process
+
+
+def watching_worker() -> psutil.Process:
+    """The Celery worker that last did the round over all runs.
+
+    Raises Rejected if there was none, or its process is somewhere else or is no such worker.
+    """
+    beat = Heartbeat.objects.filter(name=HeartbeatName.RECONCILE).first()
+    if beat is None:
+        raise Rejected("No worker has watched yet.")
+    try:
+        process = psutil.Process(beat.pid)
+        is_worker = any("celery" in word for word in process.cmdline())
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        raise Rejected(
+            f"The worker that watches, process {beat.pid}, is not on this machine, or is gone."
+        ) from None
+    if not is_worker:
+        raise Rejected(f"Process {beat.pid} is no Celery worker; nothing was done.")
+    return process
+
+
+def watched_since(killed: Owner, killed_at: datetime) -> datetime | None:
+    """When another worker than the killed one did its round."""
+    beat = Heartbeat.objects.filter(name=HeartbeatName.RECONCILE, at__gt=killed_at).first()
+    if beat is None or (beat.pid == killed.pid and not _has_successor(killed)):
+        return None
+    return beat.at
+
+
+def _has_successor(killed: Owner) -> bool:
+    """Of its id, as in a container that was started again."""
+    try:
+        is_there = psutil.Process(killed.pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+    return is_there and not killed.is_alive
 
 
 def identity_of(process: psutil.Process) -> Owner:

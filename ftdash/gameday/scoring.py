@@ -29,6 +29,7 @@ class Measures:
     checkpoints_lost: int = 0
     late_refused: int = 0  # of an older attempt, spoken up and refused
     further_failures: int = 0
+    watched_again_ms: float | None = None  # from the kill of a worker to another one's round
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +61,11 @@ class Seen:
     refusal: str = ""  # why the fault was not carried out
     failed_at: datetime | None = None  # the first failure since
     cause: str = ""
-    running_at: datetime | None = None  # all subtasks ran again
+    running_at: datetime | None = None  # all subtasks ran again, or the run was watched again
     committed_checkpoint_id: int | None = None  # the first completed and committed since
     still_frozen: bool = False  # the process that was stopped has not ended yet
+    hits_worker: bool = False  # the run has nothing to do with it, and must not fail
+    harm: str = ""  # what failed although it must not
     measures: Measures = field(default_factory=Measures)
     audit: AuditFound | None = None
     successor: str = ""  # the newer run of the pipeline: audits are of that one
@@ -83,6 +86,8 @@ def judge(seen: Seen) -> Judgement:
         return _ended(Verdict.NOT_HAPPENED, seen.refusal)
     if seen.failed_at is None:
         return _before_the_effect(seen)
+    if seen.harm:
+        return _ended(Verdict.FAILED, f"The run failed, which it must not for this: {seen.harm}")
     if not _has_recovered(seen):
         return _before_the_recovery(seen, seen.failed_at)
     return _before_the_proof(seen)
@@ -117,7 +122,7 @@ def _before_the_recovery(seen: Seen, failed_at: datetime) -> Judgement:
 
 def _missing(seen: Seen) -> str:
     if seen.running_at is None:
-        return "Not all subtasks run again"
+        return "No worker watches" if seen.hits_worker else "Not all subtasks run again"
     if seen.committed_checkpoint_id is None:
         return "No checkpoint was completed and committed since"
     return "The process that was stopped has not ended"

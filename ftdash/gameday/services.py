@@ -17,7 +17,7 @@ from ftdash.gameday import tasks
 from ftdash.gameday.injection import NEEDS_SLOT, inject
 from ftdash.gameday.models import UNDER_WAY, Fault, GameDay, GameDayState
 from ftdash.gameday.observation import seen
-from ftdash.gameday.processes import release
+from ftdash.gameday.processes import release, watched_since
 from ftdash.gameday.scoring import Judgement, Seen, judge
 from ftdash.jobs import audits
 from ftdash.jobs.asking import check_id, check_possible, pipeline_named
@@ -130,6 +130,8 @@ def _inject(day: GameDay) -> None:
 
 
 def _go_on(day: GameDay) -> None:
+    if day.fault == Fault.KILL_WORKER:
+        _note_who_watches(day)
     found = seen(day)
     judgement = judge(found)
     if day.held is not None and (_is_due(day, found) or judgement.verdict is not None):
@@ -137,6 +139,15 @@ def _go_on(day: GameDay) -> None:
     if judgement.state is GameDayState.AUDITING and day.audit is None:
         _ask_for_audit(day, found)
     _store(day, judgement, found)
+
+
+def _note_who_watches(day: GameDay) -> None:
+    """Kept, as every round writes its moment over the one before."""
+    if day.held is None or day.watched_at is not None:
+        return
+    killed_at = day.injected_at or day.asked_at
+    day.watched_at = watched_since(msgspec.convert(day.held, Owner), killed_at)
+    day.save(update_fields=["watched_at"])
 
 
 def _is_due(day: GameDay, found: Seen) -> bool:

@@ -42,6 +42,10 @@ HELP = {
     Fault.KILL_DRIVER: "kill -9 of the process that coordinates; another one takes over",
     Fault.KILL_DRIVER_ACKNOWLEDGED: "kill -9 when all have acknowledged and no manifest is there",
     Fault.KILL_DRIVER_PUBLISHED: "kill -9 when the next manifest is durable and nobody knows",
+    Fault.KILL_WORKER: (
+        "kill -9 of the Celery worker, which restarts drivers of all pipelines; whatever looks"
+        " after it has to start another one, and no run may notice"
+    ),
     Fault.FREEZE_SLOT: (
         "it is silent until it has been replaced, and then speaks up again: nothing it says may"
         " count"

@@ -29,8 +29,14 @@ def _findings(seen: Seen) -> Iterator[Finding]:
         return
     measures = seen.measures
     yield Finding(Outcome.FINE, f"It took effect: {seen.cause}")
+    if seen.harm:
+        yield Finding(Outcome.BROKEN, f"The run failed, which it must not for this: {seen.harm}")
     if measures.detection_ms is not None:
         yield Finding(Outcome.FINE, f"Detected after {duration(measures.detection_ms)}.")
+    if measures.watched_again_ms is not None:
+        after = duration(measures.watched_again_ms)
+        text = f"A worker watches again after {after}; the run went on meanwhile."
+        yield Finding(Outcome.FINE, text)
     if measures.recovery_ms is not None:
         yield Finding(Outcome.FINE, _running(measures))
     if seen.committed_checkpoint_id is not None:

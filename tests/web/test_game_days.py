@@ -27,6 +27,7 @@ from ftdash.jobs.launcher import RUN_ID_VARIABLE
 from ftdash.jobs.models import Pipeline, Request, RequestKind, RequestPhase, Run
 from ftdash.jobs.projector import Projector
 from ftdash.jobs.services import allow_faults
+from ftdash.metrics.models import Heartbeat, HeartbeatName
 from ftdash.times import moment
 from ftdash.ui.game_day_findings import findings
 from pipelines.audit.output import Covers
@@ -61,6 +62,26 @@ def process() -> Iterator[Callable[[str], psutil.Process]]:
         assert child.stdout is not None
         child.stdout.readline()  # before it has begun, its environment still reads as empty
         return psutil.Process(child.pid)
+
+    yield start
+    for each in started:
+        each.kill()
+        each.communicate()
+
+
+@pytest.fixture
+def worker() -> Iterator[Callable[[], psutil.Process]]:
+    """Processes that are called as a Celery worker is."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> psutil.Process:
+        program = "import sys; print('up', flush=True); sys.stdin.read()"
+        words = [sys.executable, "-c", program, "celery", "worker"]
+        it = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        started.append(it)
+        assert it.stdout is not None
+        it.stdout.readline()
+        return psutil.Process(it.pid)
 
     yield start
     for each in started:
@@ -376,6 +397,96 @@ def test_the_driver_is_killed_from_outside(process: Callable[[str], psutil.Proce
     assert carried_on(key).state is GameDayState.INJECTED
 
 
+def test_a_worker_is_killed_and_the_run_goes_on_until_another_one_watches(
+    worker: Callable[[], psutil.Process],
+) -> None:
+    story, killed = running(), worker()
+    watches(killed.pid)
+    key = asked(Fault.KILL_WORKER)
+    hit(key, story)
+    wait_until(lambda: not killed.is_running() or killed.status() == psutil.STATUS_ZOMBIE)
+    unwatched = carried_on(key)
+    watches(killed.pid + 1, story, after_ms=10)
+    carried_on(key)
+    watches(killed.pid + 1, story, after_ms=900)
+    fold(story.wait(50).completed())
+    assert carried_on(key).state is GameDayState.AUDITING
+    audited(Audit.objects.get(), up_to=3)
+    day = carried_on(key)
+
+    assert unwatched.why == "No worker watches yet."
+    assert (day.verdict, day.why) == (
+        Verdict.PASSED,
+        "It recovered, and lost nothing and doubled nothing.",
+    )
+    assert day.seen is not None
+    assert (day.measures.watched_again_ms, day.measures.recovery_ms) == (10.0, None)
+    assert f"Worker process {killed.pid} is gone." in str(findings(day.seen))
+    assert "A worker watches again after" in str(findings(day.seen))
+
+
+def test_a_run_that_fails_because_nobody_watches_it_has_not_passed(
+    worker: Callable[[], psutil.Process],
+) -> None:
+    story, killed = running(), worker()
+    watches(killed.pid)
+    key = asked(Fault.KILL_WORKER)
+    hit(key, story)
+    wait_until(lambda: not killed.is_running() or killed.status() == psutil.STATUS_ZOMBIE)
+    watches(killed.pid + 1, story, after_ms=10)
+    fold(story.wait(50).slot_killed().completed())
+
+    day = carried_on(key)
+
+    assert day.verdict is Verdict.FAILED
+    assert day.why.startswith("The run failed, which it must not for this: Slot 1 (pid 101)")
+
+
+def test_the_round_of_the_worker_that_lives_is_not_another_one_s(
+    worker: Callable[[], psutil.Process],
+) -> None:
+    story, alive = running(), worker()
+    key = asked(Fault.KILL_WORKER)
+    hit(key, story)  # nobody has watched yet
+    watches(alive.pid, story, after_ms=10)
+    identity = msgspec.to_builtins(identity_of(alive))
+    GameDay.objects.update(refusal="", held=identity)
+
+    assert carried_on(key).why == "Nothing has failed yet."
+    assert GameDay.objects.get().watched_at is None
+
+
+def test_a_worker_that_has_got_the_id_of_the_killed_one_watches_again(
+    worker: Callable[[], psutil.Process],
+) -> None:
+    story, later = running(), worker()
+    key = asked(Fault.KILL_WORKER)
+    hit(key, story)  # nobody has watched yet
+    watches(later.pid, story, after_ms=10)
+    earlier = msgspec.structs.replace(identity_of(later), process_began_s=0.0)
+    GameDay.objects.update(refusal="", held=msgspec.to_builtins(earlier))
+
+    assert carried_on(key).measures.watched_again_ms == 10.0
+
+
+@pytest.mark.parametrize("pid", [None, 2**22 + 5, os.getpid()])
+def test_what_is_no_worker_is_not_killed_in_its_place(pid: int | None) -> None:
+    running()
+    if pid is not None:
+        watches(pid)
+    key = asked(Fault.KILL_WORKER)
+
+    services.carry_on(key)
+
+    day = carried_on(key)
+    assert day.verdict is Verdict.NOT_HAPPENED
+    assert day.why in (
+        "No worker has watched yet.",
+        f"The worker that watches, process {pid}, is not on this machine, or is gone.",
+        f"Process {pid} is no Celery worker; nothing was done.",
+    )
+
+
 @pytest.mark.parametrize("fault", [Fault.KILL_DRIVER, Fault.FREEZE_SLOT])
 def test_a_process_that_is_not_of_the_run_is_left_alone(
     process: Callable[[str], psutil.Process], fault: Fault
@@ -578,6 +689,13 @@ def recovered() -> tuple[int, Story]:
     fold(story.wait(50).slot_killed().completed())
     assert carried_on(key).state is GameDayState.AUDITING
     return key, story
+
+
+def watches(pid: int, story: Story | None = None, after_ms: int = 0) -> None:
+    """A worker of that id does its round over all runs, in the time of the story."""
+    at = moment(story.clock.now_ms + after_ms) if story else timezone.now()
+    row = {"at": at, "pid": pid}
+    Heartbeat.objects.update_or_create(name=HeartbeatName.RECONCILE, defaults=row)
 
 
 def asked(fault: Fault, slot: int | None = None, asked_id: str | None = None) -> int:
