@@ -18,6 +18,10 @@ from pipelines.domain.status import DriverKillMoment, KillMoment
 RELEASE_LATER_BY = timedelta(seconds=1)
 """After `heartbeat.timeout`: by then the attempt is over, and what was stopped has to notice."""
 
+SLOW_BY = timedelta(seconds=3)
+SLOW_FOR = timedelta(seconds=30)
+"""Once the next checkpoint is due."""
+
 FULL_FOR = timedelta(seconds=60)
 """At the longest: until something has failed."""
 
@@ -34,13 +38,13 @@ DRIVER_MOMENTS = {
     Fault.KILL_DRIVER_ACKNOWLEDGED: DriverKillMoment.ACKNOWLEDGED,
     Fault.KILL_DRIVER_PUBLISHED: DriverKillMoment.PUBLISHED,
 }
-NEEDS_SLOT = (*MOMENTS, Fault.FREEZE_SLOT, Fault.FULL_DISK)
+NEEDS_SLOT = (*MOMENTS, Fault.FREEZE_SLOT, Fault.SLOW_STORAGE, Fault.FULL_DISK)
 
 
 def inject(day: GameDay) -> None:
     """Changes `day` in memory. Raises Rejected if it cannot be done."""
     run, fault = day.run, Fault(day.fault)
-    if fault in MOMENTS or fault in DRIVER_MOMENTS:
+    if fault in MOMENTS or fault in DRIVER_MOMENTS or fault is Fault.SLOW_STORAGE:
         day.request_id = _ask_driver(day, fault)
         return
     match fault:
@@ -60,6 +64,11 @@ def _ask_driver(day: GameDay, fault: Fault) -> str:
     name = day.pipeline.name
     if fault in DRIVER_MOMENTS:
         return services.kill_driver(pipeline=name, moment=DRIVER_MOMENTS[fault], **who)
+    if fault is Fault.SLOW_STORAGE:
+        lasts = SLOW_FOR + effect_after(fault, day.run)
+        return services.slow_slot(
+            pipeline=name, slot=day.slot or 0, delay=SLOW_BY, lasts=lasts, **who
+        )
     return services.kill_slot(pipeline=name, slot=day.slot or 0, moment=MOMENTS[fault], **who)
 
 

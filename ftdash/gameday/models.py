@@ -22,6 +22,7 @@ class Fault(models.TextChoices):
     KILL_DRIVER_PUBLISHED = "KILL_DRIVER_PUBLISHED", "kill the driver after a manifest"
     KILL_WORKER = "KILL_WORKER", "kill the worker that watches"
     FREEZE_SLOT = "FREEZE_SLOT", "stop a slot, and continue it too late"
+    SLOW_STORAGE = "SLOW_STORAGE", "the storage of a slot is slow"
     FULL_DISK = "FULL_DISK", "a slot can write no file"
 
 
@@ -63,7 +64,7 @@ class GameDay(models.Model):
     before_attempt = models.PositiveIntegerField(default=0)
     request_id = models.CharField(max_length=80, default="")  # where the driver was asked to do it
     refusal = models.TextField(default="")  # why nobody could do it
-    held = models.JSONField(null=True)  # Owner as JSON: the process hit from outside, if it may live
+    held = models.JSONField(null=True)  # Owner as JSON: the process hit from outside
     release_at = models.DateTimeField(null=True)
     watched_at = models.DateTimeField(null=True)  # a worker watches again, where one was killed
     audit = models.ForeignKey(Audit, null=True, on_delete=models.SET_NULL, related_name="+")

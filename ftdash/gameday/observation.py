@@ -1,14 +1,21 @@
 """Reads what the rows say about one game day, for `scoring.judge`. Decides nothing."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
+from django.db.models import QuerySet
 from django.utils import timezone
 
-from ftdash.checkpoints.models import COMPLETE, Audit, Checkpoint, CheckpointStatus
-from ftdash.gameday.injection import effect_after
+from ftdash.checkpoints.models import (
+    COMPLETE,
+    Audit,
+    Checkpoint,
+    CheckpointStatus,
+    SubtaskPhase,
+)
+from ftdash.gameday.injection import SLOW_BY, effect_after
 from ftdash.gameday.models import Fault, GameDay
 from ftdash.gameday.scoring import EFFECT_WITHIN, AuditFound, Measures, Seen, SinkProof
 from ftdash.jobs.models import Failure, Recovery, Request, RequestPhase, Run, ZombieRefusal
@@ -19,6 +26,14 @@ from pipelines.domain.status import JobStatus, RecoveryPhase
 REFUSED = (RequestPhase.FAILED, RequestPhase.REJECTED)
 NOT_AUDITED = "not audited"
 """`pipelines.audit.output.Covers.NOTHING`, whose module loads what only an audit needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Survived:
+    """What a fault did to a run that went on."""
+
+    at: datetime
+    cause: str
 
 
 def seen(day: GameDay) -> Seen:
@@ -37,7 +52,7 @@ def seen(day: GameDay) -> Seen:
         failed_at__gte=injected_at,
     ).order_by("failed_at")
     first = failures.first()
-    survived = lost.first() if first is None and day.fault == Fault.FULL_DISK else None
+    survived = _survived(day, lost) if first is None else None
     recoveries = _recoveries(run, first)
     running_at = _running_at(recoveries, survived)
     return Seen(
@@ -46,8 +61,8 @@ def seen(day: GameDay) -> Seen:
         injected_at=injected_at,
         effect_within=EFFECT_WITHIN + effect_after(Fault(day.fault), run),
         refusal=day.refusal or _refusal_of(day.request_id),
-        failed_at=first.at if first else survived.failed_at if survived else None,
-        cause=first.cause if first else _cause(survived),
+        failed_at=first.at if first else survived.at if survived else None,
+        cause=first.cause if first else survived.cause if survived else "",
         running_at=running_at,
         committed_checkpoint_id=_first_committed(run, running_at) if running_at else None,
         still_frozen=_is_frozen(day),
@@ -103,18 +118,42 @@ def _killed_worker(day: GameDay) -> str:
     return "" if worker.is_alive else f"Worker process {worker.pid} is gone."
 
 
-def _running_at(recoveries: list[Recovery], survived: Checkpoint | None) -> datetime | None:
+def _survived(day: GameDay, lost: QuerySet[Checkpoint]) -> _Survived | None:
+    """Where a fault of the storage has shown and the run has not failed."""
+    if day.fault not in (Fault.FULL_DISK, Fault.SLOW_STORAGE):
+        return None
+    failed = lost.first()
+    if failed is not None and failed.failed_at is not None:
+        why = failed.message or failed.reason_name
+        cause = f"Checkpoint {failed.checkpoint_id} failed, and the run went on: {why}"
+        return _Survived(failed.failed_at, cause)
+    return _slowed(day) if day.fault == Fault.SLOW_STORAGE else None
+
+
+def _slowed(day: GameDay) -> _Survived | None:
+    phases = SubtaskPhase.objects.filter(
+        checkpoint__run=day.run,
+        checkpoint__trigger_at__gte=day.injected_at or day.asked_at,
+        subtask=day.slot or 0,
+        async_ms__gte=SLOW_BY / timedelta(milliseconds=1),
+    )
+    part = phases.select_related("checkpoint").order_by("checkpoint__trigger_at", "pk").first()
+    if part is None:
+        return None
+    point = part.checkpoint
+    took = timedelta(milliseconds=part.acknowledged_ms)
+    return _Survived(
+        point.trigger_at + took,
+        f"Slot {day.slot} took {part.async_ms / 1000:.1f} s to upload {part.vertex} for checkpoint"
+        f" {point.checkpoint_id}, and the run went on.",
+    )
+
+
+def _running_at(recoveries: list[Recovery], survived: _Survived | None) -> datetime | None:
     """A run that has lost no more than a checkpoint has never stood still."""
     if survived is not None:
-        return survived.failed_at
+        return survived.at
     return recoveries[-1].running_at if recoveries else None
-
-
-def _cause(survived: Checkpoint | None) -> str:
-    if survived is None:
-        return ""
-    why = survived.message or survived.reason_name
-    return f"Checkpoint {survived.checkpoint_id} failed, and the run went on: {why}"
 
 
 def _is_frozen(day: GameDay) -> bool:
@@ -150,10 +189,10 @@ def _first_committed(run: Run, running_at: datetime) -> int | None:
 
 
 def _measures(
-    recoveries: list[Recovery], survived: Checkpoint | None, injected_at: datetime
+    recoveries: list[Recovery], survived: _Survived | None, injected_at: datetime
 ) -> Measures:
-    if survived is not None and survived.failed_at is not None:
-        took = survived.failed_at - injected_at
+    if survived is not None:
+        took = survived.at - injected_at
         return Measures(detection_ms=took / timedelta(milliseconds=1))
     if not recoveries:
         return Measures()

@@ -17,8 +17,9 @@ NEED_RUNNING = (
     RequestKind.CHANGE_SETTINGS,
     RequestKind.KILL_SLOT,
     RequestKind.KILL_DRIVER,
+    RequestKind.SLOW_SLOT,
 )
-NEED_PERMISSION = (RequestKind.KILL_SLOT, RequestKind.KILL_DRIVER)
+NEED_PERMISSION = (RequestKind.KILL_SLOT, RequestKind.KILL_DRIVER, RequestKind.SLOW_SLOT)
 
 
 def offers(
@@ -92,6 +93,8 @@ def _consequence(kind: RequestKind, pipeline: Pipeline, view: RunView | None) ->
             )
         case RequestKind.KILL_SLOT:
             return f"The process of one slot is killed; {_replay(view)} will be replayed."
+        case RequestKind.SLOW_SLOT:
+            return "Checkpoints take longer for a while; the pipeline goes on."
         case RequestKind.KILL_DRIVER:
             return f"The driver is killed and replaced; {_replay(view)} will be replayed."
 

@@ -10,6 +10,7 @@ from pipelines.domain.commands import (
     DriverCommand,
     KillDriver,
     KillSlot,
+    SlowSlot,
     StopWithSavepoint,
     TakeSavepoint,
     TriggerCheckpoint,
@@ -41,6 +42,9 @@ def command_of(request: Request) -> DriverCommand:
             slot=int(request.parameters["slot"]),
             moment=KillMoment(request.parameters["moment"]),
         )
+    if request.kind == RequestKind.SLOW_SLOT:
+        numbers = {name: int(value) for name, value in request.parameters.items()}
+        return SlowSlot(request_id=request_id, requested_by=by, reason=reason, **numbers)
     if request.kind == RequestKind.KILL_DRIVER:
         moment = DriverKillMoment(request.parameters["moment"])
         return KillDriver(request_id=request_id, requested_by=by, reason=reason, moment=moment)

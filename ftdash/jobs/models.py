@@ -29,6 +29,7 @@ class RequestKind(models.TextChoices):
     CHANGE_SETTINGS = "CHANGE_SETTINGS", "change settings"
     KILL_SLOT = "KILL_SLOT", "kill a slot"
     KILL_DRIVER = "KILL_DRIVER", "kill the driver"
+    SLOW_SLOT = "SLOW_SLOT", "slow down the storage of a slot"
     ALLOW_FAULTS = "ALLOW_FAULTS", "allow or forbid faults on purpose"
 
 

@@ -6,6 +6,7 @@ What is stored survives a broker that is away: reconcile delivers it later.
 """
 
 from dataclasses import replace
+from datetime import timedelta
 
 from django.db import transaction
 from django.utils import timezone
@@ -238,4 +239,19 @@ def kill_driver(
     given = {"moment": moment.value}
     return ask_driver(
         Question(RequestKind.KILL_DRIVER, pipeline, requester, reason, parameters=given)
+    )
+
+
+def slow_slot(
+    *, pipeline: str, slot: int, delay: timedelta, lasts: timedelta, requester: str, reason: str
+) -> RequestId:
+    """Each of its uploads takes `delay` longer, for as long as that `lasts`."""
+    milliseconds = timedelta(milliseconds=1)
+    given = {
+        "slot": str(slot),
+        "delay_ms": str(delay // milliseconds),
+        "for_ms": str(lasts // milliseconds),
+    }
+    return ask_driver(
+        Question(RequestKind.SLOW_SLOT, pipeline, requester, reason, parameters=given)
     )

@@ -50,6 +50,7 @@ HELP = {
         "it is silent until it has been replaced, and then speaks up again: nothing it says may"
         " count"
     ),
+    Fault.SLOW_STORAGE: "each of its uploads takes 3 s longer, for half a minute",
     Fault.FULL_DISK: "every write to a file fails, until something has failed or a minute is over",
 }
 

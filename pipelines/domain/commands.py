@@ -58,6 +58,14 @@ class KillSlot(Command, frozen=True, kw_only=True):
     moment: KillMoment = KillMoment.NOW
 
 
+class SlowSlot(Command, frozen=True, kw_only=True):
+    """Each upload that one slot begins within `for_ms` takes `delay_ms` longer, on purpose."""
+
+    slot: int
+    delay_ms: int
+    for_ms: int
+
+
 class KillDriver(Command, frozen=True, kw_only=True):
     """SIGKILL the driver on purpose. Answered before, so that no successor does it again."""
 
@@ -72,5 +80,6 @@ DriverCommand = (
     | Cancel
     | ChangeSettings
     | KillSlot
+    | SlowSlot
     | KillDriver
 )

@@ -171,6 +171,13 @@ class Die(Message, frozen=True, kw_only=True):
     moment: KillMoment
 
 
+class SlowUploads(Message, frozen=True, kw_only=True):
+    """Each upload that begins within `for_ms` takes `delay_ms` longer: a fault on purpose."""
+
+    delay_ms: int
+    for_ms: int
+
+
 FromSlot = (
     Hello
     | Deployed
@@ -187,7 +194,7 @@ FromSlot = (
     | Sampled
     | Heartbeat
 )
-FromMaster = Deploy | Begin | Inject | Completed | Aborted | Die | Heartbeat
+FromMaster = Deploy | Begin | Inject | Completed | Aborted | Die | SlowUploads | Heartbeat
 
 SLOT_DECODER: msgspec.json.Decoder[FromSlot] = msgspec.json.Decoder(FromSlot)
 MASTER_DECODER: msgspec.json.Decoder[FromMaster] = msgspec.json.Decoder(FromMaster)

@@ -1,7 +1,7 @@
 """Carries out faults on purpose where the runtime passes a named point.
 
 Without a plan, which is every run outside of tests, passing a point does nothing until somebody
-asks for a kill.
+asks for more.
 """
 
 import os
@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.faults import PERMISSION, Fault, FaultAction, FaultPoint
@@ -22,11 +23,19 @@ class FaultOnPurpose(Exception):
     """What `FaultAction.FAIL` raises."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Slow:
+    point: FaultPoint
+    delay_s: float
+    until_s: float  # monotonic
+
+
 class Faults:
     """The plan of one process. Thread-safe: points are passed on any thread."""
 
     def __init__(self, plan: Sequence[Fault] = (), slot: int | None = None) -> None:
         self._kill_at: FaultPoint | None = None
+        self._slow: _Slow | None = None
         self._passed: Counter[tuple[Attempt, FaultPoint]] = Counter()
         self._lock = threading.Lock()
         self.follow(plan, slot)
@@ -39,10 +48,17 @@ class Faults:
         """This process ends the next time that it comes there, in whichever attempt."""
         self._kill_at = point
 
+    def slow_at(self, point: FaultPoint, delay_s: float, for_s: float) -> None:
+        """Whoever comes there within `for_s` is held up by `delay_s`, each time."""
+        self._slow = _Slow(point, delay_s, time.monotonic() + for_s)
+
     def reach(self, point: FaultPoint, attempt: Attempt) -> None:
         """Raises FaultOnPurpose; or this process ends or stops here."""
         if point is self._kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
+        slow = self._slow
+        if slow is not None and point is slow.point and time.monotonic() < slow.until_s:
+            time.sleep(slow.delay_s)
         if not self._plan:
             return
         with self._lock:
@@ -54,7 +70,7 @@ class Faults:
 
 
 NO_FAULTS = Faults()
-"""Of whoever is never asked for a kill."""
+"""Of whoever is never asked for more."""
 
 
 def check_permission(plan: Sequence[Fault]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.bus.inbox import submit
-from pipelines.domain.commands import KillDriver, KillSlot
+from pipelines.domain.commands import KillDriver, KillSlot, SlowSlot
 from pipelines.domain.events import (
     FailureOccurred,
     RequestAccepted,
@@ -15,10 +15,11 @@ from pipelines.domain.events import (
     RestorePointRefused,
     SlotConnected,
     SlotLost,
+    SubtaskAcknowledged,
 )
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import DriverKillMoment, JobStatus, KillMoment, RequestOutcome
-from tests.processes.host import hosted_run, hurry
+from tests.processes.host import DriverProcess, hosted_run, hurry
 from tests.processes.numbers import assert_exact
 
 pytestmark = pytest.mark.slow
@@ -108,9 +109,7 @@ def test_a_driver_whose_lease_was_taken_over_stops_at_once_and_says_so(tmp_path:
     assert_exact(tmp_path / "output")
 
 
-@pytest.mark.parametrize(
-    "moment", [KillMoment.NOW, KillMoment.ALIGNING, KillMoment.UPLOADED, KillMoment.COMMITTING]
-)
+@pytest.mark.parametrize("moment", [KillMoment.NOW, KillMoment.ALIGNING, KillMoment.COMMITTING])
 def test_a_kill_is_answered_when_the_slot_has_died(tmp_path: Path, moment: KillMoment) -> None:
     request_id = RequestId("kill")
     kill = KillSlot(request_id=request_id, requested_by="t", reason="t", slot=1, moment=moment)
@@ -144,10 +143,34 @@ def test_a_kill_whose_attempt_ends_otherwise_has_failed(tmp_path: Path) -> None:
     assert answer.event.message == "Attempt 1 ended before slot 1 came to 'aligning'."  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("moment", DriverKillMoment)
-def test_a_driver_that_is_killed_where_it_was_asked_for_is_killed_once(
-    tmp_path: Path, moment: DriverKillMoment
-) -> None:
+def test_a_slot_whose_storage_is_slow_is_waited_for(tmp_path: Path) -> None:
+    slow = SlowSlot(
+        request_id=RequestId("slow"),
+        requested_by="t",
+        reason="t",
+        slot=1,
+        delay_ms=700,
+        for_ms=60_000,
+    )
+    with hosted_run(tmp_path, LONGER, settings=SOONER) as run:
+        run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
+        submit(run.directory, slow)
+        run.wait_for(lambda _: 1 in delayed(run, 700), STEP_S)
+        hurry(tmp_path)
+        ended = run.wait_until_over(STEP_S)
+
+    (answer,) = run.of(RequestEnded)
+    assert answer.event.message == (  # type: ignore[attr-defined]
+        "Each upload of slot 1 takes 0.7 s longer for 60 s from now on."
+    )
+    assert 1 in delayed(run, 700)
+    assert ended.status is JobStatus.FINISHED
+    assert run.of(FailureOccurred) == []
+    assert_exact(tmp_path / "output")
+
+
+def test_a_driver_that_is_killed_where_it_was_asked_for_is_killed_once(tmp_path: Path) -> None:
+    moment = DriverKillMoment.PUBLISHED
     kill = KillDriver(request_id=RequestId("kill"), requested_by="t", reason="t", moment=moment)
     with hosted_run(tmp_path, LONGER, settings=SOONER) as run:
         run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
@@ -163,6 +186,13 @@ def test_a_driver_that_is_killed_where_it_was_asked_for_is_killed_once(
     assert f"comes to '{moment}'" in answer.event.message  # type: ignore[attr-defined]
     assert ended.status is JobStatus.FINISHED
     assert_exact(tmp_path / "output")
+
+
+def delayed(run: DriverProcess, at_least_ms: float) -> set[int]:
+    """Subtasks that took so long to upload."""
+    events = (each.event for each in run.of(SubtaskAcknowledged))
+    phases = [each.phases for each in events if isinstance(each, SubtaskAcknowledged)]
+    return {each.subtask for each in phases if each.async_ms >= at_least_ms}
 
 
 def alter(manifest: Path) -> None:

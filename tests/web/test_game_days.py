@@ -32,14 +32,19 @@ from ftdash.times import moment
 from ftdash.ui.game_day_findings import findings
 from pipelines.audit.output import Covers
 from pipelines.bus.journal_reading import UndecodableEvent
-from pipelines.domain.commands import KillDriver, KillSlot
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.commands import KillDriver, KillSlot, SlowSlot
 from pipelines.domain.errors import Rejected
-from pipelines.domain.events import CheckpointFailed, FailureOccurred, ZombieRefused
+from pipelines.domain.events import (
+    CheckpointFailed,
+    FailureOccurred,
+    SubtaskAcknowledged,
+    ZombieRefused,
+)
 from pipelines.domain.ids import Attempt, CheckpointId, RunId
 from pipelines.domain.status import DriverKillMoment, JobStatus, KillMoment
 from tests.web.audit_reports import DIFFERENCE, PROVEN, report_of
-from tests.web.journals import Story, StoryClock, new_run
+from tests.web.journals import Story, StoryClock, new_run, phases
 
 pytestmark = pytest.mark.usefixtures("site", "patient")
 
@@ -358,6 +363,36 @@ def test_a_checkpoint_that_fails_is_no_effect_of_a_kill() -> None:
     fold(story.wait(50).triggered().tell(failed))
 
     assert carried_on(key).state is GameDayState.INJECTED
+
+
+def test_a_slot_whose_storage_is_slow_is_seen_in_its_uploads_and_the_run_goes_on() -> None:
+    story = running()
+    Run.objects.update(settings={"execution.checkpointing.interval": "5 min"})
+    key = asked(Fault.SLOW_STORAGE, slot=1)
+
+    hit(key, story)
+    command = command_of(Request.objects.get())
+    fold(story.wait(50).completed())
+    assert carried_on(key).why == "Nothing has failed yet."
+    slow = msgspec.structs.replace(phases("delays", 1), async_ms=3_100.0, acknowledged_ms=3_150.0)
+    other = msgspec.structs.replace(phases("join", 0), async_ms=4_000.0, acknowledged_ms=4_050.0)
+    number = story.next_checkpoint
+    story.wait(50).triggered().wait(4_100)
+    fold(story.tell(*(SubtaskAcknowledged(checkpoint_id=number, phases=p) for p in (other, slow))))
+    assert carried_on(key).why == "No checkpoint was completed and committed since yet."
+    story.next_checkpoint = CheckpointId(number + 1)
+    fold(story.completed())
+    assert carried_on(key).state is GameDayState.AUDITING
+    audited(Audit.objects.get(), up_to=5)
+    day = carried_on(key)
+
+    assert isinstance(command, SlowSlot)
+    assert (command.slot, command.delay_ms, command.for_ms) == (1, 3_000, 330_000)
+    assert day.verdict is Verdict.PASSED
+    assert day.seen is not None
+    assert day.seen.cause == (
+        "Slot 1 took 3.1 s to upload delays for checkpoint 4, and the run went on."
+    )
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of other processes are Linux's")

@@ -14,6 +14,7 @@ from pipelines.domain.commands import (
     DriverCommand,
     KillDriver,
     KillSlot,
+    SlowSlot,
     StopWithSavepoint,
     TakeSavepoint,
     TriggerCheckpoint,
@@ -26,6 +27,7 @@ from pipelines.domain.setting_parsing import changed_settings, parse_settings
 from pipelines.domain.settings import Settings
 from pipelines.domain.status import CheckpointKind, JobStatus, KillMoment, RequestOutcome
 from pipelines.protocol.triggering import TriggerRequest
+from pipelines.runtime.control import SlowUploads
 from pipelines.runtime.faults import Faults
 from pipelines.runtime.master.attempts import Attempts
 from pipelines.runtime.master.checkpoint_host import CheckpointHost
@@ -84,6 +86,8 @@ class CommandDesk:
                 self._change_settings(command)
             case KillSlot(slot=slot):
                 self._kill(command, slot)
+            case SlowSlot():
+                self._slow(command)
             case KillDriver(moment=moment):
                 self._kill_driver(command.request_id, FaultPoint(moment.value))
 
@@ -159,12 +163,26 @@ class CommandDesk:
         host = self._attempts.host
         pid = None if host is None else host.pid_of(slot)
         if host is None or pid is None:
-            message = f"There is no running slot {slot}; slots are 0 to {self._parallelism - 1}."
-            self._desk.answer(command.request_id, RequestOutcome.REJECTED, message)
+            self._reject_slot(command.request_id, slot)
             return
         self._kills.append(_Kill(command, host.attempt, pid))
         host.kill(slot, command.moment)
 
+    def _slow(self, command: SlowSlot) -> None:
+        host, slot = self._attempts.host, command.slot
+        if host is None or host.pid_of(slot) is None:
+            self._reject_slot(command.request_id, slot)
+            return
+        host.send(slot, SlowUploads(delay_ms=command.delay_ms, for_ms=command.for_ms))
+        message = (
+            f"Each upload of slot {slot} takes {command.delay_ms / 1000:g} s longer for"
+            f" {command.for_ms / 1000:g} s from now on."
+        )
+        self._desk.answer(command.request_id, RequestOutcome.SUCCEEDED, message)
+
+    def _reject_slot(self, request_id: RequestId, slot: int) -> None:
+        message = f"There is no running slot {slot}; slots are 0 to {self._parallelism - 1}."
+        self._desk.answer(request_id, RequestOutcome.REJECTED, message)
 
     def _kill_driver(self, request_id: RequestId, point: FaultPoint) -> None:
         message = f"This driver ends the next time that it comes to {point.value!r}."

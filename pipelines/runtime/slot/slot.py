@@ -40,6 +40,7 @@ from pipelines.runtime.control import (
     Message,
     PeerLost,
     Running,
+    SlowUploads,
     StrangerTurnedAway,
 )
 from pipelines.runtime.control import Heartbeat as Beat
@@ -159,6 +160,8 @@ class SlotHost:
                 os.kill(os.getpid(), signal.SIGKILL)
             case Die(moment=moment):
                 self._faults.kill_at(FaultPoint(moment.value))
+            case SlowUploads(delay_ms=delay_ms, for_ms=for_ms):
+                self._faults.slow_at(FaultPoint.UPLOADING, delay_ms / 1000, for_ms / 1000)
 
     def _deploy(self, message: Deploy) -> None:
         self._peers = [PeerAddress(p.slot, p.host, p.port) for p in message.peers]

@@ -12,6 +12,7 @@ from pipelines.domain.faults import PERMISSION, Fault, FaultAction, FaultPoint, 
 from pipelines.domain.ids import Attempt
 from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.status import DriverKillMoment, KillMoment
+from pipelines.runtime import faults as module
 from pipelines.runtime.faults import FaultOnPurpose, Faults, check_permission
 
 FIRST, SECOND = Attempt(1), Attempt(2)
@@ -86,6 +87,25 @@ def test_a_kill_that_is_asked_for_waits_for_its_point_in_whichever_attempt() -> 
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
 
     assert (ended.returncode, ended.stdout) == (-signal.SIGKILL, "still here\n")
+
+
+def test_whoever_is_to_be_slow_is_held_up_at_its_point_for_a_while_and_no_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, slept = [100.0], list[float]()
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(module.time, "sleep", slept.append)
+    faults = Faults()
+    faults.slow_at(FaultPoint.UPLOADING, delay_s=3.0, for_s=30.0)
+
+    faults.reach(FaultPoint.UPLOADED, FIRST)
+    faults.reach(FaultPoint.UPLOADING, FIRST)
+    now[0] = 129.9
+    faults.reach(FaultPoint.UPLOADING, SECOND)
+    now[0] = 130.0
+    faults.reach(FaultPoint.UPLOADING, SECOND)
+
+    assert slept == [3.0, 3.0]
 
 
 @pytest.mark.parametrize("moment", [*KillMoment, *DriverKillMoment])
