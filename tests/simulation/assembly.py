@@ -4,21 +4,28 @@ import json
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.flows.registry import FLOWS, Flow, Parameter
-from pipelines.operators.process_function import KeyedProcessFunction
+from pipelines.operators.process_context import ProcessContext
+from pipelines.operators.process_function import BatchProcessFunction, KeyedProcessFunction
 from pipelines.operators.row_context import RowContext, RuntimeContext
 from pipelines.operators.rows import Row
-from pipelines.operators.windows import session, tumbling
-from pipelines.state.descriptors import ListStateDescriptor, ValueStateDescriptor
+from pipelines.operators.windows import Windows, session, sliding, tumbling
+from pipelines.state.descriptors import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ValueStateDescriptor,
+)
 from pipelines.stream import Environment, Pipeline, Stream, count
-from tests.simulation.model import GAP_MS, MODULUS, PAIR, WINDOW_S
+from tests.simulation.model import GAP_MS, MODULUS, PAIR, SLIDE_S, WINDOW_S
 from tests.simulation.outside import KEYS, SCHEMA, OutsideSink, SimulatedSource
 from tests.simulation.plans import Plan, Step, draw
+from tests.simulation.poison import Poison
 
 FLOW_NAME = "simulated"
 RIGHT = pa.schema(
@@ -46,31 +53,46 @@ def _add(
 ) -> Stream:
     uid = f"{step.operation}-{index}"
     inputs = [streams[i] for i in step.inputs]
+    poison = Poison.from_json(parameters["poison"]).of(index)
     match step.operation:
         case "source":
             ends = {int(k): n for k, n in json.loads(parameters["ends"])[str(index)].items()}
-            return env.source(SimulatedSource(index, plan.records, ends, plan.batch), uid=uid)
+            source = SimulatedSource(index, plan.records, ends, plan.batch, poison)
+            return env.source(source, uid=uid)
         case "map":
             number = step.number
-            return inputs[0].map_batches(lambda batch: _mapped(batch, number), SCHEMA, uid=uid)
+            return inputs[0].map_batches(
+                lambda batch: _mapped(_digested(batch, poison), number), SCHEMA, uid=uid
+            )
         case "filter":
             number = step.number
             return inputs[0].filter(
-                lambda batch: pc.not_equal(pc.subtract(batch["id"], _times(batch, number)), 0),
-                uid=uid,
+                lambda batch: _is_no_multiple(_digested(batch, poison), number), uid=uid
             )
         case "rebalance":
-            return inputs[0].rebalance().map_batches(lambda batch: batch, SCHEMA, uid=uid)
+            return (
+                inputs[0]
+                .rebalance()
+                .map_batches(lambda batch: _digested(batch, poison), SCHEMA, uid=uid)
+            )
         case "union":
             return inputs[0].union(inputs[1], uid=uid)
         case "join":
             return _joined(inputs[0], inputs[1], uid)
-    ended = _end(inputs[0], step, uid)
+    ended = _end(inputs[0], step, uid, poison)
     return ended.sink(OutsideSink(parameters["world"]), uid=f"{uid}-sink")
 
 
-def _times(batch: pa.RecordBatch, number: int) -> pa.Array:
-    return pc.multiply(pc.divide(batch["id"], number), number)
+def _digested(batch: pa.RecordBatch, poison: frozenset[int]) -> pa.RecordBatch:
+    """As it is. Raises ValueError when it holds a record that is not to be borne."""
+    if poison and not poison.isdisjoint(batch["id"].to_pylist()):
+        raise ValueError("a record cannot be digested")
+    return batch
+
+
+def _is_no_multiple(batch: pa.RecordBatch, number: int) -> pa.Array:
+    below = pc.multiply(pc.divide(batch["id"], number), number)
+    return pc.not_equal(pc.subtract(batch["id"], below), 0)
 
 
 def paired(left: Any, right: Any) -> Any:
@@ -97,22 +119,35 @@ def _joined(left: Stream, right: Stream, uid: str) -> Stream:
     return both.map_batches(pair, SCHEMA, uid=f"{uid}-pairs")
 
 
-def _end(stream: Stream, step: Step, uid: str) -> Stream:
+def _end(stream: Stream, step: Step, uid: str, poison: frozenset[int]) -> Stream:
     if step.operation == "rows":
         return stream.map_batches(_as_rows, OUT, uid=uid)
     if step.operation == "counts":
-        return stream.key_by("key").process(RunningCount(), OUT, uid=uid)
+        return stream.key_by("key").process(RunningCount(poison), OUT, uid=uid)
     if step.operation == "timers":
         return stream.key_by("key").process(Gathering(), OUT, uid=uid)
-    is_session = step.operation == "sessions"
-    windows = session(milliseconds=GAP_MS) if is_session else tumbling(seconds=WINDOW_S)
-    counted = stream.key_by("key").window(windows).aggregate(records=count(), uid=uid)
+    if step.operation == "lists":
+        told = stream.key_by("key").connect(stream.broadcast())
+        return told.process(Listing(), OUT, uid=uid)
     kind = step.operation
+    windows = stream.key_by("key").window(WINDOWS[kind])
+    counted = windows.aggregate(records=count(), uid=uid)
     return counted.map_batches(lambda batch: _as_windows(kind, batch), OUT, uid=f"{uid}-out")
 
 
+WINDOWS: dict[str, Windows] = {
+    "windows": tumbling(seconds=WINDOW_S),
+    "sliding": sliding(timedelta(seconds=WINDOW_S), every=timedelta(seconds=SLIDE_S)),
+    "sessions": session(milliseconds=GAP_MS),
+}
+
+
 class RunningCount(KeyedProcessFunction):
-    """Emits how many of its key have come, itself included: a lost or doubled record shows."""
+    """Emits how many of its key have come, itself included: a lost or doubled record shows. Has
+    counted a record already when it fails on it."""
+
+    def __init__(self, poison: frozenset[int]) -> None:
+        self._poison = poison
 
     def open(self, runtime: RuntimeContext) -> None:
         self._count = runtime.get_state(ValueStateDescriptor("count", pa.int64()))
@@ -120,6 +155,8 @@ class RunningCount(KeyedProcessFunction):
     def process_element(self, row: Row, context: RowContext) -> Iterator[Row]:
         number = (self._count.value() or 0) + 1
         self._count.update(number)
+        if row["id"] in self._poison:
+            raise KeyError(f"{row['id']} cannot be counted")
         yield {"kind": "counts", "first": row["key"], "second": number}
 
 
@@ -143,6 +180,30 @@ class Gathering(KeyedProcessFunction):
         self._starts.update(each for each in starts if each != start_s)
 
 
+class Listing(BatchProcessFunction):
+    """Keeps what it is given in state that belongs to no key, and puts nothing out: where the
+    elements are is told by the points alone (`listed_rows`)."""
+
+    def open(self, context: ProcessContext) -> None:
+        element, entry = ListStateDescriptor("split", pa.int64()), pa.int64()
+        self._split = context.get_operator_list_state(element)
+        self._union = context.get_operator_union_list_state(replace(element, name="union"))
+        self._told = context.get_broadcast_state(MapStateDescriptor("told", entry, entry))
+
+    def initialize_state(self, context: ProcessContext) -> None:
+        """Of a union list each keeps its own part, or it would grow with every restore."""
+        own = pa.array(range(context.subtask, len(self._union), context.parallelism), pa.int64())
+        self._union.update(self._union.get().take(own))
+
+    def process_batch(self, batch: pa.RecordBatch, context: ProcessContext) -> None:
+        self._split.add(batch["id"])
+        self._union.add(batch["id"])
+
+    def process_other_batch(self, batch: pa.RecordBatch, context: ProcessContext) -> None:
+        for entry in pc.add(pc.multiply(batch["id"], KEYS), batch["key"]).to_pylist():
+            self._told.put(entry, (self._told.get(entry) or 0) + 1)
+
+
 def _as_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
     return _out("rows", batch["id"], batch["key"])
 
@@ -163,6 +224,7 @@ FLOW = Flow(
     parameters=(
         Parameter("seed", None, "draws the dataflow"),
         Parameter("world", None, "name of the world outside"),
+        Parameter("poison", None, "which step fails on which records"),
         Parameter("ends", None, "how many records each split has, by source"),
     ),
     assemble=assemble,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from pipelines.domain.ids import Uid
 from tests.simulation.plans import Plan
+from tests.simulation.poison import NO_POISON, Poison, draw_poison
 
 FAULTY_TURNS = 1_500
 """Faults strike in the first turns of a run; then they stop, and it has to come to its end."""
@@ -36,6 +37,10 @@ MODES: dict[str, dict[str, str]] = {
         TOLERABLE: "1000",  # an attempt that fails of it would only exceed the cap again
     },
 }
+WITH_QUARANTINE = ("aligned", "concurrent", AT_LEAST_ONCE, "cap waits", "cap aborts")
+"""The others are refused with it."""
+QUARANTINING = {"execution.poison-records.policy": "quarantine"}
+POISONED_SHARE = 0.3
 GATES_BYTES = (60, 400, 8 << 20)
 """Capacities of channels: from one batch at a time to never full."""
 
@@ -68,6 +73,7 @@ class Circumstances:
     gate_bytes: int
     slow_vertex: Uid | None
     has_short_timeout: bool  # of checkpoints, while faults strike
+    poison: Poison = NO_POISON
 
     def undisturbed(self) -> "Circumstances":
         settings = {k: v for k, v in self.settings.items() if k != CHECKPOINTING + "timeout"}
@@ -81,13 +87,16 @@ def draw_circumstances(rng: random.Random, plan: Plan, chances: Chances) -> Circ
     is_capped = mode in CAPPED
     gate_bytes = GATES_BYTES[-1] if is_capped else rng.choice(GATES_BYTES)
     slow = rng.choice(plan.steps) if is_capped or rng.random() < 0.4 else None
+    is_poisoned = mode in WITH_QUARANTINE and rng.random() < POISONED_SHARE
+    settings = _draw_settings(rng, drawn, has_short_timeout=has_short_timeout) | MODES[mode]
     return Circumstances(
         mode,
-        _draw_settings(rng, drawn, has_short_timeout=has_short_timeout) | MODES[mode],
+        settings | (QUARANTINING if is_poisoned else {}),
         drawn,
         gate_bytes,
         None if slow is None else plan.uid_of(slow),
         has_short_timeout,
+        draw_poison(rng, plan) if is_poisoned else NO_POISON,
     )
 
 

@@ -33,11 +33,14 @@ class Disk:
         fails: Fails,
         keeps: Keeps,
         on_published: Callable[[RunId, CheckpointId], None],
+        *,
+        keeps_newest: bool = False,
     ) -> None:
         self.root = root
         self._fails = fails
         self._keeps = keeps
         self._on_published = on_published
+        self._newest_home = root / "newest" if keeps_newest else None
         self.complete: dict[str, frozenset[str]] = {}  # the files of each complete point
         self.runs: dict[str, RunId] = {}  # of each complete point
         self._known: set[str] = set()
@@ -45,6 +48,7 @@ class Disk:
         self.ended: set[RunId] = set()
         self.problems: list[str] = []
         self.kept: list[str] = []
+        self.newest: str | None = None  # a copy of the newest point, where `keeps_newest`
         self.failed: Counter[str] = Counter()  # by operation
 
     def open(self) -> "SimulatedStore":
@@ -62,6 +66,9 @@ class Disk:
         self.problems += [f"{location} is complete without {file}" for file in missing]
         self.complete[location] = frozenset(files)
         self.runs[location] = manifest.run_id
+        if self._newest_home is not None:
+            place = self._newest_home / f"{manifest.run_id}-{manifest.checkpoint_id}"
+            self.newest = self._copied(location, sorted(files), place)
         self._on_published(manifest.run_id, manifest.checkpoint_id)
 
     def confirmed(self, location: str) -> None:
@@ -69,7 +76,7 @@ class Disk:
         self._known.add(location)
         copy, files = self._keeps(), self.complete[location]
         if copy is not None:
-            self._keep(location, sorted(files), copy)
+            self.kept.append(self._copied(location, sorted(files), copy))
 
     def discarded(self, location: str) -> None:
         if self.complete.pop(location, None) is None or location not in self._known:
@@ -86,7 +93,7 @@ class Disk:
                 continue
             self.problems += [f"{location} has lost {file}" for file in sorted(files & gone)]
 
-    def _keep(self, location: str, files: list[str], copy: Path) -> None:
+    def _copied(self, location: str, files: list[str], copy: Path) -> str:
         """A point, and beside it the files that it shares; linked, as no file ever changes."""
         point = copy / Path(location).name
         for file in [*files, f"{location}/manifest.json"]:
@@ -94,7 +101,7 @@ class Disk:
             target = point / Path(file).name if inside else copy / "shared" / Path(file).name
             target.parent.mkdir(parents=True, exist_ok=True)
             os.link(file, target)
-        self.kept.append(str(point))
+        return str(point)
 
 
 class SimulatedStore(FileSystemCheckpointStore):

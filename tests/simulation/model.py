@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator
 
 from tests.simulation.outside import KEYS, Part, event
 from tests.simulation.plans import Plan, Step
+from tests.simulation.poison import NO_POISON, Poison
 
-WINDOW_S = 8
+WINDOW_S, SLIDE_S = 8, 4
 GAP_MS = 8_500
 """Of sessions: never the distance of two events, so that nothing hangs on whether it counts as one;
 most keys come every five seconds, and filters tear holes of ten."""
@@ -15,19 +16,40 @@ PAIR, MODULUS = 100_003, 1_000_000_007
 
 Event = tuple[int, int, int]  # id, key, milliseconds
 Output = Counter[tuple[str, int, int]]
-"""Rows of `rows` are (id, key), of `counts` (key, n), of all others (start and key, n)."""
+"""Rows of `rows` are (id, key), of `counts` (key, n), of windows (start and key, n).
+
+`lists` are not put out, they are what points hold: a list's (id, 0), and (id and key, n) of a map.
+`quarantined` is what the quarantines hold, (id, 0).
+"""
 
 
-def model(plan: Plan, part: Part) -> Output:
-    """The output for the first `part[source, split]` records of each split."""
-    streams: list[list[Event]] = []
-    output: Output = Counter()
-    for index, step in enumerate(plan.steps):
-        inputs = [streams[i] for i in step.inputs]
-        streams.append([] if step.is_end else list(_flow(plan, index, step, inputs, part)))
+def model(plan: Plan, part: Part, poison: Poison = NO_POISON) -> Output:
+    """The output for the first `part[source, split]` records of each split. Those that get to the
+    function that fails on them are in the quarantine and nowhere else."""
+    aside = _arrived(plan, part, poison) if poison.ids else frozenset[int]()
+    output: Output = Counter(("quarantined", number, 0) for number in aside)
+    for step, inputs, _ in _steps(plan, part, aside):
         if step.is_end:
             output.update(_ended(step.operation, inputs[0]))
     return output
+
+
+def _arrived(plan: Plan, part: Part, poison: Poison) -> frozenset[int]:
+    _, inputs, stream = list(_steps(plan, part, frozenset()))[poison.step]
+    given = inputs[0] if inputs else stream
+    return poison.ids & {number for number, _, _ in given}
+
+
+def _steps(
+    plan: Plan, part: Part, aside: frozenset[int]
+) -> Iterator[tuple[Step, list[list[Event]], list[Event]]]:
+    """Each with its inputs and what it makes of them."""
+    streams: list[list[Event]] = []
+    for index, step in enumerate(plan.steps):
+        inputs = [streams[i] for i in step.inputs]
+        flow = [] if step.is_end else _flow(plan, index, step, inputs, part)
+        streams.append([each for each in flow if each[0] not in aside] if not inputs else [*flow])
+        yield step, inputs, streams[-1]
 
 
 def _flow(
@@ -69,10 +91,22 @@ def _ended(kind: str, events: list[Event]) -> Output:
         return Counter((kind, key, n + 1) for key, count in counts.items() for n in range(count))
     if kind == "sessions":
         return Counter((kind, start * KEYS + key, n) for key, start, n in _sessions(events))
-    windows = Counter(_place(each) for each in events)
-    return Counter(
-        (kind, window * WINDOW_S * 1_000 * KEYS + key, n) for (key, window), n in windows.items()
+    if kind == "lists":
+        return _listed(events)
+    slide_s = SLIDE_S if kind == "sliding" else WINDOW_S
+    windows = Counter(
+        (key, (at // (slide_s * 1_000) - back) * slide_s)
+        for _, key, at in events
+        for back in range(WINDOW_S // slide_s)
     )
+    return Counter((kind, start_s * 1_000 * KEYS + key, n) for (key, start_s), n in windows.items())
+
+
+def _listed(events: list[Event]) -> Output:
+    listed = Counter((kind, number, 0) for kind in ("split", "union") for number, _, _ in events)
+    told = Counter(number * KEYS + key for number, key, _ in events)
+    listed.update(("broadcast", entry, n) for entry, n in told.items())
+    return listed
 
 
 def _sessions(events: list[Event]) -> Iterator[tuple[int, int, int]]:

@@ -11,8 +11,11 @@ from pipelines.domain.run import RunDirectory
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.simulation.circumstances import Circumstances
 from tests.simulation.disk import Disk
+from tests.simulation.listed_rows import listed_rows
+from tests.simulation.model import Output, model
 from tests.simulation.outside import Part, World
 from tests.simulation.plans import Plan
+from tests.simulation.poison import quarantined_in
 
 
 @dataclass
@@ -29,10 +32,24 @@ class Outcome:
     seen: Counter[str] = field(default_factory=Counter)
     parallelisms: list[int] = field(default_factory=list)
     trace: str = ""
+    quarantined: Output = field(default_factory=Counter)
 
     @property
     def mode(self) -> str:
         return self.circumstances.mode
+
+    def look_into_quarantine(self) -> None:
+        """Before another run goes back behind some of it, and has it set aside."""
+        self.quarantined = quarantined_in(self.directories[0].quarantine, self.plan)
+
+    def expected(self, part: Part) -> Output:
+        return model(self.plan, part, self.circumstances.poison)
+
+    def output(self) -> Output:
+        """What readers see, and what the newest point holds that is never put out."""
+        newest = self.disk.newest
+        rows = self.world.output() + self.quarantined
+        return rows if newest is None else rows + listed_rows(self.store, newest, self.plan)
 
     def read(self) -> Part:
         """The part of the input that the output has to show."""

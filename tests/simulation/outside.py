@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from pipelines.connectors.lineage import newest_of
 from pipelines.connectors.sink import SinkContext, Superseded
+from pipelines.connectors.source import MalformedRecord
 from pipelines.domain.errors import InvariantViolated, ProtocolError, Retryable
 from pipelines.domain.ids import Attempt, CheckpointId, RunId
 
@@ -33,12 +34,15 @@ def event(source: int, split: int, offset: int, records: int) -> tuple[int, int,
 
 @dataclass(frozen=True)
 class SimulatedSource:
-    """Splits of `records` each, of which the first `ends[split]` are there. Implements `Source`."""
+    """Splits of `records` each, of which the first `ends[split]` are there. Implements `Source`.
+
+    It cannot read those whose id is in `torn`."""
 
     number: int
     records: int
     ends: dict[int, int]
     batch: int
+    torn: frozenset[int] = frozenset()
 
     schema = SCHEMA
     timestamp_column = "at"
@@ -54,8 +58,13 @@ class SimulatedSource:
         for start in range(offset, self.ends[index], self.batch):
             end = min(start + self.batch, self.ends[index])
             rows = [event(self.number, index, each, self.records) for each in range(start, end)]
-            columns = zip(zip(*rows, strict=True), SCHEMA, strict=True)
-            yield pa.record_batch([pa.array(c, f.type) for c, f in columns], schema=SCHEMA)
+            torn = next((row for row, (number, *_) in enumerate(rows) if number in self.torn), None)
+            if rows[:torn]:
+                columns = zip(zip(*rows[:torn], strict=True), SCHEMA, strict=True)
+                yield pa.record_batch([pa.array(c, f.type) for c, f in columns], schema=SCHEMA)
+            if torn is not None:
+                at = start + torn
+                raise MalformedRecord(f"Record {at} is torn.", row=torn, offset=at, text=b"torn")
 
     def event_time_ms(self, index: int, offset: int) -> int | None:
         if offset >= self.ends.get(index, 0):

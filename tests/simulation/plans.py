@@ -12,7 +12,8 @@ from tests.simulation.outside import Part
 
 OPERATORS_MIN, OPERATORS_MAX = 3, 10
 TWO_INPUTS = ("union", "join")
-ENDS = ("rows", "counts", "windows", "sessions", "timers")
+ENDS = ("rows", "counts", "windows", "sliding", "sessions", "timers", "lists")
+NOT_BEHIND_A_JOIN = ("sliding", "sessions")
 WITH_ITSELF = 0.05
 """Part of the operations on one stream that join or unite it with itself."""
 
@@ -43,6 +44,14 @@ class Plan:
 
     def uid_of(self, step: Step) -> Uid:
         return Uid(f"{step.operation}-{self.steps.index(step)}")
+
+    @property
+    def has_lists(self) -> bool:
+        """Whose elements are told by the points alone."""
+        return any(step.operation == "lists" for step in self.steps)
+
+    def is_behind_a_join(self, index: int) -> bool:
+        return _is_behind_a_join(list(self.steps), index)
 
     def whole(self) -> Part:
         """All records of all splits."""
@@ -82,9 +91,10 @@ def _draw_step(rng: random.Random, unread: list[int]) -> Step:
 
 def _draw_end(rng: random.Random, steps: list[Step], index: int) -> Step:
     """No sessions behind a join: it gives its rows out when their window ends, each at its own
-    time, and by then a session may be over that they would have prolonged."""
+    time, and by then a session may be over that they would have prolonged. Nor windows that end
+    before its own."""
     operation = rng.choice(ENDS)
-    while operation == "sessions" and _is_behind_a_join(steps, index):
+    while operation in NOT_BEHIND_A_JOIN and _is_behind_a_join(steps, index):
         operation = rng.choice(ENDS)
     return Step(operation, (index,))
 

@@ -8,6 +8,8 @@ from pipelines.domain.events import (
     ClaimedPointDiscarded,
     Event,
     OutputSuperseded,
+    RecordQuarantined,
+    RecordsIsolated,
     RunStarted,
     SubtaskAcknowledged,
     ZombieRefused,
@@ -21,6 +23,7 @@ def reached(outcome: Outcome) -> Counter[str]:
         for event in outcome.events_of(directory):
             seen.update(_named(event))
     seen["backend " + outcome.circumstances.settings["state.backend.type"]] += 1
+    seen["poison in the quarantine"] += outcome.quarantined.total()
     seen["drained"] += outcome.drained_at is not None
     seen.update({f"disk: {operation}": n for operation, n in outcome.disk.failed.items()})
     seen.update(f"parallelism {number}" for number in outcome.parallelisms)
@@ -42,6 +45,10 @@ def _named(event: Event) -> list[str]:
             return ["output set aside"]
         case ZombieRefused():
             return ["zombie refused"]
+        case RecordsIsolated():
+            return ["isolated"]
+        case RecordQuarantined():
+            return ["quarantined"]
         case ClaimedPointDiscarded():
             return ["claimed point discarded"]
     return []

@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -42,6 +43,7 @@ from tests.simulation.circumstances import (
 from tests.simulation.clock import HOUR_MS, SimulatedClock
 from tests.simulation.disk import Disk
 from tests.simulation.drivers import Driver
+from tests.simulation.model import Output
 from tests.simulation.outcome import Outcome, read_at
 from tests.simulation.outside import WORLDS, Part, World
 from tests.simulation.plans import draw
@@ -85,7 +87,13 @@ class Simulation:
         self._drains: set[RequestId] = set()
         self._turns = 0
         self._replaced: list[Driver] = []  # dead ones with living slots, and some that live on
-        disk = Disk(root, self._disk_fails, self._place_to_keep, self._on_published)
+        disk = Disk(
+            root,
+            self._disk_fails,
+            self._place_to_keep,
+            self._on_published,
+            keeps_newest=self.plan.has_lists,
+        )
         world = WORLDS[self.world_name] = World(fails=self._world_fails)
         store = FileSystemCheckpointStore([str(root)])
         self.outcome = Outcome(
@@ -107,6 +115,7 @@ class Simulation:
             if status is JobStatus.FINISHED and restore_from is None:
                 break  # it has read everything, and left nothing to start from
         self.outcome.trace = self._digest.hexdigest()
+        self.outcome.look_into_quarantine()
         return self.outcome
 
     def _drained_at(self) -> str | None:
@@ -280,6 +289,7 @@ class Simulation:
             parameters={
                 "seed": str(self._seed),
                 "world": self.world_name,
+                "poison": self.circumstances.poison.to_json(),
                 "ends": json.dumps(ends),
             },
             settings={
@@ -294,7 +304,7 @@ class Simulation:
         )
 
 
-def continued(outcome: Outcome, point: str, number: int) -> World:
+def continued(outcome: Outcome, point: str, number: int) -> Output:
     """The output when `point` is restored, and the sources end where it says that they stood.
 
     Nothing fails meanwhile. The outcome's own world is not touched.
@@ -305,4 +315,5 @@ def continued(outcome: Outcome, point: str, number: int) -> World:
     world = WORLDS[simulation.world_name] = outcome.world.copied()
     part = read_at(outcome, point)
     simulation.run_once(f"continued-{number}", point, part, is_last=True)
-    return world
+    simulation.outcome.look_into_quarantine()
+    return replace(simulation.outcome, world=world).output()

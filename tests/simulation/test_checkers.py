@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from pipelines.bus.lease import Lease
+from pipelines.domain.redistribution import Taken
 from pipelines.protocol.barrier_tracking import BarrierTracker
 from pipelines.protocol.fencing import AttemptFence
 from pipelines.protocol.pending_checkpoint import PendingCheckpoint
@@ -17,6 +18,7 @@ from pipelines.runtime.master.point_files import PointFiles
 from pipelines.runtime.master.starting_point import StartingPointChooser
 from pipelines.runtime.slot import subtask_building
 from pipelines.runtime.subtask import gate_feed, restoring
+from pipelines.runtime.subtask.quarantine import Quarantine
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.integrity import RunningDigest
 from tests.simulation import simulated_run
@@ -31,6 +33,7 @@ from tests.simulation.checkers import (
     nothing_is_left_open,
     nothing_is_lost,
     nothing_is_seen_early,
+    poison_is_set_aside_once,
 )
 from tests.simulation.circumstances import MODES
 from tests.simulation.outside import OutsideWriter, World
@@ -56,6 +59,17 @@ def in_flight_records_are_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def prepared_output_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(restoring, "prepared_of", lambda snapshots, read: ())
+
+
+def lists_stay_with_the_subtasks_of_their_number(patch: pytest.MonkeyPatch) -> None:
+    def taken(subtask: int, parallelism: int, kind: Any, held: Any) -> list[Taken]:
+        return [Taken(subtask)] if subtask < len(held) else []
+
+    patch.setattr(restoring, "taken_by", taken)
+
+
+def poison_records_are_dropped(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Quarantine, "_add", _do_nothing)
 
 
 def sinks_are_not_rewound(patch: pytest.MonkeyPatch) -> None:
@@ -127,6 +141,8 @@ def replaced_drivers_go_on(patch: pytest.MonkeyPatch) -> None:
     [
         (every_cut_is_exact, barriers_hold_nothing_back),
         (every_cut_is_exact, in_flight_records_are_forgotten),
+        (every_cut_is_exact, lists_stay_with_the_subtasks_of_their_number),
+        (poison_is_set_aside_once, poison_records_are_dropped),
         (nothing_is_lost, prepared_output_is_forgotten),
         (nothing_comes_twice, sinks_are_not_rewound),
         (nothing_comes_twice, a_commit_that_comes_again_counts_again),
