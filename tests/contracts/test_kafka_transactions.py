@@ -6,13 +6,16 @@ from datetime import timedelta
 from itertools import chain, count
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
+from kafka.protocol.producer import EndTxnRequest
 
 from pipelines.connectors.kafka import connection as connecting
 from pipelines.connectors.kafka import coordinator as coordinating
 from pipelines.connectors.kafka.connection import KafkaAddress
-from pipelines.connectors.kafka.coordinator import KafkaCoordinator
+from pipelines.connectors.kafka.coordinator import NEWEST_END_TXN, KafkaCoordinator
+from pipelines.connectors.kafka.prepared import PreparedAtKafka
 from pipelines.connectors.kafka.producer import TransactionalProducer
 from pipelines.connectors.kafka.sink import KafkaSink
 from pipelines.connectors.kafka.transactions import ExactlyOnceKafka
@@ -29,6 +32,8 @@ RUN, OTHER = RunId("run-1"), RunId("run-2")
 FIRST = CheckpointId(1)
 SHORT = timedelta(seconds=1)
 NUMBERS = count()
+END = -1
+"""Of a partition, for DeleteRecords."""
 
 
 @pytest.fixture
@@ -163,6 +168,36 @@ def test_a_commit_that_the_coordinator_has_forgotten_is_proven_by_the_log(
     writer.commit(FIRST, committables)
 
     assert target.visible() == [1]
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_where_retention_has_taken_the_records_what_was_aborted_is_told_and_the_rest_is_said(
+    kafka_server: KafkaBroker,
+    topic: str,
+    target: Target,
+    caplog: pytest.LogCaptureFixture,
+    is_committed: bool,
+) -> None:
+    writer = opened(target, RUN, 1)
+    writer.write(records([1, 2, 3]))
+    committables = writer.prepare(FIRST)
+    prepared = msgspec.convert(committables[0]["handle"], PreparedAtKafka)  # type: ignore[index,call-overload]
+    with closing(coordinator(kafka_server)) as asked:
+        if is_committed:
+            writer.commit(FIRST, committables)
+            asked.end(prepared.transactional_id, SHORT)  # it forgets
+        else:
+            abort(asked, prepared)
+    for partition in range(PARTITIONS):
+        kafka_server.delete_before(topic, END, partition=partition)
+
+    restored = opened(target, RUN, 2)
+    if is_committed:
+        restored.commit(FIRST, committables)
+        assert "that they were committed before that cannot be proven" in caplog.text
+    else:
+        with pytest.raises(InvariantViolated, match=r"3 records of out.*are lost.*offsets 0 to "):
+            restored.commit(FIRST, committables)
 
 
 def test_an_older_savepoint_is_restored_although_newer_records_are_published(
@@ -327,6 +362,18 @@ def secured(broker: KafkaBroker, password: str) -> KafkaAddress:
 
 def coordinator(broker: KafkaBroker) -> KafkaCoordinator:
     return KafkaCoordinator(KafkaAddress(broker.bootstrap_servers))
+
+
+def abort(asked: KafkaCoordinator, prepared: PreparedAtKafka) -> None:
+    """As its timeout does."""
+    request = EndTxnRequest(
+        transactional_id=prepared.transactional_id,
+        producer_id=prepared.producer_id,
+        producer_epoch=prepared.epoch,
+        committed=False,
+        max_version=NEWEST_END_TXN,
+    )
+    asked._send(prepared.transactional_id, request)
 
 
 def wait_until_nothing_is_open(

@@ -47,7 +47,7 @@ logging.getLogger("kafka").setLevel(logging.CRITICAL + 1)
 NEWEST_END_TXN = 4
 NO_PRODUCER = -1
 LONGEST_PAUSE_S = 0.5
-ONGOING = "Ongoing"
+ONGOING, ABORTED = "Ongoing", "CompleteAbort"
 
 NOT_OPEN_ANY_MORE = (
     InvalidTxnStateError,
@@ -104,6 +104,16 @@ class KafkaCoordinator:
             topic=topic,
             ranges=ranges,
         )
+
+    def is_aborted(self, prepared: PreparedAtKafka) -> bool:
+        """For certain; a coordinator forgets, and a writer that follows it hides it."""
+        try:
+            (told,) = self._ask(
+                lambda client: client.describe_transactions([prepared.transactional_id])
+            ).values()
+        except TransactionalIdNotFoundError:
+            return False
+        return bool(told.producer_id == prepared.producer_id and told.state.value == ABORTED)
 
     def commit(self, prepared: PreparedAtKafka) -> CommitAnswer:
         """May be repeated."""

@@ -9,6 +9,7 @@ A transaction waits no longer than its timeout: an outage that outlasts it is a 
 with its range; `kafka.write_ahead` loses nothing. Source: Flink, `KafkaSink`.
 """
 
+import logging
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -32,6 +33,8 @@ from pipelines.connectors.two_phase_commit import (
 from pipelines.domain.errors import Retryable
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.snapshots import Json
+
+log = logging.getLogger(__name__)
 
 TRANSACTION_TIMEOUT = timedelta(minutes=15)
 """The most that a broker allows unless told otherwise."""
@@ -148,12 +151,19 @@ class KafkaTransactionTarget:
         return name is not None and name.uid == context.uid and context.inherits(name.subtask)
 
     def _was_committed(self, prepared: PreparedAtKafka) -> bool:
-        """All of a transaction or nothing: one partition that still has it tells."""
+        """All of a transaction or nothing: one partition that still has it tells. Where retention
+        has taken it from all, nobody can read it any more, and the coordinator may know."""
         for partition, (first, _) in prepared.ranges.items():
             place = TopicPartition(prepared.topic, int(partition), first)
             shown = is_shown(self._output.address, place)
             if shown is not Shown.DELETED:
                 return shown is Shown.YES
+        if self._coordinator.is_aborted(prepared):
+            return False
+        log.warning(
+            "%s are deleted (retention): that they were committed before that cannot be proven",
+            prepared.range,
+        )
         return True
 
 

@@ -56,7 +56,7 @@ class KeptRows:
         )
 
     def leave_note(self) -> None:
-        """Before anything is read. Where nothing can be written nobody deletes either."""
+        """Before anything is read. Who may not write there is warned that others may delete."""
         text = msgspec.json.encode(self._note)
         name = f"{Path(self._note.run).name}-{hashlib.blake2b(text, digest_size=4).hexdigest()}"
         try:
