@@ -31,6 +31,8 @@ pytestmark = pytest.mark.slow
 RUN, OTHER = RunId("run-1"), RunId("run-2")
 FIRST = CheckpointId(1)
 SHORT = timedelta(seconds=1)
+OUTLASTED = timedelta(seconds=4)
+"""Less than a broker needs to come back, and more than a busy machine to write and to prepare."""
 NUMBERS = count()
 END = -1
 """Of a partition, for DeleteRecords."""
@@ -55,9 +57,9 @@ def test_an_outage_beyond_the_timeout_is_told_with_its_range_and_costs_a_log_not
     topics = [f"outage-{next(NUMBERS)}" for _ in range(3)]
     for topic in topics:
         kafka_server.create_topic(topic, PARTITIONS)
-    short = kafka_target(ExactlyOnceKafka, kafka_server, topics[0], timeout=SHORT)
+    short = kafka_target(ExactlyOnceKafka, kafka_server, topics[0], timeout=OUTLASTED)
     long = kafka_target(ExactlyOnceKafka, kafka_server, topics[1])
-    log = kafka_target(WriteAheadKafka, kafka_server, topics[2], timeout=SHORT)
+    log = kafka_target(WriteAheadKafka, kafka_server, topics[2], timeout=OUTLASTED)
     writers = [opened(target, RUN, 1) for target in (short, long, log)]
     prepared = []
     for writer in writers:
