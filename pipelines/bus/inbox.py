@@ -34,7 +34,7 @@ def submit(run_directory: RunDirectory, command: DriverCommand) -> bool:
     Raises Rejected when the id cannot be the name of a file.
     """
     path = _command_file(run_directory, command.request_id)
-    if _done_file(path).exists():
+    if _is_done(path):
         return False
     return create_if_absent(path, msgspec.json.encode(command))
 
@@ -57,7 +57,7 @@ class Inbox:
     def pending(self) -> list[DriverCommand]:
         """Commands that are not done, in order of arrival. What is no command is set aside."""
         files = sorted(self._directory.requests.glob("*.json"), key=_arrival)
-        commands = (self._read(file) for file in files if not _done_file(file).exists())
+        commands = (self._read(file) for file in files if not _is_done(file))
         return [command for command in commands if command is not None]
 
     def done(self, request_id: RequestId) -> None:
@@ -93,8 +93,14 @@ def _answered(run_directory: RunDirectory) -> set[RequestId]:
     return {answer.request_id for answer in answers}
 
 
+def _is_done(path: Path) -> bool:
+    # Runs that are older than their directory of marks have them beside the commands.
+    return _done_file(path).exists() or path.with_suffix(".done").exists()
+
+
 def _done_file(path: Path) -> Path:
-    return path.with_suffix(".done")
+    """Apart, for marks stay as long as the run, and the driver lists what waits all the time."""
+    return path.parent / "done" / path.stem
 
 
 def _arrival(path: Path) -> tuple[int, str]:

@@ -48,6 +48,26 @@ def test_what_is_done_cannot_be_delivered_again(directory: RunDirectory) -> None
     assert Inbox(directory).pending() == []
 
 
+def test_what_was_done_before_marks_had_a_directory_is_done(directory: RunDirectory) -> None:
+    submit(directory, savepoint("a"))
+    (directory.requests / "a.done").touch()
+
+    assert Inbox(directory).pending() == []
+    assert not submit(directory, savepoint("a"))
+
+
+def test_who_looks_for_commands_does_not_meet_all_that_were_ever_done(
+    directory: RunDirectory,
+) -> None:
+    """It looks twenty times a second, and a run may be asked for something every minute."""
+    for number in range(3):
+        submit(directory, savepoint(f"request.{number}"))
+        Inbox(directory).done(RequestId(f"request.{number}"))
+
+    assert [path.name for path in directory.requests.iterdir()] == ["done"]
+    assert not submit(directory, savepoint("request.1"))
+
+
 def test_a_delivery_that_races_with_done_is_passed_over(directory: RunDirectory) -> None:
     submit(directory, savepoint("a"))
     file = directory.requests / "a.json"
