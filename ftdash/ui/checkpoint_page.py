@@ -23,6 +23,7 @@ from ftdash.ui.figures.alignment import alignment
 from ftdash.ui.page import Address, data_at, shown_run
 from ftdash.ui.page_parts import Chart
 from ftdash.ui.part_rows import SPREAD_COLUMNS, OperatorRow, operator_rows, type_words
+from ftdash.ui.shared_regions import shared
 
 
 class CompareForm(forms.Form):
@@ -66,6 +67,7 @@ def page(request: HttpRequest, name: str, checkpoint_id: int) -> HttpResponse:
 
 @require_GET
 @never_cache
+@shared
 def regions(request: HttpRequest, name: str, checkpoint_id: int) -> HttpResponse:
     view = checkpoint_view(name, checkpoint_id, request.GET)
     return render(request, "checkpoint/regions.html", {"view": view, "is_refresh": True})

@@ -30,6 +30,7 @@ from ftdash.ui.checkpoint_rows import (
 )
 from ftdash.ui.history_form import HistoryForm
 from ftdash.ui.page import Address, data_at, number_or_none, shown_run
+from ftdash.ui.shared_regions import shared
 from ftdash.ui.trend_parts import TREND_COLUMNS, Trends, trends
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 
@@ -76,6 +77,7 @@ def page(request: HttpRequest, name: str) -> HttpResponse:
 
 @require_GET
 @never_cache
+@shared
 def regions(request: HttpRequest, name: str) -> HttpResponse:
     context = {"view": checkpoints_view(name, request.GET), "is_refresh": True}
     return render(request, "checkpoints/regions.html", context)

@@ -8,6 +8,7 @@ opens the next one, which also ends the stream of a person who has signed out.
 
 import asyncio
 import json
+import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from weakref import WeakKeyDictionary
@@ -20,7 +21,14 @@ BEAT_S = 2.0
 """Something is written this often, so that a connection that is gone is noticed and dropped."""
 
 STREAM_AGE_MAX_S = 300.0
+
+REFRESHES_PER_S = 100
+"""Of all tabs together: where many listen, each is told of changes less often, so that those who
+watch never take the machine from the pipelines."""
+
 Versions = Mapping[str, str]
+Told = tuple[int, ...]
+"""Moves on with every change that listeners are told of."""
 
 
 class VersionBoard:
@@ -32,7 +40,17 @@ class VersionBoard:
         self._listeners = 0
         self._poller: asyncio.Task[None] | None = None
         self.versions: Versions = {}
+        self.change_count = 0
         self.news = asyncio.Event()  # set by the next change, then replaced
+
+    @property
+    def has_listeners(self) -> bool:
+        return self._listeners > 0
+
+    @property
+    def pause_s(self) -> float:
+        """Between two changes that one listener is told; as long as a beat at most."""
+        return min(BEAT_S, self._listeners / REFRESHES_PER_S)
 
     @asynccontextmanager
     async def joined(self) -> AsyncIterator[None]:
@@ -57,6 +75,7 @@ class VersionBoard:
             versions = await self._read_once()
             if versions != self.versions:
                 self.versions = versions
+                self.change_count += 1
                 self.news.set()
                 self.news = asyncio.Event()
             await asyncio.sleep(self._poll_s)
@@ -86,6 +105,9 @@ async def messages(
             changed = {n: v for n, v in board.versions.items() if seen.get(n) != v}
             seen.update(changed)
             yield message("changed", changed) if changed else message("beat", {})
+            if changed:
+                # Not all at once: what one tab was given serves those that come after it.
+                await asyncio.sleep(board.pause_s * random.uniform(0.5, 1.5))
             with suppress(TimeoutError):
                 await asyncio.wait_for(news.wait(), beat_s)
             board.check_polling()
@@ -97,6 +119,14 @@ def message(name: str, body: Versions) -> bytes:
 
 
 _boards: WeakKeyDictionary[asyncio.AbstractEventLoop, VersionBoard] = WeakKeyDictionary()
+
+
+def told_to_listeners() -> Told | None:
+    """Of this process. None: nobody listens, and nothing is known of what has changed."""
+    boards = list(_boards.values())
+    if not any(board.has_listeners for board in boards):
+        return None
+    return tuple(board.change_count for board in boards)
 
 
 def board_of_this_loop(read_versions: Callable[[], Versions]) -> VersionBoard:

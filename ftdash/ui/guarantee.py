@@ -18,6 +18,7 @@ from ftdash.checkpoints.guarantee import AuditView, Ledger
 from ftdash.jobs import audits, queries
 from ftdash.jobs.answers import PipelinePage
 from ftdash.ui.page import data_at
+from ftdash.ui.shared_regions import shared
 from pipelines.domain.errors import Rejected
 
 LEDGER_LINES = 20
@@ -49,6 +50,7 @@ def page(request: HttpRequest, name: str) -> HttpResponse:
 
 @require_GET
 @never_cache
+@shared
 def regions(request: HttpRequest, name: str) -> HttpResponse:
     context = {"view": guarantee_view(name), "is_refresh": True}
     return render(request, "guarantee/regions.html", context)

@@ -13,6 +13,7 @@ from ftdash.jobs.answers import PipelinePage
 from ftdash.jobs.lineage import LineagePoint, LineageRun
 from ftdash.ui.formats import plural
 from ftdash.ui.page import data_at
+from ftdash.ui.shared_regions import shared
 
 RUNS_MAX = 60
 POINTS_LISTED = 6
@@ -70,6 +71,7 @@ def page(request: HttpRequest, name: str) -> HttpResponse:
 
 @require_GET
 @never_cache
+@shared
 def regions(request: HttpRequest, name: str) -> HttpResponse:
     return render(request, "lineage/regions.html", {"view": lineage_view(name), "is_refresh": True})
 

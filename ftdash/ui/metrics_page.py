@@ -20,6 +20,7 @@ from ftdash.ui.formats import plural
 from ftdash.ui.operator_rows import OperatorRow, is_past, operator_rows
 from ftdash.ui.page import data_at
 from ftdash.ui.page_parts import Chart
+from ftdash.ui.shared_regions import shared
 
 TREND_ROWS_MAX = 30
 PASTS_MAX = 16
@@ -63,6 +64,7 @@ def metrics(request: HttpRequest, name: str) -> HttpResponse:
 
 @require_GET
 @never_cache
+@shared
 def metrics_regions(request: HttpRequest, name: str) -> HttpResponse:
     return render(request, "metrics/regions.html", {"view": metrics_view(name), "is_refresh": True})
 

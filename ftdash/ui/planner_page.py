@@ -25,6 +25,7 @@ from ftdash.ui.planning_rows import (
     costs_of,
     interval_rows,
 )
+from ftdash.ui.shared_regions import shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ def planner(request: HttpRequest, name: str) -> HttpResponse:
 
 @require_GET
 @never_cache
+@shared
 def planner_regions(request: HttpRequest, name: str) -> HttpResponse:
     view = planner_view(name, request.GET)
     return render(request, "planner/regions.html", {"view": view, "is_refresh": True})

@@ -35,6 +35,7 @@ from ftdash.ui.recovery_rows import (
     median_to_running_ms,
     zombie_sentence,
 )
+from ftdash.ui.shared_regions import shared
 
 POINTS_MAX = 30
 ROWS_MAX = 50
@@ -117,6 +118,7 @@ def recovery(request: HttpRequest, name: str) -> HttpResponse:
 
 @require_GET
 @never_cache
+@shared
 def recovery_regions(request: HttpRequest, name: str) -> HttpResponse:
     view = recovery_page(name, Address.parse(request.GET))
     return render(request, "recovery/regions.html", {"view": view, "is_refresh": True})

@@ -21,6 +21,7 @@ from ftdash.jobs import point_services, queries
 from ftdash.jobs.answers import ActionOffer, PipelinePage
 from ftdash.jobs.models import RequestKind
 from ftdash.ui.page import data_at, number_or_none
+from ftdash.ui.shared_regions import shared
 from pipelines.domain.errors import Rejected
 
 PER_PAGE = 25
@@ -61,6 +62,7 @@ def savepoints(request: HttpRequest, name: str) -> HttpResponse:
 
 @require_GET
 @never_cache
+@shared
 def savepoints_regions(request: HttpRequest, name: str) -> HttpResponse:
     context = {"view": savepoints_view(request, name), "is_refresh": True}
     return render(request, "savepoints/regions.html", context)

@@ -15,6 +15,7 @@ from ftdash.alerts import queries as alert_queries
 from ftdash.jobs import queries
 from ftdash.ui import events, sentences
 from ftdash.ui.page import Address, pipeline_view
+from ftdash.ui.shared_regions import shared
 
 
 @require_GET
@@ -25,6 +26,7 @@ def fleet(request: HttpRequest) -> HttpResponse:
 
 @require_GET
 @never_cache
+@shared
 def fleet_regions(request: HttpRequest) -> HttpResponse:
     return render(request, "fleet/regions.html", fleet_context() | {"is_refresh": True})
 
@@ -45,6 +47,7 @@ def pipeline(request: HttpRequest, name: str) -> HttpResponse:
 
 @require_GET
 @never_cache
+@shared
 def pipeline_regions(request: HttpRequest, name: str) -> HttpResponse:
     context = pipeline_context(request, name) | {"is_refresh": True}
     return render(request, "pipelines/regions.html", context)

@@ -8,6 +8,7 @@ from contextlib import aclosing
 import pytest
 from django.test import AsyncClient
 
+from ftdash.ui import events
 from ftdash.ui.events import VersionBoard, messages
 from tests.web.journals import new_run
 from tests.web.people import operator_user
@@ -43,6 +44,54 @@ def test_one_poller_serves_all_tabs_and_ends_with_the_last() -> None:
         return pollers, poller_count()
 
     assert asyncio.run(watch()) == (1, 0)
+
+
+def test_the_more_listen_the_less_often_each_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    sleep = asyncio.sleep
+
+    async def short(delay_s: float) -> None:
+        slept.append(delay_s)
+        await sleep(TICK_S)
+
+    monkeypatch.setattr(events.random, "uniform", lambda low, high: 1.0)
+    monkeypatch.setattr(events.asyncio, "sleep", short)
+
+    async def watch(listeners: int) -> float:
+        board = VersionBoard(lambda: {"a": str(len(slept))}, poll_s=0.0)
+        streams = [messages(board) for _ in range(listeners)]
+        for stream in streams:
+            await next_change(stream)
+        slept.clear()
+        await next_change(streams[0])
+        for stream in streams:
+            await stream.aclose()
+        return max(slept)
+
+    assert asyncio.run(watch(1)) == pytest.approx(1 / events.REFRESHES_PER_S)
+    assert asyncio.run(watch(30)) == pytest.approx(30 / events.REFRESHES_PER_S)
+    assert asyncio.run(watch(900)) == events.BEAT_S
+
+
+def test_only_while_somebody_listens_it_is_known_what_they_were_told() -> None:
+    versions = {"a": "1"}
+
+    async def watch() -> list[tuple[int, ...] | None]:
+        board = events.board_of_this_loop(lambda: versions)
+        board._poll_s = TICK_S
+        known = [events.told_to_listeners()]
+        stream = messages(board, beat_s=TICK_S)
+        for value in ("1", "2"):
+            versions["a"] = value
+            await next_change(stream)
+            known.append(events.told_to_listeners())
+        await stream.aclose()
+        return [*known, events.told_to_listeners()]
+
+    before, first, second, after = asyncio.run(watch())
+
+    assert before is after is None
+    assert None is not first != second is not None
 
 
 def test_a_quiet_stream_beats() -> None:

@@ -1,0 +1,120 @@
+"""What one tab was given serves the others: not longer than it is true, and never another role."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import AnonymousUser
+from django.http import HttpRequest, HttpResponse
+from django.test import Client, RequestFactory
+
+from ftdash.ui import events, shared_regions
+from ftdash.ui.shared_regions import shared
+from tests.polling import wait_until
+
+
+class Person(AnonymousUser):
+    def __init__(self, *, may_act: bool) -> None:
+        self._may_act = may_act
+
+    def has_perm(self, perm: str, obj: Any = None) -> bool:
+        return self._may_act
+
+
+class Regions:
+    """A view that answers how often it was asked for."""
+
+    __name__ = "regions"
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+
+    def __call__(self, request: HttpRequest, **of_address: Any) -> HttpResponse:
+        self.asked += 1
+        self.may_answer.wait(20)
+        return HttpResponse(f"{self.asked} of {of_address}")
+
+
+@pytest.fixture
+def listeners(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...] | None]:
+    """What listeners were told of last, to be changed by the test."""
+    told: list[tuple[int, ...] | None] = [(1,)]
+    monkeypatch.setattr(events, "told_to_listeners", lambda: told[0])
+    return told
+
+
+def ask(view: Any, path: str = "/fleet/", *, may_act: bool = False) -> str:
+    request = RequestFactory().get(path)
+    request.user = Person(may_act=may_act)
+    return view(request, name="flights").content.decode()
+
+
+def test_the_next_tab_is_given_what_the_first_was(listeners: list[Any]) -> None:
+    regions = Regions()
+    view = shared(regions)
+
+    assert ask(view) == ask(view) == "1 of {'name': 'flights'}"
+
+
+def test_what_has_changed_is_rendered_anew(listeners: list[Any]) -> None:
+    regions = Regions()
+    view = shared(regions)
+    ask(view)
+
+    listeners[0] = (2,)
+
+    assert ask(view).startswith("2 ")
+
+
+@pytest.mark.parametrize("other", [{"may_act": True}, {"path": "/fleet/?run=1"}])
+def test_another_role_or_address_is_rendered_for_itself(
+    listeners: list[Any], other: dict[str, Any]
+) -> None:
+    regions = Regions()
+    view = shared(regions)
+    ask(view)
+
+    assert ask(view, **other).startswith("2 ")
+
+
+def test_where_nobody_listens_each_is_rendered(listeners: list[Any]) -> None:
+    regions = Regions()
+    view = shared(regions)
+    listeners[0] = None
+    ask(view)
+
+    assert ask(view).startswith("2 ")
+
+
+def test_those_that_come_meanwhile_wait_for_the_first(listeners: list[Any]) -> None:
+    regions = Regions()
+    regions.may_answer.clear()
+    view = shared(regions)
+    with ThreadPoolExecutor(8) as tabs:
+        asking = [tabs.submit(ask, view) for _ in range(8)]
+        wait_until(lambda: regions.asked == 1)
+        regions.may_answer.set()
+        answers = {each.result(20) for each in asking}
+
+    assert len(answers) == 1
+
+
+def test_nothing_is_given_for_long_though_nothing_changes(listeners: list[Any]) -> None:
+    regions = Regions()
+    view = shared(regions)
+    ask(view)
+
+    wait_until(lambda: not ask(view).startswith("1 "))
+
+
+def test_the_buttons_of_an_admin_are_not_given_to_an_operator(
+    listeners: list[Any], admin: Client, operator: Client
+) -> None:
+    address = "/regions/"
+
+    assert b"Start a pipeline" in admin.get(address).content
+    assert b"Start a pipeline" not in operator.get(address).content
+    assert len(shared_regions._content.cache) >= 2
