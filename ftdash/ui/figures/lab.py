@@ -18,7 +18,7 @@ def lab_latency(report: LabReport | None) -> Figure | None:
         return None
     return {
         "data": [_latencies(report.modes, *each) for each in LATENCIES],
-        "layout": _bars(report, "from when a view happened<br>until it could be seen", " ms"),
+        "layout": _bars(report, "from a view until<br>it could be seen", " ms"),
     }
 
 
