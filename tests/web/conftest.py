@@ -2,12 +2,15 @@
 browser before a dashboard that lives."""
 
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
+from ftdash import settings as installed
 from tests.web.people import admin_user, operator_user, signed_in
 
 if TYPE_CHECKING:
@@ -16,25 +19,55 @@ if TYPE_CHECKING:
     from tests.web.browser_site import Site
 
 QUICK_HASH = "django.contrib.auth.hashers.MD5PasswordHasher"
+PATIENCE_S = 60.0
 PLAIN_STORAGE = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
 
 
 @pytest.fixture
 def site(settings: Any, tmp_path: Path, db: None) -> Path:
-    """The root of the job directories; pages render without collected static files."""
+    """The root of the job directories; pages render without collected static files. Nothing is
+    known yet of a run whose name another test has used."""
+    from ftdash.checkpoints import completed_history  # models: only once Django is set up
+    from ftdash.jobs import pulse
+    from ftdash.ui import metrics_page
+
+    completed_history.forget()
+    metrics_page.past_of.cache_clear()
+    pulse._pulse.cache_clear()
     settings.STORAGES = {**settings.STORAGES, "staticfiles": PLAIN_STORAGE}
     settings.JOBS_ROOT = tmp_path
     settings.PASSWORD_HASHERS = [QUICK_HASH]  # the real one is slow on purpose
-    from ftdash.checkpoints import completed_history  # models: only once Django is set up
-
-    completed_history.forget()  # the runs of another test have the same names
     return tmp_path
 
 
+@pytest.fixture(autouse=True)
+def patient(settings: Any, monkeypatch: pytest.MonkeyPatch) -> float:
+    """What was just heard of stays fresh, however slow the machine is. Gives after how many seconds
+    a worker of an installation is late."""
+    from ftdash.jobs import freshness
+
+    late_after_s: float = freshness.RECONCILE_LATE_AFTER_S
+    settings.STALE_AFTER_S = PATIENCE_S
+    monkeypatch.setattr(freshness, "RECONCILE_LATE_AFTER_S", PATIENCE_S)
+    return late_after_s
+
+
 @pytest.fixture
-def patient(settings: Any) -> None:
-    """What was just heard of stays fresh, however slow the machine is."""
-    settings.STALE_AFTER_S = 60.0
+def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> datetime:
+    """For all that asks Django what time it is."""
+    now = timezone.now()
+    monkeypatch.setattr(timezone, "now", lambda: now)
+    return now
+
+
+@pytest.fixture
+def as_installed(
+    patient: float, no_time_passes: datetime, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> datetime:
+    """With the patience of an installation, and no time to lose it in."""
+    settings.STALE_AFTER_S = installed.STALE_AFTER_S
+    monkeypatch.setattr("ftdash.jobs.freshness.RECONCILE_LATE_AFTER_S", patient)
+    return no_time_passes
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from ftdash.alerts.sending_turn import LASTS, take_turn
 from ftdash.alerts.tasks import deliver_alerts
 from ftdash.jobs.models import Pipeline
 from pipelines.domain.errors import Rejected
+from tests.reserved_ports import reserved_port
 from tests.web.journals import new_run
 
 pytestmark = pytest.mark.usefixtures("site")
@@ -164,6 +165,7 @@ def test_what_was_not_taken_is_tried_again_later_under_the_same_id(
     assert [body["id"] for body in receiver.bodies] == [waiting.pk, waiting.pk]
 
 
+@pytest.mark.usefixtures("no_time_passes")
 def test_what_is_never_taken_is_given_up_and_said(receiver: Receiver) -> None:
     webhook(receiver)
     fire()
@@ -177,7 +179,7 @@ def test_what_is_never_taken_is_given_up_and_said(receiver: Receiver) -> None:
 
     assert len(receiver.taken) == delivery.ATTEMPTS_MAX
     assert Delivery.objects.get().given_up_at is not None
-    assert waits[:3] == pytest.approx([5.0, 10.0, 20.0], abs=4.0)
+    assert waits[:3] == [5.0, 10.0, 20.0]
     assert max(waits) <= delivery.RETRY_MAX_S
 
 
@@ -229,14 +231,17 @@ def test_what_somebody_else_clears_meanwhile_is_told_once_and_keeps_their_reason
     assert Delivery.objects.filter(alert__rule_name="late", news=News.CLEARED).count() == 1
 
 
-def test_two_workers_do_not_send_the_same_message_at_once(receiver: Receiver) -> None:
+def test_two_workers_do_not_send_the_same_message_at_once(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     webhook(receiver)
     fire()
     [seen] = delivery._due(timezone.now())
 
     delivery.deliver_due()
 
-    assert not Delivery.objects.filter(pk=seen.pk, due_at=seen.due_at).exists()
+    monkeypatch.setattr(delivery, "_due", lambda _: [seen])  # by the other one, before
+    assert delivery._claim_next(timezone.now()) is None
     assert len(receiver.taken) == 1
 
 
@@ -416,10 +421,11 @@ def test_a_test_is_tried_once_and_its_outcome_shown(receiver: Receiver) -> None:
 
 def test_a_machine_that_is_away_is_told_in_words(receiver: Receiver, settings: Any) -> None:
     webhook(receiver)
-    Channel.objects.update(address="http://127.0.0.1:9/")
     channels.send_test(name="ops", requester="ada", reason="is it on?")
 
-    delivery.deliver_due()
+    with reserved_port() as port:
+        Channel.objects.update(address=f"http://127.0.0.1:{port}/")
+        delivery.deliver_due()
 
     assert "refused" in queries.channel("ops").newest.problem
 

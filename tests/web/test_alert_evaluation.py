@@ -303,7 +303,7 @@ def test_what_waits_in_channels_is_summed_and_unknown_while_the_driver_is_silent
     at = Sample.objects.get().at
 
     assert read(at)[Watched.BUFFERED_BYTES] == 8 * 300.0  # of each of 8 subtasks
-    assert read(at + timedelta(seconds=10))[Watched.BUFFERED_BYTES] is Absent.UNKNOWN
+    assert read(at + timedelta(seconds=100))[Watched.BUFFERED_BYTES] is Absent.UNKNOWN
     Run.objects.update(status=JobStatus.FAILED.value)
     assert read(at)[Watched.BUFFERED_BYTES] is Absent.OVER
 

@@ -44,7 +44,12 @@ def test_a_new_installation_alerts_of_both_clocks_failures_and_restarts() -> Non
 
     found = {rule.watched for rule in queries.rules()}
 
-    assert found >= {Watched.SINCE_CHECKPOINT, Watched.SINCE_OUTPUT, Watched.FAILED_IN_ROW}
+    assert found == {
+        Watched.SINCE_CHECKPOINT,
+        Watched.SINCE_OUTPUT,
+        Watched.FAILED_IN_ROW,
+        Watched.RESTARTS_LATELY,
+    }
     for rule in queries.rules():
         rule.band.check()
 
@@ -228,7 +233,9 @@ def test_names_of_rules_are_escaped(admin: Client) -> None:
     fire("<b>late</b>")
 
     for where in ("/", reverse("alerts"), reverse("settings"), "/pipelines/flights/"):
-        assert "<b>late" not in admin.get(where).content.decode()
+        page = admin.get(where).content.decode()
+        assert "<b>late" not in page
+        assert "&lt;b&gt;late" in page, where
 
 
 def running(name: str = "flights") -> None:

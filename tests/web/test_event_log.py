@@ -237,7 +237,9 @@ def test_texts_of_strangers_are_text(operator: Client) -> None:
     page = text_of(operator, "/events/")
 
     assert "<script>alert" not in page
+    assert "&lt;script&gt;alert" in page
     assert "<b>eve" not in page
+    assert "&lt;b&gt;eve" in page
 
 
 def test_an_open_tab_takes_in_what_was_narrowed_down(operator: Client) -> None:

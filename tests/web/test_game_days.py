@@ -263,7 +263,8 @@ def test_a_slot_is_stopped_and_continued_when_it_has_been_replaced(
 ) -> None:
     story = running()
     slot = process(story.run.run_id)
-    Run.objects.update(slots={"1": {"pid": slot.pid, "host": "here"}})
+    longer = {"heartbeat.timeout": "600 s"}  # than this test takes, and so is the slot stopped
+    Run.objects.update(slots={"1": {"pid": slot.pid, "host": "here"}}, settings=longer)
     key = asked(Fault.FREEZE_SLOT, slot=1)
 
     hit(key, story)

@@ -24,7 +24,7 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.ids import Attempt, CheckpointId, Uid
 from pipelines.domain.status import CheckpointKind, JobStatus
-from tests.web.journals import Story, new_request, new_run
+from tests.web.journals import Story, StoryClock, new_request, new_run
 
 pytestmark = pytest.mark.django_db
 
@@ -45,11 +45,8 @@ def test_a_living_pipeline_is_shown_as_its_driver_said() -> None:
     assert summary.as_of is not None
 
 
-def test_a_silent_driver_makes_its_pipeline_stale_within_seconds() -> None:
-    run = new_run()
-    story = Story(run)
-    story.clock.now_ms -= 4_000
-    story.started()
+def test_a_silent_driver_makes_its_pipeline_stale_within_seconds(as_installed: datetime) -> None:
+    Story(new_run(), clock_at(as_installed - timedelta(seconds=4))).started()
     fold()
 
     (summary,) = queries.fleet().pipelines
@@ -59,19 +56,19 @@ def test_a_silent_driver_makes_its_pipeline_stale_within_seconds() -> None:
     assert summary.attention == summary.state_reason
 
 
-def test_what_the_control_plane_does_about_a_silent_driver_is_said() -> None:
-    run = new_run(driver_started_at=timezone.now(), driver_note="Another one is starting.")
-    story = Story(run)
-    story.clock.now_ms -= 4_000
-    story.started()
+def test_what_the_control_plane_does_about_a_silent_driver_is_said(
+    as_installed: datetime,
+) -> None:
+    run = new_run(driver_started_at=as_installed, driver_note="Another one is starting.")
+    Story(run, clock_at(as_installed - timedelta(seconds=4))).started()
     fold()
 
     assert queries.fleet().pipelines[0].state_reason.endswith("Another one is starting.")
 
 
 @pytest.mark.parametrize("age_s", [None, 4])
-def test_without_a_projector_nothing_is_known(age_s: int | None) -> None:
-    Story(new_run()).started()
+def test_without_a_projector_nothing_is_known(as_installed: datetime, age_s: int | None) -> None:
+    Story(new_run(), clock_at(as_installed)).started()
     fold()
     if age_s is None:
         Heartbeat.objects.all().delete()
@@ -87,7 +84,9 @@ def test_without_a_projector_nothing_is_known(age_s: int | None) -> None:
 
 
 @pytest.mark.parametrize(("age_s", "is_alive"), [(3.0, True), (4.5, False)])
-def test_a_worker_that_is_gone_is_told_within_five_seconds(age_s: float, is_alive: bool) -> None:
+def test_a_worker_that_is_gone_is_told_within_five_seconds(
+    as_installed: datetime, age_s: float, is_alive: bool
+) -> None:
     Story(new_run()).started()
     fold()
     Heartbeat.objects.filter(name=HeartbeatName.RECONCILE).update(
@@ -369,6 +368,10 @@ def test_samples_come_oldest_first_and_only_the_newest() -> None:
 
     assert [point.records_per_s for point in points] == [7.0, 8.0, 9.0]
     assert points[0].resident_bytes == {0: 200_000_000, 1: 200_000_000}
+
+
+def clock_at(moment: datetime) -> StoryClock:
+    return StoryClock(int(moment.timestamp() * 1000))
 
 
 def fold() -> None:
