@@ -248,6 +248,11 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": ALERT_PERIOD_S,
         "options": {"expires": ALERT_PERIOD_S},
     },
+    "shorten-journals": {
+        "task": "ftdash.history.tasks.shorten_journals",
+        "schedule": PRUNE_PERIOD_S,
+        "options": {"expires": PRUNE_PERIOD_S},
+    },
     "prune-history": {
         "task": "ftdash.history.tasks.prune_history",
         "schedule": PRUNE_PERIOD_S,
@@ -288,6 +293,10 @@ SAMPLE_RETENTION_S = 1800
 
 HISTORY_RETENTION_DAYS = 90
 """So long failed and discarded checkpoints, events, alerts and labs are kept; the same holds."""
+
+JOURNAL_RETENTION_DAYS = int(os.environ.get("FTDASH_JOURNAL_RETENTION_DAYS", "30"))
+"""Segments of a run's journal that ended longer ago, and have been read, are deleted. What is older
+can then neither be audited nor folded into rows again; the rows stay."""
 
 SAMPLE_RETENTION_RUNS = 10
 """So many of the newest runs of a pipeline keep their samples; those of older ones are deleted."""

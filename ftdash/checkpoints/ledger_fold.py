@@ -1,6 +1,7 @@
 """Folds the ledger of a run into rows, the newest ones; `ftdash.jobs.projector` hosts it."""
 
 import msgspec
+from django.db.models import Q
 
 from ftdash.checkpoints.models import LedgerRow
 from ftdash.jobs.models import Run
@@ -55,6 +56,6 @@ class LedgerFold:
         self._void_behind = restored_id if known is None else min(known, restored_id)
 
 
-def forget(run: Run) -> None:
-    """Delete what was folded from the run's journal, so that it can be folded again."""
-    LedgerRow.objects.filter(run=run).delete()
+def forget(run: Run, rows: Q) -> None:
+    """Delete what was folded from those lines of the run's journal, to be folded again."""
+    LedgerRow.objects.filter(rows, run=run).delete()

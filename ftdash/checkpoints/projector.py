@@ -5,6 +5,7 @@ Reads no journal and opens no transaction; `ftdash.jobs.projector` hosts it.
 
 import msgspec
 from django.conf import settings
+from django.db.models import Q
 
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus, SubtaskPhase
 from ftdash.jobs.models import Run
@@ -18,6 +19,7 @@ from pipelines.domain.events import (
     CheckpointFailed,
     CheckpointTriggered,
     ClaimedPointDiscarded,
+    EngineEvent,
     Envelope,
     PointsVerified,
     RestorePointRefused,
@@ -41,6 +43,9 @@ class CheckpointFold:
         self._looked_at: dict[str, dict[str, object]] = {}  # by path; maybe of another run
 
     def on(self, envelope: Envelope) -> None:
+        is_whole = not (self._run.journal_begins or self._run.journal_gap)
+        if not is_whole and self._was_before(envelope.event):
+            return
         match envelope.event:
             case CheckpointTriggered() as event:
                 self._open(envelope, event)
@@ -137,6 +142,15 @@ class CheckpointFold:
                 row.reason_name = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN.name
                 row.message = "The driver died while this checkpoint was under way."
 
+    def _was_before(self, event: EngineEvent) -> bool:
+        """It was triggered in a part of the journal that is deleted, and has no row (any more)."""
+        checkpoint_id = getattr(event, "checkpoint_id", None)
+        if checkpoint_id is None or isinstance(event, CheckpointTriggered):
+            return False
+        if checkpoint_id in self._touched:
+            return False
+        return not Checkpoint.objects.filter(run=self._run, checkpoint_id=checkpoint_id).exists()
+
     def _row(self, checkpoint_id: CheckpointId) -> Checkpoint:
         if checkpoint_id not in self._touched:
             stored = Checkpoint.objects.filter(run=self._run, checkpoint_id=checkpoint_id).first()
@@ -151,9 +165,9 @@ class CheckpointFold:
         ).delete()
 
 
-def forget(run: Run) -> None:
-    """Delete what was folded from the run's journal, so that it can be folded again."""
-    Checkpoint.objects.filter(run=run).delete()
+def forget(run: Run, rows: Q) -> None:
+    """Delete what was folded from those lines of the run's journal, to be folded again."""
+    Checkpoint.objects.filter(rows, run=run).delete()
 
 
 _MEASURED = (

@@ -9,7 +9,8 @@ from ftdash.jobs.models import Run
 
 
 class Kind(models.TextChoices):
-    """What is deleted when it is old. Requests, the log, audits and ledgers are kept for good."""
+    """What is deleted when it is old. Requests, the log, audits and ledgers are kept for good;
+    journals as long as `settings.JOURNAL_RETENTION_DAYS` says."""
 
     METRICS = "METRICS", "metrics"
     CHECKPOINTS = "CHECKPOINTS", "checkpoints"

@@ -2,7 +2,7 @@
 
 from celery import shared_task
 
-from ftdash.history import pruning
+from ftdash.history import journals, pruning
 
 
 @shared_task(ignore_result=True)
@@ -10,3 +10,9 @@ def prune_history() -> None:
     """Delete what is older than it is kept; what takes too long goes on in the next task."""
     if pruning.prune():
         prune_history.delay()
+
+
+@shared_task(ignore_result=True)
+def shorten_journals() -> None:
+    """Delete what of the journals is older than it is kept."""
+    journals.shorten_journals()

@@ -119,6 +119,7 @@ class RunView:
     to_recover_ms: float | None  # about, until those are read again; None: not known, or not run
     recovery_count: int  # so many measured recoveries that rests on
     journal_path: str
+    journal_gap: str  # what was deleted before it was read; a sentence
     driver_log_path: str
 
 

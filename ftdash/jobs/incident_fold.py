@@ -5,6 +5,7 @@ fold of the run itself: of a driver that has taken over it needs what the one be
 """
 
 import msgspec
+from django.db.models import Q
 
 from ftdash.jobs.models import (
     Failure,
@@ -137,7 +138,7 @@ class IncidentFold:
         self._new.append(row)
 
 
-def forget(run: Run) -> None:
-    """Delete what was folded from the run's journal, so that it can be folded again."""
+def forget(run: Run, rows: Q) -> None:
+    """Delete what was folded from those lines of the run's journal, to be folded again."""
     for kind in JOURNAL_ROWS:
-        kind._default_manager.filter(run=run).delete()
+        kind._default_manager.filter(rows, run=run).delete()

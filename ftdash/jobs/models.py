@@ -98,6 +98,9 @@ class Run(models.Model):
     driver_note = models.TextField(default="")  # what the control plane last did, and why
     stop_requested_at = models.DateTimeField(null=True)
 
+    # Written by the history of journals.
+    journal_begins = models.PositiveBigIntegerField(default=0)  # what was before is deleted
+
     # Written by the projector.
     status = models.CharField(max_length=20, default=JobStatus.CREATED.value)
     reason = models.TextField(default="")
@@ -122,6 +125,7 @@ class Run(models.Model):
     journal_offset = models.PositiveBigIntegerField(default=0)  # bytes folded so far
     last_sequence = models.PositiveBigIntegerField(default=0)
     projection_error = models.TextField(default="")  # the projection of this run has stopped
+    journal_gap = models.TextField(default="")  # what was deleted before it was read; a sentence
     version = models.PositiveBigIntegerField(default=0)  # grows with every folded batch
 
     class Meta:

@@ -12,25 +12,28 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from django.db import InterfaceError, OperationalError, close_old_connections, transaction
-from django.db.models import F
+from django.db.models import F, Q
 from django.utils import timezone
 
-from ftdash.checkpoints import ledger_fold
-from ftdash.checkpoints import projector as checkpoint_projector
 from ftdash.checkpoints.ledger_fold import LedgerFold
 from ftdash.checkpoints.projector import CheckpointFold
 from ftdash.history import pruned_counts
-from ftdash.jobs import incident_fold, run_fold
+from ftdash.jobs import run_fold
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.incident_fold import IncidentFold
 from ftdash.jobs.models import TERMINAL_STATUSES, Run
 from ftdash.jobs.run_fold import RunFold
-from ftdash.metrics import projector as metrics_projector
+from ftdash.jobs.shortened_journal import PARTS, go_on_from
 from ftdash.metrics.models import Heartbeat, HeartbeatName
 from ftdash.metrics.projector import SampleFold
-from pipelines.bus.journal_reading import JournalCutShort, UndecodableEvent, read_journal
+from pipelines.bus.journal_reading import (
+    JournalCutShort,
+    UndecodableEvent,
+    first_offset,
+    read_journal,
+)
 from pipelines.domain.errors import InvariantViolated, check
-from pipelines.domain.events import Envelope
+from pipelines.domain.events import Envelope, JournalContinued
 
 READ_BYTES_MAX = 1 << 20
 HEARTBEAT_PERIOD_S = 1.0
@@ -124,9 +127,36 @@ def fold(run: Run, envelopes: Iterable[Envelope], offset: int, *, expected_offse
 
     Raises ProjectionRaced when the rows do not stand at `expected_offset`.
     """
-    if not Run.objects.filter(pk=run.pk, journal_offset=expected_offset).exists():
+    _check_stands_at(run, expected_offset)
+    _fold_lines(run, envelopes, offset)
+    RunFold(run).save()
+
+
+def rebuild(run: Run) -> None:
+    """Make the run's rows anew from its journal, in one transaction; as far as it is kept.
+
+    The run's own row is written last: what it was on the way may be what only one may be.
+    """
+    journal = _journal(run)
+    with transaction.atomic():
+        _check_stands_at(run, run.journal_offset)
+        envelopes, offset = read_journal(journal, first_offset(journal))
+        _forget(run, envelopes)
+        while envelopes:
+            _fold_lines(run, envelopes, offset)
+            envelopes, offset = read_journal(journal, offset)
+        RunFold(run).save()
+
+
+def _check_stands_at(run: Run, offset: int) -> None:
+    if not Run.objects.filter(pk=run.pk, journal_offset=offset).exists():
         raise ProjectionRaced(run.run_id)
-    folds = RunFold(run), IncidentFold(run), CheckpointFold(run), LedgerFold(run), SampleFold(run)
+
+
+def _fold_lines(run: Run, envelopes: Iterable[Envelope], offset: int) -> None:
+    """Writes all rows but the run's own."""
+    folds = SampleFold(run), LedgerFold(run), CheckpointFold(run), IncidentFold(run)
+    of_run = RunFold(run)
     for envelope in envelopes:
         if envelope.sequence <= run.last_sequence:
             continue
@@ -137,35 +167,29 @@ def fold(run: Run, envelopes: Iterable[Envelope], offset: int, *, expected_offse
             expected=run.last_sequence + 1,
             found=envelope.sequence,
         )
-        for each in reversed(folds):  # the run's own comes last: it moves on the sequence
+        for each in (*folds, of_run):  # which comes last: it moves on the sequence
             each.on(envelope)
     run.journal_offset = offset
     for each in folds:
         each.save()
 
 
-def rebuild(run: Run) -> None:
-    """Make the run's rows anew from its journal, in one transaction."""
-    with transaction.atomic():
-        stored_offset = run.journal_offset
-        for part in (run_fold, incident_fold, checkpoint_projector, ledger_fold, metrics_projector):
-            part.forget(run)
-        pruned_counts.forget(run)  # last: a deletion under way has added its rows by now
-        envelopes, offset = _whole_journal(_journal(run))
-        fold(run, envelopes, offset, expected_offset=stored_offset)
+def _forget(run: Run, envelopes: list[Envelope]) -> None:
+    """What those that the journal begins with, and all that follow, will say again."""
+    if not envelopes and run.journal_begins:
+        raise JournalCutShort("its journal is away, and the rows of its deleted part must stay.")
+    first = envelopes[0] if envelopes else None
+    if first is not None and isinstance(first.event, JournalContinued):
+        go_on_from(run, first.sequence, first.event)
+        return
+    for part in PARTS:
+        part.forget(run, Q())
+    run_fold.forget(run)
+    pruned_counts.forget(run)  # last: a deletion under way has added its rows by now
 
 
 def _journal(run: Run) -> Path:
     return run_directory(run).journal_file
-
-
-def _whole_journal(path: Path) -> tuple[list[Envelope], int]:
-    everything: list[Envelope] = []
-    envelopes, offset = read_journal(path, 0)
-    while envelopes:
-        everything += envelopes
-        envelopes, offset = read_journal(path, offset)
-    return everything, offset
 
 
 def _unfinished_runs() -> list[Run]:

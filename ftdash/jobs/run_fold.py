@@ -62,6 +62,7 @@ PROJECTED = (
     "journal_offset",
     "last_sequence",
     "projection_error",
+    "journal_gap",
 )
 """The columns of a run that are the projector's."""
 

@@ -57,6 +57,7 @@ def run_view(run: Run, seen: Observation) -> RunView:
         to_recover_ms=known.until_caught_up_ms(to_replay),
         recovery_count=len(known.recoveries_ms),
         journal_path=str(directory.journal_file),
+        journal_gap=run.journal_gap,
         driver_log_path=str(directory.driver_log),
     )
 

@@ -5,6 +5,7 @@ Reads no journal and opens no transaction; `ftdash.jobs.projector` hosts it.
 
 import msgspec
 from django.conf import settings
+from django.db.models import Q
 
 from ftdash.history.limits import kept_for
 from ftdash.history.models import Kind
@@ -57,6 +58,6 @@ class SampleFold:
         of_pipeline.filter(run__number__lte=newest_forgotten).delete()
 
 
-def forget(run: Run) -> None:
-    """Delete what was folded from the run's journal, so that it can be folded again."""
-    Sample.objects.filter(run=run).delete()
+def forget(run: Run, rows: Q) -> None:
+    """Delete what was folded from those lines of the run's journal, to be folded again."""
+    Sample.objects.filter(rows, run=run).delete()

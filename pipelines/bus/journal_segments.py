@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from pipelines.disk.atomic_files import create_if_absent
+from pipelines.disk.atomic_files import FOR_ALL, create_if_absent
 from pipelines.disk.directories import make_durable
 from pipelines.domain.errors import check
 
@@ -56,13 +56,11 @@ def begin_segment(journal: Path, base: int, first_line: bytes) -> tuple[Segment,
     Raises OSError: then it is not there.
     """
     segment = Segment(base, journal.with_name(f"{journal.stem}-{base:018d}{journal.suffix}"))
-    is_new = create_if_absent(segment.path, first_line)
+    is_new = create_if_absent(segment.path, first_line, FOR_ALL)
     check(is_new, "a journal has one writer", segment=str(segment.path))
     try:
         make_durable(journal.parent)
-        file = os.open(segment.path, APPENDING)
-        os.fchmod(file, 0o644)
-        return segment, file
+        return segment, os.open(segment.path, APPENDING)
     except OSError:
         segment.path.unlink()
         raise
@@ -88,17 +86,17 @@ def closed_segments(journal: Path) -> list[ClosedSegment]:
 
 def expendable(
     closed: Sequence[ClosedSegment], read_up_to: int, closed_before_s: float
-) -> list[Segment]:
+) -> list[ClosedSegment]:
     """Those that may go, oldest first: each that every reader is past, and that is old enough.
 
     None behind one that stays: what is left of a journal has no hole. `read_up_to` is the place of
     the reader that is furthest behind.
     """
-    going: list[Segment] = []
+    going: list[ClosedSegment] = []
     for each in closed:
         if each.end > read_up_to or each.closed_s >= closed_before_s:
             break
-        going.append(each.segment)
+        going.append(each)
     return going
 
 

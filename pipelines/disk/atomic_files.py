@@ -14,9 +14,9 @@ def replace_atomically(path: Path, content: bytes, mode: int = FOR_OWNER) -> Non
     temporary.replace(path)
 
 
-def create_if_absent(path: Path, content: bytes) -> bool:
+def create_if_absent(path: Path, content: bytes, mode: int = FOR_OWNER) -> bool:
     """False when `path` is there already; it is then left as it is."""
-    temporary = _write_beside(path, content, FOR_OWNER)
+    temporary = _write_beside(path, content, mode)
     try:
         os.link(temporary, path)
     except FileExistsError:

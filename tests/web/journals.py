@@ -11,6 +11,7 @@ from django.utils import timezone
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Pipeline, Request, RequestKind, Run
 from pipelines.bus.journal import JournalWriter
+from pipelines.bus.journal_segments import SEGMENT_BYTES
 from pipelines.domain.events import (
     CheckpointCommitted,
     CheckpointCompleted,
@@ -58,8 +59,15 @@ class StoryClock:
 class Story:
     """Appends to the journal of one run what a driver would, step by step."""
 
-    def __init__(self, run: Run, clock: StoryClock | None = None) -> None:
+    def __init__(
+        self,
+        run: Run,
+        clock: StoryClock | None = None,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
         self.run = run
+        self.segment_bytes = segment_bytes
         self.clock = clock or StoryClock()
         self.attempt = Attempt(0)
         self.next_checkpoint = CheckpointId(1)
@@ -77,7 +85,9 @@ class Story:
     def in_one_go(self) -> Iterator[None]:
         """The journal stays open: opening it costs more than many a line."""
         directory, run_id = run_directory(self.run), RunId(self.run.run_id)
-        with JournalWriter(directory, run_id, self.clock, lambda *_: None) as journal:
+        with JournalWriter(
+            directory, run_id, self.clock, lambda *_: None, segment_bytes=self.segment_bytes
+        ) as journal:
             self._journal = journal
             yield
         self._journal = None

@@ -4,7 +4,6 @@ import random
 from pathlib import Path
 
 import pytest
-from django.apps import apps
 from django.core.management import call_command
 from django.db import OperationalError
 
@@ -47,19 +46,9 @@ from tests.web.journals import (
     quarantined,
     run_started,
 )
+from tests.web.projected_rows import rows_of
 
 pytestmark = pytest.mark.django_db
-
-FOLDED_APPS = ("jobs", "checkpoints", "metrics")
-NOT_FOLDED = {
-    "Pipeline",
-    "Request",
-    "PointInspection",
-    "PointComparison",
-    "PointLabel",
-    "Heartbeat",
-}
-"""What services and workers write."""
 
 
 @pytest.fixture(autouse=True)
@@ -649,21 +638,6 @@ def long_story(run: Run) -> Story:
     story.tell(CheckpointFailed(checkpoint_id=None, reason=late, message="Queue full."))
     story.attempt = Attempt(story.attempt)
     return story.started(pid=5000).wait(1000).sampled()
-
-
-def rows_of(run: Run) -> dict[str, list[tuple[object, ...]]]:
-    """Every projected row of a run, without keys and counters of changes."""
-    unequal = {"id", "run", "pipeline", "checkpoint", "run_id", "version", "created_at"}
-    found: dict[str, list[tuple[object, ...]]] = {}
-    for app in FOLDED_APPS:
-        for model in apps.get_app_config(app).get_models():
-            owner = {"Run": "pk", "SubtaskPhase": "checkpoint__run"}.get(model.__name__, "run")
-            if model.__name__ in NOT_FOLDED:
-                continue
-            columns = [f.attname for f in model._meta.fields if f.name not in unequal]
-            rows = model._default_manager.filter(**{owner: run.pk}).order_by("pk")
-            found[model.__name__] = sorted(rows.values_list(*columns), key=str)
-    return found
 
 
 def crash(*_: object) -> None:

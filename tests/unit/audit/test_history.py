@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.connectors.files.sink import ExactlyOnceFiles
-from pipelines.domain.events import RunEnded, SlotLost
+from pipelines.domain.events import JobStatusChanged, RunEnded, SlotLost
 from pipelines.domain.status import JobStatus
 from tests.unit.audit.audited_run import AuditedRun
 
@@ -56,12 +56,16 @@ def test_what_was_given_before_there_was_a_ledger_is_not_judged(run: AuditedRun)
     assert run.proven() == ("run-1", 3, 2)
 
 
-@pytest.mark.parametrize("checkpoints", range(7, 12))
+@pytest.mark.parametrize("commits_at_once", [True, False])
+@pytest.mark.parametrize("checkpoints", range(7, 11))
 def test_what_was_entered_in_a_deleted_part_of_the_journal_is_not_judged_and_the_rest_is(
-    tmp_path: Path, checkpoints: int
+    tmp_path: Path, checkpoints: int, commits_at_once: bool
 ) -> None:
-    """Whatever the newest segment begins with, and though an attempt failed in between."""
-    run = long_run(tmp_path, checkpoints)
+    """Whatever the newest segment begins with, and though an attempt failed in between.
+
+    What is not committed at once is in the entries of several checkpoints.
+    """
+    run = long_run(tmp_path, checkpoints, commits_at_once=commits_at_once)
     whole = run.audit()
     assert (whole.unknown, run.proven()) == ({}, ("run-1", checkpoints, 6 * checkpoints))
 
@@ -87,6 +91,19 @@ def test_a_recovery_is_all_that_a_journal_may_begin_with(tmp_path: Path) -> None
 
     assert run.audit().unknown == {"run-1": 4}
     assert run.proven() == ("run-1", 5, 2)
+
+
+def test_a_run_that_has_run_is_known_to_have_whatever_became_of_it(
+    run: AuditedRun, tmp_path: Path
+) -> None:
+    """What its starting point had prepared has been committed."""
+    restored = AuditedRun(tmp_path, "run-2", run.sink, segment_bytes=2_000)
+    restored.begin((run, 2))
+    restored.tell(JobStatusChanged(status=JobStatus.RESTARTING))
+    while not restored.delete_old_segments():
+        restored.tell(SlotLost(slot=0, pid=1, reason="gone"))
+
+    assert restored.audit().committed_checkpoint_id == 2
 
 
 def test_a_file_that_is_gone_is_found_behind_a_deleted_part_of_the_journal(tmp_path: Path) -> None:
@@ -133,14 +150,14 @@ def test_a_starting_point_whose_driver_died_before_it_made_an_entry_is_entered_b
     assert restored.proven() == ("run-1", 3, 14)
 
 
-def long_run(tmp_path: Path, checkpoints: int) -> AuditedRun:
-    """In many segments, all of it committed, with a recovery from its third checkpoint."""
+def long_run(tmp_path: Path, checkpoints: int, *, commits_at_once: bool = True) -> AuditedRun:
+    """In many segments, in the end all of it committed, with a recovery from its third point."""
     sink = ExactlyOnceFiles(tmp_path / "target", pipeline="p")
     run = AuditedRun(tmp_path, "run-1", sink, segment_bytes=2_000)
     run.begin()
     for number in range(1, checkpoints + 1):
         run.write(*range(6 * number, 6 * number + 6))
-        run.checkpoint(number)
+        run.checkpoint(number, commits=commits_at_once or number == checkpoints)
         if number == 3:
             run.begin((run, 3))
     return run

@@ -81,7 +81,8 @@ def test_however_long_a_run_is_every_reader_finds_what_it_found_in_one_file(
             reader.read(rng.randint(1, 3_000), rng.randint(0, 3))
         furthest_behind = min(reader.offset for reader in readers)
         closed = closed_segments(directory.journal_file)
-        delete_segments(expendable(closed, furthest_behind, closed_before_s=1e12))
+        going = expendable(closed, furthest_behind, closed_before_s=1e12)
+        delete_segments([each.segment for each in going])
 
         with writer(directory) as journal:
             for kind in (JobStatusChanged, SettingsChanged, CheckpointTriggered):
@@ -225,6 +226,15 @@ def test_what_was_answered_long_ago_is_not_offered_again(directory: RunDirectory
     assert Inbox(directory).pending() == []
 
 
+def test_whoever_may_read_the_first_segment_may_read_the_others(directory: RunDirectory) -> None:
+    with writer(directory) as journal:
+        while len(segments_of(directory.journal_file)) < 3:
+            journal.append(lost(1), FIRST)
+
+    modes = {segment.path.stat().st_mode for segment in segments_of(directory.journal_file)}
+    assert len(modes) == 1
+
+
 def test_a_reader_behind_a_deleted_segment_is_told_so(directory: RunDirectory) -> None:
     with writer(directory) as journal:
         journal.append(lost(1), FIRST)
@@ -258,7 +268,7 @@ def test_a_line_that_a_replaced_driver_wrote_behind_a_closed_segment_is_nowhere(
             journal.append(lost(1), FIRST)
     before = list(every_envelope(directory.journal_file))
     with directory.journal_file.open("ab") as late:
-        late.write(directory.journal_file.read_bytes()[-200:])
+        late.write(directory.journal_file.read_bytes().splitlines(keepends=True)[-1])
 
     assert list(every_envelope(directory.journal_file)) == before
 
@@ -322,6 +332,17 @@ def test_what_is_under_way_is_summed_up_and_what_has_ended_is_not(directory: Run
     ]
 
 
+def test_a_recovery_that_is_over_is_not_under_way(directory: RunDirectory) -> None:
+    with writer(directory) as journal:
+        for phase in RecoveryPhase:
+            journal.append(RecoveryPhaseReached(phase=phase, duration_ms=1.0), FIRST)
+        while len(segments_of(directory.journal_file)) < 2:
+            journal.append(lost(1), FIRST)
+    (head,) = (e.event for e in every_envelope(directory.journal_file) if is_head(e.event))
+
+    assert head.under_way == []
+
+
 @pytest.mark.parametrize("seed", range(50))
 def test_segments_go_from_the_oldest_up_to_the_first_that_is_young_or_unread(seed: int) -> None:
     rng = random.Random(seed)
@@ -334,9 +355,9 @@ def test_segments_go_from_the_oldest_up_to_the_first_that_is_young_or_unread(see
 
     going = expendable(closed, read_up_to, closed_before_s)
 
-    stays = [each for each in closed if each.segment not in going]
-    assert [each.segment for each in closed] == going + [each.segment for each in stays]
-    for each in closed[: len(going)]:
+    stays = closed[len(going) :]
+    assert closed == [*going, *stays], "from the oldest"
+    for each in going:
         assert each.end <= read_up_to
         assert each.closed_s < closed_before_s
     for each in stays[:1]:
