@@ -248,8 +248,8 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": ALERT_PERIOD_S,
         "options": {"expires": ALERT_PERIOD_S},
     },
-    "shorten-journals": {
-        "task": "ftdash.history.tasks.shorten_journals",
+    "shorten-run-files": {
+        "task": "ftdash.history.tasks.shorten_run_files",
         "schedule": PRUNE_PERIOD_S,
         "options": {"expires": PRUNE_PERIOD_S},
     },
@@ -297,6 +297,9 @@ HISTORY_RETENTION_DAYS = 90
 JOURNAL_RETENTION_DAYS = int(os.environ.get("FTDASH_JOURNAL_RETENTION_DAYS", "30"))
 """Segments of a run's journal that ended longer ago, and have been read, are deleted. What is older
 can then neither be audited nor folded into rows again; the rows stay."""
+
+RUN_LOG_BYTES_MAX = 16 << 20
+"""A longer driver.log begins anew; so much of its end is kept beside it, in driver.log.1."""
 
 SAMPLE_RETENTION_RUNS = 10
 """So many of the newest runs of a pipeline keep their samples; those of older ones are deleted."""

@@ -2,7 +2,7 @@
 
 from celery import shared_task
 
-from ftdash.history import journals, pruning
+from ftdash.history import journals, pruning, run_logs
 
 
 @shared_task(ignore_result=True)
@@ -13,6 +13,7 @@ def prune_history() -> None:
 
 
 @shared_task(ignore_result=True)
-def shorten_journals() -> None:
-    """Delete what of the journals is older than it is kept."""
+def shorten_run_files() -> None:
+    """Delete what in the directories of runs is old, or too much."""
     journals.shorten_journals()
+    run_logs.shorten_logs()

@@ -8,6 +8,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import psutil
@@ -71,15 +72,20 @@ def kill_driver_tree(run: Run) -> list[int]:
 
 def last_log_line(directory: RunDirectory) -> str:
     """What the driver said last, shortened; empty when it said nothing."""
-    try:
-        with directory.driver_log.open("rb") as log_file:
-            size = log_file.seek(0, os.SEEK_END)
-            log_file.seek(max(0, size - LOG_TAIL_BYTES))
-            lines = log_file.read().decode(errors="replace").split("\n")
-    except FileNotFoundError:
-        return ""
+    log = directory.driver_log
+    lines = _last_lines(log.with_name(f"{log.name}.1")) + _last_lines(log)
     spoken = [line.strip() for line in lines if line.strip()]
     return spoken[-1][:LOG_LINE_LENGTH_MAX] if spoken else ""
+
+
+def _last_lines(log: Path) -> list[str]:
+    try:
+        with log.open("rb") as log_file:
+            size = log_file.seek(0, os.SEEK_END)
+            log_file.seek(max(0, size - LOG_TAIL_BYTES))
+            return log_file.read().decode(errors="replace").split("\n")
+    except FileNotFoundError:
+        return []
 
 
 def _spec(run: Run) -> RunSpec:
