@@ -13,7 +13,6 @@ from ftdash.eventlog.lines import LineKind
 from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
 from ftdash.jobs.models import (
     Failure,
-    PointLabel,
     QuarantinedRecord,
     Recovery,
     Request,
@@ -56,7 +55,16 @@ class Source:
 def _request(row: Request) -> Told:
     outcome = str(RequestPhase(row.phase).label)
     told = f"{outcome}: {row.message}" if row.message else outcome
-    return Told(f"asked for: {RequestKind(row.kind).label}", told, row.reason)
+    return Told(f"asked for: {RequestKind(row.kind).label}{_naming(row)}", told, row.reason)
+
+
+def _naming(row: Request) -> str:
+    """What a savepoint was called then; its label may be another one since."""
+    label = row.parameters.get("label")
+    if row.kind == RequestKind.LABEL:
+        called = f"called {label!r}" if label else "called by no name"
+        return f": {row.parameters.get('path')} is {called}"
+    return f", to be called {label!r}" if label else ""
 
 
 def _status(row: StatusChange) -> Told:
@@ -133,11 +141,6 @@ def _setting(row: AdminAction) -> Told:
     return Told(f"{row.what} {row.subject}{detail}", "done", row.reason)
 
 
-def _label(row: PointLabel) -> Told:
-    called = f"called {row.label!r}" if row.label else "called by no name"
-    return Told(f"the savepoint {row.path or row.request_id} is {called}", "done")
-
-
 SOURCES = (
     Source(
         LineKind.ACTION,
@@ -203,14 +206,5 @@ SOURCES = (
         parts=(),
         pipeline="",
         actor="who",
-    ),
-    Source(
-        LineKind.ACTION,
-        PointLabel.objects.all,
-        "labelled_at",
-        _label,
-        parts=(),
-        pipeline="",
-        actor="labelled_by",
     ),
 )

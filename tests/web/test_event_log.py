@@ -20,7 +20,9 @@ from ftdash.eventlog.lines import Asked, Cursor, Line, LineKind
 from ftdash.eventlog.queries import actors, log_page, whole_log
 from ftdash.gameday import services
 from ftdash.gameday.models import Fault
-from ftdash.jobs.models import PointLabel, Request, RequestKind, StatusChange
+from ftdash.jobs.asking import Question
+from ftdash.jobs.labels import ask_for_savepoint, label_savepoint
+from ftdash.jobs.models import Request, RequestKind, StatusChange
 from ftdash.jobs.projector import Projector
 from ftdash.lab.models import Lab
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
@@ -83,7 +85,6 @@ def test_what_was_changed_in_the_settings_and_what_alerts_said_is_in_it() -> Non
 
     [setting] = whole(Asked(kind=LineKind.SETTING))
     [alert] = whole(Asked(kind=LineKind.ALERT))
-    labels = whole(Asked(actor="bo"))
 
     assert (setting.what, setting.actor, setting.why) == (
         "invited person olaf (operator)",
@@ -96,7 +97,29 @@ def test_what_was_changed_in_the_settings_and_what_alerts_said_is_in_it() -> Non
         "ann",
         "flights",
     )
-    assert [each.what for each in labels] == ["the savepoint sp-1 is called 'before the move'"]
+
+
+def test_a_savepoint_is_named_in_one_line_that_no_later_name_moves() -> None:
+    story = Story(new_run()).started().completed(CheckpointKind.SAVEPOINT, path="/points/sp-1")
+    Projector().run_once()
+    naming = {"pipeline": "flights", "path": "/points/sp-1", "requester": "bo", "reason": "why"}
+    question = Question(RequestKind.SAVEPOINT, "flights", "bo", "first")
+    ask_for_savepoint(question, "at noon")
+    ask_for_savepoint(question, "")
+    label_savepoint(**naming, label="before the move")
+    before = whole(Asked(kind=LineKind.ACTION))
+
+    label_savepoint(**naming, label="")
+
+    named = [line for line in whole(Asked()) if line.actor == "bo"]
+    assert named[1:] == before
+    assert [(line.what, line.why) for line in named] == [
+        ("asked for: label a savepoint: /points/sp-1 is called by no name", "why"),
+        ("asked for: label a savepoint: /points/sp-1 is called 'before the move'", "why"),
+        ("asked for: savepoint", "first"),
+        ("asked for: savepoint, to be called 'at noon'", "first"),
+    ]
+    assert {line.pipeline for line in named} == {story.run.pipeline.name}
 
 
 @pytest.mark.parametrize("limit", [1, 3, 7])
@@ -188,7 +211,7 @@ def test_the_page_leaves_out_what_is_routine_at_first(
 def test_everybody_who_asked_for_something_can_be_chosen() -> None:
     eventful()
 
-    assert actors() == ["ada", "ann", "bo", "eve"]
+    assert actors() == ["ada", "ann", "eve"]
 
 
 @pytest.mark.parametrize(
@@ -277,7 +300,6 @@ def test_what_the_page_shows_is_taken_away_with_all_that_is_older(
     assert headers["Content-Disposition"] == 'attachment; filename="events.csv"'
     assert [(row["kind"], row["pipeline"], row["why"]) for row in rows] == [
         ("action", "other", "'=1+1"),  # a spreadsheet would compute it
-        ("action", "", ""),  # the label of a savepoint
         ("action", "flights", "upgrade"),
     ]
     assert [line["what"] for line in lines] == [
@@ -311,9 +333,6 @@ def eventful() -> Story:
     Audit.objects.create(run=run, requester="eve", created_at=now)
     AdminAction.objects.create(
         at=now, who="eve", what="invited", subject="person olaf", detail="operator", reason="new"
-    )
-    PointLabel.objects.create(
-        path="sp-1", label="before the move", labelled_by="bo", labelled_at=now
     )
     Alert.objects.create(
         rule_name="late",
