@@ -8,8 +8,11 @@ from datetime import timedelta
 from statistics import fmean, median, quantiles
 
 from django.db.models import QuerySet
+from django.utils import timezone
 
 from ftdash.checkpoints.models import COMPLETE, Checkpoint, SubtaskPhase
+from ftdash.history.limits import kept_for
+from ftdash.history.models import Kind
 from ftdash.jobs.models import Pipeline, Recovery, Run
 from ftdash.jobs.recovery_times import UP_TO_RUNNING
 from ftdash.metrics.models import Sample
@@ -139,16 +142,19 @@ def _written_bytes_per_s(rows: list[Checkpoint]) -> float | None:
 
 
 def _failures(pipeline: Pipeline) -> FailureRate | None:
-    """Each recovery was a failure that cost something; over the lives of all runs."""
+    """Each recovery was a failure that cost something; over the lives of all runs, for as long as
+    recoveries are kept: older ones are deleted, and must not make the rest look rarer."""
+    since = timezone.now() - kept_for(Kind.EVENTS)
     lives = pipeline.runs.filter(started_at__isnull=False)
     observed_ms = sum(
-        max(0.0, (end - begin) / MILLISECOND)
+        max(0.0, (end - max(begin, since)) / MILLISECOND)
         for begin, ended, heard in lives.values_list("started_at", "ended_at", "last_event_at")
         if begin is not None and (end := ended or heard) is not None
     )
     if observed_ms <= 0:
         return None
-    return FailureRate(observed_ms, Recovery.objects.filter(run__pipeline=pipeline).count())
+    kept = Recovery.objects.filter(run__pipeline=pipeline, at__gte=since)
+    return FailureRate(observed_ms, kept.count())
 
 
 def _recoveries(pipeline: Pipeline) -> list[MeasuredRecovery]:

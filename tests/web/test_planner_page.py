@@ -2,12 +2,16 @@
 
 import html
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from ftdash.checkpoints.models import SubtaskPhase
+from ftdash.history import pruning
+from ftdash.jobs.models import Recovery, Run
 from ftdash.jobs.planning import planning_facts
 from ftdash.jobs.projector import Projector
 from pipelines.domain.events import MetricsSampled
@@ -74,6 +78,26 @@ def test_failures_count_over_the_lives_of_all_runs() -> None:
     assert facts.failures is not None
     assert facts.failures.failure_count == 1
     assert facts.failures.observed_ms == pytest.approx(7_200_000, rel=0.01)
+
+
+def test_failures_that_are_not_kept_any_more_do_not_make_the_others_look_rarer() -> None:
+    run = new_run()
+    Story(run).started().completed().slot_killed().slot_killed()
+    Projector().run_once()
+    now = timezone.now()
+    Run.objects.filter(pk=run.pk).update(started_at=now - timedelta(days=200), last_event_at=now)
+    old = Recovery.objects.order_by("sequence").first()
+    assert old is not None
+    Recovery.objects.filter(pk=old.pk).update(at=now - timedelta(days=150))
+
+    for _ in range(2):  # before it is deleted, and after
+        facts = planning_facts("flights")
+        assert facts is not None
+        assert facts.failures is not None
+        assert facts.failures.failure_count == 1
+        assert timedelta(milliseconds=facts.failures.observed_ms).days in (89, 90)
+        pruning.prune()
+    assert Recovery.objects.count() == 1
 
 
 def test_the_advice_is_a_sentence_with_what_it_rests_on(operator: Client) -> None:
