@@ -31,6 +31,7 @@ class Verdict:
     problems: list[str]
     trace: str = ""
     seen: Counter[str] = field(default_factory=Counter)
+    turns: int = 0
     cpu_s: float = field(default=0.0, compare=False)
 
 
@@ -55,7 +56,8 @@ def judge(
     try:
         problems = _problems(simulation, checkers)
         seen = outcome.seen + reached(outcome)
-        return Verdict(seed, mode, problems, outcome.trace, seen, time.process_time() - began_s)
+        cpu_s = time.process_time() - began_s
+        return Verdict(seed, mode, problems, outcome.trace, seen, outcome.turns, cpu_s)
     except Exception as error:  # a seed that breaks the simulator is a bad seed, like any other
         return Verdict(seed, mode, [_where(error)])
     finally:

@@ -33,6 +33,7 @@ class Outcome:
     parallelisms: list[int] = field(default_factory=list)
     trace: str = ""
     quarantined: Output = field(default_factory=Counter)
+    turns: int = 0  # of all runs, and of those that the checkers continued
 
     @property
     def mode(self) -> str:

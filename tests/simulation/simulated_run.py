@@ -181,6 +181,7 @@ class Simulation:
 
     def _pass_time(self) -> None:
         self._turns += 1
+        self.outcome.turns += 1
         self._dice.is_faulty = self._is_disturbed and self._turns < FAULTY_TURNS
         if self._turns > TURNS_MAX:
             events = self.outcome.events_of(self.outcome.directories[-1])
@@ -315,5 +316,6 @@ def continued(outcome: Outcome, point: str, number: int) -> Output:
     world = WORLDS[simulation.world_name] = outcome.world.copied()
     part = read_at(outcome, point)
     simulation.run_once(f"continued-{number}", point, part, is_last=True)
+    outcome.turns += simulation.outcome.turns
     simulation.outcome.look_into_quarantine()
     return replace(simulation.outcome, world=world).output()

@@ -24,8 +24,8 @@ from tests.simulation.circumstances import (
 from tests.simulation.plans import ENDS, OPERATORS_MAX, OPERATORS_MIN, TWO_INPUTS, draw
 
 SEEDS = 1_000
-CPU_S_MAX = 2 * 180.0
-"""Three minutes on two cores, which it has for itself."""
+TURNS_MAX = 12_000_000
+"""What decides how long it takes, and does not depend on the machine."""
 
 REACHED = (
     *USUAL,
@@ -69,12 +69,14 @@ def test_random_dataflows_keep_every_promise_under_random_faults() -> None:
     bad = [verdict for verdict in verdicts if verdict.problems]
     seen = sum((verdict.seen for verdict in verdicts), Counter[str]())
     cpu_s = sum(verdict.cpu_s for verdict in verdicts)
-    print(f"{SEEDS} seeds, {cpu_s:.0f} s on a core, {wall_s:.0f} s by the clock on the wall")
+    turns = sum(verdict.turns for verdict in verdicts)
+    print(f"{SEEDS} seeds, {turns} turns", end=", ")
+    print(f"{cpu_s:.0f} s on a core, {wall_s:.0f} s by the clock on the wall")
     print(f"reached: {sorted(seen.items())}")
     assert not bad, "\n".join(map(_told, bad))
     assert {verdict.mode for verdict in verdicts} == set(MODES)
     assert [what for what in REACHED if seen[what] < 5] == []
-    assert cpu_s < CPU_S_MAX
+    assert turns < TURNS_MAX
 
 
 @pytest.mark.slow
