@@ -1,0 +1,178 @@
+"""Do those who watch slow a pipeline's checkpoints?
+
+Expected: no. Each of 200 tabs holds one event stream and asks for the page's regions after a
+change, all of them together some 100 times a second at most; an answer that others were given
+takes some 8 ms of the web server. That is the most of one core, beside a pipeline that is paced.
+
+The demonstration runs whole, as a person starts it. Windows in which nobody watches and windows
+with all viewers take turns; `ratio` is the median end-to-end duration of the checkpoints that were
+triggered in the ones, over that in the others. What the viewers themselves cost is spent on the
+same machine. `refresh_p95_ms` is how long a tab waited for its regions.
+"""
+
+import asyncio
+import signal
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import httpx
+
+from ftdash.checkpoints.distribution import quantile
+from tests.bench.benchmark import Benchmark, Fields, at_most, progress
+from tests.integration.demonstration import Demo
+
+PIPELINE = "flight_delays"
+VIEWERS = 200
+PAIRS = 3
+WINDOW_S = 20.0
+ENDING_S = 60.0
+ASK_EVERY_S = 3.0  # as static/js/live.js does where the stream says nothing
+BARS = (at_most("ratio", 1.25),)
+
+
+@dataclass(slots=True)
+class Watched:
+    """What the viewers of all windows have met."""
+
+    refreshes: list[tuple[float, float]] = field(default_factory=list)  # when, and milliseconds
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """From and to, in seconds since the epoch."""
+
+    from_s: float
+    to_s: float
+    viewers: int
+
+    def __contains__(self, at_s: float) -> bool:
+        return self.from_s <= at_s < self.to_s
+
+
+def main() -> None:
+    benchmark = Benchmark("viewers", __doc__)
+    benchmark.options.add_argument("--viewers", type=int, default=VIEWERS)
+    benchmark.options.add_argument("--pairs", type=int, default=PAIRS)
+    benchmark.options.add_argument("--window-s", type=float, default=WINDOW_S)
+    options = benchmark.options.parse()
+    with tempfile.TemporaryDirectory(prefix="ftdash-bench-") as directory:
+        home = Path(directory) / "home"
+        with Demo(home, signal.SIGUSR1) as demo:
+            try:
+                demo.wait_said(rf"{PIPELINE} RUNNING .* checkpoint \d+ completed")
+                address = demo.said(r"Dashboard +(\S+)")
+                password = demo.said(r"admin +password (\S+)")
+                measured = asyncio.run(
+                    measure(address, password, options.viewers, options.pairs, options.window_s)
+                )
+            finally:
+                demo.process.send_signal(signal.SIGINT)  # it ends all that it has started
+                demo.process.wait(ENDING_S)
+    benchmark.report(measured, BARS)
+
+
+async def measure(address: str, password: str, viewers: int, pairs: int, window_s: float) -> Fields:
+    watched = Watched()
+    windows: list[Window] = []
+    unlimited = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    async with httpx.AsyncClient(base_url=address, limits=unlimited, timeout=20.0) as browser:
+        await sign_in(browser, password)
+        for number in range(pairs):
+            for watching in (0, viewers):
+                progress(f"pair {number + 1} of {pairs}: {watching} viewers")
+                windows.append(await window(browser, watching, window_s, watched))
+        answer = await browser.get(f"/pipelines/{PIPELINE}/checkpoints/history.json")
+        answer.raise_for_status()
+    return compared(answer.json(), windows, watched)
+
+
+async def sign_in(browser: httpx.AsyncClient, password: str) -> None:
+    (await browser.get("/login/")).raise_for_status()
+    account = {"username": "admin", "password": password}
+    token = {"X-CSRFToken": browser.cookies["csrftoken"]}
+    await browser.post("/login/", data=account, headers=token)
+    if "sessionid" not in browser.cookies:
+        raise RuntimeError("the dashboard did not let admin sign in")
+
+
+async def window(
+    browser: httpx.AsyncClient, viewers: int, window_s: float, watched: Watched
+) -> Window:
+    """Waits until all of them watch, and counts from then on."""
+    tabs = [asyncio.create_task(watch(browser, watched)) for _ in range(viewers)]
+    await asyncio.sleep(window_s / 4)
+    began_s = time.time()
+    await asyncio.sleep(window_s)
+    ended_s = time.time()
+    for tab in tabs:
+        tab.cancel()
+    ends = await asyncio.gather(*tabs, return_exceptions=True)
+    watched.failures += sum(not isinstance(each, asyncio.CancelledError) for each in ends)
+    return Window(began_s, ended_s, viewers)
+
+
+async def watch(browser: httpx.AsyncClient, watched: Watched) -> None:
+    """One tab: it refreshes when its pipeline has changed, and by itself where it hears nothing."""
+    changed = asyncio.Event()
+    listening = asyncio.create_task(listen(browser, changed))
+    try:
+        while not listening.done():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), ASK_EVERY_S)
+            changed.clear()
+            began_s = time.perf_counter()
+            answer = await browser.get(f"/pipelines/{PIPELINE}/regions/")
+            answer.raise_for_status()
+            watched.refreshes.append((time.time(), (time.perf_counter() - began_s) * 1000))
+        listening.result()
+    finally:
+        listening.cancel()
+
+
+async def listen(browser: httpx.AsyncClient, changed: asyncio.Event) -> None:
+    async with browser.stream("GET", "/changes/", timeout=None) as stream:
+        async for line in stream.aiter_lines():
+            if line.startswith("data:") and PIPELINE in line:
+                changed.set()
+
+
+def compared(
+    rows: Sequence[Mapping[str, Any]], windows: Sequence[Window], watched: Watched
+) -> Fields:
+    alone = [ms for each in windows if not each.viewers for ms in durations(rows, each)]
+    beside = [ms for each in windows if each.viewers for ms in durations(rows, each)]
+    watching = [each for each in windows if each.viewers]
+    refreshes = sorted(ms for at_s, ms in watched.refreshes if any(at_s in w for w in watching))
+    seconds = sum(each.to_s - each.from_s for each in watching)
+    return {
+        "ratio": round(median(beside) / median(alone), 3) if alone and beside else None,
+        "alone_ms": round(median(alone), 1) if alone else None,
+        "watched_ms": round(median(beside), 1) if beside else None,
+        "checkpoints": [len(alone), len(beside)],
+        "viewers": max(each.viewers for each in windows),
+        "refreshes_per_s": round(len(refreshes) / seconds, 1) if seconds else 0.0,
+        "refresh_p95_ms": round(quantile(refreshes, 0.95), 1) if refreshes else None,
+        "failed_tabs": watched.failures,
+    }
+
+
+def durations(rows: Sequence[Mapping[str, Any]], of: Window) -> list[float]:
+    """End to end, in milliseconds, of what was triggered within the window and completed."""
+    return [
+        float(row["end_to_end_ms"])
+        for row in rows
+        if row["end_to_end_ms"] is not None
+        and datetime.fromisoformat(row["trigger_at"]).timestamp() in of
+    ]
+
+
+if __name__ == "__main__":
+    main()
