@@ -13,21 +13,25 @@ from pathlib import Path
 from playwright.sync_api import Browser, Page, Response, expect, sync_playwright
 from tenacity import retry, stop_after_delay, wait_fixed
 
-from ftdash.embedded.ports import LOOPBACK, free_port
+from ftdash.embedded.ports import LOOPBACK
+from tests.reserved_ports import reserved_port
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = os.environ.get("FTDASH_CHROMIUM") or shutil.which("chromium")
-PATIENCE_MS = 20_000
-START_PATIENCE_S = 60
+PATIENCE_MS = 100_000
+START_PATIENCE_S = 120
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+expect.set_options(timeout=PATIENCE_MS)
 
 
 @dataclass
 class Site:
-    """A simulated pipeline and a web server on one home."""
+    """A simulated pipeline and a web server on one home, and no Redis."""
 
     home: Path
     port: int
+    nowhere: int  # where nobody listens
     web: subprocess.Popen[bytes] | None = None
 
     @property
@@ -36,12 +40,11 @@ class Site:
 
     @property
     def environment(self) -> dict[str, str]:
-        nowhere = f"redis://{LOOPBACK}:{free_port()}/0"
         return {
             **os.environ,
             "DJANGO_SETTINGS_MODULE": "ftdash.settings",
             "FTDASH_HOME": str(self.home),
-            "FTDASH_REDIS_URL": nowhere,
+            "FTDASH_REDIS_URL": f"redis://{LOOPBACK}:{self.nowhere}/0",
         }
 
     def start_web(self) -> None:
@@ -52,21 +55,28 @@ class Site:
         if self.web is not None:
             end(self.web)
 
-    def start(self, module_and_arguments: list[str]) -> subprocess.Popen[bytes]:
+    def start(
+        self, module_and_arguments: list[str], stdout: int = subprocess.DEVNULL
+    ) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [sys.executable, "-m", *module_and_arguments],
             cwd=ROOT,
             env=self.environment,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
         )
 
 
 @contextmanager
 def simulated_dashboard(home: Path) -> Iterator[Site]:
-    site = Site(home, free_port())
+    with reserved_port() as port, reserved_port() as nowhere:
+        yield from _simulated(Site(home, port, nowhere))
+
+
+def _simulated(site: Site) -> Iterator[Site]:
     collect = [sys.executable, "manage.py", "collectstatic", "--noinput", "-v0"]
     subprocess.run(collect, cwd=ROOT, env=site.environment, check=True, timeout=START_PATIENCE_S)
-    pipeline = site.start(["tests.web.simulated_site", "--history", "24"])
+    simulated = ["tests.web.simulated_site", "--history", "24"]
+    pipeline = site.start(simulated, stdout=subprocess.PIPE)
     try:
         if pipeline.stdout is None or pipeline.stdout.readline() != b"ready\n":
             raise RuntimeError("the simulated pipeline did not come up")
@@ -86,6 +96,7 @@ def chromium() -> Iterator[Browser]:
 
 
 def sign_in(page: Page, site: Site) -> None:
+    page.context.set_default_timeout(PATIENCE_MS)
     address = site.address + "/login/?next=/pipelines/flight_delays/"
     go_when_up(page, address)
     page.fill("#id_username", "admin")
@@ -97,7 +108,7 @@ def sign_in(page: Page, site: Site) -> None:
 
 def wait_until_live(page: Page) -> None:
     """Until its scripts have been loaded and have run."""
-    expect(page.locator("#freshness")).to_have_attribute("data-tone", "fresh", timeout=PATIENCE_MS)
+    expect(page.locator("#freshness")).to_have_attribute("data-tone", "fresh")
 
 
 def go_when_up(page: Page, address: str) -> None:
@@ -124,3 +135,5 @@ def end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.send_signal(signal.SIGKILL)
     process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
