@@ -41,6 +41,8 @@ class Onlooker(Generic[Key, Value]):
     ) -> None:
         self._ends.set()
         self._thread.join(END_S)
+        if self._thread.is_alive():
+            self.problems.append(f"{self.name}: its last look has not ended after {END_S:g} s")
 
     def _go_on(self) -> None:
         while not self._ends.wait(PAUSE_S) and len(self.problems) < PROBLEMS_KEPT:

@@ -505,9 +505,26 @@ def test_a_worker_that_has_got_the_id_of_the_killed_one_watches_again(
     assert carried_on(key).measures.watched_again_ms == 10.0
 
 
-@pytest.mark.parametrize("pid", [None, 2**22 + 5, os.getpid()])
-def test_what_is_no_worker_is_not_killed_in_its_place(pid: int | None) -> None:
+GONE_PID = 2**22 + 5
+
+
+@pytest.mark.parametrize(
+    ("watching", "why"),
+    [
+        (lambda: None, "No worker has watched yet."),
+        (
+            lambda: GONE_PID,
+            f"The worker that watches, process {GONE_PID}, is not on this machine, or is gone.",
+        ),
+        (os.getpid, "Process {pid} is no Celery worker; nothing was done."),
+    ],
+    ids=["nobody", "gone", "somebody else"],
+)
+def test_what_is_no_worker_is_not_killed_in_its_place(
+    watching: Callable[[], int | None], why: str
+) -> None:
     running()
+    pid = watching()
     if pid is not None:
         watches(pid)
     key = asked(Fault.KILL_WORKER)
@@ -515,12 +532,7 @@ def test_what_is_no_worker_is_not_killed_in_its_place(pid: int | None) -> None:
     services.carry_on(key)
 
     day = carried_on(key)
-    assert day.verdict is Verdict.NOT_HAPPENED
-    assert day.why in (
-        "No worker has watched yet.",
-        f"The worker that watches, process {pid}, is not on this machine, or is gone.",
-        f"Process {pid} is no Celery worker; nothing was done.",
-    )
+    assert (day.verdict, day.why) == (Verdict.NOT_HAPPENED, why.format(pid=pid))
 
 
 @pytest.mark.parametrize("fault", [Fault.KILL_DRIVER, Fault.FREEZE_SLOT])
