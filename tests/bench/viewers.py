@@ -126,7 +126,8 @@ async def watch(browser: httpx.AsyncClient, watched: Watched) -> None:
     try:
         while not listening.done():
             with suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), ASK_EVERY_S)
+                async with asyncio.timeout(ASK_EVERY_S):  # wait_for may lose a cancellation
+                    await changed.wait()
             changed.clear()
             began_s = time.perf_counter()
             answer = await browser.get(f"/pipelines/{PIPELINE}/regions/")
