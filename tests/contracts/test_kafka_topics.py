@@ -74,13 +74,14 @@ def test_open_and_rolled_back_transactions_are_not_read(kafka_server: KafkaBroke
 
 
 def test_a_topic_tells_until_when_it_keeps_what_was_not_read(kafka_server: KafkaBroker) -> None:
+    now_ms = time.time_ns() // 1_000_000  # what is older than is kept, the broker deletes
     kafka_server.create_topic("kept", 2, **{"retention.ms": f"{DAY_MS}"})
     kafka_server.create_topic("kept-for-ever", **{"retention.ms": "-1"})
     kafka_server.create_topic("compacted", **{"cleanup.policy": "compact"})
     for topic in ("kept", "kept-for-ever", "compacted"):
         producer = kafka_server.producer()
-        producer.produce(topic, b"{}", partition=0, key=b"k", timestamp=4_000)
-        producer.produce(topic, b"{}", partition=0, key=b"k", timestamp=7_000)
+        producer.produce(topic, b"{}", partition=0, key=b"k", timestamp=now_ms)
+        producer.produce(topic, b"{}", partition=0, key=b"k", timestamp=now_ms + 3_000)
         producer.flush(ANSWER_S)
     source = source_of(kafka_server, "kept")
 
@@ -88,8 +89,8 @@ def test_a_topic_tells_until_when_it_keeps_what_was_not_read(kafka_server: Kafka
         splits = [SplitProgress(f"kept-{index}", offset) for index, offset in enumerate(offsets)]
         return source.kept_until_ms(splits)
 
-    assert kept_until_ms(0, 0) == DAY_MS + 4_000
-    assert kept_until_ms(1, 0) == DAY_MS + 7_000
+    assert kept_until_ms(0, 0) == DAY_MS + now_ms
+    assert kept_until_ms(1, 0) == DAY_MS + now_ms + 3_000
     assert kept_until_ms(2, 0) is None  # nothing is written there yet
     assert kept_until_ms() is None
     for topic in ("kept-for-ever", "compacted"):
