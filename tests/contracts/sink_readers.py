@@ -19,6 +19,9 @@ import psycopg
 import pyarrow.parquet as pq
 import redis
 from confluent_kafka import Consumer, KafkaError, TopicPartition
+from kafka.admin import KafkaAdminClient
+
+from tests.polling import wait_until
 
 PARTITIONS = 2
 BETWEEN_LOOKS_S = 0.01
@@ -102,6 +105,7 @@ class KafkaReader:
     """Reads committed records on and on; `ids` by partition, in their order."""
 
     def __init__(self, address: str, topic: str) -> None:
+        self._address = address
         self.ids: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
         self._ended: set[int] = set()
         self._consumer = Consumer(
@@ -119,6 +123,8 @@ class KafkaReader:
 
     def look(self) -> list[int]:
         """The first time, up to the first open transaction of each partition."""
+        if not self._ended:
+            wait_until(self._has_no_ending, otherwise=lambda: "no transaction was ending")
         while message := self._consumer.poll(ANSWER_S if len(self._ended) < PARTITIONS else 0.0):
             error = message.error()
             if error is None:
@@ -130,6 +136,13 @@ class KafkaReader:
                     break
         assert len(self._ended) == PARTITIONS, "the broker answers"
         return [i for ids in self.ids.values() for i in ids]
+
+    def _has_no_ending(self) -> bool:
+        """A broker that has taken a commit writes its markers a moment later, and hides the records
+        until then."""
+        with closing(KafkaAdminClient(bootstrap_servers=self._address)) as admin:
+            found = admin.list_transactions(state_filters=["PrepareCommit", "PrepareAbort"])
+        return not any(found.values())
 
     def close(self) -> None:
         self._consumer.close()
