@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ftdash.checkpoints.answers import ChannelTimeline, Slowest, SubtaskTimeline
+from ftdash.checkpoints.answers import ChannelTimeline, HeldBackStep, Slowest, SubtaskTimeline
 
 _CHANNEL = re.compile(r"(?P<upstream>.+)\[(?P<source>\d+)\]>.+\.(?P<port>\d+)\[\d+\]")
 """The form that `domain.ids.channel_id` gives to the names of channels."""
@@ -25,7 +25,7 @@ def channel_timeline(channel: dict[str, Any]) -> ChannelTimeline:
         upstream=match["upstream"] if match else channel["channel"],
         upstream_subtask=int(match["source"]) if match else 0,
         port=int(match["port"]) if match else 0,
-        **channel,
+        **{**channel, "steps": tuple(HeldBackStep(*step) for step in channel.get("steps", ()))},
     )
 
 

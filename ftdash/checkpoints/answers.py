@@ -64,6 +64,15 @@ class CheckpointHistory:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldBackStep:
+    """What a channel held back at a moment, in ms after the trigger."""
+
+    at_ms: float
+    records: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class ChannelTimeline:
     """One input channel while its subtask aligned; times in ms after the trigger."""
 
@@ -78,6 +87,7 @@ class ChannelTimeline:
     persisted_records: int = 0  # overtaken by the barrier, kept in the checkpoint
     persisted_bytes: int = 0
     is_over_cap: bool = False
+    steps: tuple[HeldBackStep, ...] = ()  # empty: only what it came to was measured
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from ftdash.jobs.answers import PipelinePage, RunBrief
 from ftdash.ui import sentences
 from ftdash.ui.comparison import Comparison, comparison
 from ftdash.ui.figures.alignment import alignment
+from ftdash.ui.figures.held_back import Held, held_back, held_channels
 from ftdash.ui.page import Address, data_at, shown_run
 from ftdash.ui.page_parts import Chart
 from ftdash.ui.part_rows import SPREAD_COLUMNS, OperatorRow, operator_rows, type_words
@@ -41,6 +42,8 @@ class CheckpointView:
     type: str
     operators: list[OperatorRow]
     alignment_chart: Chart
+    held_back_chart: Chart
+    held_channels: list[Held]
     form: CompareForm
     comparison: Comparison | None
     other_chart: Chart
@@ -92,6 +95,10 @@ def checkpoint_view(name: str, checkpoint_id: int, query: QueryDict) -> Checkpoi
         type=type_words(detail.found),
         operators=operator_rows(detail),
         alignment_chart=_chart("alignment", detail.timeline),
+        held_back_chart=Chart(
+            "held-back", sentences.held_back(detail.timeline), held_back(detail.timeline)
+        ),
+        held_channels=held_channels(detail.timeline),
         form=form,
         comparison=compared,
         other_chart=_chart("other", compared.other.timeline if compared else None),

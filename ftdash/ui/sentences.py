@@ -4,6 +4,7 @@ from ftdash.checkpoints.answers import AlignmentTimeline, ChannelTimeline, Slowe
 from ftdash.jobs.answers import RecoveryAxis, RecoveryView, ShownState
 from ftdash.jobs.fleet_answers import Fleet
 from ftdash.metrics.answers import SamplePoint
+from ftdash.ui.figures.held_back import held_channels
 from ftdash.ui.formats import count, duration, percent, plural, rate, size
 
 FLAT_RATIO = 0.05
@@ -50,6 +51,32 @@ def slowest(slow: Slowest) -> str:
             return f"{subtask}: the upload of its state took {share}"
         case _:
             return f"{subtask}: its {slow.phase} took {share}"
+
+
+def held_back(timeline: AlignmentTimeline | None) -> str:
+    """How much waited behind the barriers of this checkpoint, where most did, and since when."""
+    if timeline is None or not timeline.subtasks:
+        return "What waited behind the barriers is not kept."
+    held = held_channels(timeline)
+    if not held:
+        return "No record waited behind a barrier."
+    subtask, fullest = max(held, key=lambda each: each[1].buffered_records)
+    records = sum(channel.buffered_records for _, channel in held)
+    found = (
+        f"{plural(records, 'record')} waited behind the barriers of {plural(len(held), 'channel')}"
+        f" in the end; most of them, {count(fullest.buffered_records)}, from {upstream(fullest)} at"
+        f" {subtask.vertex}[{subtask.subtask}]"
+    )
+    if not fullest.steps:
+        return f"{found}. How they came was not measured."
+    first = fullest.steps[0]
+    read = f"when its barrier was read, {duration(first.at_ms)} after the trigger"
+    if first.records == fullest.buffered_records:
+        return f"{found}, queued already {read}."
+    return (
+        f"{found}: {count(first.records)} {read}, and the others in the"
+        f" {duration(fullest.blocked_ms)} until the last barrier."
+    )
 
 
 def upstream(channel: ChannelTimeline) -> str:

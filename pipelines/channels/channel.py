@@ -10,10 +10,11 @@ Source: Flink's credit-based flow control (FLIP-2/`RemoteInputChannel`) and `Inp
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
+from pipelines.domain.clock import Clock
 from pipelines.domain.elements import Barrier, Element
 from pipelines.domain.ids import ChannelId, CheckpointId
 
@@ -69,6 +70,14 @@ class ChannelStatistics:
     held_back: bool
 
 
+class HeldStep(NamedTuple):
+    """What a held-back channel had queued at a moment."""
+
+    at_ms: float  # monotonic
+    records: int
+    size_bytes: int
+
+
 class InputGate(Protocol):
     """The reading end of all input channels of one subtask; used by that subtask's thread only.
 
@@ -103,6 +112,15 @@ class InputGate(Protocol):
     def hold_back(self, channel: ChannelId) -> None: ...
 
     def resume(self, channel: ChannelId) -> None: ...
+
+    def measure_by(self, clock: Clock) -> None:
+        """Note from now on how what is held back grows."""
+        ...
+
+    def held_steps(self) -> dict[ChannelId, list[HeldStep]]:
+        """Of each channel that is held back: what was queued when that began, and after each
+        arrival since. Only after `measure_by`."""
+        ...
 
     def statistics(self) -> list[ChannelStatistics]:
         """Thread-safe."""

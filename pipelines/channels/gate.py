@@ -17,10 +17,12 @@ from pipelines.channels.channel import (
     DEFAULT_CAPACITY_BYTES,
     ChannelClosed,
     ChannelStatistics,
+    HeldStep,
 )
 from pipelines.channels.inlet import Inlet
 from pipelines.channels.limits import MAX_QUEUED_MARKS
 from pipelines.channels.recorder import ChannelRecorder
+from pipelines.domain.clock import Clock
 from pipelines.domain.elements import Barrier, Element
 from pipelines.domain.errors import ProtocolError, check
 from pipelines.domain.ids import ChannelId, CheckpointId
@@ -63,6 +65,7 @@ class Gate:
         self._announces = False
         self._announced: deque[tuple[ChannelId, Barrier]] = deque()
         self._recorder: ChannelRecorder | None = None
+        self._clock: Clock | None = None
 
     @property
     def channels(self) -> list[ChannelId]:
@@ -96,6 +99,8 @@ class Gate:
                 return
             self._refuse_overrun(inlet, cost_bytes)
             inlet.enqueue(element, cost_bytes)
+            if inlet.held_back and cost_bytes and self._clock is not None:
+                inlet.add_step(self._clock.monotonic_ms())
             if self._recorder is not None:
                 self._recorder.on_arrived(inlet.channel, element)
             was_idle = not self._ready
@@ -148,6 +153,8 @@ class Gate:
         inlet = self._inlet(channel)
         with self._lock:
             inlet.held_back = True
+            if self._clock is not None:
+                inlet.begin_steps(self._clock.monotonic_ms())
             if inlet.is_ready:
                 self._ready.remove(inlet)
                 inlet.is_ready = False
@@ -160,6 +167,15 @@ class Gate:
             must_wake = inlet.is_ready
         if must_wake:
             self._wake()
+
+    def measure_by(self, clock: Clock) -> None:
+        with self._lock:
+            self._clock = clock
+
+    def held_steps(self) -> dict[ChannelId, list[HeldStep]]:
+        with self._lock:
+            held = [inlet for inlet in self._inlets.values() if inlet.held_back]
+            return {inlet.channel: list(inlet.held_steps) for inlet in held}
 
     def statistics(self) -> list[ChannelStatistics]:
         with self._lock:

@@ -6,6 +6,7 @@ Owns the counts; decides nothing. Everything but `offer` is called under the gat
 from collections import deque
 from collections.abc import Callable
 
+from pipelines.channels.channel import HeldStep
 from pipelines.domain.elements import Element, Records
 from pipelines.domain.ids import ChannelId
 
@@ -22,6 +23,7 @@ class Inlet:
         "credit_due_bytes",
         "elements",
         "held_back",
+        "held_steps",
         "is_ready",
         "on_close",
         "queued_bytes",
@@ -37,6 +39,7 @@ class Inlet:
         self.queued_records = self.queued_bytes = self.queued_marks = 0
         self.credit_due_bytes = 0  # taken by the reader, not yet given back to the writer
         self.held_back = False
+        self.held_steps: list[HeldStep] = []  # one for each arrival, so no more than are queued
         self.is_ready = False  # stands in the gate's list of channels to serve
         self.return_credit: Callable[[int], object] | None = None
         self.on_close: Callable[[str], None] | None = None
@@ -52,6 +55,13 @@ class Inlet:
             self.queued_records += element.batch.num_rows
         else:
             self.queued_marks += 1
+
+    def begin_steps(self, now_ms: float) -> None:
+        self.held_steps = []
+        self.add_step(now_ms)
+
+    def add_step(self, now_ms: float) -> None:
+        self.held_steps.append(HeldStep(now_ms, self.queued_records, self.queued_bytes))
 
     def dequeue(self) -> Element:
         element, cost_bytes = self.elements.popleft()

@@ -5,6 +5,14 @@ import msgspec
 from pipelines.domain.ids import ChannelId, Uid
 
 
+class HeldBack(msgspec.Struct, frozen=True, array_like=True):
+    """What one channel held back at a moment."""
+
+    at_ms: float  # after the trigger
+    records: int
+    size_bytes: int
+
+
 class ChannelAlignment(msgspec.Struct, frozen=True, kw_only=True):
     """One input channel while its subtask aligned."""
 
@@ -16,6 +24,7 @@ class ChannelAlignment(msgspec.Struct, frozen=True, kw_only=True):
     persisted_records: int = 0  # in flight, overtaken by the barrier, kept in the snapshot
     persisted_bytes: int = 0
     is_over_cap: bool = False  # it held back more than the setting allows
+    steps: tuple[HeldBack, ...] = ()  # how it came to that: when its barrier came, then by arrivals
 
 
 class SubtaskPhases(msgspec.Struct, frozen=True, kw_only=True):

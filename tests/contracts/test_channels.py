@@ -27,6 +27,7 @@ from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, Uid
 from pipelines.domain.origin import RecordOrigin
 from tests.certificates import Authority
 from tests.polling import wait_until
+from tests.unit.runtime.fakes import ManualClock
 
 DEADLINE_S = 20.0
 A, B = ChannelId("a[0]>c.0[0]"), ChannelId("b[0]>c.1[0]")
@@ -164,6 +165,27 @@ def test_a_held_back_channel_gives_nothing_and_keeps_count_of_what_arrives(pair:
 
     assert gate.poll() is None
     assert queued(gate, A) == ChannelStatistics(A, 3, sum(map(cost_of, elements)), held_back=True)
+
+
+def test_what_is_held_back_is_noted_when_that_begins_and_with_each_arrival(pair: "Pair") -> None:
+    gate, output = pair.channel(A)
+    clock = ManualClock()
+    gate.measure_by(clock)
+    output.send(numbers(1, 2))
+    wait_until(lambda: queued(gate, A).queued_records == 2)
+    assert gate.held_steps() == {}
+
+    gate.hold_back(A)
+    clock.now_ms += 5
+    output.send(Watermark(3))
+    output.send(numbers(3))
+    wait_until(lambda: queued(gate, A).queued_records == 3)
+
+    first, second = cost_of(numbers(1, 2)), cost_of(numbers(3))
+    now_ms = clock.now_ms
+    assert gate.held_steps() == {A: [(now_ms - 5, 2, first), (now_ms, 3, first + second)]}
+    gate.resume(A)
+    assert gate.held_steps() == {}
 
 
 def test_a_held_back_channel_does_not_stop_its_neighbour(pair: "Pair") -> None:

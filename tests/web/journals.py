@@ -35,7 +35,7 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, RequestId, RunId, Uid
 from pipelines.domain.nodes import EdgeKind
-from pipelines.domain.phases import ChannelAlignment, SubtaskPhases
+from pipelines.domain.phases import ChannelAlignment, HeldBack, SubtaskPhases
 from pipelines.domain.poison import PoisonRecord
 from pipelines.domain.status import CheckpointKind, JobStatus, RecoveryPhase, RequestOutcome
 
@@ -268,6 +268,10 @@ def channel(
         blocked_ms=blocked_ms,
         buffered_records=int(blocked_ms * 40),
         buffered_bytes=int(blocked_ms * 4000),
+        steps=(
+            HeldBack(arrived_ms, int(blocked_ms * 10), int(blocked_ms * 1000)),
+            HeldBack(arrived_ms + blocked_ms / 2, int(blocked_ms * 40), int(blocked_ms * 4000)),
+        ),
     )
 
 

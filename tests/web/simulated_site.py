@@ -52,7 +52,7 @@ from pipelines.domain.events import (  # noqa: E402
 )
 from pipelines.domain.ids import Attempt, CheckpointId, Uid, channel_id  # noqa: E402
 from pipelines.domain.nodes import EdgeKind  # noqa: E402
-from pipelines.domain.phases import ChannelAlignment, SubtaskPhases  # noqa: E402
+from pipelines.domain.phases import ChannelAlignment, HeldBack, SubtaskPhases  # noqa: E402
 from pipelines.domain.status import CheckpointKind, JobStatus  # noqa: E402
 from pipelines.storage.filesystem import FileSystemCheckpointStore  # noqa: E402
 from tests.unit.points.stored_views import FLOW, publish_views, write_events  # noqa: E402
@@ -246,9 +246,22 @@ class SimulatedRun:
                     blocked_ms=last - at,
                     buffered_records=round((last - at) * 47),
                     buffered_bytes=round((last - at) * 4_700),
+                    steps=self.steps(at, last),
                 )
                 for source, each, at in arrivals
             ],
+        )
+
+    def steps(self, first: float, last: float) -> tuple[HeldBack, ...]:
+        """A batch every few milliseconds, the last one shortly before the end."""
+        waited, moments = last - first, [0.0]
+        while moments[-1] < waited - 6:
+            moments.append(moments[-1] + self.random.uniform(3, 6))
+        moments.append(0.95 * waited)
+        held = [*moments[:-1], waited]
+        return tuple(
+            HeldBack(first + at, round(each * 47), round(each * 4_700))
+            for at, each in zip(moments, held, strict=True)
         )
 
     def slot_killed(self) -> None:

@@ -38,6 +38,31 @@ def test_every_figure_of_each_operator_and_subtask_is_there(operator: Client) ->
     assert "Checkpoint 1 took 80 ms; the slowest was join[1]: it held back" in page
 
 
+def test_what_was_held_back_is_told_over_time(operator: Client) -> None:
+    Story(new_run()).started().completed()
+    fold()
+
+    page = words_of(operator, 1)
+
+    assert "most of them, 2,440, from flights[0] at join[1]: 610 when its barrier was read" in page
+    assert "join[1] flights[0] 2.0 ms 610 61.0 kB join[1] flights[0] 32 ms 2,440 244 kB" in page
+
+
+def test_what_an_older_engine_did_not_measure_is_not_made_up(operator: Client) -> None:
+    Story(new_run()).started().completed()
+    fold()
+    for subtask in SubtaskPhase.objects.filter(vertex="join"):
+        for channel in subtask.channels:
+            del channel["steps"]
+        subtask.save()
+
+    page = text_of(operator, 1)
+
+    assert "at join[1]. How they came was not measured." in page
+    assert '<div id="values-held-back" hidden>null</div>' in page
+    assert "details-held-back" not in page
+
+
 def test_who_has_not_acknowledged_is_named(operator: Client) -> None:
     story = Story(new_run()).started().triggered().acknowledged("join", 1)
     fold()

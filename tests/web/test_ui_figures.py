@@ -14,6 +14,7 @@ from ftdash.checkpoints.answers import (
     AlignmentTimeline,
     ChannelTimeline,
     CheckpointRow,
+    HeldBackStep,
     SubtaskTimeline,
 )
 from ftdash.checkpoints.completed_history import CompletedHistory
@@ -33,6 +34,7 @@ from ftdash.metrics.loads import TREND_POINTS_MAX, VertexMoment
 from ftdash.ui import sentences
 from ftdash.ui.figures import checkpoint_trends
 from ftdash.ui.figures.alignment import ROWS_MAX, alignment
+from ftdash.ui.figures.held_back import CHANNELS_MAX, held_back
 from ftdash.ui.figures.lab import lab_control, lab_latency
 from ftdash.ui.figures.operators import busy, records_in, watermarks
 from ftdash.ui.figures.planner import lost_time
@@ -102,6 +104,50 @@ def test_the_timeline_draws_when_each_barrier_came_and_how_long_its_channel_was_
     assert named(figure, "alignment")["base"] == [2.0, 2.0]
 
 
+def test_what_is_held_back_grows_in_steps_until_the_last_barrier() -> None:
+    figure = held_back(timeline([source("flights", 0), joined(0)]))
+
+    (line,) = traces(figure)
+    assert line["name"] == "flights[0] to join[0]"
+    assert (line["x"], line["y"]) == ([2.0, 32.0, 62.0], [600, 2400, 2400])
+    assert line["line"]["shape"] == "hv"
+
+
+def test_the_channels_that_held_back_most_are_drawn() -> None:
+    channels = [channel("flights", each, 2.0, 1.0 + each) for each in range(30)]
+
+    figure = held_back(timeline([subtask("join", 0, channels=channels)]))
+
+    names = [trace["name"] for trace in traces(figure)]
+    assert names == [f"flights[{each}] to join[0]" for each in range(29, 29 - CHANNELS_MAX, -1)]
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        (2400, "flights[0] at join[0], queued already when its barrier was read, 2.0 ms after the"),
+        (
+            600,
+            "at join[0]: 600 when its barrier was read, 2.0 ms after the trigger, and the others",
+        ),
+    ],
+)
+def test_when_most_of_what_was_held_back_came_is_said(first: int, said: str) -> None:
+    full, slow = joined(0).channels
+    steps = (HeldBackStep(2.0, first, 1), HeldBackStep(32.0, 2400, 2))
+    shown = timeline([subtask("join", 0, channels=[replace(full, steps=steps), slow])])
+
+    assert said in sentences.held_back(shown)
+    assert "2,400 records waited behind the barriers of 1 channel in" in sentences.held_back(shown)
+
+
+def test_that_nothing_was_held_back_is_said() -> None:
+    assert sentences.held_back(timeline([source("flights", 0)])) == (
+        "No record waited behind a barrier."
+    )
+    assert sentences.held_back(None) == "What waited behind the barriers is not kept."
+
+
 def test_beyond_the_rows_that_fit_the_slowest_subtasks_are_drawn() -> None:
     subtasks = [source("flights", index, acknowledged_ms=float(index)) for index in range(200)]
 
@@ -114,6 +160,7 @@ def test_what_has_nothing_to_draw_is_no_figure() -> None:
     nothing = RecoveryAxis("r", NOW, NOW)
 
     assert alignment(None) is None
+    assert held_back(None) is held_back(timeline([source("flights", 0)])) is None
     assert alignment(timeline([])) is None
     assert recovery_axis(None) is recovery_axis(nothing) is None
     assert recovery_phases(nothing) is None
@@ -222,6 +269,7 @@ def every_figure() -> list[Any]:
     trends = {name: trend(TREND_POINTS_MAX) for name in ("flights", "weather", "join")}
     return [
         alignment(shown),
+        held_back(shown),
         recovery_axis(axis()),
         recovery_phases(axis()),
         throughput(samples),
@@ -319,7 +367,13 @@ def joined(index: int) -> SubtaskTimeline:
 def channel(upstream: str, index: int, arrived: float, blocked: float) -> ChannelTimeline:
     name = f"{upstream}[{index}]>join.0[0]"
     records = int(blocked * 40)
-    return ChannelTimeline(name, upstream, index, 0, arrived, blocked, records, records * 100)
+    steps = (
+        HeldBackStep(arrived, records // 4, records * 25),
+        HeldBackStep(arrived + blocked / 2, records, records * 100),
+    )
+    return ChannelTimeline(
+        name, upstream, index, 0, arrived, blocked, records, records * 100, steps=steps
+    )
 
 
 def axis() -> RecoveryAxis:

@@ -1,16 +1,19 @@
 """Measures a subtask's part in its checkpoints: arrivals of barriers and holding back."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
-from pipelines.channels.channel import ChannelStatistics
+from pipelines.channels.channel import HeldStep
 from pipelines.domain.clock import Clock
 from pipelines.domain.elements import Barrier
 from pipelines.domain.ids import NO_CHECKPOINT, ChannelId, CheckpointId
-from pipelines.domain.phases import ChannelAlignment
+from pipelines.domain.phases import ChannelAlignment, HeldBack
 from pipelines.runtime.subtask.in_flight import InFlightRecords
+
+STEPS_MAX = 16
+"""Of each channel and checkpoint; a journal keeps them for as long as it is kept."""
 
 
 @dataclass(slots=True)
@@ -30,22 +33,39 @@ class Alignment:
         return max(self._arrivals.values(), default=self.first_ms) - self.first_ms
 
     def channels(
-        self, statistics: Iterable[ChannelStatistics], over_cap: Collection[ChannelId] = ()
+        self, held: Mapping[ChannelId, Sequence[HeldStep]], over_cap: Collection[ChannelId] = ()
     ) -> list[ChannelAlignment]:
         """Called when the last barrier is in, before anything is resumed."""
-        queued = {s.channel: s for s in statistics if s.held_back}
         last_ms = self.first_ms + self.alignment_ms
         return [
             ChannelAlignment(
                 channel=channel,
-                arrived_ms=self.start_delay_ms + arrived_ms - self.first_ms,
-                blocked_ms=last_ms - arrived_ms if channel in queued else 0.0,
-                buffered_records=queued[channel].queued_records if channel in queued else 0,
-                buffered_bytes=queued[channel].queued_bytes if channel in queued else 0,
+                arrived_ms=self._after_trigger(arrived_ms),
+                blocked_ms=last_ms - arrived_ms if channel in held else 0.0,
+                buffered_records=held[channel][-1].records if channel in held else 0,
+                buffered_bytes=held[channel][-1].size_bytes if channel in held else 0,
                 is_over_cap=channel in over_cap,
+                steps=self._steps(held.get(channel, ())),
             )
             for channel, arrived_ms in self._arrivals.items()
         ]
+
+    def _steps(self, held: Sequence[HeldStep]) -> tuple[HeldBack, ...]:
+        return tuple(
+            HeldBack(round(self._after_trigger(step.at_ms), 3), step.records, step.size_bytes)
+            for step in evenly(held, STEPS_MAX)
+        )
+
+    def _after_trigger(self, monotonic_ms: float) -> float:
+        return self.start_delay_ms + monotonic_ms - self.first_ms
+
+
+def evenly(held: Sequence[HeldStep], count_max: int) -> Sequence[HeldStep]:
+    """At most so many of them, with the first and the last."""
+    if len(held) <= count_max:
+        return held
+    last = len(held) - 1
+    return [held[last * index // (count_max - 1)] for index in range(count_max)]
 
 
 def with_persisted(
@@ -69,7 +89,7 @@ class AlignmentTiming:
     """Every checkpoint that barriers have come of, until it is taken out with the cut."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+        self.clock = clock
         self._under_way: dict[CheckpointId, Alignment] = {}
         self._newest_taken: CheckpointId = NO_CHECKPOINT
 
@@ -77,7 +97,7 @@ class AlignmentTiming:
         """A barrier that comes again or late changes nothing."""
         alignment = self.on_announced(barrier)
         if alignment is not None:
-            alignment.on_barrier(channel, self._clock.monotonic_ms())
+            alignment.on_barrier(channel, self.clock.monotonic_ms())
 
     def on_announced(self, barrier: Barrier) -> Alignment | None:
         """It stands in a queue, behind records; None: it is late."""
@@ -85,8 +105,8 @@ class AlignmentTiming:
         if checkpoint_id <= self._newest_taken:
             return None
         if checkpoint_id not in self._under_way:
-            delay_ms = max(0.0, float(self._clock.wall_ms() - barrier.trigger_ms))
-            now_ms = self._clock.monotonic_ms()
+            delay_ms = max(0.0, float(self.clock.wall_ms() - barrier.trigger_ms))
+            now_ms = self.clock.monotonic_ms()
             self._under_way[checkpoint_id] = Alignment(barrier, now_ms, delay_ms)
         return self._under_way[checkpoint_id]
 

@@ -51,6 +51,7 @@ class GateAlignment:
         self._alarm: tuple[CheckpointId, float] | None = None  # when an alignment is left
         cap = BufferCap(options.channel_cap_bytes, options.subtask_cap_bytes)
         self._buffers = AlignmentBuffers(gate, cap)
+        gate.measure_by(timing.clock)
         if self._turning is not None:
             gate.announce_barriers()
 
@@ -182,7 +183,7 @@ class GateAlignment:
 
     def _channels(self, alignment: Alignment) -> list[ChannelAlignment]:
         over_cap = self._buffers.over_cap(alignment.barrier.checkpoint_id)
-        return alignment.channels(self._gate.statistics(), over_cap)
+        return alignment.channels(self._gate.held_steps(), over_cap)
 
     def _overtake(
         self, checkpoint_id: CheckpointId, unread: frozenset[ChannelId], subtask: Subtask

@@ -1,6 +1,7 @@
 """A subtask behind a gate: what its snapshots hold, what waits meanwhile, and when it ends."""
 
 import random
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from pipelines.domain.elements import (
 )
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import CheckpointId
+from pipelines.runtime.subtask.alignment_timing import STEPS_MAX
 from pipelines.runtime.subtask.mailbox import CheckpointAborted, CheckpointCompleted
 from tests.unit.runtime.fakes import batch_of, keys_of
 from tests.unit.runtime.hosted import COUNTED, LEFT, RIGHT, JoiningSubtask, WaitsForEver
@@ -144,6 +146,58 @@ def test_what_waited_behind_the_barrier_is_counted_per_channel_and_then_delivere
     assert (left.blocked_ms, right.blocked_ms, phases.alignment_ms) == (40, 0, 40)
     assert host.seen_at(1) == [3]
     assert host.sink.written == [3, 1, 2]
+
+
+def test_what_is_held_back_is_measured_with_each_arrival(tmp_path: Path) -> None:
+    host = JoiningSubtask(tmp_path)
+    triggered = Barrier(CheckpointId(1), trigger_ms=host.clock.wall_ms())
+    host.clock.now_ms += 10
+    for element in (records(0), triggered, records(1), Watermark(3)):
+        host.inputs[LEFT].send(element)
+    host.consume()
+
+    host.clock.now_ms += 20
+    host.inputs[LEFT].send(Watermark(4))
+    host.inputs[LEFT].send(records(2, 3))
+    host.clock.now_ms += 5
+    host.inputs[RIGHT].send(triggered)
+    host.consume()
+
+    left, right = host.reporter.phases[1].channels
+    assert [(step.at_ms, step.records) for step in left.steps] == [(10, 1), (30, 3)]
+    assert (left.steps[-1].size_bytes, left.blocked_ms) == (left.buffered_bytes, 25)
+    assert [(step.at_ms, step.records) for step in right.steps] == [(35, 0)]
+
+
+def test_an_alignment_knows_nothing_of_what_an_older_one_held_back(tmp_path: Path) -> None:
+    host = JoiningSubtask(tmp_path)
+
+    for number in (1, 2):
+        host.inputs[LEFT].send(barrier(number))
+        host.consume()
+        host.inputs[LEFT].send(records(*range(number)))
+        host.inputs[RIGHT].send(barrier(number))
+        host.consume()
+
+    left, _ = host.reporter.phases[2].channels
+    assert [step.records for step in left.steps] == [0, 2]
+
+
+def test_a_few_steps_are_kept_of_many_with_the_first_and_the_last(tmp_path: Path) -> None:
+    host = JoiningSubtask(tmp_path)
+
+    host.inputs[LEFT].send(barrier(1))
+    host.consume()
+    for number in range(1000):
+        host.inputs[LEFT].send(records(number))
+    host.inputs[RIGHT].send(barrier(1))
+    host.consume()
+
+    left, _ = host.reporter.phases[1].channels
+    kept = [step.records for step in left.steps]
+    assert len(kept) == STEPS_MAX
+    assert (kept[0], kept[-1]) == (0, 1000)
+    assert {b - a for a, b in pairwise(kept)} <= {66, 67}
 
 
 def test_arrivals_are_measured_from_the_trigger(tmp_path: Path) -> None:
