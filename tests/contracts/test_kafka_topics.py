@@ -24,6 +24,7 @@ from pipelines.runtime.subtask.source_reader import SourceReader
 from pipelines.runtime.subtask.told_progress import ToldProgress
 from tests.brokers.kafka_broker import ANSWER_S, PASSWORD, USER, KafkaBroker
 from tests.contracts.growing_places import SCHEMA, rows_of
+from tests.hostile_names import HOSTILE
 
 pytestmark = pytest.mark.slow
 
@@ -280,7 +281,7 @@ def test_a_completed_checkpoint_s_offsets_are_shown_to_tools_as_those_of_the_gro
     topic = f"followed-{is_bounded}"
     kafka_server.create_topic(topic, 2)
     kafka_server.produce(topic, [b'{"key": 1}', b'{"key": 2}'])
-    source = source_of(kafka_server, topic, group=f"group-of-{topic}", is_bounded=is_bounded)
+    source = source_of(kafka_server, topic, group=f"{HOSTILE} of {topic}", is_bounded=is_bounded)
     reader = SourceReader(source, (), 0, 1, SystemClock(), None)
     told = reader.told_progress
     if is_bounded:

@@ -20,6 +20,7 @@ from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.patience import waiting_at_most
 from tests.contracts.sink_host import EVERYTHING, SCHEMA, Host, records
+from tests.hostile_names import HOSTILE
 from tests.postgres_server import PostgresServer, postgres_server
 
 pytestmark = pytest.mark.slow
@@ -178,7 +179,7 @@ def test_a_table_that_lacks_a_column_is_refused_by_name(url: str) -> None:
         sink(url).validate(SCHEMA)
 
 
-@pytest.mark.parametrize("name", ['x"; drop table victim; --', "select", "Ünder", "a.b", "100%s"])
+@pytest.mark.parametrize("name", ['x"; drop table victim; --', "select", "Ünder", "a.b", HOSTILE])
 @pytest.mark.parametrize("kind", [PostgresInsert, PostgresTwoPhase, SqlUpsert])
 def test_a_table_name_is_a_name_whatever_it_contains(
     url: str, name: str, kind: type[Output]
@@ -200,6 +201,23 @@ def test_a_table_name_is_a_name_whatever_it_contains(
 def test_a_name_that_no_table_can_have_is_refused(url: str, name: str) -> None:
     with pytest.raises(Rejected, match=r"is not one of 1 to 52 bytes without NUL\.$"):
         PostgresInsert(url, name, pipeline="p").validate(SCHEMA)
+
+
+@pytest.mark.parametrize("kind", [PostgresInsert, PostgresTwoPhase, SqlUpsert])
+def test_a_column_name_is_a_name_whatever_it_contains(url: str, kind: type[Output]) -> None:
+    """The second start finds the columns that the first one has made."""
+    execute(url, "create table victim (x int)")
+    schema = pa.schema([SCHEMA.field("id"), (HOSTILE, pa.string())])
+    output = built(kind, url)
+    writer = output.open(context_of(), schema)
+
+    complete(writer, FIRST, pa.record_batch([pa.array([1]), pa.array(["v"])], schema=schema))
+    output.validate(schema)
+    output.open(context_of(), schema).close()
+
+    quoted = HOSTILE.replace('"', '""')
+    assert query(url, f'select id, "{quoted}" from results') == [(1, "v")]
+    assert query(url, "select * from victim") == []
 
 
 def test_a_server_that_is_away_is_said_in_one_sentence_without_the_password(

@@ -13,6 +13,7 @@ from pipelines.domain.errors import InvariantViolated, ProtocolError, Rejected, 
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.snapshots import Json
 from tests.brokers.redis_broker import RedisBroker, redis_broker
+from tests.hostile_names import HOSTILE, LONG, NUL
 from tests.polling import wait_until
 
 SCHEMA = pa.schema(
@@ -70,6 +71,21 @@ def test_no_value_of_a_key_names_another_key(redis_server: RedisBroker, tmp_path
 
     assert sorted((row["x"], row["y"]) for row in found.values()) == sorted(values)
     assert len(found) == len(values)
+
+
+def test_a_field_is_named_as_the_column_whatever_that_contains(
+    redis_server: RedisBroker, tmp_path: Path
+) -> None:
+    names = ["app", HOSTILE, NUL, LONG, "*", ""]
+    schema = pa.schema([(name, pa.string()) for name in names])
+    sink = RedisHashes(redis_server.url, tmp_path.name, ("app", HOSTILE), pipeline="views")
+    sink.validate(schema)
+    writer = sink.open(context_of(), schema)
+    row = {name: f"value {number}" for number, name in enumerate(names)}
+    writer.write(pa.RecordBatch.from_pylist([row], schema))
+    writer.commit(CheckpointId(1), writer.prepare(CheckpointId(1)))
+
+    assert list(shown(sink, redis_server).values()) == [row]
 
 
 def test_an_older_checkpoint_that_is_committed_later_hides_nothing(
@@ -295,7 +311,11 @@ def test_a_password_is_in_no_text(redis_server: RedisBroker, tmp_path: Path) -> 
     assert address.password not in f"{prepared(opened(known), 1, [('a', 1)])}{known!r}"
 
 
-@pytest.mark.parametrize("prefix", ["", "a}b", "a{b", "a b", "a\nb", "a*"])
+@pytest.mark.parametrize(
+    "prefix",
+    ["", "a}b", "a{b", "a b", "a\nb", "a*", "a?", "[ab]", "a\\", "a'b", 'a"b', "a;b", LONG, NUL],
+    ids=repr,
+)
 def test_a_prefix_that_could_mean_other_keys_is_refused(
     redis_server: RedisBroker, prefix: str
 ) -> None:

@@ -16,6 +16,7 @@ from pipelines.connectors.start_at import StartAt
 from pipelines.domain.errors import Rejected, Retryable
 from tests.brokers.redis_broker import RedisBroker, redis_broker
 from tests.contracts.growing_places import SCHEMA, behind, rows_of
+from tests.hostile_names import HOSTILE, LONG, NUL
 
 TYPED = pa.schema(
     [("n", pa.int64()), ("x", pa.float64()), ("s", pa.string()), ("at", pa.timestamp("ms", "UTC"))]
@@ -231,6 +232,28 @@ def test_what_is_missing_or_no_stream_is_refused_at_the_start(redis_server: Redi
         RedisStreams("redis://:secret@127.0.0.1:1", ("s",), schema=SCHEMA).validate()
     with pytest.raises(Rejected, match="is no redis:// address"):
         RedisStreams("htp://:secret@x", ("s",), schema=SCHEMA).validate()
+
+
+@pytest.mark.parametrize(
+    "name", [HOSTILE, NUL, LONG, "*", "[qr]eal", "real?", "..", "{real}"], ids=repr
+)
+def test_a_stream_is_read_by_its_name_whatever_that_contains(
+    redis_server: RedisBroker, name: str
+) -> None:
+    """Beside streams that the name would mean, were it a pattern, or cut off."""
+    client = redis_server.client()
+    for other in ("real", "really"):
+        client.xadd(other, {"key": 1})
+    source = source_of(redis_server, name, is_bounded=True)
+    with pytest.raises(Rejected, match=r"^There is no stream "):
+        source.validate()
+
+    client.xadd(name, {"key": 2})
+    source.validate()
+    (split,) = source.find(set(), is_start=True)
+
+    assert [key for key, _ in read(source, split, 10)] == [2]
+    assert source.oldest(split) == 0
 
 
 def source_of(broker: RedisBroker, stream: str, **options: object) -> RedisStreams:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from pipelines.connectors.kafka.connection import KafkaAddress, KafkaAdmin
 from pipelines.connectors.kafka.coordinator import KafkaCoordinator
+from pipelines.connectors.kafka.names import check_topic
 from pipelines.connectors.kafka.owner import KafkaOwnership
 from pipelines.connectors.kafka.producer import KafkaOutput
 from pipelines.connectors.kafka.records import RecordForm
@@ -49,6 +50,7 @@ class KafkaSink:
         return KafkaOwnership(self.pipeline, self.topic)
 
     def validate(self, schema: pa.Schema) -> None:
+        check_topic(self.topic)
         self.output.form.check(schema, self.topic)
         try:
             with closing(KafkaCoordinator(self.address)) as coordinator:

@@ -14,6 +14,7 @@ from confluent_kafka import TopicPartition
 
 from pipelines.connectors.event_time import check_event_time
 from pipelines.connectors.kafka.connection import KafkaAddress, KafkaAdmin
+from pipelines.connectors.kafka.names import check_group, check_topic
 from pipelines.connectors.kafka.progress import TellingTopicsReader
 from pipelines.connectors.kafka.reader import (
     TopicsReader,
@@ -54,8 +55,10 @@ class KafkaTopics:
         check_event_time(self.schema, self.timestamp_column)
         if not self.topics or len(set(self.topics)) < len(self.topics):
             raise Rejected("Name each Kafka topic to read once, and at least one.")
-        if self.group == "":
-            raise Rejected("The Kafka group for offsets needs a name; leave it out to commit none.")
+        for topic in self.topics:
+            check_topic(topic)
+        if self.group is not None:
+            check_group(self.group)
 
     @property
     def schema(self) -> pa.Schema:

@@ -1,5 +1,7 @@
 """Which tables and columns results need in SQL, and whether a column that is there takes them."""
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -9,7 +11,7 @@ from sqlalchemy.dialects import postgresql
 from pipelines.domain.errors import Rejected
 
 NAME_BYTES_MAX = 63
-"""Of PostgreSQL, for the longest name that is made of a table's."""
+"""Of PostgreSQL: for a column's name, and for the longest that is made of a table's."""
 
 SqlType = sa.Boolean | sa.BigInteger | sa.Double[float] | sa.Text | sa.Date | sa.DateTime
 
@@ -19,6 +21,21 @@ def check_name(name: str) -> None:
     if not name or "\0" in name or len(f"{name}_superseded".encode()) > NAME_BYTES_MAX:
         limit = NAME_BYTES_MAX - len("_superseded")
         raise Rejected(f"The table name {name!r} is not one of 1 to {limit} bytes without NUL.")
+
+
+def check_column_names(names: Sequence[str]) -> None:
+    """PostgreSQL would cut a longer name off, and look for the whole one at the next start."""
+    for name in names:
+        if not name or "\0" in name or len(name.encode()) > NAME_BYTES_MAX:
+            raise Rejected(
+                f"The column name {name[:NAME_BYTES_MAX]!r} is not one of 1 to {NAME_BYTES_MAX}"
+                " bytes without NUL; rename it in the results."
+            )
+    repeated = next((name for name, count in Counter(names).items() if count > 1), None)
+    if repeated is not None:
+        raise Rejected(
+            f"Two columns of the table would be named {repeated}; rename it in the results."
+        )
 
 
 def takes(found: sa.types.TypeEngine[Any], wanted: sa.types.TypeEngine[Any]) -> bool:

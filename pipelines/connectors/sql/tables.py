@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateTable
 
-from pipelines.connectors.sql.columns import check_name, sql_type, takes
+from pipelines.connectors.sql.columns import check_column_names, check_name, sql_type, takes
 from pipelines.domain.errors import ProtocolError, Rejected
 from pipelines.domain.ids import Attempt, RunId
 
@@ -38,8 +38,9 @@ Insert = sqlite.Insert | postgresql.Insert
 
 
 def output_table(name: str, schema: pa.Schema, keys: Sequence[str]) -> sa.Table:
-    """Raises Rejected naming the table that cannot be one, or the column without a counterpart."""
+    """Raises Rejected naming the table or column that cannot be one, or has no counterpart."""
     check_name(name)
+    check_column_names([*schema.names, RUN, CHECKPOINT])
     columns = [
         sa.Column(field.name, sql_type(field), primary_key=True, autoincrement=False)
         if field.name in keys

@@ -51,10 +51,13 @@ class AuditedRun:
         sink: Sink,
         given: Callable[[], Given] = RowDigest,
         segment_bytes: int = SEGMENT_BYTES,
+        schema: pa.Schema = SCHEMA,
     ) -> None:
+        """`schema`: the types of `SCHEMA` under other names."""
         self.run_id = RunId(run_id)
         self.sink = sink
         self._given = given
+        self._schema = schema
         self._root = root
         self._segment_bytes = segment_bytes
         self._directory = RunDirectory.of(root, "audited", self.run_id)
@@ -80,7 +83,8 @@ class AuditedRun:
     def write(self, *ids: int) -> None:
         """Dealt to the subtasks in turn."""
         for subtask, sink in enumerate(self._sinks):
-            sink.write(rows(ids[subtask::PARALLELISM]))
+            columns = rows(ids[subtask::PARALLELISM]).columns
+            sink.write(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
     def checkpoint(
         self, number: int, *, commits: bool = True, completes: bool = True, is_told: bool = True
@@ -111,7 +115,7 @@ class AuditedRun:
         self._journal.append(event, self._attempt)
 
     def audit(self) -> AuditReport:
-        return audit_sinks([(OUT, self.sink, SCHEMA)], self.history)
+        return audit_sinks([(OUT, self.sink, self._schema)], self.history)
 
     def history(self) -> History:
         runs = map(RunDirectory, self._root.glob("audited/runs/*"))
@@ -141,7 +145,9 @@ class AuditedRun:
 
     def _open(self, subtask: int, prepared: Sequence[Prepared]) -> OpenSink:
         context = SinkContext(self.run_id, self._attempt, OUT, subtask, PARALLELISM)
-        sink = OpenSink(self.sink.open(context, SCHEMA), CommitLog(tuple(prepared)), self._given())
+        sink = OpenSink(
+            self.sink.open(context, self._schema), CommitLog(tuple(prepared)), self._given()
+        )
         sink.commit_restored()
         return sink
 

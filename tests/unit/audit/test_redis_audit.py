@@ -11,6 +11,7 @@ from pipelines.audit.redis_output import RedisOutput
 from pipelines.connectors.redis.hashes import RedisHashes
 from pipelines.domain.errors import Rejected
 from tests.brokers.redis_broker import RedisBroker
+from tests.hostile_names import HOSTILE
 from tests.unit.audit.audited_run import SCHEMA, AuditedRun
 
 
@@ -49,6 +50,20 @@ def test_hashes_that_were_written_again_are_counted(run: AuditedRun) -> None:
 
     assert run.proven() == ("run-1", 4, 21)
     assert run.sink_report().covers is Covers.COUNTED
+
+
+def test_fields_whose_names_are_patterns_are_read_like_any_other(
+    redis_server: RedisBroker, tmp_path: Path
+) -> None:
+    schema = SCHEMA.set(3, SCHEMA.field("name").with_name(HOSTILE))
+    sink = RedisHashes(redis_server.url, tmp_path.name, ("id", HOSTILE), pipeline="p")
+    run = AuditedRun(tmp_path, "run-1", sink, schema=schema)
+    run.begin()
+    run.write(1, 2, 3)
+    run.checkpoint(1)
+
+    assert run.proven() == ("run-1", 1, 3)
+    assert run.sink_report().covers is Covers.DIGESTED
 
 
 def test_what_is_only_prepared_is_not_looked_for(run: AuditedRun) -> None:

@@ -1,5 +1,6 @@
 """An audit of a table: digested where no row can have been overwritten, else counted."""
 
+import dataclasses
 import sqlite3
 import uuid
 from contextlib import closing
@@ -15,10 +16,12 @@ from pipelines.connectors.postgres.two_phase import PostgresTwoPhase
 from pipelines.connectors.sql.database import SqlDatabase
 from pipelines.connectors.sql.upsert import SqlUpsert
 from pipelines.domain.errors import Rejected
+from tests.hostile_names import HOSTILE
 from tests.postgres_server import PostgresServer
-from tests.unit.audit.audited_run import AuditedRun
+from tests.unit.audit.audited_run import SCHEMA, AuditedRun
 
 Inserting = type[PostgresInsert] | type[PostgresTwoPhase]
+WITH_HOSTILE = SCHEMA.set(3, SCHEMA.field("name").with_name(HOSTILE))
 TAGGED = "ftdash_run = 'run-1' AND ftdash_checkpoint ="
 
 
@@ -162,6 +165,25 @@ def test_as_long_as_nothing_is_committed_no_target_is_looked_at(
     assert (report.is_as_recorded, report.sinks) == (True, [])
 
 
+def test_a_table_whose_names_are_statements_is_read_like_any_other(
+    tmp_path: Path, database: Path
+) -> None:
+    sink = dataclasses.replace(upsert(database), table=HOSTILE)
+    run = AuditedRun(tmp_path, "run-1", sink, schema=WITH_HOSTILE)
+
+    assert proven_after_one(run) == ("run-1", 1, 3, Covers.DIGESTED)
+
+
+@pytest.mark.slow
+def test_a_table_of_postgresql_whose_names_are_statements_is_read_like_any_other(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    sink = PostgresInsert(postgres.url_of(f"a{uuid.uuid4().hex}"), HOSTILE, pipeline="p")
+    run = AuditedRun(tmp_path, "run-1", sink, schema=WITH_HOSTILE)
+
+    assert proven_after_one(run) == ("run-1", 1, 3, Covers.DIGESTED)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [PostgresInsert, PostgresTwoPhase])
 def test_rows_that_are_only_inserted_are_digested_and_none_may_be_missing(
@@ -227,6 +249,13 @@ def test_a_run_that_begins_from_another_one_s_point_is_proven_with_what_was_prep
 
     assert restored.proven() == ("run-2", 4, 20)
     assert restored.sink_report().covers is Covers.DIGESTED
+
+
+def proven_after_one(run: AuditedRun) -> tuple[str | None, int | None, int, Covers | None]:
+    run.begin()
+    run.write(1, 2, 3)
+    run.checkpoint(1)
+    return (*run.proven(), run.sink_report().covers)
 
 
 def inserting(postgres: PostgresServer, root: Path, kind: Inserting) -> AuditedRun:

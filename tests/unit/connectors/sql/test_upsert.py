@@ -17,6 +17,7 @@ from pipelines.connectors.sql import tables as sql_tables
 from pipelines.connectors.sql.upsert import SqlUpsert, SqlWriter
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
+from tests.hostile_names import HOSTILE, LONG, NUL
 
 SCHEMA = pa.schema(
     [("carrier", pa.string()), ("at", pa.timestamp("ms", tz="UTC")), ("mean", pa.float64())]
@@ -108,7 +109,7 @@ def test_a_type_without_counterpart_is_refused_by_column(tmp_path: Path) -> None
         sink(tmp_path).validate(schema)
 
 
-@pytest.mark.parametrize("name", ['x"; drop table victim; --', "select", "Ünder", "a.b", "100%s"])
+@pytest.mark.parametrize("name", ['x"; drop table victim; --', "select", "Ünder", "a.b", HOSTILE])
 def test_a_table_name_is_a_name_whatever_it_contains(tmp_path: Path, name: str) -> None:
     with closing(sqlite3.connect(tmp_path / "out.sqlite")) as connection:
         connection.execute("create table victim (x int)")
@@ -123,6 +124,47 @@ def test_a_table_name_is_a_name_whatever_it_contains(tmp_path: Path, name: str) 
     with closing(sqlite3.connect(tmp_path / "out.sqlite")) as connection:
         assert connection.execute(f'select carrier from "{quoted}"').fetchall() == [("UA",)]
         assert connection.execute("select * from victim").fetchall() == []
+
+
+def test_a_column_name_is_a_name_whatever_it_contains(tmp_path: Path) -> None:
+    execute(tmp_path, "create table victim (x int)")
+    schema = pa.schema([("carrier", pa.string()), (HOSTILE, pa.string())])
+    output = sink(tmp_path, keys=("carrier", HOSTILE))
+    writer = output.open(CONTEXT, schema)
+
+    writer.write(pa.record_batch([pa.array(["UA"]), pa.array(["v"])], schema=schema))
+    writer.prepare(FIRST)
+    output.validate(schema)
+
+    quoted = HOSTILE.replace('"', '""')
+    assert stored(tmp_path, f'carrier, "{quoted}"') == [("UA", "v")]
+    with closing(sqlite3.connect(file_of(tmp_path))) as connection:
+        assert connection.execute("select * from victim").fetchall() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("", "is not one of 1 to 63 bytes without NUL"),
+        (NUL, "is not one of 1 to 63 bytes without NUL"),
+        (LONG, "is not one of 1 to 63 bytes without NUL"),
+        ("ü" * 32, "is not one of 1 to 63 bytes without NUL"),
+        ("carrier", "Two columns of the table would be named carrier"),
+        ("ftdash_run", "Two columns of the table would be named ftdash_run"),
+        ("ftdash_checkpoint", "Two columns of the table would be named ftdash_checkpoint"),
+    ],
+    ids=["empty", "NUL", "long", "long in bytes", "twice", "run", "checkpoint"],
+)
+def test_a_name_that_no_column_can_have_is_refused_before_anything_is_made(
+    tmp_path: Path, name: str, sentence: str
+) -> None:
+    schema = SCHEMA.append(pa.field(name, pa.string()))
+
+    with pytest.raises(Rejected, match=rf"{sentence}.*; rename it in the results\.$") as refused:
+        sink(tmp_path).validate(schema)
+
+    assert "\0" not in str(refused.value)
+    assert not file_of(tmp_path).exists()
 
 
 def test_a_column_of_another_type_is_refused_by_name(tmp_path: Path) -> None:

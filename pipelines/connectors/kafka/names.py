@@ -1,0 +1,39 @@
+"""Which names Kafka and its client take, said before either is asked.
+
+The client cuts a name off at a NUL, so that it would be another one, and ends the whole process
+where it cannot read a group's; a broker says of a topic only that it is none. Source: Kafka,
+`org.apache.kafka.common.internals.Topic`.
+"""
+
+import re
+
+from pipelines.domain.errors import Rejected
+
+TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+DIRECTORIES = (".", "..")
+SHOWN = 50
+
+
+def check_topic(name: str) -> None:
+    """Raises Rejected."""
+    if not TOPIC.fullmatch(name) or name in DIRECTORIES:
+        raise Rejected(
+            "A Kafka topic is named by up to 249 letters, digits and any of . _ -, and not by"
+            f" {name[:SHOWN]!r}."
+        )
+
+
+def check_group(name: str) -> None:
+    """Raises Rejected. A group may have any other name."""
+    if not name:
+        raise Rejected("The Kafka group for offsets needs a name; leave it out to commit none.")
+    if "\0" in name or not _is_text(name):
+        raise Rejected(f"A Kafka group is named by text without NUL, and not by {name[:SHOWN]!r}.")
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

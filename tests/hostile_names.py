@@ -1,0 +1,8 @@
+"""Names that say more than a name, to whoever makes a statement, a pattern or a path of them."""
+
+HOSTILE = "x\"'; drop table victim; --{*}[a-z]?\n../%s:x"
+"""Quotes, a statement, a cluster's tag, patterns, a line break, a path and placeholders. Short
+enough for all who take any name."""
+
+NUL = "real\0name"
+LONG = "x" * 300
