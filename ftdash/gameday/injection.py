@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from ftdash.gameday.models import Fault, GameDay
 from ftdash.gameday.processes import forbid_writing, identity_of, process_of, watching_worker
+from ftdash.gameday.scoring import EFFECT_WITHIN
 from ftdash.jobs import services
 from ftdash.jobs.models import Run
 from pipelines.domain.errors import Rejected
@@ -63,13 +64,26 @@ def _ask_driver(day: GameDay, fault: Fault) -> str:
     who = {"requester": day.requester, "reason": f"game day {day.pk}: {day.reason}"}
     name = day.pipeline.name
     if fault in DRIVER_MOMENTS:
-        return services.kill_driver(pipeline=name, moment=DRIVER_MOMENTS[fault], **who)
+        return services.kill_driver(
+            pipeline=name, moment=DRIVER_MOMENTS[fault], within=effect_within(day), **who
+        )
     if fault is Fault.SLOW_STORAGE:
         lasts = SLOW_FOR + effect_after(fault, day.run)
         return services.slow_slot(
             pipeline=name, slot=day.slot or 0, delay=SLOW_BY, lasts=lasts, **who
         )
-    return services.kill_slot(pipeline=name, slot=day.slot or 0, moment=MOMENTS[fault], **who)
+    return services.kill_slot(
+        pipeline=name,
+        slot=day.slot or 0,
+        moment=MOMENTS[fault],
+        within=effect_within(day),
+        **who,
+    )
+
+
+def effect_within(day: GameDay) -> timedelta:
+    """How long its fault is given to take effect."""
+    return EFFECT_WITHIN + effect_after(Fault(day.fault), day.run)
 
 
 def effect_after(fault: Fault, run: Run) -> timedelta:

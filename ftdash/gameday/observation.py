@@ -15,10 +15,18 @@ from ftdash.checkpoints.models import (
     CheckpointStatus,
     SubtaskPhase,
 )
-from ftdash.gameday.injection import SLOW_BY, effect_after
+from ftdash.gameday.injection import SLOW_BY, effect_within
 from ftdash.gameday.models import Fault, GameDay
 from ftdash.gameday.scoring import EFFECT_WITHIN, AuditFound, Measures, Seen, SinkProof
-from ftdash.jobs.models import Failure, Recovery, Request, RequestPhase, Run, ZombieRefusal
+from ftdash.jobs.models import (
+    OPEN_PHASES,
+    Failure,
+    Recovery,
+    Request,
+    RequestPhase,
+    Run,
+    ZombieRefusal,
+)
 from ftdash.jobs.recovery_times import to_running_ms
 from pipelines.bus.lease import Owner
 from pipelines.domain.status import JobStatus, RecoveryPhase
@@ -59,8 +67,9 @@ def seen(day: GameDay) -> Seen:
         now=timezone.now(),
         status=JobStatus(run.status),
         injected_at=injected_at,
-        effect_within=EFFECT_WITHIN + effect_after(Fault(day.fault), run),
+        effect_within=effect_within(day),
         refusal=day.refusal or _refusal_of(day.request_id),
+        may_still_happen=_is_open(day.request_id),
         failed_at=first.at if first else survived.at if survived else None,
         cause=first.cause if first else survived.cause if survived else "",
         running_at=running_at,
@@ -166,6 +175,11 @@ def _is_frozen(day: GameDay) -> bool:
 def _refusal_of(request_id: str) -> str:
     request = Request.objects.filter(request_id=request_id, phase__in=REFUSED).first()
     return request.message if request else ""
+
+
+def _is_open(request_id: str) -> bool:
+    """Whoever has not answered may still do it: no day ends before that."""
+    return Request.objects.filter(request_id=request_id, phase__in=OPEN_PHASES).exists()
 
 
 def _recoveries(run: Run, failure: Failure | None) -> list[Recovery]:

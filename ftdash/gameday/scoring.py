@@ -59,6 +59,7 @@ class Seen:
     injected_at: datetime
     effect_within: timedelta = EFFECT_WITHIN
     refusal: str = ""  # why the fault was not carried out
+    may_still_happen: bool = False  # the driver was asked for it and has not answered
     failed_at: datetime | None = None  # the first failure since
     cause: str = ""
     running_at: datetime | None = None  # all subtasks ran again, or the run was watched again
@@ -97,7 +98,7 @@ def _before_the_effect(seen: Seen) -> Judgement:
     if seen.status.is_terminal:
         why = f"The run was {seen.status} before the fault took effect."
         return _ended(Verdict.NOT_HAPPENED, why)
-    if seen.now > seen.injected_at + seen.effect_within:
+    if seen.now > seen.injected_at + seen.effect_within and not seen.may_still_happen:
         within = int(seen.effect_within.total_seconds())
         return _ended(Verdict.NOT_HAPPENED, f"Nothing failed within {within} s.")
     return Judgement(GameDayState.INJECTED, "Nothing has failed yet.")

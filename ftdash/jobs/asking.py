@@ -74,8 +74,8 @@ def check_id(key: str) -> None:
         )
 
 
-def ask_driver(question: Question) -> RequestId:
-    """Of the newest run of the pipeline."""
+def ask_driver(question: Question, may_wait: timedelta = timedelta()) -> RequestId:
+    """Of the newest run of the pipeline, whose driver `may_wait` so long before it begins."""
     if known := already_asked(question):
         return known
     reason = check_reason(question.reason)
@@ -83,7 +83,8 @@ def ask_driver(question: Question) -> RequestId:
     with transaction.atomic():
         run = check_possible(question.kind, row)
         _check_meant(question, run)
-        request = store(replace(question, reason=reason), row, run, _deadline_s(run))
+        deadline_s = _deadline_s(run) + may_wait.total_seconds()
+        request = store(replace(question, reason=reason), row, run, deadline_s)
         publish_on_commit(tasks.deliver_request, request.pk)
     return RequestId(request.request_id)
 

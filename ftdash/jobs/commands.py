@@ -4,6 +4,7 @@ import msgspec
 
 from ftdash.jobs.models import Request, RequestKind
 from pipelines.domain.commands import (
+    KILL_WITHIN_S,
     Cancel,
     CancelWithSavepoint,
     ChangeSettings,
@@ -41,13 +42,20 @@ def command_of(request: Request) -> DriverCommand:
             reason=reason,
             slot=int(request.parameters["slot"]),
             moment=KillMoment(request.parameters["moment"]),
+            within_s=_within_s(request),
         )
     if request.kind == RequestKind.SLOW_SLOT:
         numbers = {name: int(value) for name, value in request.parameters.items()}
         return SlowSlot(request_id=request_id, requested_by=by, reason=reason, **numbers)
     if request.kind == RequestKind.KILL_DRIVER:
         moment = DriverKillMoment(request.parameters["moment"])
-        return KillDriver(request_id=request_id, requested_by=by, reason=reason, moment=moment)
+        return KillDriver(
+            request_id=request_id,
+            requested_by=by,
+            reason=reason,
+            moment=moment,
+            within_s=_within_s(request),
+        )
     if request.kind == RequestKind.CHANGE_SETTINGS:
         return ChangeSettings(
             request_id=request_id, requested_by=by, reason=reason, settings=request.parameters
@@ -65,3 +73,8 @@ def command_of(request: Request) -> DriverCommand:
     if request.kind not in _PLAIN:
         raise InvariantViolated(f"a request of kind {request.kind} has no command")
     return _PLAIN[request.kind](request_id=request_id, requested_by=by, reason=reason)
+
+
+def _within_s(request: Request) -> float:
+    """Rows that are older than this parameter do not have it."""
+    return float(request.parameters.get("within_s", KILL_WITHIN_S))

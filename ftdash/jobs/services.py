@@ -31,11 +31,14 @@ from ftdash.jobs.validation import (
     check_sources,
     check_startable,
 )
+from pipelines.domain.commands import KILL_WITHIN_S
 from pipelines.domain.ids import RequestId
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
 from pipelines.domain.secrets import check_no_secrets
 from pipelines.domain.setting_parsing import changed_settings
 from pipelines.domain.status import DriverKillMoment, KillMoment, SavepointFormat
+
+KILL_WITHIN = timedelta(seconds=KILL_WITHIN_S)
 
 
 def submit_pipeline(
@@ -220,26 +223,38 @@ def kill_slot(
     requester: str,
     reason: str,
     moment: KillMoment = KillMoment.NOW,
+    within: timedelta = KILL_WITHIN,
     request_id: str | None = None,
 ) -> RequestId:
-    given = {"slot": str(slot), "moment": moment.value}
+    """Its `moment` is waited for no longer than `within`."""
+    waits = timedelta() if moment is KillMoment.NOW else within
+    given = {"slot": str(slot), "moment": moment.value} | _within(waits)
     kind = RequestKind.KILL_SLOT
     question = Question(kind, pipeline, requester, reason, request_id, given)
     if known := already_asked(question):
         return known
     newest = check_possible(RequestKind.KILL_SLOT, pipeline_named(pipeline))
     check_slot(slot, newest.parallelism if newest else 0)
-    return ask_driver(question)
+    return ask_driver(question, waits)
 
 
 def kill_driver(
-    *, pipeline: str, moment: DriverKillMoment, requester: str, reason: str
+    *,
+    pipeline: str,
+    moment: DriverKillMoment,
+    requester: str,
+    reason: str,
+    within: timedelta = KILL_WITHIN,
 ) -> RequestId:
-    """The next time it comes there; another one takes over."""
-    given = {"moment": moment.value}
-    return ask_driver(
-        Question(RequestKind.KILL_DRIVER, pipeline, requester, reason, parameters=given)
-    )
+    """The next time it comes there `within` that time; another one takes over."""
+    given = {"moment": moment.value} | _within(within)
+    question = Question(RequestKind.KILL_DRIVER, pipeline, requester, reason, parameters=given)
+    return ask_driver(question, within)
+
+
+def _within(waits: timedelta) -> dict[str, str]:
+    """What is done at once has no such parameter."""
+    return {"within_s": f"{waits.total_seconds():g}"} if waits else {}
 
 
 def slow_slot(

@@ -16,7 +16,7 @@ from pipelines.disk.atomic_files import create_if_absent
 from pipelines.domain.commands import DriverCommand
 from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.errors import Rejected
-from pipelines.domain.events import RequestEnded
+from pipelines.domain.events import RequestAccepted, RequestEnded
 from pipelines.domain.ids import RequestId
 from pipelines.domain.run import RunDirectory
 
@@ -50,9 +50,18 @@ class Inbox:
     def __init__(self, run_directory: RunDirectory) -> None:
         """Marks as done what an earlier driver answered right before it died."""
         self._directory = run_directory
+        self._taken_up: set[RequestId] = set()
         waiting = {command.request_id for command in self.pending()}
-        for request_id in waiting & _answered(run_directory) if waiting else ():
+        if not waiting:
+            return
+        for request_id in waiting & _told(run_directory, RequestEnded):
             self.done(request_id)
+            waiting.remove(request_id)
+        self._taken_up = waiting & _told(run_directory, RequestAccepted)
+
+    def was_taken_up(self, request_id: RequestId) -> bool:
+        """By an earlier driver, which did not live to answer it."""
+        return request_id in self._taken_up
 
     def pending(self) -> list[DriverCommand]:
         """Commands that are not done, in order of arrival. What is no command is set aside."""
@@ -88,9 +97,10 @@ def _command_file(run_directory: RunDirectory, request_id: RequestId) -> Path:
     return run_directory.requests / f"{request_id}.json"
 
 
-def _answered(run_directory: RunDirectory) -> set[RequestId]:
-    answers = every_event(run_directory.journal_file, RequestEnded)
-    return {answer.request_id for answer in answers}
+def _told(
+    run_directory: RunDirectory, kind: type[RequestAccepted] | type[RequestEnded]
+) -> set[RequestId]:
+    return {event.request_id for event in every_event(run_directory.journal_file, kind)}
 
 
 def _is_done(path: Path) -> bool:

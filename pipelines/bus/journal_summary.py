@@ -25,6 +25,7 @@ from pipelines.domain.events import (
     RecordQuarantined,
     RecordsIsolated,
     RecoveryPhaseReached,
+    RequestAccepted,
     RequestEnded,
     RunStarted,
     RunStopping,
@@ -36,8 +37,9 @@ from pipelines.domain.events import (
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.status import RecoveryPhase
 
-ANSWERS_KEPT = 100
-"""A request is marked as answered right after its answer, so the newest one would nearly do."""
+REQUESTS_KEPT = 100
+"""A request is marked as answered right after its answer, so the newest one would nearly do; and
+no more than that many are under way at once."""
 
 _KEPT: dict[type[Event], int | None] = {  # how many of the newest; None: all
     RunStarted: 1,
@@ -48,7 +50,8 @@ _KEPT: dict[type[Event], int | None] = {  # how many of the newest; None: all
     CheckpointCommitted: 1,
     LedgerBegun: 1,
     LedgerAdvanced: 2,  # what a checkpoint gave begins where the one before it ends
-    RequestEnded: ANSWERS_KEPT,
+    RequestAccepted: REQUESTS_KEPT,
+    RequestEnded: REQUESTS_KEPT,
     RecordQuarantined: None,
     RecordsIsolated: None,
 }

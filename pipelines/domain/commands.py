@@ -9,6 +9,9 @@ import msgspec
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import DriverKillMoment, KillMoment, SavepointFormat
 
+KILL_WITHIN_S = 600.0
+"""How long a kill waits for its moment where nobody says: as a checkpoint may take by default."""
+
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     request_id: RequestId
@@ -52,10 +55,14 @@ class ChangeSettings(Command, frozen=True, kw_only=True):
 
 
 class KillSlot(Command, frozen=True, kw_only=True):
-    """SIGKILL the Python process of one slot, on purpose."""
+    """SIGKILL the Python process of one slot, on purpose.
+
+    `within_s`, from when the slot hears of it: if its moment has not come by then, it lives on.
+    """
 
     slot: int
     moment: KillMoment = KillMoment.NOW
+    within_s: float = KILL_WITHIN_S
 
 
 class SlowSlot(Command, frozen=True, kw_only=True):
@@ -67,9 +74,13 @@ class SlowSlot(Command, frozen=True, kw_only=True):
 
 
 class KillDriver(Command, frozen=True, kw_only=True):
-    """SIGKILL the driver on purpose. Answered before, so that no successor does it again."""
+    """SIGKILL the driver on purpose, if its moment comes within `within_s`.
+
+    The driver that takes over answers it, and does not do it again.
+    """
 
     moment: DriverKillMoment
+    within_s: float = KILL_WITHIN_S
 
 
 DriverCommand = (

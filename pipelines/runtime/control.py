@@ -166,9 +166,13 @@ class Aborted(Message, frozen=True, kw_only=True):
 
 
 class Die(Message, frozen=True, kw_only=True):
-    """Kill this slot's own process with SIGKILL: a fault on purpose."""
+    """Kill this slot's own process with SIGKILL: a fault on purpose.
+
+    `within_s` after it was heard the moment is not waited for any more.
+    """
 
     moment: KillMoment
+    within_s: float
 
 
 class SlowUploads(Message, frozen=True, kw_only=True):

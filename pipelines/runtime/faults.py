@@ -24,6 +24,12 @@ class FaultOnPurpose(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class _Kill:
+    point: FaultPoint
+    until_s: float  # monotonic
+
+
+@dataclass(frozen=True, slots=True)
 class _Slow:
     point: FaultPoint
     delay_s: float
@@ -34,7 +40,7 @@ class Faults:
     """The plan of one process. Thread-safe: points are passed on any thread."""
 
     def __init__(self, plan: Sequence[Fault] = (), slot: int | None = None) -> None:
-        self._kill_at: FaultPoint | None = None
+        self._kill: _Kill | None = None
         self._slow: _Slow | None = None
         self._passed: Counter[tuple[Attempt, FaultPoint]] = Counter()
         self._lock = threading.Lock()
@@ -44,9 +50,12 @@ class Faults:
         """From now on; a kill that was asked for stays asked for."""
         self._plan = [fault for fault in plan if slot is None or fault.slot in (None, slot)]
 
-    def kill_at(self, point: FaultPoint) -> None:
-        """This process ends the next time that it comes there, in whichever attempt."""
-        self._kill_at = point
+    def kill_at(self, point: FaultPoint, within_s: float) -> None:
+        """This process ends the next time that it comes there, in whichever attempt.
+
+        Not later than `within_s`: by then nobody reckons with it any more.
+        """
+        self._kill = _Kill(point, time.monotonic() + within_s)
 
     def slow_at(self, point: FaultPoint, delay_s: float, for_s: float) -> None:
         """Whoever comes there within `for_s` is held up by `delay_s`, each time."""
@@ -54,7 +63,8 @@ class Faults:
 
     def reach(self, point: FaultPoint, attempt: Attempt) -> None:
         """Raises FaultOnPurpose; or this process ends or stops here."""
-        if point is self._kill_at:
+        kill = self._kill
+        if kill is not None and point is kill.point and time.monotonic() < kill.until_s:
             os.kill(os.getpid(), signal.SIGKILL)
         slow = self._slow
         if slow is not None and point is slow.point and time.monotonic() < slow.until_s:

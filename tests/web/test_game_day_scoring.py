@@ -98,6 +98,15 @@ def test_what_did_not_take_effect_did_not_happen(change: dict[str, Any], why: st
     assert (judgement.verdict, judgement.why) == (Verdict.NOT_HAPPENED, why)
 
 
+def test_what_the_driver_may_still_do_is_waited_for() -> None:
+    late = replace(INJECTED, now=AT + EFFECT_WITHIN + SECOND, may_still_happen=True)
+    why = "Slot 1 did not come to 'aligning' within 220 s; it is not killed any more."
+
+    assert judge(late).verdict is None
+    answered = judge(replace(late, may_still_happen=False, refusal=why))
+    assert (answered.verdict, answered.why) == (Verdict.NOT_HAPPENED, why)
+
+
 def test_a_fault_that_takes_longer_by_design_is_given_longer() -> None:
     late = replace(INJECTED, now=AT + EFFECT_WITHIN + SECOND, effect_within=2 * EFFECT_WITHIN)
 

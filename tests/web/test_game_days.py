@@ -22,6 +22,7 @@ from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
 from ftdash.gameday.observation import NOT_AUDITED
 from ftdash.gameday.processes import forbid_writing, identity_of, release
 from ftdash.gameday.queries import GameDayView
+from ftdash.jobs import delivery
 from ftdash.jobs.commands import command_of
 from ftdash.jobs.launcher import RUN_ID_VARIABLE
 from ftdash.jobs.models import Pipeline, Request, RequestKind, RequestPhase, Run
@@ -204,17 +205,44 @@ def test_a_kill_at_a_named_point_is_asked_of_the_driver_and_given_until_the_next
     key = asked(fault, slot=1)
 
     services.carry_on(key)
-    GameDay.objects.update(injected_at=timezone.now() - timedelta(minutes=11))
-    waits = carried_on(key)
-    GameDay.objects.update(injected_at=timezone.now() - timedelta(minutes=13))
 
     request = Request.objects.get()
     command = command_of(request)
     assert isinstance(command, KillSlot | KillDriver)
     assert fault.value.endswith(command.moment.name) or command.moment is KillMoment.NOW
+    assert command.within_s == (600.0 if fault is Fault.KILL_SLOT else 720.0)
     assert (request.requester, request.reason) == ("ada", f"game day {key}: to see")
-    assert waits.verdict is (None if fault is not Fault.KILL_SLOT else Verdict.NOT_HAPPENED)
-    assert carried_on(key).verdict is Verdict.NOT_HAPPENED
+
+
+@pytest.mark.parametrize("fault", [Fault.KILL_SLOT_ALIGNING, Fault.KILL_DRIVER_PUBLISHED])
+def test_a_day_does_not_end_while_somebody_may_still_be_killed(fault: Fault) -> None:
+    running()
+    key = asked(fault, slot=1)
+    services.carry_on(key)
+    GameDay.objects.update(injected_at=timezone.now() - timedelta(hours=1))
+    waits = carried_on(key)
+
+    why = "It did not come to it within 121 s; it is not killed any more."
+    Request.objects.update(phase=RequestPhase.FAILED, message=why)
+    day = carried_on(key)
+
+    assert (waits.state, waits.verdict) == (GameDayState.INJECTED, None)
+    assert (day.verdict, day.why) == (Verdict.NOT_HAPPENED, why)
+
+
+def test_a_kill_that_nobody_heard_of_ends_with_its_withdrawal() -> None:
+    running()
+    key = asked(Fault.KILL_SLOT, slot=1)
+    services.carry_on(key)
+    GameDay.objects.update(injected_at=timezone.now() - timedelta(hours=1))
+    assert carried_on(key).verdict is None
+
+    Request.objects.update(deadline_at=timezone.now())
+    delivery.end_overdue()
+
+    day = carried_on(key)
+    assert day.verdict is Verdict.NOT_HAPPENED
+    assert "it was withdrawn" in day.why
 
 
 def test_every_moment_of_a_kill_is_a_fault_of_game_days() -> None:

@@ -1,6 +1,7 @@
 """Services: what is refused is refused in one sentence, and what is asked for is kept."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -18,16 +19,18 @@ from ftdash.jobs.models import (
 )
 from ftdash.jobs.projector import Projector
 from ftdash.jobs.validation import check_sources, check_startable
-from pipelines.domain.commands import ChangeSettings
+from pipelines.domain.commands import KILL_WITHIN_S, ChangeSettings, KillDriver, KillSlot
 from pipelines.domain.errors import Rejected
 from pipelines.domain.guarantees import EndToEnd
 from pipelines.domain.ids import RequestId
-from pipelines.domain.status import KillMoment, SavepointFormat
+from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.status import DriverKillMoment, KillMoment, SavepointFormat
 from tests.web.journals import Story, new_run
 
 pytestmark = pytest.mark.django_db
 
 WHO = {"requester": "ann", "reason": "upgrade"}
+HEARTBEAT_TIMEOUT = timedelta(milliseconds=parse_settings({}).heartbeat_timeout_ms)
 
 
 @pytest.fixture(autouse=True)
@@ -174,7 +177,37 @@ def test_a_slot_is_killed_by_number_and_moment() -> None:
 
     services.kill_slot(pipeline="flights", slot=1, moment=KillMoment.ALIGNING, **WHO)
 
-    assert Request.objects.get().parameters == {"slot": "1", "moment": "aligning"}
+    request = Request.objects.get()
+    assert request.parameters == {"slot": "1", "moment": "aligning", "within_s": "600"}
+
+
+@pytest.mark.parametrize("within_s", [20.0, 7_200.0])
+def test_a_kill_that_waits_for_its_moment_is_given_up_by_the_driver_first(within_s: float) -> None:
+    running()
+    within = timedelta(seconds=within_s)
+
+    services.kill_slot(pipeline="flights", slot=1, moment=KillMoment.ALIGNING, within=within, **WHO)
+    services.kill_driver(
+        pipeline="flights", moment=DriverKillMoment.PUBLISHED, within=within, **WHO
+    )
+
+    for request in Request.objects.all():
+        command = command_of(request)
+        assert isinstance(command, KillSlot | KillDriver)
+        assert command.within_s == within_s
+        assert request.deadline_at - request.created_at >= within + HEARTBEAT_TIMEOUT
+
+
+def test_a_kill_that_was_asked_for_before_there_was_a_limit_has_the_usual_one() -> None:
+    running()
+    services.kill_slot(pipeline="flights", slot=1, moment=KillMoment.ALIGNING, **WHO)
+    services.kill_driver(pipeline="flights", moment=DriverKillMoment.PUBLISHED, **WHO)
+
+    for request in Request.objects.all():
+        del request.parameters["within_s"]
+        command = command_of(request)
+        assert isinstance(command, KillSlot | KillDriver)
+        assert command.within_s == KILL_WITHIN_S
 
 
 @pytest.mark.parametrize("slot", [-1, 2])

@@ -15,6 +15,7 @@ from pipelines.runtime.master.checkpoint_host import CheckpointHost
 from pipelines.runtime.master.checkpoint_surroundings import CheckpointListener
 from pipelines.runtime.master.command_desk import CommandDesk
 from pipelines.runtime.master.failures import Failures
+from pipelines.runtime.master.fault_desk import FaultDesk
 from pipelines.runtime.master.hosting import ControlDoor
 from pipelines.runtime.master.job_events import JobEvent
 from pipelines.runtime.master.metrics_board import MetricsBoard
@@ -57,6 +58,7 @@ class Assembly:
     attempts: Attempts
     failures: Failures
     desk: RequestDesk
+    faults: FaultDesk
     commands: CommandDesk
     verifier: PointVerifier
     slots: SlotReports
@@ -71,16 +73,16 @@ def assembled(grounds: MasterGrounds, listener: CheckpointListener) -> Assembly:
     attempts = Attempts(parts, record, fence, grounds.control, watchers, end)
     failures = Failures(parts, record, attempts, watchers, end)
     desk = RequestDesk(grounds.inbox, record.emit, grounds.post)
+    faults = FaultDesk(desk, attempts, parts)
     commands = CommandDesk(
         desk,
         record,
         attempts,
         watchers.checkpoints,
-        parts.spec.parallelism,
         parts.spec.settings,
         parts.pipeline.check_fits,
         end,
-        parts.faults,
+        faults,
     )
     verifier = PointVerifier(
         parts.store,
@@ -90,9 +92,9 @@ def assembled(grounds: MasterGrounds, listener: CheckpointListener) -> Assembly:
         record.emit,
         grounds.post,
     )
-    slots = SlotReports(parts.clock, record, attempts, failures, commands, watchers, end)
+    slots = SlotReports(parts.clock, record, attempts, failures, faults, watchers, end)
     return Assembly(
-        fence, record, watchers, end, attempts, failures, desk, commands, verifier, slots
+        fence, record, watchers, end, attempts, failures, desk, faults, commands, verifier, slots
     )
 
 

@@ -113,13 +113,13 @@ class AttemptHost:
         with contextlib.suppress(OSError):
             self._slots[slot].link.send(message)
 
-    def kill(self, slot: int, moment: KillMoment) -> None:
+    def kill(self, slot: int, moment: KillMoment, within_s: float) -> None:
         """SIGKILL from outside where the slot runs on this machine, else by its own hand."""
         hello = self._slots[slot].hello
         if moment is KillMoment.NOW and hello.host in _own_hosts():
             os.kill(hello.pid, signal.SIGKILL)
         else:
-            self.send(slot, Die(moment=moment))
+            self.send(slot, Die(moment=moment, within_s=within_s))
 
     def end(self) -> None:
         """Closing the control connection ends a slot, wherever it runs."""

@@ -53,6 +53,7 @@ class JobMaster(CheckpointListener):
         self._recovery, self._verifier = made.watchers.recovery, made.verifier
         self._attempts, self._failures = made.attempts, made.failures
         self._desk, self._commands, self._slots = made.desk, made.commands, made.slots
+        self._faults = made.faults
         self._over = how_it_ended(journal)
         self._checkpoint_due_ms: float | None = None
 
@@ -135,7 +136,7 @@ class JobMaster(CheckpointListener):
             self._report_metrics()
         self._failures.on_time(now_ms)
         self._attempts.beat_when_due(now_ms)
-        self._commands.on_time()
+        self._faults.on_time()
         self._failures.begin_when_due(now_ms)
         self._verifier.start_when_due(now_ms, self._checkpoints.points)
         self._checkpoint_due_ms = self._checkpoints.on_time()

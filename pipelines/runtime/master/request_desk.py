@@ -35,6 +35,10 @@ class RequestDesk:
         self._waiting.add(command.request_id)
         self._emit(RequestAccepted(request_id=command.request_id))
 
+    def was_taken_up(self, request_id: RequestId) -> bool:
+        """By an earlier driver, which did not live to answer it."""
+        return self._inbox.was_taken_up(request_id)
+
     def answer(
         self,
         request_id: RequestId | None,

@@ -23,9 +23,9 @@ from pipelines.runtime.control import (
     StrangerTurnedAway,
 )
 from pipelines.runtime.master.attempts import Attempts
-from pipelines.runtime.master.command_desk import CommandDesk
 from pipelines.runtime.master.control_claims import claim_of
 from pipelines.runtime.master.failures import Failures
+from pipelines.runtime.master.fault_desk import FaultDesk
 from pipelines.runtime.master.job_events import SlotArrived, SlotGone, SlotSpoke, StrangerRefused
 from pipelines.runtime.master.run_end import RunEnd
 from pipelines.runtime.master.run_parts import RunWatchers
@@ -39,7 +39,7 @@ class SlotReports:
         record: RunRecord,
         attempts: Attempts,
         failures: Failures,
-        commands: CommandDesk,
+        faults: FaultDesk,
         watchers: RunWatchers,
         end: RunEnd,
     ) -> None:
@@ -47,7 +47,7 @@ class SlotReports:
         self._record = record
         self._attempts = attempts
         self._failures = failures
-        self._commands = commands
+        self._faults = faults
         self._watchers = watchers
         self._end = end
 
@@ -73,7 +73,7 @@ class SlotReports:
             return
         if not self._attempts.current().has_ended(event.slot):
             self._failures.on_slot_lost(event.slot, event.problem)
-        self._commands.on_slot_gone(event.attempt, event.slot)
+        self._faults.on_slot_gone(event.attempt, event.slot)
 
     def _on_spoke(self, event: SlotSpoke) -> None:
         host = self._attempts.admit(event.attempt, claim_of(event.message))

@@ -158,8 +158,8 @@ class SlotHost:
                 pass  # that it was heard is all it says
             case Die(moment=KillMoment.NOW):
                 os.kill(os.getpid(), signal.SIGKILL)
-            case Die(moment=moment):
-                self._faults.kill_at(FaultPoint(moment.value))
+            case Die(moment=moment, within_s=within_s):
+                self._faults.kill_at(FaultPoint(moment.value), within_s)
             case SlowUploads(delay_ms=delay_ms, for_ms=for_ms):
                 self._faults.slow_at(FaultPoint.UPLOADING, delay_ms / 1000, for_ms / 1000)
 

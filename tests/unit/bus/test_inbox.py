@@ -3,13 +3,14 @@
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pipelines.bus.inbox import Inbox, submit, withdraw
 from pipelines.bus.journal import JournalWriter
 from pipelines.domain.commands import KillSlot, TakeSavepoint
 from pipelines.domain.errors import Rejected
-from pipelines.domain.events import RequestEnded
+from pipelines.domain.events import RequestAccepted, RequestEnded
 from pipelines.domain.ids import Attempt, RequestId, RunId
 from pipelines.domain.run import RunDirectory
 from pipelines.domain.status import KillMoment, RequestOutcome
@@ -102,6 +103,35 @@ def test_a_new_driver_does_not_repeat_what_the_dead_one_answered(directory: RunD
     assert [command.request_id for command in pending] == ["b"]
 
 
+def test_a_new_driver_knows_what_the_dead_one_took_up_and_did_not_answer(
+    directory: RunDirectory,
+) -> None:
+    for name in "abc":
+        submit(directory, kill(name))
+    answer = RequestEnded(
+        request_id=RequestId("a"), outcome=RequestOutcome.SUCCEEDED, message="killed"
+    )
+    with JournalWriter(directory, RunId("r1"), FixedClock(), lambda *_: None) as journal:
+        for event in (accepted("a"), answer, accepted("b")):
+            journal.append(event, Attempt(1))
+
+    inbox = Inbox(directory)
+
+    assert [command.request_id for command in inbox.pending()] == ["b", "c"]
+    assert [name for name in "abc" if inbox.was_taken_up(RequestId(name))] == ["b"]
+
+
+def test_a_kill_that_was_asked_for_before_there_was_a_limit_has_the_usual_one(
+    directory: RunDirectory,
+) -> None:
+    older = msgspec.json.decode(msgspec.json.encode(kill("a")))
+    del older["within_s"]
+    directory.requests.mkdir(parents=True, exist_ok=True)
+    (directory.requests / "a.json").write_bytes(msgspec.json.encode(older))
+
+    assert Inbox(directory).pending() == [kill("a")]
+
+
 @pytest.mark.parametrize(
     "content",
     [b"{", b'{"type":"Cancel","reason":"\xff"}', b'{"type":"Cancel","odd":' + b"[" * 9_999, None],
@@ -133,6 +163,10 @@ class FixedClock:
 
 def savepoint(name: str) -> TakeSavepoint:
     return TakeSavepoint(request_id=RequestId(name), requested_by="ann", reason="upgrade")
+
+
+def accepted(name: str) -> RequestAccepted:
+    return RequestAccepted(request_id=RequestId(name))
 
 
 def kill(name: str) -> KillSlot:

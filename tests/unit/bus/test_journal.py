@@ -16,12 +16,14 @@ from pipelines.bus.journal_reading import (
 from pipelines.domain.errors import Retryable
 from pipelines.domain.events import (
     CheckpointTriggered,
+    Event,
     FailureOccurred,
     JobStatusChanged,
+    RequestAccepted,
     RunEnded,
     SlotLost,
 )
-from pipelines.domain.ids import Attempt, CheckpointId, RunId
+from pipelines.domain.ids import Attempt, CheckpointId, RequestId, RunId
 from pipelines.domain.run import RunDirectory
 from pipelines.domain.status import CheckpointKind, JobStatus
 
@@ -58,8 +60,16 @@ def test_a_torn_last_line_is_cut_off_and_its_number_is_used_again(directory: Run
     assert [(each.sequence, each.event) for each in envelopes] == [(1, lost(1)), (2, lost(3))]
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        JobStatusChanged(status=JobStatus.RUNNING, reason=""),
+        RequestAccepted(request_id=RequestId("kill")),  # which no other driver may do again
+    ],
+    ids=["a status", "a request"],
+)
 def test_what_somebody_was_told_is_on_the_disk_first_and_nothing_else_waits_for_it(
-    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, told: Event
 ) -> None:
     synced: list[int] = []
     monkeypatch.setattr(os, "fdatasync", lambda file: synced.append(os.fstat(file).st_size))
@@ -69,7 +79,7 @@ def test_what_somebody_was_told_is_on_the_disk_first_and_nothing_else_waits_for_
         directory, RunId("r1"), FixedClock(), lambda _, number: heard.append((number, len(synced)))
     ) as journal:
         journal.append(lost(1), FIRST)
-        journal.append(JobStatusChanged(status=JobStatus.RUNNING, reason=""), FIRST)
+        journal.append(told, FIRST)
         size = directory.journal_file.stat().st_size
 
     assert heard == [(1, 0), (2, 1)]

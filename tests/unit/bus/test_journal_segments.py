@@ -26,7 +26,7 @@ from pipelines.bus.journal_segments import (
     expendable,
     segments_of,
 )
-from pipelines.bus.journal_summary import ANSWERS_KEPT, envelopes_of
+from pipelines.bus.journal_summary import REQUESTS_KEPT, envelopes_of
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.commands import TriggerCheckpoint
 from pipelines.domain.errors import InvariantViolated, Retryable
@@ -40,6 +40,7 @@ from pipelines.domain.events import (
     JournalContinued,
     RecordsIsolated,
     RecoveryPhaseReached,
+    RequestAccepted,
     RequestEnded,
     RunEnded,
     SettingsChanged,
@@ -88,7 +89,7 @@ def test_however_long_a_run_is_every_reader_finds_what_it_found_in_one_file(
             for kind in (JobStatusChanged, SettingsChanged, CheckpointTriggered):
                 assert journal.newest(kind) == newest_of(told, kind)
             assert journal.every(RecordsIsolated) == all_of(told, RecordsIsolated)
-            answers = all_of(told, RequestEnded)[-ANSWERS_KEPT:]
+            answers = all_of(told, RequestEnded)[-REQUESTS_KEPT:]
             assert journal.every(RequestEnded)[-len(answers) :] == answers
         assert newest_slots(directory) == connected(told)
 
@@ -512,3 +513,15 @@ def newest_slots(directory: RunDirectory) -> dict[int, int]:
             event = envelope.event
             events += [e.event for e in envelopes_of(event.kept)] if is_head(event) else [event]
     return connected(events)
+
+
+def test_what_was_taken_up_long_ago_is_known_to_have_been(directory: RunDirectory) -> None:
+    request = TriggerCheckpoint(request_id=RequestId("a"), requested_by="ann", reason="why")
+    submit(directory, request)
+    with writer(directory) as journal:
+        journal.append(RequestAccepted(request_id=RequestId("a")), FIRST)
+        while len(segments_of(directory.journal_file)) < 3:
+            journal.append(lost(1), FIRST)
+    delete_segments([each.segment for each in closed_segments(directory.journal_file)])
+
+    assert Inbox(directory).was_taken_up(RequestId("a"))

@@ -79,7 +79,7 @@ def test_a_kill_that_is_asked_for_waits_for_its_point_in_whichever_attempt() -> 
         "from pipelines.runtime.faults import Faults;"
         "from pipelines.domain.faults import FaultPoint;"
         "faults = Faults();"
-        "faults.kill_at(FaultPoint.UPLOADED);"
+        "faults.kill_at(FaultPoint.UPLOADED, 60.0);"
         "faults.reach(FaultPoint.UPLOADING, 1);"
         "print('still here', flush=True);"
         "faults.reach(FaultPoint.UPLOADED, 2)"
@@ -124,3 +124,17 @@ def test_without_permission_a_plan_is_refused(
     check_permission(())
     with pytest.raises(Rejected, match=r"testing\.faults .* does not allow faults"):
         check_permission(parse_faults("kill cutting"))
+
+
+def test_a_kill_whose_time_is_over_does_not_happen(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[tuple[int, int]] = []
+    monkeypatch.setattr(module.os, "kill", lambda *given: killed.append(given))
+    faults = Faults()
+
+    faults.kill_at(FaultPoint.ALIGNING, 0.0)
+    faults.reach(FaultPoint.ALIGNING, FIRST)
+    assert killed == []
+    faults.kill_at(FaultPoint.ALIGNING, 60.0)
+    faults.reach(FaultPoint.ALIGNING, FIRST)
+
+    assert killed == [(os.getpid(), signal.SIGKILL)]

@@ -1,0 +1,153 @@
+"""A kill that waits for its moment happens in time, or is called off, which is said once."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from pipelines.bus.inbox import Inbox
+from pipelines.domain.commands import KillDriver, KillSlot
+from pipelines.domain.events import Event, RequestEnded
+from pipelines.domain.faults import FaultPoint
+from pipelines.domain.ids import RequestId
+from pipelines.domain.status import DriverKillMoment, KillMoment, RequestOutcome
+from pipelines.runtime.control import Die
+from pipelines.runtime.master.attempts import Attempts
+from pipelines.runtime.master.fault_desk import FaultDesk
+from pipelines.runtime.master.request_desk import RequestDesk
+from pipelines.runtime.master.run_parts import RunParts
+from tests.unit.runtime.fakes import ManualClock
+from tests.unit.runtime.recording_attempt import RecordingAttempt
+
+ASKED = {"request_id": RequestId("kill"), "requested_by": "ann", "reason": "drill"}
+KILL = KillSlot(slot=1, moment=KillMoment.ALIGNING, within_s=220.0, **ASKED)
+KILL_DRIVER = KillDriver(moment=DriverKillMoment.PUBLISHED, within_s=220.0, **ASKED)
+HEARTBEAT_TIMEOUT_MS = 50_000
+CALLED_OFF_MS = 220_000 + HEARTBEAT_TIMEOUT_MS
+
+
+class LivingSlots(RecordingAttempt):
+    """One of them, far away."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        hello = SimpleNamespace(host="far away", pid=101)
+        link = SimpleNamespace(send=self.messages.append)
+        self._slots[1] = cast(Any, SimpleNamespace(hello=hello, link=link))
+
+
+class Desk:
+    """`taken_up`: what an earlier driver had accepted."""
+
+    def __init__(self, *taken_up: str) -> None:
+        self.clock, self.slots = ManualClock(), LivingSlots()
+        self.attempts = SimpleNamespace(host=self.slots)
+        self.armed: list[tuple[FaultPoint, float]] = []
+        self._told: list[Event] = []
+        parts = SimpleNamespace(
+            clock=self.clock,
+            settings=SimpleNamespace(heartbeat_timeout_ms=HEARTBEAT_TIMEOUT_MS),
+            spec=SimpleNamespace(parallelism=2),
+            faults=SimpleNamespace(kill_at=lambda *given: self.armed.append(given)),
+        )
+        inbox = SimpleNamespace(done=lambda _: None, was_taken_up=taken_up.__contains__)
+        self._requests = RequestDesk(cast(Inbox, inbox), self._told.append, lambda _: None)
+        self.faults = FaultDesk(
+            self._requests, cast(Attempts, self.attempts), cast(RunParts, parts)
+        )
+
+    def ask(self, command: KillSlot | KillDriver) -> None:
+        self._requests.accept(command)
+        if isinstance(command, KillSlot):
+            self.faults.kill_slot(command)
+        else:
+            self.faults.kill_driver(command)
+
+    def pass_time(self, milliseconds: float) -> None:
+        self.clock.now_ms += milliseconds
+        self.faults.on_time()
+
+    @property
+    def answers(self) -> list[tuple[RequestOutcome, str]]:
+        ended = [event for event in self._told if isinstance(event, RequestEnded)]
+        return [(event.outcome, event.message) for event in ended]
+
+
+def test_a_slot_that_does_not_align_in_time_is_not_killed_and_that_is_said_once() -> None:
+    desk = Desk()
+
+    desk.ask(KILL)
+    assert desk.slots.of(Die) == [Die(moment=KillMoment.ALIGNING, within_s=220.0)]
+    desk.pass_time(CALLED_OFF_MS - 1)
+    assert desk.answers == [], "it may have heard of it late"
+    desk.pass_time(1)
+    desk.faults.on_slot_gone(desk.slots.attempt, 1)
+
+    message = "Slot 1 did not come to 'aligning' within 220 s; it is not killed any more."
+    assert desk.answers == [(RequestOutcome.FAILED, message)]
+
+
+def test_a_slot_that_died_in_time_is_dead_for_good() -> None:
+    desk = Desk()
+
+    desk.ask(KILL)
+    desk.faults.on_slot_gone(desk.slots.attempt, 1)
+    desk.pass_time(CALLED_OFF_MS)
+
+    assert desk.answers == [(RequestOutcome.SUCCEEDED, "Slot 1 (pid 101) is dead.")]
+
+
+def test_a_slot_that_is_to_die_at_once_is_waited_for_until_it_has() -> None:
+    desk = Desk()
+
+    desk.ask(msgspec.structs.replace(KILL, moment=KillMoment.NOW))
+    desk.pass_time(10 * CALLED_OFF_MS)
+
+    assert desk.answers == []
+
+
+def test_a_slot_whose_attempt_ends_is_not_waited_for() -> None:
+    desk = Desk()
+
+    desk.ask(KILL)
+    desk.attempts.host = None
+    desk.pass_time(0)
+
+    message = "Attempt 1 ended before slot 1 came to 'aligning'."
+    assert desk.answers == [(RequestOutcome.FAILED, message)]
+
+
+def test_a_driver_that_does_not_publish_in_time_is_not_killed_and_that_is_said_once() -> None:
+    desk = Desk()
+
+    desk.ask(KILL_DRIVER)
+    assert desk.armed == [(FaultPoint.PUBLISHED, 220.0)]
+    desk.pass_time(CALLED_OFF_MS - 1)
+    assert desk.answers == []
+    desk.pass_time(1)
+    desk.pass_time(CALLED_OFF_MS)
+
+    message = "The driver did not come to 'published' within 220 s; it is not killed any more."
+    assert desk.answers == [(RequestOutcome.FAILED, message)]
+
+
+@pytest.mark.parametrize(
+    ("kill", "outcome", "message"),
+    [
+        (KILL, RequestOutcome.FAILED, "The driver ended before slot 1 came to 'aligning'."),
+        (KILL_DRIVER, RequestOutcome.SUCCEEDED, "The driver that was to be killed is dead."),
+    ],
+    ids=["a slot", "the driver"],
+)
+def test_what_an_earlier_driver_took_up_is_answered_and_not_done_again(
+    kill: KillSlot | KillDriver, outcome: RequestOutcome, message: str
+) -> None:
+    desk = Desk("kill")
+
+    desk.ask(kill)
+    desk.pass_time(CALLED_OFF_MS)
+
+    assert desk.answers == [(outcome, message)]
+    assert desk.armed == []
+    assert desk.slots.messages == []
