@@ -1,11 +1,13 @@
-// Shows moments in the viewer's zone, the title has them in UTC, and lets ages tick: on every page,
-// and in whatever comes to stand on it later.
+// Shows moments in the viewer's zone, the title has them in UTC (a choice has both in its text), and
+// lets ages tick: on every page, and in whatever comes to stand on it later.
 "use strict";
 
 (() => {
   const TICK_MS = 250;
   const CLOCK = ".clock[data-age-ms]";
   const MOMENT = "time[data-moment]";
+  const CHOICE = "option"; // holds text only
+  const UTC_IN_TEXT = /(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d) UTC/g;
 
   function adopt(root) {
     const now = performance.now();
@@ -14,6 +16,11 @@
     }
     for (const time of within(root, MOMENT)) {
       time.textContent = written(new Date(time.dateTime), time.dataset.moment);
+    }
+    for (const choice of within(root, CHOICE)) {
+      choice.dataset.said ??= choice.text; // one that is only moved is written once
+      const text = choice.dataset.said.replace(UTC_IN_TEXT, (utc, day, clock) => `${written(new Date(`${day}T${clock}Z`), "full")} (${utc})`);
+      if (choice.text !== text) choice.text = text;
     }
   }
 

@@ -79,6 +79,8 @@ WITH_MOMENTS = {  # and where on the page
     "savepoint-state": ".facts",
     "savepoint": "#shelf-life",
 }
+WITH_CHOICES = ("act", "compare-savepoints")
+BOTH_ZONES = re.compile(r"(\w+ \d+, \d+, [\d:]+) \((\S+) (\S+) UTC\)")
 NONE_IN_UTC = """() => ![...document.querySelectorAll("time[data-moment]")].some(
   (time) => time.textContent.includes("UTC"))"""
 IN_TOKYO = """(moment) => new Date(moment).toLocaleString([], {
@@ -156,6 +158,14 @@ def test_moments_are_in_the_viewers_zone_on_every_page_and_in_parts_that_come_la
         expect(moment).to_have_attribute("title", re.compile(r" UTC$"))
         shown = page.evaluate(IN_TOKYO, moment.get_attribute("datetime"))
         expect(moment).to_have_text(shown)
+    for name in WITH_CHOICES:
+        page.goto(reached[name])
+        choice = page.locator("main option", has_text=" UTC").first
+        expect(choice).to_have_text(BOTH_ZONES, timeout=PATIENCE_MS)
+        found = BOTH_ZONES.search(choice.text_content() or "")
+        assert found is not None
+        local, day, clock = found.groups()
+        assert page.evaluate(IN_TOKYO, f"{day}T{clock}Z") == local
     context.close()
 
 
