@@ -3,8 +3,10 @@
 import gc
 import os
 
-from django.core.asgi import get_asgi_application
+import django
 from django.urls import get_resolver
+
+from ftdash.page_handler import PageHandler
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "ftdash.settings")
 
@@ -24,5 +26,6 @@ def load_pages() -> None:
     gc.freeze()
 
 
-application = get_asgi_application()
+django.setup(set_prefix=False)
+application = PageHandler()
 load_pages()

@@ -95,10 +95,13 @@ TEMPLATES = [
     }
 ]
 
+CONNECTION_AGE_MAX_S = 60  # as long as a thread keeps the one it has
+
 # Writers take the lock when their transaction begins: a deferred transaction that turns into a
 # writer fails at once when another one wrote in between, whatever the timeout says.
 SQLITE = {
     "ENGINE": "django.db.backends.sqlite3",
+    "CONN_MAX_AGE": CONNECTION_AGE_MAX_S,
     "NAME": FTDASH_HOME / "ftdash.sqlite3",
     "OPTIONS": {
         "timeout": 20,  # seconds
@@ -108,7 +111,10 @@ SQLITE = {
 }
 DATABASES = {"default": SQLITE}
 if os.environ.get("FTDASH_DATABASE_URL"):
-    DATABASES = {"default": dict(dj_database_url.config(env="FTDASH_DATABASE_URL"))}
+    configured = dj_database_url.config(
+        "FTDASH_DATABASE_URL", conn_max_age=CONNECTION_AGE_MAX_S, conn_health_checks=True
+    )
+    DATABASES = {"default": dict(configured)}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 AUTH_PASSWORD_VALIDATORS = [

@@ -1,0 +1,64 @@
+"""Answers requests in a few threads that stay, each with its connection to the database.
+
+Django's own handler gives every request a new thread and with it a new connection, and goes to and
+fro between thread and event loop for the middleware: some 9 ms of processor for an answer that was
+at hand, where this takes 3. All middleware and the view run here in one piece. The event loop has
+read a request whole before its thread begins, and sends the answer, so that slow clients hold up
+nobody.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
+from django.core.handlers.asgi import ASGIHandler
+from django.http import HttpRequest, HttpResponseBase
+
+THREADS = 16
+"""A page that waits for a silent server has one to itself until so many wait."""
+
+_place: ContextVar[ExitStack] = ContextVar("place")  # of the running request in its thread
+
+
+class PageHandler(ASGIHandler):
+    """An ASGI application. A request gets the thread that has the fewest others to answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # A context that is never left keeps its thread, which starts when it is first needed.
+        self._unanswered = dict.fromkeys((ThreadSensitiveContext() for _ in range(THREADS)), 0)
+
+    def load_middleware(self, is_async: bool = False) -> None:
+        """For one thread, whatever the server speaks."""
+        super().load_middleware(is_async=False)
+
+    async def handle(self, scope: Any, receive: Any, send: Any) -> None:
+        with ExitStack() as place:
+            _place.set(place)
+
+            async def send_answer(part: Any) -> None:
+                place.close()  # what follows is the event loop's: a stream may take minutes
+                await send(part)
+
+            await super().handle(scope, receive, send_answer)
+
+    async def read_body(self, receive: Any) -> Any:
+        body = await super().read_body(receive)
+        _place.get().enter_context(self._thread())
+        return body
+
+    @contextmanager
+    def _thread(self) -> Iterator[None]:
+        """Of the running task, to its end; it counts as taken until this is left."""
+        context = min(self._unanswered, key=self._unanswered.__getitem__)
+        SyncToAsync.thread_sensitive_context.set(context)
+        self._unanswered[context] += 1
+        try:
+            yield
+        finally:
+            self._unanswered[context] -= 1
+
+    async def get_response_async(self, request: HttpRequest) -> HttpResponseBase:
+        return await sync_to_async(self.get_response)(request)
