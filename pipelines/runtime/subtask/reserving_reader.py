@@ -108,15 +108,23 @@ class ReservingReader:
         """Whether a checkpoint should come before its time; told once until one reserves or aborts.
 
         It should when half of what may be read ahead is not reserved: the other half is handed out
-        while the checkpoint is under way, so that the source need not stand still. And when nothing
-        may be handed out and nothing more is to be read.
+        while the checkpoint is under way, so that the source need not stand still.
         """
-        is_half = 2 * self._unreserved_bytes >= self._ahead_bytes_max
-        stands_still = self._reader.is_exhausted and not self._has_granted
-        if self._has_wished or not self._unreserved_bytes or not (is_half or stands_still):
+        unreserved = self._unreserved_bytes
+        is_half = 2 * unreserved >= self._ahead_bytes_max
+        if self._has_wished or not unreserved or not (is_half or self._is_held_up(unreserved)):
             return False
         self._has_wished = True
         return True
+
+    def _is_held_up(self, unreserved_bytes: int) -> bool:
+        """Nothing may be handed out, and nothing more is to be read, or as much was read as all
+        checkpoints of this attempt have freed: the first records come out after one short
+        checkpoint, and those that are asked for here become rare, for each frees twice as much."""
+        if self._has_granted:
+            return False
+        has_doubled = not self._reservations and unreserved_bytes >= self._granted.size_bytes
+        return has_doubled or self._reader.is_exhausted
 
     def next(self) -> pa.RecordBatch | None:
         """The next batch that is reserved, or None."""

@@ -1,6 +1,7 @@
 """At most once: what is handed out is never read again, whenever the attempt dies."""
 
 import random
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -180,15 +181,34 @@ def test_a_checkpoint_is_wanted_while_there_still_is_something_to_hand_out() -> 
     assert wishes == [False, False, True, False], "when half of it was read, and one is left"
 
 
-def test_who_may_still_read_ahead_or_is_reserved_already_wants_no_checkpoint() -> None:
+def test_the_first_record_wants_a_checkpoint_at_once_and_then_twice_as_many_each_time() -> None:
+    source = ListSource([[(i, i) for i in range(200)]], batch_rows=1)
+    plain = SourceReader(source, (), 0, 1, ManualClock(), None)
+    reader = ReservingReader(cast(SourceReader, OneAtATime(plain)), 1 << 20)
+    wished_at = []
+    for read in range(1, 101):
+        reader.next()
+        if reader.take_wish():
+            wished_at.append(read)
+            reader.reserved(CheckpointId(read))
+            reader.on_completed(CheckpointId(read))
+
+    assert wished_at == [1, 2, 4, 8, 16, 32, 64]
+
+
+def test_who_has_records_to_hand_out_or_is_reserved_already_wants_no_checkpoint() -> None:
     reader = reader_from(None)
     reader.next()
-    while_reading = reader.take_wish()
-    for _ in range(50):
-        reader.next()
     reader.reserved(CheckpointId(1))
+    while_reserved = reader.take_wish()
+    reader.next()
+    while_one_is_under_way = reader.take_wish()
+    reader.on_completed(CheckpointId(1))
 
-    assert (while_reading, reader.take_wish()) == (False, False)
+    assert reader.next() is not None
+    while_there_is_more = reader.take_wish()
+
+    assert (while_reserved, while_one_is_under_way, while_there_is_more) == (False, False, False)
 
 
 def test_a_source_with_nothing_left_to_read_wants_the_checkpoint_that_frees_the_tail() -> None:
@@ -198,6 +218,20 @@ def test_a_source_with_nothing_left_to_read_wants_the_checkpoint_that_frees_the_
 
     assert reader.take_wish()
     assert not reader.is_exhausted
+
+
+def test_a_tail_that_is_short_is_freed_as_well() -> None:
+    source = ListSource([[(i, i) for i in range(9)]], batch_rows=1)
+    reader = ReservingReader(SourceReader(source, (), 0, 1, ManualClock(), None), 1 << 20)
+    for _ in range(2):  # eight batches of nine
+        reader.next()
+    reader.reserved(CheckpointId(1))
+    reader.on_completed(CheckpointId(1))
+    wishes = []
+    while reader.next() is not None:
+        wishes.append(reader.take_wish())
+
+    assert wishes == [False] * 7 + [True], "with the last that may be handed out"
 
 
 def test_event_time_is_that_of_what_came_out() -> None:
@@ -217,6 +251,21 @@ def reader_from(stored: Json, ahead_bytes_max: int = 1 << 20) -> ReservingReader
     source = ListSource(SPLITS)
     reader = SourceReader(source, restored, 0, 1, ManualClock(), None)
     return ReservingReader(reader, ahead_bytes_max)
+
+
+class OneAtATime:
+    """A source that has a record now and then: nothing between two of them."""
+
+    def __init__(self, reader: SourceReader) -> None:
+        self._reader = reader
+        self._had_one = False
+
+    def next(self) -> pa.RecordBatch | None:
+        self._had_one = not self._had_one
+        return self._reader.next() if self._had_one else None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
 
 
 def first_key_from(stored: Json) -> int:
