@@ -30,8 +30,10 @@ class FaultPoint(StrEnum):
     COMMITTING = "committing"  # a subtask was told to commit and has not
     COMMITTED = "committed"  # a subtask has committed and has not said so
     RESTARTING = "restarting"  # driver: the attempt is fenced, nothing is chosen
+    REWINDING = "rewinding"  # driver: where to begin is chosen, no sink is rewound
     REWOUND = "rewound"  # driver: sinks are rewound, no slot is started
     RESTORING = "restoring"  # a slot was told what to restore and has not begun
+    OPENED = "opened"  # a subtask has its state, and has committed what the point had prepared
     RESTORED = "restored"  # a slot has restored and has not said so
 
 

@@ -2,11 +2,9 @@
 
 from pipelines.domain.faults import FaultPoint
 
-DRIVER_POINTS = (
-    FaultPoint.ACKNOWLEDGED,
-    FaultPoint.PUBLISHED,
-    FaultPoint.RESTARTING,
-    FaultPoint.REWOUND,
-)
-RESTORE_POINTS = (FaultPoint.RESTORING, FaultPoint.RESTORED)
+RECOVERY_POINTS = (FaultPoint.RESTARTING, FaultPoint.REWINDING, FaultPoint.REWOUND)
+"""Of the driver; only at the first one a slot may still live."""
+
+DRIVER_POINTS = (FaultPoint.ACKNOWLEDGED, FaultPoint.PUBLISHED, *RECOVERY_POINTS)
+RESTORE_POINTS = (FaultPoint.RESTORING, FaultPoint.OPENED, FaultPoint.RESTORED)
 CHECKPOINT_POINTS = tuple(p for p in FaultPoint if p not in (*DRIVER_POINTS, *RESTORE_POINTS))

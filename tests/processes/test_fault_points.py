@@ -19,12 +19,13 @@ from pipelines.domain.events import (
     SubtaskSample,
 )
 from pipelines.domain.faults import FaultPoint
-from pipelines.domain.ids import RequestId
+from pipelines.domain.ids import RequestId, RunId
 from pipelines.domain.status import CheckpointKind, JobStatus, RecoveryPhase
 from pipelines.protocol.recovery import STEPS
 from tests.driven_run import StartedRun
 from tests.processes.audits import assert_proven
-from tests.processes.fault_points import CHECKPOINT_POINTS
+from tests.processes.damaged_points import alter, manifests, number_of
+from tests.processes.fault_points import CHECKPOINT_POINTS, RECOVERY_POINTS
 from tests.processes.host import hosted_run, hurry
 from tests.processes.numbers import assert_exact
 
@@ -106,7 +107,7 @@ def test_a_driver_killed_after_the_manifest_goes_back_to_it_though_nobody_was_to
     assert_exact(tmp_path / "output", TOTAL)
 
 
-@pytest.mark.parametrize("point", [FaultPoint.RESTARTING, FaultPoint.REWOUND])
+@pytest.mark.parametrize("point", RECOVERY_POINTS)
 def test_a_driver_killed_in_the_middle_of_a_recovery_is_replaced(
     tmp_path: Path, point: FaultPoint
 ) -> None:
@@ -120,6 +121,33 @@ def test_a_driver_killed_in_the_middle_of_a_recovery_is_replaced(
     assert attempts[-1] == attempt + 1
     assert ended.status is JobStatus.FINISHED
     assert_exact(tmp_path / "output", TOTAL)
+
+
+def test_who_dies_while_a_driver_takes_over_is_replaced_and_all_go_back_to_the_same_point(
+    tmp_path: Path,
+) -> None:
+    """Two drivers before any slot has begun, then a slot that has committed what was prepared.
+
+    The point is so old that output has become visible since, which they have to set aside.
+    """
+    faults = "kill published nth=6; kill rewinding attempt=2; kill rewound attempt=3;"
+    faults += "kill opened slot=1 attempt=4 nth=2"
+    run = killed(tmp_path, faults)
+    *_, whole, third, second, newest = manifests(run.directory)
+    for damaged in (third, second, newest):
+        alter(damaged)
+    for _ in range(2):
+        killed(tmp_path, run_id=run.directory.run_id)
+
+    hurry(tmp_path)
+    with hosted_run(tmp_path, run_id=run.directory.run_id) as successor:
+        ended = successor.wait_until_over(STEP_S)
+
+    assert {e.attempt for e in successor.of(SlotConnected)} == {1, 4, 5}
+    assert restored_ids(successor) == [number_of(whole)] * 4
+    assert ended.status is JobStatus.FINISHED
+    assert_exact(tmp_path / "output", TOTAL)
+    assert_proven(tmp_path, TOTAL)
 
 
 def test_all_slots_lost_at_once_are_one_failure_with_every_phase(tmp_path: Path) -> None:
@@ -196,13 +224,18 @@ def plan(faults: str) -> dict[str, str]:
 
 
 def killed_and_replaced(root: Path, faults: str) -> tuple[StartedRun, RunEnded]:
-    with hosted_run(root, PACED, settings=plan(faults)) as run:
-        exit_code = run.process.wait(STEP_S)
-    assert exit_code == -signal.SIGKILL, "the fault was met"
+    run = killed(root, faults)
     hurry(root)
     with hosted_run(root, run_id=run.directory.run_id) as successor:
         ended = successor.wait_until_over(STEP_S)
     return successor, ended
+
+
+def killed(root: Path, faults: str = "", run_id: RunId | None = None) -> StartedRun:
+    with hosted_run(root, PACED, settings=plan(faults), run_id=run_id) as run:
+        exit_code = run.process.wait(STEP_S)
+    assert exit_code == -signal.SIGKILL, "the fault was met"
+    return run
 
 
 def hurried_after_failures(run: StartedRun, root: Path, count: int) -> RunEnded:

@@ -19,7 +19,12 @@ from pipelines.domain.events import FailureOccurred, RunEnded, SlotConnected
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.status import JobStatus
 from tests.processes.audits import assert_proven
-from tests.processes.fault_points import CHECKPOINT_POINTS, DRIVER_POINTS, RESTORE_POINTS
+from tests.processes.fault_points import (
+    CHECKPOINT_POINTS,
+    DRIVER_POINTS,
+    RECOVERY_POINTS,
+    RESTORE_POINTS,
+)
 from tests.processes.host import hosted_run, hurry
 from tests.processes.numbers import assert_exact
 from tests.stopped_processes import stopped_slot, wait_until_stopped
@@ -51,7 +56,7 @@ def test_a_driver_that_dies_while_a_slot_is_at_a_point_is_replaced(
     assert_recovered(tmp_path, ended)
 
 
-@pytest.mark.parametrize("point", DRIVER_POINTS[:-1])  # at the last one there is no slot
+@pytest.mark.parametrize("point", [p for p in DRIVER_POINTS if p not in RECOVERY_POINTS[1:]])
 def test_a_slot_that_dies_while_the_driver_is_at_a_point_is_replaced(
     tmp_path: Path, point: FaultPoint
 ) -> None:

@@ -19,6 +19,7 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.ids import RequestId
 from pipelines.domain.status import DriverKillMoment, JobStatus, KillMoment, RequestOutcome
+from tests.processes.damaged_points import alter, manifests
 from tests.processes.host import DriverProcess, hosted_run, hurry
 from tests.processes.numbers import assert_exact
 
@@ -80,7 +81,7 @@ def test_a_run_that_may_not_fall_back_ends_with_the_reason_when_its_newest_point
     }
     with hosted_run(tmp_path, LONGER, settings=settings) as run:
         run.process.wait(STEP_S)
-    newest = max(run.directory.path.glob("checkpoints/chk-*/manifest.json"), key=number_of)
+    newest = manifests(run.directory)[-1]
     alter(newest)
 
     with hosted_run(tmp_path, run_id=run.directory.run_id) as successor:
@@ -211,14 +212,3 @@ def delayed(run: DriverProcess, at_least_ms: float) -> set[int]:
     events = (each.event for each in run.of(SubtaskAcknowledged))
     phases = [each.phases for each in events if isinstance(each, SubtaskAcknowledged)]
     return {each.subtask for each in phases if each.async_ms >= at_least_ms}
-
-
-def alter(manifest: Path) -> None:
-    """In one step: somebody may be reading it."""
-    altered = manifest.with_name(".altered")
-    altered.write_bytes(manifest.read_bytes().replace(b"numbers", b"letters", 1))
-    altered.replace(manifest)
-
-
-def number_of(manifest: Path) -> int:
-    return int(manifest.parent.name.removeprefix("chk-"))

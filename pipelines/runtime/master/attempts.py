@@ -145,6 +145,7 @@ class Attempts:
         attempt = self._parts.lease.next_attempt()
         self._fence.on_attempt(attempt)
         self._record.move_to(JobStatus.INITIALIZING)
+        self._parts.faults.reach(FaultPoint.REWINDING, attempt)
         self._next.make_ready()
         self._parts.faults.reach(FaultPoint.REWOUND, attempt)
         self._began_ms = self._parts.clock.monotonic_ms()

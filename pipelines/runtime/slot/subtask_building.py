@@ -14,6 +14,7 @@ from pipelines.channels.gate import Gate
 from pipelines.channels.slot_network import SlotNetwork
 from pipelines.connectors.files.replayed_quarantine import ReplayedQuarantine
 from pipelines.domain.clock import Clock
+from pipelines.domain.faults import FaultPoint
 from pipelines.domain.graph import Vertex
 from pipelines.domain.ids import Attempt, ChannelId, Uid, channel_id
 from pipelines.domain.key_groups import range_of
@@ -83,6 +84,7 @@ class SubtaskBuilder:
             keeps_state=self.wires is None,
             digests_output=self.message.digests_output,
         )
+        self.reporter.reach(FaultPoint.OPENED)
         gate = self._gate(vertex, mailbox)
         screen = self._screen(vertex, chain)
         feed = self._feed(vertex, gate, restored[vertex.uid], mailbox, screen)
