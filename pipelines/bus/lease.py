@@ -1,7 +1,8 @@
 """Who may drive a run: one process at a time, and each start of its dataflow under a new number.
 
 The lock is the kernel's (`flock`), so it ends with its holder, however that dies. The numbers are
-files created with O_EXCL, so none is ever given out twice, whoever holds the lock.
+files created with O_EXCL, so none is ever given out twice, whoever holds the lock; of the files the
+newest stay.
 """
 
 import fcntl
@@ -31,6 +32,9 @@ START_TIME_TOLERANCE_S = 0.1
 """Rounding only: start times count from the boot of the machine."""
 
 ATTEMPT_TRIES_MAX = 100
+
+ATTEMPTS_KEPT = 20
+"""Numbers that still have their file. A number whose file is gone is told by so many newer ones."""
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,12 +129,13 @@ class Lease:
         check(self._descriptor is not None, "attempts are numbered under the lease")
         self.check_held()
         make_directory(self._directory.attempts)
-        first = self.attempts_so_far() + 1
-        for number in range(first, first + ATTEMPT_TRIES_MAX):
-            if _created(self._directory.attempts / str(number)):
+        for _ in range(ATTEMPT_TRIES_MAX):
+            number = self.attempts_so_far() + 1
+            if _created(self._directory.attempts / str(number)) and not self._is_long_past(number):
                 make_durable(self._directory.attempts)
+                self._delete_long_past()
                 return Attempt(number)
-        raise InvariantViolated(f"no attempt number is free from {first} on")
+        raise InvariantViolated(f"no attempt number is free up to {self.attempts_so_far()}")
 
     def attempts_so_far(self) -> Attempt:
         """The newest number given out, 0 before the first."""
@@ -140,6 +145,16 @@ class Lease:
         """Whether nothing newer was started, by this or by any other driver."""
         is_held = self._descriptor is not None and self._is_recorded()
         return is_held and attempt == self.attempts_so_far()
+
+    def _is_long_past(self, number: int) -> bool:
+        """Its file may have been there and be deleted. So it is for a driver that has looked for
+        the newest number, stood still, and creates the next one when others were given out."""
+        return number <= self.attempts_so_far() - ATTEMPTS_KEPT
+
+    def _delete_long_past(self) -> None:
+        """Called when a newer number is durable: the newest of all never goes."""
+        for number in sorted(_attempts_in(self._directory))[:-ATTEMPTS_KEPT]:
+            (self._directory.attempts / str(number)).unlink(missing_ok=True)
 
     def _is_recorded(self) -> bool:
         return _version_of(self._directory.lease_file) in (self._record, None)
@@ -212,11 +227,14 @@ def _recorded_owner(run_directory: RunDirectory) -> Owner | None:
 
 
 def _newest_attempt(run_directory: RunDirectory) -> Attempt:
+    return Attempt(max(_attempts_in(run_directory), default=0))
+
+
+def _attempts_in(run_directory: RunDirectory) -> list[int]:
     """What is no number in that directory is none of ours, such as an open file deleted on NFS."""
     if not run_directory.attempts.is_dir():
-        return Attempt(0)
-    numbers = (int(n) for n in os.listdir(run_directory.attempts) if n.isdecimal())
-    return Attempt(max(numbers, default=0))
+        return []
+    return [int(name) for name in os.listdir(run_directory.attempts) if name.isdecimal()]
 
 
 def _created(path: Path) -> bool:

@@ -13,7 +13,8 @@ import msgspec
 import psutil
 import pytest
 
-from pipelines.bus.lease import Lease, LeaseHeld, LeaseLost, Owner, owner_of
+from pipelines.bus import lease as lease_module
+from pipelines.bus.lease import ATTEMPTS_KEPT, Lease, LeaseHeld, LeaseLost, Owner, owner_of
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import Attempt, RunId
 from pipelines.domain.run import RunDirectory
@@ -108,6 +109,37 @@ def test_what_is_no_number_among_the_attempts_is_passed_over(directory: RunDirec
         (directory.attempts / ".nfs000123").touch()
 
         assert lease.next_attempt() == 2
+
+
+def test_of_the_files_of_numbers_only_the_newest_stay(directory: RunDirectory) -> None:
+    with Lease.acquire(directory) as lease:
+        numbers = [lease.next_attempt() for _ in range(3 * ATTEMPTS_KEPT)]
+
+        left = sorted(int(path.name) for path in directory.attempts.iterdir())
+
+    assert numbers == list(range(1, 3 * ATTEMPTS_KEPT + 1))
+    assert left == numbers[-ATTEMPTS_KEPT:]
+
+
+def test_a_number_whose_file_was_deleted_is_not_given_out_again(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver looks for the newest number and is stopped; while it stands still others go on."""
+    zombie, others = Lease.acquire(directory), Lease(directory, os.open(os.devnull, os.O_RDONLY))
+    looked_for, theirs = lease_module._newest_attempt(directory), list[Attempt]()
+
+    def newest(run_directory: RunDirectory) -> Attempt:
+        monkeypatch.undo()
+        theirs.extend(others.next_attempt() for _ in range(2 * ATTEMPTS_KEPT))
+        return looked_for
+
+    monkeypatch.setattr(lease_module, "_newest_attempt", newest)
+    number = zombie.next_attempt()
+
+    assert not (directory.attempts / str(theirs[0])).exists(), "or nothing would be shown here"
+    assert number > max(theirs)
+    zombie.close()
+    others.close()
 
 
 def test_an_attempt_is_current_until_the_next_is_numbered(directory: RunDirectory) -> None:
