@@ -2,7 +2,7 @@
 
 from celery import shared_task
 
-from ftdash.history import journals, pruning, run_logs
+from ftdash.history import journals, pruning, request_marks, run_logs
 
 
 @shared_task(ignore_result=True)
@@ -17,3 +17,4 @@ def shorten_run_files() -> None:
     """Delete what in the directories of runs is old, or too much."""
     journals.shorten_journals()
     run_logs.shorten_logs()
+    request_marks.forget_old_requests()

@@ -44,6 +44,26 @@ def withdraw(run_directory: RunDirectory, request_id: RequestId) -> None:
     Inbox(run_directory).done(request_id)
 
 
+def done_before(run_directory: RunDirectory, moment_s: float) -> list[RequestId]:
+    """Commands whose mark is older than `moment_s`, by the wall clock."""
+    requests = run_directory.requests
+    marks = {mark: mark.name for mark in (requests / "done").glob("*")}
+    marks |= {mark: mark.stem for mark in requests.glob("*.done")}
+    return [RequestId(name) for mark, name in marks.items() if _arrival(mark)[0] < moment_s * 1e9]
+
+
+def forget(run_directory: RunDirectory, request_id: RequestId) -> None:
+    """The mark of a command that is done, and that nobody will ever deliver again, goes.
+
+    Its file goes first: a delivery that raced with `done` may have left one, which would be offered
+    without the mark.
+    """
+    path = _command_file(run_directory, request_id)
+    path.unlink(missing_ok=True)
+    for mark in _marks(path):
+        mark.unlink(missing_ok=True)
+
+
 class Inbox:
     """The driver's side."""
 
@@ -76,7 +96,7 @@ class Inbox:
         creates a file that `pending` passes over.
         """
         path = _command_file(self._directory, request_id)
-        create_if_absent(_done_file(path), b"")
+        create_if_absent(_marks(path)[0], b"")
         path.unlink(missing_ok=True)
 
     def _read(self, path: Path) -> DriverCommand | None:
@@ -104,13 +124,13 @@ def _told(
 
 
 def _is_done(path: Path) -> bool:
-    # Runs that are older than their directory of marks have them beside the commands.
-    return _done_file(path).exists() or path.with_suffix(".done").exists()
+    return any(mark.exists() for mark in _marks(path))
 
 
-def _done_file(path: Path) -> Path:
-    """Apart, for marks stay as long as the run, and the driver lists what waits all the time."""
-    return path.parent / "done" / path.stem
+def _marks(path: Path) -> tuple[Path, Path]:
+    """Apart from the commands, for marks stay long, and the driver lists what waits all the time.
+    Runs that are older than the directory of marks have them beside the commands."""
+    return path.parent / "done" / path.stem, path.with_suffix(".done")
 
 
 def _arrival(path: Path) -> tuple[int, str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pipelines.bus.inbox import Inbox, submit, withdraw
+from pipelines.bus.inbox import Inbox, done_before, forget, submit, withdraw
 from pipelines.bus.journal import JournalWriter
 from pipelines.domain.commands import KillSlot, TakeSavepoint
 from pipelines.domain.errors import Rejected
@@ -67,6 +67,23 @@ def test_who_looks_for_commands_does_not_meet_all_that_were_ever_done(
 
     assert [path.name for path in directory.requests.iterdir()] == ["done"]
     assert not submit(directory, savepoint("request.1"))
+
+
+def test_what_is_forgotten_leaves_nothing(directory: RunDirectory) -> None:
+    for request_id in ("a.1", "b"):
+        submit(directory, savepoint(request_id))
+        Inbox(directory).done(RequestId(request_id))
+    (directory.requests / "old.done").touch()  # from before marks had a directory
+    (directory.requests / "a.1.json").write_bytes(b"{}")  # from a delivery that raced with it
+    os.utime(directory.requests / "old.done", ns=(1_000, 1_000))
+    os.utime(directory.requests / "done" / "a.1", ns=(1_000, 1_000))
+
+    old = done_before(directory, 1.0)
+    for request_id in old:
+        forget(directory, request_id)
+
+    assert sorted(old) == ["a.1", "old"]
+    assert [path.name for path in directory.requests.rglob("*")] == ["done", "b"]
 
 
 def test_a_delivery_that_races_with_done_is_passed_over(directory: RunDirectory) -> None:
