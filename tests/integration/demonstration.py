@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ftdash.embedded.ledger import end_all
+from ftdash.embedded.opening import LEDGER_NAME
 from ftdash.embedded.supervisor import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -13,9 +15,11 @@ DEMO = (sys.executable, "manage.py", "demo", "--port", "0")
 
 
 class Demo:
-    """A demonstration whose words go to a file; it is gone when the block ends."""
+    """A demonstration whose words go to a file; it and all that it started is gone when the block
+    ends."""
 
     def __init__(self, home: Path, ignored: signal.Signals, *more: str) -> None:
+        self._ledger = home / LEDGER_NAME
         self._words = home.with_suffix(".txt")
         before = signal.signal(ignored, signal.SIG_IGN)
         try:
@@ -35,6 +39,8 @@ class Demo:
     def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.wait()
+        if self._ledger.is_file():
+            end_all(self._ledger)  # its guardian does the same, some time later
 
     def wait_said(self, pattern: str) -> None:
         wait_until(

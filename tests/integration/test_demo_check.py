@@ -10,7 +10,7 @@ import pytest
 
 from ftdash.embedded.accounts import Account
 from ftdash.embedded.dashboard_client import DashboardClient
-from ftdash.embedded.ledger import living
+from ftdash.embedded.ledger import Ledger, living, new_token
 from ftdash.embedded.opening import LEDGER_NAME
 from ftdash.embedded.supervisor import wait_until
 from tests.integration.demonstration import ROOT, Demo
@@ -49,6 +49,17 @@ def test_a_demonstration_in_the_background_ends_everything_when_asked(home: Path
         assert len(living(home / LEDGER_NAME)) > 8  # also the driver, its Java and its slots
         demo.process.send_signal(signal.SIGINT)
         status = demo.process.wait(timeout=60)
+        assert status == 0
+        assert living(home / LEDGER_NAME) == []
 
-    assert status == 0
+
+def test_what_a_demonstration_leaves_behind_is_gone_when_its_block_ends(home: Path) -> None:
+    """It says how it is called, and ends; what its ledger names is of this test."""
+    with Demo(home, signal.SIGUSR1, "--help"):
+        ledger = Ledger(home / LEDGER_NAME, new_token())
+        left = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        ledger.record(left.pid)
+        assert len(living(home / LEDGER_NAME)) == 1
+
     assert living(home / LEDGER_NAME) == []
+    left.communicate()
