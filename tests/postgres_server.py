@@ -23,7 +23,7 @@ from ftdash.embedded.ports import free_port
 START_TIMEOUT_S = 30.0
 ACCOUNT = "nobody"
 ROLE = "postgres"
-GUEST = "guest"
+GUEST, GUEST_PASSWORD = "guest", "let-the-guest-in"
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class PostgresServer:
         """A user who is asked for a password, as nobody else is here."""
         rules = self.directory / "data" / "pg_hba.conf"
         if GUEST not in rules.read_text():
-            self.execute(f"create role {GUEST} login password '{GUEST}'")
+            self.execute(f"create role {GUEST} login password '{GUEST_PASSWORD}'")
             rules.write_text(f"host all {GUEST} 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
             self.execute("select pg_reload_conf()")
         return GUEST

@@ -1,5 +1,5 @@
 """`page_views` in Kafka, PostgreSQL and Redis at once, each killed meanwhile: exact for the readers
-that come with them."""
+that come with them, and nothing tells the passwords that it went in with."""
 
 import itertools
 import json
@@ -10,22 +10,27 @@ import uuid
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
+from django.utils import timezone
 
+from ftdash.jobs.models import Pipeline, Run
+from ftdash.jobs.projector import Projector
 from pipelines.connectors.kafka.connection import KafkaAddress
 from pipelines.domain.commands import StopWithSavepoint
 from pipelines.domain.status import JobStatus
 from pipelines.flows.page_view_data import page_views
 from pipelines.flows.page_view_logs import KafkaViewLog, RedisViewLog, provide_topic, stream_of
-from pipelines.flows.page_view_variables import DATABASE, KAFKA, REDIS
-from tests.brokers.kafka_broker import KafkaBroker
+from pipelines.flows.page_view_variables import DATABASE, KAFKA, KAFKA_SECURITY, REDIS
+from tests.brokers.kafka_broker import PASSWORD, USER, KafkaBroker
 from tests.brokers.onlooker import Onlooker
 from tests.brokers.readers import ConsoleConsumer, psql, redis_cli_or_skip, redis_hashes
 from tests.brokers.redis_broker import RedisBroker
+from tests.driven_run import StartedRun
 from tests.polling import wait_until
-from tests.postgres_server import PostgresServer
+from tests.postgres_server import GUEST, GUEST_PASSWORD, ROLE, PostgresServer
 from tests.processes.host import hosted_run
 from tests.processes.page_view_counts import (
     SEED,
@@ -39,11 +44,14 @@ from tests.processes.page_view_counts import (
     windows_in,
 )
 from tests.processes.savepoint_requests import WHO, asked
+from tests.processes.told import Texts, all_answers, all_pages, all_rows, files_in, holding
+from tests.web.journals import new_run
 
 pytestmark = pytest.mark.slow
 
 STEP_S = 120.0
 SPLITS = 2
+PLAIN_STORAGE = "django.contrib.staticfiles.storage.StaticFilesStorage"
 SOONER = {
     "execution.checkpointing.interval": "200 ms",
     "restart-strategy.exponential-delay.initial-backoff": "50 ms",
@@ -51,8 +59,14 @@ SOONER = {
 }
 
 
+@pytest.mark.django_db
 def test_counts_are_exact_in_each_system_though_each_was_killed(
-    tmp_path: Path, kafka_server: KafkaBroker, postgres: PostgresServer, redis_server: RedisBroker
+    tmp_path: Path,
+    kafka_server: KafkaBroker,
+    postgres: PostgresServer,
+    redis_server: RedisBroker,
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     redis_cli_or_skip()
     name = f"views_{uuid.uuid4().hex[:8]}"
@@ -60,11 +74,7 @@ def test_counts_are_exact_in_each_system_though_each_was_killed(
     kafka = KafkaAddress(kafka_server.bootstrap_servers)
     for topic in (name, windows, totals):
         provide_topic(kafka, topic, SPLITS)
-    environment = {
-        KAFKA: kafka_server.bootstrap_servers,
-        DATABASE: postgres.url_of(name),
-        REDIS: redis_server.url,
-    }
+    environment = asking_for_passwords(kafka_server, postgres, redis_server, name)
     parameters = {
         "source": "kafka",
         "input": name,
@@ -132,7 +142,14 @@ def test_counts_are_exact_in_each_system_though_each_was_killed(
     assert pairs(psql(postgres, f"select app_id, views from {name}.{totals}")) == right_totals
     assert pairs(redis_hashes(redis_server, totals, ["app_id", "views"])) == right_totals
     assert totals_of_files(tmp_path / "counts", totals) == right_totals
-    assert_not_written(redis_server.address.password, tmp_path / "home")
+    settings.JOBS_ROOT = tmp_path / "home"
+    settings.STORAGES = {**settings.STORAGES, "staticfiles": {"BACKEND": PLAIN_STORAGE}}
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    told = told_of(run, parameters)
+    assert holding(told, name)
+    for password in (PASSWORD, GUEST_PASSWORD, redis_server.address.password):
+        assert holding(told, password) == []
 
 
 def test_a_view_that_cannot_be_read_is_set_aside_and_all_others_are_counted(
@@ -229,7 +246,36 @@ def total_in_redis(broker: RedisBroker, prefix: str) -> int:
     return sum(int(views) for (views,) in redis_hashes(broker, prefix, ["views"]))
 
 
-def assert_not_written(secret: str, home: Path) -> None:
-    files = [path for path in home.rglob("*") if path.is_file()]
-    assert files
-    assert [path for path in files if secret.encode() in path.read_bytes()] == []
+def asking_for_passwords(
+    kafka: KafkaBroker, postgres: PostgresServer, redis: RedisBroker, schema: str
+) -> dict[str, str]:
+    """Where the servers are, for one who has to say a password to each."""
+    url = postgres.url_of(schema)
+    postgres.execute(f"grant all on schema {schema} to {postgres.guest()}")
+    security = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": USER,
+        "sasl.password": PASSWORD,
+    }
+    return {
+        KAFKA: kafka.secured,
+        KAFKA_SECURITY: json.dumps(security),
+        DATABASE: url.replace(f"{ROLE}@", f"{GUEST}:{GUEST_PASSWORD}@"),
+        REDIS: redis.url,
+    }
+
+
+def told_of(hosted: StartedRun, parameters: dict[str, str]) -> Texts:
+    """All that the dashboard knows and shows of the run, and the files that it was made from."""
+    columns = {"flow": "page_views", "created_at": timezone.now(), "parameters": parameters}
+    Pipeline.objects.create(name="page_views", settings=SOONER, **columns)
+    run = new_run("page_views", run_id=hosted.directory.run_id, parameters=parameters)
+    while Projector().run_once():
+        pass
+    newest = max(int(each.checkpoint_id) for each in hosted.completed())
+    pages, answers = all_pages(), all_answers(Run.objects.get(pk=run.pk), newest)
+    assert all(
+        sum(each.startswith(b"200") for each in texts.values()) > 20 for texts in (pages, answers)
+    )
+    return {**files_in(hosted.directory.jobs_root), **all_rows(), **pages, **answers}
