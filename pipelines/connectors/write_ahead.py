@@ -18,8 +18,13 @@ import pyarrow as pa
 
 from pipelines.connectors.sink import Segment, SinkContext
 from pipelines.domain.errors import InvariantViolated
-from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId, RunId, Uid
+from pipelines.domain.ids import NO_CHECKPOINT, Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.snapshots import Json
+
+FIRST_ATTEMPT = Attempt(1)
+"""Of a run: before it, nothing of the run can be anywhere."""
+
+FIRST_CHECKPOINT = CheckpointId(1)
 
 
 class Marker(
@@ -29,7 +34,8 @@ class Marker(
 
     It keeps its name whoever publishes it, in this run or one that was restored from it. Of one
     run, sink and subtask, segments are published in the order of their checkpoints. `after`: up to
-    there the target was seen to have them all when this one was prepared; None: not looked.
+    there the target was seen to have them all when this one was prepared; None: it did not answer,
+    and then a target that knows of none cannot tell whether it never had one.
     """
 
     run_id: RunId
@@ -66,7 +72,9 @@ class WriteAheadTarget(Protocol):
 class ForgetsMarkers(Protocol):
     """A target that may lose its markers, and can tell, once it is asked before the first of them.
 
-    What it answers goes into the next segment, and so into the snapshot.
+    What it answers goes into the next segment, and so into the snapshot. A run's first attempt asks
+    as soon as it has opened the target: so an outage that begins later leaves no segment without
+    an answer, before the target is there again and the next segment is published.
     """
 
     def begun(self, marker: Marker) -> CheckpointId | None:
@@ -88,6 +96,8 @@ class WriteAheadWriter:
         self._interval: list[pa.RecordBatch] = []
         self._has_begun = False
         self._published: CheckpointId | None = None  # of its own segments, as far as is known
+        if context.attempt == FIRST_ATTEMPT:
+            self._ask(FIRST_CHECKPOINT)
 
     def write(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows:
@@ -97,14 +107,8 @@ class WriteAheadWriter:
         batches, self._interval = tuple(self._interval), []
         if not batches:
             return []
-        marker = Marker(
-            run_id=self._context.run_id,
-            uid=self._context.uid,
-            subtask=self._context.subtask,
-            checkpoint_id=checkpoint_id,
-        )
-        self._begin(marker)
-        marker = msgspec.structs.replace(marker, after=self._published)
+        self._begin(checkpoint_id)
+        marker = msgspec.structs.replace(self._marker(checkpoint_id), after=self._published)
         rows = sum(batch.num_rows for batch in batches)
         return [Segment(msgspec.to_builtins(marker), rows, batches)]
 
@@ -122,13 +126,23 @@ class WriteAheadWriter:
         self._interval = []
         self._target.close()
 
-    def _begin(self, marker: Marker) -> None:
+    def _begin(self, checkpoint_id: CheckpointId) -> None:
         """Once, and behind what was restored. A target that is away is not waited for again."""
-        if self._has_begun:
-            return
+        if not self._has_begun and self._published is None:
+            self._ask(checkpoint_id)
         self._has_begun = True
-        if self._published is None and isinstance(self._target, ForgetsMarkers):
-            self._published = self._target.begun(marker)
+
+    def _ask(self, before: CheckpointId) -> None:
+        if isinstance(self._target, ForgetsMarkers):
+            self._published = self._target.begun(self._marker(before))
+
+    def _marker(self, checkpoint_id: CheckpointId) -> Marker:
+        return Marker(
+            run_id=self._context.run_id,
+            uid=self._context.uid,
+            subtask=self._context.subtask,
+            checkpoint_id=checkpoint_id,
+        )
 
     def _is_published(self, marker: Marker, rows: int) -> bool:
         try:

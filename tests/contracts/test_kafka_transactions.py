@@ -15,13 +15,15 @@ from pipelines.connectors.kafka import connection as connecting
 from pipelines.connectors.kafka import coordinator as coordinating
 from pipelines.connectors.kafka.connection import KafkaAddress
 from pipelines.connectors.kafka.coordinator import NEWEST_END_TXN, KafkaCoordinator
+from pipelines.connectors.kafka.owner import KafkaOwnership
 from pipelines.connectors.kafka.prepared import PreparedAtKafka
 from pipelines.connectors.kafka.producer import TransactionalProducer
 from pipelines.connectors.kafka.sink import KafkaSink
 from pipelines.connectors.kafka.transactions import ExactlyOnceKafka
 from pipelines.connectors.kafka.write_ahead import WriteAheadKafka
 from pipelines.domain.errors import InvariantViolated, ProtocolError, Rejected, Retryable
-from pipelines.domain.ids import CheckpointId, RunId
+from pipelines.domain.ids import CheckpointId, RunId, Uid
+from pipelines.domain.snapshots import Json
 from tests.brokers.kafka_broker import ANSWER_S, PASSWORD, USER, KafkaBroker
 from tests.contracts.sink_host import EVERYTHING, SCHEMA, Host, Seam, records
 from tests.contracts.sink_readers import PARTITIONS, KafkaReader
@@ -53,20 +55,25 @@ def target(kafka_server: KafkaBroker, topic: str) -> Target:
 def test_an_outage_beyond_the_timeout_is_told_with_its_range_and_costs_a_log_nothing(
     kafka_server: KafkaBroker,
 ) -> None:
-    """Three that have prepared when the broker dies; for one of them it is away for too long."""
-    topics = [f"outage-{next(NUMBERS)}" for _ in range(3)]
+    """Three that have prepared when the broker dies, for one of which it is away for too long; and
+    one that prepares meanwhile."""
+    topics = [f"outage-{next(NUMBERS)}" for _ in range(4)]
     for topic in topics:
         kafka_server.create_topic(topic, PARTITIONS)
     short = kafka_target(ExactlyOnceKafka, kafka_server, topics[0], timeout=OUTLASTED)
     long = kafka_target(ExactlyOnceKafka, kafka_server, topics[1])
     log = kafka_target(WriteAheadKafka, kafka_server, topics[2], timeout=OUTLASTED)
+    late = kafka_target(WriteAheadKafka, kafka_server, topics[3])
     writers = [opened(target, RUN, 1) for target in (short, long, log)]
+    late_writer = opened(late, RUN, 1)
+    late_writer.write(records([1, 2, 3]))
     prepared = []
     for writer in writers:
         writer.write(records([1, 2, 3]))
         prepared.append(writer.prepare(FIRST))
 
     kafka_server.server.kill()
+    in_the_dark = late_writer.prepare(FIRST)
     kafka_server.server.start()
     wait_until_nothing_is_open(kafka_server, topics[0], beside=topics[1])
 
@@ -77,6 +84,7 @@ def test_an_outage_beyond_the_timeout_is_told_with_its_range_and_costs_a_log_not
     writers[1].commit(CheckpointId(2), writers[1].prepare(CheckpointId(2)))
     opened(log, RUN, 2).commit(FIRST, prepared[2])
     assert [short.visible(), long.visible(), log.visible()] == [[], [1, 2, 3, 4], [1, 2, 3]]
+    assert_published_once_or_told(kafka_server, late, in_the_dark, topics[3])
 
 
 def test_a_transaction_that_ended_before_its_barrier_declines_the_checkpoint(
@@ -340,6 +348,18 @@ def test_a_record_that_the_topic_does_not_take_is_refused_in_a_sentence(
 
     with pytest.raises(Rejected, match=rf"to topic {topic}: it takes no record that large"):
         writer.prepare(FIRST)
+
+
+def assert_published_once_or_told(
+    broker: KafkaBroker, target: Target, committables: list[Json], topic: str
+) -> None:
+    """Whoever comes back to it; also after the broker has forgotten that it is there."""
+    for attempt in (2, 3):
+        opened(target, RUN, attempt).commit(FIRST, committables)
+    broker.delete_group(KafkaOwnership("delays", topic).log_id(Uid("out"), RUN, 0))
+    with pytest.raises(InvariantViolated, match=r"3 records of out.* behind checkpoint 0 up to"):
+        opened(target, RUN, 4).commit(FIRST, committables)
+    assert target.visible() == [1, 2, 3]
 
 
 def polled(reader: KafkaReader, partition: int) -> list[int]:

@@ -9,6 +9,12 @@ Brokers forget a group's offsets when nothing was committed for a week, and with
 segment says up to where the marker stood when it was prepared: one that is missing or stands before
 that is lost, and the run ends instead of publishing twice. Records that retention has deleted
 change nothing, because the marker lies elsewhere.
+
+The first attempt of a run puts a marker down when it opens, so that this is known of whatever an
+outage lets it prepare. It is not known where a later attempt finds no marker, for nothing was ever
+published, and Kafka goes away before that attempt's first segment. Such a segment is published
+unless a marker says that it was: nothing is lost, and it is there twice only for whoever restores
+it after the broker has forgotten that it was published.
 """
 
 import logging

@@ -88,9 +88,12 @@ def test_anything_but_a_segment_is_refused_rather_than_passed_over() -> None:
         writer_of(FakeLogSink()).commit(FIRST, ["file"])
 
 
-def test_a_segment_says_up_to_where_the_target_was_seen_to_have_them() -> None:
+@pytest.mark.parametrize(("attempt", "seen"), [(1, [0, 3]), (2, [2, 3])])
+def test_a_segment_says_up_to_where_the_target_was_seen_to_have_them(
+    attempt: int, seen: list[int]
+) -> None:
     target = ForgetfulTarget(FakeLogSink())
-    writer = WriteAheadWriter(target, CONTEXT)
+    writer = WriteAheadWriter(target, context_of(attempt))
     afters = []
     for checkpoint_id in map(CheckpointId, (3, 4)):
         writer.write(records([1]))
@@ -98,8 +101,31 @@ def test_a_segment_says_up_to_where_the_target_was_seen_to_have_them() -> None:
         afters.append(segments[0].marker["after"])  # type: ignore[union-attr,index,call-overload]
         writer.commit(checkpoint_id, segments)
 
-    assert afters == [2, 3]
+    assert afters == seen
     assert target.asked == 1, "it was seen since"
+
+
+def test_a_first_attempt_asks_before_anything_can_go_away() -> None:
+    target = ForgetfulTarget(FakeLogSink())
+    writer = WriteAheadWriter(target, context_of(1))
+    target.is_away = True
+    writer.write(records([1]))
+
+    (segment,) = writer.prepare(SECOND)
+
+    assert segment.marker["after"] == 0  # type: ignore[union-attr,index,call-overload]
+    assert target.asked == 1
+
+
+def test_a_first_attempt_whose_target_was_away_for_a_moment_asks_once_more() -> None:
+    target = ForgetfulTarget(FakeLogSink(), is_away=True)
+    writer = WriteAheadWriter(target, context_of(1))
+    target.is_away = False
+    writer.write(records([1]))
+
+    (segment,) = writer.prepare(SECOND)
+
+    assert segment.marker["after"] == 1  # type: ignore[union-attr,index,call-overload]
 
 
 def test_what_a_target_has_forgotten_is_told_with_its_range_and_not_published_again() -> None:
@@ -129,7 +155,11 @@ def test_a_target_that_does_not_answer_before_the_first_segment_is_not_asked_aga
     assert target.asked == 1
 
 
-CONTEXT = SinkContext(RunId("run-1"), Attempt(1), Uid("out"), 0, 2)
+def context_of(attempt: int) -> SinkContext:
+    return SinkContext(RunId("run-1"), Attempt(attempt), Uid("out"), 0, 2)
+
+
+CONTEXT = context_of(2)
 
 
 class ForgetfulTarget(FakeLogTarget):
@@ -138,14 +168,14 @@ class ForgetfulTarget(FakeLogTarget):
     def __init__(self, sink: FakeLogSink, *, is_away: bool = False) -> None:
         super().__init__(sink, CONTEXT)
         self.asked = 0
-        self._is_away = is_away
+        self.is_away = is_away
         self._newest = -1
 
     def begun(self, marker: Marker) -> CheckpointId | None:
         self.asked += 1
-        if not self._is_away:
+        if not self.is_away:
             self._newest = marker.checkpoint_id - 1
-        return None if self._is_away else CheckpointId(self._newest)
+        return None if self.is_away else CheckpointId(self._newest)
 
     def published(self, marker: Marker) -> bool:
         if marker.after is not None and self._newest < marker.after:
