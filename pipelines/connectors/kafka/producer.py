@@ -176,14 +176,22 @@ class TransactionalProducer:
 
     def _serve(self, callbacks: Callable[[], int]) -> int:
         """The client raises what is fatal out of its callbacks; from within another one, as the
-        cause of a SystemError."""
+        cause of a SystemError, or of none where two of them tell of it."""
         try:
             return callbacks()
         except (KafkaException, SystemError) as error:
-            fatal = error if isinstance(error, KafkaException) else error.__cause__
+            fatal = error if isinstance(error, KafkaException) else error.__cause__ or self._fatal()
             if not isinstance(fatal, KafkaException):
                 raise
             raise self._output.translated(fatal.args[0]) from error
+
+    def _fatal(self) -> KafkaException | None:
+        """Why the client does nothing any more, which it says to whoever asks for a transaction."""
+        try:
+            self._client.begin_transaction()
+        except KafkaException as error:
+            return error if error.args[0].fatal() else None
+        return None
 
     def _on_delivery(self, error: KafkaError | None, message: object) -> None:
         self._problem = self._problem or error

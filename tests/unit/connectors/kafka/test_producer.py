@@ -5,6 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from pipelines.connectors.kafka import producer as producer_module
 from pipelines.connectors.kafka.connection import KafkaAddress
@@ -21,6 +22,24 @@ def test_a_client_whose_queue_is_full_is_tried_again(monkeypatch: pytest.MonkeyP
 
     with pytest.raises(Retryable, match=r"the queue .* broker:9092 is full; topic views"):
         producer.write(pa.record_batch({"id": [1]}))
+
+
+def test_a_client_that_lost_why_it_ended_is_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one does, now and then, that was fenced while it flushed."""
+    monkeypatch.setattr(producer_module, "Producer", SilentClient)
+    producer = TransactionalProducer(OUTPUT, "ours")
+
+    with pytest.raises(Retryable, match="has ended a transaction on topic views"):
+        producer.flush()
+
+
+def test_what_is_no_end_of_the_client_is_not_taken_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_module, "Producer", SilentClient)
+    monkeypatch.setattr(SilentClient, "problem", KafkaError(KafkaError._STATE))
+    producer = TransactionalProducer(OUTPUT, "ours")
+
+    with pytest.raises(SystemError, match="without setting an exception"):
+        producer.flush()
 
 
 class FullClient:
@@ -40,3 +59,13 @@ class FullClient:
 
     def __len__(self) -> int:
         return 0
+
+
+class SilentClient(FullClient):
+    problem = KafkaError(KafkaError._FENCED, "by a newer instance", fatal=True)
+
+    def begin_transaction(self) -> None:
+        raise KafkaException(self.problem)
+
+    def flush(self, timeout_s: float) -> int:
+        raise SystemError("flush returned NULL without setting an exception")
