@@ -7,6 +7,7 @@ from ftdash.accounts import admin_log
 from ftdash.alerts import telling
 from ftdash.alerts.evaluation import wait_between_rounds
 from ftdash.alerts.hysteresis import Band
+from ftdash.alerts.message import written
 from ftdash.alerts.models import Alert, AlertRule, Watched
 from ftdash.jobs.asking import pipeline_named
 from ftdash.jobs.validation import check_reason
@@ -31,7 +32,7 @@ def make_rule(
             AlertRule.objects.create(
                 name=name, watched=watched.value, pipeline=only, **_columns(band)
             )
-            _log(requester, "made", name, reason, f"{watched.label}, {_words(band)}")
+            _log(requester, "made", name, reason, f"{watched.label}, {_words(watched, band)}")
     except IntegrityError as error:
         raise Rejected(f"There is a rule {name!r}; choose another name.") from error
 
@@ -43,7 +44,7 @@ def change_rule(*, name: str, band: Band, requester: str, reason: str) -> None:
     with transaction.atomic():
         rule = _rule(name)
         AlertRule.objects.filter(pk=rule.pk).update(**_columns(band))
-        _log(requester, "changed", name, reason, _words(band))
+        _log(requester, "changed", name, reason, _words(Watched(rule.watched), band))
 
 
 def switch_rule(*, name: str, is_on: bool, requester: str, reason: str) -> None:
@@ -117,10 +118,10 @@ def _columns(band: Band) -> dict[str, float]:
     }
 
 
-def _words(band: Band) -> str:
+def _words(watched: Watched, band: Band) -> str:
     return (
-        f"above {band.fire_above:g} for {band.fire_after_s:g} s, until below"
-        f" {band.clear_below:g} for {band.clear_after_s:g} s"
+        f"above {written(watched, band.fire_above)} for {band.fire_after_s:g} s, until below"
+        f" {written(watched, band.clear_below)} for {band.clear_after_s:g} s"
     )
 
 

@@ -7,7 +7,8 @@ from typing import Any
 from django.db.models import Q, QuerySet
 
 from ftdash.accounts.models import AdminAction
-from ftdash.alerts.models import Alert
+from ftdash.alerts.message import written
+from ftdash.alerts.models import Alert, Watched
 from ftdash.checkpoints.models import ROUTINE, Audit, Checkpoint, CheckpointStatus
 from ftdash.eventlog.lines import LineKind
 from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
@@ -132,7 +133,9 @@ def _lab(row: Lab) -> Told:
 
 def _alert(row: Alert) -> Told:
     outcome = f"cleared: {row.cleared_because}" if row.cleared_at else "it stands"
-    what = f"alert: {row.rule_name}, at {row.fired_value:g} above {row.fire_above:g}"
+    watched = Watched(row.watched)
+    found, bound = written(watched, row.fired_value), written(watched, row.fire_above)
+    what = f"alert: {row.rule_name}, at {found} above {bound}"
     return Told(what, outcome, row.acknowledged_reason)
 
 

@@ -149,6 +149,26 @@ def test_an_admin_makes_changes_and_ends_a_rule(admin: Client) -> None:
         "changed",
         "made",
     ]
+    assert [each.detail for each in AdminAction.objects.filter(what="changed")] == [
+        "above 1 min 30 s for 10 s, until below 30.0 s for 20 s"
+    ]
+
+
+def test_bytes_in_the_log_of_rules_are_readable() -> None:
+    band = Band(64e6, 60.0, 16e6, 60.0)
+
+    rules.make_rule(
+        name="full",
+        watched=Watched.BUFFERED_BYTES,
+        pipeline=None,
+        band=band,
+        requester="ada",
+        reason="late",
+    )
+
+    assert AdminAction.objects.get().detail == (
+        "bytes waiting in channels, above 64.0 MB for 60 s, until below 16.0 MB for 60 s"
+    )
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_what_was_changed_in_the_settings_and_what_alerts_said_is_in_it() -> Non
         "new",
     )
     assert (alert.what, alert.outcome, alert.actor, alert.pipeline) == (
-        "alert: late, at 4.5 above 3",
+        "alert: late, at 4.50 s above 3.00 s",
         "cleared: It is back.",
         "ann",
         "flights",
@@ -336,7 +336,7 @@ def eventful() -> Story:
     )
     Alert.objects.create(
         rule_name="late",
-        watched="LAG",
+        watched="EVENT_TIME_LAG",
         pipeline=run.pipeline,
         fire_above=3.0,
         fired_at=now,
