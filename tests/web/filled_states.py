@@ -9,14 +9,18 @@ from datetime import datetime, timedelta
 import msgspec
 from django.utils import timezone
 
-from ftdash.alerts.models import Alert, AlertRule, Evaluation
-from ftdash.checkpoints.models import Audit
+from ftdash.accounts import services
+from ftdash.accounts.models import TokenScope
+from ftdash.alerts import rules
+from ftdash.alerts.hysteresis import Band
+from ftdash.alerts.models import Alert, AlertRule, Channel, ChannelKind, Evaluation, Watched
+from ftdash.checkpoints.models import Audit, Checkpoint
 from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
 from ftdash.gameday.scoring import AuditFound, Measures, Seen, SinkProof
 from ftdash.jobs import comparing, comparisons
-from ftdash.jobs.models import PointComparison, PointInspection, Run
+from ftdash.jobs.models import PointComparison, PointInspection, PointLabel, Run
 from ftdash.lab.models import Lab, LabState
-from pipelines.domain.status import JobStatus, RecoveryPhase
+from pipelines.domain.status import CheckpointKind, JobStatus, RecoveryPhase
 from pipelines.lab.options import MODES
 from tests.unit.lab.reports import mode, report
 from tests.web.audit_reports import NOT_PROVEN, PROVEN, report_of
@@ -146,6 +150,41 @@ def alerts(run: Run) -> None:
     cleared.cleared_at = now - timedelta(hours=4)
     cleared.cleared_because = "It went below its lower threshold."
     cleared.save()
+
+
+def settings() -> None:
+    """A colleague, tokens, a rule and a channel of their own."""
+    services.create_token(
+        name="ci", scope=TokenScope.ACT, created_by="admin", reason="savepoints before a release"
+    )
+    services.create_token(
+        name="grafana", scope=TokenScope.READ, created_by="admin", reason="the board in the hall"
+    )
+    rules.make_rule(
+        name="much waits in channels",
+        watched=Watched.BUFFERED_BYTES,
+        pipeline=None,
+        band=Band(64e6, 60.0, 16e6, 60.0),
+        requester="admin",
+        reason="backpressure is seen late",
+    )
+    Channel.objects.create(
+        name="on-call",
+        kind=ChannelKind.MAIL,
+        address="on-call@example.org",
+        created_by="admin",
+        created_at=timezone.now(),
+    )
+
+
+def labels() -> None:
+    """Of savepoints: what a person calls them, so that they are found again."""
+    savepoints = Checkpoint.objects.filter(kind=CheckpointKind.SAVEPOINT.value).order_by("pk")
+    texts = ("before the new version", "month's end", "before the new columns")
+    for row, text in zip(savepoints, texts, strict=False):
+        PointLabel.objects.create(
+            path=row.path, label=text, labelled_by="admin", labelled_at=timezone.now()
+        )
 
 
 def _alert(rule: AlertRule, run: Run, at: datetime) -> Alert:

@@ -6,11 +6,12 @@ Writes NAME.png for each page that `docs/dashboard.md` shows. Needs a Chromium.
 """
 
 import argparse
+import os
 import tempfile
 from pathlib import Path
 
 import django
-from playwright.sync_api import BrowserContext, ViewportSize
+from playwright.sync_api import BrowserContext, FloatRect, ViewportSize
 
 PAGES = (
     "alerts",
@@ -18,6 +19,7 @@ PAGES = (
     "checkpoints",
     "event-log",
     "fleet",
+    "game-day",
     "guarantee",
     "pipeline",
     "pipeline-metrics",
@@ -29,6 +31,9 @@ PAGES = (
     "start-game-day",
 )
 DESK = ViewportSize(width=1280, height=800)
+HEIGHT_MAX = {"checkpoint": 2_000, "pipeline": 1_900}
+"""Of others so much as one sees at once, and half as much again."""
+HEIGHT = "document.documentElement.scrollHeight"
 DRAWN_MS = 1_500  # for the charts to come, behind the page
 
 
@@ -37,6 +42,7 @@ def main() -> None:
     parser.add_argument("directory", type=Path, nargs="?", default=Path("docs/pages"))
     directory = parser.parse_args().directory
     directory.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "ftdash.settings")
     django.setup()
 
     from tests.web.browser_site import chromium, sign_in, simulated_dashboard
@@ -59,7 +65,9 @@ def take(context: BrowserContext, directory: Path) -> None:
     for name in PAGES:
         page.goto(reached[name])
         page.wait_for_timeout(DRAWN_MS)
-        page.screenshot(path=directory / f"{name}.png")
+        height = min(page.evaluate(HEIGHT), HEIGHT_MAX.get(name, 1_200))
+        clip = FloatRect(x=0, y=0, width=DESK["width"], height=height)
+        page.screenshot(path=directory / f"{name}.png", full_page=True, clip=clip)
 
 
 if __name__ == "__main__":

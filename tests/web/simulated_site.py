@@ -4,8 +4,8 @@
 
 Fills the database of FTDASH_HOME with two people (admin, operator; the password of both is their
 name), the history of one pipeline with what people and workers have left there (`filled_states`),
-and another one that has ended with two savepoints, which were compared before the newer was
-truncated. Then adds a sample and a checkpoint each period, folding them with the real
+one that has failed, and one that has ended with two savepoints, which were compared before the
+newer was truncated. Then adds a sample and a checkpoint each period, folding them with the real
 projector, and reads and compares points in the place of the worker. Prints `ready` when the history
 is there.
 """
@@ -29,7 +29,13 @@ from django.utils import timezone  # noqa: E402
 
 from ftdash.alerts.models import Evaluation  # noqa: E402
 from ftdash.jobs import comparing, inspection  # noqa: E402
-from ftdash.jobs.models import Pipeline, PointComparison, PointInspection, Run  # noqa: E402
+from ftdash.jobs.models import (  # noqa: E402
+    Pipeline,
+    PointComparison,
+    PointInspection,
+    Request,
+    Run,
+)
 from ftdash.jobs.projector import Projector  # noqa: E402
 from ftdash.metrics.models import Heartbeat, HeartbeatName  # noqa: E402
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason  # noqa: E402
@@ -38,7 +44,9 @@ from pipelines.domain.events import (  # noqa: E402
     CheckpointCompleted,
     CheckpointDiscarded,
     CheckpointFailed,
+    FailureOccurred,
     JobStatusChanged,
+    LedgerAdvanced,
     MetricsSampled,
     PointsVerified,
     RestorePointRefused,
@@ -50,14 +58,21 @@ from pipelines.domain.events import (  # noqa: E402
     VertexShape,
     ZombieRefused,
 )
-from pipelines.domain.ids import Attempt, CheckpointId, Uid, channel_id  # noqa: E402
+from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid, channel_id  # noqa: E402
+from pipelines.domain.ledger import (  # noqa: E402
+    LedgerEntry,
+    OutputShare,
+    SinkOutput,
+    SourceInput,
+    SplitRange,
+)
 from pipelines.domain.nodes import EdgeKind  # noqa: E402
 from pipelines.domain.phases import ChannelAlignment, HeldBack, SubtaskPhases  # noqa: E402
 from pipelines.domain.status import CheckpointKind, JobStatus  # noqa: E402
 from pipelines.storage.filesystem import FileSystemCheckpointStore  # noqa: E402
 from tests.unit.points.stored_views import FLOW, publish_views, write_events  # noqa: E402
 from tests.web import filled_states  # noqa: E402
-from tests.web.journals import Story, StoryClock, new_run  # noqa: E402
+from tests.web.journals import Story, StoryClock, new_request, new_run  # noqa: E402
 
 INPUTS = {
     "flights": [],
@@ -83,7 +98,7 @@ class SimulatedRun:
         self.random = random.Random(seed)
         self.clock = StoryClock(now_ms=started_ms)
         self.story = Story(run, self.clock)
-        self.records = 0
+        self.records = self.entered = 0
         self.retained: list[CheckpointId] = []
         self.savepoints: list[CheckpointId] = []
         self.event_ms = 1_357_000_000_000
@@ -165,12 +180,15 @@ class SimulatedRun:
 
     def checkpoint(self, kind: CheckpointKind = CheckpointKind.CHECKPOINT) -> None:
         number = self.story.next_checkpoint
-        self.story.triggered(kind)
+        request = self.asked_for() if kind is CheckpointKind.SAVEPOINT else None
+        self.story.triggered(kind, request.request_id if request else None)
         parts = [self.phases(uid, index) for uid, index in SUBTASKS]
         took = max(part.acknowledged_ms for part in parts) + 2.5
         self.story.tell(*(SubtaskAcknowledged(checkpoint_id=number, phases=p) for p in parts))
         self.story.wait(round(took)).tell(self.completed(number, kind, parts, took))
-        self.story.tell(CheckpointCommitted(checkpoint_id=number))
+        self.story.tell(self.ledger_entry(number), CheckpointCommitted(checkpoint_id=number))
+        if request is not None:
+            self.story.answered(request, str(self.place(number)))
         kept = self.retained if kind is CheckpointKind.CHECKPOINT else self.savepoints
         kept.append(number)
         if len(self.retained) > RETAINED:
@@ -182,6 +200,41 @@ class SimulatedRun:
             verified = PointsVerified(whole=len(paths), damaged=0, duration_ms=31.0, paths=paths)
             self.story.tell(verified)
         self.story.next_checkpoint = CheckpointId(number + 1)
+
+    def asked_for(self) -> Request:
+        number = self.story.next_checkpoint
+        return new_request(
+            self.story.run,
+            request_id=f"request-of-savepoint-{number}",
+            requester="admin",
+            reason="before the new version",
+        )
+
+    def ledger_entry(self, number: CheckpointId) -> LedgerAdvanced:
+        first, self.entered = self.entered, self.records
+        read = self.records - first
+        split = SplitRange(split="2013.parquet", first=first, end=self.records)
+        shares = [
+            OutputShare(
+                checkpoint_id=number,
+                rows=read // 517 + each,
+                digest=f"{self.random.getrandbits(64):016x}",
+                tokens=[f"part-{each}-{number}.parquet"],
+            )
+            for each in range(PARALLELISM)
+        ]
+        return LedgerAdvanced(
+            entry=LedgerEntry(
+                run_id=RunId(self.story.run.run_id),
+                checkpoint_id=number,
+                records_read=self.records,
+                inputs=[SourceInput(source=Uid("flights"), records=read, splits=[split])],
+                outputs=[
+                    SinkOutput(sink=Uid("hourly-delay"), subtask=each, share=share)
+                    for each, share in enumerate(shares)
+                ],
+            )
+        )
 
     def place(self, number: CheckpointId) -> Path:
         return Path(project.JOBS_ROOT) / "flight_delays" / "checkpoints" / f"chk-{number}"
@@ -296,6 +349,25 @@ def history(simulated: SimulatedRun, checkpoints: int) -> None:
     )
 
 
+def failed_arrivals() -> Run:
+    """A run that gave up: its checkpoints failed, and then its disk was full."""
+    run = new_run("arrivals")
+    story = Story(run).started().sampled().completed().completed()
+    for number in (3, 4, 5):
+        story.next_checkpoint = CheckpointId(number)
+        story.triggered().wait(900).tell(
+            CheckpointFailed(
+                checkpoint_id=CheckpointId(number),
+                reason=CheckpointFailureReason.CHECKPOINT_DECLINED,
+                message="hourly-delay[1]: No space is left on the device.",
+            )
+        )
+    cause = "hourly-delay[1] could not write its state: No space is left on the device."
+    story.tell(FailureOccurred(cause=cause, slot=1))
+    story.ended(JobStatus.FAILED, f"No restart is left after 3 within 10 min. {cause}")
+    return run
+
+
 def stopped_views() -> None:
     data, jobs = write_events(project.FTDASH_HOME / "events"), Path(project.JOBS_ROOT)
     run = new_run("views", settings={}, parameters={"data": str(data)})
@@ -305,19 +377,23 @@ def stopped_views() -> None:
         path = jobs / "views" / "savepoints" / f"savepoint-{run.run_id}-{number}"
         paths.append(str(path))
         publish_views(FileSystemCheckpointStore([str(jobs)]), str(path), data, keys=20 * number)
-        story.completed(CheckpointKind.SAVEPOINT, path=str(path))
+        asked = new_request(run, requester="admin", reason="before the new columns")
+        story.completed(CheckpointKind.SAVEPOINT, asked.request_id, str(path))
+        story.answered(asked, str(path))
     filled_states.compared(*paths)
     last = sorted(path.glob("*.parquet"))[-1]
     last.write_bytes(last.read_bytes()[:-100])
     story.ended()
 
 
-def fill(simulated: SimulatedRun) -> None:
+def fill(simulated: SimulatedRun, failed: Run) -> None:
     run = simulated.story.run
     filled_states.audits(run)
     filled_states.ended_game_days(run)
     filled_states.labs()
-    filled_states.alerts(run)
+    filled_states.alerts(failed)
+    filled_states.settings()
+    filled_states.labels()
     for savepoint in simulated.savepoints[:1]:
         filled_states.half_read(str(simulated.place(savepoint)))
 
@@ -356,10 +432,11 @@ def main() -> None:
     with simulated.story.in_one_go():
         history(simulated, given.history)
     stopped_views()
+    failed = failed_arrivals()
     projector = Projector()
     while projector.run_once():
         pass
-    fill(simulated)
+    fill(simulated, failed)
     beat(projector)
     print("ready", flush=True)
     live(simulated, projector, given.period)
