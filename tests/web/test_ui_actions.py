@@ -58,7 +58,8 @@ def test_a_kill_says_which_slot_and_when(admin: Client) -> None:
 
     admin.post(address("kill"), ON_A_RUNNING_ONE["kill"][1])
 
-    assert Request.objects.get().parameters == {"slot": "1", "moment": "aligning"}
+    asked = {"slot": "1", "moment": "aligning", "within_s": "600"}
+    assert Request.objects.get().parameters == asked
 
 
 @pytest.mark.parametrize("action", ON_A_RUNNING_ONE)
