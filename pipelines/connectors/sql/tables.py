@@ -77,6 +77,8 @@ def check_fits(connection: sa.Connection, wanted: sa.Table, database: str) -> No
     inspector = sa.inspect(connection)
     if not inspector.has_table(wanted.name):
         return
+    if inspector.dialect.name == "sqlite":
+        _check_spelling(inspector.get_table_names(), wanted.name, database)
     found = {c["name"]: c["type"] for c in inspector.get_columns(wanted.name)}
     missing = next((c.name for c in wanted.columns if c.name not in found), None)
     if missing is not None:
@@ -96,6 +98,13 @@ def check_fits(connection: sa.Connection, wanted: sa.Table, database: str) -> No
             f"Table {wanted.name} of {database} has the primary key ({', '.join(keys)}), not "
             f"({', '.join(column.name for column in wanted.primary_key)})."
         )
+
+
+def _check_spelling(names: Sequence[str], name: str, database: str) -> None:
+    """SQLite takes capital and small letters for the same, and nothing else here does."""
+    there = next((each for each in names if each.lower() == name.lower()), name)
+    if name not in names and there != name:
+        raise Rejected(f"Table {name} of {database} is there as {there}; call it by that name.")
 
 
 def take_over(

@@ -4,6 +4,7 @@ import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -54,6 +55,18 @@ def test_times_are_stored_as_utc(tmp_path: Path) -> None:
     writer.prepare(FIRST)
 
     assert stored(tmp_path, "at") == [("1970-01-01 01:00:00.000000",)]
+
+
+@pytest.mark.slow
+def test_a_value_of_64_mib_is_one_row_as_any_other(tmp_path: Path) -> None:
+    schema = pa.schema([("carrier", pa.string()), ("text", pa.string())])
+    writer = sink(tmp_path, keys=("carrier",)).open(CONTEXT, schema)
+    texts = [pa.array(["AA", "UA"]), pa.array(["x", "y" * (64 << 20)])]
+
+    writer.write(pa.record_batch(texts, schema=schema))
+    writer.prepare(FIRST)
+
+    assert stored(tmp_path, "carrier, length(text)") == [("AA", 1), ("UA", 64 << 20)]
 
 
 def test_nulls_are_stored_as_null_but_not_in_a_key(tmp_path: Path) -> None:
@@ -124,6 +137,19 @@ def test_a_table_name_is_a_name_whatever_it_contains(tmp_path: Path, name: str) 
     with closing(sqlite3.connect(tmp_path / "out.sqlite")) as connection:
         assert connection.execute(f'select carrier from "{quoted}"').fetchall() == [("UA",)]
         assert connection.execute("select * from victim").fetchall() == []
+
+
+@pytest.mark.parametrize("pipeline", ["p", "another"])
+def test_a_table_that_is_there_in_other_letters_is_refused_by_the_name_that_it_has(
+    tmp_path: Path, pipeline: str
+) -> None:
+    """To SQLite they are one table, which would have two owners."""
+    opened(tmp_path).close()
+    shouted = replace(sink(tmp_path), table="DELAYS", pipeline=pipeline)
+
+    for using in (shouted.validate, partial(shouted.open, CONTEXT)):
+        with pytest.raises(Rejected, match=r"Table DELAYS of sqlite.* is there as delays; call it"):
+            using(SCHEMA)
 
 
 def test_a_column_name_is_a_name_whatever_it_contains(tmp_path: Path) -> None:

@@ -1,0 +1,35 @@
+"""Where every test is required, one that is skipped has failed, whatever the reason."""
+
+import pytest
+
+from tests import conftest
+
+
+def test_a_skip_is_a_failure_that_names_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conftest, "REQUIRE_ALL", True)
+
+    told = reported(skipped("Kafka is fetched with Maven; there is no mvn on PATH"))
+
+    assert told.outcome == "failed"
+    assert "allows no skip: Skipped: Kafka is fetched with Maven" in str(told.longrepr)
+
+
+def test_elsewhere_a_skip_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conftest, "REQUIRE_ALL", False)
+
+    assert reported(skipped("no mvn")).outcome == "skipped"
+
+
+def reported(report: pytest.TestReport) -> pytest.TestReport:
+    """What the hook makes of it."""
+    hook = conftest.pytest_runtest_makereport()
+    next(hook)
+    with pytest.raises(StopIteration) as over:
+        hook.send(report)
+    told: pytest.TestReport = over.value.value
+    return told
+
+
+def skipped(reason: str) -> pytest.TestReport:
+    where = ("tests/test_it.py", 1, f"Skipped: {reason}")
+    return pytest.TestReport("tests/test_it.py::test", where, {}, "skipped", where, "setup")
