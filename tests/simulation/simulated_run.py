@@ -53,6 +53,9 @@ from tests.simulation.slots import ProcessEnded, Surroundings
 TURNS_MAX = 60_000
 KEPT = 0.6
 """Part of the points that is kept for the cut equation."""
+STARTED_OVER = 0.6
+"""Part of the runs with poison after which the next one starts from nothing instead of a point, and
+so behind what was set aside; points are mostly of what comes after it."""
 
 
 class NoProgress(AssertionError):
@@ -105,6 +108,9 @@ class Simulation:
         runs, restore_from = self.rng.choice([1, 2, 3]), None
         if self.circumstances.mode == AT_MOST_ONCE:
             runs = 1  # what a person restores has its state: that is another promise
+        sets_aside = bool(self.circumstances.poison.ids)
+        if sets_aside:
+            runs = max(2, runs)  # a later one may go back behind what was set aside
         for number in range(runs):
             is_last = number == runs - 1
             status = self.run_once(
@@ -112,7 +118,9 @@ class Simulation:
             )
             self.outcome.drained_at = self._drained_at()
             restore_from = self._drawn_point()
-            if status is JobStatus.FINISHED and restore_from is None:
+            if sets_aside and self.rng.random() < STARTED_OVER:
+                restore_from = None
+            elif status is JobStatus.FINISHED and restore_from is None:
                 break  # it has read everything, and left nothing to start from
         self.outcome.trace = self._digest.hexdigest()
         self.outcome.look_into_quarantine()

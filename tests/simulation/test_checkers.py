@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from pipelines.bus.lease import Lease
+from pipelines.connectors.files.target import FileTarget
 from pipelines.domain.redistribution import Taken
 from pipelines.protocol.barrier_tracking import BarrierTracker
 from pipelines.protocol.fencing import AttemptFence
@@ -70,6 +71,11 @@ def lists_stay_with_the_subtasks_of_their_number(patch: pytest.MonkeyPatch) -> N
 
 def poison_records_are_dropped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Quarantine, "_add", _do_nothing)
+
+
+def quarantines_are_not_rewound(patch: pytest.MonkeyPatch) -> None:
+    """Their directory belongs to the new run, and what the one before set aside stays in it."""
+    patch.setattr(FileTarget, "_move", _do_nothing)
 
 
 def sinks_are_not_rewound(patch: pytest.MonkeyPatch) -> None:
@@ -143,6 +149,7 @@ def replaced_drivers_go_on(patch: pytest.MonkeyPatch) -> None:
         (every_cut_is_exact, in_flight_records_are_forgotten),
         (every_cut_is_exact, lists_stay_with_the_subtasks_of_their_number),
         (poison_is_set_aside_once, poison_records_are_dropped),
+        (poison_is_set_aside_once, quarantines_are_not_rewound),
         (nothing_is_lost, prepared_output_is_forgotten),
         (nothing_comes_twice, sinks_are_not_rewound),
         (nothing_comes_twice, a_commit_that_comes_again_counts_again),
