@@ -1,5 +1,7 @@
 """The whole table: no value that makes no sense gets through, and no default differs silently."""
 
+import re
+
 import pytest
 
 from pipelines.domain.absent_settings import RENAMED, why_absent
@@ -70,6 +72,68 @@ def test_nonsense_is_refused_in_one_sentence_that_names_key_and_value(
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: str(d.key))
 def test_every_default_is_a_value_that_a_person_could_have_given(definition: Definition) -> None:
     assert definition.parse(str(definition.default)) == definition.parse(f" {definition.default} ")
+
+
+MOMENT = (("0 ms", "1 ms"), ("3650 d", "3651 d"))
+MOMENT_OR_NONE = (("-1 ms", "0 ms"), ("3650 d", "3651 d"))
+COUNT = (("0", "1"), ("2147483647", "2147483648"))
+COUNT_OR_NONE = (("-1", "0"), ("2147483647", "2147483648"))
+KILOBYTE = (("1023 b", "1 kb"), ("1024 gb", "1025 gb"))
+ENDS = {
+    "execution.checkpointing.interval": (("9 ms", "10 ms"), ("3650 d", "3651 d")),
+    "execution.checkpointing.timeout": (("9 ms", "10 ms"), ("3650 d", "3651 d")),
+    "execution.checkpointing.min-pause": MOMENT_OR_NONE,
+    "execution.checkpointing.max-concurrent-checkpoints": COUNT,
+    "execution.checkpointing.tolerable-failed-checkpoints": COUNT_OR_NONE,
+    "execution.checkpointing.num-retained": COUNT,
+    "execution.checkpointing.at-most-once.read-ahead": KILOBYTE,
+    "execution.checkpointing.aligned-checkpoint-timeout": MOMENT_OR_NONE,
+    "execution.checkpointing.alignment-buffer.max-size-per-channel": KILOBYTE,
+    "execution.checkpointing.alignment-buffer.max-size-per-subtask": KILOBYTE,
+    "execution.checkpointing.verification-interval": MOMENT_OR_NONE,
+    "execution.checkpointing.jobmanager.max-state-size": (("0 b", "1 b"), ("16 mb", "17 mb")),
+    "execution.poison-records.limit": (("0", "1"), ("1000", "1001")),
+    "topology.acker.executors": (("-1", "0"), ("1000", "1001")),
+    "topology.message.timeout.secs": (("0", "1"), ("86400", "86401")),
+    "topology.max.spout.pending": (("0", "1"), ("10000000", "10000001")),
+    "restart-strategy.fixed-delay.attempts": COUNT_OR_NONE,
+    "restart-strategy.fixed-delay.delay": MOMENT_OR_NONE,
+    "restart-strategy.failure-rate.max-failures-per-interval": COUNT,
+    "restart-strategy.failure-rate.failure-rate-interval": MOMENT,
+    "restart-strategy.failure-rate.delay": MOMENT_OR_NONE,
+    "restart-strategy.exponential-delay.initial-backoff": MOMENT,
+    "restart-strategy.exponential-delay.max-backoff": MOMENT,
+    "restart-strategy.exponential-delay.backoff-multiplier": (
+        ("1", "1.000000001"),
+        ("1000", "1000.1"),
+    ),
+    "restart-strategy.exponential-delay.reset-backoff-threshold": MOMENT,
+    "restart-strategy.exponential-delay.jitter-factor": (("-0.1", "0"), ("1", "1.000000001")),
+    "restart-strategy.exponential-delay.attempts-before-reset-backoff": COUNT_OR_NONE,
+    "heartbeat.interval": (("9 ms", "10 ms"), ("3650 d", "3651 d")),
+    "heartbeat.timeout": (("99 ms", "100 ms"), ("3650 d", "3651 d")),
+    "state.backend.rocksdb.memory.fixed-per-slot": (("1023 kb", "1 mb"), ("1024 gb", "1025 gb")),
+    "jobmanager.rpc.port": (("-1", "0"), ("65535", "65536")),
+}
+"""Of every setting that is a number: the last value below, the least; the most, the next beyond."""
+
+
+def test_every_setting_that_is_a_number_has_its_ends_listed() -> None:
+    numbers = {d.key for d in DEFINITIONS if type(d.parse(d.default)) in (int, float)}
+
+    assert numbers == set(ENDS)
+
+
+@pytest.mark.parametrize("key", ENDS)
+def test_a_number_is_taken_up_to_both_ends_and_refused_beyond_them(key: str) -> None:
+    (below, least), (most, beyond) = ENDS[key]
+    definition = KEYS[key]
+
+    for taken in (least, most):
+        assert definition.parse(taken) is not None
+    for refused in (below, beyond):
+        with pytest.raises(Rejected, match=f"{re.escape(key)} cannot be {refused!r}: expected "):
+            definition.parse(refused)
 
 
 FLINK = {
