@@ -178,6 +178,28 @@ def test_a_database_is_taken_over_as_it_is_and_goes_on(tmp_path: Path) -> None:
         assert run.restored(second, create, 2) == second.model
 
 
+def test_a_database_of_another_run_is_taken_over_without_being_built_upon(tmp_path: Path) -> None:
+    """Its files go when its own run, or a person, deletes the point."""
+    with rocksdb_backends(is_incremental=True) as create:
+        run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM), tmp_path)
+        run.put([(f"user {n}", 0) for n in range(500)])
+        run.append(3, "user 1")
+        theirs = run.cut()
+        run.complete(theirs)
+
+        run.take_over(create(ALL_GROUPS, MAX_PARALLELISM), theirs, is_own=False)
+        run.check_live_state()
+        run.put([("new", 0)])
+        ours = run.cut()
+        run.complete(ours)
+
+        foreign, own = ({f.name for h in cut.handles for f in h.files} for cut in (theirs, ours))
+        assert any(file.is_shared for handle in theirs.handles for file in handle.files)
+        assert not foreign & own
+        run.files = {name: content for name, content in run.files.items() if name not in foreign}
+        assert run.restored(ours, create, 2) == ours.model
+
+
 def test_a_database_of_other_key_groups_or_columns_is_not_taken_over(tmp_path: Path) -> None:
     with rocksdb_backends(is_incremental=True) as create:
         run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM), tmp_path)
@@ -370,12 +392,14 @@ class Run:
             n: c for n, c in self.files.items() if not n.partition("/")[2].startswith(own)
         }
 
-    def take_over(self, backend: StateBackend, checkpoint: Checkpoint) -> None:
+    def take_over(
+        self, backend: StateBackend, checkpoint: Checkpoint, *, is_own: bool = True
+    ) -> None:
         self.backend = backend
         self.table, self.list = backend.table(TOTALS), backend.batch_list(EVENTS)
         for handle in checkpoint.handles:
             assert handle.format is StateFormat.ROCKSDB
-            assert backend.adopt(StoredDatabase(handle, self.fetch, is_own=True))
+            assert backend.adopt(StoredDatabase(handle, self.fetch, is_own=is_own))
 
     def restored(self, checkpoint: Checkpoint, create: Create, parallelism: int) -> Model:
         totals: dict[tuple[object, ...], tuple[object, ...]] = {}
