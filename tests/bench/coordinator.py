@@ -5,7 +5,8 @@ microsecond whatever the number of subtasks. So far above 100,000 a second at 10
 within a factor of two of 100 subtasks, whose snapshots fit the processor's caches.
 
 Subtasks are simulated: what they say comes as values, so that messages and the journal do not
-count. `host_acks_per_s` is the same with them: decoded, and journalled as events.
+count. `host_acks_per_s` is the same with them: decoded, and journalled as events. With `--keys N`
+each acknowledgement names a file with its part of N keys, which the coordinator never opens.
 """
 
 import statistics
@@ -19,19 +20,22 @@ import msgspec
 from pipelines.bus.journal import JournalWriter
 from pipelines.domain.events import SubtaskAcknowledged
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
+from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
 from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.run import RunDirectory
-from pipelines.domain.snapshots import OperatorSnapshot, SubtaskSnapshot
+from pipelines.domain.snapshots import FileHandle, OperatorSnapshot, StateHandle, SubtaskSnapshot
 from pipelines.protocol.checkpoint_effects import Complete, Finalize, SubtaskId
 from pipelines.protocol.coordination import CheckpointCoordinator
 from pipelines.protocol.triggering import PERIODIC
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.control import SLOT_DECODER, Acknowledged
+from pipelines.storage.integrity import digest_of
 from tests.bench.benchmark import Benchmark, Fields, at_least
 
 BARS = (at_least("acks_per_s", 100_000), at_least("flat_ratio", 0.5))
 SUBTASKS = (100, 1_000, 10_000)
 SUBTASKS_OF_VERTEX = 100
+KEY_BYTES = 25
 ACKNOWLEDGEMENTS = 300_000  # for each number of subtasks
 ROUNDS = 5  # of which the median counts
 
@@ -40,22 +44,26 @@ def main() -> None:
     benchmark = Benchmark("coordinator", __doc__)
     benchmark.options.add_argument("--subtasks", type=int, default=SUBTASKS[-1])
     benchmark.options.add_argument("--acknowledgements", type=int, default=ACKNOWLEDGEMENTS)
+    benchmark.options.add_argument(
+        "--keys", type=int, default=0, help="in the state of all subtasks together"
+    )
     options = benchmark.options.parse()
-    benchmark.report(measure(options.subtasks, options.acknowledgements), BARS)
+    benchmark.report(measure(options.subtasks, options.acknowledgements, options.keys), BARS)
 
 
-def measure(largest: int, acknowledgements: int) -> Fields:
+def measure(largest: int, acknowledgements: int, keys: int) -> Fields:
     """`flat_ratio`: acknowledgements a second of the most subtasks over those of the fewest."""
     counts = sorted({*(n for n in SUBTASKS if n < largest), largest})
     by_subtasks = {
-        str(count): round(_median(lambda n=count: _pure(n, acknowledgements)))  # type: ignore[misc]
+        str(count): round(_median(lambda n=count: _pure(n, acknowledgements, keys)))  # type: ignore[misc]
         for count in counts
     }
     return {
         "acks_per_s": by_subtasks[str(largest)],
         "flat_ratio": round(by_subtasks[str(largest)] / by_subtasks[str(counts[0])], 3),
         "by_subtasks": by_subtasks,
-        "host_acks_per_s": round(_hosted(largest)),
+        "host_acks_per_s": round(_hosted(largest, keys)),
+        "keys": keys,
     }
 
 
@@ -63,9 +71,10 @@ def _median(measured: Callable[[], float]) -> float:
     return statistics.median(measured() for _ in range(ROUNDS))
 
 
-def _pure(subtask_count: int, acknowledgements: int) -> float:
+def _pure(subtask_count: int, acknowledgements: int, keys: int) -> float:
     """Acknowledgements a second, whole checkpoints from trigger to completion."""
-    coordinator, snapshots = _coordinator(subtask_count), _snapshots(subtask_count)
+    snapshots = snapshots_of(subtask_count, keys)
+    coordinator = _coordinator(snapshots)
     checkpoints = max(1, acknowledgements // subtask_count)
     began_s = time.perf_counter()
     for number in range(1, checkpoints + 1):
@@ -88,9 +97,10 @@ def _complete_one(
         raise RuntimeError("a published checkpoint is complete")
 
 
-def _hosted(subtask_count: int) -> float:
+def _hosted(subtask_count: int, keys: int) -> float:
     """One checkpoint as the driver hears of it: decode, journal, coordinate."""
-    coordinator, snapshots = _coordinator(subtask_count), _snapshots(subtask_count)
+    snapshots = snapshots_of(subtask_count, keys)
+    coordinator = _coordinator(snapshots)
     lines = [msgspec.json.encode(_message(snapshot)) for snapshot in snapshots]
     coordinator.on_trigger(PERIODIC)
     with (
@@ -110,22 +120,32 @@ def _hosted(subtask_count: int) -> float:
         return subtask_count / (time.perf_counter() - began_s)
 
 
-def _coordinator(subtask_count: int) -> CheckpointCoordinator:
+def _coordinator(snapshots: list[SubtaskSnapshot]) -> CheckpointCoordinator:
     coordinator = CheckpointCoordinator(first_id=CheckpointId(1), tolerable_failures=0)
-    coordinator.on_running(SubtaskId(s.vertex, s.subtask) for s in _snapshots(subtask_count))
+    coordinator.on_running(SubtaskId(s.vertex, s.subtask) for s in snapshots)
     return coordinator
 
 
-def _snapshots(subtask_count: int) -> list[SubtaskSnapshot]:
-    places = [divmod(number, SUBTASKS_OF_VERTEX) for number in range(subtask_count)]
-    return [
-        SubtaskSnapshot(
-            vertex=Uid(f"vertex-{vertex}"),
-            subtask=subtask,
-            operators=[OperatorSnapshot(uid=Uid(f"vertex-{vertex}"), counters={"records": 1})],
-        )
-        for vertex, subtask in places
-    ]
+def snapshots_of(subtask_count: int, keys: int) -> list[SubtaskSnapshot]:
+    return [_snapshot(number, subtask_count, keys) for number in range(subtask_count)]
+
+
+def _snapshot(number: int, subtask_count: int, keys: int) -> SubtaskSnapshot:
+    vertex, subtask = divmod(number, SUBTASKS_OF_VERTEX)
+    uid = Uid(f"vertex-{vertex}")
+    share = (number + 1) * keys // subtask_count - number * keys // subtask_count
+    states = [_state(f"{uid}-{subtask}.arrow", share)] if share else []
+    operator = OperatorSnapshot(uid=uid, states=states, counters={"records": 1})
+    return SubtaskSnapshot(vertex=uid, subtask=subtask, operators=[operator])
+
+
+def _state(name: str, keys: int) -> StateHandle:
+    file = FileHandle(name=name, length=keys * KEY_BYTES, digest=digest_of(name.encode()))
+    groups = (0, DEFAULT_MAX_PARALLELISM - 1)
+    schema = {"key": "int64", "count": "int64"}
+    return StateHandle(
+        state="totals", kind="table", file=file, key_groups=groups, rows=keys, schema=schema
+    )
 
 
 def _message(snapshot: SubtaskSnapshot) -> Acknowledged:

@@ -45,6 +45,18 @@ def test_every_benchmark_that_the_command_lists_is_there(name: str) -> None:
     assert callable(importlib.import_module(f"tests.bench.{name.replace('-', '_')}").main)
 
 
+@pytest.mark.parametrize("name", ["incremental", "backpressure", "coordinator", "recovery"])
+def test_a_million_keys_can_be_asked_for(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", [name, "--keys", "1000000", "--nothing-known"])
+
+    with pytest.raises(SystemExit):
+        importlib.import_module(f"tests.bench.{name}").main()
+
+    assert "does not know --nothing-known" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_pv_measures_every_mode_against_the_limit(mode: str) -> None:
     backend = "rocksdb" if mode == "unaligned" else "hashmap"
@@ -91,13 +103,23 @@ def test_recovery_tells_each_kill() -> None:
 
 
 def test_coordinator_counts_by_subtasks() -> None:
-    found = coordinator.measure(largest=200, acknowledgements=400)
+    found = coordinator.measure(largest=200, acknowledgements=400, keys=1_000)
 
+    assert found["keys"] == 1_000
     assert list(found["by_subtasks"]) == ["100", "200"]
     assert found["acks_per_s"] == found["by_subtasks"]["200"] > 0
     fewest = found["by_subtasks"]["100"]
     assert found["flat_ratio"] == round(found["acks_per_s"] / fewest, 3)
     assert {bar.field for bar in coordinator.BARS} <= set(found)
+
+
+@pytest.mark.parametrize(("keys", "files"), [(0, 0), (150, 150), (1_000_007, 200)])
+def test_coordinator_is_told_of_a_file_by_each_subtask_that_has_keys(keys: int, files: int) -> None:
+    snapshots = coordinator.snapshots_of(200, keys)
+
+    states = [state for each in snapshots for state in each.operators[0].states]
+    assert sum(state.rows for state in states) == keys
+    assert len({state.file.name for state in states}) == len(states) == files
 
 
 def test_backpressure_holds_an_aligned_checkpoint_against_an_overtaking_one() -> None:
