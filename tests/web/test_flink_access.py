@@ -26,10 +26,15 @@ ARGUMENTS = {
     "trigger": "ab" * 16,
     "rest": "x/y",
     "vertex": operator_id(Uid("join")),
+    "index": "1",
+    "attempt": "0",
+    "application": job_id("flights-1"),
+    "manager": "flights-1-slot-0",
 }
 EXPECTED = {  # of a GET by who may only see
     **dict.fromkeys(("savepoint-progress", "checkpoint-progress", "disposal-progress"), (404,)),
-    **dict.fromkeys(("stop", "savepoints", "disposal"), (405,)),
+    **dict.fromkeys(("stop", "savepoints", "disposal", "cancel-application"), (405,)),
+    "requirements": (500,),  # as Flink, unless its scheduler is the adaptive one
     "cancel-by-get": (403,),
     **{f"no-{place}": (404,) for place in ("jobs", "taskmanagers", "jobmanager", "applications")},
 }

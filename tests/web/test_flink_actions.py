@@ -157,11 +157,17 @@ def test_the_runs_own_savepoint_directory_may_be_named(client: Client, site: Pat
     assert post(client, f"jobs/{JOB}/savepoints", given).status_code == 202
 
 
-@pytest.mark.parametrize("method", ["patch", "get"])
-def test_cancelling_stops_the_run(client: Client, method: str) -> None:
-    route = "?mode=cancel" if method == "patch" else "/yarn-cancel"
-
-    answer = getattr(client, method)(f"/v1/jobs/{JOB}{route}")
+@pytest.mark.parametrize(
+    ("method", "route"),
+    [
+        ("patch", f"jobs/{JOB}?mode=cancel"),
+        ("get", f"jobs/{JOB}/yarn-cancel"),
+        ("post", f"applications/{JOB}/cancel"),
+    ],
+    ids=["patch", "get", "application"],
+)
+def test_cancelling_stops_the_run(client: Client, method: str, route: str) -> None:
+    answer = getattr(client, method)(f"/v1/{route}")
 
     assert (answer.status_code, answer.json()) == (202, {})
     assert Request.objects.get().kind == RequestKind.CANCEL

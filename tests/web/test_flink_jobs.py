@@ -30,6 +30,10 @@ ROUTES = [
     "jobs/ID/exceptions",
     "jobs/ID/accumulators",
     "jobs/ID/jobmanager/config",
+    "applications/ID",
+    "applications/ID/exceptions",
+    "jobmanager/config",
+    "jobmanager/metrics",
 ]
 
 
@@ -70,6 +74,62 @@ def test_the_plan_names_operators_by_flinks_ids_and_how_records_reach_them() -> 
     assert join["inputs"][0]["id"] == operator_id(Uid("flights"))
     assert "inputs" not in nodes[operator_id(Uid("flights"))]
     assert nodes[operator_id(Uid("flights"))]["description"] == "Source: flights<br/>"
+
+
+def test_an_application_is_its_one_job_and_tells_what_ended_it() -> None:
+    story = failed_and_recovered()
+    lives = read("applications/ID")
+    nothing = read("applications/ID/exceptions")["exceptionHistory"]["entries"]
+
+    story.tell(FailureOccurred(cause="It broke.", vertex=Uid("join"), subtask=1, slot=0, detail=""))
+    story.ended(JobStatus.FAILED)
+    Projector().run_once()
+    over = read("applications/ID")
+    (entry,) = read("applications/ID/exceptions")["exceptionHistory"]["entries"]
+
+    assert (lives["id"], lives["status"], nothing) == (JOB, "RUNNING", [])
+    assert (lives["jobs"][0]["jid"], lives["timestamps"]["FAILED"]) == (JOB, 0)
+    assert (over["status"], over["timestamps"]["FAILED"]) == ("FAILED", over["end-time"])
+    assert (entry["exceptionName"], entry["jobId"]) == ("It broke.", JOB)
+
+
+def test_the_cluster_says_what_holds_for_a_job_that_sets_nothing() -> None:
+    found = {each["key"]: each["value"] for each in read("jobmanager/config")}
+
+    assert found["execution.checkpointing.mode"] == "EXACTLY_ONCE"
+    assert len(found) > 50
+
+
+def test_the_cluster_counts_its_slots_and_jobs() -> None:
+    failed_and_recovered()
+
+    assert read("jobmanager/metrics", get="taskSlotsTotal,numRunningJobs,nosuch") == [
+        {"id": "taskSlotsTotal", "value": "1"},
+        {"id": "numRunningJobs", "value": "1"},
+    ]
+
+
+def test_a_slot_is_a_task_manager_with_one_slot() -> None:
+    failed_and_recovered()
+
+    found = read("taskmanagers/flights-1-slot-1")
+
+    assert differences(found, SHAPES["taskmanagers/ID"]) == []
+    assert [each["jobId"] for each in found["allocatedSlots"]] == [JOB]
+    for route in ("taskmanagers/flights-1-slot-1/metrics", "taskmanagers/metrics"):
+        assert (read(route), read(route, get="x")) == ([], [])
+    assert read("taskmanagers/flights-1-slot-7", 404)
+
+
+def test_the_parallelism_of_a_job_cannot_change_and_it_says_so_as_flink_does() -> None:
+    failed_and_recovered()
+
+    found = read("jobs/ID/resource-requirements", 500)
+
+    assert differences(found, SHAPES["jobs/ID/resource-requirements"]) == []
+    assert found["errors"][0] == "Internal server error."
+    assert "UnsupportedOperationException" in found["errors"][1]
+    assert read(f"jobs/{'0' * 32}/resource-requirements", 404)
 
 
 def test_failures_come_newest_first_and_no_more_than_asked() -> None:

@@ -20,7 +20,18 @@ pytestmark = pytest.mark.usefixtures("site")
 JOIN = operator_id(Uid("join"))
 VERTEX = "jobs/ID/vertices/ID"
 HERE = f"jobs/ID/vertices/{JOIN}"
-TAILS = ["", "/backpressure", "/subtasktimes", "/watermarks", "/taskmanagers", "/accumulators"]
+TAILS = [
+    "",
+    "/backpressure",
+    "/subtasktimes",
+    "/watermarks",
+    "/taskmanagers",
+    "/accumulators",
+    "/subtasks/accumulators",
+    "/subtasks/0",
+    "/subtasks/0/attempts/0",
+    "/subtasks/0/metrics",
+]
 
 
 def test_bodies_have_flinks_fields_and_no_others() -> None:
@@ -69,9 +80,47 @@ def test_slots_that_are_gone_are_not_named() -> None:
     Projector().run_once()
 
     assert read("taskmanagers")["taskmanagers"] == []
+    assert "flights-1-slot-0" in read("taskmanagers/flights-1-slot-0", 404)["errors"][0]
     first = read(HERE)["subtasks"][0]
     assert (first["endpoint"], first["taskmanager-id"]) == ("(unassigned)", "(unassigned)")
     assert read("jobs/ID/execution-result") == {"status": {"id": "COMPLETED"}}
+
+
+def test_one_subtask_says_what_its_vertex_says_of_it() -> None:
+    running().slot_killed().sampled()
+    Projector().run_once()
+    # The times go on between two requests.
+    moving = {"duration", "status-duration"}
+
+    whole, alone, attempt = (
+        {name: value for name, value in body.items() if name not in moving}
+        for body in (
+            read(HERE)["subtasks"][1],
+            read(f"{HERE}/subtasks/1"),
+            read(f"{HERE}/subtasks/1/attempts/1"),
+        )
+    )
+
+    assert whole == alone == attempt
+    assert read(f"{HERE}/subtasks/1/metrics", get="numRecordsIn") == [
+        {"id": "numRecordsIn", "value": "10"}
+    ]
+    for index, status in [("2", 404), ("-1", 400), ("x", 400), ("1/attempts/0", 404)]:
+        assert "errors" in read(f"{HERE}/subtasks/{index}", status), index
+
+
+def test_user_functions_have_no_accumulators() -> None:
+    running()
+
+    found = read(f"{HERE}/subtasks/accumulators")
+
+    assert (found["parallelism"], len(found["subtasks"])) == (2, 2)
+    assert found["subtasks"][1] == {
+        "subtask": 1,
+        "attempt": 0,
+        "endpoint": "here",
+        "user-accumulators": [],
+    }
 
 
 def test_backpressure_is_the_worst_of_the_subtasks() -> None:

@@ -77,6 +77,10 @@ def checkpoint_progress(asked: Asked, job: str, trigger: str) -> object:
     return progress(request, _number, _checkpoint_failure)
 
 
+def cancel_application(asked: Asked, application: str) -> object:
+    return _cancel(asked, application)
+
+
 def cancel(asked: Asked, job: str) -> object:
     check_id("jobid", job)
     match asked.parameter("mode", "cancel"):

@@ -2,11 +2,15 @@
 
 from collections import Counter
 
-from ftdash.api.flink import jobs, shapes_jobs, shapes_vertices
-from ftdash.api.flink.http import Asked
-from ftdash.api.flink.names import epoch_ms, job_state, task_manager_id
+from ftdash.api.flink import applications as apps
+from ftdash.api.flink import shapes_jobs, shapes_vertices
+from ftdash.api.flink import task_managers as managers
+from ftdash.api.flink.http import Asked, Problem, job_of
+from ftdash.api.flink.metric_lists import aggregated, listed
+from ftdash.api.flink.names import job_state
 from ftdash.jobs import run_queries
-from ftdash.jobs.run_queries import RunFacts
+from ftdash.jobs.failure_views import failures
+from pipelines.domain.setting_table import DEFINITIONS
 
 FLINK_VERSION = "2.3.0"
 """Whose interface this is."""
@@ -32,6 +36,10 @@ def config(asked: Asked) -> object:
 
 
 def overview(asked: Asked) -> object:
+    return _overview()
+
+
+def _overview() -> shapes_jobs.ClusterOverview:
     runs = run_queries.runs()
     states = Counter(job_state(run.state) for run in runs)
     slots = sum(len(run.slots) for run in runs)
@@ -50,52 +58,59 @@ def overview(asked: Asked) -> object:
 
 
 def applications(asked: Asked) -> object:
-    lines = [jobs.application(run) for run in run_queries.runs()]
+    lines = [apps.brief(run) for run in run_queries.runs()]
     return shapes_jobs.Applications(applications=lines)
 
 
-def task_managers(asked: Asked) -> object:
-    """Each connected slot. What a Java process has and a slot has not is 0."""
-    found = [_task_manager(run, slot) for run in run_queries.runs() for slot in sorted(run.slots)]
-    return shapes_vertices.TaskManagers(taskmanagers=found)
+def application(asked: Asked, application: str) -> object:
+    return apps.detail(job_of(application))
 
 
-def _task_manager(run: RunFacts, slot: int) -> shapes_vertices.TaskManager:
-    return shapes_vertices.TaskManager(
-        id=task_manager_id(run.run_id, slot),
-        path=f"{run.slots[slot]}/{run.pipeline}/{slot}",
-        data_port=-1,
-        jmx_port=-1,
-        time_since_last_heartbeat=0 if run.last_event_at is None else epoch_ms(run.last_event_at),
-        slots_number=1,
-        free_slots=0,
-        assigned_tasks=len(run.vertices),
-        total_resource=_NO_RESOURCES,
-        free_resource=_NO_RESOURCES,
-        hardware=shapes_vertices.Hardware(
-            cpu_cores=0, physical_memory=0, free_memory=0, managed_memory=0
-        ),
-        memory_configuration=_NO_MEMORY,
+def application_exceptions(asked: Asked, application: str) -> object:
+    """What ended it; of one that goes on, or ended otherwise, nothing."""
+    run = job_of(application)
+    return apps.exceptions(run, failures(run.run_id, 1))
+
+
+def settings(asked: Asked) -> object:
+    """What holds for a job that sets nothing else."""
+    found = {each.key: each.default for each in DEFINITIONS}
+    return [shapes_jobs.ConfigEntry(key=key, value=found[key]) for key in sorted(found)]
+
+
+def metrics(asked: Asked) -> object:
+    found = _overview()
+    return listed(
+        asked,
+        {
+            "numRegisteredTaskManagers": found.taskmanagers,
+            "numRunningJobs": found.jobs_running,
+            "taskSlotsAvailable": found.slots_available,
+            "taskSlotsTotal": found.slots_total,
+        },
     )
 
 
-_NO_RESOURCES = shapes_vertices.Resources(
-    cpu_cores=0.0,
-    task_heap_memory=0,
-    task_off_heap_memory=0,
-    managed_memory=0,
-    network_memory=0,
-    extended_resources={},
-)
-_NO_MEMORY = shapes_vertices.MemoryConfiguration(
-    framework_heap=0,
-    task_heap=0,
-    framework_off_heap=0,
-    task_off_heap=0,
-    network_memory=0,
-    managed_memory=0,
-    jvm_metaspace=0,
-    jvm_overhead=0,
-    total_flink_memory=0,
-    total_process_memory=0,
-)
+def task_managers(asked: Asked) -> object:
+    return shapes_vertices.TaskManagers(taskmanagers=managers.connected())
+
+
+def task_manager(asked: Asked, manager: str) -> object:
+    return managers.detail(_known(manager))
+
+
+def task_manager_metrics(asked: Asked, manager: str) -> object:
+    """Flink's are those of a Java process, and a slot is none."""
+    _known(manager)
+    return listed(asked, {})
+
+
+def metrics_of_task_managers(asked: Asked) -> object:
+    return aggregated(asked, [])
+
+
+def _known(manager: str) -> managers.Connected:
+    found = managers.find(manager)
+    if found is None:
+        raise Problem(404, f"There is no task manager {manager}.")
+    return found

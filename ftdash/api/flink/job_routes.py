@@ -1,7 +1,7 @@
 """Addresses that read jobs."""
 
 from ftdash.api.flink import jobs, metrics, shapes_jobs
-from ftdash.api.flink.http import Asked, job_of
+from ftdash.api.flink.http import Asked, Reply, job_of
 from ftdash.api.flink.metric_lists import aggregated, listed
 from ftdash.api.flink.names import job_id, job_state
 from ftdash.checkpoints.statistics import statistics_of
@@ -12,6 +12,10 @@ EXCEPTIONS = 20
 """Flink's default of maxExceptions."""
 
 EXCEPTIONS_MAX = 1000
+NOT_ADAPTIVE = (
+    "java.lang.UnsupportedOperationException: The parallelism of a job that runs cannot change;"
+    " restore it from a savepoint with another one."
+)
 
 
 def ids(asked: Asked) -> object:
@@ -45,6 +49,13 @@ def config(asked: Asked, job: str) -> object:
 
 def settings(asked: Asked, job: str) -> object:
     return jobs.settings(job_of(job))
+
+
+def requirements(asked: Asked, job: str) -> object:
+    """As with Flink's default scheduler: neither read nor changed."""
+    job_of(job)
+    told = f"<Exception on server side:\n{NOT_ADAPTIVE}\nEnd of exception on server side>"
+    return Reply(shapes_jobs.Errors(errors=["Internal server error.", told]), 500)
 
 
 def accumulators(asked: Asked, job: str) -> object:

@@ -45,19 +45,6 @@ def line(run: RunFacts) -> shapes.JobLine:
     )
 
 
-def application(run: RunFacts) -> shapes.ApplicationLine:
-    """Each job is an application of its own."""
-    return shapes.ApplicationLine(
-        id=job_id(run.run_id),
-        name=run.pipeline,
-        start_time=started_ms(run),
-        end_time=epoch_ms(run.ended_at),
-        duration=duration_ms(run),
-        status=run.state.value if run.state.is_terminal else "RUNNING",
-        jobs={job_state(run.state): 1},
-    )
-
-
 def detail(run: RunFacts, subtasks: list[SubtaskView]) -> shapes.JobDetail:
     state = task_state(run.state)
     return shapes.JobDetail(
@@ -208,13 +195,13 @@ def exception_history(
     """`failures`: one more than shown, when there are more."""
     return shapes.ExceptionHistory(
         exception_history=shapes.ExceptionEntries(
-            entries=[_exception(run, failure) for failure in failures[:limit]],
+            entries=[exception(run, failure) for failure in failures[:limit]],
             truncated=len(failures) > limit,
         )
     )
 
 
-def _exception(run: RunFacts, failure: FailureView) -> shapes.ExceptionEntry:
+def exception(run: RunFacts, failure: FailureView) -> shapes.ExceptionEntry:
     """Flink names a Java class; here the sentence that says what happened."""
     task, slot = failure.vertex, failure.slot
     if task is not None and failure.subtask is not None:

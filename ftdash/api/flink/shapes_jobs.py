@@ -82,6 +82,17 @@ class JobsOverview(Kebab, frozen=True, kw_only=True):
     jobs: list[JobLine]
 
 
+class ApplicationDetail(Kebab, frozen=True, kw_only=True):
+    id: str
+    name: str
+    status: str
+    start_time: int
+    end_time: int
+    duration: int
+    timestamps: dict[str, int]
+    jobs: list[JobLine]
+
+
 class JobState(Kebab, frozen=True, kw_only=True):
     status: str
 
@@ -200,6 +211,21 @@ class ExceptionEntries(msgspec.Struct, frozen=True, kw_only=True):
 
 class ExceptionHistory(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     exception_history: ExceptionEntries
+
+
+class ApplicationException(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    exception_name: str
+    stacktrace: str
+    timestamp: int
+    job_id: str
+
+
+class ApplicationExceptionEntries(msgspec.Struct, frozen=True, kw_only=True):
+    entries: list[ApplicationException]
+
+
+class ApplicationExceptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    exception_history: ApplicationExceptionEntries
 
 
 class Status(Kebab, frozen=True, kw_only=True):

@@ -107,6 +107,19 @@ class VertexAccumulators(Kebab, frozen=True, kw_only=True):
     user_accumulators: list[str]
 
 
+class SubtaskAccumulators(Kebab, frozen=True, kw_only=True):
+    subtask: int
+    attempt: int
+    endpoint: str
+    user_accumulators: list[str]
+
+
+class SubtasksAccumulators(Kebab, frozen=True, kw_only=True):
+    id: str
+    parallelism: int
+    subtasks: list[SubtaskAccumulators]
+
+
 class MetricName(Kebab, frozen=True, kw_only=True):
     id: str
 
@@ -173,3 +186,38 @@ class TaskManager(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 class TaskManagers(Kebab, frozen=True, kw_only=True):
     taskmanagers: list[TaskManager]
+
+
+class AllocatedSlot(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    job_id: str
+    resource: Resources
+    assigned_tasks: int
+
+
+class TaskManagerMetrics(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Of a Java process, and of the buffers of Netty."""
+
+    heap_used: int = 0
+    heap_committed: int = 0
+    heap_max: int = 0
+    non_heap_used: int = 0
+    non_heap_committed: int = 0
+    non_heap_max: int = 0
+    direct_count: int = 0
+    direct_used: int = 0
+    direct_max: int = 0
+    mapped_count: int = 0
+    mapped_used: int = 0
+    mapped_max: int = 0
+    netty_shuffle_memory_segments_available: int = 0
+    netty_shuffle_memory_segments_used: int = 0
+    netty_shuffle_memory_segments_total: int = 0
+    netty_shuffle_memory_available: int = 0
+    netty_shuffle_memory_used: int = 0
+    netty_shuffle_memory_total: int = 0
+    garbage_collectors: tuple[()] = ()
+
+
+class TaskManagerDetail(TaskManager, frozen=True, kw_only=True, rename="camel"):
+    allocated_slots: list[AllocatedSlot]
+    metrics: TaskManagerMetrics

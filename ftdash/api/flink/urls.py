@@ -7,6 +7,7 @@ from ftdash.api.flink import (
     checkpoint_routes,
     cluster_routes,
     job_routes,
+    subtask_routes,
     vertex_routes,
     web_page,
 )
@@ -18,9 +19,35 @@ urlpatterns = [
     path("config", route(get=cluster_routes.config), name="config"),
     path("overview", route(get=cluster_routes.overview), name="overview"),
     path("applications/overview", route(get=cluster_routes.applications), name="applications"),
+    path(
+        "applications/<str:application>", route(get=cluster_routes.application), name="application"
+    ),
+    path(
+        "applications/<str:application>/exceptions",
+        route(get=cluster_routes.application_exceptions),
+        name="application-exceptions",
+    ),
+    path(
+        "applications/<str:application>/cancel",
+        route(post=action_routes.cancel_application),
+        name="cancel-application",
+    ),
+    path("jobmanager/config", route(get=cluster_routes.settings), name="settings"),
+    path("jobmanager/metrics", route(get=cluster_routes.metrics), name="cluster-metrics"),
     path("jobs", route(get=job_routes.ids), name="jobs"),
     path("jobs/metrics", route(get=job_routes.metrics_of_all), name="jobs-metrics"),
     path("taskmanagers", route(get=cluster_routes.task_managers), name="taskmanagers"),
+    path(
+        "taskmanagers/metrics",
+        route(get=cluster_routes.metrics_of_task_managers),
+        name="taskmanagers-metrics",
+    ),
+    path("taskmanagers/<str:manager>", route(get=cluster_routes.task_manager), name="taskmanager"),
+    path(
+        "taskmanagers/<str:manager>/metrics",
+        route(get=cluster_routes.task_manager_metrics),
+        name="taskmanager-metrics",
+    ),
     path("jobs/<str:job>/metrics", route(get=job_routes.metrics_of), name="job-metrics"),
     path(
         "jobs/<str:job>/execution-result",
@@ -75,6 +102,11 @@ urlpatterns = [
         route(get=checkpoint_routes.subtasks),
         name="checkpoint-subtasks",
     ),
+    path(
+        "jobs/<str:job>/resource-requirements",
+        route(get=job_routes.requirements, put=job_routes.requirements),
+        name="requirements",
+    ),
     path("jobs/<str:job>/jobmanager/config", route(get=job_routes.settings), name="job-settings"),
 ]
 
@@ -91,6 +123,22 @@ urlpatterns += [
     path(f"{_VERTEX}/metrics", route(get=vertex_routes.all_metrics), name="vertex-metrics"),
     path(
         f"{_VERTEX}/subtasks/metrics", route(get=vertex_routes.subtask_metrics), name="aggregated"
+    ),
+    path(
+        f"{_VERTEX}/subtasks/accumulators",
+        route(get=subtask_routes.accumulators),
+        name="subtasks-accumulators",
+    ),
+    path(f"{_VERTEX}/subtasks/<str:index>", route(get=subtask_routes.current), name="subtask"),
+    path(
+        f"{_VERTEX}/subtasks/<str:index>/attempts/<str:attempt>",
+        route(get=subtask_routes.attempt),
+        name="subtask-attempt",
+    ),
+    path(
+        f"{_VERTEX}/subtasks/<str:index>/metrics",
+        route(get=subtask_routes.all_metrics),
+        name="subtask-metrics",
     ),
     path(
         f"{_VERTEX}/jm-operator-metrics",

@@ -8,37 +8,37 @@ from ftdash.jobs import run_queries
 
 
 def detail(asked: Asked, job: str, vertex: str) -> object:
-    return vertices.detail(_seen(job, vertex))
+    return vertices.detail(seen(job, vertex))
 
 
 def backpressure(asked: Asked, job: str, vertex: str) -> object:
-    return vertices.backpressure(_seen(job, vertex))
+    return vertices.backpressure(seen(job, vertex))
 
 
 def times(asked: Asked, job: str, vertex: str) -> object:
-    return vertices.times(_seen(job, vertex))
+    return vertices.times(seen(job, vertex))
 
 
 def task_managers(asked: Asked, job: str, vertex: str) -> object:
-    return vertices.task_managers(_seen(job, vertex))
+    return vertices.task_managers(seen(job, vertex))
 
 
 def accumulators(asked: Asked, job: str, vertex: str) -> object:
-    _seen(job, vertex)
+    seen(job, vertex)
     return shapes_vertices.VertexAccumulators(id=vertex, user_accumulators=[])
 
 
 def watermarks(asked: Asked, job: str, vertex: str) -> object:
     """Of sources nothing is said: no watermark comes in there."""
-    seen = _seen(job, vertex)
-    if seen.vertex.is_source:
+    found = seen(job, vertex)
+    if found.vertex.is_source:
         return []
     return [
         shapes_vertices.MetricValue(
             id=f"{index}.{metrics.WATERMARK}",
             value=str(metrics.of_subtask(view)[metrics.WATERMARK]),
         )
-        for index, view in sorted(seen.subtasks.items())
+        for index, view in sorted(found.subtasks.items())
     ]
 
 
@@ -47,24 +47,24 @@ def all_metrics(asked: Asked, job: str, vertex: str) -> object:
         asked,
         {
             f"{index}.{name}": value
-            for index, view in sorted(_seen(job, vertex).subtasks.items())
+            for index, view in sorted(seen(job, vertex).subtasks.items())
             for name, value in metrics.of_subtask(view).items()
         },
     )
 
 
 def subtask_metrics(asked: Asked, job: str, vertex: str) -> object:
-    views = _seen(job, vertex).subtasks.values()
+    views = seen(job, vertex).subtasks.values()
     return aggregated(asked, [metrics.of_subtask(view) for view in views])
 
 
 def operator_metrics(asked: Asked, job: str, vertex: str) -> object:
     """Those of Flink's operator coordinators, which we have none of."""
-    _seen(job, vertex)
+    seen(job, vertex)
     return []
 
 
-def _seen(job: str, vertex: str) -> Seen:
+def seen(job: str, vertex: str) -> Seen:
     check_id("vertexid", vertex)
     found = vertices.find(job_of(job), vertex, run_queries.newest_samples)
     if found is None:

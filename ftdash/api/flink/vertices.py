@@ -55,7 +55,7 @@ class Seen:
 
 def detail(seen: Seen) -> shapes.VertexDetail:
     run = seen.run
-    attempts = [_attempt(seen, index) for index in range(run.parallelism)]
+    attempts = [attempt(seen, index) for index in range(run.parallelism)]
     return shapes.VertexDetail(
         id=vertex_id(seen.vertex),
         name=vertex_name(seen.vertex),
@@ -67,7 +67,7 @@ def detail(seen: Seen) -> shapes.VertexDetail:
     )
 
 
-def _attempt(seen: Seen, index: int) -> shapes.SubtaskAttempt:
+def attempt(seen: Seen, index: int) -> shapes.SubtaskAttempt:
     run = seen.run
     return shapes.SubtaskAttempt(
         subtask=index,
