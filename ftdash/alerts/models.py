@@ -19,7 +19,8 @@ class Watched(models.TextChoices):
     FAILED_LATELY = "FAILED_LATELY", "checkpoints that failed within 10 min"
     RESTARTS_LATELY = "RESTARTS_LATELY", "restarts within 10 min"
     BUFFERED_BYTES = "BUFFERED_BYTES", "bytes waiting in channels"
-    EVENT_TIME_LAG = "EVENT_TIME_LAG", "event time behind the clock"
+    EVENT_TIME_LAG = "EVENT_TIME_LAG", "event time behind the clock"  # Flink's `watermarkLag`
+    RECORDS_BEHIND = "RECORDS_BEHIND", "records that sources have not read yet"
 
 
 class AlertRule(models.Model):

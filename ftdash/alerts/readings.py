@@ -80,6 +80,7 @@ def _values(
         Watched.RESTARTS_LATELY: float(counts.restarts_lately),
         Watched.BUFFERED_BYTES: _buffered_bytes(run, sample, now),
         Watched.EVENT_TIME_LAG: _event_time_lag(run, now),
+        Watched.RECORDS_BEHIND: _records_behind(run, sample, now),
     }
 
 
@@ -88,11 +89,28 @@ def _seconds(now: datetime, since: datetime) -> float:
 
 
 def _buffered_bytes(run: Run, sample: Sample | None, now: datetime) -> Reading:
+    told = _told(run, sample, now)
+    if isinstance(told, Absent):
+        return told
+    return float(sum(subtask["queued_bytes"] for subtask in told.subtasks))
+
+
+def _records_behind(run: Run, sample: Sample | None, now: datetime) -> Reading:
+    """Of the sources that know; what others have not read is nobody's to say."""
+    told = _told(run, sample, now)
+    if isinstance(told, Absent):
+        return told
+    pending = [each.get("pending_records") for each in told.subtasks]
+    known = [each for each in pending if each is not None]
+    return float(sum(known)) if known else Absent.UNKNOWN
+
+
+def _told(run: Run, sample: Sample | None, now: datetime) -> Sample | Absent:
     if run.status == JobStatus.FAILED.value:
         return Absent.OVER
     if sample is None or _seconds(now, sample.at) > settings.STALE_AFTER_S:
         return Absent.UNKNOWN
-    return float(sum(subtask["queued_bytes"] for subtask in sample.subtasks))
+    return sample
 
 
 def _event_time_lag(run: Run, now: datetime) -> Reading:

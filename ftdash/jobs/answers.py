@@ -77,6 +77,7 @@ class SubtaskView:
     busy_ms: int | None = None  # since the attempt started; None: it did not say
     backpressured_ms: int | None = None
     idle_ms: int | None = None
+    pending_records: int | None = None  # of a source that knows: there to be read
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ Source: Flink, `MeterView` and its 60 seconds.
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from ftdash.metrics.models import Sample
 
@@ -16,6 +16,7 @@ METER_SPAN = timedelta(seconds=60)
 TREND_POINTS_MAX = 300
 """Of a run's samples so many are read for a trend, evenly spread: each holds every subtask."""
 
+Number = TypeVar("Number", int, float)
 Entry = dict[str, Any]  # domain.events.SubtaskSample as JSON
 
 
@@ -39,6 +40,7 @@ class SubtaskLoad:
     queued_records: int
     queued_bytes: int
     state_bytes: int
+    pending_records: int | None = None  # of a source: there to be read
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ def by_vertex(loads: list[SubtaskLoad]) -> dict[str, list[SubtaskLoad]]:
     return found
 
 
-def sum_known(values: list[float | None]) -> float | None:
+def sum_known(values: list[Number | None]) -> Number | None:
     """A sum in which one part is not known is not known."""
     known = [value for value in values if value is not None]
     return sum(known) if known and len(known) == len(values) else None
@@ -160,6 +162,7 @@ def _load(entry: Entry, before: Entry | None, elapsed_s: float) -> SubtaskLoad:
         queued_records=entry["queued_records"],
         queued_bytes=entry["queued_bytes"],
         state_bytes=entry["state_bytes"],
+        pending_records=entry.get("pending_records"),
     )
 
 

@@ -92,7 +92,9 @@ TASK = _of_flink(
 TASK_INPUT = _of_flink(
     "taskmanager_job_task_Shuffle_Netty_Input_Buffers", ("inputQueueSize",), TASK_LABELS
 )
-OPERATOR = _of_flink("taskmanager_job_task_operator", ("currentOutputWatermark",), OPERATOR_LABELS)
+OPERATOR = _of_flink(
+    "taskmanager_job_task_operator", ("currentOutputWatermark", "pendingRecords"), OPERATOR_LABELS
+)
 OURS = [
     _of_ours("process_up", "Whether one of our own processes has given a sign of life.", "process"),
     _of_ours("open_requests", "What people asked for and is not done yet.", "pipeline"),

@@ -90,8 +90,11 @@ def _task_readings(observed: ObservedRun, load: SubtaskLoad) -> Iterator[Reading
         yield from _readings(scope, labels, {"currentInputWatermark": _epoch_ms(watermark)})
         return
     operator = {"operator_id": vertex_id(vertex), "operator_name": filtered(load.vertex)}
-    watermarks: Values = {"currentOutputWatermark": _epoch_ms(watermark)}
-    yield from _readings(f"{scope}operator_", labels | operator, watermarks)
+    values: Values = {
+        "currentOutputWatermark": _epoch_ms(watermark),
+        "pendingRecords": load.pending_records,
+    }
+    yield from _readings(f"{scope}operator_", labels | operator, values)
 
 
 def _load_values(load: SubtaskLoad) -> Values:

@@ -43,6 +43,7 @@ class OperatorRow:
     state_bytes: int
     watermark_at: datetime | None
     subtasks: list[SubtaskRow]
+    pending_records: int | None  # of a source: there to be read
 
 
 def operator_rows(vertices: list[VertexView], loads: RunLoads | None) -> list[OperatorRow]:
@@ -78,4 +79,5 @@ def _row(vertex: VertexView, loads: list[SubtaskLoad]) -> OperatorRow:
         state_bytes=sum(load.state_bytes for load in loads),
         watermark_at=watermark_moment(least_watermark_ms(loads)),
         subtasks=[SubtaskRow(load) for load in loads],
+        pending_records=sum_known([load.pending_records for load in loads]),
     )

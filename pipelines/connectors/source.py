@@ -185,6 +185,16 @@ class TellsProgress(Protocol):
 
 
 @runtime_checkable
+class KnowsPending(Protocol):
+    """A reader that knows how much there is to read. Source: Flink's metric `pendingRecords`."""
+
+    def pending_records(self) -> int | None:
+        """Of the splits that are read, as last heard from where they are: at least about so many
+        are there and were not given yet. None: not known of all of them. From any thread."""
+        ...
+
+
+@runtime_checkable
 class GrowingSource(Protocol):
     """A source whose splits are known by name, and of which there may be more later.
 

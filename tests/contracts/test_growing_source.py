@@ -5,12 +5,14 @@ Files, streams and topics; brokers are real.
 
 import re
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipelines.connectors.reachability import check_still_there
-from pipelines.connectors.source import GrowingSource, LoggedRecords
+from pipelines.connectors.redis.streams import RedisStreams
+from pipelines.connectors.source import GrowingSource, KnowsPending, LoggedRecords
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.domain.errors import Rejected
 from tests.contracts.growing_places import (
@@ -130,6 +132,38 @@ def test_records_that_come_later_are_read_from_the_same_position(place: Place) -
         place.write("a", [3])
         assert [key for key, _ in rows_of(batches, 1)] == [3]
     assert [key for key, _ in read(source, behind(split, first), 1)] == [3]
+
+
+def test_a_server_tells_how_much_there_is_to_read(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In offsets of Kafka, of which a marker between two records has one, too."""
+    if not isinstance(place, RedisPlace | KafkaPlace):
+        return
+    step = 2 if isinstance(place, KafkaPlace) else 1
+    monkeypatch.setattr("pipelines.connectors.kafka.waiting.BATCH_ROWS", 3)
+    place.write("a", KEYS)
+    source = place.source()
+    (split,) = source.find(set(), is_start=True)
+    if isinstance(source, RedisStreams):
+        source = replace(source, batch_rows=3)
+
+    with closing(source.open()) as reader:
+        assert isinstance(reader, KnowsPending)
+        assert reader.pending_records() == 0
+        batches, left = reader.read(split), len(KEYS)
+        seen: list[bool] = []
+        while left:
+            batch = next(batches)
+            assert isinstance(batch, LoggedRecords)
+            left -= batch.records.num_rows
+            if batch.records.num_rows:
+                seen.append(reader.pending_records() == step * left + step - 1)
+        while reader.pending_records():
+            next(batches)
+
+    assert len(seen) > 1
+    assert all(seen)
 
 
 def test_what_is_there_is_not_missed(place: Place) -> None:

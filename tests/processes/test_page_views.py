@@ -20,6 +20,7 @@ from ftdash.jobs.models import Pipeline, Run
 from ftdash.jobs.projector import Projector
 from pipelines.connectors.kafka.connection import KafkaAddress
 from pipelines.domain.commands import StopWithSavepoint
+from pipelines.domain.events import MetricsSampled
 from pipelines.domain.status import JobStatus
 from pipelines.flows.page_view_data import page_views
 from pipelines.flows.page_view_logs import KafkaViewLog, RedisViewLog, provide_topic, stream_of
@@ -190,6 +191,7 @@ def test_a_view_that_cannot_be_read_is_set_aside_and_all_others_are_counted(
         environment=environment,
     ) as run:
         wait_until(lambda: total_in_redis(redis_server, totals) == 600, within_s=STEP_S)
+        wait_until(lambda: not_read_yet(run) == [0] * SPLITS, within_s=STEP_S)
         asked(run, StopWithSavepoint(**WHO, drain=True))  # type: ignore[arg-type]
         assert run.wait_until_over(STEP_S).status is JobStatus.FINISHED
 
@@ -264,6 +266,14 @@ def asking_for_passwords(
         DATABASE: url.replace(f"{ROLE}@", f"{GUEST}:{GUEST_PASSWORD}@"),
         REDIS: redis.url,
     }
+
+
+def not_read_yet(run: StartedRun) -> list[int]:
+    """By each subtask that knows, in the newest sample."""
+    samples = [envelope.event for envelope in run.of(MetricsSampled)]
+    newest = samples[-1] if samples else None
+    subtasks = newest.subtasks if isinstance(newest, MetricsSampled) else []
+    return [each.pending_records for each in subtasks if each.pending_records is not None]
 
 
 def told_of(hosted: StartedRun, parameters: dict[str, str]) -> Texts:

@@ -322,6 +322,7 @@ def subtask_sample(uid: str, index: int, records: int) -> SubtaskSample:
         busy_ms=5_000,
         backpressured_ms=1_000,
         idle_ms=4_000,
+        pending_records=700 if uid == "flights" else None,
     )
 
 

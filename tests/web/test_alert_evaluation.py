@@ -308,6 +308,20 @@ def test_what_waits_in_channels_is_summed_and_unknown_while_the_driver_is_silent
     assert read(at)[Watched.BUFFERED_BYTES] is Absent.OVER
 
 
+def test_what_sources_have_not_read_is_summed_over_those_that_know() -> None:
+    running()
+    sample = Sample.objects.get()
+
+    assert read(sample.at)[Watched.RECORDS_BEHIND] == 2 * 700.0
+    assert read(sample.at + timedelta(seconds=100))[Watched.RECORDS_BEHIND] is Absent.UNKNOWN
+    for subtask in sample.subtasks:
+        del subtask["pending_records"]  # as an older engine said it
+    sample.save()
+    assert read(sample.at)[Watched.RECORDS_BEHIND] is Absent.UNKNOWN
+    Run.objects.update(status=JobStatus.FAILED.value)
+    assert read(sample.at)[Watched.RECORDS_BEHIND] is Absent.OVER
+
+
 def test_event_time_lags_by_the_clock() -> None:
     running()
     now = timezone.now()

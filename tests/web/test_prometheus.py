@@ -103,6 +103,9 @@ def test_a_source_has_an_output_watermark_and_no_input_watermark(operator: Clien
 
     makes = f"{TASK}operator_currentOutputWatermark"
     assert value(served, makes, operator_name="flights", subtask_index="1") == 1_357_000_000_001
+    pending = f"{TASK}operator_pendingRecords"
+    assert value(served, pending, operator_name="flights", subtask_index="1") == 700
+    assert {labels["operator_name"] for labels, _ in served[pending]} == {"flights"}
     readers = {labels["task_name"] for labels, _ in served[f"{TASK}currentInputWatermark"]}
     assert readers == {"join", "delays"}
 

@@ -19,6 +19,7 @@ from pipelines.connectors.kafka.connection import REFUSALS, KafkaAddress, KafkaA
 from pipelines.connectors.kafka.fetched import Fetched, by_partition, place_of
 from pipelines.connectors.kafka.waiting import BATCH_ROWS, WaitingRecords
 from pipelines.connectors.malformed import before_malformed
+from pipelines.connectors.pending import sum_known
 from pipelines.connectors.source import LoggedRecords, MalformedRecord, Offsets, UnreadableText
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.domain.errors import Rejected, Retryable
@@ -120,10 +121,12 @@ class TopicsReader:
             )
         self._waiting: dict[str, WaitingRecords] = {}
         self._at: dict[str, SplitProgress] = {}
+        self._pending: dict[str, int | None] = {}
 
     def read(self, split: SplitProgress) -> Iterator[LoggedRecords]:
         at = split
         waiting = self._waiting[at.name] = WaitingRecords(at.end_offset)
+        self._pending[at.name] = None
         partition = partition_of(split.name)
         partition.offset = split.offset
         self._consumer.incremental_assign([partition])
@@ -138,6 +141,7 @@ class TopicsReader:
             if waiting.end > at.offset:
                 at = msgspec.structs.replace(at, offset=waiting.end)
                 batch = LoggedRecords(batch.records, batch.offsets, waiting.end)
+            self._pending[at.name] = self._records_behind(at)
             yield batch
         self._release(split)
 
@@ -162,6 +166,17 @@ class TopicsReader:
 
     def close(self) -> None:
         self._consumer.close()
+
+    def pending_records(self) -> int | None:
+        """Offsets between the position and the end, gaps included, as Kafka's tools count lag."""
+        return sum_known(self._pending.copy().values())
+
+    def _records_behind(self, at: SplitProgress) -> int | None:
+        """By the end that came with the newest fetch: nobody is asked."""
+        _, end = self._consumer.get_watermark_offsets(partition_of(at.name), cached=True)
+        if end < 0:
+            return None
+        return max(0, min(end, at.end_offset or end) - at.offset)
 
     def _take(self, at: SplitProgress, waiting: WaitingRecords) -> Fetched:
         """Records of that partition; those of others wait for their turn."""

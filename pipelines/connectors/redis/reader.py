@@ -14,10 +14,11 @@ import pyarrow as pa
 
 from pipelines.connectors.event_time import NoEventTime, check_has_event_time
 from pipelines.connectors.malformed import before_malformed
+from pipelines.connectors.pending import sum_known
 from pipelines.connectors.redis.connection import Entry, RedisConnection
 from pipelines.connectors.redis.entry_text import text_of_fields
 from pipelines.connectors.redis.ids import offsets_of
-from pipelines.connectors.redis.stream_extent import oldest_of, range_gone
+from pipelines.connectors.redis.stream_extent import oldest_of, pending_of, range_gone
 from pipelines.connectors.source import LoggedRecords, MalformedRecord
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.connectors.text_columns import UnfitValue, typed
@@ -39,13 +40,15 @@ class StreamsReader:
         self._batch_rows = batch_rows
         self._away_since_s: float | None = None  # the first failure since the last answer
         self._told_away: set[str] = set()  # streams that have had their turn since a failure
+        self._pending: dict[str, int | None] = {}
 
     def read(self, split: SplitProgress) -> Iterator[LoggedRecords]:
         at = split
+        self._pending[at.name] = None
         while at.end_offset is None or at.offset < at.end_offset:
             entries = self._next(at)
             if entries == [] and at.end_offset is not None:
-                return
+                break
             try:
                 batch = self._decoded(at.name, entries or [])
             except MalformedRecord as error:
@@ -54,6 +57,7 @@ class StreamsReader:
                 last, passed = int(batch.offsets[-1]), at.passed + len(entries)
                 at = msgspec.structs.replace(at, offset=last + 1, passed=passed)
             yield batch
+        self._pending[at.name] = 0
 
     def _before_malformed(
         self, met: MalformedRecord, stream: str, entries: list[Entry]
@@ -63,6 +67,10 @@ class StreamsReader:
 
     def close(self) -> None:
         self._connection.close()
+
+    def pending_records(self) -> int | None:
+        """Entries that were added since, less those that were deleted before they were read."""
+        return sum_known(self._pending.copy().values())
 
     def _next(self, at: SplitProgress) -> list[Entry] | None:
         """None: the server is away. Raises Rejected naming what is gone."""
@@ -80,6 +88,7 @@ class StreamsReader:
         oldest = oldest_of(extent, at)
         if oldest > at.offset:
             raise Rejected(range_gone(at, oldest))
+        self._pending[at.name] = pending_of(extent, at, len(entries))
         return entries
 
     def _on_failure(self, stream: str, failure: Retryable) -> None:

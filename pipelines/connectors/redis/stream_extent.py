@@ -76,6 +76,16 @@ def oldest_of(extent: StreamExtent | None, split: SplitProgress) -> int:
     return 0
 
 
+def pending_of(extent: StreamExtent | None, split: SplitProgress, given: int) -> int | None:
+    """What is left behind the next `given` entries. None: of a bounded split nobody knows how much
+    of it lies before its end."""
+    if extent is None:
+        return 0
+    if split.end_offset is not None:
+        return None
+    return max(0, min(extent.added - split.passed, extent.length) - given)
+
+
 def range_gone(split: SplitProgress, oldest: int) -> str:
     return (
         f"The stream {split.name}: entries {id_of(split.offset)} to {id_of(oldest - 1)} are gone"

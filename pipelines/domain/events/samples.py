@@ -24,6 +24,7 @@ class SubtaskSample(msgspec.Struct, frozen=True, kw_only=True):
     busy_ms: int | None = None  # since the attempt started, as are the two below
     backpressured_ms: int | None = None
     idle_ms: int | None = None
+    pending_records: int | None = None  # of a source: there to be read; None: not known
 
 
 class SlotSample(msgspec.Struct, frozen=True, kw_only=True):

@@ -69,6 +69,7 @@ class Sampler(threading.Thread):
             queued_records=queued[0],
             queued_bytes=queued[1],
             state_bytes=subtask.chain.state_bytes(),
+            pending_records=subtask.pending_records(),
         )
 
     def _queued(self, subtask: Subtask) -> tuple[int, int]:

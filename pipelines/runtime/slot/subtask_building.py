@@ -215,17 +215,17 @@ class SubtaskBuilder:
             restored.watermark_ms,
             screen,
         )
-        told = reader.told_progress
+        told, pending = reader.told_progress, reader.pending
         quarantine = self._quarantine_reader(vertex.uid, restored, screen)
         if self.wires is not None:
-            return SourceFeed(self.wires.spout(vertex, reader, mailbox), told, quarantine)
+            return SourceFeed(self.wires.spout(vertex, reader, mailbox), told, quarantine, pending)
         barriers = self.message.barriers
         if barriers.mode is CheckpointingMode.AT_MOST_ONCE:
             reserving = ReservingReader(reader, barriers.read_ahead_bytes)
-            return SourceFeed(reserving, told, quarantine)
+            return SourceFeed(reserving, told, quarantine, pending)
         if quarantine is None:
-            return SourceFeed(reader, told)
-        return SourceFeed(ReplayingReader(reader, quarantine), told, quarantine)
+            return SourceFeed(reader, told, pending=pending)
+        return SourceFeed(ReplayingReader(reader, quarantine), told, quarantine, pending)
 
     def _quarantine_reader(
         self, uid: Uid, restored: RestoredOperator, screen: SplitScreen | None

@@ -49,6 +49,10 @@ class Feed(Protocol):
 
     def queued(self) -> list[ChannelStatistics]: ...
 
+    def pending_records(self) -> int | None:
+        """Of a source that knows: what is there and was not read. From any thread."""
+        ...
+
     @property
     def has_ended(self) -> bool: ...
 

@@ -12,7 +12,7 @@ import msgspec
 
 from pipelines.connectors.positions import SplitPositions
 from pipelines.connectors.reachability import check_still_there
-from pipelines.connectors.source import Batch, GrowingSource, TellsProgress
+from pipelines.connectors.source import Batch, GrowingSource, KnowsPending, TellsProgress
 from pipelines.connectors.split_progress import NamedPositions, SplitProgress, owned
 from pipelines.domain.clock import Clock
 from pipelines.domain.errors import Retryable
@@ -58,6 +58,10 @@ class FoundSplits:
     @property
     def told_to(self) -> TellsProgress | None:
         return self._reader if isinstance(self._reader, TellsProgress) else None
+
+    @property
+    def pending(self) -> KnowsPending | None:
+        return self._reader if isinstance(self._reader, KnowsPending) else None
 
     def initial(self) -> SplitPositions:
         unfinished = [(i, s.offset) for i, s in enumerate(self._splits) if not s.is_finished]

@@ -108,6 +108,9 @@ class GateFeed:
     def queued(self) -> list[ChannelStatistics]:
         return self._gate.statistics()
 
+    def pending_records(self) -> int | None:
+        return None
+
     def _take_restored(
         self, begin: Iterator[Beginning], subtask: Subtask
     ) -> Iterator[Beginning] | None:

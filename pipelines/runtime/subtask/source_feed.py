@@ -7,7 +7,7 @@ so that the tail is committed like everything before it (Flink, FLIP-147).
 import pyarrow as pa
 
 from pipelines.channels.channel import ChannelStatistics
-from pipelines.connectors.source import MalformedRecord
+from pipelines.connectors.source import KnowsPending, MalformedRecord
 from pipelines.domain.elements import (
     MAX_WATERMARK_MS,
     Barrier,
@@ -42,11 +42,13 @@ class SourceFeed:
         reader: SourceReader | ReservingReader | SpoutReader | ReplayingReader,
         told: ToldProgress | None = None,
         quarantine: SourceReader | None = None,
+        pending: KnowsPending | None = None,
     ) -> None:
         """`quarantine`: of the source, where any of it was ever read again, by `reader` or not."""
         self._reader = reader
         self._quarantine = quarantine
         self._told = told
+        self._pending = pending
         self._spout = reader if isinstance(reader, SpoutReader) else None
         self._reserving = reader if isinstance(reader, ReservingReader) else None
         self._stopping_id: CheckpointId | None = None  # the final barrier is out: emit nothing
@@ -155,6 +157,9 @@ class SourceFeed:
 
     def queued(self) -> list[ChannelStatistics]:
         return []
+
+    def pending_records(self) -> int | None:
+        return None if self._pending is None else self._pending.pending_records()
 
     def _read(self, subtask: Subtask) -> pa.RecordBatch | None:
         """Raises OperatorFailed with the record that the source or its watermarks failed at."""

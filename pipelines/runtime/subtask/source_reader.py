@@ -12,7 +12,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipelines.connectors.source import AnySource, Batch, GrowingSource, Offsets
+from pipelines.connectors.source import (
+    AnySource,
+    Batch,
+    GrowingSource,
+    KnowsPending,
+    Offsets,
+)
 from pipelines.connectors.watermark_strategy import WatermarkStrategy
 from pipelines.domain.clock import Clock
 from pipelines.domain.elements import MIN_WATERMARK_MS, Watermark
@@ -88,6 +94,11 @@ class SourceReader:
         """For whoever knows which checkpoints complete; None: the source tells nobody."""
         told_to = self._splits.told_to
         return None if told_to is None else ToldProgress(told_to)
+
+    @property
+    def pending(self) -> KnowsPending | None:
+        """None: the source does not know how much there is to read."""
+        return self._splits.pending
 
     def positions(self) -> Json:
         return self._splits.to_json(self._positions)

@@ -10,7 +10,13 @@ from typing import Protocol
 
 from pipelines.connectors.positions import SplitPositions, initial, redistribute
 from pipelines.connectors.reachability import SplitMemory
-from pipelines.connectors.source import Batch, ConcurrentSplits, Source, TellsProgress
+from pipelines.connectors.source import (
+    Batch,
+    ConcurrentSplits,
+    KnowsPending,
+    Source,
+    TellsProgress,
+)
 from pipelines.domain.snapshots import Json
 
 
@@ -28,6 +34,11 @@ class SplitSequence(Protocol):
     @property
     def told_to(self) -> TellsProgress | None:
         """Who tells others of completed checkpoints."""
+        ...
+
+    @property
+    def pending(self) -> KnowsPending | None:
+        """Who knows how much there is to read."""
         ...
 
     def initial(self) -> SplitPositions:
@@ -56,6 +67,7 @@ class FixedSplits:
 
     may_grow = False
     told_to = None
+    pending = None
 
     def __init__(
         self, source: Source, restored: Sequence[Json], subtask: int, parallelism: int

@@ -139,6 +139,9 @@ class Subtask(threading.Thread):
         """What waits in front of this subtask, per input channel."""
         return self._feed.queued()
 
+    def pending_records(self) -> int | None:
+        return self._feed.pending_records()
+
     def _on_mail(self, mail: Mail) -> None:
         match mail:
             case InjectBarrier(barrier, drains):

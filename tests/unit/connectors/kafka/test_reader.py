@@ -8,7 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    OFFSET_INVALID,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 
 from pipelines.connectors.kafka import reader as kafka_reader
 from pipelines.connectors.kafka import waiting as kafka_waiting
@@ -30,6 +36,7 @@ class FakeConsumer:
     def __init__(self) -> None:
         self.log: list[Message] = []
         self.paused: set[str] = set()
+        self.extent = (OFFSET_INVALID, OFFSET_INVALID)
         self.told: list[KafkaError] = []
         self.tell: Callable[[KafkaError], None] = lambda _: None
 
@@ -50,6 +57,9 @@ class FakeConsumer:
 
     def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
         pass
+
+    def get_watermark_offsets(self, partition: TopicPartition, cached: bool) -> tuple[int, int]:
+        return self.extent
 
     def pause(self, partitions: list[TopicPartition]) -> None:
         self.paused |= {f"{each.topic}-{each.partition}" for each in partitions}
@@ -115,6 +125,26 @@ def test_a_partition_of_which_too_much_waits_is_paused_until_it_is_asked(
         read += batch.offsets.tolist()
     assert read == list(range(20))
     assert consumer.paused == set()
+
+
+def test_what_is_there_to_be_read_ends_with_the_split_and_is_unknown_while_one_is(
+    consumer: FakeConsumer,
+) -> None:
+    consumer.log = [record(0, 0)]
+    reader = reader_of()
+    bounded, open_ended = (reader.read(SplitProgress(*s)) for s in (("t-0", 0, 0, 4), ("t-1",)))
+
+    next(bounded)
+    assert reader.pending_records() is None  # nobody has said where it ends
+    consumer.extent = (0, 50)
+    next(bounded)
+    assert reader.pending_records() == 3
+    consumer.extent = (OFFSET_INVALID, OFFSET_INVALID)
+    next(open_ended)
+    assert reader.pending_records() is None
+    consumer.extent = (0, 50)
+    next(open_ended)
+    assert reader.pending_records() == 3 + 50
 
 
 @pytest.mark.parametrize(("rows", "bytes_"), [(2, 10_000), (100, 18)])

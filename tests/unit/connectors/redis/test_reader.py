@@ -56,6 +56,16 @@ def test_a_server_that_hangs_is_asked_for_one_stream_in_each_turn(
     assert [next(stream).records.num_rows for stream in streams] == [1, 1, 1]
 
 
+def test_a_bounded_stream_leaves_nothing_once_it_is_read(connection: FakeConnection) -> None:
+    reader = reader_of()
+    batches = reader.read(SplitProgress("a", end_offset=2))
+
+    next(batches)
+    assert reader.pending_records() is None
+    assert list(batches) == []
+    assert reader.pending_records() == 0
+
+
 def test_a_stream_that_alone_is_read_on_asks_itself(connection: FakeConnection) -> None:
     reader = reader_of()
     first, second = (reader.read(SplitProgress(name)) for name in "ab")

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from pipelines.connectors.redis.stream_extent import StreamExtent
+from pipelines.connectors.redis.stream_extent import StreamExtent, pending_of
 from pipelines.connectors.split_progress import SplitProgress
 
 
@@ -61,3 +61,21 @@ def read(stream: FakeStream, split: SplitProgress, count: int) -> SplitProgress:
         return split
     passed = split.passed + len(entries)
     return SplitProgress("s", entries[-1] + 1, passed, None, split.version)
+
+
+@pytest.mark.parametrize(
+    ("passed", "end_offset", "given", "pending"),
+    [
+        (2, None, 3, 5),
+        (2, None, 0, 6),  # two of those that were added are deleted since
+        (9, None, 1, 0),
+        (2, 50, 3, None),  # bounded
+    ],
+)
+def test_what_is_left_is_counted(
+    passed: int, end_offset: int | None, given: int, pending: int | None
+) -> None:
+    extent = StreamExtent(added=10, length=8 if given else 6, last=10, max_deleted=0, first=1)
+
+    assert pending_of(extent, SplitProgress("s", 3, passed, end_offset), given) == pending
+    assert pending_of(None, SplitProgress("s", 0, 0, end_offset), given) == 0
