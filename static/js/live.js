@@ -8,7 +8,7 @@
 (() => {
   const ASK_EVERY_MS = 3000; // unless the stream made it ask sooner
   const ASK_TIMEOUT_MS = 4000;
-  const AGING_MS = 5000;
+  const AGING_MS = 4500; // what is older than five seconds has been called so by then
   const OLD_MS = 15000;
   const TICK_MS = 250;
 
@@ -118,12 +118,17 @@
       return;
     }
     html.set(old.id, sent);
+    places.set(old.id, placeIn(old));
     if (fresh) keepOpen(old, fresh);
     if (fresh) markNew(old, fresh);
   });
 
   body.addEventListener("htmx:oobAfterSwap", (event) => {
-    if (event.detail.target.id === "pulse") readPulse();
+    const { id } = event.detail.target;
+    if (id === "pulse") readPulse();
+    const region = document.getElementById(id);
+    if (region && places.has(id)) takePlace(region, places.get(id));
+    places.delete(id);
   });
 
   // A region that is replaced between press and release would swallow the click.
@@ -144,6 +149,37 @@
     for (const details of old.querySelectorAll("details[open][id]")) {
       fresh.querySelector("#" + CSS.escape(details.id))?.setAttribute("open", "");
     }
+  }
+
+  // Where the keyboard was in a region, and how far its tables were scrolled. What was focused is
+  // known again by the nearest id, its kind and its link: rows move down when one is added.
+  const FOCUSABLE = "a, button, summary, [tabindex]";
+  const places = new Map(); // region id -> the place in what is being replaced
+
+  function placeIn(region) {
+    const focused = region.contains(document.activeElement) ? document.activeElement : null;
+    const scrolled = [...region.querySelectorAll(".scroll")].map((each) => [each.scrollLeft, each.scrollTop]);
+    if (!focused) return { scrolled, name: null, index: -1 };
+    const name = nameOf(focused);
+    return { scrolled, name, index: namesakes(region, name).indexOf(focused) };
+  }
+
+  function takePlace(region, { scrolled, name, index }) {
+    region.querySelectorAll(".scroll").forEach((each, at) => {
+      const [left, top] = scrolled[at] ?? [0, 0];
+      each.scrollTo({ left, top, behavior: "instant" });
+    });
+    if (name !== null && !region.contains(document.activeElement)) {
+      namesakes(region, name)[index]?.focus({ preventScroll: true });
+    }
+  }
+
+  function namesakes(region, name) {
+    return [...region.querySelectorAll(FOCUSABLE)].filter((each) => nameOf(each) === name);
+  }
+
+  function nameOf(element) {
+    return [element.closest("[id]").id, element.localName, element.getAttribute("href")].join(" ");
   }
 
   function markNew(old, fresh) {

@@ -21,6 +21,9 @@ COLLECT_CHECKPOINTS = """() => {
   }).observe(document.querySelector("#checkpoints"), { childList: true, subtree: true });
 }"""
 
+HISTORY = "document.querySelector('#region-history .scroll')"
+"""Found and used in one go: between the two of a locator the region may be replaced."""
+
 NEVER_ASKS_BY_ITSELF = """
   const repeat = window.setInterval;
   window.setInterval = (turn, ms) => (ms === 250 ? 0 : repeat(turn, ms));  // TICK_MS of live.js
@@ -111,6 +114,19 @@ def test_a_refresh_does_not_disturb_who_is_typing_or_reading(page: Page) -> None
     selected = page.evaluate("getSelection().toString()")
     wait_for_next_checkpoint(page)
     assert page.evaluate("getSelection().toString()") == selected != ""
+
+
+def test_a_refresh_takes_neither_the_focus_nor_the_place_in_a_table(page: Page) -> None:
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.evaluate(f"{HISTORY}.focus(); {HISTORY}.scrollTo({{ left: 40, behavior: 'instant' }})")
+
+    wait_for_next_checkpoint(page)
+
+    expect(page.locator("#region-history .scroll")).to_be_focused()
+    assert page.evaluate(f"{HISTORY}.scrollLeft") == 40
+    page.evaluate("document.querySelector('#details-alignment summary').focus()")
+    wait_for_next_checkpoint(page)
+    expect(page.locator("#details-alignment summary")).to_be_focused()
 
 
 def test_a_chosen_checkpoint_stays_while_newer_ones_come(page: Page) -> None:
