@@ -24,8 +24,8 @@ _SILENT = {
         " it with `manage.py projector`."
     ),
     HeartbeatName.RECONCILE: (
-        "The worker or its beat, which deliver requests and restart pipelines, {since}; requests"
-        " are kept and wait."
+        "The worker, its beat or the Redis between them, which deliver requests and restart"
+        " pipelines, {since}; requests are kept and wait."
     ),
 }
 
@@ -37,6 +37,13 @@ class Observation:
     now: datetime
     projector: Liveness
     reconcile: Liveness
+
+    @property
+    def as_of(self) -> datetime | None:
+        """Of what takes both of them; None: one has never run."""
+        if self.projector.at is None or self.reconcile.at is None:
+            return None
+        return min(self.projector.at, self.reconcile.at)
 
 
 def observe() -> Observation:

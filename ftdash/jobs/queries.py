@@ -31,6 +31,7 @@ __all__ = [
     "fleet",
     "lineage",
     "newest_runs",
+    "observe",
     "pipeline_names",
     "pipeline_page",
     "quarantine",

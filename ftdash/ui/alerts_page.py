@@ -2,11 +2,11 @@
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
-from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
 from ftdash.alerts import queries
+from ftdash.jobs import queries as job_queries
 from ftdash.ui.page import number_or_none
 
 PER_PAGE = 25
@@ -27,7 +27,7 @@ def alerts_regions(request: HttpRequest) -> HttpResponse:
 def _context(request: HttpRequest) -> dict[str, object]:
     page = number_or_none(request.GET.get("page")) or 1
     return {
-        "now": timezone.now(),
+        "seen": job_queries.observe(),
         "firing": queries.firing(),
         "history": queries.history(page, PER_PAGE),
         "rule_count": sum(rule.is_on for rule in queries.rules()),

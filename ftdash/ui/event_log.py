@@ -18,6 +18,7 @@ from ftdash.eventlog import queries
 from ftdash.eventlog.lines import Asked, Cursor, Line, LineKind
 from ftdash.eventlog.queries import LogPage
 from ftdash.jobs import queries as job_queries
+from ftdash.jobs.freshness import Observation
 from ftdash.ui.downloads import csv_parts, download, json_parts
 from ftdash.ui.formats import plural
 
@@ -31,6 +32,7 @@ TIME = {"type": "datetime-local", "step": "1"}
 @dataclass(frozen=True, slots=True)
 class EventsPage:
     form: "AskedForm"
+    seen: Observation
     log: LogPage
     is_first: bool
     address: str  # what was asked for, without the place, as a query string
@@ -142,6 +144,7 @@ def events_page(query: QueryDict) -> EventsPage:
     address.pop("before", None)
     return EventsPage(
         form=form,
+        seen=job_queries.observe(),
         log=queries.log_page(form.asked(), cursor, LINES_PER_PAGE),
         is_first=cursor is None,
         address=address.urlencode(),

@@ -5,7 +5,6 @@ can leave and find it again.
 """
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from django import forms
@@ -13,7 +12,6 @@ from django.contrib import messages
 from django.contrib.auth.decorators import permission_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
-from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods
 
@@ -23,6 +21,7 @@ from ftdash.gameday.queries import Candidate, GameDays, GameDayView
 from ftdash.gameday.scoreboard import Score
 from ftdash.jobs import queries as job_queries
 from ftdash.jobs.answers import PipelinePage
+from ftdash.jobs.freshness import Observation
 from ftdash.jobs.models import RequestKind
 from ftdash.ui.actions import REFUSED
 from ftdash.ui.formats import duration, plural
@@ -57,6 +56,7 @@ HELP = {
 
 @dataclass(frozen=True, slots=True)
 class GameDaysPage:
+    seen: Observation
     game_days: GameDays
     pipeline: str | None  # None: all of them
     candidates: list[Candidate]
@@ -79,7 +79,7 @@ class GameDaysPage:
 
 @dataclass(frozen=True, slots=True)
 class GameDayPage:
-    now: datetime
+    seen: Observation
     day: GameDayView
     findings: list[Finding]
 
@@ -136,7 +136,7 @@ def game_days_page(name: str | None) -> GameDaysPage:
     candidates = [each for each in queries.candidates() if name in (None, each.name)]
     if name is not None and not candidates:
         raise Http404(f"There is no pipeline named {name}.")
-    return GameDaysPage(queries.game_days(name), name, candidates)
+    return GameDaysPage(job_queries.observe(), queries.game_days(name), name, candidates)
 
 
 def game_day_page(key: int) -> GameDayPage:
@@ -144,7 +144,7 @@ def game_day_page(key: int) -> GameDayPage:
     day = queries.game_day(key)
     if day is None:
         raise Http404(f"There is no game day {key}.")
-    return GameDayPage(timezone.now(), day, findings(day.seen) if day.seen else [])
+    return GameDayPage(job_queries.observe(), day, findings(day.seen) if day.seen else [])
 
 
 @never_cache

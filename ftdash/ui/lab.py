@@ -17,6 +17,8 @@ from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods
 
+from ftdash.jobs import queries as job_queries
+from ftdash.jobs.freshness import Observation
 from ftdash.lab import queries, services
 from ftdash.lab.queries import Labs
 from ftdash.ui.actions import REFUSED
@@ -39,6 +41,7 @@ NOTHING = "Nothing was measured yet."
 
 @dataclass(frozen=True, slots=True)
 class LabPage:
+    seen: Observation
     labs: Labs
     charts: list[Chart]
 
@@ -93,7 +96,7 @@ def lab_page(request: HttpRequest) -> LabPage:
         Chart("control", _cost_sentence(report), lab_control(report)),
         Chart("latency", LATENCY_SENTENCE, lab_latency(report)),
     ]
-    return LabPage(labs, charts)
+    return LabPage(job_queries.observe(), labs, charts)
 
 
 def _cost_sentence(report: LabReport | None) -> str:

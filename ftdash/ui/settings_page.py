@@ -5,7 +5,6 @@ from django.contrib.auth import update_session_auth_hash
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
-from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_GET, require_http_methods
@@ -13,6 +12,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 from ftdash.accounts import first_sign_in, people, queries
 from ftdash.alerts import queries as alert_queries
 from ftdash.history import queries as history_queries
+from ftdash.jobs import queries as job_queries
 from ftdash.ui.actions import REFUSED
 from ftdash.ui.settings_forms import OwnPasswordForm
 
@@ -35,7 +35,7 @@ def settings_regions(request: HttpRequest) -> HttpResponse:
 
 def settings_context() -> dict[str, object]:
     return {
-        "now": timezone.now(),
+        "seen": job_queries.observe(),
         "people": queries.people(),
         "tokens": queries.tokens(),
         "rules": alert_queries.rules(),

@@ -1,0 +1,131 @@
+"""No page claims more than is known: who made its numbers and fell silent is named, on each."""
+
+import re
+from datetime import datetime, timedelta
+
+import pytest
+from django.test import Client
+from django.urls import URLPattern, get_resolver, reverse
+
+from ftdash.alerts.models import Evaluation
+from ftdash.gameday.models import GameDay
+from ftdash.jobs.directories import run_directory
+from ftdash.jobs.freshness import observe
+from ftdash.jobs.projector import Projector
+from ftdash.metrics.models import Heartbeat, HeartbeatName
+from pipelines.domain.status import CheckpointKind
+from tests.web.addresses import all_patterns
+from tests.web.filled_states import ended_game_days
+from tests.web.journals import Story, StoryClock, new_run
+from tests.web.page_words import text_of, words_in
+
+pytestmark = pytest.mark.usefixtures("site")
+
+SILENT_FOR = timedelta(seconds=4.5)
+"""Later than one beat that was missed, and sooner than the five seconds in which it is told."""
+
+SILENT = (
+    "The pages may be out of date. The projector, which turns reports of running pipelines into"
+    " these pages, has been silent for 4 s; start it with `manage.py projector`. Requests wait. The"
+    " worker, its beat or the Redis between them, which deliver requests and restart pipelines, has"
+    " been silent for 4 s; requests are kept and wait."
+)
+LIVE = {
+    str(pattern.name): pattern
+    for pattern in all_patterns(get_resolver().url_patterns)
+    if str(pattern.name).endswith("-regions")
+}
+MADE_BY_A_DRIVER = {
+    "checkpoint-regions",
+    "checkpoints-regions",
+    "guarantee-regions",
+    "lineage-regions",
+    "pipeline-metrics-regions",
+    "pipeline-planner-regions",
+    "pipeline-regions",
+    "recovery-regions",
+    "savepoint-regions",
+    "savepoints-regions",
+}
+
+
+@pytest.mark.parametrize("name", sorted(LIVE))
+def test_each_page_names_who_is_silent_and_is_no_younger_than_who_filled_it(
+    operator: Client, as_installed: datetime, name: str
+) -> None:
+    last_seen(as_installed - SILENT_FOR)
+
+    whole, refreshed = read(operator, name, is_whole=True), read(operator, name)
+
+    assert SILENT in words_in(whole)
+    assert SILENT in words_in(refreshed)
+    assert age_of(refreshed) == SILENT_FOR / timedelta(milliseconds=1)
+    heard_again(as_installed)
+    spoken = read(operator, name)
+    assert "silent" not in region_of_processes(spoken)
+    assert (age_of(spoken) > 0) == (name in MADE_BY_A_DRIVER)
+
+
+@pytest.mark.parametrize("name", ["event-log-regions", "game-days-regions", "lab-regions"])
+def test_what_nobody_ever_filled_has_no_age(operator: Client, name: str) -> None:
+    answer = text_of(operator, reverse(name))
+
+    assert 'data-fresh-ms=""' in answer
+    assert "has never run" in words_in(answer)
+
+
+@pytest.mark.parametrize("silent", HeartbeatName)
+def test_what_takes_both_is_as_old_as_the_one_that_spoke_first(
+    as_installed: datetime, silent: HeartbeatName
+) -> None:
+    heard_again(as_installed)
+    Heartbeat.objects.filter(name=silent).update(at=as_installed - SILENT_FOR)
+
+    assert observe().as_of == as_installed - SILENT_FOR
+
+
+def last_seen(at: datetime) -> None:
+    """A run with all that pages are made of, and then silence of all who made it."""
+    run = new_run()
+    path = run_directory(run).path / "savepoint"
+    path.mkdir(parents=True)
+    (path / "manifest.json").write_text("{}")
+    clock = StoryClock(now_ms=round(at.timestamp() * 1000) - 2_000)
+    story = Story(run, clock).started().completed()
+    story.completed(CheckpointKind.SAVEPOINT, path=str(path))
+    clock.now_ms = round(at.timestamp() * 1000)
+    story.sampled()
+    Projector().run_once()
+    type(run).objects.update(last_event_at=at)  # as told, without the rounding
+    ended_game_days(run)
+    heard_again(at)
+
+
+def heard_again(at: datetime) -> None:
+    """Of projector and worker; the driver stays silent."""
+    for name in HeartbeatName:
+        Heartbeat.objects.update_or_create(name=name, defaults={"at": at, "pid": 1, "note": ""})
+    Evaluation.objects.update_or_create(defaults={"at": at})
+
+
+def read(client: Client, name: str, *, is_whole: bool = False) -> str:
+    """What an open page is told anew; or the page as it is opened."""
+    regions = address_of(LIVE[name])
+    return text_of(client, regions.removesuffix("regions/") if is_whole else regions)
+
+
+def address_of(pattern: URLPattern) -> str:
+    newest_day = GameDay.objects.latest("pk").pk
+    values = {"name": "flights", "checkpoint_id": 1, "savepoint_key": "flights-1-2"}
+    wanted = pattern.pattern.converters
+    return reverse(str(pattern.name), kwargs={k: values.get(k, newest_day) for k in wanted})
+
+
+def age_of(answer: str) -> float:
+    (age_ms,) = re.findall(r'data-fresh-ms="(\d+)"', answer)
+    return float(age_ms)
+
+
+def region_of_processes(answer: str) -> str:
+    (region,) = re.findall(r'<div id="region-processes".*?</div>', answer, re.DOTALL)
+    return str(region)
