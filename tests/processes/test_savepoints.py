@@ -10,7 +10,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from pipelines.bus.inbox import submit
 from pipelines.domain.commands import (
+    Cancel,
     CancelWithSavepoint,
     StopWithSavepoint,
     TakeSavepoint,
@@ -28,7 +30,7 @@ from pipelines.domain.status import (
 )
 from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run, hurry
-from tests.processes.numbers import TOTAL, assert_exact, committed, expected
+from tests.processes.numbers import TOTAL, assert_exact, assert_rows_exact, committed, expected
 from tests.processes.savepoint_requests import WHO, asked, manifest_of
 
 pytestmark = pytest.mark.slow
@@ -170,22 +172,37 @@ def test_a_claimed_savepoint_stays_until_newer_points_replace_it(tmp_path: Path)
     assert savepoint.exists()
 
 
+@pytest.mark.parametrize(
+    ("settings", "taken_as"),
+    [(OFTEN, CANONICAL), (BACKENDS["ROCKSDB"], NATIVE)],
+    ids=["canonical", "native rocksdb"],
+)
 def test_without_a_claim_the_original_may_go_after_the_first_own_checkpoint(
+    tmp_path: Path, settings: dict[str, str], taken_as: SavepointFormat
+) -> None:
+    with running(tmp_path, settings) as run:
+        savepoint = asked(run, StopWithSavepoint(**WHO, format=taken_as))
+        run.wait_until_over(STEP_S)
+
+    go_on_without(tmp_path, savepoint, savepoint, settings)
+
+    assert_exact(tmp_path / "output")
+
+
+def test_without_a_claim_a_run_whose_checkpoint_was_built_upon_others_may_go_with_all_of_them(
     tmp_path: Path,
 ) -> None:
-    savepoint = stopped(tmp_path)
+    settings = BACKENDS["ROCKSDB"]
+    with running(tmp_path, settings) as run:
+        submit(run.directory, Cancel(**WHO))
+        assert run.wait_until_over(STEP_S).status is JobStatus.CANCELED
+        checkpoint = Path(run.completed()[-1].path)
+    files = [f for s in manifest_of(checkpoint).subtasks for o in s.operators for f in o.states]
+    assert any(file.is_shared for handle in files for file in handle.files)
 
-    with restored(tmp_path, savepoint, PACED) as run:
-        run.wait_for(lambda _: len(run.completed()) >= 1, STEP_S)
-        assert savepoint.exists()
-        shutil.rmtree(savepoint)
-        os.kill(run.pid_of(0), signal.SIGKILL)
-        hurry(tmp_path)
-        ended = run.wait_until_over(STEP_S)
+    go_on_without(tmp_path, checkpoint, run.directory.path, settings)
 
-    assert ended.status is JobStatus.FINISHED, ended.reason
-    assert len(run.of(SlotConnected)) == 4
-    assert_exact(tmp_path / "output")
+    assert_rows_exact(tmp_path / "output")
 
 
 def test_a_damaged_savepoint_ends_the_run_before_anything_starts(tmp_path: Path) -> None:
@@ -221,6 +238,20 @@ def stopped(root: Path) -> Path:
         savepoint = asked(run, StopWithSavepoint(**WHO))
         run.wait_until_over(STEP_S)
     return savepoint
+
+
+def go_on_without(root: Path, point: Path, goes: Path, settings: dict[str, str]) -> None:
+    """A restored run, once it has a checkpoint of its own, needs nothing of what it began with."""
+    with restored(root, point, PACED, settings=settings) as run:
+        run.wait_for(lambda _: len(run.completed()) >= 1, STEP_S)
+        assert point.exists()
+        shutil.rmtree(goes)
+        os.kill(run.pid_of(0), signal.SIGKILL)
+        hurry(root)
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FINISHED, ended.reason
+    assert len(run.of(SlotConnected)) == 4
 
 
 def go_on(
