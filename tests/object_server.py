@@ -1,4 +1,4 @@
-"""A real S3 server on a free port, and a door in front of it through which failures come.
+"""A real S3 server, a process of its own, and a door in front of it through which failures come.
 
 The door passes every request on and numbers it; a fault strikes the requests that the test names.
 Like S3, and unlike the server behind it, it compares a body with the checksum that came with it.
@@ -7,9 +7,10 @@ Like S3, and unlike the server behind it, it compares a body with the checksum t
 import base64
 import hashlib
 import http.client
-import logging
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -20,7 +21,9 @@ from enum import Enum, auto
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from moto.server import ThreadedMotoServer
+from ftdash.embedded.ports import LOOPBACK
+from tests.polling import wait_until
+from tests.reserved_ports import reserved_port
 
 BUCKET = "snapshots"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "key-of-a-test", "AWS_SECRET_ACCESS_KEY": "secret-of-a-test"}
@@ -94,7 +97,7 @@ class ObjectServer:
     def environment(self) -> dict[str, str]:
         return {
             **CREDENTIALS,
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
+            "AWS_ENDPOINT_URL": f"http://{LOOPBACK}:{self.port}",
             "AWS_REGION": "us-east-1",
         }
 
@@ -126,20 +129,39 @@ class ObjectServer:
 
 @contextmanager
 def object_server() -> Iterator[ObjectServer]:
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    moto.start()
-    server = ObjectServer(moto.get_host_and_port())
-    door = _Door(("127.0.0.1", 0), _handler_of(server))
-    server.port = door.server_address[1]
-    threading.Thread(target=door.serve_forever, args=(0.02,), daemon=True).start()
-    server.ask("PUT", f"/{BUCKET}")
+    with reserved_port() as port, _server_process(port) as process:
+        server = ObjectServer((LOOPBACK, port))
+        wait_until(lambda: _has_bucket(server, process), otherwise=lambda: "the server was silent")
+        door = _Door((LOOPBACK, 0), _handler_of(server))
+        server.port = door.server_address[1]
+        threading.Thread(target=door.serve_forever, args=(0.02,), daemon=True).start()
+        try:
+            yield server
+        finally:
+            door.shutdown()
+            door.server_close()
+
+
+@contextmanager
+def _server_process(port: int) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "moto.server", "-H", LOOPBACK, "-p", str(port)]
+    silent = subprocess.DEVNULL
+    process = subprocess.Popen(command, stdin=silent, stdout=silent, stderr=silent)
     try:
-        yield server
+        yield process
     finally:
-        door.shutdown()
-        door.server_close()
-        moto.stop()
+        process.kill()
+        process.wait()
+
+
+def _has_bucket(server: ObjectServer, process: subprocess.Popen[bytes]) -> bool:
+    """Makes it, as soon as the server answers."""
+    assert process.poll() is None, "the object server has ended"
+    try:
+        answer, _ = server.ask("PUT", f"/{BUCKET}")
+    except ConnectionRefusedError:
+        return False
+    return answer.status == http.HTTPStatus.OK
 
 
 class _Door(ThreadingHTTPServer):
