@@ -7,7 +7,6 @@ leave and find it again.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from django.contrib import messages
 from django.contrib.auth.decorators import permission_required
@@ -18,12 +17,12 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 from django_htmx.http import trigger_client_event
 
-from ftdash.jobs import labels, point_services, queries, services
+from ftdash.jobs import queries
 from ftdash.jobs.answers import PipelinePage
 from ftdash.jobs.asking import pipeline_named
 from ftdash.jobs.models import RequestKind
-from ftdash.jobs.point_services import Restore
-from ftdash.jobs.replays import newest_point, outlook
+from ftdash.jobs.replays import outlook
+from ftdash.ui import asks
 from ftdash.ui.before_restore import looked_at
 from ftdash.ui.forms import (
     ActionForm,
@@ -38,10 +37,8 @@ from ftdash.ui.forms import (
 from ftdash.ui.savepoint_forms import DisposeForm, LabelForm
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import RequestId
-from pipelines.domain.status import ClaimMode, KillMoment
 
-Values = dict[str, Any]
-Ask = Callable[[PipelinePage, Values, str], RequestId]
+Ask = Callable[[PipelinePage, asks.Values, str], RequestId]
 
 REFUSED = 422
 """The form was understood and the request refused."""
@@ -56,136 +53,46 @@ class Action:
     ask: Ask
 
 
-def ask_checkpoint(page: PipelinePage, values: Values, who: str) -> RequestId:
-    return services.request_checkpoint(pipeline=page.name, requester=who, reason=values["reason"])
-
-
-def ask_savepoint(page: PipelinePage, values: Values, who: str) -> RequestId:
-    return services.request_savepoint(
-        pipeline=page.name, requester=who, reason=values["reason"], label=values["label"]
-    )
-
-
-def ask_stop(page: PipelinePage, values: Values, who: str) -> RequestId:
-    return services.stop_with_savepoint(
-        pipeline=page.name, requester=who, reason=values["reason"], label=values["label"]
-    )
-
-
-def ask_label(page: PipelinePage, values: Values, who: str) -> RequestId:
-    return labels.label_savepoint(
-        pipeline=page.name,
-        path=values["path"],
-        label=values["label"],
-        requester=who,
-        reason=values["reason"],
-    )
-
-
-def ask_dispose(page: PipelinePage, values: Values, who: str) -> RequestId:
-    return point_services.dispose(
-        pipeline=page.name, path=values["path"], requester=who, reason=values["reason"]
-    )
-
-
-def ask_cancel(page: PipelinePage, values: Values, who: str) -> RequestId:
-    return services.cancel(pipeline=page.name, requester=who, reason=values["reason"])
-
-
-def ask_kill(page: PipelinePage, values: Values, who: str) -> RequestId:
-    return services.kill_slot(
-        pipeline=page.name,
-        slot=values["slot"],
-        moment=KillMoment(values["moment"]),
-        requester=who,
-        reason=values["reason"],
-    )
-
-
-def ask_faults(page: PipelinePage, values: Values, who: str) -> RequestId:
-    return services.allow_faults(
-        pipeline=page.name,
-        is_allowed=values["is_allowed"],
-        requester=who,
-        reason=values["reason"],
-    )
-
-
-def ask_restore(page: PipelinePage, values: Values, who: str) -> RequestId:
-    asked = Restore(
-        pipeline=page.name,
-        path=values["path"],
-        parallelism=values["parallelism"],
-        allow_non_restored_state=values["allow_non_restored_state"],
-        reads_files=False,
-    )
-    return point_services.restore(
-        asked,
-        requester=who,
-        reason=values["reason"],
-        claim_mode=ClaimMode(values["claim_mode"] or ClaimMode.NO_CLAIM),
-    )
-
-
-def ask_replay(page: PipelinePage, values: Values, who: str) -> RequestId:
-    asked = Restore(pipeline=page.name, path=newest_point(page.name), reads_files=False, replays=())
-    return point_services.restore(asked, requester=who, reason=values["reason"])
-
-
-def ask_start(page: PipelinePage, values: Values, who: str) -> RequestId:
-    return services.submit_pipeline(
-        name=page.name,
-        flow=page.flow,
-        parallelism=values["parallelism"],
-        max_parallelism=page.max_parallelism,
-        parameters=page.parameters,
-        settings=page.settings,
-        allows_faults=page.allows_faults,
-        requester=who,
-        reason=values["reason"],
-    )
-
-
 ACTIONS = {
     "checkpoint": Action(
         RequestKind.CHECKPOINT,
         "Trigger a checkpoint",
         "Trigger checkpoint",
         ActionForm,
-        ask_checkpoint,
+        asks.checkpoint,
     ),
     "savepoint": Action(
-        RequestKind.SAVEPOINT, "Take a savepoint", "Take savepoint", SavepointForm, ask_savepoint
+        RequestKind.SAVEPOINT, "Take a savepoint", "Take savepoint", SavepointForm, asks.savepoint
     ),
     "stop": Action(
         RequestKind.STOP_WITH_SAVEPOINT,
         "Stop with a savepoint",
         "Stop with savepoint",
         SavepointForm,
-        ask_stop,
+        asks.stop,
     ),
     "cancel": Action(
-        RequestKind.CANCEL, "Cancel the run", "Cancel the run", ConfirmedForm, ask_cancel
+        RequestKind.CANCEL, "Cancel the run", "Cancel the run", ConfirmedForm, asks.cancel
     ),
-    "kill": Action(RequestKind.KILL_SLOT, "Kill a slot", "Kill slot", KillSlotForm, ask_kill),
+    "kill": Action(RequestKind.KILL_SLOT, "Kill a slot", "Kill slot", KillSlotForm, asks.kill),
     "faults": Action(
         RequestKind.ALLOW_FAULTS,
         "Allow or forbid faults on purpose",
         "Keep",
         AllowFaultsForm,
-        ask_faults,
+        asks.faults,
     ),
     "restore": Action(
-        RequestKind.RESTORE, "Restore from a point", "Restore", RestoreForm, ask_restore
+        RequestKind.RESTORE, "Restore from a point", "Restore", RestoreForm, asks.restore
     ),
     "replay": Action(
-        RequestKind.RESTORE, "Replay the quarantine", "Replay", ReplayForm, ask_replay
+        RequestKind.RESTORE, "Replay the quarantine", "Replay", ReplayForm, asks.replay
     ),
-    "label": Action(RequestKind.LABEL, "Label a savepoint", "Set the label", LabelForm, ask_label),
+    "label": Action(RequestKind.LABEL, "Label a savepoint", "Set the label", LabelForm, asks.label),
     "dispose": Action(
-        RequestKind.DISPOSE, "Dispose of a savepoint", "Delete its files", DisposeForm, ask_dispose
+        RequestKind.DISPOSE, "Dispose of a savepoint", "Delete its files", DisposeForm, asks.dispose
     ),
-    "start": Action(RequestKind.SUBMIT, "Start from the beginning", "Start", StartForm, ask_start),
+    "start": Action(RequestKind.SUBMIT, "Start from the beginning", "Start", StartForm, asks.start),
 }
 
 
