@@ -84,7 +84,11 @@ def _consequence(kind: RequestKind, pipeline: Pipeline, view: RunView | None) ->
         case RequestKind.CANCEL:
             return f"The pipeline ends at once; {_replay(view)} are not kept."
         case RequestKind.CHANGE_SETTINGS:
-            return "The run goes on with the new values, also after a failure."
+            return (
+                "The run goes on with the new values, also after a failure; the next run starts"
+                f" with the pipeline's own. A failure now would replay {_replay(view)}, and more"
+                " where checkpoints are rarer."
+            )
         case RequestKind.ALLOW_FAULTS:
             return (
                 f"{pipeline.name} {'allows' if pipeline.allows_faults else 'does not allow'} faults"

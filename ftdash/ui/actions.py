@@ -24,10 +24,11 @@ from ftdash.jobs.models import RequestKind
 from ftdash.jobs.replays import outlook
 from ftdash.ui import asks
 from ftdash.ui.before_restore import looked_at
+from ftdash.ui.change_form import ChangeForm
+from ftdash.ui.ending_forms import CancelForm, StopForm
 from ftdash.ui.forms import (
     ActionForm,
     AllowFaultsForm,
-    ConfirmedForm,
     KillSlotForm,
     ReplayForm,
     RestoreForm,
@@ -68,11 +69,18 @@ ACTIONS = {
         RequestKind.STOP_WITH_SAVEPOINT,
         "Stop with a savepoint",
         "Stop with savepoint",
-        SavepointForm,
+        StopForm,
         asks.stop,
     ),
     "cancel": Action(
-        RequestKind.CANCEL, "Cancel the run", "Cancel the run", ConfirmedForm, asks.cancel
+        RequestKind.CANCEL, "Cancel the run", "Cancel the run", CancelForm, asks.cancel
+    ),
+    "change": Action(
+        RequestKind.CHANGE_SETTINGS,
+        "Change settings of the run",
+        "Change settings",
+        ChangeForm,
+        asks.change,
     ),
     "kill": Action(RequestKind.KILL_SLOT, "Kill a slot", "Kill slot", KillSlotForm, asks.kill),
     "faults": Action(
@@ -128,7 +136,7 @@ def shown(
         "action": chosen,
         "offer": page.actions[chosen.kind],
         "form": form,
-        "is_destructive": isinstance(form, ConfirmedForm),
+        "is_destructive": form.is_destructive,
     }
     if isinstance(form, ReplayForm):
         context["outlook"] = outlook(pipeline_named(page.name))

@@ -7,7 +7,7 @@ from ftdash.jobs.answers import PipelinePage
 from ftdash.jobs.point_services import Restore
 from ftdash.jobs.replays import newest_point
 from pipelines.domain.ids import RequestId
-from pipelines.domain.status import ClaimMode, KillMoment
+from pipelines.domain.status import ClaimMode, KillMoment, SavepointFormat
 
 Values = dict[str, Any]
 """What a form has cleaned."""
@@ -19,13 +19,17 @@ def checkpoint(page: PipelinePage, values: Values, who: str) -> RequestId:
 
 def savepoint(page: PipelinePage, values: Values, who: str) -> RequestId:
     return services.request_savepoint(
-        pipeline=page.name, requester=who, reason=values["reason"], label=values["label"]
+        pipeline=page.name, requester=who, reason=values["reason"], **_of_savepoint(values)
     )
 
 
 def stop(page: PipelinePage, values: Values, who: str) -> RequestId:
     return services.stop_with_savepoint(
-        pipeline=page.name, requester=who, reason=values["reason"], label=values["label"]
+        pipeline=page.name,
+        requester=who,
+        reason=values["reason"],
+        drain=values["drain"],
+        **_of_savepoint(values),
     )
 
 
@@ -46,7 +50,17 @@ def dispose(page: PipelinePage, values: Values, who: str) -> RequestId:
 
 
 def cancel(page: PipelinePage, values: Values, who: str) -> RequestId:
-    return services.cancel(pipeline=page.name, requester=who, reason=values["reason"])
+    if not values["with_savepoint"]:
+        return services.cancel(pipeline=page.name, requester=who, reason=values["reason"])
+    return services.cancel_with_savepoint(
+        pipeline=page.name, requester=who, reason=values["reason"], **_of_savepoint(values)
+    )
+
+
+def change(page: PipelinePage, values: Values, who: str) -> RequestId:
+    return services.change_settings(
+        pipeline=page.name, settings=values["changes"], requester=who, reason=values["reason"]
+    )
 
 
 def kill(page: PipelinePage, values: Values, who: str) -> RequestId:
@@ -101,3 +115,8 @@ def start(page: PipelinePage, values: Values, who: str) -> RequestId:
         requester=who,
         reason=values["reason"],
     )
+
+
+def _of_savepoint(values: Values) -> Values:
+    chosen = SavepointFormat(values["savepoint_format"] or SavepointFormat.CANONICAL)
+    return {"savepoint_format": chosen, "label": values["label"]}

@@ -13,7 +13,7 @@ from ftdash.checkpoints.answers import RecoveryPoint
 from ftdash.jobs.answers import PipelinePage
 from ftdash.ui.formats import size, utc
 from pipelines.domain.labels import LABEL_LENGTH_MAX
-from pipelines.domain.status import ClaimMode, KillMoment
+from pipelines.domain.status import ClaimMode, KillMoment, SavepointFormat
 
 REASON_LENGTH_MAX = 500
 MOMENTS = (
@@ -29,6 +29,10 @@ CLAIM_MODES = (
     (ClaimMode.NO_CLAIM.value, "stays as it is"),
     (ClaimMode.CLAIM.value, "belongs to the new run, which deletes it when newer ones replace it"),
 )
+FORMATS = (
+    (SavepointFormat.CANONICAL.value, "canonical: open files (Parquet)"),
+    (SavepointFormat.NATIVE.value, "native: the files of its state backend"),
+)
 PLAIN_TEXT = {"autocomplete": "off", "autocapitalize": "off", "spellcheck": "false"}
 
 
@@ -43,7 +47,10 @@ class ActionForm(forms.Form):
     )
     field_order = (
         "path",
+        "drain",
+        "with_savepoint",
         "label",
+        "savepoint_format",
         "parallelism",
         "claim_mode",
         "allow_non_restored_state",
@@ -58,6 +65,10 @@ class ActionForm(forms.Form):
     def __init__(self, *args: Any, page: PipelinePage, **kwargs: Any) -> None:
         self.page = page
         super().__init__(*args, **kwargs)
+
+    @property
+    def is_destructive(self) -> bool:
+        return False
 
     @property
     def consequence(self) -> str:
@@ -79,8 +90,22 @@ class LabelField(forms.CharField):
         )
 
 
+class FormatField(forms.ChoiceField):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(
+            label="Format",
+            choices=FORMATS,
+            initial=SavepointFormat.CANONICAL.value,
+            required=False,
+            help_text="Canonical is for keeping: any state backend takes it, and any program reads"
+            " it. Native is faster to write and to restore, and for the same backend first of all.",
+            **kwargs,
+        )
+
+
 class SavepointForm(ActionForm):
     label = LabelField()
+    savepoint_format = FormatField()
 
 
 class ConfirmedForm(ActionForm):
@@ -93,6 +118,10 @@ class ConfirmedForm(ActionForm):
         super().__init__(*args, page=page, **kwargs)
         self.fields["confirmation"].label = f"Type the {self.named}'s name to confirm"
         self.fields["confirmation"].help_text = self.name_to_type
+
+    @property
+    def is_destructive(self) -> bool:
+        return True
 
     @property
     def name_to_type(self) -> str:

@@ -17,7 +17,7 @@ from ftdash.ui.figures.style import Figure
 from ftdash.ui.formats import words
 from pipelines.domain.status import RecoveryPhase
 
-BUTTONS = ("checkpoint", "savepoint", "stop", "restore", "start", "kill", "cancel")
+BUTTONS = ("checkpoint", "savepoint", "stop", "restore", "start", "change", "kill", "cancel")
 """Actions in the order in which they stand."""
 
 COUNTER_LABELS = {

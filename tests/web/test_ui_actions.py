@@ -34,6 +34,10 @@ ON_A_RUNNING_ONE = {
     "savepoint": (RequestKind.SAVEPOINT, {"reason": "upgrade"}),
     "stop": (RequestKind.STOP_WITH_SAVEPOINT, {"reason": "upgrade"}),
     "cancel": (RequestKind.CANCEL, CONFIRMED),
+    "change": (
+        RequestKind.CHANGE_SETTINGS,
+        {"reason": "it falls behind", "checkpoint_interval_ms": "9 s"},
+    ),
     "kill": (RequestKind.KILL_SLOT, {**CONFIRMED, "slot": "1", "moment": "aligning"}),
 }
 

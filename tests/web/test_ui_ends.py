@@ -1,0 +1,163 @@
+"""Ways to end a run, to take a savepoint, and to change the settings of a run, on the pages."""
+
+import html
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from ftdash.jobs.models import Request, RequestKind, Run
+from ftdash.jobs.projector import Projector
+from pipelines.domain.setting_table import DEFINITIONS
+from tests.web.journals import Story, new_run
+
+pytestmark = pytest.mark.usefixtures("site")
+
+WHY = {"reason": "upgrade"}
+NAMED = {**WHY, "confirmation": "flights"}
+NATIVE = {"savepoint_format": "NATIVE", "label": "before 1.8"}
+
+
+@pytest.fixture(autouse=True)
+def running(site: Path) -> None:
+    Story(new_run(settings={"execution.checkpointing.timeout": "3 min"})).started().completed()
+    Projector().run_once()
+
+
+@pytest.mark.parametrize(
+    ("action", "fields", "kind", "parameters"),
+    [
+        ("savepoint", WHY, RequestKind.SAVEPOINT, {"type": "CANONICAL"}),
+        (
+            "savepoint",
+            WHY | NATIVE,
+            RequestKind.SAVEPOINT,
+            {"type": "NATIVE", "label": "before 1.8"},
+        ),
+        ("stop", WHY, RequestKind.STOP_WITH_SAVEPOINT, {"type": "CANONICAL"}),
+        (
+            "stop",
+            NAMED | NATIVE | {"drain": "on"},
+            RequestKind.STOP_WITH_SAVEPOINT,
+            {"type": "NATIVE", "label": "before 1.8", "drain": "true"},
+        ),
+        ("cancel", NAMED, RequestKind.CANCEL, {}),
+        (
+            "cancel",
+            NAMED | NATIVE | {"with_savepoint": "on"},
+            RequestKind.CANCEL_WITH_SAVEPOINT,
+            {"type": "NATIVE", "label": "before 1.8"},
+        ),
+        (
+            "change",
+            WHY | {"checkpoint_interval_ms": "9 s", "min_pause_ms": ""},
+            RequestKind.CHANGE_SETTINGS,
+            {"execution.checkpointing.interval": "9 s"},
+        ),
+    ],
+)
+def test_what_was_chosen_is_asked_for(
+    admin: Client, action: str, fields: dict[str, str], kind: RequestKind, parameters: Any
+) -> None:
+    admin.post(address(action), fields)
+
+    (stored,) = Request.objects.all()
+    assert (stored.kind, stored.parameters, stored.reason) == (kind, parameters, "upgrade")
+    assert stored.requester == "ada"
+
+
+@pytest.mark.parametrize("confirmation", ["", "flihgts"])
+def test_a_drain_needs_the_name_typed_and_then_says_what_it_fires(
+    admin: Client, confirmation: str
+) -> None:
+    before = words(admin.get(address("stop")))
+
+    answer = admin.post(address("stop"), {**WHY, "drain": "on", "confirmation": confirmation})
+
+    assert answer.status_code == 422
+    assert not Request.objects.exists()
+    assert "The name of this pipeline is flights." in words(answer)
+    assert 'class="consequence is-destructive"' in answer.content.decode()
+    assert 'class="consequence"' in admin.get(address("stop")).content.decode()
+    for said in ("What is fired cannot be taken back", "every further record is late"):
+        assert said in before
+
+
+def test_a_drain_says_which_windows_fire_before_their_end(admin: Client) -> None:
+    Run.objects.update(watermark_ms=1_357_000_000_000)
+
+    page = words(admin.get(address("stop")))
+
+    assert "also those that end after the watermark of 2013-01-01 00:26:40 UTC" in page
+
+
+def test_a_cancellation_says_what_a_savepoint_first_saves(admin: Client) -> None:
+    page = words(admin.get(address("cancel")))
+
+    assert re.search(r"records read since .* are not kept. With a savepoint first they are", page)
+
+
+def test_a_savepoint_says_what_its_formats_are_for(admin: Client) -> None:
+    page = admin.get(address("savepoint")).content.decode()
+
+    assert '<option value="CANONICAL" selected>' in page
+    assert "Native is faster to write and to restore" in page
+
+
+def test_a_change_shows_the_values_in_force_and_asks_for_none(admin: Client) -> None:
+    Run.objects.update(changed_settings={"execution.checkpointing.min-pause": "2 s"})
+    changed = words(admin.get(address("change")))
+    Run.objects.update(changed_settings={})
+
+    page = admin.get(address("change"))
+
+    fields = re.findall(r'<input[^>]*name="([a-z_]+)"[^>]*>', page.content.decode())
+    live = [each.field for each in DEFINITIONS if each.changes_live]
+    assert [field for field in fields if field != "csrfmiddlewaretoken"] == ["reason", *live]
+    assert "Min pause, now 2 s" in changed
+    assert "Timeout, now 3 min" in words(page)
+    assert "Interval, now 1 s by default" in words(page)
+    assert re.search(r"A failure now would replay about [\d,]+ records read since", words(page))
+
+
+@pytest.mark.parametrize(
+    ("fields", "said", "stands"),
+    [
+        ({}, "Name a setting to change", "errorlist nonfield"),
+        (
+            {"checkpoint_interval_ms": "soon", "checkpoint_timeout_ms": "9 s"},
+            "The setting execution.checkpointing.interval cannot be 'soon'",
+            'class="field has-error"',
+        ),
+        (
+            {"min_pause_ms": "2 s"},
+            "needs checkpoints one after the other",
+            "errorlist nonfield",
+        ),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused_in_the_engine_s_sentence(
+    admin: Client, fields: dict[str, str], said: str, stands: str
+) -> None:
+    Run.objects.update(settings={"execution.checkpointing.max-concurrent-checkpoints": "2"})
+
+    answer = admin.post(address("change"), WHY | fields)
+
+    assert answer.status_code == 422
+    assert said in words(answer)
+    assert stands in answer.content.decode()
+    for typed in (*WHY.values(), *fields.values()):
+        assert f'value="{typed}"' in answer.content.decode()
+    assert not Request.objects.exists()
+
+
+def address(action: str) -> str:
+    return reverse("act", args=["flights", action])
+
+
+def words(answer: Any) -> str:
+    text = re.sub(r"<[^>]+>", " ", answer.content.decode())
+    return html.unescape(re.sub(r"\s+", " ", text))
