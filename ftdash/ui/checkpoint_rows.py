@@ -8,8 +8,8 @@ from ftdash.checkpoints.statistics import CheckpointDistributions
 from ftdash.ui.formats import UNKNOWN, duration, size
 from pipelines.domain.setting_table import DEFINITIONS
 
-SETTINGS = ("execution.checkpointing.", "state.")
-"""What the keys of settings begin with that say how checkpoints are taken."""
+SETTINGS = ("execution.checkpointing.", "state.", "restart-strategy.")
+"""What the keys of settings begin with that say how checkpoints are taken, and gone back to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def _quantile(found: Distribution, index: int, write: Callable[[float], str]) ->
 
 
 def setting_rows(given: Mapping[str, str]) -> list[SettingRow]:
-    """How a run takes its checkpoints: every setting about it, given or by default."""
+    """How a run takes its checkpoints and goes back to them: each setting, given or by default."""
     return [
         SettingRow(
             key=each.key,

@@ -122,7 +122,7 @@ def test_failures_lead_to_the_checkpoints_that_failed_so(operator: Client) -> No
     assert "Checkpoint expired before completing. CHECKPOINT_EXPIRED 1" in words_of(operator)
 
 
-def test_every_setting_about_checkpoints_is_there_and_whether_it_was_given(
+def test_every_setting_about_checkpoints_and_restarts_is_there_and_whether_it_was_given(
     operator: Client,
 ) -> None:
     interval, timeout = "execution.checkpointing.interval", "execution.checkpointing.timeout"
@@ -134,7 +134,8 @@ def test_every_setting_about_checkpoints_is_there_and_whether_it_was_given(
     assert re.search(rf"{interval} Time from one [^0-9]* 7 s {timeout}", page)
     assert "is not complete after this time fails. 10 min by default" in page
     assert re.search(r"state.backend.type [^;]*; .* hashmap by default", page)
-    assert "restart-strategy.type" not in page
+    assert re.search(r"restart-strategy.type [^;]* exponential-delay by default", page)
+    assert "execution.poison-records.policy" not in page
 
 
 def test_an_older_run_is_looked_at_by_its_own_address(operator: Client) -> None:

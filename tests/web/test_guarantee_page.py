@@ -58,6 +58,12 @@ def test_it_shows_level_ledger_and_what_waits(run: Run, operator: Client) -> Non
         assert shown in page
 
 
+def test_it_leads_to_the_lab_where_levels_are_compared(run: Run, operator: Client) -> None:
+    answer = operator.get(reverse("guarantee", args=[NAME])).content.decode()
+
+    assert f'<a href="{reverse("lab")}">guarantee lab</a>' in answer
+
+
 def test_digests_of_subtasks_are_added_up() -> None:
     story = Story(new_run(NAME)).started()
     story.tell(entry(1, share(1, digest=ALL_ONES), share(1, subtask=1, digest="0" * 15 + "3")))

@@ -116,6 +116,15 @@ def test_charts_are_drawn_once_a_sample_for_all_who_look_on(
     assert page.count("50 % busy, 10 % backpressured, 40 % idle, ") == 2 * 4
 
 
+def test_the_table_below_the_charts_has_all_that_they_draw(operator: Client) -> None:
+    fold(Story(new_run()).started().sampled().wait(1_000).sampled(records=2_000))
+
+    page = words_of(operator)
+
+    moment = "50 % busy, 10 % backpressured, 40 % idle, 3.98 k/s, watermark 2013-01-01 00:26"
+    assert page.count(moment) == 4
+
+
 def test_an_operators_row_is_the_mean_of_ratios_the_sum_of_counts_and_the_least_watermark() -> None:
     (row,) = operator_rows(
         GRAPH,
