@@ -22,6 +22,7 @@ from tests.simulation.simulated_run import Simulation
 
 MEMORY = Path("/dev/shm")
 """Where there is one, files are kept in memory: the simulated disk needs no real one."""
+FAILED_SEEDS = Path(__file__).with_name("failed_seeds.txt")
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,12 @@ def campaign(seeds: Iterable[int], processes: int) -> Iterator[Verdict]:
     os.environ["PYTHONHASHSEED"] = "0"
     with multiprocessing.get_context("spawn").Pool(processes, initializer=_begin) as pool:
         yield from pool.imap_unordered(_judge_and_tidy, seeds, chunksize=5)
+
+
+def failed_seeds(file: Path = FAILED_SEEDS) -> list[int]:
+    """Those that once found a defect and are kept."""
+    lines = (line.partition("#")[0].strip() for line in file.read_text().splitlines())
+    return [int(line) for line in lines if line]
 
 
 def judge(

@@ -7,10 +7,11 @@ import os
 import random
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
-from tests.simulation.campaign import Verdict, campaign, judge
+from tests.simulation.campaign import Verdict, campaign, failed_seeds, judge
 from tests.simulation.checkers import every_run_has_ended, nothing_comes_twice
 from tests.simulation.circumstances import (
     AT_MOST_ONCE,
@@ -63,20 +64,29 @@ REACHED = (
 @pytest.mark.timeout(1_800)
 def test_random_dataflows_keep_every_promise_under_random_faults() -> None:
     began_s = time.monotonic()
-    verdicts = list(campaign(range(SEEDS), os.cpu_count() or 1))
+    seeds = [*range(SEEDS), *failed_seeds()]
+    verdicts = list(campaign(seeds, os.cpu_count() or 1))
     wall_s = time.monotonic() - began_s
 
     bad = [verdict for verdict in verdicts if verdict.problems]
     seen = sum((verdict.seen for verdict in verdicts), Counter[str]())
     cpu_s = sum(verdict.cpu_s for verdict in verdicts)
     turns = sum(verdict.turns for verdict in verdicts)
-    print(f"{SEEDS} seeds, {turns} turns", end=", ")
+    print(f"{len(seeds)} seeds, {turns} turns", end=", ")
     print(f"{cpu_s:.0f} s on a core, {wall_s:.0f} s by the clock on the wall")
     print(f"reached: {sorted(seen.items())}")
     assert not bad, "\n".join(map(_told, bad))
+    assert sorted(verdict.seed for verdict in verdicts) == seeds
     assert {verdict.mode for verdict in verdicts} == set(MODES)
     assert [what for what in REACHED if seen[what] < 5] == []
-    assert turns < TURNS_MAX
+    assert turns * SEEDS < TURNS_MAX * len(seeds)
+
+
+def test_a_seed_that_failed_is_kept_with_what_it_found(tmp_path: Path) -> None:
+    (tmp_path / "seeds.txt").write_text("# what they are\n\n1234  # a file was lost\n98765\n")
+
+    assert failed_seeds(tmp_path / "seeds.txt") == [1234, 98765]
+    assert failed_seeds() == sorted({seed for seed in failed_seeds() if seed >= SEEDS})
 
 
 @pytest.mark.slow
