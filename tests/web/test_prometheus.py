@@ -33,6 +33,19 @@ from tests.web.api_callers import bearer
 from tests.web.journals import Story, StoryClock, new_request, new_run, quarantined, sample
 
 NAMES = Path(__file__).parent / "prometheus_names.txt"
+OF_FLINK = Path(__file__).parent / "flink_prometheus.txt"
+TYPE_FROM_THE_DOCUMENTS = {
+    f"flink_taskmanager_job_task_{name}": "gauge"
+    for name in (
+        "backPressuredTimeMsPerSecond",
+        "accumulateBusyTimeMs",
+        "accumulateIdleTimeMs",
+        "Shuffle_Netty_Input_Buffers_inputQueueSize",
+    )
+}
+"""Flink's excerpt shows them without a type. Its reporter writes gauges, counters and meters as
+gauges, and its documents call these gauges."""
+
 RUN = {"pipeline": "flights", "run": "flights-1"}
 JOIN = operator_id(Uid("join"))
 JOB = "flink_jobmanager_job_"
@@ -62,8 +75,21 @@ def test_names_types_and_labels_are_the_expected_ones(operator: Client) -> None:
         for family in text_string_to_metric_families(text_of(operator))
     }
 
-    lines = [line for line in NAMES.read_text().splitlines() if not line.startswith("#")]
-    assert served == {name: (kind, labels) for name, kind, labels in map(str.split, lines)}
+    assert served == read_names(NAMES)
+
+
+def test_what_is_called_as_flink_calls_it_is_what_flink_has() -> None:
+    of_flink, ours = read_names(OF_FLINK), read_names(NAMES)
+
+    called = {name: told for name, told in ours.items() if name.startswith("flink_")}
+    types = {name: kind for name, (kind, _) in of_flink.items() if kind != "-"}
+
+    assert len(called) > 30
+    for name, (kind, labels) in called.items():
+        assert name in of_flink, name
+        assert labels == of_flink[name][1], name
+        assert kind == (types | TYPE_FROM_THE_DOCUMENTS)[name], name
+    assert not set(types) & set(TYPE_FROM_THE_DOCUMENTS)
 
 
 def test_a_subtask_is_described_in_flinks_words_and_units(operator: Client) -> None:
@@ -321,6 +347,12 @@ def test_a_scrape_costs_few_queries(operator: Client, django_assert_max_num_quer
 
     with django_assert_max_num_queries(24):
         text_of(operator)
+
+
+def read_names(file: Path) -> dict[str, tuple[str, str]]:
+    """Type and labels by name."""
+    lines = [line for line in file.read_text().splitlines() if not line.startswith("#")]
+    return {name: (kind, labels) for name, kind, labels in map(str.split, lines)}
 
 
 def eventful(run: Run) -> Story:
