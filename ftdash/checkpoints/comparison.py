@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ftdash.checkpoints.alignment import stretches_of, stretches_to_last
 from ftdash.checkpoints.answers import SubtaskTimeline
+from ftdash.checkpoints.detail import CheckpointDetail, checkpoint_detail
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,26 @@ class Growth:
     @property
     def more_ms(self) -> float:
         return self.slow_ms - self.quick_ms
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedCheckpoints:
+    """`growth`: what made the slower one take longer; None: nothing did, or it is not known."""
+
+    shown: CheckpointDetail
+    other: CheckpointDetail
+    growth: Growth | None
+
+
+def compared(run_id: str, checkpoint_id: int, other_id: int) -> ComparedCheckpoints | None:
+    """None: the run has not both."""
+    shown, other = checkpoint_detail(run_id, checkpoint_id), checkpoint_detail(run_id, other_id)
+    if shown is None or other is None:
+        return None
+    quick, slow = sorted((shown, other), key=lambda each: each.found.took_ms or 0.0)
+    return ComparedCheckpoints(
+        shown, other, longest_growth(slow.timeline.subtasks, quick.timeline.subtasks)
+    )
 
 
 def longest_growth(slow: list[SubtaskTimeline], quick: list[SubtaskTimeline]) -> Growth | None:

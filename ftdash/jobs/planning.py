@@ -16,7 +16,7 @@ from ftdash.history.models import Kind
 from ftdash.jobs.models import Pipeline, Recovery, Run
 from ftdash.jobs.recovery_times import UP_TO_RUNNING
 from ftdash.metrics.models import Sample
-from pipelines.domain.interval_advice import FailureRate
+from pipelines.domain.interval_advice import Costs, FailureRate, advice, lost_ratio
 from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.status import CheckpointKind, RecoveryPhase
 
@@ -87,6 +87,42 @@ def planning_facts(pipeline_name: str) -> PlanningFacts | None:
         arriving_per_s=median(rates) if rates else None,
         reading_per_s=max(rates, default=None),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredPlan:
+    """Of what was measured alone. None: too little was."""
+
+    facts: PlanningFacts
+    advised_ms: float | None
+    why: str
+    lost_ratio_advised: float | None  # of all the time
+    lost_ratio_now: float | None
+
+
+def measured_plan(pipeline_name: str) -> MeasuredPlan | None:
+    """None: there is no such pipeline, or it never had a run."""
+    facts = planning_facts(pipeline_name)
+    if facts is None:
+        return None
+    standstill_ms = facts.costs.standstill_ms if facts.costs else None
+    if facts.costs is None or not standstill_ms or not facts.failures or not facts.failures.mean_ms:
+        return MeasuredPlan(facts, None, "", None, None)
+    costs = Costs(standstill_ms, facts.failures.mean_ms, mean_recovery_ms(facts))
+    found = advice(costs, facts.costs.duration_p99_ms)
+    return MeasuredPlan(
+        facts=facts,
+        advised_ms=found.interval_ms,
+        why=found.why,
+        lost_ratio_advised=lost_ratio(found.interval_ms, costs),
+        lost_ratio_now=lost_ratio(facts.interval_ms, costs) if facts.interval_ms else None,
+    )
+
+
+def mean_recovery_ms(facts: PlanningFacts) -> float:
+    """Until all subtasks ran again; 0 when it never recovered."""
+    recoveries = [each.to_running_ms for each in facts.recoveries]
+    return fmean(recoveries) if recoveries else 0.0
 
 
 def _costs(run: Run) -> CheckpointCosts | None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ftdash.jobs.planning import PlanningFacts
+from ftdash.jobs.planning import PlanningFacts, mean_recovery_ms
 from ftdash.ui.formats import count, duration, plural
 from ftdash.ui.planner_form import Presumed
 from pipelines.domain.interval_advice import (
@@ -28,9 +28,7 @@ def costs_of(given: Presumed, facts: PlanningFacts) -> Costs | None:
     """None while the cost of a checkpoint or the rate of failures is not known."""
     if given.cost_ms is None or not given.between_failures_ms:
         return None
-    recoveries = [each.to_running_ms for each in facts.recoveries]
-    recovery_ms = sum(recoveries) / len(recoveries) if recoveries else 0.0
-    return Costs(given.cost_ms, given.between_failures_ms, recovery_ms)
+    return Costs(given.cost_ms, given.between_failures_ms, mean_recovery_ms(facts))
 
 
 def advised(costs: Costs | None, facts: PlanningFacts) -> Advice | None:

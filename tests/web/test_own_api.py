@@ -1,16 +1,22 @@
 """Our own interface: described, guarded, and answering what the pages say."""
 
 import json
+from itertools import product
 from typing import Any
 
+import msgspec
 import pytest
 from django.core.cache import cache
 from django.test import Client
 from django.urls import URLPattern, reverse
+from django.utils import timezone
 
 from ftdash.accounts.models import TokenScope
+from ftdash.alerts import telling
+from ftdash.alerts.models import AlertRule
 from ftdash.api.own import urls
 from ftdash.api.own.door import api
+from ftdash.checkpoints.models import Audit
 from ftdash.gameday.models import GameDay
 from ftdash.jobs import comparing, inspection, point_services
 from ftdash.jobs.models import (
@@ -23,10 +29,14 @@ from ftdash.jobs.models import (
 )
 from ftdash.jobs.point_services import Restore
 from ftdash.jobs.projector import Projector
+from ftdash.lab.models import Lab, LabState
 from pipelines.domain.ids import RequestId
+from pipelines.lab.options import LabOptions
+from tests.unit.lab.reports import mode, report
 from tests.web.api_callers import ADDRESSED, bearer, running
 from tests.web.default_rules import make_default_rules
 from tests.web.journals import Story, quarantined
+from tests.web.people import admin_user, signed_in
 from tests.web.savepoint_stories import path_of, stopped_run
 
 pytestmark = pytest.mark.usefixtures("site", "patient")
@@ -47,6 +57,11 @@ READINGS = {
     "/runs/flights-1/checkpoints/history?to_id=0": lambda body: body["rows"] == [],
     "/runs/flights-1/checkpoints/statistics": lambda body: body["counts"]["completed"] == 1,
     "/runs/flights-1/checkpoints/1": lambda body: body["slowest"]["subtask"] == 1,
+    "/runs/flights-1/checkpoints/1/comparison?other=1": lambda body: (
+        (body["other"]["found"]["row"]["checkpoint_id"], body["growth"]) == (1, None)
+    ),
+    "/pipelines/flights/planner": lambda body: body["facts"]["costs"]["checkpoint_count"] == 1,
+    "/labs": lambda body: body == [],
     "/runs/flights-1/recoveries": lambda body: (
         body["recoveries"][0]["phases"][0]["phase"] == "detect"
     ),
@@ -285,6 +300,7 @@ def test_what_is_wrong_is_told_with_its_place_or_in_one_sentence() -> None:
 
 
 def test_what_is_not_there_says_so() -> None:
+    running()
     client = bearer(TokenScope.READ)
 
     for address in (
@@ -293,6 +309,9 @@ def test_what_is_not_there_says_so() -> None:
         "runs/x/checkpoints",
         "requests/x",
         "runs/x/recoveries",
+        "runs/flights-1/checkpoints/1/comparison?other=7",
+        "pipelines/x/planner",
+        "labs/7",
     ):
         answer = client.get(f"/api/{address}")
 
@@ -324,12 +343,91 @@ def test_nothing_is_answered_without_a_token_or_session() -> None:
 def test_who_may_only_see_may_not_act(operator: Client) -> None:
     running()
 
-    for client in (operator, bearer(TokenScope.READ)):
-        for action, (given, _) in ACTIONS.items():
-            asked = {"reason": "drill", **given}
-            assert post(client, f"pipelines/flights/{action.strip()}", asked).status_code == 403
-        assert post(client, "pipelines", {"name": "x", "flow": "y"}).status_code == 403
-    assert Request.objects.count() == 1
+    for client, (address, methods) in product(
+        (operator, bearer(TokenScope.READ)), addresses().items()
+    ):
+        answer = client.post(address, '{"reason": "x"}', content_type="application/json")
+
+        assert answer.status_code == (403 if "post" in methods else 405), address
+    nothing_was_done()
+
+
+def test_a_session_without_its_csrf_token_does_nothing() -> None:
+    running()
+    client = signed_in(admin_user(), enforce_csrf_checks=True)
+
+    for address, methods in addresses().items():
+        answer = client.post(address, '{"reason": "x"}', content_type="application/json")
+
+        assert answer.status_code == (403 if "post" in methods else 405), address
+    nothing_was_done()
+
+
+def test_a_lab_is_asked_for_once_and_found_under_its_key() -> None:
+    client = bearer(TokenScope.ACT)
+    asked = {"reason": "to compare", "records": 5_000, "modes": ["acked"]}
+
+    told = post(client, "labs", {**asked, "records": 5})
+    answer = post(client, "labs", asked)
+    again = post(client, "labs", asked)
+
+    assert (told.status_code, told.json()["errors"]) == (
+        422,
+        ["--records is 5; give a number from 1000 to 10000000."],
+    )
+    assert answer.status_code == 202, answer.content
+    stored = Lab.objects.get()
+    found = client.get(f"/api/labs/{stored.pk}").json()
+    assert found == answer.json() == client.get("/api/labs").json()[0]
+    assert (found["options"]["records"], found["options"]["modes"]) == (5_000, ["acked"])
+    assert (found["options"]["seed"], found["report"]) == (LabOptions().seed, None)
+    assert (stored.requested_by, stored.reason) == ("token deploy", "to compare")
+    assert (again.status_code, Lab.objects.count()) == (422, 1)
+
+
+def test_the_report_of_a_lab_is_what_is_described() -> None:
+    now, client = timezone.now(), bearer(TokenScope.READ)
+    told = json.loads(msgspec.json.encode(report(mode("exactly-once"))))
+    row = Lab.objects.create(
+        options=told["options"], state=LabState.ENDED, asked_at=now, ended_at=now, report=told
+    )
+
+    found = client.get(f"/api/labs/{row.pk}").json()
+    described = client.get("/api/openapi.json").json()["components"]["schemas"]["LabAnswer"]
+
+    assert found["report"] == told
+    (shape, _) = described["properties"]["report"]["anyOf"]
+    assert set(shape["properties"]) == set(told)
+    assert set(shape["properties"]["modes"]["items"]["properties"]) == set(told["modes"][0])
+
+
+def test_the_planner_says_what_was_measured_and_what_follows() -> None:
+    running()
+
+    found = bearer(TokenScope.READ).get("/api/pipelines/flights/planner").json()
+
+    assert found["facts"]["failures"]["failure_count"] == 1
+    assert found["advised_ms"] > 0
+    assert 0 < found["lost_ratio_advised"] <= found["lost_ratio_now"]
+
+
+def test_an_alert_is_looked_after_by_whoever_holds_the_token() -> None:
+    make_default_rules()
+    running()
+    rule, pipeline = AlertRule.objects.all()[0], Pipeline.objects.get()
+    telling.fire(rule, pipeline, 95.0, timezone.now(), fire_above=60.0)
+    client = bearer(TokenScope.ACT)
+    (alert,) = client.get("/api/alerts").json()
+    address = f"alerts/{alert['key']}/acknowledgement"
+
+    answer = post(client, address, {"reason": "I am on it"})
+    again = post(client, address, {"reason": "I am on it"})
+
+    assert answer.status_code == 202, answer.content
+    assert answer.json() == client.get("/api/alerts").json()[0]
+    assert answer.json()["acknowledged_by"] == "token deploy"
+    assert again.status_code == 422
+    assert post(client, "alerts/999/acknowledgement", {"reason": "x"}).status_code == 422
 
 
 def test_the_description_names_every_address_and_its_answer() -> None:
@@ -345,6 +443,12 @@ def test_the_description_names_every_address_and_its_answer() -> None:
     assert described == json.loads(json.dumps(api.get_openapi_schema(path_prefix="/api/")))
 
 
+def nothing_was_done() -> None:
+    assert Request.objects.count() == 1
+    for each in (Audit, GameDay, Lab, PointComparison, PointInspection):
+        assert not each.objects.exists()
+
+
 def address_of(pattern: URLPattern) -> str:
     wanted = pattern.pattern.converters
     return reverse(f"api:{pattern.name}", kwargs={name: ADDRESSED[name] for name in wanted})
@@ -352,3 +456,9 @@ def address_of(pattern: URLPattern) -> str:
 
 def post(client: Client, address: str, body: dict[str, Any]) -> Any:
     return client.post(f"/api/{address}", json.dumps(body), content_type="application/json")
+
+
+def addresses() -> dict[str, set[str]]:
+    """Each address that is described, with its methods."""
+    described = api.get_openapi_schema(path_prefix="/api/")["paths"]
+    return {path.format(**ADDRESSED): set(methods) for path, methods in described.items()}

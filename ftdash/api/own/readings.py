@@ -5,25 +5,19 @@ from ninja import Query
 
 from ftdash.accounts import queries as account_queries
 from ftdash.accounts.queries import AdminActionView, PersonView, TokenView
-from ftdash.alerts import queries as alert_queries
-from ftdash.alerts.queries import AlertHistory, AlertView, ChannelView, RuleView
 from ftdash.api.own.door import api, missing
 from ftdash.api.own.shapes import (
     AskingForEvents,
-    AskingForHistory,
     CheckpointInPath,
     InPath,
     Limit,
     Name,
-    Page,
     Text,
 )
-from ftdash.checkpoints import guarantee, history
+from ftdash.checkpoints import guarantee
 from ftdash.checkpoints import queries as checkpoint_queries
-from ftdash.checkpoints.answers import AlignmentTimeline, CheckpointHistory, RecoveryPoint
+from ftdash.checkpoints.answers import RecoveryPoint
 from ftdash.checkpoints.guarantee import AuditView, Ledger
-from ftdash.checkpoints.history import HistoryPart
-from ftdash.checkpoints.statistics import RunStatistics, statistics_of
 from ftdash.eventlog.lines import Cursor
 from ftdash.eventlog.queries import LogPage, log_page
 from ftdash.gameday import queries as game_day_queries
@@ -32,6 +26,7 @@ from ftdash.jobs import point_services, queries, run_queries
 from ftdash.jobs.answers import PipelinePage, QuarantinedView, RecoveryAxis, RequestView
 from ftdash.jobs.fleet_answers import Fleet
 from ftdash.jobs.lineage import LineageRun
+from ftdash.jobs.planning import MeasuredPlan, measured_plan
 from ftdash.jobs.point_services import Restore
 from ftdash.jobs.recovery_points import PointChoice, point_choice
 from ftdash.jobs.run_queries import RunFacts
@@ -95,6 +90,15 @@ def preflight(
     )
 
 
+@api.get("/pipelines/{name}/planner", response=MeasuredPlan)
+def planner(request: HttpRequest, name: InPath) -> MeasuredPlan:
+    """How often to checkpoint, by what was measured so far."""
+    found = measured_plan(name)
+    if found is None:
+        raise missing(f"pipeline {name!r} that had a run")
+    return found
+
+
 @api.get("/runs", response=list[RunFacts])
 def runs(request: HttpRequest) -> list[RunFacts]:
     """All that live and the newest that are over."""
@@ -106,50 +110,6 @@ def run(request: HttpRequest, run_id: InPath) -> RunFacts:
     found = run_queries.run(run_id)
     if found is None:
         raise missing(f"run {run_id!r}")
-    return found
-
-
-@api.get("/runs/{run_id}/checkpoints", response=CheckpointHistory)
-def checkpoints(
-    request: HttpRequest, run_id: InPath, page: Page = 1, per_page: Limit = 25
-) -> CheckpointHistory:
-    """Newest first; a page beyond the last is the last."""
-    found = checkpoint_queries.checkpoints(run_id, page, per_page)
-    if found is None:
-        raise missing(f"run {run_id!r}")
-    return found
-
-
-@api.get("/runs/{run_id}/checkpoints/statistics", response=RunStatistics)
-def statistics(request: HttpRequest, run_id: InPath) -> RunStatistics:
-    """Counts, the latest of each kind, and how sizes and durations are spread."""
-    found = statistics_of(run_id)
-    if found is None:
-        raise missing(f"run {run_id!r}")
-    return found
-
-
-@api.get("/runs/{run_id}/checkpoints/history", response=HistoryPart)
-def checkpoint_history(
-    request: HttpRequest, run_id: InPath, asked: Query[AskingForHistory]
-) -> HistoryPart:
-    """Those that a filter lets through, newest first; a part names where its neighbours are."""
-    found = history.history(
-        run_id, asked.chosen, after=asked.after, before=asked.before, limit=asked.limit
-    )
-    if found is None:
-        raise missing(f"run {run_id!r}")
-    return found
-
-
-@api.get("/runs/{run_id}/checkpoints/{checkpoint_id}", response=AlignmentTimeline)
-def checkpoint(
-    request: HttpRequest, run_id: InPath, checkpoint_id: CheckpointInPath
-) -> AlignmentTimeline:
-    """What each subtask and channel did, and which was the slowest."""
-    found = checkpoint_queries.alignment(run_id, checkpoint_id)
-    if found is None:
-        raise missing(f"checkpoint {checkpoint_id} of run {run_id!r}")
     return found
 
 
@@ -253,27 +213,3 @@ def people(request: HttpRequest) -> list[PersonView]:
 def settings_log(request: HttpRequest, limit: Limit = 50) -> list[AdminActionView]:
     """What was changed beside pipelines, newest first."""
     return account_queries.admin_actions(limit)
-
-
-@api.get("/alerts", response=list[AlertView])
-def firing_alerts(request: HttpRequest) -> list[AlertView]:
-    """What fires now; those that nobody looks after come first."""
-    return alert_queries.firing()
-
-
-@api.get("/alerts/history", response=AlertHistory)
-def alert_history(request: HttpRequest, page: Page = 1, per_page: Limit = 25) -> AlertHistory:
-    """What fired and has cleared, newest first; a page beyond the last is the last."""
-    return alert_queries.history(page, per_page)
-
-
-@api.get("/alerts/rules", response=list[RuleView])
-def alert_rules(request: HttpRequest) -> list[RuleView]:
-    """With the pipelines for which each fires, or is close to it."""
-    return alert_queries.rules()
-
-
-@api.get("/alerts/channels", response=list[ChannelView])
-def alert_channels(request: HttpRequest) -> list[ChannelView]:
-    """Where alerts are told, and what became of the newest message; no secret is in it."""
-    return alert_queries.channels()

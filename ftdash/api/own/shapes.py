@@ -12,6 +12,7 @@ from ftdash.gameday.models import Fault
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
 from pipelines.domain.settings import MAX_PARALLELISM_LIMIT
 from pipelines.domain.status import CheckpointKind, ClaimMode, KillMoment, SavepointFormat
+from pipelines.lab.options import MODE_NAMES, LabOptions
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,79}$"
 NO_NUL = r"^[^\x00]*$"
@@ -101,6 +102,12 @@ class AskingToCancel(AskingForSavepoint):
     with_savepoint: bool = False
 
 
+class AskingToLookAfter(Schema):
+    model_config = ConfigDict(extra="forbid")
+
+    reason: Text
+
+
 class AskingToDispose(Asking):
     path: Text
 
@@ -129,6 +136,24 @@ class AskingForGameDay(Asking):
 
     fault: Fault
     slot: Annotated[int, Field(ge=0, le=MAX_PARALLELISM_LIMIT)] | None = None
+
+
+class AskingForLab(Schema):
+    """The numbers have the bounds that the lab's page names."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    reason: Text
+    seed: int = LabOptions().seed
+    records: int = LabOptions().records
+    parallelism: int = LabOptions().parallelism
+    rate: int = LabOptions().rate
+    interval_ms: int = LabOptions().interval_ms
+    faults: int = LabOptions().faults
+    modes: Annotated[
+        list[Text], Field(max_length=len(MODE_NAMES), default_factory=lambda: list(MODE_NAMES))
+    ]
+    has_cost_run: bool = True
 
 
 class AskingToChange(Asking):

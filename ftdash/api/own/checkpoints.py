@@ -1,0 +1,68 @@
+"""Addresses of checkpoints: their history, what it comes to, and one of them, or two, in full."""
+
+from django.http import HttpRequest
+from ninja import Query
+
+from ftdash.api.own.door import api, missing
+from ftdash.api.own.shapes import AskingForHistory, CheckpointInPath, Count, InPath, Limit, Page
+from ftdash.checkpoints import history
+from ftdash.checkpoints import queries as checkpoint_queries
+from ftdash.checkpoints.answers import AlignmentTimeline, CheckpointHistory
+from ftdash.checkpoints.comparison import ComparedCheckpoints, compared
+from ftdash.checkpoints.history import HistoryPart
+from ftdash.checkpoints.statistics import RunStatistics, statistics_of
+
+
+@api.get("/runs/{run_id}/checkpoints", response=CheckpointHistory)
+def checkpoints(
+    request: HttpRequest, run_id: InPath, page: Page = 1, per_page: Limit = 25
+) -> CheckpointHistory:
+    """Newest first; a page beyond the last is the last."""
+    found = checkpoint_queries.checkpoints(run_id, page, per_page)
+    if found is None:
+        raise missing(f"run {run_id!r}")
+    return found
+
+
+@api.get("/runs/{run_id}/checkpoints/statistics", response=RunStatistics)
+def statistics(request: HttpRequest, run_id: InPath) -> RunStatistics:
+    """Counts, the latest of each kind, and how sizes and durations are spread."""
+    found = statistics_of(run_id)
+    if found is None:
+        raise missing(f"run {run_id!r}")
+    return found
+
+
+@api.get("/runs/{run_id}/checkpoints/history", response=HistoryPart)
+def checkpoint_history(
+    request: HttpRequest, run_id: InPath, asked: Query[AskingForHistory]
+) -> HistoryPart:
+    """Those that a filter lets through, newest first; a part names where its neighbours are."""
+    found = history.history(
+        run_id, asked.chosen, after=asked.after, before=asked.before, limit=asked.limit
+    )
+    if found is None:
+        raise missing(f"run {run_id!r}")
+    return found
+
+
+@api.get("/runs/{run_id}/checkpoints/{checkpoint_id}", response=AlignmentTimeline)
+def checkpoint(
+    request: HttpRequest, run_id: InPath, checkpoint_id: CheckpointInPath
+) -> AlignmentTimeline:
+    """What each subtask and channel did, and which was the slowest."""
+    found = checkpoint_queries.alignment(run_id, checkpoint_id)
+    if found is None:
+        raise missing(f"checkpoint {checkpoint_id} of run {run_id!r}")
+    return found
+
+
+@api.get("/runs/{run_id}/checkpoints/{checkpoint_id}/comparison", response=ComparedCheckpoints)
+def comparison_of_checkpoints(
+    request: HttpRequest, run_id: InPath, checkpoint_id: CheckpointInPath, other: Count
+) -> ComparedCheckpoints:
+    """With another one of the run, and what made one of them take longer."""
+    found = compared(run_id, checkpoint_id, other)
+    if found is None:
+        raise missing(f"checkpoint {checkpoint_id} or {other} of run {run_id!r}")
+    return found

@@ -1,0 +1,98 @@
+"""Addresses of the lab, where the modes are measured side by side.
+
+Its options and its report are structs of the engine; how they look is described as they say.
+"""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+from django.http import HttpRequest
+from ninja import Schema, Status
+from pydantic import WithJsonSchema
+
+from ftdash.api.own.door import Entered, api, missing
+from ftdash.api.own.shapes import AskingForLab, CheckpointInPath
+from ftdash.lab import queries, services
+from ftdash.lab.models import LabState
+from ftdash.lab.queries import LabView
+from pipelines.lab.options import LabOptions
+from pipelines.lab.report import LabReport
+
+ASKED = 202
+
+
+def _described(kind: type[msgspec.Struct]) -> WithJsonSchema:
+    """The struct's own description, with what it refers to put in the place of each reference."""
+    whole = msgspec.json.schema(kind)
+    known = whole.pop("$defs")
+
+    def resolved(part: Any) -> Any:
+        if isinstance(part, list):
+            return [resolved(each) for each in part]
+        if not isinstance(part, dict):
+            return part
+        if "$ref" in part:
+            return resolved(known[part["$ref"].rpartition("/")[2]])
+        return {key: resolved(value) for key, value in part.items()}
+
+    return WithJsonSchema(resolved(whole))
+
+
+class LabAnswer(Schema):
+    """`report`: what each mode did, and whether it kept what it promises; None: there is none."""
+
+    key: int
+    state: LabState
+    options: Annotated[dict[str, Any], _described(LabOptions)]
+    requested_by: str
+    reason: str
+    asked_at: datetime
+    ended_at: datetime | None
+    progress: str
+    message: str
+    report: Annotated[dict[str, Any], _described(LabReport)] | None
+
+
+@api.get("/labs", response=list[LabAnswer])
+def labs(request: HttpRequest) -> list[LabAnswer]:
+    """The newest, newest first."""
+    return [_answer(each) for each in queries.labs().labs]
+
+
+@api.get("/labs/{key}", response=LabAnswer)
+def lab(request: HttpRequest, key: CheckpointInPath) -> LabAnswer:
+    """How far it has come, or what it found."""
+    return _answer(_found(key))
+
+
+@api.post("/labs", response={ASKED: LabAnswer})
+def start_lab(request: Entered, asked: AskingForLab) -> Status[LabAnswer]:
+    """One at a time; ask after it under its key."""
+    given = asked.dict()
+    reason, modes = given.pop("reason"), tuple(given.pop("modes"))
+    options = LabOptions(**given, modes=modes)
+    key = services.start_lab(options, requester=request.auth.name, reason=reason)
+    return Status(ASKED, _answer(_found(key)))
+
+
+def _found(key: int) -> LabView:
+    found = queries.labs(key).shown
+    if found is None:
+        raise missing(f"lab {key}")
+    return found
+
+
+def _answer(found: LabView) -> LabAnswer:
+    return LabAnswer(
+        key=found.key,
+        state=found.state,
+        options=msgspec.to_builtins(found.options),
+        requested_by=found.requested_by,
+        reason=found.reason,
+        asked_at=found.asked_at,
+        ended_at=found.ended_at,
+        progress=found.progress,
+        message=found.message,
+        report=None if found.report is None else msgspec.to_builtins(found.report),
+    )
