@@ -7,6 +7,7 @@ Owns the database's options and its directory. Raw bytes only; nothing is ever p
 Source: RocksDB's `IngestExternalFile` and `Checkpoint`, through the library rocksdict.
 """
 
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -25,6 +26,8 @@ from rocksdict import (
     SstFileWriter,
 )
 
+from pipelines.domain.errors import check
+
 LEVEL_ZERO_FILES = 16
 """Files that one increment after the other leaves before RocksDB merges them; each is small, and
 merging rewrites, and so uploads, the whole state."""
@@ -36,6 +39,10 @@ METADATA_BLOCK_BYTES = 4096
 outgrow the cache with the state, and then each lookup reads megabytes of them.
 
 Source: Flink's `state.backend.rocksdb.memory.partitioned-index-filters`."""
+
+RESTART_INTERVAL = 16
+_TABLE_PROPERTIES = "rocksdb.aggregated-table-properties"
+_RAW_SIZES = re.compile(r"raw key size=(\d+);.* raw value size=(\d+);")
 
 
 class SortedFiles:
@@ -55,6 +62,19 @@ class SortedFiles:
         if self._is_closed:
             return 0
         return self._database.property_int_value("rocksdb.estimate-live-data-size") or 0
+
+    @property
+    def stored_bytes(self) -> int:
+        return sum(file["size"] for file in self._database.live_files())
+
+    @property
+    def unpacked_bytes(self) -> int:
+        """What all blocks become in memory, at least, as the files themselves tell. A block has one
+        key in RESTART_INTERVAL whole, and of the others what differs from the one before."""
+        told = _RAW_SIZES.search(self._database.property_value(_TABLE_PROPERTIES) or "")
+        check(told is not None, "RocksDB tells how much its tables hold")
+        keys, values = map(int, told.groups()) if told else (0, 0)
+        return keys // RESTART_INTERVAL + values
 
     def ingest(self, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Keys ascending and distinct; None deletes. Visible all at once."""
@@ -96,6 +116,7 @@ class SortedFiles:
 
 def _options(cache: Cache) -> Options:
     table = BlockBasedOptions()
+    table.set_block_restart_interval(RESTART_INTERVAL)
     table.set_bloom_filter(BLOOM_BITS, False)
     table.set_block_cache(cache)
     table.set_cache_index_and_filter_blocks(True)  # so that the cache's size bounds them too

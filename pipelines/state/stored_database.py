@@ -30,6 +30,7 @@ from pipelines.state.row_codec import RowCodec
 from pipelines.state.sorted_files import SortedFiles
 
 READ_CACHE_BYTES = 8 << 20
+EXPANSION_MAX, SLACK_BYTES = 256, 64 << 10  # as of other state files; LZ4 stays below
 READ_ROWS = 1 << 14  # each a tuple of bytes, some 150 bytes of Python objects
 _GROUP = struct.Struct(">H")
 
@@ -65,13 +66,22 @@ def fetch_database(database: StoredDatabase, directory: Path) -> None:
 def opened(
     database: StoredDatabase, directory: Path, cache: Cache, *, is_read_only: bool = False
 ) -> SortedFiles:
-    """What `fetch_database` has put into `directory`. Raises CorruptSnapshot."""
+    """What `fetch_database` has put into `directory`. Raises CorruptSnapshot, also if the files
+    would unpack into far more than they hold, which none that is written here can."""
     try:
-        return SortedFiles(directory, cache, is_read_only=is_read_only)
+        files = SortedFiles(directory, cache, is_read_only=is_read_only)
     except Exception as error:  # the library raises nothing more particular
         raise CorruptSnapshot(
             f"The database of {database.handle.file.name} cannot be opened: {_first_line(error)}."
         ) from error
+    stored, unpacked = files.stored_bytes, files.unpacked_bytes
+    if unpacked > EXPANSION_MAX * stored + SLACK_BYTES:
+        files.close()
+        raise CorruptSnapshot(
+            f"The database of {database.handle.file.name} would unpack {stored} bytes into"
+            f" {unpacked}; it was not written here and is not unpacked."
+        )
+    return files
 
 
 def row_schema(directory: Path) -> RowSchema:

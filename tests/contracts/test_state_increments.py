@@ -6,6 +6,7 @@ and overtake each other; each one that completed is restored, in parts and into 
 
 import random
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,11 +14,13 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
+from rocksdict import Cache, DBCompressionType, Options
 
+from pipelines.domain.errors import CorruptSnapshot
 from pipelines.domain.ids import BUILD_ON_NOTHING, NO_CHECKPOINT, CheckpointId
 from pipelines.domain.key_groups import KeyGroupRange, range_of
 from pipelines.domain.snapshots import FileHandle, StateFormat, StateHandle
-from pipelines.state import columns
+from pipelines.state import columns, sorted_files
 from pipelines.state.backend import (
     BatchList,
     BatchListDescriptor,
@@ -217,6 +220,35 @@ def test_a_database_of_other_key_groups_or_columns_is_not_taken_over(tmp_path: P
 
         assert not half.adopt(database)
         assert not widened.adopt(database)
+
+
+@pytest.mark.parametrize(("codec", "is_refused"), [("zstd", True), ("lz4", False)])
+def test_a_database_that_would_explode_is_refused_and_the_densest_that_is_written_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str, is_refused: bool
+) -> None:
+    usual = sorted_files._options
+
+    def other_options(cache: Cache) -> Options:
+        options = usual(cache)
+        options.set_compression_type(getattr(DBCompressionType, codec)())
+        return options
+
+    monkeypatch.setattr(sorted_files, "_options", other_options)
+    with rocksdb_backends() as create:
+        run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM), tmp_path)
+        row = run.table.rows_for(batch_of(TOTALS.key, [("a", 1)]))
+        run.table.write_arrow("note", row, pa.array(["v" * (4 << 20)]))
+        native = run.cut_native()
+        [handle] = native.handles
+
+        readers: list[Callable[[], object]] = [
+            lambda: list(rows_of(handle, run.read, run.fetch, ALL_GROUPS, tmp_path / "scratch")),
+            lambda: run.take_over(create(ALL_GROUPS, MAX_PARALLELISM), native),
+        ]
+        refusal = pytest.raises(CorruptSnapshot, match="would unpack")
+        for read in readers:
+            with refusal if is_refused else nullcontext():
+                read()
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
