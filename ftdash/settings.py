@@ -40,6 +40,7 @@ DEBUG = os.environ.get("FTDASH_DEBUG") == "1"
 ALLOWED_HOSTS = os.environ.get("FTDASH_ALLOWED_HOSTS", "127.0.0.1,localhost,[::1]").split(",")
 
 INSTALLED_APPS = [
+    "django.contrib.admin.apps.SimpleAdminConfig",  # what is in it, ftdash.ui.rows says
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",

@@ -3,10 +3,12 @@
 from django.urls import URLPattern, URLResolver, include, path
 
 from ftdash.api.flink import urls as flink
+from ftdash.ui.rows import rows
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", include("ftdash.prometheus.urls")),
     path("", include("ftdash.ui.urls")),
+    path("admin/", rows.urls),
     path("api/", include("ftdash.api.own.urls")),
     path("v1/", include((flink.versioned, flink.app_name), namespace="flink-v1")),
     path("flink/", include((flink.beside_page, flink.app_name), namespace="flink-web")),

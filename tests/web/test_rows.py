@@ -1,0 +1,153 @@
+"""Django's admin: rows for admins to read, and for nobody to write."""
+
+import re
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import models
+from django.test import Client
+from django.urls import reverse
+
+from ftdash.accounts.models import ApiToken, OneTimePassword, TokenScope
+from ftdash.alerts.models import Channel
+from ftdash.jobs.models import Pipeline, Request, Run
+from ftdash.ui.rows import rows
+from tests.web.api_callers import bearer, running
+from tests.web.default_rules import make_default_rules
+
+pytestmark = pytest.mark.usefixtures("site")
+
+MODELS = sorted(rows._registry, key=lambda model: model.__name__)
+INLINE = re.compile(r"<script(?![^>]*\bsrc=)|<style|\bstyle=|\bon[a-z]+=\"|javascript:")
+
+
+@pytest.fixture(autouse=True)
+def _something_in_the_rows(site: Any) -> None:
+    make_default_rules()
+    running()
+    bearer(TokenScope.READ, name="monitor")
+
+
+@pytest.mark.slow
+def test_an_admin_reads_every_row(admin: Client) -> None:
+    shown = set()
+
+    for model in MODELS:
+        listed = admin.get(address(model, "changelist"))
+        assert listed.status_code == 200, model
+        for row in model._default_manager.all()[:1]:
+            answer = admin.get(address(model, "change", row.pk))
+            assert answer.status_code == 200, model
+            assert 'name="_save"' not in answer.content.decode()
+            shown.add(model)
+
+    assert {Pipeline, Run, Request, ApiToken} <= shown
+    assert OneTimePassword not in MODELS
+
+
+@pytest.mark.slow
+def test_nobody_writes_through_it(admin: Client, operator: Client) -> None:
+    before = {model: list(model._default_manager.values()) for model in MODELS}
+
+    for client, of in ((admin, MODELS), (operator, [Run])):
+        for model in of:
+            places = [address(model, "add")]
+            for row in model._default_manager.all()[:1]:
+                places += [address(model, each, row.pk) for each in ("change", "delete")]
+            for place in places:
+                answer = client.post(place, {"name": "other", "post": "yes"})
+                refused = answer.status_code == 403 or answer["Location"].startswith("/admin/login")
+                assert refused, place
+            chosen = {"action": "delete_selected", "_selected_action": "1", "post": "yes"}
+            client.post(address(model, "changelist"), chosen)
+
+    assert {model: list(model._default_manager.values()) for model in MODELS} == before
+
+
+@pytest.mark.parametrize("place", ["index", "login", "jobs_run_changelist", "password_change"])
+def test_an_operator_is_told_that_it_needs_the_admin_role(operator: Client, place: str) -> None:
+    answer = operator.get(reverse(f"admin:{place}"), follow=True)
+
+    assert answer.status_code == 403
+    assert "This needs the admin role" in answer.content.decode()
+
+
+def test_who_is_staff_of_djangos_and_no_admin_of_ours_stays_out() -> None:
+    client = Client()
+    client.force_login(User.objects.create_user("stan", is_staff=True))
+
+    assert client.get(reverse("admin:index"), follow=True).status_code == 403
+
+
+@pytest.mark.parametrize("place", ["index", "jobs_run_changelist", "login"])
+def test_who_has_not_signed_in_is_sent_to_our_own_page(place: str) -> None:
+    answer = Client().get(reverse(f"admin:{place}"), follow=True)
+
+    (where, _) = answer.redirect_chain[-1]
+    assert where.startswith(reverse("login"))
+    assert (
+        Client()
+        .post(reverse("admin:login"), {"username": "a", "password": "b"})["Location"]
+        .startswith(reverse("login"))
+    )
+
+
+@pytest.mark.parametrize("elsewhere", ["https://evil.example/", "//evil.example/"])
+def test_nobody_is_sent_elsewhere(admin: Client, elsewhere: str) -> None:
+    User.objects.create_user("olga", password="correct horse battery")
+    way_in = Client().get(reverse("admin:login"), {"next": elsewhere})["Location"]
+
+    answer = Client().post(way_in, {"username": "olga", "password": "correct horse battery"})
+
+    assert answer["Location"] == "/"
+
+
+def test_what_is_secret_is_not_shown(admin: Client) -> None:
+    token = ApiToken.objects.get()
+    channel = Channel.objects.create(
+        name="hook",
+        kind="WEBHOOK",
+        address="https://hooks.example/s3cret",
+        key_salt="pepper",
+        created_by="ada",
+        created_at=token.created_at,
+    )
+
+    for row in (token, channel):
+        for place in (address(type(row), "changelist"), address(type(row), "change", row.pk)):
+            text = admin.get(place).content.decode()
+            assert str(row) in text
+            for secret in (token.digest, "s3cret", "pepper"):
+                assert secret not in text
+
+
+def test_its_pages_keep_to_the_policy_of_all_pages(admin: Client) -> None:
+    run = Run.objects.get()
+
+    for place in (
+        reverse("admin:index"),
+        address(Run, "changelist"),
+        address(Run, "change", run.pk),
+        address(Run, "history", run.pk),
+    ):
+        answer = admin.get(place)
+
+        policy = answer["Content-Security-Policy"]
+        assert "script-src 'self';" in f"{policy};"
+        assert "unsafe" not in policy
+        assert INLINE.findall(answer.content.decode()) == []
+
+
+def test_an_admin_finds_it_and_an_operator_is_not_led_there(
+    admin: Client, operator: Client
+) -> None:
+    link = f'href="{reverse("admin:index")}"'
+
+    assert link in admin.get(reverse("settings")).content.decode()
+    assert link not in operator.get(reverse("settings")).content.decode()
+
+
+def address(model: type[models.Model], what: str, *arguments: object) -> str:
+    meta = model._meta
+    return reverse(f"admin:{meta.app_label}_{meta.model_name}_{what}", args=arguments)
