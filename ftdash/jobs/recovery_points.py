@@ -102,7 +102,7 @@ def point_choice(pipeline_name: str, limit: int = 50) -> PointChoice | None:
     wanted = [point.path for point in points]
     seen = {each.path: each for each in PointInspection.objects.filter(path__in=wanted)}
     looked = [_Looked(point, seen.get(point.path)) for point in points]
-    known, line = measured(pipeline), _line(pipeline)
+    known, line = measured(pipeline), newest_line(pipeline)
     candidates = [_candidate(each, known, line) for each in looked]
     found = recommended(candidates)
     return PointChoice(
@@ -115,7 +115,7 @@ def point_choice(pipeline_name: str, limit: int = 50) -> PointChoice | None:
     )
 
 
-def _line(pipeline: Pipeline) -> dict[str, int | None]:
+def newest_line(pipeline: Pipeline) -> dict[str, int | None]:
     """The newest run and those that it descends from: up to which checkpoint; None: all of them."""
     run = pipeline.runs.select_related("parent").order_by("-number").first()
     found: dict[str, int | None] = {}

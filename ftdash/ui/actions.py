@@ -91,7 +91,11 @@ ACTIONS = {
         asks.faults,
     ),
     "restore": Action(
-        RequestKind.RESTORE, "Restore from a point", "Restore", RestoreForm, asks.restore
+        RequestKind.RESTORE,
+        "Restore from a point, or rescale",
+        "Restore",
+        RestoreForm,
+        asks.restore,
     ),
     "replay": Action(
         RequestKind.RESTORE, "Replay the quarantine", "Replay", ReplayForm, asks.replay

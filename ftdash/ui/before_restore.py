@@ -14,7 +14,9 @@ from django.views.decorators.http import require_GET
 
 from ftdash.jobs import point_services, queries
 from ftdash.jobs.answers import PipelinePage
+from ftdash.jobs.asking import pipeline_named
 from ftdash.jobs.models import PointInspection
+from ftdash.jobs.output_after import rows_after
 from ftdash.jobs.point_services import Restore
 from ftdash.ui.forms import RestoreForm
 from pipelines.domain.errors import Rejected
@@ -30,6 +32,7 @@ class LookedAt:
     refusal: str = ""
     inspection: PointInspection | None = None
     not_read: str = ""  # why its files are not read beforehand
+    rows_set_aside: int | None = None  # None: not known
 
     @property
     def is_possible(self) -> bool:
@@ -83,11 +86,13 @@ def looked_at(page: PipelinePage, form: RestoreForm) -> LookedAt | None:
         return LookedAt(asked.path, refusal=str(refusal))
     if not found.is_possible:
         return LookedAt(asked.path, found)
+    rows = rows_after(asked.path, pipeline_named(page.name))
     try:
         point_services.begin_inspection(asked.path)
     except Rejected as refusal:  # too many are read: that need not hold a restore up
-        return LookedAt(asked.path, found, not_read=str(refusal))
-    return LookedAt(asked.path, found, inspection=point_services.inspection_of(asked.path))
+        return LookedAt(asked.path, found, not_read=str(refusal), rows_set_aside=rows)
+    inspection = point_services.inspection_of(asked.path)
+    return LookedAt(asked.path, found, inspection=inspection, rows_set_aside=rows)
 
 
 def _asked(page: PipelinePage, form: RestoreForm) -> Restore | None:

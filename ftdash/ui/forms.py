@@ -191,7 +191,10 @@ class RestoreForm(ParallelismForm, ConfirmedForm):
             (point.path, label_of(point, page.name)) for point in points
         ]
         self.fields["parallelism"].initial = page.parallelism
-        self.fields["parallelism"].help_text = f"1 to {page.max_parallelism}"
+        self.fields["parallelism"].help_text = (
+            f"1 to {page.max_parallelism}; another one than the point's rescales the pipeline: its"
+            " state is dealt out anew."
+        )
 
 
 class ReplayForm(ActionForm):

@@ -12,6 +12,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from ftdash.checkpoints.models import LedgerRow
 from ftdash.jobs.models import Pipeline, PointInspection, Request, RequestKind, Run
 from ftdash.jobs.projector import Projector
 from ftdash.jobs.room import OPEN_MAX
@@ -192,6 +193,7 @@ def test_a_restore_offers_the_point_whose_button_was_pressed(admin: Client, site
 
     form = admin.get(address("restore"), {"path": path}).content.decode()
 
+    assert "rescales the pipeline" in form
     assert re.search(rf'<option value="{re.escape(path)}" selected>savepoint 1 of run 1', form)
 
 
@@ -203,6 +205,22 @@ def test_the_verdict_stands_above_the_button_of_a_restore(admin: Client, site: P
     assert "It can be restored." in page
     assert "0 files of 0 bytes are there, none of them truncated." in page
     assert page.index("It can be restored.") < page.index('<button class="danger"')
+
+
+def test_the_verdict_says_how_much_output_is_set_aside(admin: Client, site: Path) -> None:
+    asked = {"path": ended_with_a_point(site)}
+    unknown = words(admin.get(VERDICT, asked).content.decode())
+    run = Run.objects.get()
+    gave_rows(run, 1)
+    none = words(admin.get(VERDICT, asked).content.decode())
+    gave_rows(run, 2)
+    Run.objects.update(last_checkpoint_id=2)
+
+    some = words(admin.get(VERDICT, asked).content.decode())
+
+    assert "output came after the point" not in unknown
+    assert "No committed output came after the point." in none
+    assert "1,200 rows of committed output came after the point: set aside" in some
 
 
 def test_the_dialog_asks_for_the_verdict_and_a_refusal_is_one_sentence(
@@ -455,6 +473,19 @@ def ended_with_a_point(root: Path) -> str:
     FileSystemCheckpointStore([str(root)]).publish(path, manifest)
     fold(Story(run).started().completed(CheckpointKind.SAVEPOINT, path=path).ended())
     return path
+
+
+def gave_rows(run: Run, checkpoint_id: int) -> None:
+    share = {"checkpoint_id": checkpoint_id, "rows": 1200, "digest": None, "tokens": []}
+    LedgerRow.objects.create(
+        run=run,
+        sequence=1000 + checkpoint_id,
+        checkpoint_id=checkpoint_id,
+        attempt=1,
+        at=timezone.now(),
+        records_read=checkpoint_id,
+        outputs=[{"sink": "counts", "subtask": 0, "share": share}],
+    )
 
 
 def words(page: str) -> str:

@@ -1,0 +1,86 @@
+"""How many rows a restore sets aside, by the ledgers of the runs between; or that it is unknown."""
+
+import pytest
+
+from ftdash.checkpoints.models import LedgerRow
+from ftdash.jobs import output_after
+from ftdash.jobs.models import Pipeline, Run
+from ftdash.jobs.output_after import rows_after
+from ftdash.jobs.projector import Projector
+from pipelines.domain.events import LedgerAdvanced
+from pipelines.domain.ids import CheckpointId, RunId, Uid
+from pipelines.domain.ledger import LedgerEntry, OutputShare, SinkOutput
+from tests.web.journals import Story, new_run
+from tests.web.lineages import forked, over
+
+pytestmark = pytest.mark.usefixtures("site")
+
+
+def test_what_was_committed_after_the_point_is_counted() -> None:
+    run_of(new_run(), committed=4)
+
+    assert [after(f"/points/flights-1/{number}") for number in (1, 2, 4)] == [27, 21, 0]
+
+
+def test_what_is_not_committed_or_void_is_not_set_aside() -> None:
+    run_of(new_run(), committed=2, prepared=1)
+    LedgerRow.objects.filter(checkpoint_id=2).update(is_void=True)
+
+    assert after("/points/flights-1/1") == 0
+
+
+def test_later_runs_count_and_of_a_run_only_what_its_successor_built_on() -> None:
+    first = over(run_of(new_run(), committed=4))
+    run_of(forked(first, 3), committed=2, first=4)
+
+    assert after("/points/flights-1/2") == 9 + (12 + 15)
+
+
+@pytest.mark.parametrize("path", ["/points/flights-1/4", "/points/other-1/1", "/nowhere"])
+def test_what_the_newest_run_does_not_descend_from_is_not_known(path: str) -> None:
+    first = over(run_of(new_run(), committed=4))
+    run_of(forked(first, 3), committed=1, first=4)
+    run_of(new_run("other"), committed=1)
+
+    assert after(path) is None
+
+
+def test_where_the_ledger_does_not_reach_back_nothing_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run_of(new_run(), committed=4)
+    monkeypatch.setattr(output_after, "ROWS_KEPT", 2)
+    known = after("/points/flights-1/3")
+
+    assert (known, after("/points/flights-1/2")) == (12, None)
+    LedgerRow.objects.all().delete()
+    assert after("/points/flights-1/3") is None
+
+
+def run_of(run: Run, *, committed: int, prepared: int = 0, first: int = 1) -> Run:
+    """Checkpoint `n` gives `3 * n` rows."""
+    story = Story(run).started()
+    story.next_checkpoint = CheckpointId(first)
+    for number in range(first, first + committed):
+        story.completed(path=f"/points/{run.run_id}/{number}")
+    for number in range(first, first + committed + prepared):
+        story.tell(gave(run, number))
+    Projector().run_once()
+    return run
+
+
+def gave(run: Run, number: int) -> LedgerAdvanced:
+    share = OutputShare(checkpoint_id=CheckpointId(number), rows=3 * number, digest=None, tokens=[])
+    return LedgerAdvanced(
+        entry=LedgerEntry(
+            run_id=RunId(run.run_id),
+            checkpoint_id=CheckpointId(number),
+            records_read=number,
+            inputs=[],
+            outputs=[SinkOutput(sink=Uid("delays"), subtask=0, share=share)],
+        )
+    )
+
+
+def after(path: str) -> int | None:
+    return rows_after(path, Pipeline.objects.get(name="flights"))
