@@ -18,6 +18,9 @@ import psutil
 
 from pipelines.domain.errors import Rejected
 
+LEDGER_NAME = "processes.jsonl"
+"""In the home of an installation."""
+
 TOKEN_VARIABLE = "FTDASH_EMBEDDED_TOKEN"
 ENDING_GRACE_S = 3.0
 ENDING_ROUNDS_MAX = 10  # a process that is being ended may just have started another

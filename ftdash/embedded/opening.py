@@ -10,10 +10,8 @@ from django.core.management import call_command
 from ftdash.embedded import java, redis_server, stack
 from ftdash.embedded.console import Console
 from ftdash.embedded.installation import own_token
-from ftdash.embedded.ledger import Ledger
+from ftdash.embedded.ledger import LEDGER_NAME, Ledger
 from ftdash.embedded.supervisor import Service, Supervisor
-
-LEDGER_NAME = "processes.jsonl"
 
 
 def nothing_more() -> Iterator[Service]:

@@ -1,6 +1,8 @@
 """Each benchmark, with next to nothing to do, says what it promises; times are not judged."""
 
 import importlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -43,6 +45,17 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_every_benchmark_that_the_command_lists_is_there(name: str) -> None:
     assert callable(importlib.import_module(f"tests.bench.{name.replace('-', '_')}").main)
+
+
+def test_every_benchmark_can_begin_in_a_process_of_its_own() -> None:
+    """As the command starts them: there nobody has set up Django."""
+    modules = ", ".join(f"tests.bench.{name.replace('-', '_')}" for name in BENCHMARKS)
+
+    began = subprocess.run(
+        [sys.executable, "-c", f"import {modules}"], capture_output=True, text=True, timeout=120
+    )
+
+    assert began.returncode == 0, began.stderr
 
 
 @pytest.mark.parametrize("name", ["incremental", "backpressure", "coordinator", "recovery"])

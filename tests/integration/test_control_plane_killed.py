@@ -12,8 +12,7 @@ import redis
 
 from ftdash.embedded.accounts import Account
 from ftdash.embedded.dashboard_client import DashboardClient
-from ftdash.embedded.ledger import living
-from ftdash.embedded.opening import LEDGER_NAME
+from ftdash.embedded.ledger import LEDGER_NAME, living
 from ftdash.embedded.supervisor import wait_until
 from pipelines.bus.journal_reading import every_envelope
 from pipelines.domain.events import (

@@ -10,8 +10,7 @@ import pytest
 
 from ftdash.embedded.accounts import Account
 from ftdash.embedded.dashboard_client import DashboardClient
-from ftdash.embedded.ledger import Ledger, living, new_token
-from ftdash.embedded.opening import LEDGER_NAME
+from ftdash.embedded.ledger import LEDGER_NAME, Ledger, living, new_token
 from ftdash.embedded.supervisor import wait_until
 from tests.integration.demonstration import ROOT, Demo
 

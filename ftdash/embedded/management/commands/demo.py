@@ -18,8 +18,7 @@ from ftdash.embedded.checked import checked
 from ftdash.embedded.console import Console
 from ftdash.embedded.demo import Demonstration, DemoOptions, run_demo
 from ftdash.embedded.demo_pipeline import FlightDelays
-from ftdash.embedded.ledger import Ledger, new_token
-from ftdash.embedded.opening import LEDGER_NAME
+from ftdash.embedded.ledger import LEDGER_NAME, Ledger, new_token
 from ftdash.embedded.page_views import VIEWS_PER_S, PageViews
 from ftdash.embedded.signals import end_when_asked
 from pipelines.domain.errors import Rejected
