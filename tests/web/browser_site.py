@@ -47,6 +47,10 @@ class Site:
             "FTDASH_REDIS_URL": f"redis://{LOOPBACK}:{self.nowhere}/0",
         }
 
+    def silence(self, *who: str) -> None:
+        """Of driver, projector and worker; the others speak."""
+        (self.home / "silent").write_text(" ".join(who))
+
     def start_web(self) -> None:
         command = ["uvicorn", "ftdash.asgi:application", "--port", str(self.port)]
         self.web = self.start([*command, "--log-level", "warning"])

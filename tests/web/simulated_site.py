@@ -7,13 +7,15 @@ name), the history of one pipeline with what people and workers have left there 
 one that has failed, and one that has ended with two savepoints, which were compared before the
 newer was truncated. Then adds a sample and a checkpoint each period, folding them with the real
 projector, and reads and compares points in the place of the worker. Prints `ready` when the history
-is there.
+is there. Of driver, projector and worker, those named in the file `silent` of FTDASH_HOME have
+spoken last an hour ago.
 """
 
 import argparse
 import os
 import random
 import time
+from datetime import timedelta
 from pathlib import Path
 from shutil import rmtree
 
@@ -83,6 +85,8 @@ INPUTS = {
 PARALLELISM = 2
 SUBTASKS = [(uid, index) for uid in INPUTS for index in range(PARALLELISM)]
 RETAINED = 3
+SILENT_FILE = "silent"
+BEATS = {"projector": HeartbeatName.PROJECTOR, "worker": HeartbeatName.RECONCILE}
 STATE_BYTES = {
     "flights": 400,
     "weather": 400,
@@ -400,11 +404,28 @@ def fill(simulated: SimulatedRun, failed: Run) -> None:
 
 def live(simulated: SimulatedRun, projector: Projector, period_s: float) -> None:
     while True:
-        simulated.clock.now_ms = max(time.time_ns() // 1_000_000, simulated.clock.now_ms)
-        simulated.second()
-        simulated.checkpoint()
+        silent = named_silent()
+        if "driver" not in silent:
+            simulated.clock.now_ms = max(time.time_ns() // 1_000_000, simulated.clock.now_ms)
+            simulated.second()
+            simulated.checkpoint()
         beat(projector)
+        fall_silent(silent, simulated.story.run)
         time.sleep(period_s)
+
+
+def named_silent() -> list[str]:
+    named = Path(project.FTDASH_HOME) / SILENT_FILE
+    return named.read_text().split() if named.exists() else []
+
+
+def fall_silent(silent: list[str], run: Run) -> None:
+    an_hour_ago = timezone.now() - timedelta(hours=1)
+    Heartbeat.objects.filter(name__in=[BEATS[each] for each in silent if each in BEATS]).update(
+        at=an_hour_ago
+    )
+    if "driver" in silent:
+        Run.objects.filter(pk=run.pk).update(last_event_at=an_hour_ago)
 
 
 def beat(projector: Projector) -> None:

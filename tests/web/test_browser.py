@@ -186,6 +186,25 @@ def test_without_a_connection_the_page_says_how_old_its_data_is(
     assert page.evaluate("window.loadedOnce") is True
 
 
+def test_who_falls_silent_is_named_on_the_open_page(page: Page, dashboard: Site) -> None:
+    notices = page.locator("main .notices")
+    page.evaluate("window.loadedOnce = true")
+
+    dashboard.silence("driver", "worker")
+    expect(notices.filter(has_text="has reported nothing for")).to_contain_text("Stale.")
+    expect(notices.filter(has_text="Requests wait.")).to_contain_text("the Redis between them")
+    expect(page.locator("#freshness")).to_have_attribute("data-tone", "old")
+
+    dashboard.silence("projector")
+    expect(notices.filter(has_text="may be out of date.")).to_contain_text("The projector, which")
+    expect(page.locator("h1")).to_contain_text("Unknown")
+
+    dashboard.silence()
+    wait_until_live(page)
+    expect(notices.filter(has_text="may be out of date.")).to_have_count(0)
+    assert page.evaluate("window.loadedOnce") is True
+
+
 @pytest.fixture
 def page(dashboard: Site, browser: Browser) -> Iterator[Page]:
     page = browser.new_page()

@@ -11,8 +11,17 @@ from collections.abc import Iterator
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from django.urls import get_resolver
-from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, expect
+from playwright.sync_api import (
+    APIRequestContext,
+    Browser,
+    BrowserContext,
+    Page,
+    ViewportSize,
+    expect,
+)
 
+from ftdash.ui import settings_actions
+from ftdash.ui.actions import ACTIONS
 from tests.web.addresses import (
     NO_PAGES,
     STATES,
@@ -20,7 +29,14 @@ from tests.web.addresses import (
     reached_by_links,
     reached_states,
 )
-from tests.web.browser_site import CHROMIUM, PATIENCE_MS, Site, complaints_of, sign_in
+from tests.web.browser_site import (
+    CHROMIUM,
+    PATIENCE_MS,
+    Site,
+    complaints_of,
+    sign_in,
+    wait_until_live,
+)
 
 pytestmark = [
     pytest.mark.browser,
@@ -79,6 +95,9 @@ WITH_MOMENTS = {  # and where on the page
     "savepoint-state": ".facts",
     "savepoint": "#shelf-life",
 }
+SHOWN_FOR = {"reactivate": "deactivate", "switch-on": "switch-off"}
+"""What nothing here can be done with, by what can: both forms are of the same."""
+
 WITH_CHOICES = ("act", "compare-savepoints")
 BOTH_ZONES = re.compile(r"(\w+ \d+, \d+, [\d:]+) \((\S+) (\S+) UTC\)")
 NONE_IN_UTC = """() => ![...document.querySelectorAll("time[data-moment]")].some(
@@ -182,6 +201,40 @@ def test_the_table_of_all_pipelines_is_whole_on_a_small_screen_of_a_desk(
     page.close()
 
 
+def test_an_open_dialog_is_whole_and_for_everybody(signed_in: BrowserContext) -> None:
+    page = signed_in.new_page()
+    page.goto("/pipelines/flight_delays/")
+    wait_until_live(page)
+
+    page.click("#act-kill")
+
+    dialog = page.locator("dialog")
+    expect(dialog.locator("#id_reason")).to_be_visible()
+    for size in WIDTHS.values():
+        page.set_viewport_size(size)
+        assert dialog.evaluate(IS_WHOLE)
+        page.emulate_media(color_scheme="light")
+        assert objections(page, STANDARDS, within="dialog") == ""
+        page.emulate_media(color_scheme="dark")
+        assert objections(page, COLOURS, within="dialog") == ""
+    page.close()
+
+
+def test_every_form_that_acts_fits_a_phone(
+    signed_in: BrowserContext, reached: dict[str, str]
+) -> None:
+    page = signed_in.new_page()
+    page.set_viewport_size(WIDTHS["phone"])
+
+    for address in forms(signed_in.request, reached):
+        answer = page.goto(address)
+        assert answer is not None
+        assert answer.ok, address
+        assert page.locator("main form[method=post]").count() == 1, address
+        assert not page.evaluate(SIDEWAYS), address
+    page.close()
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_way_in_is_clean(dashboard: Site, browser: Browser, width: str) -> None:
     page = browser.new_page(viewport=WIDTHS[width])
@@ -195,6 +248,18 @@ def test_the_way_in_is_clean(dashboard: Site, browser: Browser, width: str) -> N
     page.close()
 
 
-def objections(page: Page, rules: list[str] | dict[str, object]) -> str:
-    found = Axe().run(page, options={"resultTypes": ["violations"], "runOnly": rules})
+def forms(signed_in: APIRequestContext, reached: dict[str, str]) -> list[str]:
+    """An address of the form of each action."""
+    found = [f"/pipelines/flight_delays/{action}/" for action in ACTIONS]
+    links = "".join(signed_in.get(reached[page]).text() for page in ("settings", "alerts"))
+    for action in settings_actions.ACTIONS:
+        (link, *_) = re.findall(rf'href="(/settings/{SHOWN_FOR.get(action, action)}/[^"]*)"', links)
+        found.append(html.unescape(link).replace(SHOWN_FOR.get(action, action), action))
+    return [*found, *(reached[name] for name in ("submit", "start-game-day", "start-lab"))]
+
+
+def objections(
+    page: Page, rules: list[str] | dict[str, object], *, within: str | None = None
+) -> str:
+    found = Axe().run(page, within, options={"resultTypes": ["violations"], "runOnly": rules})
     return "" if not found.violations_count else str(found.generate_report())
