@@ -10,18 +10,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 import redis
 from django.conf import settings as project
+from django.test import Client
+from django.urls import reverse
 from kombu.utils import functional
 
 from ftdash.celery import application
 from ftdash.embedded.redis_server import find_redis_server
 from ftdash.jobs import tasks
+from ftdash.metrics.models import Heartbeat
+from ftdash.times import moment
 from tests.polling import wait_until
 from tests.reserved_ports import reserved_port
+from tests.web.page_words import words_of
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 120.0
@@ -45,13 +51,22 @@ def control_plane(tmp_path: Path) -> Iterator["ControlPlane"]:
 @pytest.mark.slow
 def test_reconcile_goes_on_after_redis_is_emptied_killed_and_restarted(
     control_plane: "ControlPlane",
+    operator: Client,
+    patient: float,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """While it is gone, the pages say so."""
     control_plane.wait_for_reconcile()
 
     redis.Redis.from_url(control_plane.url).flushall()
     control_plane.wait_for_reconcile()
 
     control_plane.kill("redis")
+    control_plane.wait_for_silence(patient)
+    Heartbeat.objects.create(name="reconcile", at=control_plane.reconciled_at(), pid=1)
+    monkeypatch.setattr("ftdash.jobs.freshness.RECONCILE_LATE_AFTER_S", patient)
+    assert "the Redis between them" in words_of(operator, reverse("lab"))
+
     control_plane.start_redis()
     control_plane.wait_for_reconcile()
 
@@ -140,6 +155,17 @@ class ControlPlane:
         hands may end of it (kombu); whoever runs workers starts them again, as we do."""
         now = time.time()
         wait_until(lambda: self._reconciled_since(now), within_s=PATIENCE_S, otherwise=self.logs)
+
+    def wait_for_silence(self, seconds: float) -> None:
+        """Until no reconcile has begun for so long."""
+        wait_until(
+            lambda: time.time() - self._reconciled_at() > seconds,
+            within_s=PATIENCE_S,
+            otherwise=self.logs,
+        )
+
+    def reconciled_at(self) -> datetime:
+        return moment(round(1000 * self._reconciled_at()))
 
     def end(self) -> None:
         for name in list(self._processes):
