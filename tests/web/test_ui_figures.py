@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -261,6 +262,50 @@ def test_no_line_is_drawn_through_the_time_in_which_nobody_reported() -> None:
 
     assert rates["y"] == [1000.0, 1000.0, 1000.0, None, 1000.0, 1000.0]
     assert all(slot["y"] == [200.0, 200.0, 200.0, None, 200.0, 200.0] for slot in slots)
+
+
+@pytest.mark.parametrize("hostile", ['<a href="https://evil.example">x</a>', "&lt;b>x", "<i>%{x}"])
+def test_names_and_sentences_are_text_to_plotly_in_every_figure(hostile: str) -> None:
+    """Those that operators, failures and reports bring along; whatever else is ours."""
+    held = channel(hostile, 0, 2.0, 60.0)
+    shown = timeline([source(hostile, 0), subtask(hostile, 1, alignment=60.0, channels=[held])])
+    told = axis()
+    told = replace(
+        told,
+        failures=[replace(told.failures[0], cause=hostile)],
+        notices=[replace(each, text=hostile) for each in told.notices],
+    )
+    trends = {hostile: trend(TREND_POINTS_MAX)}
+    lab = report(mode(hostile, acker_ids=30_000))
+
+    for figure in (
+        alignment(shown),
+        held_back(shown),
+        recovery_axis(told),
+        busy(trends),
+        records_in(trends),
+        watermarks(trends),
+        lab_control(lab),
+        lab_latency(lab),
+    ):
+        texts = list(texts_in(figure))
+        shows = [
+            text for text in texts if hostile.replace("&", "&amp;").replace("<", "&lt;") in text
+        ]
+        unsafe = [text for text in texts if hostile in text]
+        assert shows, figure
+        assert unsafe == []
+
+
+def texts_in(part: Any) -> Iterator[str]:
+    if isinstance(part, str):
+        yield part
+    elif isinstance(part, dict):
+        for value in part.values():
+            yield from texts_in(value)
+    elif isinstance(part, list):
+        for value in part:
+            yield from texts_in(value)
 
 
 def every_figure() -> list[Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from ftdash.checkpoints.answers import AlignmentTimeline, ChannelTimeline, SubtaskTimeline
-from ftdash.ui.figures.style import Figure, Json, axis, layout, pattern_of
+from ftdash.ui.figures.style import Figure, Json, axis, escaped, layout, pattern_of
 from ftdash.ui.formats import duration, plural, size
 
 ROWS_MAX = 64
@@ -45,12 +45,15 @@ def subtasks_to_draw(subtasks: list[SubtaskTimeline]) -> list[SubtaskTimeline]:
 
 def subtask_rows(subtask: SubtaskTimeline) -> list[tuple[str, str]]:
     """Category and label of each row; a category is unique, a label need not be."""
-    channels = [(c.channel, f"from {c.upstream}[{c.upstream_subtask}]") for c in subtask.channels]
+    channels = [
+        (escaped(c.channel), f"from {escaped(c.upstream)}[{c.upstream_subtask}]")
+        for c in subtask.channels
+    ]
     return [(row_of(subtask), f"<b>{row_of(subtask)}</b>"), *channels]
 
 
 def row_of(subtask: SubtaskTimeline) -> str:
-    return f"{subtask.vertex}[{subtask.subtask}]"
+    return f"{escaped(subtask.vertex)}[{subtask.subtask}]"
 
 
 Span = Callable[[SubtaskTimeline], tuple[float, float]]
@@ -89,7 +92,7 @@ def travelling_bar(channels: list[tuple[SubtaskTimeline, ChannelTimeline]]) -> J
         "barrier on its way",
         "@phase-travel",
         "",
-        rows=[c.channel for _, c in channels],
+        rows=[escaped(c.channel) for _, c in channels],
         bases=[0.0 for _ in channels],
         lengths=[c.arrived_ms for _, c in channels],
         hovers=[f"barrier arrived after {duration(c.arrived_ms)}" for _, c in channels],
@@ -102,7 +105,7 @@ def held_back_bar(channels: list[tuple[SubtaskTimeline, ChannelTimeline]]) -> Js
         "held back",
         "@phase-held",
         "\\",
-        rows=[c.channel for _, c in channels],
+        rows=[escaped(c.channel) for _, c in channels],
         bases=[c.arrived_ms for _, c in channels],
         lengths=[c.blocked_ms for _, c in channels],
         hovers=[held_back_hover(c) for _, c in channels],

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ftdash.ui.figures.style import Figure, Json, axis, layout, pattern_of
+from ftdash.ui.figures.style import Figure, Json, axis, escaped, layout, pattern_of
 from pipelines.lab.report import LabReport, ModeReport
 
 LATENCIES = (
@@ -56,7 +56,9 @@ def _trace(
     written: str,
 ) -> Json:
     """Nothing is not drawn, rather than drawn as zero: a logarithmic axis has none."""
-    drawn = [(mode.mode, value) for mode, value in zip(modes, values, strict=True) if value]
+    drawn = [
+        (escaped(mode.mode), value) for mode, value in zip(modes, values, strict=True) if value
+    ]
     return {
         "type": "bar",
         "orientation": "h",
@@ -69,7 +71,7 @@ def _trace(
 
 
 def _bars(report: LabReport, title: str, suffix: str) -> Json:
-    names = [mode.mode for mode in report.modes]
+    names = [escaped(mode.mode) for mode in report.modes]
     return layout(
         96 + 44 * len(names),
         barmode="group",
