@@ -4,7 +4,7 @@ Decides which entries have new output, which are committed, and which audit is s
 rows only.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -56,11 +56,27 @@ class LedgerLine:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldOutput:
+    """The oldest output of a sink that waits, where its target gives up what waits too long.
+
+    Its transaction was opened before `since`, so that its target gives it up at `until` or before.
+    """
+
+    sink: str
+    checkpoint_id: int
+    rows: int
+    since: datetime
+    until: datetime
+    is_overdue: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Ledger:
     """`lines`: newest first. `waiting`: complete, and not committed yet; oldest first."""
 
     lines: list[LedgerLine]
     waiting: list[LedgerLine]
+    held: list[HeldOutput]
 
     @property
     def waiting_transactions(self) -> int:
@@ -103,7 +119,7 @@ class AuditView:
 def ledger(run_id: str, limit: int) -> Ledger:
     run = Run.objects.filter(run_id=run_id).first()
     if run is None:
-        return Ledger([], [])
+        return Ledger([], [], [])
     rows = list(LedgerRow.objects.filter(run=run).order_by("-sequence")[: limit + 1])
     committed_id = _newest_committed(run)
     lines = []
@@ -113,7 +129,7 @@ def ledger(run_id: str, limit: int) -> Ledger:
         newest_id = row.checkpoint_id
     shown = lines[-limit:]
     waiting = [line for line in shown if not line.is_void and not line.is_committed]
-    return Ledger(shown[::-1], waiting)
+    return Ledger(shown[::-1], waiting, list(_held(run, waiting)))
 
 
 def audits(pipeline: str, limit: int) -> list[AuditView]:
@@ -140,6 +156,20 @@ def _newest_committed(run: Run) -> int:
         recovered.aggregate(newest=Max("restored_checkpoint_id"))["newest"],
     )
     return max(each or 0 for each in found)
+
+
+def _held(run: Run, waiting: Sequence[LedgerLine]) -> Iterator[HeldOutput]:
+    now = timezone.now()
+    for sink, timeout_ms in run.transaction_timeouts_ms.items():
+        found = ((line, each) for line in waiting for each in line.outputs)
+        oldest = next((pair for pair in found if pair[1].sink == sink and pair[1].tokens), None)
+        if oldest is None:
+            continue
+        line, output = oldest
+        begun = Checkpoint.objects.filter(run=run, checkpoint_id=line.checkpoint_id).first()
+        since = begun.trigger_at if begun else line.at
+        until = since + timedelta(milliseconds=timeout_ms)
+        yield HeldOutput(sink, line.checkpoint_id, output.rows, since, until, until <= now)
 
 
 def _line(row: LedgerRow, newest_id: int, committed_id: int) -> LedgerLine:

@@ -109,6 +109,7 @@ class Run(models.Model):
     guarantee_reason = models.TextField(default="")
     changed_settings = models.JSONField(null=True)  # all that hold since a person changed some
     vertices = models.JSONField(default=list)  # VertexShape as JSON, topological order
+    transaction_timeouts_ms = models.JSONField(default=dict)  # by sink, where its target has one
     slots = models.JSONField(default=dict)  # slot to {"pid", "host"}, the connected ones
     driver_pid = models.PositiveIntegerField(null=True)
     driver_lost_at = models.DateTimeField(null=True)  # last word of a driver that was replaced

@@ -46,6 +46,7 @@ PROJECTED = (
     "guarantee_reason",
     "changed_settings",
     "vertices",
+    "transaction_timeouts_ms",
     "slots",
     "driver_pid",
     "driver_lost_at",
@@ -128,6 +129,7 @@ class RunFold:
         run.guarantee = event.guarantee
         run.guarantee_reason = event.guarantee_reason
         run.vertices = msgspec.to_builtins(event.vertices)
+        run.transaction_timeouts_ms = event.transaction_timeouts_ms
         run.driver_pid = event.driver_pid
         run.slots = {}
         run.records_per_s = 0.0

@@ -1,6 +1,7 @@
 """The page of a guarantee: level and reason, ledger, what waits to be committed, and the proof."""
 
 import re
+from datetime import timedelta
 
 import msgspec
 import pytest
@@ -10,7 +11,7 @@ from django.utils import timezone
 
 from ftdash.checkpoints import ledger_fold
 from ftdash.checkpoints.guarantee import ledger
-from ftdash.checkpoints.models import Audit, LedgerRow
+from ftdash.checkpoints.models import Audit, Checkpoint, LedgerRow
 from ftdash.jobs.models import Pipeline, Run
 from ftdash.jobs.projector import Projector, rebuild
 from pipelines.audit.report import SinkReport
@@ -24,7 +25,7 @@ from pipelines.domain.ledger import (
     SplitRange,
 )
 from tests.web.audit_reports import NOT_PROVEN, PROVEN, report_of
-from tests.web.journals import Story, new_run
+from tests.web.journals import Story, new_run, run_started
 from tests.web.people import operator_user, signed_in
 
 pytestmark = pytest.mark.usefixtures("site")
@@ -62,6 +63,41 @@ def test_it_leads_to_the_lab_where_levels_are_compared(run: Run, operator: Clien
     answer = operator.get(reverse("guarantee", args=[NAME])).content.decode()
 
     assert f'<a href="{reverse("lab")}">guarantee lab</a>' in answer
+
+
+def test_where_a_target_gives_up_what_waits_it_says_when_and_what_is_lost(
+    run: Run, operator: Client
+) -> None:
+    story = Story(run).started().completed().triggered()
+    story.tell(entry(1, share(1)), entry(2, share(2)), entry(3, share(3)))
+    fold()
+    without = words_of(operator)
+    (triggered,) = Checkpoint.objects.filter(checkpoint_id=2)
+    held(delays=900_000, other=1)
+
+    (waits,) = ledger("flights-1", 5).held
+    early = words_of(operator)
+    held(delays=1)
+    Checkpoint.objects.update(trigger_at=timezone.now() - timedelta(seconds=1))
+    late = words_of(operator)
+
+    assert "gives it up" not in without
+    assert (waits.sink, waits.checkpoint_id, waits.rows) == ("delays", 2, 5)
+    assert (waits.since, waits.until - waits.since) == (
+        triggered.trigger_at,
+        timedelta(minutes=15),
+    )
+    assert "The oldest transaction of delays, of checkpoint 2, is open for" in early
+    assert "and 5 rows of output cannot be committed any more." in early
+    assert "The target of delays may have given up its oldest transaction" in late
+
+
+def test_timeouts_of_transactions_are_as_the_driver_told_them_last(run: Run) -> None:
+    told = msgspec.structs.replace(run_started(1), transaction_timeouts_ms={Uid("delays"): 5})
+    Story(run).started().tell(told)
+    fold()
+
+    assert Run.objects.get().transaction_timeouts_ms == {"delays": 5}
 
 
 def test_digests_of_subtasks_are_added_up() -> None:
@@ -260,6 +296,10 @@ def share(
     name = token or f"part-{number}-{subtask}"
     of_one = OutputShare(checkpoint_id=CheckpointId(number), rows=5, digest=digest, tokens=[name])
     return SinkOutput(sink=Uid("delays"), subtask=subtask, share=of_one)
+
+
+def held(**timeouts_ms: int) -> None:
+    Run.objects.update(transaction_timeouts_ms=timeouts_ms)
 
 
 def fold() -> None:

@@ -67,7 +67,7 @@ READINGS = {
     ),
     "/runs/flights-1/quarantine": lambda body: body == [],
     "/runs/flights-1/samples?limit=1": lambda body: len(body) == 1,
-    "/runs/flights-1/ledger": lambda body: body == {"lines": [], "waiting": []},
+    "/runs/flights-1/ledger": lambda body: body == {"lines": [], "waiting": [], "held": []},
     "/pipelines/flights/audits": lambda body: body == [],
     "/runs/flights-1/loads": lambda body: body["subtasks"][0]["busy_ratio"] == 0.5,
     "/events?kind=recovery&since=2020-01-01T00:00:00Z": lambda body: (

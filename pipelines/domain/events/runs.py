@@ -21,6 +21,8 @@ class RunStarted(Event, frozen=True, kw_only=True):
     restored_from: str | None  # the point this run was asked to start from
     driver_pid: int
     vertices: list["VertexShape"]  # topological order
+    transaction_timeouts_ms: dict[Uid, int] = msgspec.field(default_factory=dict)
+    """Of sinks whose target gives up a transaction that was open for too long."""
 
 
 class VertexShape(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from pipelines.bus.journal import JournalWriter
+from pipelines.connectors.two_phase_commit import HoldsTransactions
 from pipelines.domain.errors import Retryable
 from pipelines.domain.events import (
     CheckpointCompleted,
@@ -41,6 +42,11 @@ def run_started(parts: RunParts) -> RunStarted:
         restored_from=spec.restore_from,
         driver_pid=os.getpid(),
         vertices=pipeline.graph.shape(),
+        transaction_timeouts_ms={
+            uid: sink.transaction_timeout_ms
+            for uid, sink in pipeline.sinks.items()
+            if isinstance(sink, HoldsTransactions)
+        },
     )
 
 

@@ -386,6 +386,24 @@ def test_a_changed_setting_holds_at_once_and_for_the_next_driver(tmp_path: Path)
     assert successor.of(RunStarted)[-1].settings == change
 
 
+class PatientSink(MemorySink):
+    """Its target gives up a transaction that was open for so long."""
+
+    transaction_timeout_ms = 900_000
+
+
+@pytest.mark.parametrize(("sink", "told"), [(MemorySink, {}), (PatientSink, {"out": 900_000})])
+def test_a_driver_tells_how_long_the_targets_of_its_sinks_wait(
+    tmp_path: Path, sink: type[MemorySink], told: dict[str, int]
+) -> None:
+    run = ScriptedRun(tmp_path, SOON, sink=sink())
+
+    run.wait_for(lambda: bool(run.of(RunStarted)))
+
+    cancel(run)
+    assert run.of(RunStarted)[0].transaction_timeouts_ms == told
+
+
 def test_a_change_that_cannot_be_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     run = ScriptedRun(tmp_path, SOON)
     change = {"execution.checkpointing.num-retained": "9"}
