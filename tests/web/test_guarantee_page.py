@@ -68,7 +68,7 @@ def test_it_leads_to_the_lab_where_levels_are_compared(run: Run, operator: Clien
 def test_where_a_target_gives_up_what_waits_it_says_when_and_what_is_lost(
     run: Run, operator: Client
 ) -> None:
-    story = Story(run).started().completed().triggered()
+    story = Story(run).started().completed().triggered().wait(80)
     story.tell(entry(1, share(1)), entry(2, share(2)), entry(3, share(3)))
     fold()
     without = words_of(operator)
