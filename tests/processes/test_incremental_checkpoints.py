@@ -4,14 +4,19 @@ import os
 import signal
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from pipelines.domain.events import SlotConnected
+from pipelines.bus.inbox import submit
+from pipelines.domain.commands import Cancel
+from pipelines.domain.events import FailureOccurred, SlotConnected
 from pipelines.domain.status import JobStatus
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run, hurry
-from tests.processes.numbers import assert_exact, assert_rows_exact
+from tests.processes.numbers import assert_exact, assert_rows_exact, committed
+from tests.processes.savepoint_requests import WHO, manifest_of
+from tests.stopped_processes import stopped_slot
 
 pytestmark = pytest.mark.slow
 
@@ -63,6 +68,45 @@ def test_a_point_that_refers_to_older_files_is_restored_at_any_parallelism_by_ei
 
     assert ended.status is JobStatus.FINISHED, ended.reason
     assert_rows_exact(tmp_path / "output")
+
+
+def test_a_base_deleted_while_a_restore_reads_is_named_and_no_output_changes(
+    tmp_path: Path,
+) -> None:
+    """As when the run that a fork begins from goes on, and its retention comes to the point."""
+    settings = settings_of("hashmap", tmp_path / "local")
+    with hosted_run(tmp_path, SLOWLY, settings=settings) as first:
+        first.wait_for(lambda _: len(first.completed()) >= 5, STEP_S)
+        submit(first.directory, Cancel(**WHO))
+        assert first.wait_until_over(STEP_S).status is JobStatus.CANCELED
+    point = Path(first.completed()[-1].path)
+    base = shared_file_of(point, subtask=1)
+    shown = committed(tmp_path / "output")
+
+    stopping = {**settings, "testing.faults": "stop restoring slot=1 attempt=1"}
+    with hosted_run(tmp_path, settings=stopping, restore_from=str(point)) as fork:
+        slot = stopped_slot(fork, 1, attempt=1, within_s=STEP_S)
+        (point.parent / "shared" / base).unlink()
+        slot.resume()
+        ended = fork.wait_until_over(STEP_S)
+
+    [failure] = [e.event.cause for e in fork.of(FailureOccurred)]  # type: ignore[attr-defined]
+    assert ended.status is JobStatus.FAILED
+    assert base in failure
+    assert base in ended.reason
+    pd.testing.assert_frame_equal(committed(tmp_path / "output"), shown)
+
+
+def shared_file_of(point: Path, *, subtask: int) -> str:
+    files = [
+        file.name
+        for snapshot in manifest_of(point).subtasks
+        for operator in snapshot.operators
+        for state in operator.states
+        for file in state.files
+        if file.is_shared and snapshot.subtask == subtask
+    ]
+    return next(name for name in files if "base" in name)
 
 
 def settings_of(backend: str, local: Path) -> dict[str, str]:
