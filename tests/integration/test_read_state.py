@@ -18,6 +18,9 @@ from pipelines.runtime.subtask.restoring import rows_of
 from pipelines.spark import read_state
 from pipelines.spark.state_reader import handles_of
 from pipelines.storage.filesystem import FileSystemCheckpointStore
+from pipelines.storage.object_store import ObjectCheckpointStore
+from tests.contracts.held_points import OPERATOR_STATE, STATES, USERS, hold
+from tests.object_server import ObjectServer, never
 from tests.processes.host import hosted_run
 from tests.unit.points.stored_views import savepoint_of_views, write_events
 
@@ -79,6 +82,32 @@ def test_an_incremental_checkpoint_of_either_backend_is_a_data_frame_too(
     )
     assert len(found) == sum(handle.rows for handle in handles) > 0
     assert any(handle.format is not StateFormat.ROWS for handle in handles)
+
+
+def test_a_native_savepoint_of_rocksdb_in_an_object_store_is_read_state_by_state(
+    spark: SparkSession, objects: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Executors fetch the databases themselves; who may is in their own environment."""
+    objects.plan(never)
+    for name, value in objects.environment.items():
+        monkeypatch.setenv(name, value)
+        monkeypatch.setitem(spark.sparkContext.environment, name, value)
+    root = objects.new_root()
+    point = hold(ObjectCheckpointStore([root]), root, "native rocksdb")
+
+    found = {
+        state: read_state(spark, point.location, STATES, state).select(*columns).collect()
+        for state, columns in (
+            ("list", ["key", "list"]),
+            ("map", ["key", "map_key", "map"]),
+            (OPERATOR_STATE, ["seen"]),
+        )
+    }
+
+    assert any(file.name.endswith(".sst") for file in point.files_of("map"))
+    assert sorted(found["list"]) == [(key, 10 * key) for key in range(USERS)]
+    assert sorted(found["map"]) == [(key, key, 20 * key) for key in range(USERS)]
+    assert sorted(found[OPERATOR_STATE]) == [(key,) for key in range(USERS)]
 
 
 def with_records(completed: list[CheckpointCompleted]) -> list[CheckpointCompleted]:
