@@ -245,11 +245,13 @@
   // --- actions in the dialog
 
   const dialog = document.getElementById("dialog");
+  let openedBy = null; // the name of the link
 
   body.addEventListener("click", (event) => {
     const opener = event.target.closest("a[data-dialog]");
     if (opener && dialog && !event.metaKey && !event.ctrlKey) {
       event.preventDefault();
+      openedBy = nameOf(opener);
       htmx.ajax("GET", opener.getAttribute("href"), { target: "#dialog-body", swap: "innerHTML" });
     } else if (event.target.closest("a[data-close]") && dialog?.open) {
       event.preventDefault();
@@ -263,7 +265,11 @@
     const wrong = dialog.querySelector(".has-error :is(input, select)");
     (wrong ?? dialog.querySelector("#id_reason"))?.focus();
   });
-  dialog?.addEventListener("close", () => { document.getElementById("dialog-body").replaceChildren(); });
+  dialog?.addEventListener("close", () => {
+    document.getElementById("dialog-body").replaceChildren();
+    // The browser goes back to the link by itself, unless a refresh has replaced that meanwhile.
+    namesakes(document.getElementById("main"), openedBy)[0]?.focus({ preventScroll: true });
+  });
   dialog?.addEventListener("htmx:responseError", (event) => {
     toast(event.detail.xhr.status === 403 ? "This needs the admin role." : "The server could not answer; nothing was asked for.");
   });

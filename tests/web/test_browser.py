@@ -24,6 +24,8 @@ COLLECT_CHECKPOINTS = """() => {
 HISTORY = "document.querySelector('#region-history .scroll')"
 """Found and used in one go: between the two of a locator the region may be replaced."""
 
+STEPS_MAX = 200
+
 NEVER_ASKS_BY_ITSELF = """
   const repeat = window.setInterval;
   window.setInterval = (turn, ms) => (ms === 250 ? 0 : repeat(turn, ms));  // TICK_MS of live.js
@@ -186,6 +188,34 @@ def test_without_a_connection_the_page_says_how_old_its_data_is(
     assert page.evaluate("window.loadedOnce") is True
 
 
+def test_whoever_has_only_keys_acts_and_reads_what_a_chart_shows(page: Page) -> None:
+    wait_until_live(page)
+    page.keyboard.press("Tab")
+    expect(page.locator(".skip")).to_be_focused()
+    page.keyboard.press("Enter")
+
+    go_to(page, "#act-savepoint")
+    page.keyboard.press("Enter")
+    expect(page.locator("dialog #id_reason")).to_be_focused()
+    wait_for_next_checkpoint(page)
+    page.keyboard.press("Escape")
+    expect(page.locator("dialog")).to_be_hidden()
+    expect(page.locator("#act-savepoint")).to_be_focused()
+
+    page.keyboard.press("Enter")
+    expect(page.locator("dialog #id_reason")).to_be_focused()
+    page.keyboard.type("with keys only")
+    page.keyboard.press("Enter")
+    expect(page.locator("dialog")).to_be_hidden()
+    expect(page.locator("#region-requests tr", has_text="with keys only").first).to_be_visible()
+
+    go_to(page, "#details-alignment > summary")
+    page.keyboard.press("Enter")
+    expect(page.locator("#details-alignment table").first).to_be_visible()
+    page.keyboard.press("Tab")
+    expect(page.locator("#details-alignment .scroll").first).to_be_focused()
+
+
 def test_who_falls_silent_is_named_on_the_open_page(page: Page, dashboard: Site) -> None:
     notices = page.locator("main .notices")
     page.evaluate("window.loadedOnce = true")
@@ -217,6 +247,16 @@ def open_dialog(page: Page, action: str) -> None:
     """Press the button once the page's script has run: before, it is a link to another page."""
     wait_until_live(page)
     page.click(f"#act-{action}")
+
+
+def go_to(page: Page, wanted: str) -> None:
+    """From one thing that can be used to the next, as the key Tab does."""
+    is_there = "(wanted) => document.activeElement.matches(wanted)"
+    for _ in range(STEPS_MAX):
+        page.keyboard.press("Tab")
+        if page.evaluate(is_there, wanted):
+            return
+    raise AssertionError(f"{wanted} is not reached with {STEPS_MAX} steps")
 
 
 def wait_for_next_checkpoint(page: Page) -> None:
