@@ -88,7 +88,10 @@ class KafkaBroker:
             producer.commit_transaction(ANSWER_S)
 
     def producer(self, **settings: object) -> Producer:
-        return Producer({"bootstrap.servers": self.bootstrap_servers, "log_level": 0, **settings})
+        """Keeps its order, also where the leader of a new topic is not known at once: otherwise
+        what is sent again comes behind what was sent after it."""
+        here = {"bootstrap.servers": self.bootstrap_servers, "log_level": 0}
+        return Producer({**here, "enable.idempotence": True, **settings})
 
     def delete_before(self, topic: str, offset: int, *, partition: int = 0) -> None:
         """As retention does."""

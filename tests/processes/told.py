@@ -26,6 +26,8 @@ NO_TEXTS = {"events", "logout", "login"}
 """A stream, and ways out and in."""
 
 INTERFACES = ("api:", "flink-v1:")
+FAILS_AS_FLINK = "/resource-requirements"
+"""Where Flink answers with an error of the server, if a job is not scheduled adaptively."""
 
 
 def holding(texts: Texts, word: str) -> list[str]:
@@ -105,6 +107,6 @@ def named_patterns(
 def text_of(client: Client, address: str) -> bytes:
     """Head and body, whatever the status."""
     answer: HttpResponse = client.get(address)
-    assert answer.status_code != 500, address
+    assert answer.status_code != 500 or address.endswith(FAILS_AS_FLINK), address
     body = b"" if answer.streaming else answer.content
     return f"{answer.status_code} {dict(answer.items())}\n".encode() + body

@@ -109,8 +109,6 @@ class Simulation:
         if self.circumstances.mode == AT_MOST_ONCE:
             runs = 1  # what a person restores has its state: that is another promise
         sets_aside = bool(self.circumstances.poison.ids)
-        if sets_aside:
-            runs = max(2, runs)  # a later one may go back behind what was set aside
         for number in range(runs):
             is_last = number == runs - 1
             status = self.run_once(
