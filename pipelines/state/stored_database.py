@@ -13,6 +13,7 @@ import pyarrow as pa
 from rocksdict import Cache
 
 from pipelines.domain.errors import CorruptSnapshot
+from pipelines.domain.expansion import check_expansion
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.domain.snapshots import FileHandle
 from pipelines.state.backend import KEY_GROUP_COLUMN, NAMESPACE_COLUMN
@@ -30,7 +31,6 @@ from pipelines.state.row_codec import RowCodec
 from pipelines.state.sorted_files import SortedFiles
 
 READ_CACHE_BYTES = 8 << 20
-EXPANSION_MAX, SLACK_BYTES = 256, 64 << 10  # as of other state files; LZ4 stays below
 READ_ROWS = 1 << 14  # each a tuple of bytes, some 150 bytes of Python objects
 _GROUP = struct.Struct(">H")
 
@@ -74,13 +74,12 @@ def opened(
         raise CorruptSnapshot(
             f"The database of {database.handle.file.name} cannot be opened: {_first_line(error)}."
         ) from error
-    stored, unpacked = files.stored_bytes, files.unpacked_bytes
-    if unpacked > EXPANSION_MAX * stored + SLACK_BYTES:
+    try:
+        name = f"The database of {database.handle.file.name}"
+        check_expansion(name, files.stored_bytes, files.unpacked_bytes)
+    except CorruptSnapshot:
         files.close()
-        raise CorruptSnapshot(
-            f"The database of {database.handle.file.name} would unpack {stored} bytes into"
-            f" {unpacked}; it was not written here and is not unpacked."
-        )
+        raise
     return files
 
 

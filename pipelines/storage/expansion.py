@@ -1,9 +1,8 @@
 """Refuses a state file that would unpack into far more than it holds, before it is unpacked.
 
 A digest proves that a file is the one its manifest names, not who wrote either. Sizes after
-decompression are read from the file's own headers and held against its length; the codecs that are
-written here cannot exceed the bound (Snappy stays below 64, LZ4 below 256). Source: the layouts of
-Apache Arrow's `Message.fbs` and of Parquet's footer.
+decompression are read from the file's own headers and held against its length. Source: the layouts
+of Apache Arrow's `Message.fbs` and of Parquet's footer.
 """
 
 import struct
@@ -12,13 +11,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipelines.domain.errors import CorruptSnapshot
-
-EXPANSION_MAX = 256
-"""Bytes that one stored byte may become."""
-
-SLACK_BYTES = 64 << 10
-"""What small files may need beyond that for dictionaries and headers."""
+from pipelines.domain.expansion import check_expansion
 
 _ARROW_MAGIC_BYTES = 8
 _HEADER, _BUFFERS, _COMPRESSION = 2, 2, 3  # fields of the tables Message and RecordBatch
@@ -30,7 +23,7 @@ def check_parquet(name: str, metadata: pq.FileMetaData) -> None:
         row_group = metadata.row_group(group)
         for index in range(row_group.num_columns):
             column = row_group.column(index)
-            _check(name, column.total_compressed_size, column.total_uncompressed_size)
+            check_expansion(name, column.total_compressed_size, column.total_uncompressed_size)
 
 
 def check_arrow(name: str, content: pa.Buffer) -> None:
@@ -38,7 +31,7 @@ def check_arrow(name: str, content: pa.Buffer) -> None:
     for message in _messages(content):
         if message.type == "record batch":
             body = message.body
-            _check(name, body.size, sum(_unpacked_sizes(message.metadata, body)))
+            check_expansion(name, body.size, sum(_unpacked_sizes(message.metadata, body)))
 
 
 def _messages(content: pa.Buffer) -> Iterator[pa.Message]:
@@ -82,11 +75,3 @@ def _table(header: memoryview, reference: int) -> int:
 def _number(header: memoryview, at: int) -> int:
     (value,) = struct.unpack_from("<I", header, at)
     return int(value)
-
-
-def _check(name: str, stored: int, unpacked: int) -> None:
-    if unpacked > EXPANSION_MAX * stored + SLACK_BYTES:
-        raise CorruptSnapshot(
-            f"{name} would unpack {stored} bytes into {unpacked}; it was not written here and is"
-            " not unpacked."
-        )
