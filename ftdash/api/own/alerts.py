@@ -40,7 +40,7 @@ def alert_channels(request: HttpRequest) -> list[ChannelView]:
 
 @api.post("/alerts/{key}/acknowledgement", response={ASKED: AlertView})
 def acknowledge_alert(
-    request: Entered, key: shapes.CheckpointInPath, asked: shapes.AskingToLookAfter
+    request: Entered, key: shapes.NumberInPath, asked: shapes.AskingToLookAfter
 ) -> Status[AlertView]:
     """Look after it; it fires until it clears."""
     rules.acknowledge(alert=key, requester=request.auth.name, reason=asked.reason)

@@ -3,8 +3,8 @@
 from django.http import HttpRequest
 from ninja import Query
 
-from ftdash.api.own.door import api, missing
-from ftdash.api.own.shapes import AskingForHistory, CheckpointInPath, Count, InPath, Limit, Page
+from ftdash.api.own.door import api, known
+from ftdash.api.own.shapes import AskingForHistory, Count, InPath, Limit, NumberInPath, Page
 from ftdash.checkpoints import history
 from ftdash.checkpoints import queries as checkpoint_queries
 from ftdash.checkpoints.answers import AlignmentTimeline, CheckpointHistory
@@ -18,19 +18,13 @@ def checkpoints(
     request: HttpRequest, run_id: InPath, page: Page = 1, per_page: Limit = 25
 ) -> CheckpointHistory:
     """Newest first; a page beyond the last is the last."""
-    found = checkpoint_queries.checkpoints(run_id, page, per_page)
-    if found is None:
-        raise missing(f"run {run_id!r}")
-    return found
+    return known(checkpoint_queries.checkpoints(run_id, page, per_page), f"run {run_id!r}")
 
 
 @api.get("/runs/{run_id}/checkpoints/statistics", response=RunStatistics)
 def statistics(request: HttpRequest, run_id: InPath) -> RunStatistics:
     """Counts, the latest of each kind, and how sizes and durations are spread."""
-    found = statistics_of(run_id)
-    if found is None:
-        raise missing(f"run {run_id!r}")
-    return found
+    return known(statistics_of(run_id), f"run {run_id!r}")
 
 
 @api.get("/runs/{run_id}/checkpoints/history", response=HistoryPart)
@@ -41,28 +35,22 @@ def checkpoint_history(
     found = history.history(
         run_id, asked.chosen, after=asked.after, before=asked.before, limit=asked.limit
     )
-    if found is None:
-        raise missing(f"run {run_id!r}")
-    return found
+    return known(found, f"run {run_id!r}")
 
 
 @api.get("/runs/{run_id}/checkpoints/{checkpoint_id}", response=AlignmentTimeline)
 def checkpoint(
-    request: HttpRequest, run_id: InPath, checkpoint_id: CheckpointInPath
+    request: HttpRequest, run_id: InPath, checkpoint_id: NumberInPath
 ) -> AlignmentTimeline:
     """What each subtask and channel did, and which was the slowest."""
     found = checkpoint_queries.alignment(run_id, checkpoint_id)
-    if found is None:
-        raise missing(f"checkpoint {checkpoint_id} of run {run_id!r}")
-    return found
+    return known(found, f"checkpoint {checkpoint_id} of run {run_id!r}")
 
 
 @api.get("/runs/{run_id}/checkpoints/{checkpoint_id}/comparison", response=ComparedCheckpoints)
 def comparison_of_checkpoints(
-    request: HttpRequest, run_id: InPath, checkpoint_id: CheckpointInPath, other: Count
+    request: HttpRequest, run_id: InPath, checkpoint_id: NumberInPath, other: Count
 ) -> ComparedCheckpoints:
     """With another one of the run, and what made one of them take longer."""
     found = compared(run_id, checkpoint_id, other)
-    if found is None:
-        raise missing(f"checkpoint {checkpoint_id} or {other} of run {run_id!r}")
-    return found
+    return known(found, f"checkpoint {checkpoint_id} or {other} of run {run_id!r}")

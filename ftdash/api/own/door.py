@@ -1,6 +1,6 @@
 """The API object: who may enter, how errors look, and the description of all of it."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 from django.contrib.auth.decorators import login_not_required
 from django.http import HttpRequest, HttpResponse
@@ -12,6 +12,8 @@ from ninja.errors import HttpError, ValidationError
 from ftdash.accounts.authentication import Caller, Refused, caller_of, check_may_act
 from ftdash.api.flink.http import route
 from pipelines.domain.errors import InvariantViolated, Rejected
+
+Found = TypeVar("Found")
 
 SAFE = ("GET", "HEAD", "OPTIONS")
 UNPROCESSABLE = 422
@@ -75,8 +77,11 @@ def _sentence(error: dict[str, Any]) -> str:
     return f"{where}: {error['msg']}"
 
 
-def missing(what: str) -> HttpError:
-    return HttpError(404, f"There is no {what}.")
+def known(found: Found | None, what: str) -> Found:
+    """Raises HttpError (404) in the place of None."""
+    if found is None:
+        raise HttpError(404, f"There is no {what}.")
+    return found
 
 
 def patterns() -> list[URLPattern]:

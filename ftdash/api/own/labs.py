@@ -11,8 +11,8 @@ from django.http import HttpRequest
 from ninja import Schema, Status
 from pydantic import WithJsonSchema
 
-from ftdash.api.own.door import Entered, api, missing
-from ftdash.api.own.shapes import AskingForLab, CheckpointInPath
+from ftdash.api.own.door import Entered, api, known
+from ftdash.api.own.shapes import AskingForLab, NumberInPath
 from ftdash.lab import queries, services
 from ftdash.lab.models import LabState
 from ftdash.lab.queries import LabView
@@ -61,7 +61,7 @@ def labs(request: HttpRequest) -> list[LabAnswer]:
 
 
 @api.get("/labs/{key}", response=LabAnswer)
-def lab(request: HttpRequest, key: CheckpointInPath) -> LabAnswer:
+def lab(request: HttpRequest, key: NumberInPath) -> LabAnswer:
     """How far it has come, or what it found."""
     return _answer(_found(key))
 
@@ -77,10 +77,7 @@ def start_lab(request: Entered, asked: AskingForLab) -> Status[LabAnswer]:
 
 
 def _found(key: int) -> LabView:
-    found = queries.labs(key).shown
-    if found is None:
-        raise missing(f"lab {key}")
-    return found
+    return known(queries.labs(key).shown, f"lab {key}")
 
 
 def _answer(found: LabView) -> LabAnswer:

@@ -5,13 +5,13 @@ from ninja import Query
 
 from ftdash.accounts import queries as account_queries
 from ftdash.accounts.queries import AdminActionView, PersonView, TokenView
-from ftdash.api.own.door import api, missing
+from ftdash.api.own.door import api, known
 from ftdash.api.own.shapes import (
     AskingForEvents,
-    CheckpointInPath,
     InPath,
     Limit,
     Name,
+    NumberInPath,
     Text,
 )
 from ftdash.checkpoints import guarantee
@@ -45,19 +45,13 @@ def pipelines(request: HttpRequest) -> Fleet:
 @api.get("/pipelines/{name}", response=PipelinePage)
 def pipeline(request: HttpRequest, name: InPath) -> PipelinePage:
     """With its newest run, and what can be done to it now."""
-    found = queries.pipeline_page(name)
-    if found is None:
-        raise missing(f"pipeline {name!r}")
-    return found
+    return known(queries.pipeline_page(name), f"pipeline {name!r}")
 
 
 @api.get("/pipelines/{name}/lineage", response=list[LineageRun])
 def lineage(request: HttpRequest, name: InPath) -> list[LineageRun]:
     """Which run was forked from which point of which other."""
-    found = queries.lineage(name)
-    if found is None:
-        raise missing(f"pipeline {name!r}")
-    return found
+    return known(queries.lineage(name), f"pipeline {name!r}")
 
 
 @api.get("/pipelines/{name}/recovery-points", response=list[RecoveryPoint])
@@ -69,10 +63,7 @@ def recovery_points(request: HttpRequest, name: InPath, limit: Limit = 50) -> li
 @api.get("/pipelines/{name}/recovery-choice", response=PointChoice)
 def recovery_choice(request: HttpRequest, name: InPath, limit: Limit = 50) -> PointChoice:
     """How fit each recovery point is, and which one to restore, with the reason."""
-    found = point_choice(name, limit)
-    if found is None:
-        raise missing(f"pipeline {name!r}")
-    return found
+    return known(point_choice(name, limit), f"pipeline {name!r}")
 
 
 @api.get("/pipelines/{name}/preflight", response=Verdict)
@@ -93,10 +84,7 @@ def preflight(
 @api.get("/pipelines/{name}/planner", response=MeasuredPlan)
 def planner(request: HttpRequest, name: InPath) -> MeasuredPlan:
     """How often to checkpoint, by what was measured so far."""
-    found = measured_plan(name)
-    if found is None:
-        raise missing(f"pipeline {name!r} that had a run")
-    return found
+    return known(measured_plan(name), f"pipeline {name!r} that had a run")
 
 
 @api.get("/runs", response=list[RunFacts])
@@ -107,19 +95,13 @@ def runs(request: HttpRequest) -> list[RunFacts]:
 
 @api.get("/runs/{run_id}", response=RunFacts)
 def run(request: HttpRequest, run_id: InPath) -> RunFacts:
-    found = run_queries.run(run_id)
-    if found is None:
-        raise missing(f"run {run_id!r}")
-    return found
+    return known(run_queries.run(run_id), f"run {run_id!r}")
 
 
 @api.get("/runs/{run_id}/recoveries", response=RecoveryAxis)
 def recoveries(request: HttpRequest, run_id: InPath) -> RecoveryAxis:
     """Failures, recoveries with their phases, and recovery points on one axis, oldest first."""
-    found = queries.recovery_axis(run_id)
-    if found is None:
-        raise missing(f"run {run_id!r}")
-    return found
+    return known(queries.recovery_axis(run_id), f"run {run_id!r}")
 
 
 @api.get("/runs/{run_id}/quarantine", response=list[QuarantinedView])
@@ -138,17 +120,13 @@ def samples(request: HttpRequest, run_id: InPath, limit: Limit = 600) -> list[Sa
 @api.get("/runs/{run_id}/loads", response=RunLoads)
 def loads(request: HttpRequest, run_id: InPath) -> RunLoads:
     """What each subtask did in the newest sample: busy, backpressured, idle, and its watermark."""
-    found = run_loads(run_id)
-    if found is None:
-        raise missing(f"sample of run {run_id!r}")
-    return found
+    return known(run_loads(run_id), f"sample of run {run_id!r}")
 
 
 @api.get("/runs/{run_id}/ledger", response=Ledger)
 def run_ledger(request: HttpRequest, run_id: InPath, limit: Limit = 50) -> Ledger:
     """What each checkpoint read and gave to its sinks, newest first."""
-    if run_queries.run(run_id) is None:
-        raise missing(f"run {run_id!r}")
+    known(run_queries.run(run_id), f"run {run_id!r}")
     return guarantee.ledger(run_id, limit)
 
 
@@ -174,12 +152,9 @@ def game_days(request: HttpRequest, pipeline: Name | None = None, limit: Limit =
 
 
 @api.get("/game-days/{key}", response=GameDayView)
-def game_day(request: HttpRequest, key: CheckpointInPath) -> GameDayView:
+def game_day(request: HttpRequest, key: NumberInPath) -> GameDayView:
     """How far it has come, or how it was judged and by what."""
-    found = game_day_queries.game_day(key)
-    if found is None:
-        raise missing(f"game day {key}")
-    return found
+    return known(game_day_queries.game_day(key), f"game day {key}")
 
 
 @api.get("/requests", response=list[RequestView])
@@ -191,10 +166,7 @@ def requests(request: HttpRequest, limit: Limit = 50) -> list[RequestView]:
 @api.get("/requests/{request_id}", response=RequestView)
 def one_request(request: HttpRequest, request_id: InPath) -> RequestView:
     """How far it has come."""
-    found = queries.request(request_id)
-    if found is None:
-        raise missing(f"request {request_id!r}")
-    return found
+    return known(queries.request(request_id), f"request {request_id!r}")
 
 
 @api.get("/tokens", response=list[TokenView])

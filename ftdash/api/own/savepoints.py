@@ -7,7 +7,7 @@ from django.http import HttpRequest
 from ninja import Status
 
 from ftdash.api.own import shapes
-from ftdash.api.own.door import Entered, api, missing
+from ftdash.api.own.door import Entered, api, known
 from ftdash.api.own.shapes import Count, InPath, Limit, Page, Text
 from ftdash.checkpoints import contents
 from ftdash.checkpoints import savepoints as savepoint_queries
@@ -68,9 +68,7 @@ def comparison_of_savepoints(
 ) -> Comparison:
     """What changed since another savepoint, as far as a worker has come with it."""
     found = comparisons.comparison_of(_savepoint(since).path, _savepoint(savepoint_key).path)
-    if found is None:
-        raise missing(f"comparison of {savepoint_key!r} with {since!r}; ask for one")
-    return found
+    return known(found, f"comparison of {savepoint_key!r} with {since!r}; ask for one")
 
 
 @api.post("/savepoints/{savepoint_key}/verification", response={ASKED: Savepoint})
@@ -94,7 +92,4 @@ def compare_savepoints(
 
 
 def _savepoint(key: str) -> Savepoint:
-    found = savepoint_queries.savepoint(key)
-    if found is None:
-        raise missing(f"savepoint {key!r}")
-    return found
+    return known(savepoint_queries.savepoint(key), f"savepoint {key!r}")

@@ -29,7 +29,7 @@ Moment = Annotated[
 Parallelism = Annotated[int, Field(ge=1, le=MAX_PARALLELISM_LIMIT)]
 
 InPath = Annotated[str, Path(pattern=NAME)]
-CheckpointInPath = Annotated[int, Path(ge=0, le=ROW_ID_MAX)]
+NumberInPath = Annotated[int, Path(ge=0, le=ROW_ID_MAX)]
 Limit = Annotated[int, Query(ge=1, le=1_000)]
 Count = Annotated[int, Query(ge=0, le=ROW_ID_MAX)]
 Page = Annotated[int, Query(ge=1, le=1_000_000)]
