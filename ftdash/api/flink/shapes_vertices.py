@@ -141,32 +141,32 @@ class MetricOverSubtasks(Kebab, frozen=True, kw_only=True):
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    cpu_cores: float
-    task_heap_memory: int
-    task_off_heap_memory: int
-    managed_memory: int
-    network_memory: int
-    extended_resources: dict[str, int]
+    cpu_cores: float = 0.0
+    task_heap_memory: int = 0
+    task_off_heap_memory: int = 0
+    managed_memory: int = 0
+    network_memory: int = 0
+    extended_resources: dict[str, int] = {}
 
 
 class Hardware(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    cpu_cores: int
-    physical_memory: int
-    free_memory: int
-    managed_memory: int
+    cpu_cores: int = 0
+    physical_memory: int = 0
+    free_memory: int = 0
+    managed_memory: int = 0
 
 
 class MemoryConfiguration(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    framework_heap: int
-    task_heap: int
-    framework_off_heap: int
-    task_off_heap: int
-    network_memory: int
-    managed_memory: int
-    jvm_metaspace: int
-    jvm_overhead: int
-    total_flink_memory: int
-    total_process_memory: int
+    framework_heap: int = 0
+    task_heap: int = 0
+    framework_off_heap: int = 0
+    task_off_heap: int = 0
+    network_memory: int = 0
+    managed_memory: int = 0
+    jvm_metaspace: int = 0
+    jvm_overhead: int = 0
+    total_flink_memory: int = 0
+    total_process_memory: int = 0
 
 
 class TaskManager(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -37,11 +37,11 @@ def detail(found: Connected) -> shapes.TaskManagerDetail:
         allocated_slots=[
             shapes.AllocatedSlot(
                 job_id=job_id(found.run.run_id),
-                resource=_NO_RESOURCES,
+                resource=shapes.Resources(),
                 assigned_tasks=len(found.run.vertices),
             )
         ],
-        metrics=_NO_METRICS,
+        metrics=shapes.TaskManagerMetrics(),
     )
 
 
@@ -60,31 +60,8 @@ def _body(found: Connected) -> shapes.TaskManager:
         slots_number=1,
         free_slots=0,
         assigned_tasks=len(run.vertices),
-        total_resource=_NO_RESOURCES,
-        free_resource=_NO_RESOURCES,
-        hardware=shapes.Hardware(cpu_cores=0, physical_memory=0, free_memory=0, managed_memory=0),
-        memory_configuration=_NO_MEMORY,
+        total_resource=shapes.Resources(),
+        free_resource=shapes.Resources(),
+        hardware=shapes.Hardware(),
+        memory_configuration=shapes.MemoryConfiguration(),
     )
-
-
-_NO_RESOURCES = shapes.Resources(
-    cpu_cores=0.0,
-    task_heap_memory=0,
-    task_off_heap_memory=0,
-    managed_memory=0,
-    network_memory=0,
-    extended_resources={},
-)
-_NO_MEMORY = shapes.MemoryConfiguration(
-    framework_heap=0,
-    task_heap=0,
-    framework_off_heap=0,
-    task_off_heap=0,
-    network_memory=0,
-    managed_memory=0,
-    jvm_metaspace=0,
-    jvm_overhead=0,
-    total_flink_memory=0,
-    total_process_memory=0,
-)
-_NO_METRICS = shapes.TaskManagerMetrics()
