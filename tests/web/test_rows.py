@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import pytest
+from django.contrib.admin.utils import flatten_fieldsets
 from django.contrib.auth.models import User
 from django.db import models
 from django.test import Client
@@ -19,6 +20,7 @@ from tests.web.default_rules import make_default_rules
 pytestmark = pytest.mark.usefixtures("site")
 
 MODELS = sorted(rows._registry, key=lambda model: model.__name__)
+SECRETIVE = re.compile("secret|digest|password|salt|credential|(^|_)key$|token")
 INLINE = re.compile(r"<script(?![^>]*\bsrc=)|<style|\bstyle=|\bon[a-z]+=\"|javascript:")
 
 
@@ -120,6 +122,16 @@ def test_what_is_secret_is_not_shown(admin: Client) -> None:
             assert str(row) in text
             for secret in (token.digest, "s3cret", "pepper"):
                 assert secret not in text
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_no_column_shown_is_named_like_a_secret(admin: Client, model: type[models.Model]) -> None:
+    """Who adds such a column decides here, too, whether it may be read."""
+    request = admin.get(reverse("admin:index")).wsgi_request
+
+    shown = set(flatten_fieldsets(rows._registry[model].get_fieldsets(request)))
+
+    assert {each for each in shown if SECRETIVE.search(each)} == set()
 
 
 def test_its_pages_keep_to_the_policy_of_all_pages(admin: Client) -> None:
