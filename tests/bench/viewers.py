@@ -2,7 +2,7 @@
 
 Expected: no. Each of 200 tabs holds one event stream and asks for the page's regions after a
 change, all of them together some 100 times a second at most; an answer that others were given
-takes some 8 ms of the web server. That is the most of one core, beside a pipeline that is paced.
+takes some 4 ms of the web server. That is less than half a core, beside a pipeline that is paced.
 
 The demonstration runs whole, as a person starts it. Windows in which nobody watches and windows
 with all viewers take turns; `ratio` is the median end-to-end duration of the checkpoints that were
