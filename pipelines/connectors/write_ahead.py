@@ -34,8 +34,7 @@ class Marker(
 
     It keeps its name whoever publishes it, in this run or one that was restored from it. Of one
     run, sink and subtask, segments are published in the order of their checkpoints. `after`: up to
-    there the target was seen to have them all when this one was prepared; None: it did not answer,
-    and then a target that knows of none cannot tell whether it never had one.
+    there the target was seen to have them all when this one was prepared; None: it never forgets.
     """
 
     run_id: RunId
@@ -72,14 +71,14 @@ class WriteAheadTarget(Protocol):
 class ForgetsMarkers(Protocol):
     """A target that may lose its markers, and can tell, once it is asked before the first of them.
 
-    What it answers goes into the next segment, and so into the snapshot. A run's first attempt asks
-    as soon as it has opened the target: so an outage that begins later leaves no segment without
-    an answer, before the target is there again and the next segment is published.
+    What it answers goes into the next segment, and so into the snapshot: none is prepared without.
+    A run's first attempt asks as soon as it has opened the target, so that an outage that begins
+    later costs it nothing; later ones have to commit first what they restored.
     """
 
-    def begun(self, marker: Marker) -> CheckpointId | None:
+    def begun(self, marker: Marker) -> CheckpointId:
         """Up to where segments of its subtask are there; from now on the target holds that for
-        certain. None: it does not answer. Raises ProtocolError."""
+        certain. Raises Retryable, ProtocolError."""
         ...
 
 
@@ -94,20 +93,19 @@ class WriteAheadWriter:
         self._target = target
         self._context = context
         self._interval: list[pa.RecordBatch] = []
-        self._has_begun = False
         self._published: CheckpointId | None = None  # of its own segments, as far as is known
         if context.attempt == FIRST_ATTEMPT:
-            self._ask(FIRST_CHECKPOINT)
+            self._begin(FIRST_CHECKPOINT)
 
     def write(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows:
             self._interval.append(batch)
 
     def prepare(self, checkpoint_id: CheckpointId) -> list[Json]:
-        batches, self._interval = tuple(self._interval), []
-        if not batches:
+        if not self._interval:
             return []
         self._begin(checkpoint_id)
+        batches, self._interval = tuple(self._interval), []
         marker = msgspec.structs.replace(self._marker(checkpoint_id), after=self._published)
         rows = sum(batch.num_rows for batch in batches)
         return [Segment(msgspec.to_builtins(marker), rows, batches)]
@@ -126,14 +124,9 @@ class WriteAheadWriter:
         self._interval = []
         self._target.close()
 
-    def _begin(self, checkpoint_id: CheckpointId) -> None:
-        """Once, and behind what was restored. A target that is away is not waited for again."""
-        if not self._has_begun and self._published is None:
-            self._ask(checkpoint_id)
-        self._has_begun = True
-
-    def _ask(self, before: CheckpointId) -> None:
-        if isinstance(self._target, ForgetsMarkers):
+    def _begin(self, before: CheckpointId) -> None:
+        """Where nothing has told yet up to where the target has the segments."""
+        if self._published is None and isinstance(self._target, ForgetsMarkers):
             self._published = self._target.begun(self._marker(before))
 
     def _marker(self, checkpoint_id: CheckpointId) -> Marker:

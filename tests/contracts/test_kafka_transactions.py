@@ -13,6 +13,7 @@ from kafka.protocol.producer import EndTxnRequest
 
 from pipelines.connectors.kafka import connection as connecting
 from pipelines.connectors.kafka import coordinator as coordinating
+from pipelines.connectors.kafka import producer as producing
 from pipelines.connectors.kafka.connection import KafkaAddress
 from pipelines.connectors.kafka.coordinator import NEWEST_END_TXN, KafkaCoordinator
 from pipelines.connectors.kafka.owner import KafkaOwnership
@@ -53,20 +54,22 @@ def target(kafka_server: KafkaBroker, topic: str) -> Target:
 
 
 def test_an_outage_beyond_the_timeout_is_told_with_its_range_and_costs_a_log_nothing(
-    kafka_server: KafkaBroker,
+    kafka_server: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three that have prepared when the broker dies, for one of which it is away for too long; and
-    one that prepares meanwhile."""
-    topics = [f"outage-{next(NUMBERS)}" for _ in range(4)]
+    """Three that have prepared when the broker dies, for one of which it is away for too long; one
+    that prepares meanwhile; and one that may not, a later attempt that had no marker yet."""
+    topics = [f"outage-{next(NUMBERS)}" for _ in range(5)]
     for topic in topics:
         kafka_server.create_topic(topic, PARTITIONS)
     short = kafka_target(ExactlyOnceKafka, kafka_server, topics[0], timeout=OUTLASTED)
     long = kafka_target(ExactlyOnceKafka, kafka_server, topics[1])
     log = kafka_target(WriteAheadKafka, kafka_server, topics[2], timeout=OUTLASTED)
     late = kafka_target(WriteAheadKafka, kafka_server, topics[3])
+    later = kafka_target(WriteAheadKafka, kafka_server, topics[4])
     writers = [opened(target, RUN, 1) for target in (short, long, log)]
-    late_writer = opened(late, RUN, 1)
-    late_writer.write(records([1, 2, 3]))
+    late_writer, later_writer = opened(late, RUN, 1), opened(later, RUN, 2)
+    for writer in (late_writer, later_writer):
+        writer.write(records([1, 2, 3]))
     prepared = []
     for writer in writers:
         writer.write(records([1, 2, 3]))
@@ -74,6 +77,10 @@ def test_an_outage_beyond_the_timeout_is_told_with_its_range_and_costs_a_log_not
 
     kafka_server.server.kill()
     in_the_dark = late_writer.prepare(FIRST)
+    with monkeypatch.context() as patch:
+        patch.setattr(producing, "ANSWER_TIMEOUT_S", SHORT.total_seconds())
+        with pytest.raises(Retryable):
+            later_writer.prepare(FIRST)
     kafka_server.server.start()
     wait_until_nothing_is_open(kafka_server, topics[0], beside=topics[1])
 
@@ -85,6 +92,9 @@ def test_an_outage_beyond_the_timeout_is_told_with_its_range_and_costs_a_log_not
     opened(log, RUN, 2).commit(FIRST, prepared[2])
     assert [short.visible(), long.visible(), log.visible()] == [[], [1, 2, 3, 4], [1, 2, 3]]
     assert_published_once_or_told(kafka_server, late, in_the_dark, topics[3])
+    later_writer = opened(later, RUN, 3)
+    later_writer.write(records([1, 2, 3]))
+    assert_published_once_or_told(kafka_server, later, later_writer.prepare(FIRST), topics[4])
 
 
 def test_a_transaction_that_ended_before_its_barrier_declines_the_checkpoint(
@@ -354,11 +364,11 @@ def assert_published_once_or_told(
     broker: KafkaBroker, target: Target, committables: list[Json], topic: str
 ) -> None:
     """Whoever comes back to it; also after the broker has forgotten that it is there."""
-    for attempt in (2, 3):
+    for attempt in (4, 5):
         opened(target, RUN, attempt).commit(FIRST, committables)
     broker.delete_group(KafkaOwnership("delays", topic).log_id(Uid("out"), RUN, 0))
     with pytest.raises(InvariantViolated, match=r"3 records of out.* behind checkpoint 0 up to"):
-        opened(target, RUN, 4).commit(FIRST, committables)
+        opened(target, RUN, 6).commit(FIRST, committables)
     assert target.visible() == [1, 2, 3]
 
 

@@ -11,10 +11,9 @@ that is lost, and the run ends instead of publishing twice. Records that retenti
 change nothing, because the marker lies elsewhere.
 
 The first attempt of a run puts a marker down when it opens, so that this is known of whatever an
-outage lets it prepare. It is not known where a later attempt finds no marker, for nothing was ever
-published, and Kafka goes away before that attempt's first segment. Such a segment is published
-unless a marker says that it was: nothing is lost, and it is there twice only for whoever restores
-it after the broker has forgotten that it was published.
+outage lets it prepare. A later one asks behind what it restored: an outage that begins before its
+first segment ends that attempt, and the next one reads those records again. So no segment is kept
+of which nobody could tell later whether it was published.
 """
 
 import logging
@@ -32,7 +31,6 @@ from pipelines.connectors.kafka.producer import KafkaOutput, TransactionalProduc
 from pipelines.connectors.kafka.sink import KafkaSink
 from pipelines.connectors.sink import SinkContext
 from pipelines.connectors.write_ahead import Marker, MarkerLost, WriteAheadWriter
-from pipelines.domain.errors import Retryable
 from pipelines.domain.ids import CheckpointId
 
 SENDING_TIMEOUT = timedelta(minutes=5)
@@ -92,17 +90,12 @@ class KafkaLogTarget:
             self._choose(marker, sender)
         return sender.newest >= marker.checkpoint_id
 
-    def begun(self, marker: Marker) -> CheckpointId | None:
+    def begun(self, marker: Marker) -> CheckpointId:
         """Where there is no marker yet, all before this segment is published: there is nothing."""
-        try:
-            sender = self._sender(marker)
-            if sender.newest < 0:
-                sender.producer.begin()
-                self._commit(sender, CheckpointId(marker.checkpoint_id - 1))
-        except Retryable as error:
-            log.warning("Topic %s: no marker was put down: %s", self._output.topic, error)
-            self._senders.clear()
-            return None
+        sender = self._sender(marker)
+        if sender.newest < 0:
+            sender.producer.begin()
+            self._commit(sender, CheckpointId(marker.checkpoint_id - 1))
         return CheckpointId(sender.newest)
 
     def publish(self, marker: Marker, batches: Iterable[pa.RecordBatch]) -> None:

@@ -7,8 +7,9 @@ import pytest
 
 from pipelines.connectors.sink import Segment, SinkContext
 from pipelines.connectors.write_ahead import Marker, MarkerLost, WriteAheadWriter
-from pipelines.domain.errors import InvariantViolated
+from pipelines.domain.errors import InvariantViolated, Retryable
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
+from pipelines.domain.snapshots import Json
 from tests.contracts.fake_sinks import FakeLogSink, FakeLogTarget
 from tests.contracts.sink_host import SCHEMA, records
 
@@ -117,13 +118,16 @@ def test_a_first_attempt_asks_before_anything_can_go_away() -> None:
     assert target.asked == 1
 
 
-def test_a_first_attempt_whose_target_was_away_for_a_moment_asks_once_more() -> None:
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_no_segment_is_prepared_of_which_a_target_could_not_tell_later_whether_it_is_there(
+    attempt: int,
+) -> None:
     target = ForgetfulTarget(FakeLogSink(), is_away=True)
-    writer = WriteAheadWriter(target, context_of(1))
+    with pytest.raises(Retryable):
+        prepared_by(WriteAheadWriter(target, context_of(attempt)))
     target.is_away = False
-    writer.write(records([1]))
 
-    (segment,) = writer.prepare(SECOND)
+    (segment,) = prepared_by(WriteAheadWriter(target, context_of(2)))
 
     assert segment.marker["after"] == 1  # type: ignore[union-attr,index,call-overload]
 
@@ -145,14 +149,9 @@ def test_what_a_target_has_forgotten_is_told_with_its_range_and_not_published_ag
     assert sink.visible() == [1, 2]
 
 
-def test_a_target_that_does_not_answer_before_the_first_segment_is_not_asked_again() -> None:
-    target = ForgetfulTarget(FakeLogSink(), is_away=True)
-    writer = WriteAheadWriter(target, CONTEXT)
-    for checkpoint_id in (FIRST, SECOND):
-        writer.write(records([1]))
-        writer.commit(checkpoint_id, writer.prepare(checkpoint_id))
-
-    assert target.asked == 1
+def prepared_by(writer: WriteAheadWriter) -> list[Json]:
+    writer.write(records([1]))
+    return writer.prepare(SECOND)
 
 
 def context_of(attempt: int) -> SinkContext:
@@ -171,11 +170,12 @@ class ForgetfulTarget(FakeLogTarget):
         self.is_away = is_away
         self._newest = -1
 
-    def begun(self, marker: Marker) -> CheckpointId | None:
+    def begun(self, marker: Marker) -> CheckpointId:
         self.asked += 1
-        if not self.is_away:
-            self._newest = marker.checkpoint_id - 1
-        return None if self.is_away else CheckpointId(self._newest)
+        if self.is_away:
+            raise Retryable("the target does not answer")
+        self._newest = marker.checkpoint_id - 1
+        return CheckpointId(self._newest)
 
     def published(self, marker: Marker) -> bool:
         if marker.after is not None and self._newest < marker.after:
