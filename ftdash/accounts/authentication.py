@@ -4,7 +4,9 @@
     the session cookie                   a page of this dashboard; to act, with its CSRF token
 
 A header that is given decides alone: a wrong token is never made up for by a cookie. Whoever may
-act is an administrator (`jobs.operate`) or the bearer of a token of that scope.
+act is an administrator (`jobs.operate`) or the bearer of a token of that scope. People and tokens
+are changed by an administrator's session only, by no token whatever its scope: what a stolen token
+had made would open the door after it was revoked.
 """
 
 from dataclasses import dataclass
@@ -28,6 +30,8 @@ _WHO = (
 _WRONG = "This token opens nothing; it was mistyped, revoked or has expired."
 _TOO_MANY = f"Too many wrong tokens came from this address; try again in {throttle.WINDOW_S} s."
 _NOT_ALLOWED = "Acting on pipelines needs the admin role, or a token of scope 'act'."
+_NOT_CONFIGURING = "Changing settings needs the admin role, or a token of scope 'configure'."
+_NOT_IN_PERSON = "People and tokens are changed by an admin who has signed in, by no token."
 _NO_SCRIPT = (
     "A session acts here by a script of the dashboard's own pages only, over HTTPS or on loopback."
 )
@@ -41,6 +45,7 @@ class Caller:
 
     name: str
     may_act: bool
+    may_configure: bool
     has_session: bool
 
 
@@ -60,7 +65,8 @@ def caller_of(request: HttpRequest) -> Caller:
     user = request.user
     if not user.is_authenticated:
         raise Refused(401, _WHO)
-    return Caller(user.get_username(), user.has_perm("jobs.operate"), has_session=True)
+    is_admin = user.has_perm("jobs.operate")
+    return Caller(user.get_username(), is_admin, may_configure=is_admin, has_session=True)
 
 
 def check_may_act(caller: Caller, request: HttpRequest) -> None:
@@ -69,6 +75,20 @@ def check_may_act(caller: Caller, request: HttpRequest) -> None:
         raise Refused(403, _NOT_ALLOWED)
     if caller.has_session and _lacks_csrf_token(request):
         raise Refused(403, _NO_CSRF)
+
+
+def check_may_configure(caller: Caller, request: HttpRequest) -> None:
+    """The same for alert rules, channels, and how long history is kept."""
+    if not caller.may_configure:
+        raise Refused(403, _NOT_CONFIGURING)
+    check_may_act(caller, request)
+
+
+def check_in_person(caller: Caller, request: HttpRequest) -> None:
+    """The same for people and tokens."""
+    if not caller.has_session:
+        raise Refused(403, _NOT_IN_PERSON)
+    check_may_act(caller, request)
 
 
 def check_may_act_by_get(caller: Caller, request: HttpRequest) -> None:
@@ -92,7 +112,9 @@ def _bearer(request: HttpRequest, header: str) -> Caller:
         is_throttled = throttle.count_failure(request.META.get("REMOTE_ADDR", ""))
         raise Refused(429, _TOO_MANY) if is_throttled else Refused(401, _WRONG)
     _note_use(token)
-    return Caller(f"token {token.name}", token.scope == TokenScope.ACT, has_session=False)
+    may_configure = token.scope == TokenScope.CONFIGURE
+    may_act = may_configure or token.scope == TokenScope.ACT
+    return Caller(f"token {token.name}", may_act, may_configure, has_session=False)
 
 
 def _note_use(token: ApiToken) -> None:

@@ -13,6 +13,7 @@ from django.db import models
 class TokenScope(models.TextChoices):
     READ = "read", "see everything"
     ACT = "act", "see everything and act on pipelines"
+    CONFIGURE = "configure", "see everything, act on pipelines, change alerts and retention"
 
 
 class ApiToken(models.Model):

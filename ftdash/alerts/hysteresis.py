@@ -15,6 +15,8 @@ from enum import Enum, StrEnum, auto
 from pipelines.domain.errors import Rejected
 
 DURATION_MAX_S = 7 * 86_400
+VALUE_MAX = 1e15
+"""A petabyte, or 30 million years: what is larger is a slip, or no number that can be written."""
 
 
 class Phase(StrEnum):
@@ -63,6 +65,8 @@ class Band:
             raise Rejected("An alert has to clear at or below the value at which it fires.")
         if not self.clear_below >= 0:
             raise Rejected("An alert cannot clear below 0: what is watched is never less than 0.")
+        if self.fire_above > VALUE_MAX:
+            raise Rejected(f"An alert fires above at most {VALUE_MAX:.0e}.")
         if not all(0 <= each <= DURATION_MAX_S for each in (self.fire_after_s, self.clear_after_s)):
             raise Rejected(f"How long a value has to hold is 0 to {DURATION_MAX_S} s.")
 

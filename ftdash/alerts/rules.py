@@ -19,8 +19,9 @@ RULES_MAX = 100
 
 def make_rule(
     *, name: str, watched: Watched, pipeline: str | None, band: Band, requester: str, reason: str
-) -> None:
-    """`pipeline` None: for all. Raises Rejected when it cannot be, or the name is taken."""
+) -> str:
+    """Its name, without blanks around it. `pipeline` None: for all. Raises Rejected when it cannot
+    be, or the name is taken."""
     reason, name = check_reason(reason), name.strip()
     _check_name(name)
     band.check()
@@ -35,6 +36,7 @@ def make_rule(
             _log(requester, "made", name, reason, f"{watched.label}, {_words(watched, band)}")
     except IntegrityError as error:
         raise Rejected(f"There is a rule {name!r}; choose another name.") from error
+    return name
 
 
 def change_rule(*, name: str, band: Band, requester: str, reason: str) -> None:

@@ -19,8 +19,12 @@ ADDRESSED = {
     "request_id": "request-1",
     "key": 1,
     "savepoint_key": "flights-1-1",
+    "kind": "METRICS",
+    "person": "olaf",
+    "token": "deploy",
+    "channel": "ops",
 }
-"""What `running` makes, as parts of addresses."""
+"""What `running` makes, as parts of addresses, and names for what tests make themselves."""
 
 
 def bearer(scope: TokenScope = TokenScope.ACT, name: str = "deploy", **options: Any) -> Client:

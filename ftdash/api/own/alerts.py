@@ -1,11 +1,11 @@
-"""Addresses of alerts: what fires, fired and is watched for, and looking after one."""
+"""Addresses of alerts: what fires, what fired, and looking after one."""
 
 from django.http import HttpRequest
 from ninja import Status
 
 from ftdash.alerts import queries as alert_queries
 from ftdash.alerts import rules
-from ftdash.alerts.queries import AlertHistory, AlertView, ChannelView, RuleView
+from ftdash.alerts.queries import AlertHistory, AlertView
 from ftdash.api.own import shapes
 from ftdash.api.own.door import Entered, api
 from ftdash.api.own.shapes import Limit, Page
@@ -26,21 +26,9 @@ def alert_history(request: HttpRequest, page: Page = 1, per_page: Limit = 25) ->
     return alert_queries.history(page, per_page)
 
 
-@api.get("/alerts/rules", response=list[RuleView])
-def alert_rules(request: HttpRequest) -> list[RuleView]:
-    """With the pipelines for which each fires, or is close to it."""
-    return alert_queries.rules()
-
-
-@api.get("/alerts/channels", response=list[ChannelView])
-def alert_channels(request: HttpRequest) -> list[ChannelView]:
-    """Where alerts are told, and what became of the newest message; no secret is in it."""
-    return alert_queries.channels()
-
-
 @api.post("/alerts/{key}/acknowledgement", response={ASKED: AlertView})
 def acknowledge_alert(
-    request: Entered, key: shapes.NumberInPath, asked: shapes.AskingToLookAfter
+    request: Entered, key: shapes.NumberInPath, asked: shapes.Changing
 ) -> Status[AlertView]:
     """Look after it; it fires until it clears."""
     rules.acknowledge(alert=key, requester=request.auth.name, reason=asked.reason)

@@ -9,7 +9,14 @@ from django.views.decorators.cache import never_cache
 from ninja import NinjaAPI
 from ninja.errors import HttpError, ValidationError
 
-from ftdash.accounts.authentication import Caller, Refused, caller_of, check_may_act
+from ftdash.accounts.authentication import (
+    Caller,
+    Refused,
+    caller_of,
+    check_in_person,
+    check_may_act,
+    check_may_configure,
+)
 from ftdash.api.flink.http import route
 from pipelines.domain.errors import InvariantViolated, Rejected
 
@@ -30,6 +37,20 @@ def enter(request: HttpRequest) -> Caller:
     caller = caller_of(request)
     if request.method not in SAFE:
         check_may_act(caller, request)
+    return caller
+
+
+def enter_to_configure(request: HttpRequest) -> Caller:
+    """For alerts and retention. Raises Refused."""
+    caller = caller_of(request)
+    check_may_configure(caller, request)
+    return caller
+
+
+def enter_in_person(request: HttpRequest) -> Caller:
+    """For people and tokens. Raises Refused."""
+    caller = caller_of(request)
+    check_in_person(caller, request)
     return caller
 
 

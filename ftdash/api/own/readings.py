@@ -3,8 +3,6 @@
 from django.http import HttpRequest
 from ninja import Query
 
-from ftdash.accounts import queries as account_queries
-from ftdash.accounts.queries import AdminActionView, PersonView, TokenView
 from ftdash.api.own.door import api, known
 from ftdash.api.own.shapes import (
     AskingForEvents,
@@ -167,21 +165,3 @@ def requests(request: HttpRequest, limit: Limit = 50) -> list[RequestView]:
 def one_request(request: HttpRequest, request_id: InPath) -> RequestView:
     """How far it has come."""
     return known(queries.request(request_id), f"request {request_id!r}")
-
-
-@api.get("/tokens", response=list[TokenView])
-def api_tokens(request: HttpRequest) -> list[TokenView]:
-    """Names and scopes; a secret is known to its owner alone."""
-    return account_queries.tokens()
-
-
-@api.get("/people", response=list[PersonView])
-def people(request: HttpRequest) -> list[PersonView]:
-    """Who may sign in, with which role; who was shut out last."""
-    return account_queries.people()
-
-
-@api.get("/settings/log", response=list[AdminActionView])
-def settings_log(request: HttpRequest, limit: Limit = 50) -> list[AdminActionView]:
-    """What was changed beside pipelines, newest first."""
-    return account_queries.admin_actions(limit)

@@ -80,12 +80,17 @@ class AskingForEvents(Schema):
         )
 
 
-class Asking(Schema):
-    """Why, and under which id: asking again under the same id is the same request."""
+class Changing(Schema):
+    """Why; the log keeps it."""
 
     model_config = ConfigDict(extra="forbid")
 
     reason: Text
+
+
+class Asking(Changing):
+    """Why, and under which id: asking again under the same id is the same request."""
+
     request_id: Name | None = None
 
 
@@ -100,12 +105,6 @@ class AskingToStop(AskingForSavepoint):
 
 class AskingToCancel(AskingForSavepoint):
     with_savepoint: bool = False
-
-
-class AskingToLookAfter(Schema):
-    model_config = ConfigDict(extra="forbid")
-
-    reason: Text
 
 
 class AskingToDispose(Asking):

@@ -111,6 +111,8 @@ def test_a_clock_that_is_set_back_counts_no_time_that_has_not_passed() -> None:
         (Band(10.0, -1.0, 5.0, 0.0), "has to hold"),
         (Band(10.0, 0.0, 5.0, 1e9), "has to hold"),
         (Band(float("nan"), 0.0, 5.0, 0.0), "clear at or below"),
+        (Band(float("inf"), 0.0, 5.0, 0.0), "above at most 1e\\+15"),
+        (Band(1e308, 0.0, 5.0, 0.0), "above at most 1e\\+15"),
     ],
 )
 def test_a_band_that_cannot_work_is_refused(band: Band, words: str) -> None:

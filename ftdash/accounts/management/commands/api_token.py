@@ -28,7 +28,7 @@ class Command(InstalledCommand):
             "--scope",
             choices=TokenScope.values,
             default=TokenScope.READ.value,
-            help="read (default): see everything; act: savepoints, stop, cancel, restore as well",
+            help="; ".join(f"{scope.value}: {scope.label}" for scope in TokenScope),
         )
         create.add_argument("--days", type=int, help="expires after so many; without: never")
         revoke = actions.add_parser("revoke", help="from now on the token opens nothing")

@@ -1,0 +1,109 @@
+"""Addresses that change alert rules and channels: done when they are answered, each with 200."""
+
+from django.http import HttpRequest
+
+from ftdash.alerts import channels, queries, rules
+from ftdash.alerts.channels import NewWebhook
+from ftdash.alerts.queries import ChannelView, RuleView
+from ftdash.api.own import settings_shapes as shapes
+from ftdash.api.own.door import Entered, api, enter_to_configure, known
+from ftdash.api.own.shapes import Changing, InPath
+
+
+@api.get("/alerts/rules", response=list[RuleView])
+def alert_rules(request: HttpRequest) -> list[RuleView]:
+    """With the pipelines for which each fires, or is close to it."""
+    return queries.rules()
+
+
+@api.get("/alerts/channels", response=list[ChannelView])
+def alert_channels(request: HttpRequest) -> list[ChannelView]:
+    """Where alerts are told, and what became of the newest message; no secret is in it."""
+    return queries.channels()
+
+
+@api.post("/alerts/rules", response=RuleView, auth=enter_to_configure)
+def make_rule(request: Entered, asked: shapes.MakingRule) -> RuleView:
+    name = rules.make_rule(
+        name=asked.name,
+        watched=asked.watched,
+        pipeline=asked.pipeline,
+        band=asked.band.band,
+        requester=request.auth.name,
+        reason=asked.reason,
+    )
+    return _rule(name)
+
+
+@api.post("/alerts/rules/change", response=RuleView, auth=enter_to_configure)
+def change_rule(request: Entered, asked: shapes.ChangingBand) -> RuleView:
+    """Its band; what fires goes on until it clears by the new one."""
+    rules.change_rule(
+        name=asked.name,
+        band=asked.band.band,
+        requester=request.auth.name,
+        reason=asked.reason,
+    )
+    return _rule(asked.name)
+
+
+@api.post("/alerts/rules/switch", response=RuleView, auth=enter_to_configure)
+def switch_rule(request: Entered, asked: shapes.SwitchingRule) -> RuleView:
+    """Off: what fires by it clears, and nothing fires until it is on again."""
+    rules.switch_rule(
+        name=asked.name, is_on=asked.is_on, requester=request.auth.name, reason=asked.reason
+    )
+    return _rule(asked.name)
+
+
+@api.post("/alerts/rules/delete", response=list[RuleView], auth=enter_to_configure)
+def delete_rule(request: Entered, asked: shapes.ChangingRule) -> list[RuleView]:
+    """What fires by it clears; the answer is the rules that are left."""
+    rules.delete_rule(name=asked.name, requester=request.auth.name, reason=asked.reason)
+    return queries.rules()
+
+
+@api.post("/alerts/channels/webhooks", response=NewWebhook, auth=enter_to_configure)
+def make_webhook(request: Entered, asked: shapes.MakingWebhook) -> NewWebhook:
+    """`key` signs its messages, and is in this answer only."""
+    return channels.make_webhook(
+        name=asked.name,
+        address=asked.address,
+        pipeline=asked.pipeline,
+        requester=request.auth.name,
+        reason=asked.reason,
+    )
+
+
+@api.post("/alerts/channels/mails", response=ChannelView, auth=enter_to_configure)
+def make_mail(request: Entered, asked: shapes.MakingMail) -> ChannelView:
+    channels.make_mail(
+        name=asked.name,
+        addresses=asked.addresses,
+        pipeline=asked.pipeline,
+        requester=request.auth.name,
+        reason=asked.reason,
+    )
+    return _channel(asked.name)
+
+
+@api.post("/alerts/channels/{channel}/test", response=ChannelView, auth=enter_to_configure)
+def test_channel(request: Entered, channel: InPath, asked: Changing) -> ChannelView:
+    """Send one message there; ask again for what became of it."""
+    channels.send_test(name=channel, requester=request.auth.name, reason=asked.reason)
+    return _channel(channel)
+
+
+@api.post("/alerts/channels/{channel}/delete", response=list[ChannelView], auth=enter_to_configure)
+def delete_channel(request: Entered, channel: InPath, asked: Changing) -> list[ChannelView]:
+    """What waits to be sent there is dropped; the answer is the channels that are left."""
+    channels.delete_channel(name=channel, requester=request.auth.name, reason=asked.reason)
+    return queries.channels()
+
+
+def _rule(name: str) -> RuleView:
+    return known(queries.rule(name), f"rule {name!r}")
+
+
+def _channel(name: str) -> ChannelView:
+    return known(queries.channel(name), f"channel {name!r}")

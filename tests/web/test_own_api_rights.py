@@ -1,0 +1,180 @@
+"""Who may do what over our own interface: each address that is described, asked by each caller."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.core.cache import cache
+from django.test import Client
+from django.urls import URLPattern, reverse
+
+from ftdash.accounts import people
+from ftdash.accounts.models import AdminAction, TokenScope
+from ftdash.accounts.people import Role
+from ftdash.api.own import urls
+from ftdash.api.own.door import api
+from ftdash.checkpoints.models import Audit
+from ftdash.gameday.models import GameDay
+from ftdash.jobs.models import PointComparison, PointInspection, Request
+from ftdash.lab.models import Lab
+from tests.web.api_callers import ADDRESSED, bearer, running
+from tests.web.people import admin_user, came_in, operator_user, signed_in
+
+pytestmark = pytest.mark.usefixtures("site", "patient")
+
+ACT, CONFIGURE, IN_PERSON = "act", "configure", "in person"
+NEEDED = {
+    "pipelines": ACT,
+    "pipelines/{name}/checkpoints": ACT,
+    "pipelines/{name}/savepoints": ACT,
+    "pipelines/{name}/stop": ACT,
+    "pipelines/{name}/cancel": ACT,
+    "pipelines/{name}/settings": ACT,
+    "pipelines/{name}/faults": ACT,
+    "pipelines/{name}/allowed-faults": ACT,
+    "pipelines/{name}/game-days": ACT,
+    "pipelines/{name}/restore": ACT,
+    "pipelines/{name}/replay-quarantine": ACT,
+    "pipelines/{name}/dispose": ACT,
+    "pipelines/{name}/savepoint-labels": ACT,
+    "pipelines/{name}/audits": ACT,
+    "savepoints/{savepoint_key}/verification": ACT,
+    "savepoints/{savepoint_key}/comparison": ACT,
+    "labs": ACT,
+    "alerts/{key}/acknowledgement": ACT,
+    "alerts/rules": CONFIGURE,
+    "alerts/rules/change": CONFIGURE,
+    "alerts/rules/switch": CONFIGURE,
+    "alerts/rules/delete": CONFIGURE,
+    "alerts/channels/webhooks": CONFIGURE,
+    "alerts/channels/mails": CONFIGURE,
+    "alerts/channels/{channel}/test": CONFIGURE,
+    "alerts/channels/{channel}/delete": CONFIGURE,
+    "history/{kind}": CONFIGURE,
+    "tokens": IN_PERSON,
+    "tokens/{token}/revoke": IN_PERSON,
+    "people": IN_PERSON,
+    "people/{person}/role": IN_PERSON,
+    "people/{person}/password": IN_PERSON,
+    "people/{person}/deactivate": IN_PERSON,
+    "people/{person}/reactivate": IN_PERSON,
+}
+"""What each address that changes something asks for; one that is new has to be decided about."""
+
+EVERYTHING = {ACT, CONFIGURE, IN_PERSON}
+CALLERS: dict[str, tuple[Callable[[], Client], set[str]]] = {
+    "operator": (lambda: signed_in(operator_user()), set()),
+    "token to read": (lambda: bearer(TokenScope.READ), set()),
+    "token to act": (lambda: bearer(TokenScope.ACT), {ACT}),
+    "token to configure": (lambda: bearer(TokenScope.CONFIGURE), {ACT, CONFIGURE}),
+    "admin": (lambda: signed_in(admin_user()), EVERYTHING),
+    "admin without the CSRF token": (
+        lambda: signed_in(admin_user(), enforce_csrf_checks=True),
+        set(),
+    ),
+}
+ANSWERED = {200, 202, 404, 422}
+"""Whatever becomes of it: the caller was let in."""
+
+
+@pytest.fixture(autouse=True)
+def _no_failures_so_far() -> None:
+    cache.clear()
+
+
+def test_it_is_decided_of_every_address_that_changes_something_who_may() -> None:
+    assert {route for route, methods in routes().items() if "post" in methods} == set(NEEDED)
+    assert {method for methods in routes().values() for method in methods} == {"get", "post"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("caller", CALLERS)
+def test_a_caller_reads_everything_and_changes_what_the_right_is_for(caller: str) -> None:
+    running()
+    make, rights = CALLERS[caller]
+    client = make()
+    before = what_was_done()
+
+    for route, methods in routes().items():
+        address = f"/api/{route.format(**ADDRESSED)}"
+        read, acted = client.get(address), post(client, address)
+
+        assert read.status_code in (ANSWERED if "get" in methods else {405}), (route, read.content)
+        if "post" not in methods:
+            assert acted.status_code == 405, route
+        elif NEEDED[route] in rights:
+            assert acted.status_code in ANSWERED, (route, acted.content)
+        else:
+            assert acted.status_code == 403, (route, acted.content)
+            assert list(acted.json()) == ["errors"]
+
+    assert rights or what_was_done() == before
+
+
+@pytest.mark.parametrize("header", [None, "Bearer wrong"])
+def test_nothing_is_answered_without_a_token_or_session(header: str | None) -> None:
+    running()
+    before = what_was_done()
+    client = Client(headers={"Authorization": header} if header else None)
+
+    for pattern in urls.urlpatterns:
+        for method in ("get", "post", "put", "delete"):
+            answer = getattr(client, method)(address_of(pattern))
+
+            # A method that is not offered is told before anybody is asked who they are.
+            assert answer.status_code in (401, 405, 429), (pattern.name, method)
+            if answer.status_code != 405:
+                assert list(answer.json()) == ["errors"]
+
+    assert what_was_done() == before
+
+
+def test_who_came_with_a_one_time_password_chooses_their_own_before_anything() -> None:
+    running()
+    made = people.invite(name="eve", role=Role.ADMIN, requester="ada", reason="new here")
+    client, before = came_in(made.name, made.password), what_was_done()
+
+    for route in routes():
+        address = f"/api/{route.format(**ADDRESSED)}"
+
+        for answer in (client.get(address), post(client, address)):
+            assert (answer.status_code, answer["Location"]) == (302, reverse("password")), route
+
+    assert what_was_done() == before
+
+
+@pytest.mark.parametrize(
+    ("scope", "route", "words"),
+    [
+        (TokenScope.ACT, "tokens", "by an admin who has signed in, by no token"),
+        (TokenScope.CONFIGURE, "people", "by an admin who has signed in, by no token"),
+        (TokenScope.ACT, "alerts/rules", "a token of scope 'configure'"),
+        (TokenScope.READ, "labs", "a token of scope 'act'"),
+    ],
+)
+def test_a_token_that_may_not_is_told_what_may(scope: TokenScope, route: str, words: str) -> None:
+    answer = post(bearer(scope), f"/api/{route}")
+
+    assert answer.status_code == 403
+    assert words in answer.json()["errors"][0]
+
+
+def routes() -> dict[str, set[str]]:
+    """Each address that is described, without what they have in common, with its methods."""
+    described = api.get_openapi_schema(path_prefix="/api/")["paths"]
+    return {path.removeprefix("/api/"): set(methods) for path, methods in described.items()}
+
+
+def what_was_done() -> list[int]:
+    kinds = (AdminAction, Audit, GameDay, Lab, PointComparison, PointInspection, Request)
+    return [kind.objects.count() for kind in kinds]
+
+
+def post(client: Client, address: str) -> Any:
+    return client.post(address, json.dumps({"reason": "x"}), content_type="application/json")
+
+
+def address_of(pattern: URLPattern) -> str:
+    wanted = pattern.pattern.converters
+    return reverse(f"api:{pattern.name}", kwargs={name: ADDRESSED[name] for name in wanted})
