@@ -70,16 +70,50 @@ def test_an_answer_that_was_lost_publishes_nothing_again(url: str) -> None:
     assert ids(url) == [1, 2]
 
 
-def test_records_and_marker_are_visible_together_or_not_at_all(url: str) -> None:
-    """The second batch does not fit the column, so the first does not arrive either."""
-    writer = opened(url)
-    writer.write(records([1]))
-    writer.write(pa.record_batch({"id": ["no number"], "at": [None], "x": [None]}))
+@pytest.mark.parametrize("kind", [PostgresInsert, PostgresTwoPhase])
+def test_narrow_columns_take_what_fits_them(url: str, kind: type[Output]) -> None:
+    """A table of somebody's own; binary COPY has no conversions."""
+    execute(url, "create table results (small smallint, middle integer, name varchar(3))")
+    execute(url, "alter table results add ftdash_run varchar(40), add ftdash_checkpoint integer")
+    ends = {"small": [2**15 - 1, -(2**15), None], "middle": [2**31 - 1, -(2**31), None]}
+    batch = pa.record_batch({**ends, "name": ["äöü", "", None]})
+    output = built(kind, url)
+    output.validate(batch.schema)
 
-    with pytest.raises(Rejected, match="refused a write: invalid input syntax for type bigint"):
+    complete(output.open(context_of(), batch.schema), FIRST, batch)
+
+    rows = query(url, "select * from results")
+    assert rows == [(*row.values(), RUN, FIRST) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("smallint", pa.array([2**15])),
+        ("bigint", pa.array([2**63], pa.uint64())),
+        ("varchar(3)", pa.array(["four"])),
+        ("text", pa.array(["a\0b"])),
+        ("date", pa.array([-(2**31)], pa.int32()).cast(pa.date32())),
+        ("date", pa.array([2**31 - 1], pa.int32()).cast(pa.date32())),
+        ("timestamp", pa.array([-(2**63)], pa.int64()).cast(pa.timestamp("us"))),
+        ("timestamp", pa.array([2**62], pa.int64()).cast(pa.timestamp("s"))),
+    ],
+    ids=lambda each: each if isinstance(each, str) else None,
+)
+def test_a_value_that_no_row_can_hold_is_refused_with_all_of_its_interval(
+    url: str, column: str, value: pa.Array
+) -> None:
+    execute(url, f"create table results (x {column}, ftdash_run text, ftdash_checkpoint bigint)")
+    batch = pa.record_batch({"x": value})
+    writer = opened(url, schema=batch.schema)
+    writer.write(pa.record_batch([pa.nulls(1, value.type)], schema=batch.schema))
+    writer.write(batch)
+
+    with pytest.raises(Rejected, match=r"column x|refused a write|table results") as refused:
         writer.commit(FIRST, writer.prepare(FIRST))
 
-    assert ids(url) == []
+    assert "\n" not in str(refused.value)
+    assert query(url, "select * from results") == []
     assert query(url, "select * from ftdash_published") == []
 
 

@@ -1,66 +1,103 @@
-"""Arrow batches into a PostgreSQL table by COPY, within a transaction of somebody else's.
+"""Arrow batches into a PostgreSQL table by one COPY, within a transaction of somebody else's.
 
-Decides how a value is spelled: as CSV, in which a null is empty and an empty text is quoted.
-Numbers keep their value to the last bit, since a column of 32-bit floats is widened first.
+In PostgreSQL's binary format: it costs client and server less than text, and there is no spelling
+to get wrong. Nor are there conversions, so each value goes in the width of its column.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 import pyarrow as pa
-import pyarrow.csv
+from pgpq import ArrowToPostgresBinaryEncoder
 from psycopg import sql
 
 from pipelines.connectors.sql.tables import CHECKPOINT, RUN
+from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import CheckpointId, RunId
 
 PIECE_ROWS = 65_536
-"""What is spelled at once: bounds the memory of a COPY, not its size."""
+"""What is encoded at once: bounds the memory of a COPY, not its size."""
 
-_WITHOUT_HEADER = pyarrow.csv.WriteOptions(include_header=False)
-
-
-def copy_statement(table: str, schema: pa.Schema) -> sql.Composed:
-    """For batches of `schema`, tagged. Names are quoted here, whatever they contain."""
-    columns = [sql.Identifier(name) for name in (*schema.names, RUN, CHECKPOINT)]
-    return sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(
-        sql.Identifier(table), sql.SQL(", ").join(columns)
-    )
+_NARROW = {"int2": pa.int16(), "int4": pa.int32()}
+_TAGS = (pa.field(RUN, pa.string()), pa.field(CHECKPOINT, pa.int64()))
 
 
-def copy_batches(
-    cursor: "psycopg.Cursor[Any]",
-    table: str,
-    batches: Iterable[pa.RecordBatch],
-    run_id: RunId,
-    checkpoint_id: CheckpointId,
-) -> None:
-    """Raises psycopg.Error. All batches have the schema of the first; none is no COPY."""
-    pending = iter(batches)
-    first = next(pending, None)
-    if first is None:
-        return
-    with cursor.copy(copy_statement(table, first.schema)) as copy:
-        for batch in (first, *pending):
-            for text in csv_of(batch, run_id, checkpoint_id):
-                copy.write(text)
+class TableCopy:
+    """A COPY that is under way; see `copying`."""
 
+    def __init__(self, copy: psycopg.Copy, table: str, schema: pa.Schema, run_id: RunId) -> None:
+        self._copy = copy
+        self._table = table
+        self._schema = schema  # as the table takes it, tags included
+        self._run_id = str(run_id)
+        self._encoder = ArrowToPostgresBinaryEncoder(schema)
 
-def csv_of(batch: pa.RecordBatch, run_id: RunId, checkpoint_id: CheckpointId) -> Iterator[bytes]:
-    for start in range(0, batch.num_rows, PIECE_ROWS):
-        piece = batch.slice(start, PIECE_ROWS)
-        tags = [
-            pa.repeat(pa.scalar(str(run_id)), piece.num_rows),
-            pa.repeat(pa.scalar(int(checkpoint_id), pa.int64()), piece.num_rows),
+    def begin(self) -> None:
+        self._copy.write(self._encoder.write_header())
+
+    def write(self, batch: pa.RecordBatch, checkpoint_id: CheckpointId) -> None:
+        """Raises psycopg.Error, and Rejected for a value that its column cannot hold."""
+        for start in range(0, batch.num_rows, PIECE_ROWS):
+            self._copy.write(self._encoded(batch.slice(start, PIECE_ROWS), int(checkpoint_id)))
+
+    def end(self) -> None:
+        self._copy.write(self._encoder.finish())
+
+    def _encoded(self, piece: pa.RecordBatch, checkpoint_id: int) -> bytes:
+        tags = (pa.repeat(tag, piece.num_rows) for tag in (self._run_id, checkpoint_id))
+        columns = [
+            self._as_stored(column, field)
+            for column, field in zip((*piece.columns, *tags), self._schema, strict=True)
         ]
-        columns = [*(_exact(column) for column in piece.columns), *tags]
-        names = [*piece.schema.names, RUN, CHECKPOINT]
-        output = pa.BufferOutputStream()
-        pyarrow.csv.write_csv(pa.table(columns, names=names), output, _WITHOUT_HEADER)
-        yield output.getvalue().to_pybytes()
+        try:
+            return self._encoder.write_batch(pa.record_batch(columns, schema=self._schema))
+        except ValueError as error:
+            raise Rejected(f"Rows cannot be written to table {self._table}: {error}.") from error
+
+    def _as_stored(self, column: pa.Array, field: pa.Field) -> pa.Array:
+        try:
+            return column.cast(field.type)
+        except pa.ArrowInvalid as error:
+            raise Rejected(
+                f"A value does not fit column {field.name} of table {self._table}: {error}."
+            ) from error
 
 
-def _exact(column: pa.Array) -> pa.Array:
-    is_short = pa.types.is_float16(column.type) or pa.types.is_float32(column.type)
-    return column.cast(pa.float64()) if is_short else column
+@contextmanager
+def copying(
+    cursor: "psycopg.Cursor[Any]", table: str, schema: pa.Schema, run_id: RunId
+) -> Iterator[TableCopy]:
+    """Batches of `schema` that `run_id` wrote. Names are quoted here, whatever they contain.
+
+    What leaves by an exception is not in the table. Raises psycopg.Error.
+    """
+    fields = [*schema, *_TAGS]
+    place = sql.Identifier(table)
+    columns = sql.SQL(", ").join(sql.Identifier(field.name) for field in fields)
+    cursor.execute(sql.SQL("SELECT {} FROM {} LIMIT 0").format(columns, place))
+    found = [column.type_code for column in cursor.description or ()]
+    stored = pa.schema(
+        (field.name, _stored_type(field.type, oid))
+        for field, oid in zip(fields, found, strict=True)
+    )
+    statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(place, columns)
+    with cursor.copy(statement) as copy:
+        under_way = TableCopy(copy, table, stored, run_id)
+        under_way.begin()
+        yield under_way
+        under_way.end()
+
+
+def _stored_type(written: pa.DataType, oid: int) -> pa.DataType:
+    """Of a column that was checked to take `written`."""
+    is_type = pa.types
+    if is_type.is_integer(written):
+        info = psycopg.adapters.types.get(oid)
+        return _NARROW.get(info.name if info else "", pa.int64())
+    if is_type.is_floating(written):
+        return pa.float64()
+    if is_type.is_timestamp(written):
+        return pa.timestamp("us", written.tz)
+    return written

@@ -13,7 +13,7 @@ import pyarrow as pa
 from psycopg import sql
 from psycopg.pq import TransactionStatus
 
-from pipelines.connectors.postgres.copy import copy_statement, csv_of
+from pipelines.connectors.postgres.copy import TableCopy, copying
 from pipelines.connectors.postgres.gids import Gid
 from pipelines.connectors.postgres.prepared import Handle, PreparedTransactions
 from pipelines.connectors.postgres.tables import PUBLISHED
@@ -46,14 +46,13 @@ class CopyTransaction:
             self._connection = opening.enter_context(database.connected())
             self._connection.tpc_begin(str(gid))
             self._cursor = self._connection.cursor()
-            copy = self._cursor.copy(copy_statement(transactions.table.name, schema))
-            self._copy: psycopg.Copy = self._copying.enter_context(copy)
+            copy = copying(self._cursor, transactions.table.name, schema, gid.run_id)
+            self._copy: TableCopy = self._copying.enter_context(copy)
             self._open = opening.pop_all()
 
     def write(self, batch: pa.RecordBatch) -> None:
         with self._transactions.database.explained(), driver_errors("COPY"):
-            for text in csv_of(batch, self._gid.run_id, CheckpointId(self._gid.interval)):
-                self._copy.write(text)
+            self._copy.write(batch, CheckpointId(self._gid.interval))
 
     def prepare(self, checkpoint_id: CheckpointId) -> Json:
         """1. Ask the fence, and for room; until here nothing has changed. 2. End the COPY and write

@@ -13,7 +13,7 @@ import psycopg
 import pyarrow as pa
 import sqlalchemy as sa
 
-from pipelines.connectors.postgres.copy import copy_batches
+from pipelines.connectors.postgres.copy import copying
 from pipelines.connectors.postgres.tables import PostgresTable
 from pipelines.connectors.sink import SinkContext, Superseded
 from pipelines.connectors.sql.database import SqlDatabase, driver_errors
@@ -87,8 +87,24 @@ class PlainTransactions:
     ) -> None:
         if self._is_there(connection, marker):
             return  # the answer to an earlier try was lost
-        driver = cast("psycopg.Connection", connection.connection.driver_connection)
-        with driver_errors("COPY"), driver.cursor() as cursor:
-            copy_batches(cursor, self._table.name, batches, marker.run_id, marker.checkpoint_id)
+        self._copy(connection, marker, batches)
         self._table.mark(connection, marker)
         self._table.forget_older(connection, marker)
+
+    def _copy(
+        self, connection: sa.Connection, marker: Marker, batches: Iterable[pa.RecordBatch]
+    ) -> None:
+        """All batches of a segment have one schema."""
+        pending = iter(batches)
+        first = next(pending, None)
+        if first is None:
+            return
+        driver = cast("psycopg.Connection", connection.connection.driver_connection)
+        table, run_id = self._table.name, marker.run_id
+        with (
+            driver_errors("COPY"),
+            driver.cursor() as cursor,
+            copying(cursor, table, first.schema, run_id) as copy,
+        ):
+            for batch in (first, *pending):
+                copy.write(batch, marker.checkpoint_id)
