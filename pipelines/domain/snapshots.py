@@ -15,8 +15,9 @@ from pipelines.domain.ledger import OutputShare
 from pipelines.domain.redistribution import Redistribution
 from pipelines.domain.status import CheckpointKind, SavepointFormat
 
-FORMAT_VERSION = 2
-"""2: a state may consist of several files, some of which other points refer to as well."""
+FORMAT_VERSION = 3
+"""2: a state may consist of several files, some of which other points refer to as well.
+3: digests are BLAKE3, and say so."""
 
 Json = object
 """Plain JSON values; each connector converts its own with `msgspec.convert`, strictly."""
@@ -28,7 +29,7 @@ class FileHandle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     name: str
     length: int  # bytes
-    digest: str  # BLAKE2b-256 of the content, hexadecimal
+    digest: str  # of the content, hexadecimal; see `storage.integrity`
     content: bytes | None = None  # with storage in the coordinator's memory: the file itself
     is_shared: bool = False
 

@@ -7,32 +7,41 @@ import hashlib
 import os
 from collections.abc import Iterable
 
+from blake3 import blake3
+
 from pipelines.domain.snapshots import FileHandle
 
-DIGEST_BYTES = 32
+BLAKE3 = "blake3:"
+"""What a digest begins with; without it, it is BLAKE2b-256, as formats 1 and 2 had it."""
 
 
 class RunningDigest:
-    """BLAKE2b-256 and length of what has passed so far."""
+    """Digest and length of what has passed so far. `like`: by the function of another digest."""
 
-    def __init__(self) -> None:
-        self._hash = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    def __init__(self, like: str = BLAKE3) -> None:
+        self._prefix = BLAKE3 if like.startswith(BLAKE3) else ""
+        self._hash = blake3() if self._prefix else hashlib.blake2b(digest_size=32)
         self.length = 0
 
     def update(self, piece: bytes | memoryview) -> None:
         self._hash.update(piece)
         self.length += len(piece)
 
+    def hexdigest(self) -> str:
+        return self._prefix + self._hash.hexdigest()
+
     def handle(self, name: str) -> FileHandle:
-        return FileHandle(name=name, length=self.length, digest=self._hash.hexdigest())
+        return FileHandle(name=name, length=self.length, digest=self.hexdigest())
 
 
-def digest_of(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=DIGEST_BYTES).hexdigest()
+def digest_of(content: bytes, like: str = BLAKE3) -> str:
+    digest = RunningDigest(like)
+    digest.update(content)
+    return digest.hexdigest()
 
 
-def handle_of(name: str, pieces: Iterable[bytes | memoryview]) -> FileHandle:
-    digest = RunningDigest()
+def handle_of(name: str, pieces: Iterable[bytes | memoryview], like: str = BLAKE3) -> FileHandle:
+    digest = RunningDigest(like)
     for piece in pieces:
         digest.update(piece)
     return digest.handle(name)

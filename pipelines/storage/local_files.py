@@ -48,7 +48,7 @@ def problem_of_file(directory: Path, file: FileHandle, copy_to: Path | None = No
     if problem is not None:
         return problem
     try:
-        found = handle_of(file.name, _copied(_blocks(path), copy_to))
+        found = handle_of(file.name, _copied(_blocks(path), copy_to), like=file.digest)
         return problem_of_content(str(path), found, file)
     except OSError as error:
         return f"{path} cannot be read: {error}."

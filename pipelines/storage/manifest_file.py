@@ -43,7 +43,7 @@ def unseal(where: str, content: bytes) -> Manifest:
         sealed = msgspec.json.decode(content, type=_Sealed)
     except UNDECODABLE as error:
         raise CorruptSnapshot(f"{where} is truncated or altered: {error}.") from error
-    if digest_of(bytes(sealed.manifest)) != sealed.digest:
+    if digest_of(bytes(sealed.manifest), like=sealed.digest) != sealed.digest:
         raise CorruptSnapshot(f"{where} was altered: its digest does not match.")
     return _decode(where, bytes(sealed.manifest))
 

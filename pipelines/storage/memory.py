@@ -141,7 +141,7 @@ def _problem_of(location: str, file: FileHandle) -> str | None:
     if content is None:
         return _missing(location, file)
     return problem_of_length(where, len(content), file) or problem_of_content(
-        where, handle_of(file.name, [content]), file
+        where, handle_of(file.name, [content], like=file.digest), file
     )
 
 

@@ -79,7 +79,7 @@ class ObjectFiles:
         problem = problem_of_name(str(prefix), file.name)
         if problem is not None:
             return problem
-        where, digest = f"{prefix}/{file.name}", RunningDigest()
+        where, digest = f"{prefix}/{file.name}", RunningDigest(file.digest)
         try:
             found = obstore.get(self._clients.of(prefix), prefix.key_of(file.name))
             problem = problem_of_length(where, found.meta["size"], file)
