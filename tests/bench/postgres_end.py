@@ -1,7 +1,7 @@
 """Rows into PostgreSQL: a run that is exactly once, against COPY.
 
 The bare loop: two processes, each with a connection and one COPY from its first row to its last, in
-one transaction; its table has no columns but the rows', and no index.
+one transaction and in the same binary format; its table has no columns but the rows'.
 """
 
 import itertools
@@ -12,17 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psycopg
-import pyarrow as pa
-import pyarrow.csv
 import sqlalchemy as sa
+from pgpq import ArrowToPostgresBinaryEncoder
 
 from tests.bench.end import run_between_ends
 from tests.bench.side_by_side import seconds_for
 from tests.bench.whole_run import Measured
 from tests.postgres_server import postgres_server
-from tests.processes.ends import SPLITS, generated
+from tests.processes.ends import ROW, SPLITS, generated
 
-WITHOUT_HEADER = pyarrow.csv.WriteOptions(include_header=False)
 GIVEN = "FTDASH_BENCH_POSTGRES"
 
 
@@ -100,13 +98,14 @@ def text_of(url: sa.URL, driver: str) -> str:
 
 
 def copy_rows(share: Rows) -> None:
-    statement = f'COPY "{share.table}" FROM STDIN (FORMAT csv)'.encode()
+    statement = f'COPY "{share.table}" FROM STDIN (FORMAT binary)'.encode()
+    encoder = ArrowToPostgresBinaryEncoder(ROW)
     with (
         psycopg.connect(share.url) as connection,
         connection.cursor() as cursor,
         cursor.copy(statement) as copy,
     ):
+        copy.write(encoder.write_header())
         for batch in generated(share.records).read(share.split, 0):
-            output = pa.BufferOutputStream()
-            pyarrow.csv.write_csv(batch, output, WITHOUT_HEADER)
-            copy.write(output.getvalue())
+            copy.write(encoder.write_batch(batch))
+        copy.write(encoder.finish())
