@@ -23,7 +23,14 @@
     const figure = JSON.parse(colored(text));
     plot.hidden = figure === null;
     if (figure === null) Plotly.purge(plot);
-    else Plotly.react(plot, figure.data, { ...figure.layout, uirevision: "kept", font: { ...figure.layout.font, family: fontFamily() } }, config);
+    else show(plot, timeAxes.readable(figure));
+  }
+
+  async function show(plot, { data, layout }) {
+    const isNew = !plot.on;
+    await Plotly.react(plot, data, { ...layout, uirevision: "kept", font: { ...layout.font, family: fontFamily() } }, config);
+    timeAxes.fit(plot);
+    if (isNew) plot.on("plotly_relayout", (change) => "xaxis.tickvals" in change || timeAxes.fit(plot)); // zoomed, or of another width
   }
 
   function colored(text) {

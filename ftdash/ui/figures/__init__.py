@@ -2,5 +2,6 @@
 
 Colours are names of the style sheet's custom properties, written `@name`; the page's script puts
 in the values of the theme in use. Colour never stands alone: bars carry patterns, lines dashes,
-points symbols. Only 2-D SVG traces, at most `POINTS_MAX` points each.
+points symbols. Times are milliseconds since 1970; the script has them read in the viewer's zone.
+Only 2-D SVG traces, at most `POINTS_MAX` points each.
 """

@@ -4,14 +4,14 @@ import numpy as np
 
 from ftdash.checkpoints.completed_history import CompletedHistory, Measured
 from ftdash.checkpoints.trends import FailedPoint, Trend
-from ftdash.times import epoch_ms
 from ftdash.ui.figures.decimation import extremes
-from ftdash.ui.figures.style import Figure, Json, axis, layout
+from ftdash.ui.figures.style import Figure, Json, axis, in_both_zones, layout, moment, time_axis
 
 TREND_POINTS_MAX = 600
 """Per trace: two for each pixel or so of a chart, and a page that stays light."""
 
 POINTS_MIN = 2
+DAY_AND_TIME = "%Y-%m-%d %H:%M:%S"
 PER_UNIT = {"ms": 1, "MB": 1e6}
 
 
@@ -58,7 +58,7 @@ def line(name: str, series: int, history: CompletedHistory, values: Measured, un
         "y": np.round(values[kept] / PER_UNIT[unit], 4).tolist(),
         "customdata": history.checkpoint_ids[kept].tolist(),
         "hovertemplate": f"checkpoint %{{customdata}}: %{{y}} {unit}, {name}<br>"
-        "%{x|%Y-%m-%d %H:%M:%S} UTC<extra></extra>",
+        f"{in_both_zones(DAY_AND_TIME)}<extra></extra>",
         "mode": "lines",
         "line": {
             "color": f"@series-{series}",
@@ -78,10 +78,11 @@ def marks(name: str, found: list[FailedPoint]) -> list[Json]:
         {
             "type": "scatter",
             "name": name,
-            "x": [epoch_ms(each.at) for each in kept],  # Plotly reads it as UTC
+            "x": [moment(each.at) for each in kept],
             "y": [round(each.failed_after_ms, 1) for each in kept],
             "customdata": [each.checkpoint_id for each in kept],
-            "hovertemplate": "checkpoint %{customdata} failed after %{y} ms<extra></extra>",
+            "hovertemplate": "checkpoint %{customdata} failed after %{y} ms<br>"
+            f"{in_both_zones(DAY_AND_TIME)}<extra></extra>",
             "mode": "markers",
             "marker": {"symbol": "x", "size": 8, "color": "@phase-sync"},
         }
@@ -92,10 +93,10 @@ def figure(traces: list[Json], unit: str) -> Figure:
     return {
         "data": traces,
         "layout": layout(
-            220,
+            240,
             showlegend=len(traces) > 1,
             hovermode="closest",
-            xaxis=axis(type="date", nticks=6),
+            xaxis=time_axis(),
             yaxis=axis(rangemode="tozero", title={"text": unit, "standoff": 4}, nticks=5),
         ),
     }

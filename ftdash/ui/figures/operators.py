@@ -8,7 +8,16 @@ from statistics import median
 from ftdash.metrics.loads import VertexMoment
 from ftdash.times import watermark_moment
 from ftdash.ui.figures.samples import DASHES, LINE_POINTS_MIN, SERIES, SILENCE
-from ftdash.ui.figures.style import Figure, Json, axis, escaped, layout, moment
+from ftdash.ui.figures.style import (
+    Figure,
+    Json,
+    axis,
+    escaped,
+    in_both_zones,
+    layout,
+    moment,
+    time_axis,
+)
 from ftdash.ui.formats import percent, rate, utc
 
 SYMBOLS = ("circle", "square", "diamond", "cross", "triangle-up")
@@ -16,7 +25,7 @@ OPERATORS_MAX = 25
 """As many as can be told apart by dash and symbol; the table below a chart holds all of them."""
 
 Trends = dict[str, list[VertexMoment]]
-Value = float | str | None
+Value = float | None
 Measured = Callable[[VertexMoment], tuple[Value, str]]
 """What is drawn of a moment, and how it is written for who points at it."""
 
@@ -64,10 +73,10 @@ def figure(trends: Trends, measured: Measured, title: str, **more: object) -> Fi
     return {
         "data": drawn,
         "layout": layout(
-            220,
+            240,
             showlegend=True,
             hovermode="closest",
-            xaxis=axis(type="date", nticks=5),
+            xaxis=time_axis(),
             yaxis=axis(title={"text": title, "standoff": 4}, **scale),
         ),
     }
@@ -78,7 +87,7 @@ def line(name: str, index: int, moments: list[VertexMoment], measured: Measured)
     values = [measured(each) for each in moments]
     if sum(value is not None for value, _ in values) < LINE_POINTS_MIN:
         return None
-    points: list[tuple[str | None, Value, str]] = [
+    points: list[tuple[int | None, Value, str]] = [
         (moment(each.at), *value) for each, value in zip(moments, values, strict=True)
     ]
     silence = silence_of([each.at for each in moments])
@@ -93,7 +102,8 @@ def line(name: str, index: int, moments: list[VertexMoment], measured: Measured)
         "x": [x for x, _, _ in points],
         "y": [y for _, y, _ in points],
         "customdata": [written for _, _, written in points],
-        "hovertemplate": f"{template(name)}: %{{customdata}}<br>%{{x|%H:%M:%S}} UTC<extra></extra>",
+        "hovertemplate": f"{template(name)}: %{{customdata}}<br>"
+        f"{in_both_zones('%H:%M:%S')}<extra></extra>",
         "line": {"color": SERIES[index % 5], "dash": DASHES[index % 5], "width": 2},
         "marker": {"symbol": SYMBOLS[index // 5], "size": 6},
     }

@@ -4,7 +4,17 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from ftdash.jobs.answers import AxisPoint, RecoveryAxis, RecoveryView
-from ftdash.ui.figures.style import POINTS_MAX, Figure, Json, axis, escaped, layout, moment
+from ftdash.ui.figures.style import (
+    POINTS_MAX,
+    Figure,
+    Json,
+    axis,
+    escaped,
+    in_both_zones,
+    layout,
+    moment,
+    time_axis,
+)
 from ftdash.ui.formats import duration, plural
 
 LANES = ("savepoints", "checkpoints", "failures", "recovery", "rewinds", "notices")
@@ -135,7 +145,7 @@ def marks(
         "x": [moment(at) for at, _, _ in kept],
         "y": [lane for _, lane, _ in kept],
         "customdata": [escaped(text) for _, _, text in kept],
-        "hovertemplate": "%{customdata}<br>%{x|%H:%M:%S.%L} UTC<extra></extra>",
+        "hovertemplate": f"%{{customdata}}<br>{in_both_zones('%H:%M:%S.%L')}<extra></extra>",
         "marker": {"symbol": symbol, "color": color, "size": size, "line": {"width": 1.5}},
     }
 
@@ -148,7 +158,7 @@ def recovery_spans(recoveries: list[RecoveryView]) -> Json:
 
 
 def span(
-    name: str, lane: str, times: list[str | None], *, width: int, color: str, dash: str
+    name: str, lane: str, times: list[int | None], *, width: int, color: str, dash: str
 ) -> Json:
     return {
         "type": "scatter",
@@ -166,11 +176,7 @@ def recovery_layout(shown: RecoveryAxis) -> Json:
         230,
         hovermode="closest",
         showlegend=False,  # the page has the key below, where it may wrap on a phone
-        xaxis=axis(
-            type="date",
-            range=[moment(shown.from_at), moment(shown.to_at)],
-            title={"text": "time, UTC", "standoff": 6},
-        ),
+        xaxis=time_axis(range=[moment(shown.from_at), moment(shown.to_at)]),
         yaxis=axis(
             type="category",
             categoryorder="array",

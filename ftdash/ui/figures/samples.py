@@ -3,7 +3,16 @@
 from datetime import timedelta
 
 from ftdash.metrics.answers import SamplePoint
-from ftdash.ui.figures.style import POINTS_MAX, Figure, Json, axis, layout, moment
+from ftdash.ui.figures.style import (
+    POINTS_MAX,
+    Figure,
+    Json,
+    axis,
+    in_both_zones,
+    layout,
+    moment,
+    time_axis,
+)
 from ftdash.ui.formats import rate, size
 
 LINE_POINTS_MIN = 2
@@ -57,7 +66,7 @@ def line(
     hovers: list[str],
 ) -> Json:
     """Broken wherever the run was silent: a line through it would claim what nobody measured."""
-    points: list[tuple[str | None, float | None, str]] = [
+    points: list[tuple[int | None, float | None, str]] = [
         (moment(s.at), v, h) for s, v, h in zip(samples, values, hovers, strict=True)
     ]
     for index in reversed(range(1, len(samples))):
@@ -71,16 +80,16 @@ def line(
         "x": [x for x, _, _ in points],
         "y": [y for _, y, _ in points],
         "customdata": [hover for _, _, hover in points],
-        "hovertemplate": f"{name}: %{{customdata}}<br>%{{x|%H:%M:%S}} UTC<extra></extra>",
+        "hovertemplate": f"{name}: %{{customdata}}<br>{in_both_zones('%H:%M:%S')}<extra></extra>",
         "line": {"color": color, "dash": dash, "width": 2},
     }
 
 
 def sample_layout(title: str, *, showlegend: bool) -> Json:
     return layout(
-        180,
+        200,
         showlegend=showlegend,
         hovermode="closest",
-        xaxis=axis(type="date", nticks=5),
+        xaxis=time_axis(),
         yaxis=axis(rangemode="tozero", title={"text": title, "standoff": 4}, nticks=5),
     )

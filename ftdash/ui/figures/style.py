@@ -1,6 +1,8 @@
 """What all figures share: layout, axes, patterns, and how moments and texts are written."""
 
-from datetime import UTC, datetime
+from datetime import datetime
+
+from ftdash.times import epoch_ms
 
 Json = dict[str, object]
 Figure = dict[str, object]
@@ -12,7 +14,7 @@ POINTS_MAX = 2_000
 def layout(height: int, **more: object) -> Json:
     return {
         "height": height,
-        "margin": {"l": 10, "r": 16, "t": 8, "b": 8},
+        "margin": {"l": 10, "r": 30, "t": 8, "b": 8},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": "inherit", "size": 12, "color": "@text"},
@@ -42,6 +44,21 @@ def axis(**more: object) -> Json:
     }
 
 
+def time_axis(**more: object) -> Json:
+    """Its ticks and its title are filled in by the page's script, which knows the viewer's zone.
+
+    They make no room for themselves at the sides: a range with marks in it follows from the width.
+    """
+    return axis(
+        type="date",
+        title={"standoff": 6},
+        tickangle=0,
+        ticklabeloverflow="allow",
+        automargin="height",
+        **more,
+    )
+
+
 def pattern_of(shape: str) -> Json:
     return {
         "shape": shape,
@@ -52,9 +69,14 @@ def pattern_of(shape: str) -> Json:
     }
 
 
-def moment(at: datetime | None) -> str | None:
-    """Plotly draws dates as written; all of ours are written in UTC."""
-    return None if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3]
+def moment(at: datetime | None) -> int | None:
+    """The page's script has Plotly draw it, and fills in what the viewer's clock showed."""
+    return None if at is None else epoch_ms(at)
+
+
+def in_both_zones(written: str) -> str:
+    """Of a hover template: when it was, in the viewer's zone with UTC beside it."""
+    return f"%{{text|{written}}} (%{{x|{written}}} UTC)"
 
 
 def escaped(text: str) -> str:

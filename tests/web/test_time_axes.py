@@ -1,0 +1,116 @@
+"""The time axes of charts as viewers in several zones read them, and over changes of clocks."""
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from ftdash.staticfiles import NAME, wheel_folder
+from tests.web.browser_site import CHROMIUM, PATIENCE_MS, ROOT, Site, complaints_of, sign_in
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.slow,
+    pytest.mark.skipif(not CHROMIUM, reason="no chromium on PATH and no FTDASH_CHROMIUM"),
+]
+
+KOLKATA = timezone(timedelta(hours=5, minutes=30))
+CHARTS = {"": 3, "checkpoints/": 4, "metrics/": 5}
+"""How many with a time axis are on which page of a pipeline."""
+
+WITH_TIME_AXIS = """() => [...document.querySelectorAll(".js-plotly-plot")].map(
+  (plot) => plot.layout.xaxis).filter((axis) => axis.type === "date" && axis.ticktext)"""
+ARE_DRAWN = f"(count) => ({WITH_TIME_AXIS})().length === count"
+POINT_AT_FIRST = """() => {
+  const plot = document.querySelector("#chart-throughput .plot");
+  Plotly.Fx.hover(plot, [{ curveNumber: 0, pointNumber: 0 }]);
+  return plot.data[0].x[0];
+}"""
+DRAWN = """async ([from, to]) => {
+  const plot = document.querySelector("div");
+  const data = [{ x: [from, null, to], y: [1, null, 2], type: "scatter", mode: "lines" }];
+  const figure = timeAxes.readable({ data, layout: { width: 1000, xaxis: { type: "date" } } });
+  await Plotly.react(plot, figure.data, figure.layout);
+  timeAxes.fit(plot);
+  return { ...plot.layout.xaxis, drawn: figure.data[0].x, local: figure.data[0].text };
+}"""
+
+
+CLOCKS_CHANGE = [
+    (
+        "Europe/Berlin",
+        ("2026-10-25T00:00", "2026-10-25T02:00"),
+        "02:00 02:15 02:30 02:45 02:00 02:15 02:30 02:45 03:00",
+        "UTC+02:00, then UTC+01:00",
+    ),
+    (
+        "America/New_York",
+        ("2026-03-08T06:00", "2026-03-08T08:00"),
+        "01:00 01:15 01:30 01:45 03:00 03:15 03:30 03:45 04:00",
+        "UTC-05:00, then UTC-04:00",
+    ),
+    (
+        "Australia/Lord_Howe",  # by half an hour
+        ("2026-04-04T14:00", "2026-04-04T16:00"),
+        "01:00 01:15 01:30 01:45 01:30 01:45 02:00 02:15 02:30",
+        "UTC+11:00, then UTC+10:30",
+    ),
+    (
+        "Europe/Berlin",  # a day of 25 hours
+        ("2026-10-23T22:00", "2026-10-26T23:00"),
+        "00:00 12:00 00:00 12:00 00:00 12:00 00:00",
+        "UTC+02:00, then UTC+01:00",
+    ),
+]
+
+
+def test_who_is_not_in_utc_reads_axes_in_the_own_zone_and_utc_beside(
+    dashboard: Site, browser: Browser
+) -> None:
+    context = browser.new_context(base_url=dashboard.address, timezone_id="Asia/Kolkata")
+    page = context.new_page()
+    sign_in(page, dashboard)
+    said = complaints_of(page)
+
+    for name, count in CHARTS.items():
+        page.goto(f"/pipelines/flight_delays/{name}")
+        page.wait_for_function(ARE_DRAWN, arg=count, timeout=PATIENCE_MS)
+        for axis in page.evaluate(WITH_TIME_AXIS):
+            at = [datetime.fromisoformat(each) for each in axis["tickvals"]]
+            assert len(at) > 1
+            assert clocks(axis) == [f"{each.astimezone(KOLKATA):%H:%M:%S}" for each in at]
+            assert axis["title"]["text"].endswith(", UTC+05:30")
+    page.goto("/pipelines/flight_delays/")
+    page.wait_for_function(ARE_DRAWN, arg=CHARTS[""], timeout=PATIENCE_MS)
+    at = datetime.fromisoformat(page.evaluate(POINT_AT_FIRST))
+
+    expect(page.locator("#chart-throughput .hoverlayer")).to_contain_text(
+        f"{at.astimezone(KOLKATA):%T} ({at:%T} UTC)"
+    )
+    assert said == []
+    context.close()
+
+
+@pytest.mark.parametrize(("zone", "instants", "read", "offsets"), CLOCKS_CHANGE)
+def test_an_hour_is_as_long_as_any_other_when_clocks_are_changed(
+    browser: Browser, zone: str, instants: tuple[str, str], read: str, offsets: str
+) -> None:
+    page = browser.new_page(timezone_id=zone)
+    page.set_content("<div></div>")
+    page.add_script_tag(path=wheel_folder() / NAME)
+    page.add_script_tag(path=ROOT / "static" / "js" / "time_axes.js")
+    begin, end = (datetime.fromisoformat(each).replace(tzinfo=UTC) for each in instants)
+
+    axis = page.evaluate(DRAWN, [begin.timestamp() * 1000, end.timestamp() * 1000])
+
+    assert axis["drawn"] == [f"{begin:%FT%T}.000Z", None, f"{end:%FT%T}.000Z"]
+    assert clocks(axis) == read.split()
+    assert axis["title"]["text"] == f"time, {zone}, {offsets}"
+    assert [each[11:16] for each in axis["local"] if each] == [clocks(axis)[0], clocks(axis)[-1]]
+    page.close()
+
+
+def clocks(axis: dict[str, Any]) -> list[str]:
+    """What stands at the ticks, without the day."""
+    return [str(text).partition("<br>")[0] for text in axis["ticktext"]]
