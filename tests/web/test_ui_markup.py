@@ -1,0 +1,161 @@
+"""Every page, told names and texts that are markup: they stay text, and no page runs what is in it."""
+
+import html
+import json
+import re
+
+import msgspec
+import pytest
+from django.http import HttpResponse
+from django.test import Client
+from django.urls import URLPattern, get_resolver, reverse
+from django.utils import timezone
+
+from ftdash.alerts import telling
+from ftdash.alerts.models import AlertRule, Watched
+from ftdash.gameday.models import GameDay
+from ftdash.jobs.directories import run_directory
+from ftdash.jobs.models import Pipeline
+from ftdash.jobs.projector import Projector
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+from pipelines.domain.events import CheckpointFailed, Event
+from pipelines.domain.status import CheckpointKind
+from tests.web.addresses import all_patterns
+from tests.web.filled_states import ended_game_days
+from tests.web.journals import Story, new_request, new_run, quarantined
+from tests.web.people import operator_user
+
+pytestmark = pytest.mark.usefixtures("site")
+
+MARKUP = "'\"><script>alert(1)</script>{{ 7 }}"
+TOLD = ("join", "gone", "killed")
+"""Words of a story that operators, failures and machines have chosen; markup is added to each."""
+
+INLINE = re.compile(
+    r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=|javascript:", re.IGNORECASE
+)
+CHART = re.compile(r'<div id="values-[a-z-]+" hidden>(.*?)</div>', re.DOTALL)
+SHOWING = {
+    "alerts",
+    "checkpoint",
+    "checkpoints",
+    "event-log",
+    "fleet",
+    "game-days",
+    "pipeline",
+    "pipeline-metrics",
+    "recovery",
+    "savepoint",
+    "savepoints",
+    "settings",
+}
+"""Pages on which some of it is to be read."""
+
+
+@pytest.mark.slow
+def test_names_labels_and_what_exceptions_say_are_text_on_every_page(admin: Client) -> None:
+    told_in_markup()
+
+    pages = every_page(admin)
+
+    raw = [name for name, page in pages.items() if "<script>alert" in page.content.decode()]
+    assert raw == []
+    shown = {name for name, page in pages.items() if html.escape(MARKUP) in page.content.decode()}
+    assert shown >= SHOWING
+
+
+@pytest.mark.slow
+def test_what_plotly_is_given_is_text_to_it_too(operator: Client) -> None:
+    """It reads a few tags in texts, once the browser has unescaped the page."""
+    told_in_markup()
+    answer = operator.get(reverse("checkpoint", args=["flights", 1]))
+
+    charts = [html.unescape(found) for found in CHART.findall(answer.content.decode())]
+
+    assert charts
+    assert "&lt;script>alert" in "".join(charts)
+    assert "<script>alert" not in "".join(charts)
+
+
+@pytest.mark.slow
+def test_no_page_has_a_script_of_its_own_or_allows_one(admin: Client) -> None:
+    told_in_markup()
+
+    for name, page in every_page(admin).items():
+        rules = dict(
+            rule.split(" ", 1) for rule in page["Content-Security-Policy"].split("; ") if rule
+        )
+        assert (rules["script-src"], rules["default-src"]) == ("'self'", "'none'"), name
+        assert INLINE.findall(page.content.decode()) == [], name
+
+
+class MarkedUp(Story):
+    """Whose words are markup."""
+
+    def tell(self, *events: Event) -> "MarkedUp":
+        super().tell(*map(marked_up, events))
+        return self
+
+
+def marked_up(event: Event) -> Event:
+    words = msgspec.json.encode(event).decode()
+    for told in TOLD:
+        words = words.replace(told, told + json.dumps(MARKUP)[1:-1])
+    return msgspec.json.decode(words, type=type(event))
+
+
+def told_in_markup() -> None:
+    """A run with all that pages are made of."""
+    run = new_run()
+    Pipeline.objects.update(parameters={"data": MARKUP})
+    path = run_directory(run).path / "savepoint"
+    path.mkdir(parents=True)
+    (path / "manifest.json").write_text("{}")
+    asked = new_request(
+        run, requester=MARKUP, reason=MARKUP, parameters={"label": MARKUP, "type": "CANONICAL"}
+    )
+    story = MarkedUp(run).started().sampled().completed()
+    story.completed(CheckpointKind.SAVEPOINT, asked.request_id, path=str(path)).slot_killed()
+    story.wait(1_000).sampled().completed().tell(quarantined(7, count=1, error="gone"))
+    story.answered(asked, str(path)).triggered().tell(
+        CheckpointFailed(
+            checkpoint_id=story.next_checkpoint,
+            reason=CheckpointFailureReason.CHECKPOINT_EXPIRED,
+            message="gone",
+        )
+    )
+    Projector().run_once()
+    operator_user(MARKUP)
+    rule = AlertRule.objects.create(
+        name=MARKUP,
+        watched=Watched.FAILED_IN_ROW,
+        fire_above=0,
+        fire_after_s=0,
+        clear_below=0,
+        clear_after_s=0,
+    )
+    telling.fire(rule, run.pipeline, 1.0, timezone.now(), fire_above=0.0)
+    ended_game_days(run)
+    GameDay.objects.update(requester=MARKUP, reason=MARKUP)
+
+
+def every_page(client: Client) -> dict[str, HttpResponse]:
+    """Those that answer with HTML, by the name in the table of addresses."""
+    found = {}
+    for pattern in all_patterns(get_resolver().url_patterns):
+        answer = client.get(address_of(pattern))
+        if answer.status_code == 200 and answer["Content-Type"].startswith("text/html"):
+            found[str(pattern.name)] = answer
+    return found
+
+
+def address_of(pattern: URLPattern) -> str:
+    values = {
+        "name": "flights",
+        "action": "make-rule" if pattern.name == "settings-action" else "savepoint",
+        "checkpoint_id": 1,
+        "key": GameDay.objects.latest("pk").pk,
+        "savepoint_key": "flights-1-2",
+    }
+    wanted = pattern.pattern.converters
+    return reverse(str(pattern.name), kwargs={name: values[name] for name in wanted})
