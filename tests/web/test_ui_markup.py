@@ -1,4 +1,4 @@
-"""Every page, told names and texts that are markup: they stay text, and no page runs what is in it."""
+"""Every page, told names and texts that are markup: they stay text, and none runs what is in it."""
 
 import html
 import json
