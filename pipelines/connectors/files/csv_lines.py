@@ -16,6 +16,9 @@ import pyarrow.csv as pacsv
 LINES = 16_384
 """Decoded at once."""
 
+BLOCK_BYTES_MAX = 1 << 30
+"""Of what Arrow takes at once, where a line may not go beyond."""
+
 TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
@@ -52,9 +55,14 @@ def batches_of(content: BinaryIO, skip: int, schema: pa.Schema) -> Iterator[pa.R
 
 def decoded(lines: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
     """A row for each line. Raises ArrowInvalid."""
+    text = b"".join(lines)
     table = pacsv.read_csv(
-        BytesIO(b"".join(lines)),
-        read_options=pacsv.ReadOptions(column_names=schema.names, use_threads=False),
+        BytesIO(text),
+        read_options=pacsv.ReadOptions(
+            column_names=schema.names,
+            block_size=min(len(text) + 1, BLOCK_BYTES_MAX),
+            use_threads=False,
+        ),
         parse_options=pacsv.ParseOptions(ignore_empty_lines=False),
         convert_options=pacsv.ConvertOptions(column_types=schema),
     )

@@ -142,6 +142,18 @@ def test_where_lines_do_not_end_alike_the_file_is_refused_and_no_line_is_blamed(
     assert not isinstance(refused.value, MalformedRecord)
 
 
+@pytest.mark.slow
+def test_a_line_of_64_mib_is_one_record_as_any_other(tmp_path: Path) -> None:
+    """Longer than a block of what is parsed at once; from any place before and behind it."""
+    schema = pa.schema([("key", pa.int64()), ("text", pa.string())])
+    source = CsvFiles(write(tmp_path, f"1,x\n2,{'y' * (64 << 20)}\n3,z\n"), schema=schema)
+    sizes = [(1, 1), (2, 64 << 20), (3, 1)]
+
+    for offset in (0, 2):
+        rows = [row for batch in source.read(0, offset) for row in batch.to_pylist()]
+        assert [(row["key"], len(row["text"])) for row in rows] == sizes[offset:]
+
+
 def test_each_round_reads_all_files(tmp_path: Path) -> None:
     source = CsvFiles(write(tmp_path, "1,2\n"), schema=SCHEMA, repeat=2)
 

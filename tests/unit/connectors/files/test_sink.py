@@ -7,7 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.connectors.files import sink as files
-from pipelines.connectors.files.formats import OpenFile, Parquet
+from pipelines.connectors.files.formats import JSON_LINES, PARQUET, FileFormat, OpenFile, Parquet
+from pipelines.connectors.files.json_lines import JsonLinesFiles
+from pipelines.connectors.files.parquet import ParquetFiles
 from pipelines.connectors.files.sink import ExactlyOnceFiles, FilesWriter
 from pipelines.connectors.sink import SinkContext
 from pipelines.domain.errors import InvariantViolated, ProtocolError, Rejected, Retryable
@@ -305,6 +307,25 @@ def test_a_column_that_parquet_cannot_store_is_refused_by_name(tmp_path: Path) -
 
     with pytest.raises(Rejected, match="Column odd of type month_day_nano_interval"):
         sink(tmp_path).validate(schema)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", [PARQUET, JSON_LINES])
+def test_a_value_of_64_mib_is_one_record_as_any_other_also_to_our_own_source(
+    tmp_path: Path, format: FileFormat
+) -> None:
+    schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
+    output = ExactlyOnceFiles(tmp_path, pipeline="delays", format=format)
+    writer = output.open(SinkContext(RUN, Attempt(1), Uid("out"), 0, 1), schema)
+    writer.write(pa.record_batch([[1, 2, 3], ["x", "y" * (64 << 20), "z"]], schema=schema))
+    writer.commit(FIRST, writer.prepare(FIRST))
+
+    of_format = ParquetFiles if format is PARQUET else JsonLinesFiles
+    source = of_format(tmp_path, schema=schema)
+    rows = [row for batch in source.read(0, 0) for row in batch.to_pylist()]
+
+    assert [(row["id"], len(row["text"])) for row in rows] == [(1, 1), (2, 64 << 20), (3, 1)]
+    assert set(rows[1]["text"]) == {"y"}
 
 
 def test_validating_makes_nothing(tmp_path: Path) -> None:
