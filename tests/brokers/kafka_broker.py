@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from confluent_kafka import KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+)
 
 from ftdash.embedded.ports import LOOPBACK, free_port
 from tests.brokers.processes import ServerProcess
@@ -104,6 +111,16 @@ class KafkaBroker:
         admin = self.admin()
         (deleted,) = admin.delete_topics([topic]).values()
         deleted.result(ANSWER_S)
+
+    def let_topic_take(self, topic: str, *, record_bytes: int) -> None:
+        value = str(record_bytes)
+        change = ConfigEntry(
+            "max.message.bytes", value, incremental_operation=AlterConfigOpType.SET
+        )
+        admin, kind = self.admin(), ConfigResource.Type.TOPIC
+        change_of_topic = ConfigResource(kind, topic, incremental_configs=[change])
+        (changed,) = admin.incremental_alter_configs([change_of_topic]).values()
+        changed.result(ANSWER_S)
 
     def delete_group(self, group: str) -> None:
         """As a broker does when nothing was committed to it for long."""

@@ -106,6 +106,7 @@ class KafkaReader:
 
     def __init__(self, address: str, topic: str) -> None:
         self._address = address
+        self._topic = topic
         self.ids: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
         self._ended: set[int] = set()
         self._consumer = Consumer(
@@ -119,12 +120,14 @@ class KafkaReader:
                 "log_level": 0,
             }
         )
-        self._consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
 
     def look(self) -> list[int]:
-        """The first time, up to the first open transaction of each partition."""
+        """The first time, up to the first open transaction of each partition; not before that, or
+        where they ended then would be taken for where they end."""
         if not self._ended:
             wait_until(self._has_no_ending, otherwise=lambda: "no transaction was ending")
+            places = [TopicPartition(self._topic, number, 0) for number in range(PARTITIONS)]
+            self._consumer.assign(places)
         while message := self._consumer.poll(ANSWER_S if len(self._ended) < PARTITIONS else 0.0):
             error = message.error()
             if error is None:

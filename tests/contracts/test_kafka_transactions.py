@@ -344,20 +344,17 @@ def test_a_refused_password_is_told_without_it(kafka_server: KafkaBroker, topic:
     assert "wr0ng" not in str(refused.value)
 
 
+@pytest.mark.parametrize("kind", [ExactlyOnceKafka, WriteAheadKafka])
 def test_a_record_that_the_topic_does_not_take_is_refused_in_a_sentence(
-    kafka_server: KafkaBroker, topic: str
+    kafka_server: KafkaBroker, topic: str, kind: type[KafkaSink]
 ) -> None:
-    schema = pa.schema([("value", pa.binary())])
-    sink = ExactlyOnceKafka(
-        KafkaAddress(kafka_server.bootstrap_servers), topic, pipeline="delays", value="value"
-    )
+    address = KafkaAddress(kafka_server.bootstrap_servers)
+    sink = kind(address, topic, pipeline="delays", value="value")
     writer = opened(Target(sink, list), RUN, 1)
-    large = pa.record_batch([pa.array([b"x" * (64 << 20)])], schema=schema)
-
-    writer.write(large)
+    writer.write(pa.record_batch({"value": [b"x" * (64 << 20)]}))
 
     with pytest.raises(Rejected, match=rf"to topic {topic}: it takes no record that large"):
-        writer.prepare(FIRST)
+        writer.commit(FIRST, writer.prepare(FIRST))
 
 
 def assert_published_once_or_told(

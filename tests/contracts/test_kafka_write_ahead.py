@@ -3,13 +3,14 @@
 import dataclasses
 from itertools import count
 
+import pyarrow as pa
 import pytest
 
 from pipelines.connectors.kafka.connection import KafkaAddress
 from pipelines.connectors.kafka.owner import KafkaOwnership
 from pipelines.connectors.kafka.producer import TransactionalProducer
 from pipelines.connectors.kafka.write_ahead import LostMarker, WriteAheadKafka
-from pipelines.domain.errors import InvariantViolated, Retryable
+from pipelines.domain.errors import InvariantViolated, Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from tests.brokers.kafka_broker import KafkaBroker
 from tests.contracts.sink_host import records
@@ -99,6 +100,27 @@ def test_records_that_retention_has_deleted_are_not_published_again(
     restored.commit(SECOND, second)
 
     assert target.visible() == [3]
+
+
+def test_a_segment_that_the_topic_does_not_take_waits_in_the_log_until_it_does(
+    kafka_server: KafkaBroker, topic: str
+) -> None:
+    target = kafka_target(WriteAheadKafka, kafka_server, topic)
+    address = KafkaAddress(kafka_server.bootstrap_servers)
+    target.sink = WriteAheadKafka(address, topic, pipeline="delays", value="value")
+    writer = opened(target, RUN, 1)
+    values = [b'{"id": 1}', b'{"id": 2, "text": "%s"}' % (b"x" * (2 << 20)), b'{"id": 3}']
+    writer.write(pa.record_batch({"value": values}))
+    committables = writer.prepare(FIRST)
+    for attempt in (1, 2):
+        with pytest.raises(Rejected, match="takes no record that large"):
+            opened(target, RUN, attempt).commit(FIRST, committables)
+    assert target.visible() == []
+
+    kafka_server.let_topic_take(topic, record_bytes=3 << 20)
+    opened(target, RUN, 3).commit(FIRST, committables)
+
+    assert target.visible() == [1, 2, 3]
 
 
 @pytest.mark.parametrize("forget", ["the group", "the topic"])

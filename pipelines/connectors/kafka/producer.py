@@ -4,6 +4,7 @@ Fences whoever used its transactional id before. Its `close` would abort what ha
 nobody calls that: it is forgotten. Decides nothing about when a transaction ends.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,7 +16,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from pipelines.connectors.kafka import connection as kafka_connection
-from pipelines.connectors.kafka.connection import ANSWER_TIMEOUT_S, KafkaAddress
+from pipelines.connectors.kafka.connection import ANSWER_TIMEOUT_S, TURN_S, KafkaAddress
 from pipelines.connectors.kafka.records import PARTITIONER, Blobs, RecordForm
 from pipelines.domain.errors import Rejected, Retryable
 
@@ -115,13 +116,16 @@ class TransactionalProducer:
             self._check()
 
     def flush(self) -> None:
-        left = self._serve(lambda: self._client.flush(self._delivery_s + ANSWER_TIMEOUT_S))
-        self._check()
-        if left:
-            raise Retryable(
-                f"Kafka at {self._output.address.bootstrap_servers} has not taken"
-                f" {left} records of topic {self._output.topic} in time"
-            )
+        """Looks now and then: behind a record that was refused, none arrives any more."""
+        for _ in range(math.ceil((self._delivery_s + ANSWER_TIMEOUT_S) / TURN_S)):
+            left = self._serve(lambda: self._client.flush(TURN_S))
+            self._check()
+            if not left:
+                return
+        raise Retryable(
+            f"Kafka at {self._output.address.bootstrap_servers} has not taken"
+            f" {left} records of topic {self._output.topic} in time"
+        )
 
     def commit(self, group: str, offset: TopicPartition) -> None:
         """All that was flushed, and the offset of the group with it: in one step or not at all."""

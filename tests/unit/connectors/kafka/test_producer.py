@@ -11,7 +11,7 @@ from pipelines.connectors.kafka import producer as producer_module
 from pipelines.connectors.kafka.connection import KafkaAddress
 from pipelines.connectors.kafka.producer import KafkaOutput, TransactionalProducer
 from pipelines.connectors.kafka.records import RecordForm
-from pipelines.domain.errors import Retryable
+from pipelines.domain.errors import Rejected, Retryable
 
 OUTPUT = KafkaOutput(KafkaAddress("broker:9092"), "views", RecordForm(), timedelta(minutes=1))
 
@@ -42,6 +42,32 @@ def test_what_is_no_end_of_the_client_is_not_taken_for_one(monkeypatch: pytest.M
         producer.flush()
 
 
+def test_what_is_refused_is_told_before_the_rest_has_been_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client sends nothing more of a transaction behind it."""
+    monkeypatch.setattr(producer_module, "Producer", RefusedClient)
+    producer = TransactionalProducer(OUTPUT, "ours")
+
+    with pytest.raises(Rejected, match="takes no record that large"):
+        producer.flush()
+
+    assert producer._client.waited_s < 1
+
+
+def test_what_is_never_taken_is_not_waited_for_any_longer_than_a_delivery_may_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producer_module, "Producer", WaitingClient)
+    producer = TransactionalProducer(OUTPUT, "ours")
+
+    with pytest.raises(Retryable, match="has not taken 1 records of topic views in time"):
+        producer.flush()
+
+    delivery_s = OUTPUT.timeout.total_seconds() / 2
+    assert delivery_s < producer._client.waited_s < OUTPUT.timeout.total_seconds()
+
+
 class FullClient:
     """As librdkafka's when its queue has no room: the error is a text and has no code."""
 
@@ -69,3 +95,17 @@ class SilentClient(FullClient):
 
     def flush(self, timeout_s: float) -> int:
         raise SystemError("flush returned NULL without setting an exception")
+
+
+class WaitingClient(FullClient):
+    waited_s = 0.0
+
+    def flush(self, timeout_s: float) -> int:
+        self.waited_s += timeout_s
+        return 1
+
+
+class RefusedClient(WaitingClient):
+    def flush(self, timeout_s: float) -> int:
+        self._settings["on_delivery"](KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), None)
+        return super().flush(timeout_s)
