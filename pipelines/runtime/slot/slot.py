@@ -71,6 +71,7 @@ log = logging.getLogger(__name__)
 def run_slot(address: SlotAddress, slot: int) -> None:
     """Serve until the final checkpoint; otherwise never return: the process exits."""
     pa.set_cpu_count(1)  # parallelism comes from slots; more threads would only fight over cores
+    _keep_freed_memory()
     tls = load_tls(address.networking)
     dialled = _dialled(address)
     hosts = slot_hosts(address.networking, dialled.getsockname()[0])
@@ -79,6 +80,13 @@ def run_slot(address: SlotAddress, slot: int) -> None:
     prove_token(connection, address.token, attempt=address.attempt, slot=slot)
     connection.settimeout(None)
     SlotHost(address, slot, ControlLink(connection, MASTER_DECODER), hosts, tls).serve()
+
+
+def _keep_freed_memory() -> None:
+    """Batches that waited (read ahead, in a log, for a barrier) are freed long after they were
+    made. mimalloc, Arrow's default, has the kernel clear pages anew for those that follow."""
+    if "jemalloc" in pa.supported_memory_backends():
+        pa.set_memory_pool(pa.jemalloc_memory_pool())
 
 
 def _dialled(address: SlotAddress) -> socket.socket:
