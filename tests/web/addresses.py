@@ -7,6 +7,35 @@ from urllib.parse import urljoin, urlsplit
 from django.urls import Resolver404, URLPattern, URLResolver, resolve
 from playwright.sync_api import APIRequestContext
 
+PAGES = (
+    "act",
+    "alerts",
+    "checkpoint",
+    "checkpoints",
+    "compare-savepoints",
+    "event-log",
+    "fleet",
+    "game-day",
+    "game-days",
+    "guarantee",
+    "lab",
+    "lineage",
+    "password",
+    "pipeline",
+    "pipeline-game-days",
+    "pipeline-metrics",
+    "pipeline-planner",
+    "recovery",
+    "savepoint",
+    "savepoint-holds",
+    "savepoint-state",
+    "savepoints",
+    "settings",
+    "settings-action",
+    "start-game-day",
+    "start-lab",
+    "submit",
+)
 NO_PAGES = {
     "login": "redirects who is signed in; test_the_way_in_is_clean",
     "logout": "is posted",
@@ -28,6 +57,7 @@ NO_PAGES = {
 }
 STATES = {
     "compared": ("compare-savepoints", r'href="(\?from=[^"]+)"'),
+    "state-in-rows": ("/savepoints/views-1-1/holds/", r'href="([^"]+/state/[^"]+)"'),
     "being-verified": ("/pipelines/flight_delays/savepoints/", r'href="(/savepoints/[^"/]+/)"'),
 }
 """Of pages that are also reached in another state: where the link to it stands, and the link."""

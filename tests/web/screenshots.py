@@ -2,7 +2,7 @@
 
     python -m tests.web.screenshots [DIRECTORY]
 
-Writes NAME.png for each page that `docs/dashboard.md` shows. Needs a Chromium.
+Writes NAME.png for each page, as `docs/dashboard.md` shows it. Needs a Chromium.
 """
 
 import argparse
@@ -13,23 +13,19 @@ from pathlib import Path
 import django
 from playwright.sync_api import BrowserContext, FloatRect, ViewportSize
 
-PAGES = (
-    "alerts",
-    "checkpoint",
-    "checkpoints",
-    "event-log",
-    "fleet",
-    "game-day",
-    "guarantee",
-    "pipeline",
-    "pipeline-metrics",
-    "pipeline-planner",
-    "recovery",
-    "savepoint",
-    "savepoints",
-    "settings",
-    "start-game-day",
-)
+from tests.web.addresses import PAGES, reached_by_links, reached_states
+
+SEEN_AS = {
+    "compare-savepoints": "compared",
+    "pipeline-game-days": "game-days",
+    "savepoint-state": "state-in-rows",
+}
+"""Pages that another picture shows as well, or with more on it."""
+
+MADE_UP = {"lab"}
+"""The simulated site's lab has the same figures for every mode: to look at, not to be shown."""
+
+PICTURES = sorted({SEEN_AS.get(name, name) for name in PAGES} - MADE_UP)
 DESK = ViewportSize(width=1280, height=800)
 HEIGHT_MAX = {"checkpoint": 2_000, "pipeline": 1_900}
 """Of others so much as one sees at once, and half as much again."""
@@ -58,11 +54,10 @@ def main() -> None:
 
 
 def take(context: BrowserContext, directory: Path) -> None:
-    from tests.web.addresses import reached_by_links
-
     reached = reached_by_links(context.request)
+    reached |= reached_states(context.request, reached)
     page = context.new_page()
-    for name in PAGES:
+    for name in PICTURES:
         page.goto(reached[name])
         page.wait_for_timeout(DRAWN_MS)
         height = min(page.evaluate(HEIGHT), HEIGHT_MAX.get(name, 1_200))

@@ -24,6 +24,7 @@ from ftdash.ui import settings_actions
 from ftdash.ui.actions import ACTIONS
 from tests.web.addresses import (
     NO_PAGES,
+    PAGES,
     STATES,
     all_patterns,
     reached_by_links,
@@ -44,35 +45,6 @@ pytestmark = [
     pytest.mark.skipif(not CHROMIUM, reason="no chromium on PATH and no FTDASH_CHROMIUM"),
 ]
 
-PAGES = (
-    "act",
-    "alerts",
-    "checkpoint",
-    "checkpoints",
-    "compare-savepoints",
-    "event-log",
-    "fleet",
-    "game-day",
-    "game-days",
-    "guarantee",
-    "lab",
-    "lineage",
-    "password",
-    "pipeline",
-    "pipeline-game-days",
-    "pipeline-metrics",
-    "pipeline-planner",
-    "recovery",
-    "savepoint",
-    "savepoint-holds",
-    "savepoint-state",
-    "savepoints",
-    "settings",
-    "settings-action",
-    "start-game-day",
-    "start-lab",
-    "submit",
-)
 FILLED = {
     "alerts": ("2 alerts fire.", "I look after it", "the network team is at it"),
     "being-verified": ("Every byte is read again", "13 of 40 files"),
@@ -81,6 +53,7 @@ FILLED = {
     "game-days": ("7 rows are gone.", "did not happen"),
     "guarantee": ("The output is what the ledger says", "something differs"),
     "lab": ("A promise was broken", "exactly-once-unaligned"),
+    "state-in-rows": ("app_id", "20 rows"),
 }
 """What stands on pages that are not looked at while they are empty."""
 
@@ -220,18 +193,25 @@ def test_an_open_dialog_is_whole_and_for_everybody(signed_in: BrowserContext) ->
     page.close()
 
 
-def test_every_form_that_acts_fits_a_phone(
+def test_every_form_that_acts_is_clean_whole_and_for_everybody(
     signed_in: BrowserContext, reached: dict[str, str]
 ) -> None:
+    """On a phone in light, at a desk in dark: `act` and `settings-action` above have all four."""
     page = signed_in.new_page()
-    page.set_viewport_size(WIDTHS["phone"])
+    said = complaints_of(page)
 
     for address in forms(signed_in.request, reached):
-        answer = page.goto(address)
-        assert answer is not None
-        assert answer.ok, address
+        page.set_viewport_size(WIDTHS["phone"])
+        page.emulate_media(color_scheme="light")
+        page.goto(address)
         assert page.locator("main form[method=post]").count() == 1, address
         assert not page.evaluate(SIDEWAYS), address
+        assert objections(page, STANDARDS) == "", address
+        page.set_viewport_size(WIDTHS["desk"])
+        page.emulate_media(color_scheme="dark")
+        assert not page.evaluate(SIDEWAYS), address
+        assert objections(page, COLOURS) == "", address
+    assert said == []
     page.close()
 
 
