@@ -13,7 +13,7 @@ from ftdash.accounts import people
 from ftdash.accounts.models import AdminAction, TokenScope
 from ftdash.accounts.people import Role
 from ftdash.api.own import urls
-from ftdash.api.own.door import api
+from ftdash.api.own.door import description
 from ftdash.checkpoints.models import Audit
 from ftdash.gameday.models import GameDay
 from ftdash.jobs.models import PointComparison, PointInspection, Request
@@ -86,6 +86,21 @@ def _no_failures_so_far() -> None:
 def test_it_is_decided_of_every_address_that_changes_something_who_may() -> None:
     assert {route for route, methods in routes().items() if "post" in methods} == set(NEEDED)
     assert {method for methods in routes().values() for method in methods} == {"get", "post"}
+
+
+def test_the_description_says_of_each_address_who_may_ask_it() -> None:
+    told = {
+        ACT: [{"token": ["act"]}, {"session": ["admin"]}],
+        CONFIGURE: [{"token": ["configure"]}, {"session": ["admin"]}],
+        IN_PERSON: [{"session": ["admin"]}],
+    }
+
+    for path, methods in description()["paths"].items():
+        for method, operation in methods.items():
+            needed = NEEDED[path.removeprefix("/api/")] if method == "post" else None
+            expected = told[needed] if needed else [{"token": ["read"]}, {"session": ["operator"]}]
+            assert operation["security"] == expected, path
+    assert set(description()["components"]["securitySchemes"]) == {"token", "session"}
 
 
 @pytest.mark.slow
@@ -162,8 +177,8 @@ def test_a_token_that_may_not_is_told_what_may(scope: TokenScope, route: str, wo
 
 def routes() -> dict[str, set[str]]:
     """Each address that is described, without what they have in common, with its methods."""
-    described = api.get_openapi_schema(path_prefix="/api/")["paths"]
-    return {path.removeprefix("/api/"): set(methods) for path, methods in described.items()}
+    paths = description()["paths"]
+    return {path.removeprefix("/api/"): set(methods) for path, methods in paths.items()}
 
 
 def what_was_done() -> list[int]:

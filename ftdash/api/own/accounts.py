@@ -11,7 +11,7 @@ from ftdash.accounts.people import NewPassword
 from ftdash.accounts.queries import AdminActionView, PersonView, TokenView
 from ftdash.accounts.services import NewToken
 from ftdash.api.own import settings_shapes as shapes
-from ftdash.api.own.door import Entered, api, enter_in_person, known
+from ftdash.api.own.door import IN_PERSON, Entered, api, known
 from ftdash.api.own.settings_shapes import PersonInPath
 from ftdash.api.own.shapes import Changing, InPath, Limit
 
@@ -34,7 +34,7 @@ def settings_log(request: HttpRequest, limit: Limit = 50) -> list[AdminActionVie
     return queries.admin_actions(limit)
 
 
-@api.post("/tokens", response=NewToken, auth=enter_in_person)
+@api.post("/tokens", response=NewToken, **IN_PERSON)
 def make_token(request: Entered, asked: shapes.MakingToken) -> NewToken:
     """`secret` is in this answer only."""
     return services.create_token(
@@ -46,14 +46,14 @@ def make_token(request: Entered, asked: shapes.MakingToken) -> NewToken:
     )
 
 
-@api.post("/tokens/{token}/revoke", response=TokenView, auth=enter_in_person)
+@api.post("/tokens/{token}/revoke", response=TokenView, **IN_PERSON)
 def revoke_token(request: Entered, token: InPath, asked: Changing) -> TokenView:
     """From now on it opens nothing; its name stays taken."""
     services.revoke_token(name=token, revoked_by=request.auth.name, reason=asked.reason)
     return known(queries.token(token), f"token {token!r}")
 
 
-@api.post("/people", response=NewPassword, auth=enter_in_person)
+@api.post("/people", response=NewPassword, **IN_PERSON)
 def invite(request: Entered, asked: shapes.Inviting) -> NewPassword:
     """The password opens once: who comes in with it has to choose one."""
     return people.invite(
@@ -61,7 +61,7 @@ def invite(request: Entered, asked: shapes.Inviting) -> NewPassword:
     )
 
 
-@api.post("/people/{person}/role", response=PersonView, auth=enter_in_person)
+@api.post("/people/{person}/role", response=PersonView, **IN_PERSON)
 def change_role(request: Entered, person: PersonInPath, asked: shapes.ChangingRole) -> PersonView:
     people.change_role(
         name=person, role=asked.role, requester=request.auth.name, reason=asked.reason
@@ -69,20 +69,20 @@ def change_role(request: Entered, person: PersonInPath, asked: shapes.ChangingRo
     return _person(person)
 
 
-@api.post("/people/{person}/password", response=NewPassword, auth=enter_in_person)
+@api.post("/people/{person}/password", response=NewPassword, **IN_PERSON)
 def reset_password(request: Entered, person: PersonInPath, asked: Changing) -> NewPassword:
     """A new one-time password; it ends their sessions."""
     return people.reset_password(name=person, requester=request.auth.name, reason=asked.reason)
 
 
-@api.post("/people/{person}/deactivate", response=PersonView, auth=enter_in_person)
+@api.post("/people/{person}/deactivate", response=PersonView, **IN_PERSON)
 def deactivate(request: Entered, person: PersonInPath, asked: Changing) -> PersonView:
     """Shut out at once, sessions included; tokens that they made keep working."""
     people.deactivate(name=person, requester=request.auth.name, reason=asked.reason)
     return _person(person)
 
 
-@api.post("/people/{person}/reactivate", response=NewPassword, auth=enter_in_person)
+@api.post("/people/{person}/reactivate", response=NewPassword, **IN_PERSON)
 def reactivate(request: Entered, person: PersonInPath, asked: Changing) -> NewPassword:
     """With the role they had, and a new one-time password."""
     return people.reactivate(name=person, requester=request.auth.name, reason=asked.reason)

@@ -6,7 +6,7 @@ from ftdash.alerts import channels, queries, rules
 from ftdash.alerts.channels import NewWebhook
 from ftdash.alerts.queries import ChannelView, RuleView
 from ftdash.api.own import settings_shapes as shapes
-from ftdash.api.own.door import Entered, api, enter_to_configure, known
+from ftdash.api.own.door import CONFIGURING, Entered, api, known
 from ftdash.api.own.shapes import Changing, InPath
 
 
@@ -22,7 +22,7 @@ def alert_channels(request: HttpRequest) -> list[ChannelView]:
     return queries.channels()
 
 
-@api.post("/alerts/rules", response=RuleView, auth=enter_to_configure)
+@api.post("/alerts/rules", response=RuleView, **CONFIGURING)
 def make_rule(request: Entered, asked: shapes.MakingRule) -> RuleView:
     name = rules.make_rule(
         name=asked.name,
@@ -35,7 +35,7 @@ def make_rule(request: Entered, asked: shapes.MakingRule) -> RuleView:
     return _rule(name)
 
 
-@api.post("/alerts/rules/change", response=RuleView, auth=enter_to_configure)
+@api.post("/alerts/rules/change", response=RuleView, **CONFIGURING)
 def change_rule(request: Entered, asked: shapes.ChangingBand) -> RuleView:
     """Its band; what fires goes on until it clears by the new one."""
     rules.change_rule(
@@ -47,7 +47,7 @@ def change_rule(request: Entered, asked: shapes.ChangingBand) -> RuleView:
     return _rule(asked.name)
 
 
-@api.post("/alerts/rules/switch", response=RuleView, auth=enter_to_configure)
+@api.post("/alerts/rules/switch", response=RuleView, **CONFIGURING)
 def switch_rule(request: Entered, asked: shapes.SwitchingRule) -> RuleView:
     """Off: what fires by it clears, and nothing fires until it is on again."""
     rules.switch_rule(
@@ -56,14 +56,14 @@ def switch_rule(request: Entered, asked: shapes.SwitchingRule) -> RuleView:
     return _rule(asked.name)
 
 
-@api.post("/alerts/rules/delete", response=list[RuleView], auth=enter_to_configure)
+@api.post("/alerts/rules/delete", response=list[RuleView], **CONFIGURING)
 def delete_rule(request: Entered, asked: shapes.ChangingRule) -> list[RuleView]:
     """What fires by it clears; the answer is the rules that are left."""
     rules.delete_rule(name=asked.name, requester=request.auth.name, reason=asked.reason)
     return queries.rules()
 
 
-@api.post("/alerts/channels/webhooks", response=NewWebhook, auth=enter_to_configure)
+@api.post("/alerts/channels/webhooks", response=NewWebhook, **CONFIGURING)
 def make_webhook(request: Entered, asked: shapes.MakingWebhook) -> NewWebhook:
     """`key` signs its messages, and is in this answer only."""
     return channels.make_webhook(
@@ -75,7 +75,7 @@ def make_webhook(request: Entered, asked: shapes.MakingWebhook) -> NewWebhook:
     )
 
 
-@api.post("/alerts/channels/mails", response=ChannelView, auth=enter_to_configure)
+@api.post("/alerts/channels/mails", response=ChannelView, **CONFIGURING)
 def make_mail(request: Entered, asked: shapes.MakingMail) -> ChannelView:
     channels.make_mail(
         name=asked.name,
@@ -87,14 +87,14 @@ def make_mail(request: Entered, asked: shapes.MakingMail) -> ChannelView:
     return _channel(asked.name)
 
 
-@api.post("/alerts/channels/{channel}/test", response=ChannelView, auth=enter_to_configure)
+@api.post("/alerts/channels/{channel}/test", response=ChannelView, **CONFIGURING)
 def test_channel(request: Entered, channel: InPath, asked: Changing) -> ChannelView:
     """Send one message there; ask again for what became of it."""
     channels.send_test(name=channel, requester=request.auth.name, reason=asked.reason)
     return _channel(channel)
 
 
-@api.post("/alerts/channels/{channel}/delete", response=list[ChannelView], auth=enter_to_configure)
+@api.post("/alerts/channels/{channel}/delete", response=list[ChannelView], **CONFIGURING)
 def delete_channel(request: Entered, channel: InPath, asked: Changing) -> list[ChannelView]:
     """What waits to be sent there is dropped; the answer is the channels that are left."""
     channels.delete_channel(name=channel, requester=request.auth.name, reason=asked.reason)

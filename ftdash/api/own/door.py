@@ -2,6 +2,7 @@
 
 from typing import Any, TypeVar
 
+from django.conf import settings
 from django.contrib.auth.decorators import login_not_required
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
@@ -17,6 +18,8 @@ from ftdash.accounts.authentication import (
     check_may_act,
     check_may_configure,
 )
+from ftdash.accounts.models import TokenScope
+from ftdash.accounts.people import Role
 from ftdash.api.flink.http import route
 from pipelines.domain.errors import InvariantViolated, Rejected
 
@@ -53,6 +56,26 @@ def enter_in_person(request: HttpRequest) -> Caller:
     check_in_person(caller, request)
     return caller
 
+
+def _needing(scope: TokenScope | None, role: Role) -> list[dict[str, list[str]]]:
+    """As OpenAPI says it: one of these, with a scope or role. None: no token will do."""
+    by_token = [] if scope is None else [{"token": [scope.value]}]
+    return [*by_token, {"session": [role.value]}]
+
+
+_READING = _needing(TokenScope.READ, Role.OPERATOR)
+_ACTING = _needing(TokenScope.ACT, Role.ADMIN)
+CONFIGURING: dict[str, Any] = {
+    "auth": enter_to_configure,
+    "openapi_extra": {"security": _needing(TokenScope.CONFIGURE, Role.ADMIN)},
+}
+"""For addresses of alerts and retention."""
+
+IN_PERSON: dict[str, Any] = {
+    "auth": enter_in_person,
+    "openapi_extra": {"security": _needing(None, Role.ADMIN)},
+}
+"""For addresses of people and tokens."""
 
 api = NinjaAPI(
     title="ftdash",
@@ -118,5 +141,19 @@ def patterns() -> list[URLPattern]:
     return opened
 
 
+def description() -> dict[str, Any]:
+    """In OpenAPI; of each address, too, who may ask it."""
+    described = api.get_openapi_schema(path_prefix="/api/")
+    described["components"]["securitySchemes"] = {
+        "token": {"type": "http", "scheme": "bearer"},
+        "session": {"type": "apiKey", "in": "cookie", "name": settings.SESSION_COOKIE_NAME},
+    }
+    for methods in described["paths"].values():
+        for method, operation in methods.items():
+            is_safe = method.upper() in SAFE
+            operation.setdefault("security", _READING if is_safe else _ACTING)
+    return described
+
+
 def _description(*_: object) -> object:
-    return api.get_openapi_schema(path_prefix="/api/")
+    return description()

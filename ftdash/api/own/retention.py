@@ -2,7 +2,7 @@
 
 from django.http import HttpRequest
 
-from ftdash.api.own.door import Entered, api, enter_to_configure
+from ftdash.api.own.door import CONFIGURING, Entered, api
 from ftdash.api.own.settings_shapes import Keeping
 from ftdash.history import limits, queries
 from ftdash.history.models import Kind
@@ -21,7 +21,7 @@ def history_choices(request: HttpRequest, kind: Kind) -> list[Choice]:
     return queries.choices_of(kind)
 
 
-@api.post("/history/{kind}", response=KeptView, auth=enter_to_configure)
+@api.post("/history/{kind}", response=KeptView, **CONFIGURING)
 def keep_history(request: Entered, kind: Kind, asked: Keeping) -> KeptView:
     """What is older is gone within minutes, for good."""
     limits.change(kind=kind, keep=asked.keep, requester=request.auth.name, reason=asked.reason)
