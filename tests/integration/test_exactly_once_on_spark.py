@@ -16,7 +16,7 @@ from pipelines.domain.events import (
     FailureOccurred,
     RestorePointRefused,
 )
-from pipelines.domain.faults import PERMISSION
+from pipelines.domain.faults import PERMISSION, FaultPoint
 from pipelines.domain.status import JobStatus
 from tests.certificates import Authority
 from tests.driven_run import started_run
@@ -29,6 +29,7 @@ from tests.flight_runs import (
     parameters_for,
 )
 from tests.object_server import ObjectServer, never
+from tests.processes.fault_points import CHECKPOINT_POINTS, RESTORE_POINTS
 from tests.stopped_processes import stopped_slot, wait_until_gone
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
@@ -66,13 +67,18 @@ def test_a_killed_slot_recovers_from_an_object_store_where_everything_is_encrypt
     assert_output_is_exact(flights, tmp_path)
 
 
+@pytest.mark.parametrize(
+    "points", [CHECKPOINT_POINTS, RESTORE_POINTS], ids=["of a checkpoint", "of a restore"]
+)
 def test_on_a_cluster_a_killed_slot_and_executors_killed_at_points_change_nothing(
-    flights: Path, tmp_path: Path
+    flights: Path, tmp_path: Path, points: tuple[FaultPoint, ...]
 ) -> None:
-    """One attempt after the other: a slot; then executors whose slot has uploaded a snapshot, is
-    about to commit, and has yet to restore. A slot at a point stands still, and dies with them."""
-    stops = {2: "uploaded nth=9", 3: "committing nth=3", 4: "restoring"}
-    faults = [f"stop {stop} slot=1 attempt={attempt}" for attempt, stop in stops.items()]
+    """One attempt after the other: a slot; then the executors of a slot that has come to each of
+    the points, the third time for those of a checkpoint. There it stands still, and dies with
+    them."""
+    stops = dict(enumerate(points, start=2))  # by attempt
+    nth = 1 if points is RESTORE_POINTS else 3
+    faults = [f"stop {stop} nth={nth} slot=1 attempt={attempt}" for attempt, stop in stops.items()]
     parameters = parameters_for(flights, tmp_path, speed=PACED)
 
     with started_run(
