@@ -9,7 +9,12 @@ from django.urls import reverse
 from ftdash.alerts.models import Delivery, News, Watched
 from ftdash.ui import formats
 
-_SECONDS = (Watched.SINCE_CHECKPOINT, Watched.SINCE_OUTPUT, Watched.EVENT_TIME_LAG)
+_SECONDS = (
+    Watched.SINCE_CHECKPOINT,
+    Watched.SINCE_OUTPUT,
+    Watched.COMMIT_WAIT,
+    Watched.EVENT_TIME_LAG,
+)
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ class Watched(models.TextChoices):
 
     SINCE_CHECKPOINT = "SINCE_CHECKPOINT", "time since the last completed checkpoint"
     SINCE_OUTPUT = "SINCE_OUTPUT", "time since the last committed output"
+    COMMIT_WAIT = "COMMIT_WAIT", "time that output waits for its commit"
     FAILED_IN_ROW = "FAILED_IN_ROW", "checkpoints that failed in a row"
     FAILED_LATELY = "FAILED_LATELY", "checkpoints that failed within 10 min"
     RESTARTS_LATELY = "RESTARTS_LATELY", "restarts within 10 min"

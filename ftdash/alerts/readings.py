@@ -16,6 +16,7 @@ from django.db.models.functions import Coalesce
 
 from ftdash.alerts.hysteresis import Absent, Reading
 from ftdash.alerts.models import Watched
+from ftdash.checkpoints.commit_waits import waiting_since
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
 from ftdash.jobs.lateness import checkpoint_interval_s
 from ftdash.jobs.models import Pipeline, Recovery, Run
@@ -49,9 +50,9 @@ def readings(now: datetime) -> list[PipelineReadings]:
     """By name of the pipeline; as of `now`."""
     found = newest_runs()
     live = [run.pk for _, run in found if run is not None and run.status not in _OVER]
-    counts, samples = _counts(live, now), _newest_samples(live)
+    counts, samples, waits = _counts(live, now), _newest_samples(live), waiting_since(live)
     return [
-        _readings(pipeline, run, counts[run.pk], samples.get(run.pk), now)
+        _readings(pipeline, run, counts[run.pk], samples.get(run.pk), waits.get(run.pk, now), now)
         if run is not None and run.pk in counts
         else PipelineReadings(pipeline, dict.fromkeys(Watched, Absent.OVER), None)
         for pipeline, run in found
@@ -59,10 +60,16 @@ def readings(now: datetime) -> list[PipelineReadings]:
 
 
 def _readings(
-    pipeline: Pipeline, run: Run, counts: _Counts, sample: Sample | None, now: datetime
+    pipeline: Pipeline,
+    run: Run,
+    counts: _Counts,
+    sample: Sample | None,
+    waits_since: datetime,
+    now: datetime,
 ) -> PipelineReadings:
     interval_s = checkpoint_interval_s(run)
     values = _values(run, counts, sample, now)
+    values[Watched.COMMIT_WAIT] = _seconds(now, waits_since)
     if interval_s is None:
         values |= dict.fromkeys(ONCE_AN_INTERVAL, Absent.UNASKED)
     return PipelineReadings(pipeline, values, interval_s)

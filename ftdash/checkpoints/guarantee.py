@@ -10,11 +10,11 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from django.db.models import Max
 from django.utils import timezone
 
+from ftdash.checkpoints.commit_waits import COMMITTED_ID
 from ftdash.checkpoints.models import Audit, Checkpoint, LedgerRow
-from ftdash.jobs.models import Recovery, Run
+from ftdash.jobs.models import Run
 from pipelines.domain.status import JobStatus
 
 DIGEST_MODULUS = 1 << 64
@@ -146,16 +146,12 @@ def is_silent(row: Audit, now: datetime) -> bool:
 
 
 def _newest_committed(run: Run) -> int:
-    """What a recovery has gone back to is committed before it runs; a finished run's, all."""
+    """Of a finished run, all."""
     if run.status == JobStatus.FINISHED.value:
         return run.last_checkpoint_id or 0
-    committed = Checkpoint.objects.filter(run=run).exclude(committed_at=None)
-    recovered = Recovery.objects.filter(run=run).exclude(running_at=None)
-    found = (
-        committed.aggregate(newest=Max("checkpoint_id"))["newest"],
-        recovered.aggregate(newest=Max("restored_checkpoint_id"))["newest"],
-    )
-    return max(each or 0 for each in found)
+    row = Run.objects.filter(pk=run.pk).annotate(committed_id=COMMITTED_ID)
+    newest: int = row.values_list("committed_id", flat=True).get()
+    return newest
 
 
 def _held(run: Run, waiting: Sequence[LedgerLine]) -> Iterator[HeldOutput]:

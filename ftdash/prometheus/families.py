@@ -110,6 +110,11 @@ OURS = [
         "Since the sinks last committed output; absent before the first time.",
         *RUN_LABELS,
     ),
+    _of_ours(
+        "commit_wait_seconds",
+        "Since the oldest completed checkpoint was triggered that waits for its commit; 0: none.",
+        *RUN_LABELS,
+    ),
     _of_ours("records_read_per_second", "Read by all sources over the last second.", *RUN_LABELS),
     _of_ours(
         "records_to_replay",

@@ -9,6 +9,7 @@ from datetime import datetime
 
 from django.db.models import Count
 
+from ftdash.checkpoints.commit_waits import waiting_since
 from ftdash.checkpoints.measures import CheckpointMeasures, checkpoint_measures
 from ftdash.history.models import Counted
 from ftdash.history.pruned_counts import ever
@@ -54,6 +55,7 @@ class ObservedRun:
     refused_point_count: int
     quarantined_count: int
     records_to_replay: int | None
+    commit_waits_since: datetime | None  # None: nothing that is complete waits
     loads: RunLoads | None
 
     @property
@@ -120,6 +122,7 @@ def _run(pipeline: Pipeline, run: Run, state: ShownState, now: datetime) -> Obse
         ),
         quarantined_count=QuarantinedRecord.objects.filter(run=run).count(),
         records_to_replay=records_to_replay(run, now),
+        commit_waits_since=waiting_since([run.pk]).get(run.pk),
         loads=_loads(run, state),
     )
 

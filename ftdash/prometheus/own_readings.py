@@ -54,6 +54,7 @@ def _clocks(observed: ObservedRun) -> dict[str, float | None]:
         "report_age_seconds": _seconds(run.last_event_at, now),
         "since_completed_checkpoint_seconds": _seconds(run.last_completed_at, now),
         "since_committed_output_seconds": _seconds(run.last_committed_at, now),
+        "commit_wait_seconds": _seconds(observed.commit_waits_since or now, now),
         "records_to_replay": observed.records_to_replay,
     }
 

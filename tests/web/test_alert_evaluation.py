@@ -15,15 +15,16 @@ from ftdash.alerts.evaluation import evaluate
 from ftdash.alerts.hysteresis import Absent, Band, Reading
 from ftdash.alerts.models import Alert, AlertRule, Evaluation, RuleStanding, Watched
 from ftdash.alerts.readings import readings
+from ftdash.checkpoints.models import Checkpoint
 from ftdash.jobs.models import Run
 from ftdash.jobs.projector import Projector
 from ftdash.jobs.pulse import WITH_THE_ATTEMPT
 from ftdash.metrics.models import Sample
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
-from pipelines.domain.events import CheckpointFailed
+from pipelines.domain.events import CheckpointCommitted, CheckpointFailed
 from pipelines.domain.ids import CheckpointId
-from pipelines.domain.status import JobStatus
-from tests.web.journals import Story, new_run
+from pipelines.domain.status import CheckpointKind, JobStatus
+from tests.web.journals import Story, checkpoint_completed, new_run
 
 pytestmark = pytest.mark.usefixtures("site")
 
@@ -298,6 +299,31 @@ def test_restarts_are_counted_within_ten_minutes() -> None:
     assert read(timezone.now() + timedelta(minutes=11))[Watched.RESTARTS_LATELY] == 0.0
 
 
+def test_output_waits_from_its_checkpoint_s_trigger_until_that_or_a_newer_one_is_committed() -> (
+    None
+):
+    story = Story(new_run()).started().completed()
+    complete(complete(story)).wait(5)
+    Projector().run_once()
+    triggered_at = Checkpoint.objects.get(checkpoint_id=2).trigger_at
+
+    assert waits_s(triggered_at + timedelta(seconds=90)) == 90.0
+    Run.objects.update(status=JobStatus.FAILED.value)
+    assert waits_s(triggered_at + timedelta(seconds=99)) == 99.0
+    story.tell(CheckpointCommitted(checkpoint_id=CheckpointId(3)))
+    Projector().run_once()
+    assert waits_s(triggered_at + timedelta(seconds=90)) == 0.0
+
+
+def test_what_a_recovery_has_gone_back_to_and_what_never_completed_does_not_wait() -> None:
+    story = Story(new_run()).started()
+    complete(story).slot_killed()
+    fail(story).triggered()
+    Projector().run_once()
+
+    assert waits_s(timezone.now() + timedelta(hours=1)) == 0.0
+
+
 def test_what_waits_in_channels_is_summed_and_unknown_while_the_driver_is_silent() -> None:
     running()
     at = Sample.objects.get().at
@@ -354,6 +380,18 @@ def fail(
     story.triggered().wait(5).tell(failed)
     story.next_checkpoint = CheckpointId(story.next_checkpoint + 1)
     return story
+
+
+def complete(story: Story) -> Story:
+    """And commit nothing."""
+    number = story.next_checkpoint
+    story.triggered().wait(5).tell(checkpoint_completed(number, CheckpointKind.CHECKPOINT, ""))
+    story.next_checkpoint = CheckpointId(number + 1)
+    return story
+
+
+def waits_s(now: datetime) -> Reading:
+    return read(now)[Watched.COMMIT_WAIT]
 
 
 def completed(run: Run, at: datetime) -> None:

@@ -28,9 +28,17 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.ids import Attempt, CheckpointId, Uid
 from pipelines.domain.operator_ids import operator_id
-from pipelines.domain.status import JobStatus
+from pipelines.domain.status import CheckpointKind, JobStatus
 from tests.web.api_callers import bearer
-from tests.web.journals import Story, StoryClock, new_request, new_run, quarantined, sample
+from tests.web.journals import (
+    Story,
+    StoryClock,
+    checkpoint_completed,
+    new_request,
+    new_run,
+    quarantined,
+    sample,
+)
 
 NAMES = Path(__file__).parent / "prometheus_names.txt"
 OF_FLINK = Path(__file__).parent / "flink_prometheus.txt"
@@ -207,6 +215,18 @@ def test_a_rate_needs_two_samples_of_the_same_attempt(operator: Client) -> None:
 
     assert f"{TASK}numRecordsInPerSecond" not in served
     assert value(served, f"{TASK}numRecordsIn", task_name="join") == 5
+
+
+def test_how_long_targets_have_held_what_is_not_committed_is_told(operator: Client) -> None:
+    story = Story(new_run(), ago(300_000)).started().completed()
+    fold(story)
+    assert value(served_to(operator), "ftdash_commit_wait_seconds", **RUN) == 0
+
+    story.triggered().wait(5)
+    story.tell(checkpoint_completed(story.next_checkpoint, CheckpointKind.CHECKPOINT, ""))
+    fold(story)
+
+    assert 290 < value(served_to(operator), "ftdash_commit_wait_seconds", **RUN) < 350
 
 
 def test_what_is_not_known_yet_is_absent_and_not_zero(operator: Client) -> None:
