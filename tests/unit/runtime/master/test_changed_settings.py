@@ -1,0 +1,71 @@
+"""What is set anew on a run that goes on holds for what comes next; what is under way keeps its."""
+
+from pathlib import Path
+
+from pipelines.domain.setting_parsing import parse_settings
+from pipelines.runtime.control import Inject
+from tests.unit.runtime.hosted_checkpoints import INTERVAL_MS, TIMEOUT_MS, Master
+
+C = "execution.checkpointing."
+TOLERANT = {C + "tolerable-failed-checkpoints": "9"}
+
+
+def test_another_tolerance_holds_from_the_next_failure_on(tmp_path: Path) -> None:
+    master = Master(tmp_path)
+    master.trigger()
+
+    change(master, {C + "tolerable-failed-checkpoints": "1"})
+    master.decline(1)
+    after_one = list(master.listener.too_many)
+    master.trigger()
+    master.decline(2)
+
+    assert after_one == []
+    assert len(master.listener.too_many) == 1
+
+
+def test_another_timeout_holds_from_the_next_checkpoint_on(tmp_path: Path) -> None:
+    shorter_ms = TIMEOUT_MS // 5
+    master = Master(tmp_path, TOLERANT)
+    master.trigger()
+
+    change(master, {**TOLERANT, C + "timeout": f"{shorter_ms} ms"})
+    pass_time(master, TIMEOUT_MS - 1)
+    of_the_first = failed(master)
+    pass_time(master, 1)
+    pass_time(master, INTERVAL_MS)  # the second one has started
+    pass_time(master, shorter_ms)
+
+    assert of_the_first == []
+    assert failed(master)[:2] == [1, 2]
+
+
+def test_another_pause_holds_from_the_end_of_the_last_checkpoint_on(tmp_path: Path) -> None:
+    pause_ms = 10 * INTERVAL_MS
+    master = Master(tmp_path)
+    master.complete_one()
+
+    change(master, {C + "min-pause": f"{pause_ms} ms"})
+    pass_time(master, pause_ms - 1)
+    too_early = injected(master)
+    pass_time(master, 1)
+
+    assert too_early == [1]
+    assert injected(master) == [1, 2]
+
+
+def change(master: Master, settings: dict[str, str]) -> None:
+    master.host.on_settings(parse_settings(settings))
+
+
+def pass_time(master: Master, milliseconds: int) -> None:
+    master.clock.now_ms += milliseconds
+    master.host.on_time()
+
+
+def injected(master: Master) -> list[int]:
+    return [order.checkpoint_id for order in master.attempt.of(Inject)]
+
+
+def failed(master: Master) -> list[int | None]:
+    return [event.checkpoint_id for event in master.failed]
