@@ -76,7 +76,8 @@ class SinkWriter(Protocol):
     def commit(self, checkpoint_id: CheckpointId, committables: list[Json]) -> None:
         """Make visible, exactly once however often it is called.
 
-        Raises InvariantViolated when a committable is provably lost; never passes over it.
+        Raises OutputLost when a committable is provably lost, which ends the run; never passes
+        over it.
         """
         ...
 

@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from pipelines.connectors.sink import SinkContext
-from pipelines.domain.errors import InvariantViolated
+from pipelines.domain.errors import OutputLost
 from pipelines.domain.ids import NO_CHECKPOINT, Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.snapshots import Json
 
@@ -150,7 +150,7 @@ class TwoPhaseCommitWriter:
         try:
             self._target.commit(prepared.handle)
         except TransactionLost as loss:
-            raise InvariantViolated(f"{prepared.range} are lost: {loss}") from loss
+            raise OutputLost(f"{prepared.range} are lost: {loss}") from loss
 
     def _end_orphans_once(self) -> None:
         if not self._has_ended_orphans:

@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from pipelines.connectors.sink import Segment, SinkContext
-from pipelines.domain.errors import InvariantViolated
+from pipelines.domain.errors import InvariantViolated, OutputLost
 from pipelines.domain.ids import NO_CHECKPOINT, Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.snapshots import Json
 
@@ -144,7 +144,7 @@ class WriteAheadWriter:
             since = (
                 "since it began" if marker.after is None else f"behind checkpoint {marker.after}"
             )
-            raise InvariantViolated(
+            raise OutputLost(
                 f"Whether {rows} records of {marker.uid}, subtask {marker.subtask}, that run"
                 f" {marker.run_id} wrote {since} up to checkpoint {marker.checkpoint_id} are"
                 f" published cannot be told: {loss}"

@@ -26,6 +26,11 @@ class CorruptSnapshot(Rejected):
     """A snapshot file is missing, truncated or altered. The message names the file."""
 
 
+class OutputLost(Rejected):
+    """What a completed checkpoint counts on is not with a sink's target any more, or nobody can
+    tell. The message says which output; no restart brings it back."""
+
+
 def check(holds: bool, claim: str, **facts: object) -> None:
     """Raise InvariantViolated unless `claim` holds. Survives `python -O`, unlike assert."""
     if not holds:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pipelines.connectors.sink import SinkContext, SinkWriter, Superseded
 from pipelines.connectors.two_phase_commit import TransactionLost, TwoPhaseCommitWriter
 from pipelines.connectors.write_ahead import Marker, WriteAheadWriter
-from pipelines.domain.errors import InvariantViolated, ProtocolError
+from pipelines.domain.errors import OutputLost, ProtocolError
 from pipelines.domain.ids import Attempt, CheckpointId, RunId
 from pipelines.domain.snapshots import Json
 
@@ -82,7 +82,7 @@ class FakeWriter:
         self._sink.check_current(self._context)
         for name in committables:
             if name not in self._sink.prepared:
-                raise InvariantViolated(f"{name} is lost")
+                raise OutputLost(f"{name} is lost")
             self._sink.output[str(name)] = self._sink.prepared[str(name)]
             self._sink.current.add(str(name))
 

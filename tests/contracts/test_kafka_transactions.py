@@ -22,7 +22,7 @@ from pipelines.connectors.kafka.producer import TransactionalProducer
 from pipelines.connectors.kafka.sink import KafkaSink
 from pipelines.connectors.kafka.transactions import ExactlyOnceKafka
 from pipelines.connectors.kafka.write_ahead import WriteAheadKafka
-from pipelines.domain.errors import InvariantViolated, ProtocolError, Rejected, Retryable
+from pipelines.domain.errors import OutputLost, ProtocolError, Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.snapshots import Json
 from tests.brokers.kafka_broker import ANSWER_S, PASSWORD, USER, KafkaBroker
@@ -84,7 +84,7 @@ def test_an_outage_beyond_the_timeout_is_told_with_its_range_and_costs_a_log_not
     kafka_server.server.start()
     wait_until_nothing_is_open(kafka_server, topics[0], beside=topics[1])
 
-    with pytest.raises(InvariantViolated, match=r"3 records of out.*are lost.*offsets 0 to "):
+    with pytest.raises(OutputLost, match=r"3 records of out.*are lost.*offsets 0 to "):
         writers[0].commit(FIRST, prepared[0])
     writers[1].commit(FIRST, prepared[1])
     writers[1].write(records([4]))
@@ -122,10 +122,10 @@ def test_an_id_that_somebody_took_over_publishes_nothing_of_his(
     producer.produce(topic, b'{"id": 99}', partition=0)
     producer.flush(ANSWER_S)
 
-    with pytest.raises((InvariantViolated, Retryable)):
+    with pytest.raises((OutputLost, Retryable)):
         writer.commit(FIRST, committables)
     producer.abort_transaction(ANSWER_S)
-    with pytest.raises(InvariantViolated, match=r"1 records of out.* are lost"):
+    with pytest.raises(OutputLost, match=r"1 records of out.* are lost"):
         writer.commit(FIRST, committables)
 
     assert target.visible() == []
@@ -216,7 +216,7 @@ def test_where_retention_has_taken_the_records_what_was_aborted_is_told_and_the_
         restored.commit(FIRST, committables)
         assert "that they were committed before that cannot be proven" in caplog.text
     else:
-        with pytest.raises(InvariantViolated, match=r"3 records of out.*are lost.*offsets 0 to "):
+        with pytest.raises(OutputLost, match=r"3 records of out.*are lost.*offsets 0 to "):
             restored.commit(FIRST, committables)
 
 
@@ -364,7 +364,7 @@ def assert_published_once_or_told(
     for attempt in (4, 5):
         opened(target, RUN, attempt).commit(FIRST, committables)
     broker.delete_group(KafkaOwnership("delays", topic).log_id(Uid("out"), RUN, 0))
-    with pytest.raises(InvariantViolated, match=r"3 records of out.* behind checkpoint 0 up to"):
+    with pytest.raises(OutputLost, match=r"3 records of out.* behind checkpoint 0 up to"):
         opened(target, RUN, 6).commit(FIRST, committables)
     assert target.visible() == [1, 2, 3]
 

@@ -10,7 +10,7 @@ from pipelines.connectors.kafka.connection import KafkaAddress
 from pipelines.connectors.kafka.owner import KafkaOwnership
 from pipelines.connectors.kafka.producer import TransactionalProducer
 from pipelines.connectors.kafka.write_ahead import LostMarker, WriteAheadKafka
-from pipelines.domain.errors import InvariantViolated, Rejected, Retryable
+from pipelines.domain.errors import OutputLost, Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from tests.brokers.kafka_broker import KafkaBroker
 from tests.contracts.sink_host import records
@@ -141,9 +141,9 @@ def test_a_marker_that_the_broker_has_forgotten_is_told_with_its_range(
         kafka_server.delete_group(KafkaOwnership("delays", topic).log_id(Uid("out"), RUN, 0))
 
     match = f"Whether 2 records of out, subtask 0, that run {RUN} wrote behind checkpoint 0 up to"
-    with pytest.raises(InvariantViolated, match=f"{match} checkpoint 1 .* has forgotten"):
+    with pytest.raises(OutputLost, match=f"{match} checkpoint 1 .* has forgotten"):
         opened(target, RUN, 2).commit(FIRST, first)
-    with pytest.raises(InvariantViolated, match=r"Whether 1 records .* behind checkpoint 1 up to"):
+    with pytest.raises(OutputLost, match=r"Whether 1 records .* behind checkpoint 1 up to"):
         opened(target, RUN, 3).commit(SECOND, second)
 
     assert target.visible() == ([] if forget == "the topic" else [1, 2])

@@ -12,7 +12,7 @@ from pipelines.connectors.postgres.gids import Gid, place_of
 from pipelines.connectors.postgres.two_phase import PostgresTwoPhase
 from pipelines.connectors.sink import PrepareRefused, SinkContext
 from pipelines.connectors.two_phase_commit import TwoPhaseCommitWriter
-from pipelines.domain.errors import InvariantViolated, ProtocolError, Rejected, Retryable
+from pipelines.domain.errors import OutputLost, ProtocolError, Rejected, Retryable
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.snapshots import Json
 from tests.contracts.sink_host import SCHEMA, records
@@ -71,7 +71,7 @@ def test_a_transaction_that_somebody_rolled_back_is_lost_and_said_to_be(url: str
     execute(url, f"rollback prepared '{gid}'")
 
     with pytest.raises(
-        InvariantViolated,
+        OutputLost,
         match=r"^3 records of out, subtask 0, .* are lost: the server has neither the prepared",
     ):
         opened(url, attempt=2).commit(CheckpointId(1), prepared)

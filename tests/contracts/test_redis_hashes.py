@@ -9,7 +9,7 @@ import pytest
 from ftdash.embedded.ports import free_port
 from pipelines.connectors.redis.hashes import RedisHashes
 from pipelines.connectors.sink import SinkContext, SinkWriter
-from pipelines.domain.errors import InvariantViolated, ProtocolError, Rejected, Retryable
+from pipelines.domain.errors import OutputLost, ProtocolError, Rejected, Retryable
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.snapshots import Json
 from tests.brokers.redis_broker import RedisBroker, redis_broker
@@ -157,7 +157,7 @@ def test_what_the_server_has_lost_is_told_with_its_range(
         client.delete(staged)
 
     with pytest.raises(
-        InvariantViolated,
+        OutputLost,
         match=r"2 records of out, subtask 0.*checkpoint 1 and checkpoint 2 are lost",
     ):
         opened(sink, attempt=2).commit(CheckpointId(2), committables)

@@ -44,6 +44,7 @@ FLOWS["growing"] = "tests.processes.growing"
 FLOWS["timed"] = "tests.processes.timed"
 FLOWS["poisoned"] = "tests.processes.poisoned"
 FLOWS["malformed"] = "tests.processes.malformed"
+FLOWS["forgetful"] = "tests.processes.forgetful"
 FLOWS["ends"] = "tests.processes.ends"
 FLOWS["event_times"] = "tests.processes.event_times"
 PRELOADED = ["pytest", "tests.processes.host", *sorted(set(FLOWS.values())), "pandas"]

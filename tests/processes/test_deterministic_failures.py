@@ -1,5 +1,7 @@
-"""A record that a function always fails on ends the run at once, with the record's position."""
+"""What always fails ends the run at once: a record, with its position, or a commit, with what is
+lost."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,28 @@ def test_behind_an_exchange_and_a_window_the_batch_in_work_is_named(tmp_path: Pa
     assert failure.origin.split.startswith("numbers-")
     assert "weigh[" in failure.cause
     assert "too heavy" in failure.cause
+
+
+@pytest.mark.parametrize("slot_dies", [False, True])
+def test_output_that_its_target_has_given_up_ends_the_run_with_its_range(
+    tmp_path: Path, slot_dies: bool
+) -> None:
+    """Also where a recovery is the first that would commit it."""
+    settings = {
+        "execution.checkpointing.interval": "100 ms",
+        **({"testing.faults": "kill committing slot=0"} if slot_dies else {}),
+    }
+    asked: dict[str, object] = {"pipeline": "forgetful"}
+    with hosted_run(tmp_path, settings=settings, asked=asked, parallelism=1) as run:
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FAILED
+    assert re.search(
+        r"\d+ records of out, subtask \d, that attempt 1 of run .* wrote between"
+        r" where it started and checkpoint \d+ are lost: it was open for too long",
+        ended.reason,
+    )
+    assert len(failures(run)) == 1 + slot_dies
 
 
 def failures(run: StartedRun) -> list[FailureOccurred]:

@@ -26,7 +26,7 @@ from pipelines.connectors.files.target import (
 )
 from pipelines.connectors.sink import SinkContext, Superseded
 from pipelines.disk.directories import make_durable
-from pipelines.domain.errors import ProtocolError, check
+from pipelines.domain.errors import OutputLost, ProtocolError, check
 from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.snapshots import Json
 
@@ -216,11 +216,11 @@ class FilesWriter:
         temporary = self._target.directory / file.temporary
         final = self._target.directory / file.final
         if final.exists():
-            check(_holds(final, file), "a committed file holds what was prepared", file=final)
+            _demand(_holds(final, file), f"the output file {final} is not what was prepared")
             temporary.unlink(missing_ok=True)
             return
-        check(temporary.exists(), "a prepared file is there until committed", file=temporary)
-        check(_holds(temporary, file), "a prepared file stays as it was", file=temporary)
+        _demand(temporary.exists(), f"the prepared file {temporary} is gone")
+        _demand(_holds(temporary, file), f"the prepared file {temporary} has changed")
         temporary.rename(final)
 
     def _name(self, stage: str) -> str:
@@ -233,6 +233,11 @@ def _sync_and_digest(path: Path) -> tuple[int, str]:
     with path.open("rb") as file:
         os.fsync(file.fileno())
         return path.stat().st_size, _digest(path)
+
+
+def _demand(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise OutputLost(f"Output of a completed checkpoint is lost: {otherwise}.")
 
 
 def _holds(path: Path, file: Committable) -> bool:

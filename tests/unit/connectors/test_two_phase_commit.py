@@ -4,7 +4,7 @@ import pytest
 
 from pipelines.connectors.sink import PrepareRefused, SinkContext
 from pipelines.connectors.two_phase_commit import TwoPhaseCommitWriter
-from pipelines.domain.errors import InvariantViolated
+from pipelines.domain.errors import OutputLost
 from pipelines.domain.ids import NO_CHECKPOINT, Attempt, CheckpointId, RunId, Uid
 from tests.contracts.fake_sinks import FakeTransaction, FakeTransactions, FakeTransactionsSink
 from tests.contracts.sink_host import SCHEMA, records
@@ -89,7 +89,7 @@ def test_a_lost_transaction_is_reported_with_what_it_held() -> None:
     prepared = writer.prepare(SECOND)
     sink.prepared.clear()
 
-    with pytest.raises(InvariantViolated) as loss:
+    with pytest.raises(OutputLost) as loss:
         opened(sink, attempt=2)[1].commit(SECOND, prepared)
 
     assert str(loss.value) == (
@@ -105,7 +105,7 @@ def test_of_the_first_interval_the_start_is_named() -> None:
     prepared = writer.prepare(FIRST)
     sink.prepared.clear()
 
-    with pytest.raises(InvariantViolated, match="between where it started and checkpoint 1 are"):
+    with pytest.raises(OutputLost, match="between where it started and checkpoint 1 are"):
         writer.commit(FIRST, prepared)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from pipelines.connectors.sink import Segment, SinkContext
 from pipelines.connectors.write_ahead import Marker, MarkerLost, WriteAheadWriter
-from pipelines.domain.errors import InvariantViolated, Retryable
+from pipelines.domain.errors import InvariantViolated, OutputLost, Retryable
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.snapshots import Json
 from tests.contracts.fake_sinks import FakeLogSink, FakeLogTarget
@@ -143,7 +143,7 @@ def test_what_a_target_has_forgotten_is_told_with_its_range_and_not_published_ag
         "Whether 2 records of out, subtask 0, that run run-1 wrote behind checkpoint 1 up to"
         " checkpoint 2 are published cannot be told: the marker is gone"
     )
-    with pytest.raises(InvariantViolated, match=match):
+    with pytest.raises(OutputLost, match=match):
         WriteAheadWriter(ForgetfulTarget(sink), CONTEXT).commit(SECOND, segments)
 
     assert sink.visible() == [1, 2]

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.connectors.sink import SinkContext, SinkWriter
-from pipelines.domain.errors import InvariantViolated
+from pipelines.domain.errors import OutputLost
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.lab.page_views import COUNTED
 from pipelines.lab.view_log import ROW, ViewLog, visible_rows
@@ -46,7 +46,7 @@ def test_a_transaction_that_is_gone_is_said_to_be_lost(tmp_path: Path) -> None:
     for path in tmp_path.glob(".pending-*"):
         path.unlink()
 
-    with pytest.raises(InvariantViolated, match="are lost"):
+    with pytest.raises(OutputLost, match="are lost"):
         writer.commit(FIRST, prepared)
 
 

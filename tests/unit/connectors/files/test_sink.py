@@ -12,7 +12,13 @@ from pipelines.connectors.files.json_lines import JsonLinesFiles
 from pipelines.connectors.files.parquet import ParquetFiles
 from pipelines.connectors.files.sink import ExactlyOnceFiles, FilesWriter
 from pipelines.connectors.sink import SinkContext
-from pipelines.domain.errors import InvariantViolated, ProtocolError, Rejected, Retryable
+from pipelines.domain.errors import (
+    InvariantViolated,
+    OutputLost,
+    ProtocolError,
+    Rejected,
+    Retryable,
+)
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.snapshots import Json
 
@@ -219,7 +225,7 @@ def test_a_prepared_file_that_is_lost_is_reported_by_name(tmp_path: Path) -> Non
     writer, committables = prepared(tmp_path)
     (tmp_path / ".prepared-run-1-a1-00000001-0-0.parquet").unlink()
 
-    with pytest.raises(InvariantViolated, match=r"\.prepared-run-1-a1-00000001-0-0\.parquet"):
+    with pytest.raises(OutputLost, match=r"\.prepared-run-1-a1-00000001-0-0\.parquet"):
         writer.commit(FIRST, committables)
 
 
@@ -253,7 +259,7 @@ def test_a_prepared_file_that_was_altered_does_not_become_visible(
     file = tmp_path / ".prepared-run-1-a1-00000001-0-0.parquet"
     file.write_bytes(damage + file.read_bytes()[len(damage) :] if damage else b"")
 
-    with pytest.raises(InvariantViolated, match="stays as it was"):
+    with pytest.raises(OutputLost, match=r"\.prepared-run-1-.* has changed"):
         writer.commit(FIRST, committables)
 
     assert shown(tmp_path) == []
@@ -263,7 +269,7 @@ def test_a_committed_file_of_other_content_is_not_taken_for_ours(tmp_path: Path)
     writer, committables = prepared(tmp_path)
     (tmp_path / "part-run-1-00000001-0-0.parquet").write_bytes(b"a stranger")
 
-    with pytest.raises(InvariantViolated, match="holds what was prepared"):
+    with pytest.raises(OutputLost, match="is not what was prepared"):
         writer.commit(FIRST, committables)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from pipelines.channels.channel import ChannelClosed
-from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
+from pipelines.domain.errors import CorruptSnapshot, OutputLost, Rejected, Retryable
 from pipelines.domain.ids import Uid
 from pipelines.domain.origin import RecordOrigin
 from pipelines.runtime.subtask.operator_failure import (
@@ -37,7 +37,12 @@ def test_only_what_may_pass_by_itself_is_of_the_world(error: Exception, expected
 
 @pytest.mark.parametrize(
     ("error", "expected"),
-    [(Rejected("no"), True), (CorruptSnapshot("x"), True), (KeyError(), False)],
+    [
+        (Rejected("no"), True),
+        (CorruptSnapshot("x"), True),
+        (OutputLost("3 records"), True),
+        (KeyError(), False),
+    ],
 )
 def test_what_a_person_has_to_change_is_fatal_wherever_it_was_raised(
     error: Exception, expected: bool
