@@ -1,13 +1,15 @@
 """Milliseconds of the engine to moments of the database, and back. Always UTC."""
 
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from pipelines.domain.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
 
 def moment(epoch_ms: int) -> datetime:
-    return datetime.fromtimestamp(epoch_ms / 1000, tz=UTC)
+    return _EPOCH + timedelta(milliseconds=epoch_ms)
 
 
 def epoch_ms(at: datetime) -> int:

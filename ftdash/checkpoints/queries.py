@@ -27,10 +27,10 @@ SUMMARY_CHECKPOINTS = 500
 
 def checkpoints(run_id: str, page: int = 1, per_page: int = 25) -> CheckpointHistory | None:
     """One page of a run's history; a page beyond the last is the last. None: no such run."""
-    run = Run.objects.filter(run_id=run_id).first()
+    run = Run.objects.filter(run_id=run_id).only("run_id").first()
     if run is None:
         return None
-    rows = Checkpoint.objects.filter(run=run).order_by("-sequence").select_related("run")
+    rows = run.checkpoint_rows.order_by("-sequence")
     shown = Paginator(rows, per_page).get_page(page)
     return CheckpointHistory(
         run_id=run_id,
@@ -64,7 +64,7 @@ def recovery_points(pipeline: str, limit: int = 50) -> list[RecoveryPoint]:
     kept = Checkpoint.objects.filter(
         run__pipeline__name=pipeline, status=CheckpointStatus.COMPLETED, path__isnull=False
     )
-    found = kept.select_related("run__pipeline").order_by("-completed_at", "-id")[:limit]
+    found = kept.prefetch_related("run__pipeline").order_by("-completed_at", "-id")[:limit]
     points = _points(list(found))
     return [replace(points[0], is_newest=True), *points[1:]] if points else []
 

@@ -229,7 +229,7 @@ def _recovery_ms(recoveries: list[Recovery]) -> float | None:
     if recoveries[-1].running_at is None:
         return None
     if len(recoveries) == 1:
-        return to_running_ms(recoveries[0])
+        return to_running_ms(recoveries[0].running_at, recoveries[0].phases)
     took = recoveries[-1].running_at - recoveries[0].started_at
     return took / timedelta(milliseconds=1)
 

@@ -33,6 +33,7 @@ from ftdash.jobs.recovery_times import to_running_ms
 from ftdash.times import moment
 
 Row = TypeVar("Row", bound=JournalRow)
+Found = TypeVar("Found")  # whole rows, or some of their fields
 
 INCIDENTS_MAX = 200
 """Of each kind the newest are shown; the rows of the others stay."""
@@ -49,7 +50,8 @@ _CLAIMED = Case(  # what it said begins with what it is, see `runtime.master.con
 
 def recovery_axis(run_id: str, points_max: int = 500) -> RecoveryAxis | None:
     """Failures, recoveries and the newest `points_max` recovery points of one run."""
-    run = Run.objects.filter(run_id=run_id).first()
+    known = Run.objects.filter(run_id=run_id)
+    run = known.only("run_id", "created_at", "started_at", "ended_at").first()
     if run is None:
         return None
     return RecoveryAxis(
@@ -58,10 +60,12 @@ def recovery_axis(run_id: str, points_max: int = 500) -> RecoveryAxis | None:
         to_at=run.ended_at or timezone.now(),
         points=_points(run, points_max),
         failures=[failure_view(row, run_id) for row in _newest(Failure.objects.filter(run=run))],
-        recoveries=[_recovery(row, run_id) for row in _newest(Recovery.objects.filter(run=run))],
+        recoveries=_recoveries(run),
         statuses=[
-            StatusView(run_id, row.at, row.status, row.reason)
-            for row in _newest(StatusChange.objects.filter(run=run))
+            StatusView(run_id, *each)
+            for each in _newest(
+                StatusChange.objects.filter(run=run).values_list("at", "status", "reason")
+            )
         ],
         notices=_notices(run),
         verifications=_verifications(run),
@@ -86,22 +90,44 @@ def _points(run: Run, points_max: int) -> list[AxisPoint]:
     ]
 
 
-def _recovery(row: Recovery, run_id: str) -> RecoveryView:
-    return RecoveryView(
-        run_id=run_id,
-        attempt=row.attempt,
-        started_at=row.started_at,
-        running_at=row.running_at,
-        ended_at=row.ended_at,
-        to_running_ms=to_running_ms(row),
-        phases=[
-            PhaseView(phase["phase"], phase["duration_ms"], moment(phase["at_ms"]))
-            for phase in row.phases
-        ],
-        restored_checkpoint_id=row.restored_checkpoint_id,
-        restored_path=row.restored_path,
-        records_to_replay=row.records_to_replay,
+def _recoveries(run: Run) -> list[RecoveryView]:
+    found = Recovery.objects.filter(run=run).values_list(
+        "attempt",
+        "started_at",
+        "running_at",
+        "ended_at",
+        "phases",
+        "restored_checkpoint_id",
+        "restored_path",
+        "records_to_replay",
     )
+    return [
+        RecoveryView(
+            run_id=run.run_id,
+            attempt=attempt,
+            started_at=started_at,
+            running_at=running_at,
+            ended_at=ended_at,
+            to_running_ms=to_running_ms(running_at, phases),
+            phases=[
+                PhaseView(phase["phase"], phase["duration_ms"], moment(phase["at_ms"]))
+                for phase in phases
+            ],
+            restored_checkpoint_id=checkpoint_id,
+            restored_path=path,
+            records_to_replay=to_replay,
+        )
+        for (
+            attempt,
+            started_at,
+            running_at,
+            ended_at,
+            phases,
+            checkpoint_id,
+            path,
+            to_replay,
+        ) in _newest(found)
+    ]
 
 
 def _notices(run: Run) -> list[Notice]:
@@ -123,11 +149,9 @@ def _notices(run: Run) -> list[Notice]:
 
 
 def _verifications(run: Run) -> list[VerificationView]:
-    rows = _newest(PointsVerification.objects.filter(run=run))
-    return [
-        VerificationView(run.run_id, row.at, row.whole, row.damaged, row.duration_ms)
-        for row in rows
-    ]
+    rows = PointsVerification.objects.filter(run=run)
+    found = rows.values_list("at", "whole", "damaged", "duration_ms")
+    return [VerificationView(run.run_id, *each) for each in _newest(found)]
 
 
 def _zombies(run: Run) -> list[ZombiesView]:
@@ -154,5 +178,5 @@ def _time(notice: Notice) -> datetime:
     return notice.at
 
 
-def _newest(rows: QuerySet[Row]) -> list[Row]:
+def _newest(rows: QuerySet[Row, Found]) -> list[Found]:
     return list(reversed(rows.order_by("-sequence")[:INCIDENTS_MAX]))

@@ -12,7 +12,7 @@ SAMPLES_MAX = 60
 
 def measured(pipeline: Pipeline) -> Measured:
     """Of its newest run: how far the sources came; of all runs: the newest recoveries."""
-    newest = pipeline.runs.order_by("-number").first()
+    newest = pipeline.runs.order_by("-number").values_list("pk", flat=True).first()
     if newest is None:
         return Measured()
     completed = Checkpoint.objects.filter(run=newest, source_records__isnull=False)
@@ -29,5 +29,6 @@ def measured(pipeline: Pipeline) -> Measured:
 def _recoveries_ms(pipeline: Pipeline) -> tuple[float, ...]:
     """From the failure to all subtasks running."""
     rows = Recovery.objects.filter(run__pipeline=pipeline, running_at__isnull=False)
-    times_ms = map(to_running_ms, rows.order_by("-pk")[:RECOVERIES_MAX])
+    newest = rows.order_by("-pk").values_list("running_at", "phases")[:RECOVERIES_MAX]
+    times_ms = (to_running_ms(*each) for each in newest)
     return tuple(each for each in times_ms if each is not None)

@@ -54,7 +54,7 @@ def pipeline_page(name: str) -> PipelinePage | None:
     if pipeline is None:
         return None
     seen = observe()
-    runs = list(pipeline.runs.select_related("pipeline", "parent").order_by("-number")[:RUNS_MAX])
+    runs = list(pipeline.runs.select_related("parent").order_by("-number")[:RUNS_MAX])
     newest = runs[0] if runs else None
     view = run_view(newest, seen) if newest else None
     waiting = Request.objects.filter(pipeline=pipeline, phase__in=OPEN_PHASES)
@@ -154,7 +154,7 @@ def _replay(run: Run) -> ReplayView:
 
 
 def _request_views(found: QuerySet[Request], seen: Observation, limit: int) -> list[RequestView]:
-    rows = found.select_related("pipeline", "run").order_by("-id")[:limit]
+    rows = found.prefetch_related("pipeline", "run").order_by("-id")[:limit]
     return [_request_view(row, seen) for row in rows]
 
 

@@ -6,13 +6,14 @@ from ftdash.metrics.models import Sample
 
 def samples(run_id: str, limit: int = 600) -> list[SamplePoint]:
     """The newest `limit` samples of a run, oldest first."""
-    newest = Sample.objects.filter(run__run_id=run_id).order_by("-sequence").defer("subtasks")
+    newest = Sample.objects.filter(run__run_id=run_id).order_by("-sequence")
+    found = newest.values_list("at", "records_per_s", "queued_records", "resident_bytes")
     return [
         SamplePoint(
-            at=row.at,
-            records_per_s=row.records_per_s,
-            queued_records=row.queued_records,
-            resident_bytes={int(slot): size for slot, size in row.resident_bytes.items()},
+            at=at,
+            records_per_s=records_per_s,
+            queued_records=queued_records,
+            resident_bytes={int(slot): size for slot, size in resident_bytes.items()},
         )
-        for row in reversed(newest[:limit])
+        for at, records_per_s, queued_records, resident_bytes in reversed(found[:limit])
     ]

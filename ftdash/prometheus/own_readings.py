@@ -74,7 +74,7 @@ def _recovery(labels: Labels, observed: ObservedRun) -> Iterator[Reading]:
     for phase in recovery.phases:
         seconds = phase["duration_ms"] / MS_PER_S
         yield _reading("last_recovery_phase_seconds", labels | {"phase": phase["phase"]}, seconds)
-    took_ms = to_running_ms(recovery)
+    took_ms = to_running_ms(recovery.running_at, recovery.phases)
     if took_ms is not None:
         yield _reading("last_recovery_seconds", labels, took_ms / MS_PER_S)
 

@@ -1,7 +1,8 @@
 """The parts of a pipeline's page that are made from the answers of the queries. Pure."""
 
-import json
 from dataclasses import dataclass
+
+import msgspec
 
 from ftdash.checkpoints.answers import AlignmentTimeline
 from ftdash.jobs.answers import PipelinePage, RecoveryAxis, RecoveryView
@@ -47,7 +48,7 @@ class Chart:
 
     @property
     def json(self) -> str:
-        return json.dumps(self.figure, separators=(",", ":"))
+        return msgspec.json.encode(self.figure).decode()
 
 
 @dataclass(frozen=True, slots=True)
