@@ -18,7 +18,7 @@ from tests.contracts.sink_readers import PARTITIONS
 from tests.contracts.sink_targets import Target, kafka_target, opened
 
 pytestmark = pytest.mark.slow
-RUN = RunId("run-1")
+RUN, OTHER = RunId("run-1"), RunId("run-2")
 FIRST, SECOND = CheckpointId(1), CheckpointId(2)
 NUMBERS = count()
 END = -1
@@ -54,6 +54,30 @@ def test_what_was_sent_halfway_is_ended_and_sent_again(
     opened(target, RUN, 2).commit(FIRST, committables)
 
     assert target.visible() == [1, 2]
+
+
+def test_what_a_replaced_run_sent_halfway_holds_up_no_reader_and_may_be_sent_again(
+    kafka_server: KafkaBroker, topic: str, target: Target
+) -> None:
+    writer = opened(target, RUN, 1)
+    writer.write(records([1, 2]))
+    committables = writer.prepare(FIRST)
+    log_id = KafkaOwnership("delays", topic).log_id(Uid("out"), RUN, 0)
+    halfway = TransactionalProducer(target.sink.output, log_id)  # type: ignore[attr-defined]
+    halfway.begin()
+    halfway.write(records(list(range(10))))  # to each partition
+    halfway.flush()
+
+    target.sink.rewind([], OTHER)
+    other = opened(target, OTHER, 1)
+    other.write(records([3, 4]))
+    other.commit(FIRST, other.prepare(FIRST))
+    assert target.visible() == [3, 4]
+
+    third = RunId("run-3")
+    target.sink.rewind([(RUN, FIRST)], third)
+    opened(target, third, 1).commit(FIRST, committables)
+    assert target.visible() == [1, 2, 3, 4]
 
 
 def test_of_two_that_publish_the_same_segment_one_is_refused(target: Target) -> None:

@@ -71,6 +71,10 @@ class KafkaOwnership:
         """Of what publishes segments, and of the group that remembers the last one."""
         return f"{self.prefix}/{_quoted(uid)}/{_quoted(run_id)}/log/{subtask}"
 
+    def is_log_of_another_run(self, transactional_id: str, run_id: RunId) -> bool:
+        found = re.fullmatch(rf"{re.escape(self.prefix)}/{PART}/{PART}/log/\d+", transactional_id)
+        return found is not None and found[2] != _quoted(run_id)
+
     def take_over(self, coordinator: KafkaCoordinator, run_id: RunId) -> None:
         """From now on writers of other runs are refused."""
         owner = self._owner(coordinator)

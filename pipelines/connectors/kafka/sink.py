@@ -62,7 +62,11 @@ class KafkaSink:
     def rewind(
         self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
     ) -> Superseded | None:
-        """Replaces writers of other runs. What is published stays."""
+        """Replaces writers of other runs. What is published stays; what they were publishing from
+        a log is ended, or it held up readers, and whoever restores it begins again."""
         with closing(KafkaCoordinator(self.address)) as coordinator:
             self.ownership.take_over(coordinator, run_id)
+            for transactional_id in coordinator.ongoing():
+                if self.ownership.is_log_of_another_run(transactional_id, run_id):
+                    coordinator.end(transactional_id, self.transaction_timeout)
         return None

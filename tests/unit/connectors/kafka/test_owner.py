@@ -39,6 +39,22 @@ def test_what_publishes_a_log_is_no_transaction_to_end() -> None:
     assert OURS.name_of(f"{OURS.prefix}/validation") is None
 
 
+@pytest.mark.parametrize(
+    ("transactional_id", "is_left_behind"),
+    [
+        (OURS.log_id(Uid("out/1"), RunId("run-0"), 3), True),
+        (OURS.log_id(Uid("out/1"), RunId("run-1"), 3), False),
+        (KafkaOwnership("other", OURS.topic).log_id(Uid("out"), RunId("run-0"), 3), False),
+        (f"{OURS.prefix}/validation", False),
+        (f"{OURS.log_id(Uid('out'), RunId('run-0'), 3)}x", False),
+    ],
+)
+def test_the_log_of_another_run_is_known_by_its_name(
+    transactional_id: str, is_left_behind: bool
+) -> None:
+    assert OURS.is_log_of_another_run(transactional_id, RunId("run-1")) is is_left_behind
+
+
 def test_security_settings_are_said_in_the_words_of_the_other_client() -> None:
     security = {
         "security.protocol": "sasl_ssl",
