@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from pipelines.domain.elements import MIN_WATERMARK_MS
-from pipelines.domain.ids import Uid
+from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.operators.columns import Longs
 from pipelines.operators.lineage import Lineage
 from pipelines.operators.side_output import SideOutput
@@ -70,6 +70,15 @@ class Operator:
 
     def on_restored(self) -> None:
         """All restored rows are loaded, if there are any; nothing may be emitted yet."""
+
+    def on_cut(self, checkpoint_id: CheckpointId) -> None:
+        """State is cut right after this; nothing may be emitted."""
+
+    def on_checkpoint_completed(self, checkpoint_id: CheckpointId) -> None:
+        """Told once at most, in order; nothing may be emitted."""
+
+    def on_checkpoint_aborted(self, checkpoint_id: CheckpointId) -> None:
+        """It will never complete, whether it was cut here or not; nothing may be emitted."""
 
     def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
         """`port` tells the inputs of a join apart; 0 elsewhere."""

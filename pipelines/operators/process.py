@@ -11,6 +11,7 @@ import copy
 import pyarrow as pa
 
 from pipelines.domain.errors import Rejected
+from pipelines.domain.ids import CheckpointId
 from pipelines.operators.columns import field_of
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.operators.process_context import ProcessContext
@@ -57,7 +58,20 @@ class Process(Operator):
         self._function.open(self._process)
 
     def on_restored(self) -> None:
-        self._function.initialize_state(self._process)
+        with self._process.emitting_nothing():
+            self._function.initialize_state(self._process)
+
+    def on_cut(self, checkpoint_id: CheckpointId) -> None:
+        with self._process.emitting_nothing():
+            self._function.snapshot_state(checkpoint_id)
+
+    def on_checkpoint_completed(self, checkpoint_id: CheckpointId) -> None:
+        with self._process.emitting_nothing():
+            self._function.notify_checkpoint_complete(checkpoint_id)
+
+    def on_checkpoint_aborted(self, checkpoint_id: CheckpointId) -> None:
+        with self._process.emitting_nothing():
+            self._function.notify_checkpoint_aborted(checkpoint_id)
 
     def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
         process = self._process

@@ -1,5 +1,7 @@
 """What a process function may use: states, timers, time, output. One per operator and subtask."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -41,6 +43,7 @@ class ProcessContext:
         """Where the input in work has the key; nowhere, if its records are broadcast."""
         self.watermark_ms = context.restored_watermark_ms
         """Event time: no record with a timestamp up to this is expected any more."""
+        self._may_emit = True
         self.keyed: KeyedPart | None = None
         if len(key):
             keyed = KeyedStateContext(context.state, key, context.now_ms)
@@ -116,15 +119,34 @@ class ProcessContext:
 
     def collect(self, batch: pa.RecordBatch) -> None:
         """Raises Rejected when the batch has other columns than were declared."""
+        self._check_may_emit()
         check_declared(self._context.uid, batch.schema, self._output)
         self._context.collect(batch)
 
     def collect_side(self, name: str, batch: pa.RecordBatch) -> None:
+        self._check_may_emit()
         self._context.collect_side(name, batch)
 
     def count(self, name: str, increment: int = 1) -> None:
         """A counter of the operator: shown with its metrics, part of every snapshot."""
         self._context.count(name, increment)
+
+    @contextmanager
+    def emitting_nothing(self) -> Iterator[None]:
+        """Within, whatever is emitted is refused."""
+        self._may_emit = False
+        try:
+            yield
+        finally:
+            self._may_emit = True
+
+    def _check_may_emit(self) -> None:
+        if not self._may_emit:
+            raise Rejected(
+                f"{self._context.uid!r} emits while its state is restored or cut, or while it is"
+                " told of a checkpoint: that would be lost or come again after a failure. Emit for"
+                " a record or a timer."
+            )
 
     @property
     def _keyed_part(self) -> "KeyedPart":

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
+from pipelines.domain.ids import CheckpointId
 from pipelines.operators.process_context import ProcessContext
 from pipelines.operators.row_context import RowContext, RuntimeContext
 from pipelines.operators.rows import Row
@@ -34,6 +35,22 @@ class BatchProcessFunction:
         Of a union list a subtask keeps its own part here, or the list grows with every restore:
         a cut may come before the first record. Source: Flink's `CheckpointedFunction`.
         """
+
+    def snapshot_state(self, checkpoint_id: CheckpointId) -> None:
+        """The state is cut right after this, as it is left here. Do not emit here.
+
+        The place for what is gathered outside of state. Source: Flink's `CheckpointedFunction`.
+        """
+
+    def notify_checkpoint_complete(self, checkpoint_id: CheckpointId) -> None:
+        """No failure goes back behind it any more. Do not emit here.
+
+        Once at most: of what completes while an attempt dies nobody is told. Source: Flink's
+        `CheckpointListener`.
+        """
+
+    def notify_checkpoint_aborted(self, checkpoint_id: CheckpointId) -> None:
+        """It will never complete, whether this subtask has cut for it or not."""
 
     def process_batch(self, batch: pa.RecordBatch, context: ProcessContext) -> None:
         """Records of this subtask's keys. Emit with `context.collect`."""
@@ -59,6 +76,15 @@ class KeyedProcessFunction:
     def initialize_state(self, runtime: RuntimeContext) -> None:
         """States that belong to no key hold what was restored, or nothing; as in the other
         flavour. Keyed states have no key yet and cannot be used."""
+
+    def snapshot_state(self, checkpoint_id: CheckpointId) -> None:
+        """As in the other flavour, and so are the next two; keyed states cannot be used."""
+
+    def notify_checkpoint_complete(self, checkpoint_id: CheckpointId) -> None:
+        pass
+
+    def notify_checkpoint_aborted(self, checkpoint_id: CheckpointId) -> None:
+        pass
 
     def process_element(self, row: Row, context: RowContext) -> Iterable[Row] | None:
         """Emits what it yields or returns."""

@@ -1,9 +1,11 @@
 """Runs a row function as a batch function: one pass over the rows, state read and written once."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import pyarrow as pa
 
+from pipelines.domain.ids import CheckpointId
 from pipelines.operators.operator import Collector
 from pipelines.operators.process_context import ProcessContext
 from pipelines.operators.process_function import BatchProcessFunction, KeyedProcessFunction
@@ -34,7 +36,20 @@ class RowProcess(BatchProcessFunction):
         self._context = RowContext(context, current, self._side_outputs(context))
 
     def initialize_state(self, context: ProcessContext) -> None:
-        self._function.initialize_state(self._runtime)
+        with self._no_key():
+            self._function.initialize_state(self._runtime)
+
+    def snapshot_state(self, checkpoint_id: CheckpointId) -> None:
+        with self._no_key():
+            self._function.snapshot_state(checkpoint_id)
+
+    def notify_checkpoint_complete(self, checkpoint_id: CheckpointId) -> None:
+        with self._no_key():
+            self._function.notify_checkpoint_complete(checkpoint_id)
+
+    def notify_checkpoint_aborted(self, checkpoint_id: CheckpointId) -> None:
+        with self._no_key():
+            self._function.notify_checkpoint_aborted(checkpoint_id)
 
     def process_batch(self, batch: pa.RecordBatch, context: ProcessContext) -> None:
         self._process(batch, context, self._function.process_element)
@@ -65,6 +80,13 @@ class RowProcess(BatchProcessFunction):
             if emitted is not None:
                 self._output.add(emitted)
         self.row_in_work = -1
+        self._flush()
+
+    @contextmanager
+    def _no_key(self) -> Iterator[None]:
+        """A keyed state that is used all the same is refused, not kept for the next key."""
+        self._context.begin_without_keys()
+        yield
         self._flush()
 
     def _begin(self, batch: pa.RecordBatch, context: ProcessContext) -> list[int]:

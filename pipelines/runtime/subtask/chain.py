@@ -174,10 +174,14 @@ class OperatorChain:
         return key_times(restored_times_ms, self._place.key_groups, watermark_ms)
 
     def cut(self, barrier: Barrier) -> list[OperatorCut]:
-        """The synchronous part of a snapshot. Raises PrepareRefused.
+        """The synchronous part of a snapshot. Raises PrepareRefused and OperatorFailed.
 
-        Sinks first: while one may refuse, no state has been frozen that would have to be let go.
+        1. Functions bring their state up to date. 2. Sinks prepare: while one may refuse, no state
+        has been frozen that would have to be let go. 3. State is cut.
         """
+        for node in self._nodes:
+            node.on_cut(barrier.checkpoint_id)
+        self._settle()
         of_sinks = [node.prepare(barrier.checkpoint_id) for node in self._nodes]
         return [
             node.cut(barrier, each, keeps_state=self._keeps_state)
@@ -185,13 +189,14 @@ class OperatorChain:
         ]
 
     def on_completed(self, checkpoint_id: CheckpointId) -> None:
-        """Increments may build on this checkpoint from now on."""
         for node in self._nodes:
-            node.context.state.on_checkpoint_completed(checkpoint_id)
+            node.on_completed(checkpoint_id)
+        self._settle()
 
     def on_aborted(self, checkpoint_id: CheckpointId) -> None:
         for node in self._nodes:
-            node.context.state.on_checkpoint_aborted(checkpoint_id)
+            node.on_aborted(checkpoint_id)
+        self._settle()
 
     def commit(self, checkpoint_id: CheckpointId) -> None:
         for node in self._nodes:

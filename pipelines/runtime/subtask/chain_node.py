@@ -3,7 +3,7 @@
 Owns what the node has open. Which node follows which is `chain_delivery`'s business.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -118,6 +118,21 @@ class ChainNode:
         except Exception as error:
             raise located(self.uid, None, error) from error
 
+    def on_cut(self, checkpoint_id: CheckpointId) -> None:
+        if self.operator is not None:
+            self._tell(self.operator.on_cut, checkpoint_id)
+
+    def on_completed(self, checkpoint_id: CheckpointId) -> None:
+        """Increments may build on this checkpoint from now on."""
+        self.context.state.on_checkpoint_completed(checkpoint_id)
+        if self.operator is not None:
+            self._tell(self.operator.on_checkpoint_completed, checkpoint_id)
+
+    def on_aborted(self, checkpoint_id: CheckpointId) -> None:
+        self.context.state.on_checkpoint_aborted(checkpoint_id)
+        if self.operator is not None:
+            self._tell(self.operator.on_checkpoint_aborted, checkpoint_id)
+
     def prepare(self, checkpoint_id: CheckpointId) -> SinkCut:
         """Raises PrepareRefused, and OperatorFailed as `cut` does."""
         try:
@@ -143,6 +158,13 @@ class ChainNode:
                 self.quarantine.commit(checkpoint_id)
             if self.sink is not None:
                 self.sink.commit(checkpoint_id)
+        except Exception as error:
+            raise located(self.uid, None, error) from error
+
+    def _tell(self, what: Callable[[CheckpointId], None], checkpoint_id: CheckpointId) -> None:
+        """Raises OperatorFailed, as `cut` does."""
+        try:
+            what(checkpoint_id)
         except Exception as error:
             raise located(self.uid, None, error) from error
 
