@@ -87,11 +87,17 @@ def assemble(parameters: Mapping[str, str]) -> Pipeline:
     number = {name: int(parameters[name]) for name in ("seed", "records", "rate", "splits")}
     places = tuple(int(place) for place in parameters["kill_places"].split())
     env = Environment()
-    views = env.source(ViewInput(directory, **number), uid=SOURCE).rebalance()
-    node = env.add_operator(PARSE, lambda: Parse(directory, places), (views.connection(),))
-    counted = Stream(env, node, None).key_by("app").process(CountViews(), COUNTED, uid=COUNT)
+    counted = counted_views(env, ViewInput(directory, **number), places)
     counted.sink(ViewLog(directory, parameters["is_transactional"] == "yes"), uid=LOG)
     return env.build()
+
+
+def counted_views(env: Environment, views: ViewInput, kill_places: tuple[int, ...] = ()) -> Stream:
+    lines = env.source(views, uid=SOURCE).rebalance()
+    node = env.add_operator(
+        PARSE, lambda: Parse(views.directory, kill_places), (lines.connection(),)
+    )
+    return Stream(env, node, None).key_by("app").process(CountViews(), COUNTED, uid=COUNT)
 
 
 def kills(directory: Path) -> list[tuple[int, int]]:

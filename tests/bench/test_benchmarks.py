@@ -1,6 +1,7 @@
 """Each benchmark, with next to nothing to do, says what it promises; times are not judged."""
 
 import importlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,15 +9,21 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ftdash.jobs.management.commands.bench import BENCHMARKS
+from pipelines.lab.view_input import apps_of, wall_ms
+from pipelines.lab.view_log import COLUMNS, ROW
 from tests.bench import (
     backpressure,
     coordinator,
     ends,
     incremental,
     kafka_end,
+    latency,
     overhead,
     pause,
     postgres_end,
@@ -35,6 +42,7 @@ from tests.brokers.kafka_broker import KafkaBroker
 from tests.brokers.redis_broker import RedisBroker
 from tests.driven_run import StartedRun
 from tests.postgres_server import PostgresServer
+from tests.processes.views import SEED
 
 Texts = dict[str, str]
 EVENTS = 20_000
@@ -113,6 +121,58 @@ def test_recovery_tells_each_kill() -> None:
 
     assert [len(found[name]) for name in ("running_ms", "output_ms")] == [1, 1]
     assert 0 < found["running_ms_median"] <= found["output_ms_median"]
+
+
+def test_latency_is_measured_at_half_of_the_full_load() -> None:
+    found = latency.measure(20_000, 0.5, warm_up_s=0.2, interval_ms=100)
+
+    assert found["records_per_s"] == pytest.approx(found["full_records_per_s"] / 2, abs=1)
+    assert found["records"] == pytest.approx(found["records_per_s"] * 0.5, rel=0.05)
+    assert -100 < found["p50_ms"] <= found["p99_ms"]
+    assert {bar.field for bar in latency.BARS} <= set(found)
+
+
+def test_a_record_counts_as_visible_from_when_its_file_got_its_name(tmp_path: Path) -> None:
+    columns = {name: pa.array([7], pa.int64()) for name in COLUMNS}
+    for name in (".prepared-1", ".prepared-2"):
+        pq.write_table(pa.table(columns), tmp_path / name)
+        os.utime(tmp_path / name, (0, 0))
+
+    (tmp_path / ".prepared-1").rename(tmp_path / "part-1")
+    (row,) = latency.visible_rows(tmp_path)
+
+    assert row["visible_ms"] == pytest.approx(wall_ms(), abs=60_000)
+    assert {row[name] for name in COLUMNS} == {7}
+
+
+def test_latency_leaves_out_the_warm_up_and_what_the_final_checkpoint_hurries() -> None:
+    rows = np.zeros(5, ROW)
+    rows["happened_ms"] = [10_000, 10_999, 11_000, 12_999, 13_000]
+
+    counted = latency.due_within(rows, 1.0, 3.0)
+
+    assert counted["happened_ms"].tolist() == [11_000, 12_999]
+
+
+def test_latency_is_what_is_added_to_the_interval() -> None:
+    rows = np.zeros(100, ROW)
+    rows["view"] = np.arange(100)
+    rows["happened_ms"] = 10_000 + 10 * rows["view"]
+    rows["visible_ms"] = 11_070
+
+    found = latency.added(rows, 1_000)
+
+    assert found == {"p50_ms": -425, "p99_ms": 60}
+
+
+@pytest.mark.parametrize("views", [[0, 1], [0, 1, 1, 2]], ids=["lost", "doubled"])
+def test_output_that_is_not_exactly_once_is_an_error_and_no_latency(views: list[int]) -> None:
+    rows = np.zeros(len(views), ROW)
+    rows["view"] = views
+    rows["app"] = apps_of(SEED, rows["view"])
+
+    with pytest.raises(RuntimeError, match="not exactly once"):
+        latency.check_exactly_once(rows, 3)
 
 
 def test_coordinator_counts_by_subtasks() -> None:

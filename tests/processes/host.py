@@ -47,6 +47,7 @@ FLOWS["malformed"] = "tests.processes.malformed"
 FLOWS["forgetful"] = "tests.processes.forgetful"
 FLOWS["ends"] = "tests.processes.ends"
 FLOWS["event_times"] = "tests.processes.event_times"
+FLOWS["views"] = "tests.processes.views"
 PRELOADED = ["pytest", "tests.processes.host", *sorted(set(FLOWS.values())), "pandas"]
 HURRY = "hurry"
 EXIT_FAILED, EXIT_LEASE_HELD = 1, 3

@@ -18,6 +18,7 @@ BENCHMARKS = {
     "coordinator": "acknowledgements a second, at 100 to 10,000 subtasks",
     "ends": "Kafka, PostgreSQL and Redis, exactly once, against bare loops of their clients",
     "recovery": "from kill -9 of a slot to running, and to committed output",
+    "latency": "from when a record happens to committed output, at half load",
     "backpressure": "a checkpoint while every buffer before a slow reader is full",
     "incremental": "what a checkpoint uploads after 1 % of a million keys were touched",
     "pause": "how long a subtask stands still for a cut",
