@@ -104,13 +104,19 @@ def aggregated(seen: Seen, indices: list[int]) -> shapes.Aggregated:
 
 
 def status_durations(run: RunFacts) -> dict[str, int]:
-    """Milliseconds in the states that came before, and until now in the present one."""
+    """Milliseconds in the states that came before, and until now in the present one.
+
+    Slots are placed by Spark before they say anything: none is seen scheduled or deploying, and
+    Flink's web page reads both.
+    """
     entered = run.status_times
     initialized, running = entered.get("INITIALIZING"), entered.get("RUNNING")
     end = run.ended_at or run.now
     starting = (running or end) - initialized if initialized else timedelta(0)
     return {
         "CREATED": max(0, ((initialized or end) - run.created_at) // timedelta(milliseconds=1)),
+        "SCHEDULED": 0,
+        "DEPLOYING": 0,
         "INITIALIZING": max(0, starting // timedelta(milliseconds=1)),
         "RUNNING": max(0, (end - running) // timedelta(milliseconds=1)) if running else 0,
     }
