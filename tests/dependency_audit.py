@@ -23,7 +23,8 @@ KNOWN_TO_BE_VULNERABLE = "django==2.0"
 OF_THE_ENVIRONMENT = {"pip", "setuptools"}
 """They come with Python, and nothing of ours loads them."""
 
-PATIENCE_S = 300
+PATIENCE_S = 90
+"""With a source that may never answer."""
 
 Answer = dict[str, Any]  # of one package: `name`, and either `version` and `vulns` or `skip_reason`
 Ask = Callable[[str, list[str]], list[Answer]]
@@ -92,17 +93,17 @@ def asked_of_pip_audit(source: str, packages: list[str]) -> list[Answer]:
         file.flush()
         words = ["-r", file.name, "--no-deps", "--disable-pip", "--vulnerability-service", source]
         shown = ["--format", "json", "--progress-spinner", "off"]
-        done = subprocess.run(
-            [sys.executable, "-m", "pip_audit", *words, *shown],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=PATIENCE_S,
-            cwd=Path(file.name).parent,
-        )
-    try:
-        answers: list[Answer] = json.loads(done.stdout)["dependencies"]
-    except ValueError:
-        return []
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "pip_audit", *words, *shown],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                timeout=PATIENCE_S,
+                cwd=Path(file.name).parent,
+            )
+            answers: list[Answer] = json.loads(done.stdout)["dependencies"]
+        except (subprocess.TimeoutExpired, ValueError):
+            return []
     return answers
 
 
