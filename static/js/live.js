@@ -219,12 +219,8 @@
     setText(document.getElementById("freshness-text"), dataAge === null ? "age of the data is not known" : `data is ${ageInWords(dataAge)} old`);
     body.classList.toggle("is-cut", isCut);
     const banner = document.getElementById("offline");
-    if (isCut) setText(banner, `No connection: this page shows the state of ${clockUtc()}.`);
+    if (isCut) setText(banner, `No connection: this page shows the state of ${freshAt ? clockInBothZones(freshAt) : "its last refresh"}.`);
     banner.hidden = !isCut;
-  }
-
-  function clockUtc() {
-    return freshAt ? `${freshAt.toISOString().slice(11, 19)} UTC` : "its last refresh";
   }
 
   function setText(element, text) {

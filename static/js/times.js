@@ -36,6 +36,10 @@
     return date.toLocaleString([], { year: "numeric", month: "short", day: "numeric", ...clock });
   }
 
+  function clockInBothZones(date) {
+    return `${written(date, "clock")} (${date.toISOString().slice(11, 19)} UTC)`;
+  }
+
   function age(milliseconds) {
     const seconds = Math.max(0, Math.floor(milliseconds / 1000));
     const two = (number) => String(number).padStart(2, "0");
@@ -65,4 +69,5 @@
   adopt(document);
   setInterval(tick, TICK_MS);
   window.ageInWords = age;
+  window.clockInBothZones = clockInBothZones;
 })();

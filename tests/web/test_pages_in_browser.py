@@ -73,6 +73,7 @@ SHOWN_FOR = {"reactivate": "deactivate", "switch-on": "switch-off"}
 
 WITH_CHOICES = ("act", "compare-savepoints")
 BOTH_ZONES = re.compile(r"(\w+ \d+, \d+, [\d:]+) \((\S+) (\S+) UTC\)")
+CLOCK_IN_BOTH = re.compile(r"the state of (\d\d):[\d:]+ \((\d\d):[\d:]+ UTC\)")
 NONE_IN_UTC = """() => ![...document.querySelectorAll("time[data-moment]")].some(
   (time) => time.textContent.includes("UTC"))"""
 IN_TOKYO = """(moment) => new Date(moment).toLocaleString([], {
@@ -158,6 +159,13 @@ def test_moments_are_in_the_viewers_zone_on_every_page_and_in_parts_that_come_la
         assert found is not None
         local, day, clock = found.groups()
         assert page.evaluate(IN_TOKYO, f"{day}T{clock}Z") == local
+    page.goto("/pipelines/flight_delays/")
+    wait_until_live(page)
+    context.set_offline(True)
+    banner = page.locator("#offline")
+    expect(banner).to_have_text(CLOCK_IN_BOTH, timeout=PATIENCE_MS)
+    tokyo, utc = (int(hour) for hour in CLOCK_IN_BOTH.findall(banner.text_content() or "")[0])
+    assert (tokyo - utc) % 24 == 9
     context.close()
 
 
