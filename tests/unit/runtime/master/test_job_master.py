@@ -217,26 +217,36 @@ def test_a_stop_with_savepoint_ends_the_run(tmp_path: Path) -> None:
     assert [event.kind.value for event in run.of(CheckpointCompleted)] == ["SAVEPOINT"]
 
 
+@pytest.mark.parametrize("end", ["finish", "cancel", "fail"])
 @pytest.mark.parametrize(
-    ("policy", "left"),
+    ("policy", "left_by"),
     [
-        ("RETAIN_ON_CANCELLATION", True),
-        ("DELETE_ON_CANCELLATION", False),
-        ("NO_EXTERNALIZED_CHECKPOINTS", False),
+        ("RETAIN_ON_CANCELLATION", ["cancel", "fail"]),
+        ("DELETE_ON_CANCELLATION", ["fail"]),
+        ("NO_EXTERNALIZED_CHECKPOINTS", []),
     ],
 )
-def test_a_cancelled_run_leaves_the_checkpoints_that_its_retention_says(
-    tmp_path: Path, policy: str, left: bool
+def test_a_run_that_has_ended_leaves_the_checkpoints_that_its_retention_says(
+    tmp_path: Path, policy: str, left_by: list[str], end: str
 ) -> None:
-    run = ScriptedRun(tmp_path, {**SOON, RETENTION: policy})
+    run = ScriptedRun(tmp_path, {**SOON, RETENTION: policy, "restart-strategy.type": "none"})
     run.wait_for_checkpoints(2)
 
-    cancel(run)
+    match end:
+        case "finish":
+            for vertex in ("left", "right"):
+                run.slots.say(Attempt(1), SourcesEnded(vertex=Uid(vertex), subtask=0))
+            assert run.wait_until_over() is JobStatus.FINISHED
+        case "cancel":
+            cancel(run)
+        case "fail":
+            run.slots.say(Attempt(1), failure("a slot died"))
+            assert run.wait_until_over() is JobStatus.FAILED
 
     newest = run.of(CheckpointCompleted)[-1]
     discarded = [event.checkpoint_id for event in run.of(CheckpointDiscarded)]
-    assert Path(newest.path).exists() is left
-    assert (newest.checkpoint_id in discarded) is not left
+    assert Path(newest.path).exists() is (end in left_by)
+    assert (newest.checkpoint_id in discarded) is (end not in left_by)
 
 
 def test_what_a_slot_writes_while_it_dies_does_not_outlive_the_run(tmp_path: Path) -> None:
