@@ -21,6 +21,7 @@ READ_BLOCK_BYTES = 1 << 20
 
 
 def write_durably(path: Path, name: str, pieces: Iterable[bytes | memoryview]) -> FileHandle:
+    """Raises Retryable when the disk has taken less than it said."""
     digest = RunningDigest()
     with open(path, "xb") as file:
         for piece in pieces:
@@ -28,7 +29,12 @@ def write_durably(path: Path, name: str, pieces: Iterable[bytes | memoryview]) -
             file.write(piece)
         file.flush()
         os.fsync(file.fileno())
-    return digest.handle(name)
+        found_bytes = os.fstat(file.fileno()).st_size
+    handle = digest.handle(name)
+    problem = problem_of_length(str(path.with_name(name)), found_bytes, handle)
+    if problem is not None:
+        raise Retryable(problem)
+    return handle
 
 
 def link_if_absent(temporary: Path, final: Path) -> bool:

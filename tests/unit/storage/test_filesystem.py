@@ -6,6 +6,7 @@ cleaning up included; an error of the disk strikes once and lets the program go 
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -137,6 +138,23 @@ def test_what_the_manifest_names_is_durable_before_the_manifest_appears(
     of_a_file = ["open", "fsync", "rename", "open directory", "fsync"]
     of_the_manifest = ["open", "fsync", "link", *["open directory", "fsync"] * 2]
     assert calls == [*of_new_directories, *of_a_file * 2, *of_the_manifest]
+
+
+@pytest.mark.parametrize("open_format", [False, True])
+def test_a_file_that_the_disk_has_taken_only_in_part_is_not_acknowledged(
+    root: Path, monkeypatch: pytest.MonkeyPatch, open_format: bool
+) -> None:
+    def lose_a_byte(descriptor: int) -> None:
+        """As a share does that says yes to more than it has kept."""
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.truncate(descriptor, os.fstat(descriptor).st_size - 1)
+
+    monkeypatch.setattr(os, "fsync", lose_a_byte)
+
+    with pytest.raises(Retryable, match=r"chk-1/count-0-1.* bytes instead of"):
+        take_point(root, str(root / "chk-1"), open_format, 1)
+
+    assert list((root / "chk-1").iterdir()) == []
 
 
 def test_a_failure_of_the_rows_themselves_is_passed_on_and_leaves_no_litter(root: Path) -> None:
