@@ -1,5 +1,6 @@
 """A checkpoint host as the job master holds it, with the attempt's slots played by the test."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -63,6 +64,7 @@ class Master:
         parallelism: int = 1,
         first_id: int = 1,
         clock: ManualClock | None = None,
+        draw: Callable[[float, float], float] = lambda _, high: high,
     ) -> None:
         self.clock = clock or ManualClock()
         self.fence = AttemptFence()
@@ -89,7 +91,7 @@ class Master:
             owns_run=lambda attempt: self.owns_run,
             emit=self.events.append,
             post=self._post,
-            draw=lambda low, high: high,
+            draw=draw,
         )
         points = RetainedPoints(parsed.retained_checkpoints)
         self.host = CheckpointHost(surroundings, points, CheckpointId(first_id), self.listener)

@@ -320,6 +320,24 @@ def test_no_periodic_checkpoint_starts_before_its_time(passed_ms: int, tmp_path:
     assert master.attempt.messages == []
 
 
+@pytest.mark.parametrize(("pause_ms", "due_ms"), [(0, 0), (400, 400), (9_000, INTERVAL_MS)])
+def test_the_first_periodic_checkpoint_comes_after_the_pause_and_within_the_interval(
+    pause_ms: int, due_ms: int, tmp_path: Path
+) -> None:
+    """The moment is drawn; here the earliest is drawn."""
+    pause = {"execution.checkpointing.min-pause": f"{pause_ms} ms"}
+
+    master = Master(tmp_path, pause, draw=lambda low, _: low)
+    began_ms = master.clock.now_ms
+    master.clock.now_ms += max(due_ms - 1, 0)
+    too_early = master.host.on_time() if due_ms else due_ms + began_ms
+    master.clock.now_ms = began_ms + due_ms
+    master.host.on_time()
+
+    assert too_early == began_ms + due_ms
+    assert [order.checkpoint_id for order in master.attempt.of(Inject)] == [1]
+
+
 def test_as_many_checkpoints_are_under_way_as_there_are_places(tmp_path: Path) -> None:
     master = Master(tmp_path, CONCURRENT)
     for _ in range(5):
@@ -416,6 +434,15 @@ def test_a_savepoint_waits_for_a_place_only_where_barriers_may_overtake(
     master.host.on_time()
 
     assert [inject.checkpoint_id for inject in master.attempt.of(Inject)] == started
+
+
+def test_what_was_kept_in_memory_ends_with_its_run_however_it_ends(tmp_path: Path) -> None:
+    master = Master(tmp_path, {"execution.checkpointing.storage": "jobmanager"})
+    master.complete_one()
+
+    master.host.on_run_ended(JobStatus.FAILED)
+
+    assert [event.checkpoint_id for event in master.of(CheckpointDiscarded)] == [1]
 
 
 def test_the_end_of_a_run_leaves_no_unfinished_checkpoint_behind(tmp_path: Path) -> None:

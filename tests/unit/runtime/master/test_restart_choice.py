@@ -45,6 +45,13 @@ def test_the_strategy_that_is_set_decides_how_often_and_when(
     assert isinstance(verdicts[-1], GiveUp)
 
 
+@pytest.mark.parametrize(("draw", "delay_ms"), [(-1.0, 50), (0.0, 100), (1.0, 150)])
+def test_the_wait_is_spread_by_the_factor_that_is_set(draw: float, delay_ms: float) -> None:
+    given = {PREFIX + "exponential-delay.jitter-factor": "0.5"}
+
+    assert restart_backoff(parse_settings(given)).on_failure(0, draw) == RestartAfter(delay_ms)
+
+
 def test_a_run_that_was_stable_for_the_threshold_starts_over() -> None:
     given = {
         PREFIX + "exponential-delay.reset-backoff-threshold": "1 s",
