@@ -2,7 +2,7 @@
 
 The whole suite runs in two processes: whatever starts real slots or Spark, where time matters, one
 after the other in one of them, from the beginning on; all that only computes in the other; and what
-drives a browser or workers at the end, in whichever comes to it first.
+drives a browser or workers at the end, a file at a time, in whichever comes to it first.
 """
 
 import os
@@ -87,11 +87,15 @@ def group_of(file: str) -> str:
     name = parts[-1]
     if place in PLACES:
         return PLACES[place]
-    if "browser" in name or name in FILES_OF_PAGES:
-        return PAGES
+    if is_of_pages(name):
+        return f"{PAGES} {name}"
     if "kafka" in name:
         return KAFKA  # one broker for all of them
     return file
+
+
+def is_of_pages(name: str) -> bool:
+    return "browser" in name or name in FILES_OF_PAGES
 
 
 def turn_of(item: pytest.Item) -> int:
@@ -99,7 +103,8 @@ def turn_of(item: pytest.Item) -> int:
     may run beside it waits to the end."""
     if item.get_closest_marker("alone") is not None:
         return 0
-    return {PROCESSES: 1, PAGES: 3}.get(group_of(item.nodeid.partition("::")[0]), 2)
+    group = group_of(item.nodeid.partition("::")[0])
+    return 1 if group == PROCESSES else 3 if group.startswith(PAGES) else 2
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -74,11 +74,9 @@ def test_on_a_cluster_a_killed_slot_and_executors_killed_at_points_change_nothin
     flights: Path, tmp_path: Path, points: tuple[FaultPoint, ...]
 ) -> None:
     """One attempt after the other: a slot; then the executors of a slot that has come to each of
-    the points, the third time for those of a checkpoint. There it stands still, and dies with
-    them."""
+    the points. There it stands still, and dies with them."""
     stops = dict(enumerate(points, start=2))  # by attempt
-    nth = 1 if points is RESTORE_POINTS else 3
-    faults = [f"stop {stop} nth={nth} slot=1 attempt={attempt}" for attempt, stop in stops.items()]
+    faults = [f"stop {stop} slot=1 attempt={attempt}" for attempt, stop in stops.items()]
     parameters = parameters_for(flights, tmp_path, speed=PACED)
 
     with started_run(

@@ -142,6 +142,14 @@ def replaced_drivers_go_on(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Lease, "check_held", _do_nothing)
 
 
+FOUND_BY: dict[Plant, int] = {
+    in_flight_records_are_forgotten: 20,
+    quarantines_are_not_rewound: 38,
+    prepared_output_is_forgotten: 73,
+}
+"""The seed that finds a rare one is tried first; should it cease to, the search begins at 0."""
+
+
 @pytest.mark.parametrize(
     ("checker", "plant"),
     [
@@ -165,7 +173,9 @@ def test_a_checker_finds_the_defect_that_it_is_there_for(
 ) -> None:
     plant(monkeypatch)
 
-    assert any(checker.__name__ in each for each in _problems((checker,)))
+    problems = _problems((checker,), FOUND_BY.get(plant, 0))
+
+    assert any(checker.__name__ in each for each in problems)
 
 
 @pytest.mark.parametrize(
@@ -193,9 +203,9 @@ def test_every_checker_has_a_defect_that_it_finds() -> None:
     assert {checker for checker, _ in cases} == set(CHECKERS)
 
 
-def _problems(checkers: tuple[Checker, ...]) -> Iterator[str]:
+def _problems(checkers: tuple[Checker, ...], first: int = 0) -> Iterator[str]:
     """Lazily: whoever has found what it looks for simulates no further."""
-    for seed in range(SEEDS):
+    for seed in (first, *range(SEEDS)):
         yield from judge(seed, checkers).problems
 
 
