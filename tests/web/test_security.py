@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,19 @@ def test_a_session_that_is_open_goes_on_while_its_address_waits(olaf: User) -> N
         tried("olaf")
 
     assert client.get("/").status_code == 200
+
+
+def test_whoever_signed_in_half_a_day_ago_signs_in_again(
+    olaf: User, no_time_passes: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much was done since: the time counts from signing in."""
+    client = signed_in(olaf)
+    at = {hours: no_time_passes + timedelta(hours=hours) for hours in (11.99, 12.01)}
+
+    monkeypatch.setattr(timezone, "now", lambda: at[11.99])
+    assert client.get("/").status_code == 200
+    monkeypatch.setattr(timezone, "now", lambda: at[12.01])
+    assert client.get("/")["Location"] == "/login/?next=/"
 
 
 def test_no_password_that_was_tried_is_stored(olaf: User) -> None:
