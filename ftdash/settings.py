@@ -8,10 +8,13 @@ import os
 import sys
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import dj_database_url
 from csp.constants import NONE, SELF
 from django.core.management.utils import get_random_secret_key
+
+from pipelines.domain.patience import libpq_patience
 
 BASE_DIR = Path(__file__).resolve().parents[1]
 FTDASH_HOME = Path(os.environ.get("FTDASH_HOME", BASE_DIR / "var")).absolute()
@@ -110,12 +113,20 @@ SQLITE = {
         "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
     },
 }
-DATABASES = {"default": SQLITE}
+
+
+def database_at(url: str) -> dict[str, Any]:
+    """PostgreSQL as sinks reach it: one that falls silent holds nobody up for long."""
+    parsed = dj_database_url.parse(url, conn_max_age=CONNECTION_AGE_MAX_S, conn_health_checks=True)
+    database: dict[str, Any] = dict(parsed)
+    if database["ENGINE"] == "django.db.backends.postgresql":
+        database["OPTIONS"] = {**libpq_patience(), **database.get("OPTIONS", {})}
+    return database
+
+
+DATABASES: dict[str, dict[str, Any]] = {"default": SQLITE}
 if os.environ.get("FTDASH_DATABASE_URL"):
-    configured = dj_database_url.config(
-        "FTDASH_DATABASE_URL", conn_max_age=CONNECTION_AGE_MAX_S, conn_health_checks=True
-    )
-    DATABASES = {"default": dict(configured)}
+    DATABASES = {"default": database_at(os.environ["FTDASH_DATABASE_URL"])}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 AUTH_PASSWORD_VALIDATORS = [

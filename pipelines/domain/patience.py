@@ -9,6 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+POSTGRESQL_CONNECT_S = 10.0
+POSTGRESQL_SILENCE = {"tcp_user_timeout": 30_000, "keepalives_idle": 10, "keepalives_interval": 10}
+"""Of libpq, in ms and s: a server whose machine is gone without a word is given up after 30 s,
+whether an answer or the end of what was sent is waited for."""
+
 _AT_MOST_S: ContextVar[float | None] = ContextVar("_AT_MOST_S", default=None)
 
 
@@ -26,3 +31,14 @@ def patience_s(usual_s: float) -> float:
     """For one question; `usual_s` where nobody waits."""
     at_most_s = _AT_MOST_S.get()
     return usual_s if at_most_s is None else min(usual_s, at_most_s)
+
+
+def libpq_patience() -> dict[str, int]:
+    """For each connection to PostgreSQL, unless its address says otherwise.
+
+    libpq takes whole seconds to connect, and 2 or more.
+    """
+    return {
+        "connect_timeout": max(2, round(patience_s(POSTGRESQL_CONNECT_S))),
+        **POSTGRESQL_SILENCE,
+    }

@@ -1,14 +1,19 @@
 """The PostgreSQL sink on a real server: values, outages, answers that were lost, bad input."""
 
+import os
+import socket
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
 import pyarrow as pa
 import pytest
+from django.db.utils import ConnectionHandler
 
 from ftdash.embedded.ports import free_port
+from ftdash.settings import database_at
 from pipelines.connectors.postgres import tables as postgres_tables
 from pipelines.connectors.postgres.insert import PostgresInsert
 from pipelines.connectors.postgres.two_phase import PostgresTwoPhase
@@ -55,6 +60,24 @@ def test_every_value_arrives_as_it_was_written(url: str) -> None:
     stored = query(url, f"select {', '.join(columns)} from results")
     wanted = [tuple(row.values()) for row in batch.to_pylist()]
     assert [repr(row) for row in in_utc(stored)] == [repr(row) for row in in_utc(wanted)]
+
+
+def test_who_waits_for_an_answer_notices_that_the_machine_is_gone(
+    url: str, postgres: PostgresServer
+) -> None:
+    """What the kernel was told, of a connection of a sink and of one of the control plane."""
+    rows = ConnectionHandler({"default": database_at(postgres.url)})["default"]
+    sink = sql_database.SqlDatabase(url)
+
+    with (
+        closing(rows.get_new_connection(rows.get_connection_params())) as of_rows,
+        sink.connected() as of_sink,
+    ):
+        told = [silence_of(of_rows), silence_of(of_sink)]
+        told.append(sink.transaction(lambda each: silence_of(each.connection.driver_connection)))
+
+    sink.close()
+    assert told == [(30_000, 1, 10, 10)] * 3
 
 
 def test_an_answer_that_was_lost_publishes_nothing_again(url: str) -> None:
@@ -311,6 +334,18 @@ def built(kind: type[Output], url: str, table: str = "results") -> Output:
 
 def context_of(subtask: int = 0) -> SinkContext:
     return SinkContext(RUN, Attempt(1), Uid("out"), subtask, 4)
+
+
+def silence_of(connection: psycopg.Connection) -> tuple[int, ...]:
+    """In ms how long what was sent may stay unanswered; in s when and how often one is asked."""
+    tcp = socket.IPPROTO_TCP
+    with socket.socket(fileno=os.dup(connection.pgconn.socket)) as own:
+        return (
+            own.getsockopt(tcp, socket.TCP_USER_TIMEOUT),
+            own.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+            own.getsockopt(tcp, socket.TCP_KEEPIDLE),
+            own.getsockopt(tcp, socket.TCP_KEEPINTVL),
+        )
 
 
 def opened(url: str, *, subtask: int = 0, schema: pa.Schema = SCHEMA) -> WriteAheadWriter:

@@ -23,17 +23,13 @@ from tenacity import (
 )
 
 from pipelines.domain.errors import Rejected, Retryable
-from pipelines.domain.patience import patience_s
+from pipelines.domain.patience import libpq_patience, patience_s
 
 LOCK_TIMEOUT_S = 5.0
 """How long one try waits for another writer of the same SQLite file."""
 
 TRIES = 5
 LONGEST_PAUSE_S = 1.0
-
-CONNECT_TIMEOUT_S = 10
-SILENCE = {"tcp_user_timeout": 30_000, "keepalives_idle": 30}
-"""Of libpq, in ms and s: a server that is cut off is given up rather than waited for."""
 
 Result = TypeVar("Result")
 
@@ -94,7 +90,7 @@ class SqlDatabase:
         """
         positional, named = self._engine.dialect.create_connect_args(self.url)
         with self.explained(), driver_errors("connect"):
-            connection = psycopg.connect(*positional, **{**_silence(), **named})
+            connection = psycopg.connect(*positional, **{**libpq_patience(), **named})
         with closing(connection):
             yield connection
 
@@ -163,7 +159,7 @@ def _parsed(address: str) -> sa.URL:
 def _engine(url: sa.URL, name: str) -> sa.Engine:
     try:
         if url.get_backend_name() != "sqlite":
-            options = {**_silence(), **url.query}
+            options = {**libpq_patience(), **url.query}
             return sa.create_engine(url, pool_pre_ping=True, connect_args=options)
         engine = sa.create_engine(url, connect_args={"timeout": patience_s(LOCK_TIMEOUT_S)})
     except ModuleNotFoundError as error:
@@ -171,11 +167,6 @@ def _engine(url: sa.URL, name: str) -> sa.Engine:
     sa.event.listen(engine, "connect", _prepare_sqlite)
     sa.event.listen(engine, "begin", _begin_immediate)
     return engine
-
-
-def _silence() -> dict[str, int]:
-    """What libpq is told, unless the address says otherwise; whole seconds, and 2 or more."""
-    return {"connect_timeout": max(2, round(patience_s(CONNECT_TIMEOUT_S))), **SILENCE}
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, record: object) -> None:

@@ -4,9 +4,12 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 
+import psycopg
 import pyarrow as pa
 import pytest
+from django.db.utils import ConnectionHandler
 
+from ftdash.settings import database_at
 from pipelines.connectors.kafka.connection import KafkaAddress
 from pipelines.connectors.kafka.coordinator import KafkaCoordinator
 from pipelines.connectors.kafka.reader import JsonValues
@@ -15,7 +18,7 @@ from pipelines.connectors.postgres.insert import PostgresInsert
 from pipelines.connectors.redis.streams import RedisStreams
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.domain.errors import Rejected, Retryable
-from pipelines.domain.patience import waiting_at_most
+from pipelines.domain.patience import libpq_patience, waiting_at_most
 
 SCHEMA = pa.schema([("key", pa.int64())])
 USUAL_S = 600
@@ -51,6 +54,28 @@ def test_where_a_person_waits_a_silent_server_is_named_soon(
     assert time.monotonic() - began < SOON_S
 
 
+@pytest.mark.slow
+def test_a_database_of_rows_that_is_silent_is_given_up(
+    silent_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.domain.patience.POSTGRESQL_CONNECT_S", 2)
+    began = time.monotonic()
+    rows = ConnectionHandler({"default": database_at(f"postgres://ann@127.0.0.1:{silent_port}/d")})
+
+    with pytest.raises(psycopg.OperationalError, match="timeout"):
+        rows["default"].get_new_connection(rows["default"].get_connection_params())
+
+    assert time.monotonic() - began < SOON_S
+
+
+def test_an_address_of_rows_has_the_last_word() -> None:
+    url = "postgres://ann@db/d?connect_timeout=3&keepalives_idle=60"
+
+    options = database_at(url)["OPTIONS"]
+
+    assert options == {**libpq_patience(), "connect_timeout": 3, "keepalives_idle": 60}
+
+
 @pytest.fixture
 def silent_port() -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0), backlog=100) as server:
@@ -70,4 +95,4 @@ def wait_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{connectors}.kafka.connection.ANSWER_TURNS", 2 * USUAL_S)
     for module in ("kafka.connection", "kafka.coordinator", "kafka.security", "redis.client"):
         monkeypatch.setattr(f"{connectors}.{module}.ANSWER_TIMEOUT_S", USUAL_S)
-    monkeypatch.setattr(f"{connectors}.sql.database.CONNECT_TIMEOUT_S", USUAL_S)
+    monkeypatch.setattr("pipelines.domain.patience.POSTGRESQL_CONNECT_S", USUAL_S)
