@@ -26,7 +26,11 @@ LINES_PER_PAGE = 50
 NONSENSE = "What was asked for cannot be understood; choose it on the page of events."
 COLUMNS = [field.name for field in fields(Line) if field.name not in ("source", "row")]
 EVERYTHING = "everything"
-TIME = {"type": "datetime-local", "step": "1"}
+TIME = {"type": "datetime-local", "step": "1", "autocomplete": "off"}
+"""A browser that fills in again what was typed would do so in the viewer's zone."""
+
+ZONE = "UTC"
+"""Of those who have no script; it names the viewer's zone and takes moments in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +66,10 @@ class AskedForm(forms.Form):
     )
     actor = forms.CharField(label="Asked by", required=False, widget=forms.Select())
     since = forms.DateTimeField(
-        label="Since (UTC)", required=False, widget=forms.DateTimeInput(attrs=TIME)
+        required=False, help_text=ZONE, widget=forms.DateTimeInput(attrs=TIME)
     )
     until = forms.DateTimeField(
-        label="Until (UTC)", required=False, widget=forms.DateTimeInput(attrs=TIME)
+        required=False, help_text=ZONE, widget=forms.DateTimeInput(attrs=TIME)
     )
 
     def offer_choices(self) -> None:

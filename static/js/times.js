@@ -1,12 +1,15 @@
-// Shows moments in the viewer's zone, the title has them in UTC (a choice has both in its text), and
-// lets ages tick: on every page, and in whatever comes to stand on it later.
+// Shows moments in the viewer's zone, the title has them in UTC (a choice has both in its text), takes
+// moments in that zone, and lets ages tick: on every page, and in whatever comes to stand on it later.
 "use strict";
 
 (() => {
   const TICK_MS = 250;
+  const MINUTE_MS = 60_000;
   const CLOCK = ".clock[data-age-ms]";
   const MOMENT = "time[data-moment]";
   const CHOICE = "option"; // holds text only
+  const INPUT = "input[type=datetime-local]"; // comes and goes in UTC; who has no script types UTC
+  const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
   const UTC_IN_TEXT = /(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d) UTC/g;
 
   function adopt(root) {
@@ -22,6 +25,30 @@
       const text = choice.dataset.said.replace(UTC_IN_TEXT, (utc, day, clock) => `${written(new Date(`${day}T${clock}Z`), "full")} (${utc})`);
       if (choice.text !== text) choice.text = text;
     }
+    for (const input of within(root, INPUT)) takeInZone(input);
+  }
+
+  function takeInZone(input) {
+    const given = new Date(`${input.defaultValue}Z`);
+    if (!isNaN(given)) input.value = withoutZone(given - given.getTimezoneOffset() * MINUTE_MS);
+    input.dataset.given = input.value;
+    const help = document.getElementById(`${input.id}_helptext`);
+    const tell = () => {
+      help.textContent = input.value ? `${ZONE}; ${inUtc(input).replace("T", " ")} UTC` : ZONE;
+    };
+    input.addEventListener("input", tell);
+    tell();
+  }
+
+  // What was not touched goes as it came: of the hour that clocks repeat, the second one, too.
+  function inUtc(input) {
+    if (input.value === input.dataset.given) return input.defaultValue;
+    const date = new Date(input.value);
+    return isNaN(date) ? input.value : withoutZone(date);
+  }
+
+  function withoutZone(moment) {
+    return new Date(moment).toISOString().slice(0, 19);
   }
 
   function within(root, selector) {
@@ -65,6 +92,12 @@
       }
     }
   }).observe(document.body, { childList: true, subtree: true });
+
+  document.addEventListener("formdata", (event) => {
+    for (const input of event.target.querySelectorAll(INPUT)) {
+      if (input.value) event.formData.set(input.name, inUtc(input));
+    }
+  });
 
   adopt(document);
   setInterval(tick, TICK_MS);

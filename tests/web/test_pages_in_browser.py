@@ -7,6 +7,7 @@ says whether one was forgotten.
 import html
 import re
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -79,6 +80,10 @@ NONE_IN_UTC = """() => ![...document.querySelectorAll("time[data-moment]")].some
 IN_TOKYO = """(moment) => new Date(moment).toLocaleString([], {
   timeZone: "Asia/Tokyo", year: "numeric", month: "short", day: "numeric",
   hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false })"""
+TYPED = [
+    ("Asia/Tokyo", "2026-11-22T08:00:05", "2026-11-21 23:00:05"),
+    ("America/New_York", "2026-07-01T22:30", "2026-07-02 02:30:00"),
+]
 IS_WHOLE = "(frame) => frame.scrollWidth <= frame.clientWidth"
 SIDEWAYS = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
 
@@ -166,6 +171,28 @@ def test_moments_are_in_the_viewers_zone_on_every_page_and_in_parts_that_come_la
     expect(banner).to_have_text(CLOCK_IN_BOTH, timeout=PATIENCE_MS)
     tokyo, utc = (int(hour) for hour in CLOCK_IN_BOTH.findall(banner.text_content() or "")[0])
     assert (tokyo - utc) % 24 == 9
+    context.close()
+
+
+@pytest.mark.parametrize(("zone", "typed", "utc"), TYPED, ids=[each[0] for each in TYPED])
+def test_moments_are_typed_in_the_viewers_zone_and_asked_for_in_utc(
+    dashboard: Site, browser: Browser, zone: str, typed: str, utc: str
+) -> None:
+    context = browser.new_context(base_url=dashboard.address, timezone_id=zone)
+    page = context.new_page()
+    sign_in(page, dashboard)
+    page.goto("/events/")
+    expect(page.locator("#id_since_helptext")).to_have_text(zone)
+    page.fill("#id_since", typed)
+    expect(page.locator("#id_since_helptext")).to_have_text(f"{zone}; {utc} UTC")
+
+    for _ in range(2):  # the second time as it came back
+        with page.expect_navigation():
+            page.locator("main form [type=submit]").click()
+
+        assert f"&since={quote(utc.replace(' ', 'T'), safe='')}&until=" in page.url
+        expect(page.locator("#id_since")).to_have_value(typed)
+        expect(page.locator("#id_since_helptext")).to_have_text(f"{zone}; {utc} UTC")
     context.close()
 
 
