@@ -74,6 +74,26 @@ def test_output_that_its_target_has_given_up_ends_the_run_with_its_range(
     assert len(failures(run)) == 1 + slot_dies
 
 
+def test_a_last_point_that_counts_on_lost_output_says_what_a_restore_of_it_comes_to(
+    tmp_path: Path,
+) -> None:
+    settings = {"execution.checkpointing.interval": "1 h"}
+    asked: dict[str, object] = {"pipeline": "forgetful"}
+    with hosted_run(tmp_path, settings=settings, asked=asked, parallelism=1) as run:
+        ended = run.wait_until_over(STEP_S)
+    (last,) = run.completed()
+
+    with hosted_run(tmp_path, restore_from=last.path, asked=asked, parallelism=1) as restored:
+        again = restored.wait_until_over(STEP_S)
+
+    assert ended.reason.endswith(
+        f"The point {last.path} counts on that output: while it is lost, a run that is restored"
+        " from it ends in the same way."
+    )
+    assert again.status is JobStatus.FAILED
+    assert "are lost: it was open for too long" in again.reason
+
+
 def failures(run: StartedRun) -> list[FailureOccurred]:
     events = (envelope.event for envelope in run.of(FailureOccurred))
     return [event for event in events if isinstance(event, FailureOccurred)]

@@ -80,6 +80,8 @@ class Failures:
 
     def on_subtask_failed(self, slot: int, message: Failed) -> None:
         event, now_ms = failure_of(message, slot), self._clock.monotonic_ms()
+        if message.is_output_lost:
+            self._end.on_output_lost()
         repeated = None if message.error is None else self._repeated.on_error(message.error)
         match self._poison.on_failure(message, repeated):
             case Isolate() | Quarantine():

@@ -28,6 +28,7 @@ class RunEnd:
         self._stopping = stopping
         self._intended: RunStopping | None = None  # its point is not known to be complete
         self._has_committed = False
+        self._is_output_lost = False
 
     @property
     def is_due(self) -> bool:
@@ -84,6 +85,10 @@ class RunEnd:
             " not go back to an older point. Choose a point and restore it."
         )
 
+    def on_output_lost(self) -> None:
+        """Of a completed checkpoint: if that is the last point, none can commit it any more."""
+        self._is_output_lost = True
+
     def on_all_committed(self) -> None:
         """Nothing is left to do for any slot."""
         self._has_committed = True
@@ -99,9 +104,15 @@ class RunEnd:
         """With what is left of a run that failed after its last point was complete."""
         if self._stopping is None:
             return reason
+        point = f"{reason.rstrip('.')}. The point {self._stopping.path}"
+        if self._is_output_lost:
+            return (
+                f"{point} counts on that output: while it is lost, a run that is restored from it"
+                " ends in the same way."
+            )
         return (
-            f"{reason} The point {self._stopping.path} is consistent, but some of the output that"
-            " it covers may not be committed; a run that is restored from it commits it, once."
+            f"{point} is consistent, but some of the output that it covers may not be committed; a"
+            " run that is restored from it commits it, once."
         )
 
     def reason_of_cancellation(self, reason: str) -> str:

@@ -24,7 +24,12 @@ from pipelines.runtime.control import (
 )
 from pipelines.runtime.subtask.chain_place import ChainPlace
 from pipelines.runtime.subtask.checkpoint_locations import CheckpointLocations, Upload
-from pipelines.runtime.subtask.operator_failure import OperatorFailed, described, is_fatal
+from pipelines.runtime.subtask.operator_failure import (
+    OperatorFailed,
+    described,
+    is_fatal,
+    is_output_lost,
+)
 from pipelines.runtime.subtask.subtask_reporter import failure_reason
 
 Send = Callable[[Message], object]
@@ -125,6 +130,7 @@ class SubtaskReports:
                 cause=_said_by(error),
                 detail="".join(traceback.format_exception(error)),
                 is_fatal=is_fatal(error),
+                is_output_lost=is_output_lost(error),
                 error=described(error) if isinstance(error, OperatorFailed) else None,
             )
         )

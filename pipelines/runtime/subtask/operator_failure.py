@@ -4,7 +4,7 @@ Wrapped once, at the operator that raised; the operators around it in the chain 
 """
 
 from pipelines.channels.channel import ChannelClosed
-from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.errors import OutputLost, Rejected, Retryable
 from pipelines.domain.ids import Uid
 from pipelines.domain.origin import RecordOrigin
 from pipelines.protocol.repeated_failures import OperatorError
@@ -73,5 +73,13 @@ def is_of_the_world(error: BaseException) -> bool:
 
 def is_fatal(error: BaseException) -> bool:
     """Trying again cannot help: bad input or a setting."""
-    cause = error.error if isinstance(error, OperatorFailed) else error
-    return isinstance(cause, Rejected)
+    return isinstance(_cause_of(error), Rejected)
+
+
+def is_output_lost(error: BaseException) -> bool:
+    """Whoever starts where the output was prepared comes to the same end."""
+    return isinstance(_cause_of(error), OutputLost)
+
+
+def _cause_of(error: BaseException) -> BaseException:
+    return error.error if isinstance(error, OperatorFailed) else error

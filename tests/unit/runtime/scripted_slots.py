@@ -80,6 +80,7 @@ class ScriptedSlots:
     commits: bool = True
     commits_fail: int = 0  # so often
     on_commit_failure: Callable[[], None] = lambda: None
+    loses_output: bool = False  # that is why
     acknowledges: bool = True
     positions: Json = None  # where the sources say that they stand
     dies_slowly: bool = False  # then its stage ends when the test says so
@@ -135,7 +136,7 @@ class _Link:
             case Completed(checkpoint_id=self.final_id) if self.slots.commits_fail:
                 self.slots.commits_fail -= 1
                 self.slots.on_commit_failure()
-                self.slots.say(self.attempt, _commit_failed())
+                self.slots.say(self.attempt, _commit_failed(is_lost=self.slots.loses_output))
             case Completed(checkpoint_id=checkpoint_id):
                 committed = Committed(checkpoint_id=checkpoint_id, vertex=Uid("both"), subtask=0)
                 self.slots.say(self.attempt, committed)
@@ -148,9 +149,15 @@ class _Link:
             self.slots.post(StageEnded(self.attempt, ""))
 
 
-def _commit_failed() -> Failed:
-    cause = "the target takes no commit"
-    return Failed(vertex=Uid("both"), subtask=0, cause=cause, detail="", is_fatal=False)
+def _commit_failed(*, is_lost: bool) -> Failed:
+    return Failed(
+        vertex=Uid("both"),
+        subtask=0,
+        cause="the target takes no commit",
+        detail="",
+        is_fatal=is_lost,
+        is_output_lost=is_lost,
+    )
 
 
 def acknowledgement(

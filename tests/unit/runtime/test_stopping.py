@@ -100,6 +100,23 @@ def test_a_run_that_cannot_commit_says_that_its_savepoint_is_consistent(tmp_path
     assert (Path(point.path) / MANIFEST).exists()
 
 
+def test_a_run_that_has_lost_output_of_its_savepoint_promises_nobody_that_it_is_committed(
+    tmp_path: Path,
+) -> None:
+    run = ScriptedRun(tmp_path, OFF)
+    run.slots.commits_fail, run.slots.loses_output = 1, True
+    run.ask(StopWithSavepoint(**WHO))
+
+    assert run.wait_until_over() is JobStatus.FAILED
+    (point,) = run.of(CheckpointCompleted)
+    (answer,), (ended,) = run.of(RequestEnded), run.of(RunEnded)
+    assert ended.reason.endswith(
+        f"takes no commit. The point {point.path} counts on that output: while it is lost, a run"
+        " that is restored from it ends in the same way."
+    )
+    assert (answer.outcome, answer.message) == (RequestOutcome.FAILED, ended.reason)
+
+
 def test_a_savepoint_that_ended_the_run_is_never_passed_over_for_an_older_point(
     tmp_path: Path,
 ) -> None:

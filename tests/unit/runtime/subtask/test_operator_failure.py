@@ -11,6 +11,7 @@ from pipelines.runtime.subtask.operator_failure import (
     described,
     is_fatal,
     is_of_the_world,
+    is_output_lost,
     located,
 )
 
@@ -49,6 +50,16 @@ def test_what_a_person_has_to_change_is_fatal_wherever_it_was_raised(
 ) -> None:
     assert is_fatal(error) is expected
     assert is_fatal(OperatorFailed(Uid("o"), None, error)) is expected
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"), [(OutputLost("3 records"), True), (Rejected("no"), False)]
+)
+def test_output_that_is_lost_is_told_from_what_a_person_can_change(
+    error: Exception, expected: bool
+) -> None:
+    assert is_output_lost(error) is expected
+    assert is_output_lost(OperatorFailed(Uid("o"), None, error)) is expected
 
 
 def test_an_error_is_located_once_where_it_was_raised() -> None:
