@@ -21,7 +21,16 @@ from pipelines.domain.snapshots import Json
 
 
 class TransactionLost(Exception):
-    """A prepared transaction can be proven neither pending nor committed. Says why, in a clause."""
+    """A prepared transaction can be proven neither pending nor committed. Says why, in a clause.
+
+    `on_restore`, another one: what becomes of the output behind an older point that is restored.
+    """
+
+    def __init__(
+        self, why: str, on_restore: str = "what came after it is read and written again"
+    ) -> None:
+        super().__init__(why)
+        self.on_restore = on_restore
 
 
 class Transaction(Protocol):
@@ -150,7 +159,10 @@ class TwoPhaseCommitWriter:
         try:
             self._target.commit(prepared.handle)
         except TransactionLost as loss:
-            raise OutputLost(f"{prepared.range} are lost: {loss}") from loss
+            raise OutputLost(
+                f"{prepared.range} are lost: {loss}. Restore a point of before checkpoint"
+                f" {prepared.checkpoint_id}, or start from the beginning: {loss.on_restore}."
+            ) from loss
 
     def _end_orphans_once(self) -> None:
         if not self._has_ended_orphans:

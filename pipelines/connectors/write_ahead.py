@@ -45,8 +45,8 @@ class Marker(
 
 
 class MarkerLost(Exception):
-    """The target knows less than it did: whether a segment is there cannot be told. Says why, in a
-    clause."""
+    """The target knows less than it did: whether a segment is there cannot be told. Says why, and
+    what a person can do about it."""
 
 
 class WriteAheadTarget(Protocol):
@@ -147,7 +147,7 @@ class WriteAheadWriter:
             raise OutputLost(
                 f"Whether {rows} records of {marker.uid}, subtask {marker.subtask}, that run"
                 f" {marker.run_id} wrote {since} up to checkpoint {marker.checkpoint_id} are"
-                f" published cannot be told: {loss}"
+                f" published cannot be told: {loss}."
             ) from loss
 
     def _is_own(self, marker: Marker) -> bool:

@@ -158,7 +158,8 @@ def test_what_the_server_has_lost_is_told_with_its_range(
 
     with pytest.raises(
         OutputLost,
-        match=r"2 records of out, subtask 0.*checkpoint 1 and checkpoint 2 are lost",
+        match=r"2 records of out, subtask 0.*checkpoint 1 and checkpoint 2 are lost: .* point of"
+        r" before checkpoint 2, .*: rows that came after it are set aside on the server and",
     ):
         opened(sink, attempt=2).commit(CheckpointId(2), committables)
 

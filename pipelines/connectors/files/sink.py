@@ -126,7 +126,7 @@ class FilesWriter:
         with writing(self._target.directory):
             for file in files:
                 if not self._belongs_elsewhere(file):
-                    self._make_visible(file)
+                    self._make_visible(file, checkpoint_id)
             if files:
                 make_durable(self._target.directory)
             if not self._has_tidied and any(self._is_own(file) for file in files):
@@ -209,18 +209,21 @@ class FilesWriter:
             return False
         return not (here / file.temporary).exists() and not (here / file.final).exists()
 
-    def _make_visible(self, file: Committable) -> None:
+    def _make_visible(self, file: Committable, checkpoint_id: CheckpointId) -> None:
         """Idempotent: a final file of the same content is the proof of an earlier commit."""
         check(bool(PREPARED.fullmatch(file.temporary)), "a prepared file has its name", file=file)
         check(bool(FINAL.fullmatch(file.final)), "an output file has its name", file=file)
         temporary = self._target.directory / file.temporary
         final = self._target.directory / file.final
         if final.exists():
-            _demand(_holds(final, file), f"the output file {final} is not what was prepared")
+            if not _holds(final, file):
+                raise _lost(checkpoint_id, f"the output file {final} is not what was prepared")
             temporary.unlink(missing_ok=True)
             return
-        _demand(temporary.exists(), f"the prepared file {temporary} is gone")
-        _demand(_holds(temporary, file), f"the prepared file {temporary} has changed")
+        if not temporary.exists():
+            raise _lost(checkpoint_id, f"the prepared file {temporary} is gone")
+        if not _holds(temporary, file):
+            raise _lost(checkpoint_id, f"the prepared file {temporary} has changed")
         temporary.rename(final)
 
     def _name(self, stage: str) -> str:
@@ -235,9 +238,12 @@ def _sync_and_digest(path: Path) -> tuple[int, str]:
         return path.stat().st_size, _digest(path)
 
 
-def _demand(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise OutputLost(f"Output of a completed checkpoint is lost: {otherwise}.")
+def _lost(checkpoint_id: CheckpointId, why: str) -> OutputLost:
+    return OutputLost(
+        f"Output of checkpoint {checkpoint_id} is lost: {why}. Restore a point of before checkpoint"
+        f" {checkpoint_id}, or start from the beginning: files that came after it are moved to"
+        f" {SUPERSEDED} and written again."
+    )
 
 
 def _holds(path: Path, file: Committable) -> bool:

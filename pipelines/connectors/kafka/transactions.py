@@ -118,7 +118,9 @@ class KafkaTransactionTarget:
         if answer is CommitAnswer.NOT_OPEN and not self._was_committed(prepared):
             raise TransactionLost(
                 "Kafka aborted their transaction, because it stayed open for longer than its"
-                f" timeout or another run replaced its writer; it held {prepared.range}"
+                f" timeout or another run replaced its writer; it held {prepared.range}",
+                on_restore="what came after it is published again, beside what the topic has of it"
+                " already: Kafka takes nothing back",
             )
 
     def end_orphans(self, context: SinkContext, keep: list[Json]) -> None:

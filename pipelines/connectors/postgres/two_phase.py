@@ -140,7 +140,9 @@ class PreparedTarget:
         is_committed = self._transactions.finish("COMMIT", prepared.gid)
         if not is_committed and not table.is_published(connection, prepared.marker):
             raise TransactionLost(
-                f"the server has neither the prepared transaction {prepared.gid} nor its marker"
+                f"the server has neither the prepared transaction {prepared.gid} nor its marker",
+                on_restore=f"rows that came after it are moved to {table.name}_superseded and"
+                " written again",
             )
         table.forget_older(connection, prepared.marker)
 

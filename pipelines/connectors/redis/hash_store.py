@@ -168,7 +168,11 @@ class RedisHashStore:
             case "FOREIGN":
                 return self._foreign(rest)
             case "LOST":
-                return TransactionLost(f"the Redis server {place_of(self._client)} has lost it")
+                return TransactionLost(
+                    f"the Redis server {place_of(self._client)} has lost it",
+                    on_restore="rows that came after it are set aside on the server and written"
+                    " again",
+                )
             case "OCCUPIED":
                 return Rejected(f"The Redis key {rest} is no hash; delete or rename it.")
             case "UNOWNED":

@@ -94,7 +94,8 @@ def test_a_lost_transaction_is_reported_with_what_it_held() -> None:
 
     assert str(loss.value) == (
         "3 records of out, subtask 0, that attempt 1 of run run-1 wrote between checkpoint 1 and"
-        " checkpoint 2 are lost: the system has given it up"
+        " checkpoint 2 are lost: the system has given it up. Restore a point of before checkpoint"
+        " 2, or start from the beginning: what came after it is read and written again."
     )
 
 

@@ -141,7 +141,7 @@ def test_what_a_target_has_forgotten_is_told_with_its_range_and_not_published_ag
 
     match = (
         "Whether 2 records of out, subtask 0, that run run-1 wrote behind checkpoint 1 up to"
-        " checkpoint 2 are published cannot be told: the marker is gone"
+        " checkpoint 2 are published cannot be told: the marker is gone. Look for them."
     )
     with pytest.raises(OutputLost, match=match):
         WriteAheadWriter(ForgetfulTarget(sink), CONTEXT).commit(SECOND, segments)
@@ -179,7 +179,7 @@ class ForgetfulTarget(FakeLogTarget):
 
     def published(self, marker: Marker) -> bool:
         if marker.after is not None and self._newest < marker.after:
-            raise MarkerLost("the marker is gone")
+            raise MarkerLost("the marker is gone. Look for them")
         return self._newest >= marker.checkpoint_id
 
     def publish(self, marker: Marker, batches: Iterable[pa.RecordBatch]) -> None:
