@@ -88,7 +88,7 @@ def killed() -> Iterator[Lives]:
     ("kind", "seam", "parallelism"),
     [
         (kind, seam, parallelism)
-        for kind in [*HERE, *TABLES, *LOGS]
+        for kind in [*HERE, "json lines", *TABLES, *LOGS]
         for seam, parallelism in zip(kills_of(kind), cycle([1, 3, 2]), strict=False)
     ],
 )
