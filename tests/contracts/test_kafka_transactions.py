@@ -358,6 +358,24 @@ def test_a_record_that_the_topic_does_not_take_is_refused_in_a_sentence(
         writer.commit(FIRST, writer.prepare(FIRST))
 
 
+@pytest.mark.parametrize("kind", [ExactlyOnceKafka, WriteAheadKafka])
+def test_a_record_of_64_mib_is_published_where_the_topic_takes_it(
+    kafka_server: KafkaBroker, topic: str, kind: type[KafkaSink]
+) -> None:
+    kafka_server.let_topic_take(topic, record_bytes=80 << 20)
+    target = kafka_target(kind, kafka_server, topic)
+    address = KafkaAddress(kafka_server.bootstrap_servers)
+    target.sink = kind(address, topic, pipeline="delays", value="value")
+    writer = opened(target, RUN, 1)
+    sizes = [(1, 1), (2, 64 << 20), (3, 1)]
+    values = [b'{"id": %d, "text": "%s"}' % (id, b"x" * size) for id, size in sizes]
+    writer.write(pa.record_batch({"value": values}))
+
+    writer.commit(FIRST, writer.prepare(FIRST))
+
+    assert target.visible() == [1, 2, 3]
+
+
 def assert_published_once_or_told(
     broker: KafkaBroker, target: Target, committables: list[Json], topic: str
 ) -> None:
