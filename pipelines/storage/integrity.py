@@ -3,35 +3,11 @@
 Says in a sentence what is wrong with a file; where the bytes are is each store's own matter.
 """
 
-import hashlib
 import os
 from collections.abc import Iterable
 
-from blake3 import blake3
-
+from pipelines.disk.digests import BLAKE3, RunningDigest
 from pipelines.domain.snapshots import FileHandle
-
-BLAKE3 = "blake3:"
-"""What a digest begins with; without it, it is BLAKE2b-256, as formats 1 and 2 had it."""
-
-
-class RunningDigest:
-    """Digest and length of what has passed so far. `like`: by the function of another digest."""
-
-    def __init__(self, like: str = BLAKE3) -> None:
-        self._prefix = BLAKE3 if like.startswith(BLAKE3) else ""
-        self._hash = blake3() if self._prefix else hashlib.blake2b(digest_size=32)
-        self.length = 0
-
-    def update(self, piece: bytes | memoryview) -> None:
-        self._hash.update(piece)
-        self.length += len(piece)
-
-    def hexdigest(self) -> str:
-        return self._prefix + self._hash.hexdigest()
-
-    def handle(self, name: str) -> FileHandle:
-        return FileHandle(name=name, length=self.length, digest=self.hexdigest())
 
 
 def digest_of(content: bytes, like: str = BLAKE3) -> str:
@@ -44,7 +20,12 @@ def handle_of(name: str, pieces: Iterable[bytes | memoryview], like: str = BLAKE
     digest = RunningDigest(like)
     for piece in pieces:
         digest.update(piece)
-    return digest.handle(name)
+    return handle_from(name, digest)
+
+
+def handle_from(name: str, digest: RunningDigest) -> FileHandle:
+    """The handle of a file whose bytes have all passed."""
+    return FileHandle(name=name, length=digest.length, digest=digest.hexdigest())
 
 
 def problem_of_name(directory: str, name: str) -> str | None:

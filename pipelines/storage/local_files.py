@@ -7,10 +7,11 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from pipelines.disk.digests import RunningDigest
 from pipelines.domain.errors import Retryable
 from pipelines.domain.snapshots import FileHandle
 from pipelines.storage.integrity import (
-    RunningDigest,
+    handle_from,
     handle_of,
     problem_of_content,
     problem_of_length,
@@ -30,7 +31,7 @@ def write_durably(path: Path, name: str, pieces: Iterable[bytes | memoryview]) -
         file.flush()
         os.fsync(file.fileno())
         found_bytes = os.fstat(file.fileno()).st_size
-    handle = digest.handle(name)
+    handle = handle_from(name, digest)
     problem = problem_of_length(str(path.with_name(name)), found_bytes, handle)
     if problem is not None:
         raise Retryable(problem)

@@ -14,10 +14,11 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
+from pipelines.disk.digests import RunningDigest
 from pipelines.domain.errors import CorruptSnapshot, Retryable
 from pipelines.domain.snapshots import FileHandle, Manifest
 from pipelines.storage.integrity import (
-    RunningDigest,
+    handle_from,
     handle_of,
     problem_of_content,
     problem_of_length,
@@ -66,7 +67,7 @@ class MemoryCheckpointStore:
             content += piece
             if digest.length > self._max_state_bytes:
                 raise _too_large(name, f"{self._max_state_bytes} bytes")
-        return msgspec.structs.replace(digest.handle(name), content=bytes(content))
+        return msgspec.structs.replace(handle_from(name, digest), content=bytes(content))
 
     def read_batches(self, location: str, file: FileHandle) -> Iterator[pa.RecordBatch]:
         problem = _problem_of(location, file)

@@ -10,10 +10,11 @@ from itertools import chain
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 
+from pipelines.disk.digests import RunningDigest
 from pipelines.domain.errors import Retryable
 from pipelines.domain.snapshots import FileHandle
 from pipelines.storage.integrity import (
-    RunningDigest,
+    handle_from,
     problem_of_content,
     problem_of_length,
     problem_of_name,
@@ -41,7 +42,7 @@ class ObjectFiles:
             self._upload(prefix, name, _digested(pieces, digest))
         except STORE_ERRORS as error:
             raise _failed(prefix, name, "written", error) from error
-        return digest.handle(name)
+        return handle_from(name, digest)
 
     def put_if_absent(self, prefix: ObjectPrefix, name: str, content: bytes) -> bool:
         """False: there is one already, maybe of a try of ours whose answer was lost. After a
@@ -92,7 +93,7 @@ class ObjectFiles:
             return f"{where} is missing."
         except STORE_ERRORS as error:
             raise _failed(prefix, file.name, "read", error) from error
-        return problem_of_content(where, digest.handle(file.name), file)
+        return problem_of_content(where, handle_from(file.name, digest), file)
 
     def problem_outside(self, prefix: ObjectPrefix, file: FileHandle) -> str | None:
         """What can be told without reading: the file has a name, is there, and has its length."""

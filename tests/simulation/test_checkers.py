@@ -7,6 +7,7 @@ import pytest
 
 from pipelines.bus.lease import Lease
 from pipelines.connectors.files.target import FileTarget
+from pipelines.disk.digests import RunningDigest
 from pipelines.domain.redistribution import Taken
 from pipelines.protocol.barrier_tracking import BarrierTracker
 from pipelines.protocol.fencing import AttemptFence
@@ -21,7 +22,7 @@ from pipelines.runtime.slot import subtask_building
 from pipelines.runtime.subtask import gate_feed, restoring
 from pipelines.runtime.subtask.quarantine import Quarantine
 from pipelines.storage.filesystem import FileSystemCheckpointStore
-from pipelines.storage.integrity import RunningDigest
+from pipelines.storage.integrity import handle_from
 from tests.simulation import simulated_run
 from tests.simulation.campaign import judge
 from tests.simulation.checkers import (
@@ -116,7 +117,7 @@ def files_are_acknowledged_unwritten(patch: pytest.MonkeyPatch) -> None:
         digest = RunningDigest()
         for piece in pieces:
             digest.update(piece)
-        return digest.handle(name)
+        return handle_from(name, digest)
 
     patch.setattr(FileSystemCheckpointStore, "_write", digest_only)
 

@@ -1,0 +1,24 @@
+"""Digest and length of a file's bytes, computed while they pass."""
+
+import hashlib
+
+from blake3 import blake3
+
+BLAKE3 = "blake3:"
+"""What a digest begins with; without it, it is BLAKE2b-256, as it was written before."""
+
+
+class RunningDigest:
+    """Digest and length of what has passed so far. `like`: by the function of another digest."""
+
+    def __init__(self, like: str = BLAKE3) -> None:
+        self._prefix = BLAKE3 if like.startswith(BLAKE3) else ""
+        self._hash = blake3() if self._prefix else hashlib.blake2b(digest_size=32)
+        self.length = 0
+
+    def update(self, piece: bytes | memoryview) -> None:
+        self._hash.update(piece)
+        self.length += len(piece)
+
+    def hexdigest(self) -> str:
+        return self._prefix + self._hash.hexdigest()
