@@ -1,11 +1,15 @@
 """Digest and length of a file's bytes, computed while they pass."""
 
 import hashlib
+from collections.abc import Iterator
+from pathlib import Path
 
 from blake3 import blake3
 
 BLAKE3 = "blake3:"
 """What a digest begins with; without it, it is BLAKE2b-256, as it was written before."""
+
+READ_BLOCK_BYTES = 1 << 20
 
 
 class RunningDigest:
@@ -22,3 +26,10 @@ class RunningDigest:
 
     def hexdigest(self) -> str:
         return self._prefix + self._hash.hexdigest()
+
+
+def blocks_of(path: Path) -> Iterator[bytes]:
+    """Raises OSError."""
+    with open(path, "rb") as file:
+        while block := file.read(READ_BLOCK_BYTES):
+            yield block

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from pipelines.disk.digests import RunningDigest
+from pipelines.disk.digests import RunningDigest, blocks_of
 from pipelines.domain.errors import Retryable
 from pipelines.domain.snapshots import FileHandle
 from pipelines.storage.integrity import (
@@ -17,8 +17,6 @@ from pipelines.storage.integrity import (
     problem_of_length,
     problem_of_name,
 )
-
-READ_BLOCK_BYTES = 1 << 20
 
 
 def write_durably(path: Path, name: str, pieces: Iterable[bytes | memoryview]) -> FileHandle:
@@ -55,7 +53,7 @@ def problem_of_file(directory: Path, file: FileHandle, copy_to: Path | None = No
     if problem is not None:
         return problem
     try:
-        found = handle_of(file.name, _copied(_blocks(path), copy_to), like=file.digest)
+        found = handle_of(file.name, _copied(blocks_of(path), copy_to), like=file.digest)
         return problem_of_content(str(path), found, file)
     except OSError as error:
         return f"{path} cannot be read: {error}."
@@ -91,9 +89,3 @@ def _copied(blocks: Iterator[bytes], target: Path | None) -> Iterator[bytes]:
                 yield block
     except OSError as error:
         raise Retryable(f"{target} cannot be written: {error}") from error
-
-
-def _blocks(path: Path) -> Iterator[bytes]:
-    with open(path, "rb") as file:
-        while block := file.read(READ_BLOCK_BYTES):
-            yield block

@@ -3,25 +3,25 @@
 Knows neither names nor directories nor when a file becomes visible.
 """
 
-from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipelines.connectors.files.digested_file import DigestedFile
 from pipelines.connectors.json_rows import has_json, json_lines_of
 from pipelines.domain.errors import Rejected
 
 
-class OpenFile(Protocol):
-    """A file being written."""
+class TableWriter(Protocol):
+    """Puts tables into a file that is somebody else's to close."""
 
     def write_table(self, table: pa.Table) -> None:
         """Raises OSError."""
         ...
 
     def close(self) -> None:
-        """What was written has been handed to the operating system; not yet synced."""
+        """Everything has been handed to the file."""
         ...
 
 
@@ -37,7 +37,7 @@ class FileFormat(Protocol):
         """Raises Rejected naming the column that the format cannot hold."""
         ...
 
-    def open(self, path: Path, schema: pa.Schema) -> OpenFile: ...
+    def open(self, file: DigestedFile, schema: pa.Schema) -> TableWriter: ...
 
 
 class Parquet:
@@ -53,8 +53,8 @@ class Parquet:
                 f"Column {column.name} of type {column.type} cannot be stored as Parquet."
             ) from error
 
-    def open(self, path: Path, schema: pa.Schema) -> OpenFile:
-        writer: OpenFile = pq.ParquetWriter(path, schema)
+    def open(self, file: DigestedFile, schema: pa.Schema) -> TableWriter:
+        writer: TableWriter = pq.ParquetWriter(pa.PythonFile(file, mode="w"), schema)
         return writer
 
 
@@ -69,20 +69,20 @@ class JsonLines:
                 f"Column {column.name} of type {column.type} cannot be stored as JSON lines."
             )
 
-    def open(self, path: Path, schema: pa.Schema) -> OpenFile:
-        return _JsonLinesFile(path)
+    def open(self, file: DigestedFile, schema: pa.Schema) -> TableWriter:
+        return _JsonLinesWriter(file)
 
 
 PARQUET = Parquet()
 JSON_LINES = JsonLines()
 
 
-class _JsonLinesFile:
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("wb")
+class _JsonLinesWriter:
+    def __init__(self, file: DigestedFile) -> None:
+        self._file = file
 
     def write_table(self, table: pa.Table) -> None:
         self._file.write(json_lines_of(table))
 
     def close(self) -> None:
-        self._file.close()
+        """A line holds nothing back."""

@@ -8,15 +8,14 @@ them, in `files.formats`.
 Source: Flink's FileSink (in progress, pending, finished).
 """
 
-import hashlib
-import os
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 import msgspec
 import pyarrow as pa
 
-from pipelines.connectors.files.formats import PARQUET, FileFormat, OpenFile
+from pipelines.connectors.files.digested_file import DigestedFile
+from pipelines.connectors.files.formats import PARQUET, FileFormat, TableWriter
 from pipelines.connectors.files.target import (
     FINAL,
     PREPARED,
@@ -25,6 +24,7 @@ from pipelines.connectors.files.target import (
     writing,
 )
 from pipelines.connectors.sink import SinkContext, Superseded
+from pipelines.disk.digests import RunningDigest, blocks_of
 from pipelines.disk.directories import make_durable
 from pipelines.domain.errors import OutputLost, ProtocolError, check
 from pipelines.domain.ids import CheckpointId, RunId
@@ -84,7 +84,7 @@ class Committable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     final: str
     directory: str | None = None
     length: int  # bytes
-    digest: str  # BLAKE2b-256 of the content, hexadecimal
+    digest: str  # of the content, see `RunningDigest`
 
 
 class FilesWriter:
@@ -100,8 +100,8 @@ class FilesWriter:
         self._buffer: list[pa.RecordBatch] = []
         self._buffered_rows = 0
         self._buffered_bytes = 0
-        self._in_progress: Path | None = None
-        self._open_file: OpenFile | None = None
+        self._in_progress: DigestedFile | None = None
+        self._tables: TableWriter | None = None
         self._file_count = 0
         self._has_tidied = False
 
@@ -139,12 +139,13 @@ class FilesWriter:
         self._buffer = []
         context = self._context
         with writing(self._target.directory):
-            if self._open_file is not None:
-                self._open_file.close()
+            if self._tables is not None:
+                self._tables.close()
             if self._in_progress is not None:
-                self._in_progress.unlink(missing_ok=True)
+                self._in_progress.close()
+                self._in_progress.path.unlink(missing_ok=True)
             self._target.remove_left_over(context.run_id, context.attempt, context.subtask)
-        self._open_file = self._in_progress = None
+        self._tables = self._in_progress = None
 
     def _flush(self) -> None:
         """Buffered records are written as one table."""
@@ -152,34 +153,35 @@ class FilesWriter:
         self._buffer, self._buffered_rows, self._buffered_bytes = [], 0, 0
         if table.num_rows == 0:
             return
-        if self._open_file is None:
+        if self._tables is None:
             self._target.check_current(self._context.run_id, self._context.attempt)
         with writing(self._target.directory):
-            if self._open_file is None:
-                self._in_progress = self._target.directory / self._name(".in-progress")
-                self._open_file = self._format.open(self._in_progress, self._schema)
-            self._open_file.write_table(table)
+            if self._tables is None:
+                path = self._target.directory / self._name(".in-progress")
+                self._in_progress = DigestedFile(path)
+                self._tables = self._format.open(self._in_progress, self._schema)
+            self._tables.write_table(table)
 
-    def _prepare_file(self, in_progress: Path, checkpoint_id: CheckpointId) -> Committable:
-        if self._open_file is not None:
-            self._open_file.close()
+    def _prepare_file(self, in_progress: DigestedFile, checkpoint_id: CheckpointId) -> Committable:
+        if self._tables is not None:
+            self._tables.close()
         place = (
             f"{checkpoint_id:08}-{self._context.subtask}-{self._file_count}{self._format.suffix}"
         )
         run_id, attempt = self._context.run_id, self._context.attempt
-        length, digest = _sync_and_digest(in_progress)
-        prepared = in_progress.with_name(f".prepared-{run_id}-a{attempt}-{place}")
-        in_progress.rename(prepared)
+        in_progress.close_durably()
+        prepared = in_progress.path.with_name(f".prepared-{run_id}-a{attempt}-{place}")
+        in_progress.path.rename(prepared)
         make_durable(self._target.directory)
-        self._open_file = self._in_progress = None
+        self._tables = self._in_progress = None
         self._file_count += 1
         self._check_still_current(prepared)
         return Committable(
             temporary=prepared.name,
             final=f"part-{run_id}-{place}",
             directory=str(self._target.directory),
-            length=length,
-            digest=digest,
+            length=in_progress.digest.length,
+            digest=in_progress.digest.hexdigest(),
         )
 
     def _check_still_current(self, prepared: Path) -> None:
@@ -232,12 +234,6 @@ class FilesWriter:
         return f"{stage}-{attempt}-{context.subtask}-{self._file_count}{self._format.suffix}"
 
 
-def _sync_and_digest(path: Path) -> tuple[int, str]:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        return path.stat().st_size, _digest(path)
-
-
 def _lost(checkpoint_id: CheckpointId, why: str) -> OutputLost:
     return OutputLost(
         f"Output of checkpoint {checkpoint_id} is lost: {why}. Restore a point of before checkpoint"
@@ -247,9 +243,10 @@ def _lost(checkpoint_id: CheckpointId, why: str) -> OutputLost:
 
 
 def _holds(path: Path, file: Committable) -> bool:
-    return path.stat().st_size == file.length and _digest(path) == file.digest
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
+    """By the function of its digest: an older savepoint's is another one."""
+    if path.stat().st_size != file.length:
+        return False
+    digest = RunningDigest(like=file.digest)
+    for block in blocks_of(path):
+        digest.update(block)
+    return digest.hexdigest() == file.digest

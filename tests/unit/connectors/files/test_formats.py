@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from pipelines.connectors.files.digested_file import DigestedFile
 from pipelines.connectors.files.formats import JSON_LINES
 from pipelines.connectors.files.json_lines import JsonLinesFiles
 from pipelines.domain.errors import Rejected
@@ -98,7 +99,9 @@ def test_every_column_that_is_accepted_can_be_written(tmp_path: Path) -> None:
 
 
 def written(directory: Path, table: pa.Table) -> list[str]:
-    file = JSON_LINES.open(directory / "out.jsonl", table.schema)
-    file.write_table(table)
+    path = directory / "out.jsonl"
+    path.unlink(missing_ok=True)
+    file = DigestedFile(path)
+    JSON_LINES.open(file, table.schema).write_table(table)
     file.close()
-    return (directory / "out.jsonl").read_text().splitlines()
+    return path.read_text().splitlines()

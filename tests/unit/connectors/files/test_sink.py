@@ -1,13 +1,17 @@
 """Exactly-once files: what is on disk, and what a damaged target answers."""
 
+import hashlib
+import os
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from blake3 import blake3
 
 from pipelines.connectors.files import sink as files
-from pipelines.connectors.files.formats import JSON_LINES, PARQUET, FileFormat, OpenFile, Parquet
+from pipelines.connectors.files.digested_file import DigestedFile
+from pipelines.connectors.files.formats import JSON_LINES, PARQUET, FileFormat
 from pipelines.connectors.files.json_lines import JsonLinesFiles
 from pipelines.connectors.files.parquet import ParquetFiles
 from pipelines.connectors.files.sink import ExactlyOnceFiles, FilesWriter
@@ -116,14 +120,13 @@ def test_a_slot_that_is_replaced_amid_preparing_takes_its_file_back(
 ) -> None:
     dying = opened(tmp_path)
     dying.write(records(1))
-    begin = Parquet.open
 
-    def begin_late(self: Parquet, path: Path, schema: pa.Schema) -> OpenFile:
+    def begin_late(path: Path) -> DigestedFile:
         sink(tmp_path).rewind([], RUN)
         opened(tmp_path, attempt=2)
-        return begin(self, path, schema)
+        return DigestedFile(path)
 
-    monkeypatch.setattr(Parquet, "open", begin_late)
+    monkeypatch.setattr(files, "DigestedFile", begin_late)
 
     with pytest.raises(ProtocolError, match="attempt 1 of run run-1 may not write"):
         dying.prepare(FIRST)
@@ -256,6 +259,43 @@ def test_a_directory_that_was_moved_keeps_what_was_prepared_in_it(tmp_path: Path
     opened(tmp_path / "moved", attempt=2).commit(FIRST, committables)
 
     assert shown(tmp_path / "moved") == ["part-run-1-00000001-0-0.parquet"]
+
+
+def test_a_file_is_digested_while_it_is_written(tmp_path: Path) -> None:
+    _, [committable] = prepared(tmp_path)
+
+    content = (tmp_path / ".prepared-run-1-a1-00000001-0-0.parquet").read_bytes()
+    assert committable["length"] == len(content)
+    assert committable["digest"] == f"blake3:{blake3(content).hexdigest()}"
+
+
+def test_a_file_that_the_disk_has_taken_only_in_part_is_not_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = opened(tmp_path)
+    writer.write(records(1))
+    monkeypatch.setattr(os, "fsync", lambda file: os.truncate(file, os.fstat(file).st_size - 1))
+
+    with pytest.raises(Retryable, match=r"\.in-progress-.* bytes instead of"):
+        writer.prepare(FIRST)
+
+
+@pytest.mark.parametrize("is_altered", [False, True])
+def test_what_an_older_release_has_prepared_is_told_by_the_digest_that_it_computed(
+    tmp_path: Path, is_altered: bool
+) -> None:
+    writer, [committable] = prepared(tmp_path)
+    file = tmp_path / ".prepared-run-1-a1-00000001-0-0.parquet"
+    content = file.read_bytes()
+    older = {**committable, "digest": hashlib.blake2b(content, digest_size=32).hexdigest()}
+    if is_altered:
+        file.write_bytes(b"X" + content[1:])
+        with pytest.raises(OutputLost, match="has changed"):
+            writer.commit(FIRST, [older])
+    else:
+        writer.commit(FIRST, [older])
+
+    assert shown(tmp_path) == ([] if is_altered else ["part-run-1-00000001-0-0.parquet"])
 
 
 @pytest.mark.parametrize("damage", [b"", b"another content"])
