@@ -78,6 +78,8 @@ class SubtaskView:
     backpressured_ms: int | None = None
     idle_ms: int | None = None
     pending_records: int | None = None  # of a source that knows: there to be read
+    bytes_in: int | None = None  # through channels, since the attempt started
+    bytes_out: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,10 @@ class SubtaskLoad:
     queued_bytes: int
     state_bytes: int
     pending_records: int | None = None  # of a source: there to be read
+    bytes_in: int | None = None  # through channels, since the attempt started
+    bytes_out: int | None = None
+    bytes_in_per_s: float | None = None
+    bytes_out_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +144,10 @@ def _key(entry: Entry) -> tuple[str, int]:
 
 def _load(entry: Entry, before: Entry | None, elapsed_s: float) -> SubtaskLoad:
     def per_s(name: str) -> float | None:
-        if before is None or elapsed_s <= 0:
+        now, then = entry.get(name), None if before is None else before.get(name)
+        if now is None or then is None or elapsed_s <= 0:
             return None
-        counted: int = entry[name] - before[name]
+        counted: int = now - then
         return max(0.0, counted / elapsed_s)
 
     return SubtaskLoad(
@@ -163,6 +168,10 @@ def _load(entry: Entry, before: Entry | None, elapsed_s: float) -> SubtaskLoad:
         queued_bytes=entry["queued_bytes"],
         state_bytes=entry["state_bytes"],
         pending_records=entry.get("pending_records"),
+        bytes_in=entry.get("bytes_in"),
+        bytes_out=entry.get("bytes_out"),
+        bytes_in_per_s=per_s("bytes_in"),
+        bytes_out_per_s=per_s("bytes_out"),
     )
 
 

@@ -109,6 +109,10 @@ def _load_values(load: SubtaskLoad) -> Values:
         "numRecordsOut": load.records_out,
         "numRecordsInPerSecond": load.records_in_per_s,
         "numRecordsOutPerSecond": load.records_out_per_s,
+        "numBytesIn": load.bytes_in,
+        "numBytesOut": load.bytes_out,
+        "numBytesInPerSecond": load.bytes_in_per_s,
+        "numBytesOutPerSecond": load.bytes_out_per_s,
     }
 
 

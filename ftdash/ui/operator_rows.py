@@ -38,6 +38,8 @@ class OperatorRow:
     busiest: SubtaskLoad
     records_in_per_s: float | None
     records_out_per_s: float | None
+    bytes_in_per_s: float | None
+    bytes_out_per_s: float | None
     queued_records: int
     queued_bytes: int
     state_bytes: int
@@ -74,6 +76,8 @@ def _row(vertex: VertexView, loads: list[SubtaskLoad]) -> OperatorRow:
         busiest=max(loads, key=lambda load: load.busy_ratio),
         records_in_per_s=sum_known([load.records_in_per_s for load in loads]),
         records_out_per_s=sum_known([load.records_out_per_s for load in loads]),
+        bytes_in_per_s=sum_known([load.bytes_in_per_s for load in loads]),
+        bytes_out_per_s=sum_known([load.bytes_out_per_s for load in loads]),
         queued_records=sum(load.queued_records for load in loads),
         queued_bytes=sum(load.queued_bytes for load in loads),
         state_bytes=sum(load.state_bytes for load in loads),

@@ -30,6 +30,11 @@ class Output(Protocol):
 
     channel: ChannelId
 
+    @property
+    def sent_bytes(self) -> int:
+        """What the channel has taken since it began, as credit counts it. Thread-safe."""
+        ...
+
     def send(self, element: Element) -> None:
         """Never blocks: what the channel cannot take waits here. Raises ChannelClosed.
 
@@ -67,6 +72,7 @@ class ChannelStatistics:
     channel: ChannelId
     queued_records: int
     queued_bytes: int
+    read_bytes: int  # since the channel began, as credit counts it
     held_back: bool
 
 

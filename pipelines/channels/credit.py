@@ -26,6 +26,7 @@ class Credit:
         self._is_open = False
         self._capacity_bytes = 0
         self._available_bytes = 0
+        self.taken_bytes = 0  # since the channel began; any thread may read it
         self._closed_because: str | None = None
         self._wake: Callable[[], None] = _wake_nobody
 
@@ -78,6 +79,7 @@ class Credit:
         """After `lets_pass`."""
         with self._lock:
             self._available_bytes -= cost_bytes
+            self.taken_bytes += cost_bytes
 
 
 def cost_of(element: Element) -> int:

@@ -22,6 +22,10 @@ class CreditedOutput(ABC):
         self.credit = Credit()
         self._outbox = Outbox(channel, self.credit, self._pass_on)
 
+    @property
+    def sent_bytes(self) -> int:
+        return self.credit.taken_bytes
+
     def send(self, element: Element) -> None:
         """Elements wait, besides, until the channel has its reader."""
         self._outbox.send(element)

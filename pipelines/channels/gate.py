@@ -181,7 +181,7 @@ class Gate:
         with self._lock:
             return [
                 ChannelStatistics(
-                    i.channel, i.queued_records, i.queued_bytes, held_back=i.held_back
+                    i.channel, i.queued_records, i.queued_bytes, i.read_bytes, held_back=i.held_back
                 )
                 for i in self._inlets.values()
             ]

@@ -29,6 +29,7 @@ class Inlet:
         "queued_bytes",
         "queued_marks",
         "queued_records",
+        "read_bytes",
         "return_credit",
     )
 
@@ -37,6 +38,7 @@ class Inlet:
         self.channel = channel
         self.elements: deque[tuple[Element, int]] = deque()
         self.queued_records = self.queued_bytes = self.queued_marks = 0
+        self.read_bytes = 0
         self.credit_due_bytes = 0  # taken by the reader, not yet given back to the writer
         self.held_back = False
         self.held_steps: list[HeldStep] = []  # one for each arrival, so no more than are queued
@@ -66,6 +68,7 @@ class Inlet:
     def dequeue(self) -> Element:
         element, cost_bytes = self.elements.popleft()
         self.queued_bytes -= cost_bytes
+        self.read_bytes += cost_bytes
         self.credit_due_bytes += cost_bytes
         if isinstance(element, Records):
             self.queued_records -= element.batch.num_rows

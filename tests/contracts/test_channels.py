@@ -164,7 +164,8 @@ def test_a_held_back_channel_gives_nothing_and_keeps_count_of_what_arrives(pair:
     wait_until(lambda: queued(gate, A).queued_records == 3)
 
     assert gate.poll() is None
-    assert queued(gate, A) == ChannelStatistics(A, 3, sum(map(cost_of, elements)), held_back=True)
+    held = sum(map(cost_of, elements))
+    assert queued(gate, A) == ChannelStatistics(A, 3, held, 0, held_back=True)
 
 
 def test_what_is_held_back_is_noted_when_that_begins_and_with_each_arrival(pair: "Pair") -> None:
@@ -207,17 +208,21 @@ def test_a_held_back_channel_does_not_stop_its_neighbour(pair: "Pair") -> None:
 
 def test_resume_gives_what_arrived_meanwhile_in_order(pair: "Pair") -> None:
     gate, output = pair.channel(A)
-    output.send(numbers(0))
+    elements = [numbers(i) for i in range(5)]
+    output.send(elements[0])
     take(gate, 1)
     gate.hold_back(A)
-    for i in range(1, 5):
-        output.send(numbers(i))
+    for element in elements[1:]:
+        output.send(element)
     wait_until(lambda: queued(gate, A).queued_records == 4)
+    assert queued(gate, A).read_bytes == cost_of(elements[0])
 
     gate.resume(A)
 
     assert [rows(e) for _, e in take(gate, 4)] == [[1], [2], [3], [4]]
-    assert queued(gate, A) == ChannelStatistics(A, 0, 0, held_back=False)
+    passed = sum(map(cost_of, elements))
+    assert queued(gate, A) == ChannelStatistics(A, 0, 0, passed, held_back=False)
+    assert output.sent_bytes == passed
 
 
 def test_open_channels_are_served_in_turn(pair: "Pair") -> None:

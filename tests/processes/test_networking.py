@@ -101,6 +101,20 @@ def test_what_a_driver_cannot_do_ends_the_run_with_a_sentence(
     assert sentence in ended.reason
 
 
+def test_what_has_been_sent_is_read_and_both_ends_count_the_same_bytes(tmp_path: Path) -> None:
+    """Within a slot and between the two; nothing is under way while nothing is read."""
+
+    def is_even(_: object) -> bool:
+        *_, newest = [None, *(envelope.event for envelope in run.of(MetricsSampled))]
+        samples = newest.subtasks if isinstance(newest, MetricsSampled) else []
+        read = sum(each.bytes_in or 0 for each in samples)
+        sent = {each.bytes_out or 0 for each in samples if each.vertex == "numbers"}
+        return read > 0 and len(sent) == 2 and sum(sent) == read
+
+    with hosted_run(tmp_path, {"pause_ms": "1"}) as run:  # three quarters are read, then nothing
+        run.wait_for(is_even, STEP_S)
+
+
 def connected(run: StartedRun) -> list[SlotConnected]:
     events = [envelope.event for envelope in run.of(SlotConnected)]
     return [event for event in events if isinstance(event, SlotConnected)]

@@ -323,6 +323,8 @@ def subtask_sample(uid: str, index: int, records: int) -> SubtaskSample:
         backpressured_ms=1_000,
         idle_ms=4_000,
         pending_records=700 if uid == "flights" else None,
+        bytes_in=0 if not VERTICES[uid] else 80 * records,
+        bytes_out=90 * records,
     )
 
 

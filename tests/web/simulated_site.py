@@ -180,6 +180,8 @@ class SimulatedRun:
             queued_records=self.random.randint(0, 4_000),
             queued_bytes=self.random.randint(0, 400_000),
             state_bytes=STATE_BYTES[uid],
+            bytes_in=41 * self.records // PARALLELISM if INPUTS[uid] else 0,
+            bytes_out=41 * self.records // PARALLELISM if uid != "hourly-delay" else 0,
         )
 
     def checkpoint(self, kind: CheckpointKind = CheckpointKind.CHECKPOINT) -> None:

@@ -68,11 +68,28 @@ def test_a_subtask_is_told_with_its_slot_attempt_and_records() -> None:
     assert (second["attempt"], second["endpoint"]) == (1, "here")
     assert second["taskmanager-id"] == "flights-1-slot-1"
     assert second["metrics"]["read-records"] == 10
+    assert (second["metrics"]["read-bytes"], second["metrics"]["write-bytes"]) == (800, 900)
+    assert found["aggregated"]["metrics"]["write-bytes"]["sum"] == 1_800
     assert second["metrics"]["accumulated-busy-time"] == 5_000
     assert second["metrics"]["accumulated-backpressured-time"] == 1_000
     assert second["metrics"]["accumulated-idle-time"] == 4_000
     assert found["aggregated"]["metrics"]["read-records"]["sum"] == 20
     assert second["start-time"] == second["start_time"]
+
+
+def test_bytes_that_an_older_engine_did_not_count_are_not_complete() -> None:
+    running()
+    sample = Sample.objects.get()
+    for each in sample.subtasks:
+        del each["bytes_in"]
+    sample.save()
+
+    told = read(HERE)["subtasks"][1]["metrics"]
+
+    assert (told["read-bytes"], told["read-bytes-complete"]) == (0, False)
+    assert (told["write-bytes"], told["write-bytes-complete"]) == (900, True)
+    names = [each["id"] for each in read(f"{HERE}/subtasks/1/metrics")]
+    assert ("numBytesIn" in names, "numBytesOut" in names) == (False, True)
 
 
 def test_slots_that_are_gone_are_not_named() -> None:

@@ -203,9 +203,13 @@ def test_records_per_second_are_what_a_minute_of_one_attempt_has_added(operator:
     story.wait(50_000).sampled(records=6_000).wait(20_000).sampled(records=10_000)
     fold(story)
 
-    rate = value(served_to(operator), f"{TASK}numRecordsInPerSecond", task_name="join")
+    served = served_to(operator)
 
+    rate = value(served, f"{TASK}numRecordsInPerSecond", task_name="join")
     assert rate == pytest.approx(200)  # (10,000 - 6,000) / 20 s: the first one is too old
+    read = value(served, f"{TASK}numBytesInPerSecond", task_name="join")
+    assert read == pytest.approx(200 * 80)
+    assert value(served, f"{TASK}numBytesOut", task_name="join") == 900_000
 
 
 def test_a_rate_needs_two_samples_of_the_same_attempt(operator: Client) -> None:

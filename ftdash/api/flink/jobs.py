@@ -18,6 +18,7 @@ from ftdash.api.flink.names import (
 )
 from ftdash.jobs.answers import FailureView, SubtaskView, VertexView
 from ftdash.jobs.run_queries import RunFacts
+from ftdash.metrics.loads import sum_known
 from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.settings import RestartStrategy, Settings
 
@@ -129,13 +130,15 @@ def _vertex(run: RunFacts, vertex: VertexView, subtasks: list[SubtaskView]) -> s
 
 
 def io_metrics(subtasks: list[SubtaskView]) -> shapes.IoMetrics:
-    """Records, and time spent on what, since the attempt began; bytes are not counted."""
+    """Bytes, records, and time spent on what, since the attempt began."""
     is_known = bool(subtasks)
+    read_bytes = sum_known([each.bytes_in for each in subtasks])
+    write_bytes = sum_known([each.bytes_out for each in subtasks])
     return shapes.IoMetrics(
-        read_bytes=0,
-        read_bytes_complete=False,
-        write_bytes=0,
-        write_bytes_complete=False,
+        read_bytes=read_bytes or 0,
+        read_bytes_complete=read_bytes is not None,
+        write_bytes=write_bytes or 0,
+        write_bytes_complete=write_bytes is not None,
         read_records=sum(each.records_in for each in subtasks),
         read_records_complete=is_known,
         write_records=sum(each.records_out for each in subtasks),

@@ -40,11 +40,13 @@ def of_job(run: RunFacts, found: RunStatistics) -> Values:
 
 
 def of_subtask(view: SubtaskView) -> Values:
+    bytes_moved = {"numBytesIn": view.bytes_in, "numBytesOut": view.bytes_out}
     return {
         "busyTimeMsPerSecond": round(view.busy_ratio * 1000),
         "backPressuredTimeMsPerSecond": round(view.backpressured_ratio * 1000),
         "idleTimeMsPerSecond": round(view.idle_ratio * 1000),
         "numRecordsIn": view.records_in,
         "numRecordsOut": view.records_out,
+        **{name: value for name, value in bytes_moved.items() if value is not None},
         WATERMARK: NO_WATERMARK if view.watermark_at is None else epoch_ms(view.watermark_at),
     }

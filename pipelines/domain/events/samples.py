@@ -25,6 +25,8 @@ class SubtaskSample(msgspec.Struct, frozen=True, kw_only=True):
     backpressured_ms: int | None = None
     idle_ms: int | None = None
     pending_records: int | None = None  # of a source: there to be read; None: not known
+    bytes_in: int | None = None  # through channels since the attempt started, as is the one below
+    bytes_out: int | None = None
 
 
 class SlotSample(msgspec.Struct, frozen=True, kw_only=True):

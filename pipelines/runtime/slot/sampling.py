@@ -53,7 +53,7 @@ class Sampler(threading.Thread):
         before = self._before.get(subtask.name, _NOTHING)
         self._before[subtask.name] = spent
         busy, idle, backpressured = ratios(before, spent)
-        queued = self._queued(subtask)
+        queued = subtask.queued()
         return SubtaskSample(
             vertex=subtask.place.vertex.uid,
             subtask=subtask.place.subtask,
@@ -66,15 +66,13 @@ class Sampler(threading.Thread):
             backpressured_ms=round(spent.backpressured_ms),
             idle_ms=round(spent.idle_ms),
             watermark_ms=subtask.watermark_ms(),
-            queued_records=queued[0],
-            queued_bytes=queued[1],
+            queued_records=sum(each.queued_records for each in queued),
+            queued_bytes=sum(each.queued_bytes for each in queued),
             state_bytes=subtask.chain.state_bytes(),
             pending_records=subtask.pending_records(),
+            bytes_in=sum(each.read_bytes for each in queued),
+            bytes_out=subtask.chain.bytes_out,
         )
-
-    def _queued(self, subtask: Subtask) -> tuple[int, int]:
-        statistics = subtask.queued()
-        return sum(s.queued_records for s in statistics), sum(s.queued_bytes for s in statistics)
 
 
 def ratios(before: Spent, now: Spent) -> tuple[float, float, float]:

@@ -81,6 +81,11 @@ class OperatorChain:
         return self._delivery.records_out
 
     @property
+    def bytes_out(self) -> int:
+        """From any thread; what is told to ackers is not counted."""
+        return sum(each.sent_bytes for exchange in self._exchanges for each in exchange.outputs)
+
+    @property
     def has_sinks(self) -> bool:
         return any(node.sink for node in self._nodes)
 

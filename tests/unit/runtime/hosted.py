@@ -193,6 +193,7 @@ class RecordingOutput:
     channel: ChannelId
     sent: list[Element] = field(default_factory=list)
     is_full: bool = False
+    sent_bytes: int = 0
 
     def send(self, element: Element) -> None:
         self.sent.append(element)
