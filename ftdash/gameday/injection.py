@@ -39,13 +39,21 @@ DRIVER_MOMENTS = {
     Fault.KILL_DRIVER_ACKNOWLEDGED: DriverKillMoment.ACKNOWLEDGED,
     Fault.KILL_DRIVER_PUBLISHED: DriverKillMoment.PUBLISHED,
 }
-NEEDS_SLOT = (*MOMENTS, Fault.FREEZE_SLOT, Fault.SLOW_STORAGE, Fault.FULL_DISK)
+RECOVERY_MOMENTS = {
+    Fault.KILL_DRIVER_RESTARTING: DriverKillMoment.RESTARTING,
+    Fault.KILL_DRIVER_REWINDING: DriverKillMoment.REWINDING,
+    Fault.KILL_DRIVER_REWOUND: DriverKillMoment.REWOUND,
+}
+"""Of the driver, in the recovery that the kill of a slot makes necessary."""
+
+ASKED_OF_THE_DRIVER = (*MOMENTS, *DRIVER_MOMENTS, *RECOVERY_MOMENTS, Fault.SLOW_STORAGE)
+NEEDS_SLOT = (*MOMENTS, *RECOVERY_MOMENTS, Fault.FREEZE_SLOT, Fault.SLOW_STORAGE, Fault.FULL_DISK)
 
 
 def inject(day: GameDay) -> None:
     """Changes `day` in memory. Raises Rejected if it cannot be done."""
     run, fault = day.run, Fault(day.fault)
-    if fault in MOMENTS or fault in DRIVER_MOMENTS or fault is Fault.SLOW_STORAGE:
+    if fault in ASKED_OF_THE_DRIVER:
         day.request_id = _ask_driver(day, fault)
         return
     match fault:
@@ -63,9 +71,9 @@ def inject(day: GameDay) -> None:
 def _ask_driver(day: GameDay, fault: Fault) -> str:
     who = {"requester": day.requester, "reason": f"game day {day.pk}: {day.reason}"}
     name = day.pipeline.name
-    if fault in DRIVER_MOMENTS:
+    if moment := (DRIVER_MOMENTS | RECOVERY_MOMENTS).get(fault):
         return services.kill_driver(
-            pipeline=name, moment=DRIVER_MOMENTS[fault], within=effect_within(day), **who
+            pipeline=name, moment=moment, within=effect_within(day), slot=day.slot, **who
         )
     if fault is Fault.SLOW_STORAGE:
         lasts = SLOW_FOR + effect_after(fault, day.run)
@@ -91,7 +99,7 @@ def effect_after(fault: Fault, run: Run) -> timedelta:
     settings = parse_settings(run.settings_now)
     if fault is Fault.FREEZE_SLOT:
         return timedelta(milliseconds=settings.heartbeat.timeout_ms)
-    if fault in (Fault.KILL_SLOT, Fault.KILL_DRIVER, Fault.KILL_WORKER):
+    if fault in (Fault.KILL_SLOT, Fault.KILL_DRIVER, Fault.KILL_WORKER, *RECOVERY_MOMENTS):
         return timedelta()
     return timedelta(milliseconds=settings.checkpoint_interval_ms or 0)  # the next one meets it
 

@@ -15,7 +15,7 @@ from ftdash.checkpoints.models import (
     CheckpointStatus,
     SubtaskPhase,
 )
-from ftdash.gameday.injection import SLOW_BY, effect_within
+from ftdash.gameday.injection import RECOVERY_MOMENTS, SLOW_BY, effect_within
 from ftdash.gameday.models import Fault, GameDay
 from ftdash.gameday.scoring import EFFECT_WITHIN, AuditFound, Measures, Seen, SinkProof
 from ftdash.jobs.models import (
@@ -75,6 +75,7 @@ def seen(day: GameDay) -> Seen:
         running_at=running_at,
         committed_checkpoint_id=_first_committed(run, running_at) if running_at else None,
         still_frozen=_is_frozen(day),
+        awaits_driver_kill=day.fault in RECOVERY_MOMENTS and _is_open(day.request_id),
         measures=replace(
             _measures(recoveries, survived, injected_at),
             checkpoints_lost=lost.count(),

@@ -48,13 +48,14 @@ def command_of(request: Request) -> DriverCommand:
         numbers = {name: int(value) for name, value in request.parameters.items()}
         return SlowSlot(request_id=request_id, requested_by=by, reason=reason, **numbers)
     if request.kind == RequestKind.KILL_DRIVER:
-        moment = DriverKillMoment(request.parameters["moment"])
+        moment, slot = (request.parameters.get(name) for name in ("moment", "slot"))
         return KillDriver(
             request_id=request_id,
             requested_by=by,
             reason=reason,
-            moment=moment,
+            moment=DriverKillMoment(moment),
             within_s=_within_s(request),
+            slot=None if slot is None else int(slot),
         )
     if request.kind == RequestKind.CHANGE_SETTINGS:
         return ChangeSettings(

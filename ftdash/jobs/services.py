@@ -245,9 +245,13 @@ def kill_driver(
     requester: str,
     reason: str,
     within: timedelta = KILL_WITHIN,
+    slot: int | None = None,
 ) -> RequestId:
-    """The next time it comes there `within` that time; another one takes over."""
+    """The next time it comes there `within` that time; another one takes over. `slot` is killed
+    at once, for the moments of a recovery."""
     given = {"moment": moment.value} | _within(within)
+    if slot is not None:
+        given["slot"] = str(slot)
     question = Question(RequestKind.KILL_DRIVER, pipeline, requester, reason, parameters=given)
     return ask_driver(question, within)
 

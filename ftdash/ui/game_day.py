@@ -41,6 +41,15 @@ HELP = {
     Fault.KILL_DRIVER: "kill -9 of the process that coordinates; another one takes over",
     Fault.KILL_DRIVER_ACKNOWLEDGED: "kill -9 when all have acknowledged and no manifest is there",
     Fault.KILL_DRIVER_PUBLISHED: "kill -9 when the next manifest is durable and nobody knows",
+    Fault.KILL_DRIVER_RESTARTING: (
+        "kill -9 of a slot, and of the driver once that attempt is over and no point is chosen"
+    ),
+    Fault.KILL_DRIVER_REWINDING: (
+        "kill -9 of a slot, and of the driver once a point is chosen and no sink is rewound"
+    ),
+    Fault.KILL_DRIVER_REWOUND: (
+        "kill -9 of a slot, and of the driver once sinks are rewound and no slot is started"
+    ),
     Fault.KILL_WORKER: (
         "kill -9 of the Celery worker, which restarts drivers of all pipelines; whatever looks"
         " after it has to start another one, and no run may notice"

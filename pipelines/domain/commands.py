@@ -76,11 +76,13 @@ class SlowSlot(Command, frozen=True, kw_only=True):
 class KillDriver(Command, frozen=True, kw_only=True):
     """SIGKILL the driver on purpose, if its moment comes within `within_s`.
 
-    The driver that takes over answers it, and does not do it again.
+    `slot` is killed at once, so that there is a recovery to die in. The driver that takes over
+    answers it, and does not do it again.
     """
 
     moment: DriverKillMoment
     within_s: float = KILL_WITHIN_S
+    slot: int | None = None
 
 
 DriverCommand = (

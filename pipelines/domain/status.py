@@ -84,7 +84,11 @@ class KillMoment(StrEnum):
 
 
 class DriverKillMoment(StrEnum):
-    """The driver is killed on purpose the next time it comes to that `FaultPoint`."""
+    """The driver is killed on purpose the next time it comes to that `FaultPoint`; the last three
+    are within a recovery."""
 
     ACKNOWLEDGED = "acknowledged"
     PUBLISHED = "published"
+    RESTARTING = "restarting"
+    REWINDING = "rewinding"
+    REWOUND = "rewound"

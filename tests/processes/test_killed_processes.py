@@ -188,9 +188,14 @@ def test_a_slot_whose_storage_is_slow_is_waited_for(tmp_path: Path) -> None:
     assert_exact(tmp_path / "output")
 
 
-def test_a_driver_that_is_killed_where_it_was_asked_for_is_killed_once(tmp_path: Path) -> None:
-    moment = DriverKillMoment.PUBLISHED
-    kill = KillDriver(request_id=RequestId("kill"), requested_by="t", reason="t", moment=moment)
+@pytest.mark.parametrize(
+    ("moment", "slot"), [(DriverKillMoment.PUBLISHED, None), (DriverKillMoment.REWINDING, 1)]
+)
+def test_a_driver_that_is_killed_where_it_was_asked_for_is_killed_once(
+    tmp_path: Path, moment: DriverKillMoment, slot: int | None
+) -> None:
+    who = {"request_id": RequestId("kill"), "requested_by": "t", "reason": "t"}
+    kill = KillDriver(moment=moment, slot=slot, **who)
     with hosted_run(tmp_path, LONGER, settings=SOONER) as run:
         run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
         submit(run.directory, kill)
@@ -200,6 +205,7 @@ def test_a_driver_that_is_killed_where_it_was_asked_for_is_killed_once(tmp_path:
             ended = successor.wait_until_over(STEP_S)
 
     assert exit_code == -signal.SIGKILL
+    assert len(run.of(SlotLost)) == (slot is not None)
     (answer,) = successor.of(RequestEnded)
     assert answer.event.outcome is RequestOutcome.SUCCEEDED  # type: ignore[attr-defined]
     assert answer.event.message == "The driver that was to be killed is dead."  # type: ignore[attr-defined]

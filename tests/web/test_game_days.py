@@ -17,7 +17,7 @@ from kombu.exceptions import OperationalError
 
 from ftdash.checkpoints.models import Audit
 from ftdash.gameday import queries, services, tasks
-from ftdash.gameday.injection import DRIVER_MOMENTS, MOMENTS
+from ftdash.gameday.injection import DRIVER_MOMENTS, MOMENTS, RECOVERY_MOMENTS
 from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
 from ftdash.gameday.observation import NOT_AUDITED
 from ftdash.gameday.processes import forbid_writing, identity_of, release
@@ -196,7 +196,7 @@ def test_a_kill_that_the_driver_refuses_did_not_happen() -> None:
     assert Request.objects.get().parameters["moment"] == "aligning"
 
 
-@pytest.mark.parametrize("fault", [each for each in Fault if each in {**MOMENTS, **DRIVER_MOMENTS}])
+@pytest.mark.parametrize("fault", [*MOMENTS, *DRIVER_MOMENTS, *RECOVERY_MOMENTS])
 def test_a_kill_at_a_named_point_is_asked_of_the_driver_and_given_until_the_next_checkpoint(
     fault: Fault,
 ) -> None:
@@ -210,7 +210,11 @@ def test_a_kill_at_a_named_point_is_asked_of_the_driver_and_given_until_the_next
     command = command_of(request)
     assert isinstance(command, KillSlot | KillDriver)
     assert fault.value.endswith(command.moment.name) or command.moment is KillMoment.NOW
-    assert command.within_s == (600.0 if fault is Fault.KILL_SLOT else 720.0)
+    has_slot_killed = fault in RECOVERY_MOMENTS
+    assert command.within_s == (
+        600.0 if fault is Fault.KILL_SLOT else 120.0 if has_slot_killed else 720.0
+    )
+    assert (command.slot == 1) is (isinstance(command, KillSlot) or has_slot_killed)
     assert (request.requester, request.reason) == ("ada", f"game day {key}: to see")
 
 
@@ -247,7 +251,19 @@ def test_a_kill_that_nobody_heard_of_ends_with_its_withdrawal() -> None:
 
 def test_every_moment_of_a_kill_is_a_fault_of_game_days() -> None:
     assert set(MOMENTS.values()) == set(KillMoment)
-    assert set(DRIVER_MOMENTS.values()) == set(DriverKillMoment)
+    assert set((DRIVER_MOMENTS | RECOVERY_MOMENTS).values()) == set(DriverKillMoment)
+
+
+def test_a_kill_within_a_recovery_counts_once_the_next_driver_has_said_so() -> None:
+    story = running()
+    key = asked(Fault.KILL_DRIVER_REWINDING, slot=1)
+    hit(key, story)
+    fold(story.wait(50).slot_killed().completed())
+    assert carried_on(key).why == "Nobody has said that the driver was killed yet."
+
+    Request.objects.update(phase=RequestPhase.SUCCEEDED)
+
+    assert carried_on(key).state == GameDayState.AUDITING
 
 
 def test_a_failure_from_before_the_fault_is_not_its_effect() -> None:

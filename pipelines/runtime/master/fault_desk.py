@@ -64,8 +64,14 @@ class FaultDesk:
             message = "The driver that was to be killed is dead."
             self._desk.answer(command.request_id, RequestOutcome.SUCCEEDED, message)
             return
+        host, slot = self._attempts.host, command.slot
+        if slot is not None and (host is None or host.pid_of(slot) is None):
+            self._reject_slot(command.request_id, slot)
+            return
         self._driver_kills.append(_DriverKill(command, self._until_ms(command.within_s)))
         self._parts.faults.kill_at(FaultPoint(command.moment.value), command.within_s)
+        if host is not None and slot is not None:
+            host.kill(slot, KillMoment.NOW, command.within_s)
 
     def slow_slot(self, command: SlowSlot) -> None:
         host, slot = self._attempts.host, command.slot

@@ -132,6 +132,27 @@ def test_a_driver_that_does_not_publish_in_time_is_not_killed_and_that_is_said_o
     assert desk.answers == [(RequestOutcome.FAILED, message)]
 
 
+def test_a_slot_is_killed_so_that_the_driver_can_be_killed_while_it_recovers() -> None:
+    desk = Desk()
+    kill = {"moment": DriverKillMoment.REWINDING, "slot": 1}
+
+    desk.ask(msgspec.structs.replace(KILL_DRIVER, **kill))
+
+    assert desk.armed == [(FaultPoint.REWINDING, 220.0)]
+    assert desk.slots.of(Die) == [Die(moment=KillMoment.NOW, within_s=220.0)]
+    assert desk.answers == []
+
+
+def test_without_that_slot_nobody_is_killed() -> None:
+    desk = Desk()
+
+    desk.ask(msgspec.structs.replace(KILL_DRIVER, slot=0))
+
+    message = "There is no running slot 0; slots are 0 to 1."
+    assert desk.answers == [(RequestOutcome.REJECTED, message)]
+    assert desk.armed == []
+
+
 @pytest.mark.parametrize(
     ("kill", "outcome", "message"),
     [
