@@ -3,7 +3,8 @@
 For a restore at another parallelism or into another backend, and for whoever only reads.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import tempfile
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,11 +21,11 @@ Fetch = Callable[[FileHandle, Path], None]
 
 
 def rows_of(
-    handle: StateHandle, read: Read, fetch: Fetch, groups: KeyGroupRange, scratch: Path
-) -> Iterator[pa.RecordBatch]:
+    handle: StateHandle, read: Read, fetch: Fetch, groups: KeyGroupRange
+) -> Generator[pa.RecordBatch, None, None]:
     """At least the rows of `groups`, with the columns that `handle.schema` names.
 
-    `scratch` is a directory that does not exist yet; it is removed at the end.
+    Only a database needs the disk for that, until the end.
     Raises CorruptSnapshot and Retryable as `read` and `fetch` do.
     """
     match handle.format:
@@ -35,4 +36,6 @@ def rows_of(
         case StateFormat.DELTAS:
             yield from merged_batches(lambda: (read(file) for file in handle.files))
         case StateFormat.ROCKSDB:
-            yield from stored_rows(StoredDatabase(handle, fetch, is_own=False), groups, scratch)
+            database = StoredDatabase(handle, fetch, is_own=False)
+            with tempfile.TemporaryDirectory(prefix="ftdash-restore-") as scratch:
+                yield from stored_rows(database, groups, Path(scratch) / "db")

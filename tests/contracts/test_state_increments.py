@@ -5,6 +5,7 @@ and overtake each other; each one that completed is restored, in parts and into 
 """
 
 import random
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -52,9 +53,7 @@ BACKENDS = ["hashmap", "hashmap in tiny segments", "rocksdb", "rocksdb in tiny m
 
 
 @pytest.fixture(params=BACKENDS)
-def create(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Create]:
+def create(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Create]:
     if request.param.startswith("rocksdb"):
         memory_bytes = TINY_BYTES if "tiny" in request.param else AMPLE_BYTES
         with rocksdb_backends(memory_bytes, is_incremental=True) as backends:
@@ -68,9 +67,9 @@ def create(
 
 @seeded("create", BACKENDS, 30)
 def test_every_completed_checkpoint_can_be_restored_whatever_failed_between(
-    create: Create, tmp_path: Path, seed: int
+    create: Create, seed: int
 ) -> None:
-    run = Run(random.Random(seed), create(ALL_GROUPS, MAX_PARALLELISM), tmp_path)
+    run = Run(random.Random(seed), create(ALL_GROUPS, MAX_PARALLELISM))
 
     for _ in range(120):
         run.step()
@@ -82,8 +81,8 @@ def test_every_completed_checkpoint_can_be_restored_whatever_failed_between(
         assert run.restored(checkpoint, create, 3) == checkpoint.model
 
 
-def test_after_a_small_change_a_small_part_is_written(create: Create, tmp_path: Path) -> None:
-    run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM), tmp_path)
+def test_after_a_small_change_a_small_part_is_written(create: Create) -> None:
+    run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM))
     run.put([(f"user {n}", 0) for n in range(5_000)])
     run.complete(run.cut())
     whole = run.written_bytes
@@ -94,8 +93,8 @@ def test_after_a_small_change_a_small_part_is_written(create: Create, tmp_path: 
     assert 0 < run.written_bytes - whole <= 0.1 * whole
 
 
-def test_nothing_is_written_again_for_what_did_not_change(create: Create, tmp_path: Path) -> None:
-    run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM), tmp_path)
+def test_nothing_is_written_again_for_what_did_not_change(create: Create) -> None:
+    run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM))
     run.put([(f"user {n}", 0) for n in range(100)])
     run.complete(run.cut())
     shared = {name for name in run.files if name.startswith("shared")}
@@ -105,10 +104,8 @@ def test_nothing_is_written_again_for_what_did_not_change(create: Create, tmp_pa
     assert {name for name in run.files if name.startswith("shared")} == shared
 
 
-def test_what_only_a_failed_checkpoint_wrote_is_never_referred_to(
-    create: Create, tmp_path: Path
-) -> None:
-    run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM), tmp_path)
+def test_what_only_a_failed_checkpoint_wrote_is_never_referred_to(create: Create) -> None:
+    run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM))
     run.put([("a", 1)])
     first = run.cut()
     run.complete(first)
@@ -127,10 +124,8 @@ def test_what_only_a_failed_checkpoint_wrote_is_never_referred_to(
     assert run.restored(third, create, 1) == third.model
 
 
-def test_after_damage_the_next_checkpoint_depends_on_nothing(
-    create: Create, tmp_path: Path
-) -> None:
-    run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM), tmp_path)
+def test_after_damage_the_next_checkpoint_depends_on_nothing(create: Create) -> None:
+    run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM))
     run.put([(f"user {n}", 0) for n in range(50)])
     run.complete(run.cut())
     damaged = set(run.files)
@@ -142,11 +137,10 @@ def test_after_damage_the_next_checkpoint_depends_on_nothing(
     assert run.restored(fresh, create, 1) == fresh.model
 
 
-def test_a_chain_never_grows_beyond_its_bounds(tmp_path: Path) -> None:
+def test_a_chain_never_grows_beyond_its_bounds() -> None:
     run = Run(
         random.Random(0),
         HashMapBackend(ALL_GROUPS, MAX_PARALLELISM, is_incremental=True),
-        tmp_path,
     )
     run.put([(f"user {n}", 0) for n in range(1_000)])
 
@@ -161,9 +155,22 @@ def test_a_chain_never_grows_beyond_its_bounds(tmp_path: Path) -> None:
     assert run.restored(checkpoint, HashMapBackend, 1) == checkpoint.model
 
 
-def test_a_database_is_taken_over_as_it_is_and_goes_on(tmp_path: Path) -> None:
+def test_increments_that_are_no_database_are_read_without_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(random.Random(0), HashMapBackend(ALL_GROUPS, MAX_PARALLELISM, is_incremental=True))
+    run.put([(f"user {n}", 0) for n in range(50)])
+    run.append(3, "user 1")
+    checkpoint = run.cut()
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+
+    assert run.restored(checkpoint, HashMapBackend, 3) == checkpoint.model
+
+
+def test_a_database_is_taken_over_as_it_is_and_goes_on() -> None:
     with rocksdb_backends(is_incremental=True) as create:
-        run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM), tmp_path)
+        run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM))
         run.put([(f"user {n}", 0) for n in range(500)])
         run.append(3, "user 1")
         first = run.cut()
@@ -181,10 +188,10 @@ def test_a_database_is_taken_over_as_it_is_and_goes_on(tmp_path: Path) -> None:
         assert run.restored(second, create, 2) == second.model
 
 
-def test_a_database_of_another_run_is_taken_over_without_being_built_upon(tmp_path: Path) -> None:
+def test_a_database_of_another_run_is_taken_over_without_being_built_upon() -> None:
     """Its files go when its own run, or a person, deletes the point."""
     with rocksdb_backends(is_incremental=True) as create:
-        run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM), tmp_path)
+        run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM))
         run.put([(f"user {n}", 0) for n in range(500)])
         run.append(3, "user 1")
         theirs = run.cut()
@@ -203,9 +210,9 @@ def test_a_database_of_another_run_is_taken_over_without_being_built_upon(tmp_pa
         assert run.restored(ours, create, 2) == ours.model
 
 
-def test_a_database_of_other_key_groups_or_columns_is_not_taken_over(tmp_path: Path) -> None:
+def test_a_database_of_other_key_groups_or_columns_is_not_taken_over() -> None:
     with rocksdb_backends(is_incremental=True) as create:
-        run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM), tmp_path)
+        run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM))
         run.put([("a", 1)])
         checkpoint = run.cut()
         [handle] = checkpoint.handles
@@ -224,7 +231,7 @@ def test_a_database_of_other_key_groups_or_columns_is_not_taken_over(tmp_path: P
 
 @pytest.mark.parametrize(("codec", "is_refused"), [("zstd", True), ("lz4", False)])
 def test_a_database_that_would_explode_is_refused_and_the_densest_that_is_written_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str, is_refused: bool
+    monkeypatch: pytest.MonkeyPatch, codec: str, is_refused: bool
 ) -> None:
     usual = sorted_files._options
 
@@ -235,14 +242,14 @@ def test_a_database_that_would_explode_is_refused_and_the_densest_that_is_writte
 
     monkeypatch.setattr(sorted_files, "_options", other_options)
     with rocksdb_backends() as create:
-        run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM), tmp_path)
+        run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM))
         row = run.table.rows_for(batch_of(TOTALS.key, [("a", 1)]))
         run.table.write_arrow("note", row, pa.array(["v" * (4 << 20)]))
         native = run.cut_native()
         [handle] = native.handles
 
         readers: list[Callable[[], object]] = [
-            lambda: list(rows_of(handle, run.read, run.fetch, ALL_GROUPS, tmp_path / "scratch")),
+            lambda: list(rows_of(handle, run.read, run.fetch, ALL_GROUPS)),
             lambda: run.take_over(create(ALL_GROUPS, MAX_PARALLELISM), native),
         ]
         refusal = pytest.raises(CorruptSnapshot, match="would unpack")
@@ -253,9 +260,9 @@ def test_a_database_that_would_explode_is_refused_and_the_densest_that_is_writte
 
 @pytest.mark.parametrize("parallelism", [1, 3])
 def test_a_native_cut_is_whole_shares_nothing_and_disturbs_no_increment(
-    create: Create, tmp_path: Path, parallelism: int
+    create: Create, parallelism: int
 ) -> None:
-    run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM), tmp_path)
+    run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM))
     run.put([(f"user {n}", 0) for n in range(50)])
     run.append(3, "user 1")
     run.complete(run.cut())
@@ -274,11 +281,9 @@ def test_a_native_cut_is_whole_shares_nothing_and_disturbs_no_increment(
         assert run.restored(native, kind, parallelism) == native.model
 
 
-def test_a_native_cut_of_a_database_is_its_files_and_is_taken_over_without_being_built_upon(
-    tmp_path: Path,
-) -> None:
+def test_a_native_cut_of_a_database_is_its_files_and_taken_over_without_being_built_upon() -> None:
     with rocksdb_backends(is_incremental=True) as create:
-        run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM), tmp_path)
+        run = Run(random.Random(0), create(ALL_GROUPS, MAX_PARALLELISM))
         run.put([(f"user {n}", 0) for n in range(500)])
         run.append(3, "user 1")
         native = run.cut_native()
@@ -310,7 +315,6 @@ class Run:
 
     rng: random.Random
     backend: StateBackend
-    scratch: Path
     files: dict[str, bytes | list[pa.RecordBatch]] = field(default_factory=dict)
     completed: list[Checkpoint] = field(default_factory=list)
     written_bytes: int = 0
@@ -441,11 +445,7 @@ class Run:
             backend = create(groups, MAX_PARALLELISM)
             table, batches = backend.table(TOTALS), backend.batch_list(EVENTS)
             for handle in checkpoint.handles:
-                self.number += 1
-                scratch = self.scratch / f"scratch-{self.number}"
-                backend.restore(
-                    handle.state, rows_of(handle, self.read, self.fetch, groups, scratch)
-                )
+                backend.restore(handle.state, rows_of(handle, self.read, self.fetch, groups))
             for frozen in backend.cut():
                 if frozen.kind == "table":
                     rows = [row for batch in frozen.batches for row in tuples(batch)]

@@ -7,8 +7,8 @@ positions: a source is handed all of them and deals the splits itself.
 Source: Flink, `StateAssignmentOperation`.
 """
 
-import tempfile
 from collections.abc import Collection, Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -198,14 +198,13 @@ def rows_of(
     own = state.key_group_range
     groups = key_groups or own
     left = state.rows
-    with tempfile.TemporaryDirectory(prefix="ftdash-restore-") as scratch:
-        batches = stored_state.rows_of(
-            state,
-            lambda file: store.read_batches(location, file),
-            lambda file, target: store.fetch(location, file, target),
-            groups,
-            Path(scratch) / "db",
-        )
+    batches = stored_state.rows_of(
+        state,
+        lambda file: store.read_batches(location, file),
+        lambda file, target: store.fetch(location, file, target),
+        groups,
+    )
+    with closing(batches):
         for batch in batches:
             left -= batch.num_rows
             if left < 0:
