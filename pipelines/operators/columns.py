@@ -36,11 +36,13 @@ def check_event_time(schema: pa.Schema, column: str) -> None:
 
 def longs(column: pa.Array) -> Longs:
     """An integer or timestamp column without nulls as int64."""
-    return np.asarray(column.cast(pa.int64()).to_numpy(zero_copy_only=False))
+    is_time = pa.types.is_timestamp(column.type)
+    whole = column.view(pa.int64()) if is_time else column.cast(pa.int64())
+    return np.asarray(whole.to_numpy(zero_copy_only=False))
 
 
 def timestamps(values_ms: Longs) -> pa.Array:
-    return pa.array(values_ms, pa.int64()).cast(EVENT_TIME)
+    return pa.array(values_ms, pa.int64()).view(EVENT_TIME)
 
 
 def single_batch(table: pa.Table) -> pa.RecordBatch:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from pipelines.domain.errors import Rejected
 from pipelines.state.backend import Default
-from pipelines.state.hashing import is_bytes_like, is_integer_like
+from pipelines.state.hashing import as_integers, is_bytes_like, is_integer_like
 
 
 def storage_dtype(column_type: pa.DataType) -> np.dtype[np.generic]:
@@ -31,16 +31,6 @@ def decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
         for column in batch.columns
     ]
     return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
-
-
-def as_integers(array: pa.Array) -> npt.NDArray[np.int64]:
-    """The 64-bit integers behind a key column; what stands for a null is 0."""
-    if array.null_count:
-        array = array.fill_null(False if pa.types.is_boolean(array.type) else 0)
-    if pa.types.is_temporal(array.type):
-        array = array.view(pa.int64() if array.type.bit_width == 64 else pa.int32())
-    values: npt.NDArray[np.generic] = array.to_numpy(zero_copy_only=False)
-    return values.astype(np.int64, copy=False)
 
 
 def as_numbers(array: pa.Array) -> npt.NDArray[np.generic]:

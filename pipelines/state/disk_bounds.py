@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from pipelines.state.arrow_types import as_integers
-from pipelines.state.hashing import is_integer_like
+from pipelines.state.hashing import as_integers, is_integer_like
 
 _LARGEST = int(np.iinfo(np.int64).max)
 _SMALLEST = int(np.iinfo(np.int64).min)

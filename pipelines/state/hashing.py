@@ -77,11 +77,7 @@ def _column_hashes(column: pa.Array, name: str) -> Hashes:
 
 
 def _integer_hashes(column: pa.Array) -> Hashes:
-    filled = column.fill_null(False if pa.types.is_boolean(column.type) else 0)
-    if pa.types.is_temporal(filled.type):
-        filled = filled.view(pa.int64() if filled.type.bit_width == 64 else pa.int32())
-    values = filled.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
-    hashes = mix(values.view(np.uint64))
+    hashes = mix(as_integers(column).view(np.uint64))
     if column.null_count:
         hashes[column.is_null().to_numpy(zero_copy_only=False)] = NULL_HASH
     return hashes
@@ -99,6 +95,16 @@ def _dictionary_hashes(column: pa.DictionaryArray, name: str) -> Hashes:
     of_value[-1] = NULL_HASH
     indices = column.indices.cast(pa.int64()).fill_null(len(values)).to_numpy()
     return np.asarray(of_value[indices])
+
+
+def as_integers(array: pa.Array) -> npt.NDArray[np.int64]:
+    """The 64-bit integers behind a key column; what stands for a null is 0."""
+    if array.null_count:
+        array = array.fill_null(False if pa.types.is_boolean(array.type) else 0)
+    if pa.types.is_temporal(array.type):
+        array = array.view(pa.int64() if array.type.bit_width == 64 else pa.int32())
+    values: npt.NDArray[np.generic] = array.to_numpy(zero_copy_only=False)
+    return values.astype(np.int64, copy=False)
 
 
 def is_integer_like(data_type: pa.DataType) -> bool:

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipelines.state.arrow_types import as_integers, storage_dtype, to_arrow, validity
+from pipelines.state.arrow_types import storage_dtype, to_arrow, validity
 from pipelines.state.columns import Column, FrozenColumn, Rows
-from pipelines.state.hashing import is_bytes_like
+from pipelines.state.hashing import as_integers, is_bytes_like
 from pipelines.state.text_heap import NULL_POSITION, FrozenHeap, TextHeap, equal
 
 Mask = npt.NDArray[np.bool_]

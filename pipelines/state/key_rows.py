@@ -46,6 +46,7 @@ class KeyRows:
         self._hash_keys = hash_keys
         self._on_added = on_added
         self._types = [(f.name, f.type) for f in descriptor.key]
+        self._is_text = len(self._types) == 1 and is_bytes_like(self._types[0][1])
         self._is_exact = is_bijective(descriptor.key)  # until the first null
         self._numbers = RowNumbers()
         self._index = KeyIndex()
@@ -110,12 +111,13 @@ class KeyRows:
 
     def _look_up(self, keys: pa.RecordBatch, of: Callable[[pa.RecordBatch], Rows]) -> Rows:
         """Each distinct text is looked up once."""
-        keys = decoded(keys)
-        given = [(f.name, f.type) for f in keys.schema]
-        check(given == self._types, "keys have the declared columns", keys=given)
+        if not keys.schema.equals(self._descriptor.key):
+            keys = decoded(keys)
+            given = [(f.name, f.type) for f in keys.schema]
+            check(given == self._types, "keys have the declared columns", keys=given)
         if not keys.num_rows:
             return np.empty(0, np.int64)
-        if len(given) > 1 or not is_bytes_like(given[0][1]):
+        if not self._is_text:
             return of(keys)
         encoded = keys.column(0).dictionary_encode(null_encoding="encode")
         distinct = pa.RecordBatch.from_arrays([encoded.dictionary], schema=self._descriptor.key)

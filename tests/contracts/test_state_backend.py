@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipelines.domain.errors import Rejected
+from pipelines.domain.errors import InvariantViolated, Rejected
 from pipelines.state.backend import (
     KEY_GROUP_COLUMN,
     NO_ROW,
@@ -48,6 +48,21 @@ def test_a_fresh_row_holds_the_defaults(build: Build) -> None:
     assert {name: table.read(name, rows).tolist() for name in VALUES.names} == {
         name: [default, default] for name, default in DEFAULTS.items()
     }
+
+
+def test_keys_of_other_columns_are_refused_and_it_does_not_matter_what_may_be_null(
+    build: Build,
+) -> None:
+    table = build(ALL_GROUPS).table(table_of(NUMBER))
+    [key] = NUMBER
+    (row,) = table.rows_for(numbers(5))
+
+    for other in (key.with_name("other"), key.with_type(pa.int16())):
+        with pytest.raises(InvariantViolated, match="declared columns"):
+            table.rows_for(batch_of(pa.schema([other]), [(5,)]))
+
+    never_null = batch_of(pa.schema([key.with_nullable(False)]), [(5,)])
+    assert table.rows_for(never_null).tolist() == [row]
 
 
 def test_repeats_within_a_batch_are_one_row(build: Build) -> None:

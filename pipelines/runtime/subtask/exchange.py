@@ -90,10 +90,12 @@ class Exchange:
     def _by_key(self, batch: pa.RecordBatch) -> Iterator[Part]:
         groups = key_groups(key_hashes(batch, self._hash_by), self._max_parallelism)
         owners = (groups.astype(np.uint32) * len(self.outputs)) // self._max_parallelism
-        for target in range(len(self.outputs)):
-            part = batch.filter(pa.array(owners == target))
-            if part.num_rows:
-                yield target, part
+        rows = np.bincount(owners, minlength=len(self.outputs)).tolist()
+        for target, count in enumerate(rows):
+            if count == batch.num_rows:
+                yield target, batch
+            elif count:
+                yield target, batch.filter(pa.array(owners == target))
 
     def _in_turn(self, batch: pa.RecordBatch) -> Iterator[Part]:
         """Equal runs of rows; the next batch begins where this one ended."""

@@ -18,6 +18,7 @@ from pipelines.connectors.watermark_strategy import (
 )
 from pipelines.domain.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from pipelines.domain.errors import check
+from pipelines.operators.columns import longs
 
 Times = npt.NDArray[np.int64]
 
@@ -138,4 +139,4 @@ class OpenSplit:
 
 
 def times_of(batch: pa.RecordBatch, column: str) -> Times:
-    return np.asarray(batch.column(column).cast(pa.int64()).to_numpy(zero_copy_only=False))
+    return longs(batch.column(column))

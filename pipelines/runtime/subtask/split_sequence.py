@@ -73,13 +73,9 @@ class FixedSplits:
         self, source: Source, restored: Sequence[Json], subtask: int, parallelism: int
     ) -> None:
         self._source = source
+        self.concurrency = source.concurrent_splits if isinstance(source, ConcurrentSplits) else 1
         self._initial = deal(restored, subtask, parallelism)
         self._memory = SplitMemory(source, [SplitPositions.from_json(one) for one in restored])
-
-    @property
-    def concurrency(self) -> int:
-        source = self._source
-        return source.concurrent_splits if isinstance(source, ConcurrentSplits) else 1
 
     def initial(self) -> SplitPositions:
         return self._initial
