@@ -102,7 +102,8 @@ class Lease:
     def __init__(self, run_directory: RunDirectory, descriptor: int) -> None:
         self._directory = run_directory
         self._descriptor: int | None = descriptor
-        self._record = _version_of(run_directory.lease_file)
+        self._file = run_directory.lease_file
+        self._record = _version_of(self._file)
         os.register_at_fork(after_in_child=self.close)
 
     @classmethod
@@ -157,7 +158,7 @@ class Lease:
             (self._directory.attempts / str(number)).unlink(missing_ok=True)
 
     def _is_recorded(self) -> bool:
-        return _version_of(self._directory.lease_file) in (self._record, None)
+        return _version_of(self._file) in (self._record, None)
 
     def close(self) -> None:
         if self._descriptor is not None:

@@ -71,6 +71,9 @@ class WaitUntil:
     monotonic_ms: float | None
 
 
+NOT_BEFORE_AN_EVENT = WaitUntil(None)
+
+
 @dataclass(slots=True)
 class TriggerDecider:
     """Guarantee: never more under way than the rules allow, savepoints that are forced aside, and
@@ -154,7 +157,7 @@ class TriggerDecider:
     def next(self, now_ms: float) -> Start | Refuse | WaitUntil:
         """What to do now; the host reports it back before it asks again."""
         if not self._is_running or self._is_stopping:
-            return WaitUntil(None)
+            return NOT_BEFORE_AN_EVENT
         if not self.has_free_place:
             return self._next_forced()
         request = self._queue[0] if self._queue else FINAL if self._sources_ended else PERIODIC
@@ -191,7 +194,7 @@ class TriggerDecider:
     def _next_forced(self) -> Start | WaitUntil:
         if self._queue and self._is_forced(self._queue[0]):
             return Start(self._queue[0])
-        return WaitUntil(None)
+        return NOT_BEFORE_AN_EVENT
 
     def _is_forced(self, request: TriggerRequest) -> bool:
         return self.rules.forces_savepoints and request.kind is CheckpointKind.SAVEPOINT

@@ -127,9 +127,10 @@ class CheckpointHost:
         now_ms = self._around.clock.monotonic_ms()
         for late in [u for u in self._underway.values() if now_ms >= u.expires_ms]:
             self._carry_out(self._coordinator.on_expired(late.checkpoint_id))
-        dues = [self.triggers.start_what_is_due(now_ms, self._start, self._injection.is_preparing)]
-        dues += [u.expires_ms for u in self._underway.values() if u.publication is None]
-        return min((due for due in dues if due is not None), default=None)
+        is_busy = self._injection.is_preparing
+        next_ms = self.triggers.start_what_is_due(now_ms, self._start, is_busy)
+        dues = [u.expires_ms for u in self._underway.values() if u.publication is None]
+        return min(dues if next_ms is None else [*dues, next_ms], default=None)
 
     def on_prepared(self, event: LocationPrepared) -> None:
         underway = self._underway.get(event.checkpoint_id)

@@ -7,8 +7,7 @@ Source: Flink, `DefaultScheduler.handleGlobalFailure` and `ExecutionFailureHandl
 """
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.clock import Clock
@@ -182,18 +181,15 @@ class Failures:
 
     def begin_first(self, stages: StageHost) -> None:
         """Raises Rejected when it cannot start as asked, Retryable when the storage is silent."""
-        with self._counted():
-            self._attempts.begin_first(stages)
+        self._counted(lambda: self._attempts.begin_first(stages))
 
     def begin_when_due(self, now_ms: float) -> None:
-        with self._counted():
-            self._attempts.begin_when_due(now_ms)
+        self._counted(lambda: self._attempts.begin_when_due(now_ms))
 
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
+    def _counted(self, begin: Callable[[], None]) -> None:
         """Where output goes does not answer: a failure like any other, though no slot has died."""
         try:
-            yield
+            begin()
         except SinksNotRewound as error:
             self._record.move_to(JobStatus.RESTARTING, str(error))
             self._ask_again_later(str(error))

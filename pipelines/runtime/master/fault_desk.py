@@ -95,6 +95,8 @@ class FaultDesk:
 
     def on_time(self) -> None:
         """Answers kills whose attempt has ended by something else, or whose moment did not come."""
+        if not self._slot_kills and not self._driver_kills:
+            return
         host = self._attempts.host
         for kill in self._taken(lambda k: host is None or k.attempt != host.attempt):
             if kill.command.moment is KillMoment.NOW:

@@ -98,9 +98,8 @@ class JobMaster(CheckpointListener):
         False: nothing was heard. Raises LeaseLost.
         """
         self._on_time()
-        try:
-            event = self._events.get(may_wait, self._until_due_s())
-        except queue.Empty:
+        event = self._next_event(may_wait=may_wait)
+        if event is None:
             return False
         self._on_event(event)
         return True
@@ -109,6 +108,14 @@ class JobMaster(CheckpointListener):
     def has_ended(self) -> bool:
         """Nothing more is to be done but `finish`."""
         return self._record.outcome is not None
+
+    def _next_event(self, *, may_wait: bool) -> JobEvent | None:
+        if not may_wait:
+            return None if self._events.empty() else self._events.get_nowait()
+        try:
+            return self._events.get(timeout=self._until_due_s())
+        except queue.Empty:
+            return None
 
     def _until_due_s(self) -> float:
         return max(0.0, self._next_due_ms() - self._clock.monotonic_ms()) / 1000.0
