@@ -91,8 +91,7 @@ def _digested(batch: pa.RecordBatch, poison: frozenset[int]) -> pa.RecordBatch:
 
 
 def _is_no_multiple(batch: pa.RecordBatch, number: int) -> pa.Array:
-    below = pc.multiply(pc.divide(batch["id"], number), number)
-    return pc.not_equal(pc.subtract(batch["id"], below), 0)
+    return pa.array(batch["id"].to_numpy() % number != 0)
 
 
 def paired(left: Any, right: Any) -> Any:
@@ -100,9 +99,8 @@ def paired(left: Any, right: Any) -> Any:
 
 
 def _mapped(batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
-    scaled = pc.add(pc.multiply(batch["key"], number), 1)
-    keys = pc.subtract(scaled, pc.multiply(pc.divide(scaled, KEYS), KEYS))
-    return pa.record_batch([batch["id"], keys, batch["at"]], schema=SCHEMA)
+    keys = (batch["key"].to_numpy() * number + 1) % KEYS
+    return pa.record_batch([batch["id"], pa.array(keys), batch["at"]], schema=SCHEMA)
 
 
 def _joined(left: Stream, right: Stream, uid: str) -> Stream:

@@ -39,6 +39,7 @@ class Verdict:
 def campaign(seeds: Iterable[int], processes: int) -> Iterator[Verdict]:
     """In any order. The order of sets is fixed too, or a seed would not replay its run."""
     os.environ["PYTHONHASHSEED"] = "0"
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's threads wait by spinning
     with multiprocessing.get_context("spawn").Pool(processes, initializer=_begin) as pool:
         yield from pool.imap_unordered(_judge_and_tidy, seeds, chunksize=5)
 

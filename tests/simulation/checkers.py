@@ -33,7 +33,7 @@ Checker = Callable[[Outcome], list[str]]
 
 
 def nothing_is_lost(outcome: Outcome) -> list[str]:
-    expected, output = outcome.expected(outcome.read()), outcome.output()
+    expected, output = outcome.wanted, outcome.output
     if outcome.mode == AT_LEAST_ONCE:
         return _too_small(expected, output)
     if outcome.mode == AT_MOST_ONCE and _was_disturbed(outcome):
@@ -42,7 +42,7 @@ def nothing_is_lost(outcome: Outcome) -> list[str]:
 
 
 def nothing_comes_twice(outcome: Outcome) -> list[str]:
-    expected, output = outcome.expected(outcome.read()), outcome.output()
+    expected, output = outcome.wanted, outcome.output
     if outcome.mode == AT_LEAST_ONCE:
         return []
     if outcome.mode == AT_MOST_ONCE:
@@ -52,7 +52,7 @@ def nothing_comes_twice(outcome: Outcome) -> list[str]:
 
 def poison_is_set_aside_once(outcome: Outcome) -> list[str]:
     """In every mode, as nobody but its source decides about a record's place in the quarantine."""
-    expected, found = outcome.expected(outcome.read()), outcome.quarantined
+    expected, found = outcome.wanted, outcome.quarantined
     wanted = Counter({row: n for row, n in expected.items() if row[0] == "quarantined"})
     return _named("not set aside", wanted - found) + _named("set aside", found - wanted)
 
@@ -93,8 +93,8 @@ def nothing_is_left_open(outcome: Outcome) -> list[str]:
     """No transaction waits, every checkpoint and request has one end, every file has a point."""
     problems = [f"{name} is still prepared" for name in _prepared(outcome)]
     problems += [f"checkpoint {number} has no end" for number in _without_end(outcome)]
-    for directory in outcome.directories:
-        answers = _wrongly_answered(outcome.events_of(directory))
+    for history in outcome.histories:
+        answers = _wrongly_answered(history)
         problems += [f"{request} has {n} answers" for request, n in answers]
     return problems + [f"{path} belongs to no point" for path in _stray_files(outcome)]
 
@@ -184,7 +184,7 @@ def _prepared(outcome: Outcome) -> list[str]:
 
 def _without_end(outcome: Outcome) -> list[int]:
     """A new driver's start ends what its predecessor had under way: as the pages show it."""
-    return [number for each in outcome.directories for number in _open(outcome.events_of(each))]
+    return [number for history in outcome.histories for number in _open(history)]
 
 
 def _open(events: list[Event]) -> list[int]:

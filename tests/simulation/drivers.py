@@ -57,6 +57,7 @@ class Driver:
         self.status: JobStatus | None = None  # once it has brought the run to its end
         self.master: JobMaster | None = None
         self.stages: Stages | None = None
+        self._own_turns: list[Turn] = []
         self._lease = Lease.acquire(directory)
         self._journal = JournalWriter(
             directory,
@@ -70,6 +71,9 @@ class Driver:
     def begin(self, disk: Disk) -> None:
         """Raises Retryable: the storage does not answer."""
         self.master, self.stages = self._host(disk)
+        of_master = partial(self.master.take_turn, may_wait=False)
+        of_pool = partial(self.chores.do_one, self._around.rng)
+        self._own_turns = [of_pool, *[of_master] * MASTER_TURNS]
         if how_it_ended(self._journal) is not None:
             self._end(self.master.run(self.stages))  # its predecessor died while it cleaned up
             return
@@ -106,8 +110,7 @@ class Driver:
         """Its own, and those of its slots."""
         turns = [] if self.stages is None else self.stages.turns()
         if not self.is_dead:
-            turns.append(lambda: self.chores.do_one(self._around.rng))
-            turns.extend([partial(self.master.take_turn, may_wait=False)] * MASTER_TURNS)
+            turns += self._own_turns
         return turns
 
     def lose_lease(self) -> None:

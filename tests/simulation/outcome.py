@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from pipelines.bus.journal_reading import every_envelope
@@ -43,14 +44,26 @@ class Outcome:
         """Before another run goes back behind some of it, and has it set aside."""
         self.quarantined = quarantined_in(self.directories[0].quarantine, self.plan)
 
-    def expected(self, part: Part) -> Output:
-        return model(self.plan, part, self.circumstances.poison)
+    # Asked for once all runs have ended, and by more than one checker.
 
+    @cached_property
+    def wanted(self) -> Output:
+        return self.expected(self.read())
+
+    @cached_property
     def output(self) -> Output:
         """What readers see, and what the newest point holds that is never put out."""
         newest = self.disk.newest
         rows = self.world.output() + self.quarantined
         return rows if newest is None else rows + listed_rows(self.store, newest, self.plan)
+
+    @cached_property
+    def histories(self) -> list[list[Event]]:
+        """The events of each run."""
+        return [self.events_of(directory) for directory in self.directories]
+
+    def expected(self, part: Part) -> Output:
+        return model(self.plan, part, self.circumstances.poison)
 
     def read(self) -> Part:
         """The part of the input that the output has to show."""
@@ -61,7 +74,7 @@ class Outcome:
 
     def of(self, *kinds: type[Event]) -> list[Event]:
         """Of all runs."""
-        events = (event for each in self.directories for event in self.events_of(each))
+        events = (event for history in self.histories for event in history)
         return [event for event in events if isinstance(event, kinds)]
 
     def points(self) -> list[str]:

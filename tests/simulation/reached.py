@@ -19,8 +19,8 @@ from tests.simulation.outcome import Outcome
 
 def reached(outcome: Outcome) -> Counter[str]:
     seen: Counter[str] = Counter()
-    for directory in outcome.directories:
-        for event in outcome.events_of(directory):
+    for history in outcome.histories:
+        for event in history:
             seen.update(_named(event))
     seen["backend " + outcome.circumstances.settings["state.backend.type"]] += 1
     seen["poison in the quarantine"] += outcome.quarantined.total()

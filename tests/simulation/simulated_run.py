@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -48,7 +49,7 @@ from tests.simulation.outcome import Outcome, read_at
 from tests.simulation.outside import WORLDS, Part, World
 from tests.simulation.plans import draw
 from tests.simulation.requests import drawn_end, drawn_point
-from tests.simulation.slots import ProcessEnded, Surroundings
+from tests.simulation.slots import ProcessEnded, Slot, Surroundings
 
 TURNS_MAX = 60_000
 KEPT = 0.6
@@ -172,13 +173,8 @@ class Simulation:
         driver.begin(self.outcome.disk)
         while not driver.has_ended:
             self._pass_time()
-            if self._dice.strikes("kill the driver"):
-                driver.kill()
+            if self._dice.is_faulty and self._strike(driver):
                 return
-            if self._dice.strikes("replace the driver"):
-                driver.lose_lease()
-                return
-            self._strike(driver)
             self._ask(driver)
             self._take_turn(driver)
         self.outcome.disk.ended.add(self.outcome.directories[-1].run_id)
@@ -193,25 +189,30 @@ class Simulation:
             events = self.outcome.events_of(self.outcome.directories[-1])
             raise NoProgress(f"after {TURNS_MAX} turns: {events[-5:]}")
         self._around.clock.now_ms += self.rng.uniform(0.05, 2.5)
-        if self._dice.strikes("set the wall clock"):
-            self._around.clock.set_wall(self.rng.choice([-HOUR_MS, HOUR_MS]))
 
     def _take_turn(self, driver: Driver) -> None:
-        late = [
-            lambda t=turn, d=each: d.act_late(t)
-            for each in self._replaced
-            if each is not driver
-            for turn in each.turns()
-        ]
-        turns = [*driver.turns(), *late]
+        turns = driver.turns()
+        for each in self._replaced:
+            if each is not driver:
+                turns += [partial(each.act_late, turn) for turn in each.turns()]
         index = self.rng.randrange(len(turns))
         self._digest.update(f"{len(turns)} {index};".encode())
         turns[index]()
 
-    def _strike(self, driver: Driver) -> None:
-        if not self._dice.is_faulty:
-            return
-        alive = driver.stages.living()
+    def _strike(self, driver: Driver) -> bool:
+        """Whether the driver is dead, or replaced."""
+        if self._dice.strikes("set the wall clock"):
+            self._around.clock.set_wall(self.rng.choice([-HOUR_MS, HOUR_MS]))
+        if self._dice.strikes("kill the driver"):
+            driver.kill()
+            return True
+        if self._dice.strikes("replace the driver"):
+            driver.lose_lease()
+            return True
+        self._strike_a_slot(driver.stages.living())
+        return False
+
+    def _strike_a_slot(self, alive: list[Slot]) -> None:
         if not alive:
             return
         if self._dice.strikes("kill a slot"):
@@ -237,12 +238,9 @@ class Simulation:
         return planned
 
     def _ask(self, driver: Driver) -> None:
-        due = next((turn for turn in self._asks if turn <= self._turns), None)
-        command = None if due is None else self._asks.pop(due)
-        if command is None and self._dice.strikes("ask for a point"):
-            command = drawn_point(self.rng, self._asker())
-        if command is None and self._dice.strikes("kill itself on command"):
-            command = KillSlot(slot=self.rng.randrange(4), **self._asker())
+        command = self._planned_by_now()
+        if command is None and self._dice.is_faulty:
+            command = self._asked_for_by_chance()
         if command is None:
             return
         if isinstance(command, StopWithSavepoint) and command.drain:
@@ -250,6 +248,19 @@ class Simulation:
         self.outcome.seen[type(command).__name__] += 1
         submit(self.outcome.directories[-1], command)
         driver.look_into_inbox()
+
+    def _asked_for_by_chance(self) -> DriverCommand | None:
+        if self._dice.strikes("ask for a point"):
+            return drawn_point(self.rng, self._asker())
+        if self._dice.strikes("kill itself on command"):
+            return KillSlot(slot=self.rng.randrange(4), **self._asker())
+        return None
+
+    def _planned_by_now(self) -> DriverCommand | None:
+        for turn in self._asks:
+            if turn <= self._turns:
+                return self._asks.pop(turn)
+        return None
 
     def _asker(self) -> dict[str, str]:
         request_id = RequestId(f"request-{next(self._requests)}")
@@ -324,4 +335,4 @@ def continued(outcome: Outcome, point: str, number: int) -> Output:
     simulation.run_once(f"continued-{number}", point, part, is_last=True)
     outcome.turns += simulation.outcome.turns
     simulation.outcome.look_into_quarantine()
-    return replace(simulation.outcome, world=world).output()
+    return replace(simulation.outcome, world=world).output

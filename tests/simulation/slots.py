@@ -4,6 +4,7 @@ Only what a process adds is played: threads take turns, a queue of frames is the
 and `ProcessEnded` is the end of the process.
 """
 
+import math
 import random
 from collections import deque
 from collections.abc import Callable
@@ -36,6 +37,7 @@ from pipelines.runtime.slot.subtask_reports import SubtaskReports
 from pipelines.runtime.slot.vigil import Vigil
 from pipelines.runtime.slot_address import SlotAddress
 from pipelines.runtime.subtask.checkpoint_locations import CheckpointLocations
+from pipelines.runtime.subtask.subtask import Subtask
 from tests.simulation.chores import Chores
 from tests.simulation.circumstances import Circumstances, Dice
 from tests.simulation.clock import SimulatedClock
@@ -83,6 +85,8 @@ class Slot:
         self._beat_ms = address.heartbeat.interval_ms
         self._beat_due_ms = around.clock.now_ms
         self._steps: dict[int, Turn] = {}  # of the subtasks that have begun and not ended
+        self._turns: list[Turn] | None = None  # what it could do, as long as that is known
+        self._turns_until_ms = 0.0
 
     @property
     def is_over(self) -> bool:
@@ -92,6 +96,7 @@ class Slot:
 
     def send(self, message: Message) -> None:
         self.inbox.append(msgspec.json.encode(message))
+        self._turns = None
 
     def close(self) -> None:
         self.is_cut_off = True
@@ -103,26 +108,22 @@ class Slot:
         return self._around.clock.now_ms < self.stopped_until_ms
 
     def turns(self) -> list[Turn]:
-        """Asked for before every turn of a run: those of its subtasks are made once."""
-        if self.is_over or self.is_stopped:
-            return []
-        turns: list[Turn] = []
-        if self._around.clock.now_ms >= self._beat_due_ms:
-            turns.append(partial(self._act, _nothing))
-        if self.inbox and not self.is_silent:
-            turns.append(partial(self._act, self._hear))
-        if self._uploads.waiting:
-            turns.append(partial(self._act, lambda: self._uploads.do_one(self._around.rng)))
-        turns.extend(self._steps.values())
-        return turns
+        """Asked for before every turn of a run. They change by a turn of its own, by what others do
+        to it, and when their time comes."""
+        now_ms = self._around.clock.now_ms
+        if self._turns is None or now_ms >= self._turns_until_ms:
+            self._turns, self._turns_until_ms = self._turns_at(now_ms)
+        return self._turns
 
     def silence(self) -> None:
         """Its connection stays open, and nothing comes through any more."""
         self.is_silent = self.has_dialled
+        self._turns = None
 
     def stop(self, for_ms: float) -> None:
         """As SIGSTOP does; somebody continues it later."""
         self.stopped_until_ms = self._around.clock.now_ms + for_ms
+        self._turns = None
 
     def die(self) -> None:
         """The kernel takes back what it held."""
@@ -141,7 +142,23 @@ class Slot:
         self.has_dialled = True
         return Hello(slot=self.number, pid=self.number + 1, host="simulated", data_port=1)
 
+    def _turns_at(self, now_ms: float) -> tuple[list[Turn], float]:
+        """And until when there are no others by themselves."""
+        if self.is_over:
+            return [], math.inf
+        if self.is_stopped:
+            return [], self.stopped_until_ms
+        is_beat_due = now_ms >= self._beat_due_ms
+        turns: list[Turn] = [partial(self._act, _nothing)] if is_beat_due else []
+        if self.inbox and not self.is_silent:
+            turns.append(partial(self._act, self._hear))
+        if self._uploads.waiting:
+            turns.append(partial(self._act, partial(self._uploads.do_one, self._around.rng)))
+        turns += self._steps.values()
+        return turns, math.inf if is_beat_due else self._beat_due_ms
+
     def _act(self, turn: Turn) -> None:
+        self._turns = None
         try:
             self._beat_when_due()
             turn()
@@ -194,19 +211,22 @@ class Slot:
         self.say(Deployed())
 
     def _begin(self) -> None:
-        for index in range(len(self._deployed().subtasks)):
-            self._steps[index] = partial(self._act, partial(self._step, index))
+        slow_vertex = self._around.circumstances.slow_vertex
+        for index, subtask in enumerate(self._deployed().subtasks):
+            is_slow = subtask.place.vertex.uid == slow_vertex
+            step = partial(self._step_slowly if is_slow else self._step, index, subtask)
+            self._steps[index] = partial(self._act, step)
 
     def _deployed(self) -> Deployment:
         if self.deployment is None:
             raise InvariantViolated("a slot is deployed before it is told anything else")
         return self.deployment
 
-    def _step(self, index: int) -> None:
-        subtask = self._deployed().subtasks[index]
-        is_slow = subtask.place.vertex.uid == self._around.circumstances.slow_vertex
-        if is_slow and self._around.dice.is_faulty and self._around.rng.random() > SLOW_STEPS:
-            return
+    def _step_slowly(self, index: int, subtask: Subtask) -> None:
+        if not self._around.dice.is_faulty or self._around.rng.random() <= SLOW_STEPS:
+            self._step(index, subtask)
+
+    def _step(self, index: int, subtask: Subtask) -> None:
         if not subtask.take_turn():
             del self._steps[index]
 

@@ -49,27 +49,30 @@ class Stages:
     def turns(self) -> list[Turn]:
         turns: list[Turn] = [self._tell_news] if self._news else []
         for slot in self.slots:
-            turns.extend(self._turns_of(slot))
+            if slot.is_dead:
+                turns.append(partial(self._mourn, slot))
+            elif slot.is_cut_off or self.is_driver_dead:
+                turns += self._last_turns_of(slot)
+            elif slot.has_dialled:
+                turns += slot.turns()
+                turns += self._deliveries_of(slot)
+            else:
+                turns.append(partial(self._let_in, slot))
         return turns
 
     def end(self) -> None:
         for slot in self.slots:
             slot.die()
 
-    def _turns_of(self, slot: Slot) -> list[Turn]:
-        if slot.is_dead:
-            return [partial(self._mourn, slot)]
-        is_lost = slot.is_cut_off or self.is_driver_dead
+    def _last_turns_of(self, slot: Slot) -> list[Turn]:
+        """Its driver is dead or has given it up, and it is about to notice."""
         if not slot.has_dialled:
-            return [partial(self._end if is_lost else self._let_in, slot)]
-        turns = slot.turns()
-        if is_lost:
-            turns = [partial(self._act_late, turn) for turn in turns]
-        if slot.outbox and not slot.is_silent:
-            turns.append(partial(self._deliver, slot))
-        if is_lost:
-            turns.append(partial(self._notice, slot))
-        return turns
+            return [partial(self._end, slot)]
+        late = [partial(self._act_late, turn) for turn in slot.turns()]
+        return [*late, *self._deliveries_of(slot), partial(self._notice, slot)]
+
+    def _deliveries_of(self, slot: Slot) -> list[Turn]:
+        return [partial(self._deliver, slot)] if slot.outbox and not slot.is_silent else []
 
     def _let_in(self, slot: Slot) -> None:
         self._tell(SlotArrived(slot.attempt, slot.dial(), slot))  # type: ignore[arg-type]
