@@ -1,9 +1,11 @@
-"""Audits a table of rows, by the run and checkpoint that each row carries: see `tagged_rows`.
+"""Audits a table of rows, by the origin that each row carries: see `tagged_rows`.
+
+An origin is the number of a run, as `ftdash_runs` tells it, times 2^40, plus a checkpoint's.
 
 Reads with plain selects on a table as the database describes it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -16,7 +18,8 @@ from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.state.row_digest import digest_of
 
-_RUN, _CHECKPOINT = "ftdash_run", "ftdash_checkpoint"
+_ORIGIN, _RUNS = "ftdash_origin", "ftdash_runs"
+_RUN_STEP = 1 << 40
 _ROWS = 8_192
 _STREAMED = {"yield_per": _ROWS}
 
@@ -50,18 +53,23 @@ class TableOutput:
         try:
             with engine.connect() as connection:
                 if sa.inspect(connection).has_table(self._table):
-                    table = sa.Table(self._table, sa.MetaData(), autoload_with=connection)
-                    found = connection.execute(sa.select(table), execution_options=_STREAMED)
-                    for rows in found.mappings().partitions(_ROWS):
-                        self._take(rows)
+                    runs = self._runs(connection)
+                    found = _all_of(connection, self._table)
+                    for rows in found.partitions(_ROWS):
+                        self._take(rows, runs)
         finally:
             engine.dispose()
 
-    def _take(self, rows: Sequence[sa.RowMapping]) -> None:
+    def _runs(self, connection: sa.Connection) -> Mapping[int, RunId]:
+        if not sa.inspect(connection).has_table(_RUNS):
+            return {}
+        named = _all_of(connection, _RUNS)
+        return {row["number"]: RunId(row["run"]) for row in named if row["sink"] == self._table}
+
+    def _take(self, rows: Sequence[sa.RowMapping], runs: Mapping[int, RunId]) -> None:
         tagged: dict[Cut, list[sa.RowMapping]] = {}
         for row in rows:
-            cut = Cut(RunId(row[_RUN]), CheckpointId(row[_CHECKPOINT]))
-            tagged.setdefault(cut, []).append(row)
+            tagged.setdefault(_cut(row[_ORIGIN], runs), []).append(row)
         for cut, own in tagged.items():
             self._rows.add(cut, self._digested(own))
 
@@ -73,6 +81,19 @@ class TableOutput:
         except pa.ArrowException:
             return Rows(len(rows), 0)  # no such rows were ever given
         return Rows(len(rows), digest_of(pa.RecordBatch.from_arrays(columns, schema=self._schema)))
+
+
+def _all_of(connection: sa.Connection, name: str) -> sa.MappingResult:
+    table = sa.Table(name, sa.MetaData(), autoload_with=connection)
+    return connection.execute(sa.select(table), execution_options=_STREAMED).mappings()
+
+
+def _cut(origin: int, runs: Mapping[int, RunId]) -> Cut:
+    """A run whose number is not known is somebody's whose name is not. Below 0: not yet of any
+    checkpoint."""
+    number, checkpoint_id = divmod(abs(origin), _RUN_STEP)
+    sign = -1 if origin < 0 else 1
+    return Cut(runs.get(number, RunId(f"number {number}")), CheckpointId(sign * checkpoint_id))
 
 
 def _of_what_exists(url: sa.URL) -> sa.URL:

@@ -19,6 +19,7 @@ from pipelines.connectors.postgres.insert import PostgresInsert
 from pipelines.connectors.postgres.two_phase import PostgresTwoPhase
 from pipelines.connectors.sink import SinkContext
 from pipelines.connectors.sql import database as sql_database
+from pipelines.connectors.sql.origins import origin_of
 from pipelines.connectors.sql.upsert import SqlUpsert
 from pipelines.connectors.write_ahead import WriteAheadWriter
 from pipelines.domain.errors import Rejected, Retryable
@@ -97,7 +98,7 @@ def test_an_answer_that_was_lost_publishes_nothing_again(url: str) -> None:
 def test_narrow_columns_take_what_fits_them(url: str, kind: type[Output]) -> None:
     """A table of somebody's own; binary COPY has no conversions."""
     execute(url, "create table results (small smallint, middle integer, name varchar(3))")
-    execute(url, "alter table results add ftdash_run varchar(40), add ftdash_checkpoint integer")
+    execute(url, "alter table results add ftdash_origin bigint")
     ends = {"small": [2**15 - 1, -(2**15), None], "middle": [2**31 - 1, -(2**31), None]}
     batch = pa.record_batch({**ends, "name": ["äöü", "", None]})
     output = built(kind, url)
@@ -106,7 +107,7 @@ def test_narrow_columns_take_what_fits_them(url: str, kind: type[Output]) -> Non
     complete(output.open(context_of(), batch.schema), FIRST, batch)
 
     rows = query(url, "select * from results")
-    assert rows == [(*row.values(), RUN, FIRST) for row in batch.to_pylist()]
+    assert rows == [(*row.values(), origin_of(1, FIRST)) for row in batch.to_pylist()]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +127,7 @@ def test_narrow_columns_take_what_fits_them(url: str, kind: type[Output]) -> Non
 def test_a_value_that_no_row_can_hold_is_refused_with_all_of_its_interval(
     url: str, column: str, value: pa.Array
 ) -> None:
-    execute(url, f"create table results (x {column}, ftdash_run text, ftdash_checkpoint bigint)")
+    execute(url, f"create table results (x {column}, ftdash_origin bigint)")
     batch = pa.record_batch({"x": value})
     writer = opened(url, schema=batch.schema)
     writer.write(pa.record_batch([pa.nulls(1, value.type)], schema=batch.schema))
@@ -214,7 +215,7 @@ def test_a_column_of_another_type_is_refused_by_name(url: str, kind: type[Output
     execute(
         url,
         "create table results (id bigint primary key, at timestamp with time zone, x text,"
-        " ftdash_run text, ftdash_checkpoint bigint)",
+        " ftdash_origin bigint)",
     )
 
     with pytest.raises(Rejected, match=r"Column x of table results of .* is TEXT, and the results"):

@@ -13,25 +13,24 @@ import pyarrow as pa
 from pgpq import ArrowToPostgresBinaryEncoder
 from psycopg import sql
 
-from pipelines.connectors.sql.tables import CHECKPOINT, RUN
+from pipelines.connectors.sql.origins import ORIGIN, origin_of
 from pipelines.domain.errors import Rejected
-from pipelines.domain.ids import CheckpointId, RunId
+from pipelines.domain.ids import CheckpointId
 
 PIECE_ROWS = 65_536
 """What is encoded at once: bounds the memory of a COPY, not its size."""
 
 _NARROW = {"int2": pa.int16(), "int4": pa.int32()}
-_TAGS = (pa.field(RUN, pa.string()), pa.field(CHECKPOINT, pa.int64()))
 
 
 class TableCopy:
     """A COPY that is under way; see `copying`."""
 
-    def __init__(self, copy: psycopg.Copy, table: str, schema: pa.Schema, run_id: RunId) -> None:
+    def __init__(self, copy: psycopg.Copy, table: str, schema: pa.Schema, number: int) -> None:
         self._copy = copy
         self._table = table
-        self._schema = schema  # as the table takes it, tags included
-        self._run_id = str(run_id)
+        self._schema = schema  # as the table takes it, with the origin
+        self._number = number  # of the run
         self._encoder = ArrowToPostgresBinaryEncoder(schema)
 
     def begin(self) -> None:
@@ -39,17 +38,18 @@ class TableCopy:
 
     def write(self, batch: pa.RecordBatch, checkpoint_id: CheckpointId) -> None:
         """Raises psycopg.Error, and Rejected for a value that its column cannot hold."""
+        origin = origin_of(self._number, checkpoint_id)
         for start in range(0, batch.num_rows, PIECE_ROWS):
-            self._copy.write(self._encoded(batch.slice(start, PIECE_ROWS), int(checkpoint_id)))
+            self._copy.write(self._encoded(batch.slice(start, PIECE_ROWS), origin))
 
     def end(self) -> None:
         self._copy.write(self._encoder.finish())
 
-    def _encoded(self, piece: pa.RecordBatch, checkpoint_id: int) -> bytes:
-        tags = (pa.repeat(tag, piece.num_rows) for tag in (self._run_id, checkpoint_id))
+    def _encoded(self, piece: pa.RecordBatch, origin: int) -> bytes:
+        given = (*piece.columns, pa.repeat(origin, piece.num_rows))
         columns = [
             self._as_stored(column, field)
-            for column, field in zip((*piece.columns, *tags), self._schema, strict=True)
+            for column, field in zip(given, self._schema, strict=True)
         ]
         try:
             return self._encoder.write_batch(pa.record_batch(columns, schema=self._schema))
@@ -67,13 +67,14 @@ class TableCopy:
 
 @contextmanager
 def copying(
-    cursor: "psycopg.Cursor[Any]", table: str, schema: pa.Schema, run_id: RunId
+    cursor: "psycopg.Cursor[Any]", table: str, schema: pa.Schema, number: int
 ) -> Iterator[TableCopy]:
-    """Batches of `schema` that `run_id` wrote. Names are quoted here, whatever they contain.
+    """Batches of `schema` that the run of that number wrote (`sql.origins`).
 
-    What leaves by an exception is not in the table. Raises psycopg.Error.
+    Names are quoted here, whatever they contain. What leaves by an exception is not in the table.
+    Raises psycopg.Error.
     """
-    fields = [*schema, *_TAGS]
+    fields = [*schema, pa.field(ORIGIN, pa.int64())]
     place = sql.Identifier(table)
     columns = sql.SQL(", ").join(sql.Identifier(field.name) for field in fields)
     cursor.execute(sql.SQL("SELECT {} FROM {} LIMIT 0").format(columns, place))
@@ -84,7 +85,7 @@ def copying(
     )
     statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(place, columns)
     with cursor.copy(statement) as copy:
-        under_way = TableCopy(copy, table, stored, run_id)
+        under_way = TableCopy(copy, table, stored, number)
         under_way.begin()
         yield under_way
         under_way.end()

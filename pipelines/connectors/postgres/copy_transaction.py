@@ -36,6 +36,7 @@ class CopyTransaction:
         context: SinkContext,
         schema: pa.Schema,
         gid: Gid,
+        number: int,  # of the run
     ) -> None:
         self._transactions = transactions
         self._context = context
@@ -46,7 +47,7 @@ class CopyTransaction:
             self._connection = opening.enter_context(database.connected())
             self._connection.tpc_begin(str(gid))
             self._cursor = self._connection.cursor()
-            copy = copying(self._cursor, transactions.table.name, schema, gid.run_id)
+            copy = copying(self._cursor, transactions.table.name, schema, number)
             self._copy: TableCopy = self._copying.enter_context(copy)
             self._open = opening.pop_all()
 

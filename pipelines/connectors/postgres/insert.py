@@ -17,6 +17,7 @@ from pipelines.connectors.postgres.copy import copying
 from pipelines.connectors.postgres.tables import PostgresTable
 from pipelines.connectors.sink import SinkContext, Superseded
 from pipelines.connectors.sql.database import SqlDatabase, driver_errors
+from pipelines.connectors.sql.origins import number_of
 from pipelines.connectors.write_ahead import Marker, WriteAheadWriter
 from pipelines.domain.ids import CheckpointId, RunId
 
@@ -100,11 +101,12 @@ class PlainTransactions:
         if first is None:
             return
         driver = cast("psycopg.Connection", connection.connection.driver_connection)
-        table, run_id = self._table.name, marker.run_id
+        table = self._table.name
+        number = number_of(connection, table, marker.run_id)
         with (
             driver_errors("COPY"),
             driver.cursor() as cursor,
-            copying(cursor, table, first.schema, run_id) as copy,
+            copying(cursor, table, first.schema, number) as copy,
         ):
             for batch in (first, *pending):
                 copy.write(batch, marker.checkpoint_id)

@@ -1,6 +1,6 @@
 """The table of a PostgreSQL sink: whose it is, whether it fits, and what has been published to it.
 
-Rows are tagged with run and checkpoint and rewound as those of `SqlUpsert` are (`sql.tables`). The
+Rows carry their origin and are rewound as those of `SqlUpsert` are (`sql.tables`). The
 table `ftdash_published` holds the markers: a row is visible when, and only when, the output of that
 checkpoint is, because both are written in one transaction.
 
@@ -17,6 +17,7 @@ from pipelines.connectors.lineage import newest_of
 from pipelines.connectors.sink import SinkContext, Superseded
 from pipelines.connectors.sql import tables as sql_tables
 from pipelines.connectors.sql.database import SqlDatabase
+from pipelines.connectors.sql.origins import number_of
 from pipelines.connectors.write_ahead import Marker
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import CheckpointId, RunId
@@ -61,10 +62,15 @@ class PostgresTable:
         database.check_reachable()
         database.examine(lambda connection: self._check(connection, database, output))
 
-    def enter(self, database: SqlDatabase, context: SinkContext, schema: pa.Schema) -> None:
-        """From now on older attempts are refused. Raises Rejected, ProtocolError, Retryable."""
+    def enter(self, database: SqlDatabase, context: SinkContext, schema: pa.Schema) -> int:
+        """From now on older attempts are refused; the number of the run (`sql.origins`).
+
+        Raises Rejected, ProtocolError, Retryable.
+        """
         output = sql_tables.output_table(self.name, schema, ())
-        database.transaction(lambda connection: self._enter(connection, database, output, context))
+        return database.transaction(
+            lambda connection: self._enter(connection, database, output, context)
+        )
 
     def rewind(
         self, database: SqlDatabase, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
@@ -125,7 +131,7 @@ class PostgresTable:
         database: SqlDatabase,
         output: sa.Table,
         context: SinkContext,
-    ) -> None:
+    ) -> int:
         _one_at_a_time(connection)
         sql_tables.claim_if_absent(
             connection, database.dialect, self.name, self.pipeline, context.run_id
@@ -134,6 +140,7 @@ class PostgresTable:
         self._check(connection, database, output)
         aside = sql_tables.superseded_table(output)
         sql_tables.create_if_absent(connection, output, aside, PUBLISHED)
+        return number_of(connection, self.name, context.run_id)
 
     def _rewind(
         self,

@@ -58,12 +58,12 @@ class PostgresTwoPhase:
 
     def open(self, context: SinkContext, schema: pa.Schema) -> "PreparingWriter":
         database = SqlDatabase(self.url)
-        self._table.enter(database, context, schema)
+        number = self._table.enter(database, context, schema)
         restored_id = database.transaction(
             lambda connection: self._table.start_of(connection, context.run_id)
         )
         transactions = PreparedTransactions(database, self._table)
-        target = PreparedTarget(transactions, context, restored_id)
+        target = PreparedTarget(transactions, context, number, restored_id)
         return PreparingWriter(target, context, schema)
 
     def rewind(
@@ -100,13 +100,19 @@ class PreparingWriter(TwoPhaseCommitWriter):
 
 
 class PreparedTarget:
-    """The target of a `TwoPhaseCommitWriter`. `restored_id`: where the run starts from."""
+    """The target of a `TwoPhaseCommitWriter`. `number` is the run's; `restored_id`: where the run
+    starts from."""
 
     def __init__(
-        self, transactions: PreparedTransactions, context: SinkContext, restored_id: int
+        self,
+        transactions: PreparedTransactions,
+        context: SinkContext,
+        number: int,
+        restored_id: int,
     ) -> None:
         self._transactions = transactions
         self._context = context
+        self._number = number
         self._restored_id = restored_id
 
     def begin(
@@ -114,7 +120,7 @@ class PreparedTarget:
     ) -> CopyTransaction:
         interval = max(after, self._restored_id) + 1
         gid = Gid.of(self._transactions.place, context, interval)
-        return CopyTransaction(self._transactions, context, schema, gid)
+        return CopyTransaction(self._transactions, context, schema, gid, self._number)
 
     def commit(self, handle: Json) -> None:
         """What was prepared for another table or database is its own restore's business."""

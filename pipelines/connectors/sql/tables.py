@@ -1,7 +1,7 @@
 """The tables of `SqlUpsert`: output, what was set aside of it, and the fence.
 
-Every output row carries the run and the checkpoint that wrote it last, so that a rewind can tell
-which rows belong to a starting point:
+Every output row carries its origin, the run and the checkpoint that wrote it last (`sql.origins`),
+so that a rewind can tell which rows belong to a starting point:
 
 - rows of the lineage stay, and come back if an earlier rewind had set them aside;
 - rows of other runs go to `<table>_superseded`: their points may still be restored;
@@ -20,11 +20,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateTable
 
 from pipelines.connectors.sql.columns import check_column_names, check_name, sql_type, takes
+from pipelines.connectors.sql.origins import ORIGIN, RUNS, is_of_run, is_up_to, numbers_of
 from pipelines.domain.errors import ProtocolError, Rejected
 from pipelines.domain.ids import Attempt, RunId
 
-RUN = "ftdash_run"
-CHECKPOINT = "ftdash_checkpoint"
 FENCE = sa.Table(
     "ftdash_fence",
     sa.MetaData(),
@@ -34,20 +33,24 @@ FENCE = sa.Table(
     sa.Column("attempt", sa.BigInteger, nullable=False),
 )
 
+_RUN_OF_OLD = "ftdash_run"
+_NARROW = (postgresql.SMALLINT, postgresql.INTEGER)
+
 Insert = sqlite.Insert | postgresql.Insert
 
 
 def output_table(name: str, schema: pa.Schema, keys: Sequence[str]) -> sa.Table:
     """Raises Rejected naming the table or column that cannot be one, or has no counterpart."""
     check_name(name)
-    check_column_names([*schema.names, RUN, CHECKPOINT])
+    check_column_names([*schema.names, ORIGIN])
     columns = [
         sa.Column(field.name, sql_type(field), primary_key=True, autoincrement=False)
         if field.name in keys
         else sa.Column(field.name, sql_type(field))
         for field in schema
     ]
-    return sa.Table(name, sa.MetaData(), *columns, *_tags())
+    origin = sa.Column(ORIGIN, sa.BigInteger, nullable=False)
+    return sa.Table(name, sa.MetaData(), *columns, origin)
 
 
 def superseded_table(output: sa.Table) -> sa.Table:
@@ -81,13 +84,18 @@ def check_fits(connection: sa.Connection, wanted: sa.Table, database: str) -> No
         _check_spelling(inspector.get_table_names(), wanted.name, database)
     found = {c["name"]: c["type"] for c in inspector.get_columns(wanted.name)}
     missing = next((c.name for c in wanted.columns if c.name not in found), None)
+    if missing == ORIGIN and _RUN_OF_OLD in found:
+        raise Rejected(
+            f"Table {wanted.name} of {database} is of an earlier version, which named run and"
+            " checkpoint in two columns; name another table, or convert it as docs/sinks.md says."
+        )
     if missing is not None:
         raise Rejected(f"Table {wanted.name} of {database} has no column {missing}.")
     for column in wanted.columns:
-        if not takes(found[column.name], column.type):
-            has, needs = (
-                each.compile(connection.dialect) for each in (found[column.name], column.type)
-            )
+        there = found[column.name]
+        is_cut_off = column.name == ORIGIN and isinstance(there, _NARROW)
+        if is_cut_off or not takes(there, column.type):
+            has, needs = (each.compile(connection.dialect) for each in (there, column.type))
             raise Rejected(
                 f"Column {column.name} of table {wanted.name} of {database} is {has}, and the"
                 f" results need {needs}."
@@ -120,7 +128,7 @@ def claim_if_absent(
     connection: sa.Connection, dialect: str, sink: str, pipeline: str, run_id: RunId
 ) -> None:
     """Raises Rejected if the table belongs to another pipeline."""
-    create_if_absent(connection, FENCE)
+    create_if_absent(connection, FENCE, RUNS)
     check_owner(connection, sink, pipeline)
     claim = insert_into(dialect, FENCE).values(sink=sink, pipeline=pipeline, run=run_id, attempt=0)
     connection.execute(claim.on_conflict_do_nothing())
@@ -169,15 +177,18 @@ def rewind(
     inspector = sa.inspect(connection)
     if not inspector.has_table(name) or not inspector.has_table(f"{name}_superseded"):
         return 0
+    numbers = numbers_of(connection, name)
+    known = {numbers[run]: newest_id for run, newest_id in newest.items() if run in numbers}
     output = _columns_of(inspector, name)
     aside = _columns_of(inspector, f"{name}_superseded")
-    for table in (output, aside):
-        own = table.c[RUN] == run_id
-        connection.execute(sa.delete(table).where(own, sa.not_(_belongs(table, newest))))
-    foreign = sa.not_(_belongs(output, newest))
+    if run_id in numbers:
+        for table in (output, aside):
+            own = is_of_run(table.c[ORIGIN], numbers[run_id])
+            connection.execute(sa.delete(table).where(own, sa.not_(_belongs(table, known))))
+    foreign = sa.not_(_belongs(output, known))
     count = connection.scalar(sa.select(sa.func.count()).select_from(output).where(foreign)) or 0
     _move(connection, dialect, output, aside, foreign)
-    _move(connection, dialect, aside, output, _belongs(aside, newest))
+    _move(connection, dialect, aside, output, _belongs(aside, known))
     return int(count)
 
 
@@ -202,18 +213,7 @@ def _move(
     connection.execute(sa.delete(source).where(which))
 
 
-def _belongs(table: sa.Table, newest: Mapping[RunId, int]) -> sa.ColumnElement[bool]:
-    return sa.or_(
-        sa.false(),
-        *(
-            sa.and_(table.c[RUN] == run_id, table.c[CHECKPOINT].between(1, checkpoint_id))
-            for run_id, checkpoint_id in newest.items()
-        ),
-    )
-
-
-def _tags() -> list[sa.Column[object]]:
-    return [
-        sa.Column(RUN, sa.Text, nullable=False),
-        sa.Column(CHECKPOINT, sa.BigInteger, nullable=False),
-    ]
+def _belongs(table: sa.Table, newest: Mapping[int, int]) -> sa.ColumnElement[bool]:
+    """`newest`: by the number of a run, up to which checkpoint its rows are of the lineage."""
+    origin = table.c[ORIGIN]
+    return sa.or_(sa.false(), *(is_up_to(origin, *each) for each in newest.items()))

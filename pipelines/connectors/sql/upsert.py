@@ -14,6 +14,7 @@ from pipelines.connectors.lineage import newest_of
 from pipelines.connectors.sink import SinkContext, Superseded
 from pipelines.connectors.sql import tables as sql_tables
 from pipelines.connectors.sql.database import SqlDatabase
+from pipelines.connectors.sql.origins import ORIGIN, early_origin_of, number_of, origin_of
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.snapshots import Json
@@ -48,8 +49,10 @@ class SqlUpsert:
     def open(self, context: SinkContext, schema: pa.Schema) -> "SqlWriter":
         output = self._output(schema)
         database = SqlDatabase(self.url)
-        database.transaction(lambda connection: self._enter(connection, database, output, context))
-        return SqlWriter(database, output, context, self.buffer_rows)
+        number = database.transaction(
+            lambda connection: self._enter(connection, database, output, context)
+        )
+        return SqlWriter(database, output, context, number, self.buffer_rows)
 
     def rewind(
         self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
@@ -83,13 +86,15 @@ class SqlUpsert:
         database: SqlDatabase,
         output: sa.Table,
         context: SinkContext,
-    ) -> None:
+    ) -> int:
+        """The number of the run."""
         sql_tables.claim_if_absent(
             connection, database.dialect, self.table, self.pipeline, context.run_id
         )
         sql_tables.pass_fence(connection, self.table, context.run_id, context.attempt)
         self._check(connection, database, output)
         sql_tables.create_if_absent(connection, output, sql_tables.superseded_table(output))
+        return number_of(connection, self.table, context.run_id)
 
     def _rewind(
         self,
@@ -105,24 +110,30 @@ class SqlUpsert:
 
 
 class SqlWriter:
-    """One subtask's rows. Guarantee: after `prepare(n)` every row written is in the table, and
-    tagged with n or an earlier checkpoint; a fenced writer changes nothing.
+    """One subtask's rows. Guarantee: after `prepare(n)` every row written is in the table, with n
+    or an earlier checkpoint as its origin; a fenced writer changes nothing.
 
     Rows that must be written before their checkpoint is known, because too many are buffered,
-    carry a negative tag until it is.
+    carry an early origin until it is.
     """
 
     def __init__(
-        self, database: SqlDatabase, output: sa.Table, context: SinkContext, buffer_rows: int
+        self,
+        database: SqlDatabase,
+        output: sa.Table,
+        context: SinkContext,
+        number: int,  # of the run
+        buffer_rows: int,
     ) -> None:
         self._database = database
         self._output = output
         self._context = context
+        self._number = number
         self._upsert = sql_tables.upsert(database.dialect, output)
         self._buffer: list[pa.RecordBatch] = []
         self._buffered_rows = 0
         self._buffer_rows = buffer_rows
-        self._early_tag = -1 - (context.attempt << 16) - context.subtask
+        self._early = early_origin_of(number, (context.attempt << 16) + context.subtask)
         self._has_early_rows = False
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -132,17 +143,16 @@ class SqlWriter:
         self._buffer.append(batch)
         self._buffered_rows += batch.num_rows
         if self._buffered_rows >= self._buffer_rows:
-            rows = self._buffered(self._early_tag)
+            rows = self._buffered(self._early)
             self._database.transaction(lambda connection: self._write(connection, rows))
             self._forget_buffer()
             self._has_early_rows = True
 
     def prepare(self, checkpoint_id: CheckpointId) -> list[Json]:
-        rows = self._buffered(checkpoint_id)
+        origin = origin_of(self._number, checkpoint_id)
+        rows = self._buffered(origin)
         if rows or self._has_early_rows:
-            self._database.transaction(
-                lambda connection: self._settle(connection, rows, checkpoint_id)
-            )
+            self._database.transaction(lambda connection: self._settle(connection, rows, origin))
         self._forget_buffer()
         self._has_early_rows = False
         return []
@@ -155,15 +165,13 @@ class SqlWriter:
         self._database.close()
 
     def _settle(
-        self, connection: sa.Connection, rows: list[dict[str, object]], checkpoint_id: CheckpointId
+        self, connection: sa.Connection, rows: list[dict[str, object]], origin: int
     ) -> None:
         self._write(connection, rows)
         if self._has_early_rows:
-            tag = self._output.c[sql_tables.CHECKPOINT]
-            mine = sa.and_(
-                self._output.c[sql_tables.RUN] == self._context.run_id, tag == self._early_tag
-            )
-            connection.execute(sa.update(self._output).where(mine).values({tag: checkpoint_id}))
+            column = self._output.c[ORIGIN]
+            mine = sa.update(self._output).where(column == self._early)
+            connection.execute(mine.values({column: origin}))
 
     def _write(self, connection: sa.Connection, rows: list[dict[str, object]]) -> None:
         context = self._context
@@ -171,7 +179,7 @@ class SqlWriter:
         if rows:
             connection.execute(self._upsert, rows)
 
-    def _buffered(self, tag: int) -> list[dict[str, object]]:
+    def _buffered(self, origin: int) -> list[dict[str, object]]:
         """The buffered records as rows. Times are UTC, since SQLite does not keep a zone."""
         if not self._buffer:
             return []
@@ -180,8 +188,7 @@ class SqlWriter:
             if pa.types.is_timestamp(column.type) and column.type.tz is not None:
                 utc = table.column(index).cast(pa.timestamp(column.type.unit, "UTC"))
                 table = table.set_column(index, column.name, utc)
-        tags = {sql_tables.RUN: self._context.run_id, sql_tables.CHECKPOINT: tag}
-        return [row | tags for row in table.to_pylist()]
+        return [row | {ORIGIN: origin} for row in table.to_pylist()]
 
     def _forget_buffer(self) -> None:
         self._buffer, self._buffered_rows = [], 0

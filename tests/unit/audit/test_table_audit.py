@@ -14,15 +14,18 @@ from pipelines.connectors.postgres.gids import Gid
 from pipelines.connectors.postgres.insert import PostgresInsert
 from pipelines.connectors.postgres.two_phase import PostgresTwoPhase
 from pipelines.connectors.sql.database import SqlDatabase
+from pipelines.connectors.sql.origins import origin_of
 from pipelines.connectors.sql.upsert import SqlUpsert
 from pipelines.domain.errors import Rejected
+from pipelines.domain.ids import CheckpointId
 from tests.hostile_names import HOSTILE
 from tests.postgres_server import PostgresServer
 from tests.unit.audit.audited_run import SCHEMA, AuditedRun
 
 Inserting = type[PostgresInsert] | type[PostgresTwoPhase]
 WITH_HOSTILE = SCHEMA.set(3, SCHEMA.field("name").with_name(HOSTILE))
-TAGGED = "ftdash_run = 'run-1' AND ftdash_checkpoint ="
+SECOND, THIRD, FOURTH = (origin_of(1, CheckpointId(number)) for number in (2, 3, 4))
+OF_ANOTHER = origin_of(9, CheckpointId(2))
 
 
 @pytest.fixture
@@ -59,11 +62,20 @@ def test_rows_whose_checkpoint_is_not_known_yet_are_not_judged(
 ) -> None:
     run = AuditedRun(tmp_path, "run-1", upsert(database, buffer_rows=2))
     run.begin()
-    run.write(1, 2, 3, 4)
+    """Whatever writer they are of, whose number is no checkpoint's."""
+    run.write(1, 2)
     run.checkpoint(1)
-    run.write(1, 2, 3, 4)
+    run.write(3, 4)
+    run.checkpoint((1 << 16) + 1)
+    run.write(5, 6, 7, 8)
 
-    assert run.proven() == ("run-1", 1, 4)
+    assert run.proven() == ("run-1", (1 << 16) + 1, 4)
+
+
+def test_another_table_counts_runs_of_its_own(run: AuditedRun, database: Path) -> None:
+    alter(database, "INSERT INTO ftdash_runs VALUES ('another', 'run-9', 1)")
+
+    assert run.proven() == ("run-1", 3, 18)
 
 
 @pytest.mark.parametrize(
@@ -72,8 +84,7 @@ def test_rows_whose_checkpoint_is_not_known_yet_are_not_judged(
         "UPDATE output SET x = 99 WHERE id = 13",
         "UPDATE output SET x = 'text' WHERE id = 13",
         "UPDATE output SET name = NULL WHERE id = 13",
-        "INSERT INTO output SELECT 99, at, x, name, ftdash_run, ftdash_checkpoint FROM output"
-        " WHERE id = 13",
+        "INSERT INTO output SELECT 99, at, x, name, ftdash_origin FROM output WHERE id = 13",
     ],
 )
 def test_the_first_difference_is_told_with_its_checkpoint(
@@ -98,7 +109,9 @@ def test_one_row_that_is_gone_is_like_one_that_was_overwritten(
     assert run.sink_report().covers is Covers.COUNTED
 
 
-@pytest.mark.parametrize("gone", [f"DELETE FROM output WHERE {TAGGED} 3", "DROP TABLE output"])
+@pytest.mark.parametrize(
+    "gone", [f"DELETE FROM output WHERE ftdash_origin = {THIRD}", "DROP TABLE output"]
+)
 def test_of_the_rows_that_were_given_last_some_must_be_there(
     run: AuditedRun, database: Path, gone: str
 ) -> None:
@@ -110,19 +123,28 @@ def test_of_the_rows_that_were_given_last_some_must_be_there(
     assert (difference.checkpoint_id, difference.expected_rows, difference.found_rows) == (3, 6, 0)
 
 
-def test_rows_of_another_run_prove_nothing(run: AuditedRun, database: Path) -> None:
-    alter(database, f"UPDATE output SET ftdash_run = 'run-9' WHERE {TAGGED} 2")
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [("INSERT INTO ftdash_runs VALUES ('output', 'run-9', 9)", "run-9"), ("SELECT 1", "number 9")],
+)
+def test_rows_of_another_run_prove_nothing(
+    run: AuditedRun, database: Path, named: str, told: str
+) -> None:
+    alter(database, named)
+    alter(
+        database, f"UPDATE output SET ftdash_origin = {OF_ANOTHER} WHERE ftdash_origin = {SECOND}"
+    )
 
     report = run.sink_report()
 
     assert report.difference is not None
-    assert report.difference.run_id == "run-9"
+    assert report.difference.run_id == told
     assert report.proven_checkpoint_id is None
 
 
 def test_rows_of_a_checkpoint_that_gave_none_are_found(run: AuditedRun, database: Path) -> None:
     run.checkpoint(4)
-    alter(database, f"UPDATE output SET ftdash_checkpoint = 4 WHERE {TAGGED} 3")
+    alter(database, f"UPDATE output SET ftdash_origin = {FOURTH} WHERE ftdash_origin = {THIRD}")
 
     report = run.sink_report()
 

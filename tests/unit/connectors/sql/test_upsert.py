@@ -15,6 +15,7 @@ from sqlalchemy.dialects import postgresql
 from pipelines.connectors.sink import SinkContext
 from pipelines.connectors.sql import database as sql_database
 from pipelines.connectors.sql import tables as sql_tables
+from pipelines.connectors.sql.origins import origin_of
 from pipelines.connectors.sql.upsert import SqlUpsert, SqlWriter
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
@@ -34,9 +35,9 @@ def test_a_row_is_written_again_under_its_key(tmp_path: Path) -> None:
     writer.write(rows(("UA", 0, 9.5)))
     writer.prepare(CheckpointId(2))
 
-    assert stored(tmp_path, "carrier, mean, ftdash_run, ftdash_checkpoint") == [
-        ("AA", 2.5, "run-1", 1),
-        ("UA", 9.5, "run-1", 2),
+    assert stored(tmp_path, "carrier, mean, ftdash_origin") == [
+        ("AA", 2.5, origin_of(1, FIRST)),
+        ("UA", 9.5, origin_of(1, CheckpointId(2))),
     ]
 
 
@@ -82,14 +83,14 @@ def test_nulls_are_stored_as_null_but_not_in_a_key(tmp_path: Path) -> None:
 def test_many_rows_are_written_before_their_checkpoint_is_known(tmp_path: Path) -> None:
     writer = opened(tmp_path, buffer_rows=2)
     writer.write(rows(("A", 0, 1.0), ("B", 0, 1.0)))
-    assert stored(tmp_path, "ftdash_checkpoint < 0") == [(1,), (1,)]
+    assert stored(tmp_path, "ftdash_origin < 0") == [(1,), (1,)]
 
     writer.write(rows(("C", 0, 1.0)))
     writer.prepare(FIRST)
-    assert stored(tmp_path, "ftdash_checkpoint") == [(1,), (1,), (1,)]
+    assert stored(tmp_path, "ftdash_origin") == [(origin_of(1, FIRST),)] * 3
 
 
-@pytest.mark.parametrize("column", ["mean", "ftdash_checkpoint"])
+@pytest.mark.parametrize("column", ["mean", "ftdash_origin"])
 def test_a_table_that_lacks_a_column_is_refused_by_name(tmp_path: Path, column: str) -> None:
     opened(tmp_path)
     execute(tmp_path, f"alter table delays drop column {column}")
@@ -176,10 +177,9 @@ def test_a_column_name_is_a_name_whatever_it_contains(tmp_path: Path) -> None:
         (LONG, "is not one of 1 to 63 bytes without NUL"),
         ("ü" * 32, "is not one of 1 to 63 bytes without NUL"),
         ("carrier", "Two columns of the table would be named carrier"),
-        ("ftdash_run", "Two columns of the table would be named ftdash_run"),
-        ("ftdash_checkpoint", "Two columns of the table would be named ftdash_checkpoint"),
+        ("ftdash_origin", "Two columns of the table would be named ftdash_origin"),
     ],
-    ids=["empty", "NUL", "long", "long in bytes", "twice", "run", "checkpoint"],
+    ids=["empty", "NUL", "long", "long in bytes", "twice", "origin"],
 )
 def test_a_name_that_no_column_can_have_is_refused_before_anything_is_made(
     tmp_path: Path, name: str, sentence: str
@@ -263,8 +263,8 @@ def test_subtasks_write_to_one_sqlite_file_at_once_by_waiting_not_by_trying_agai
     with ThreadPoolExecutor(len(writers)) as pool:
         list(pool.map(run, writers, carriers))
 
-    counts = stored(tmp_path, "count(*), count(distinct carrier), max(ftdash_checkpoint)")
-    assert counts == [(2000, 4, 10)]
+    counts = stored(tmp_path, "count(*), count(distinct carrier), max(ftdash_origin)")
+    assert counts == [(2000, 4, origin_of(1, CheckpointId(10)))]
 
 
 def test_the_statements_exist_in_both_dialects() -> None:

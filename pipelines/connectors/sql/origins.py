@@ -1,0 +1,69 @@
+"""Which run and checkpoint a row of a table comes from, in one number: its origin.
+
+The run's number times 2^40, plus the checkpoint's. Run and checkpoint by name would cost a short
+row as much as its values do. `ftdash_runs` tells the numbers: of each table its runs are counted
+from 1, as they come. Rows whose checkpoint is not known yet have a negative origin of their run.
+"""
+
+from collections.abc import Mapping
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from pipelines.domain.errors import Retryable
+from pipelines.domain.ids import CheckpointId, RunId
+
+ORIGIN = "ftdash_origin"
+RUN_STEP = 1 << 40
+RUNS = sa.Table(
+    "ftdash_runs",
+    sa.MetaData(),
+    sa.Column("sink", sa.Text, primary_key=True),  # the output table
+    sa.Column("run", sa.Text, primary_key=True),
+    sa.Column("number", sa.BigInteger, nullable=False),
+    sa.UniqueConstraint("sink", "number"),
+)
+
+
+def origin_of(number: int, checkpoint_id: CheckpointId) -> int:
+    return number * RUN_STEP + checkpoint_id
+
+
+def early_origin_of(number: int, writer: int) -> int:
+    """Of rows of `writer`, from 0 to less than 2^40 - 1, whose checkpoint is not known yet."""
+    return -number * RUN_STEP - 1 - writer
+
+
+def is_of_run(origin: sa.ColumnElement[int], number: int) -> sa.ColumnElement[bool]:
+    return sa.func.abs(origin).between(number * RUN_STEP, (number + 1) * RUN_STEP - 1)
+
+
+def is_up_to(
+    origin: sa.ColumnElement[int], number: int, checkpoint_id: int
+) -> sa.ColumnElement[bool]:
+    first = number * RUN_STEP + 1
+    return origin.between(first, first - 1 + checkpoint_id)
+
+
+def numbers_of(connection: sa.Connection, sink: str) -> Mapping[RunId, int]:
+    """Of all runs that have written to the table."""
+    mine = sa.select(RUNS.c.run, RUNS.c.number).where(RUNS.c.sink == sink)
+    return {RunId(row.run): row.number for row in connection.execute(mine)}
+
+
+def number_of(connection: sa.Connection, sink: str, run_id: RunId) -> int:
+    """Given to the run if it has none. Raises Retryable when another run was numbered meanwhile."""
+    mine = sa.and_(RUNS.c.sink == sink, RUNS.c.run == run_id)
+    number = connection.scalar(sa.select(RUNS.c.number).where(mine))
+    if number is None:
+        next_number = sa.func.coalesce(sa.func.max(RUNS.c.number), 0) + 1
+        row = sa.select(sa.literal(sink), sa.literal(run_id), next_number).where(
+            RUNS.c.sink == sink
+        )
+        columns = ["sink", "run", "number"]
+        insert = (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(RUNS)
+        connection.execute(insert.from_select(columns, row).on_conflict_do_nothing())
+        number = connection.scalar(sa.select(RUNS.c.number).where(mine))
+    if number is None:
+        raise Retryable(f"Another run than {run_id} began to write to table {sink} meanwhile.")
+    return int(number)
