@@ -152,6 +152,7 @@ def provide_topic(address: KafkaAddress, topic: str, partitions: int) -> None:
         error: KafkaError = failure.args[0]
         if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise address.translated(error) from failure
+    KafkaAdmin(address).await_leaders(topic)
 
 
 def _fields(views: pa.RecordBatch) -> list[list[str]]:

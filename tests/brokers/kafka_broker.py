@@ -24,6 +24,7 @@ from confluent_kafka.admin import (
 )
 
 from ftdash.embedded.ports import LOOPBACK, free_port
+from pipelines.connectors.kafka.connection import KafkaAddress, KafkaAdmin
 from tests.brokers.processes import ServerProcess
 
 VERSION = "4.1.1"
@@ -79,6 +80,7 @@ class KafkaBroker:
         new = NewTopic(topic, partitions, 1, config=settings)
         (created,) = admin.create_topics([new]).values()
         created.result(ANSWER_S)
+        KafkaAdmin(KafkaAddress(self.bootstrap_servers)).await_leaders(topic)
 
     def add_partitions(self, topic: str, total: int) -> None:
         admin = self.admin()

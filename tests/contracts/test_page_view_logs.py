@@ -12,12 +12,20 @@ from pipelines.connectors.redis.streams import RedisStreams
 from pipelines.connectors.source import GrowingSource
 from pipelines.domain.errors import Rejected
 from pipelines.flows.page_view_data import VIEWS, page_views
-from pipelines.flows.page_view_logs import ViewLog, open_log, provide_topic, stream_of
+from pipelines.flows.page_view_logs import (
+    KafkaViewLog,
+    ViewLog,
+    open_log,
+    provide_topic,
+    stream_of,
+)
 from pipelines.flows.page_view_variables import KAFKA, REDIS
+from tests.brokers.kafka_broker import KafkaBroker
 
 pytestmark = pytest.mark.slow
 
 SEED = 5
+PARTITIONS = 12
 
 
 @pytest.fixture(params=["redis", "kafka"])
@@ -40,6 +48,19 @@ def log(request: pytest.FixtureRequest, monkeypatch) -> tuple[ViewLog, GrowingSo
             address, (name,), format=values, timestamp_column="at", is_bounded=True
         )
     return open_log(request.param, name), source
+
+
+def test_each_partition_of_a_topic_answers_as_soon_as_it_is_provided(
+    kafka_server: KafkaBroker,
+) -> None:
+    """The broker makes them first, and leads them a moment later."""
+    address = KafkaAddress(kafka_server.bootstrap_servers)
+    topic = f"views-{uuid.uuid4().hex[:8]}"
+
+    provide_topic(address, topic, PARTITIONS)
+
+    log = KafkaViewLog(address, topic)
+    assert [log.count(split) for split in range(PARTITIONS)] == [0] * PARTITIONS
 
 
 def test_what_was_appended_is_counted_and_read_as_it_is(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition, admin
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.patience import patience_s
@@ -18,6 +19,7 @@ from pipelines.domain.patience import patience_s
 TURN_S = 0.5
 ANSWER_TURNS = 20
 ANSWER_TIMEOUT_S = TURN_S * ANSWER_TURNS
+LEADER_PAUSE_S = 0.05
 QUIET = 0
 """What librdkafka would print goes nowhere: every error reaches us as an error."""
 
@@ -104,6 +106,20 @@ class KafkaAdmin:
                 if cause.code() in REFUSALS or turn == turns - 1:
                     raise self._address.translated(cause) from error
         return None
+
+    def await_leaders(self, topic: str) -> None:
+        """Until each partition answers: a broker has made them a moment before it leads them.
+
+        Raises Retryable.
+        """
+        tries = Retrying(
+            retry=retry_if_exception_type(Retryable),
+            stop=stop_after_delay(patience_s(ANSWER_TIMEOUT_S)),
+            wait=wait_fixed(LEADER_PAUSE_S),
+            reraise=True,
+        )
+        partitions = [TopicPartition(topic, number) for number in range(self.partitions(topic))]
+        tries(self.newest, partitions, committed_only=False)
 
     def retention_ms(self, topic: str) -> int | None:
         """For how long the topic keeps records; None: it deletes none for their age."""
