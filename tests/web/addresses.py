@@ -57,6 +57,7 @@ NO_PAGES = {
 }
 STATES = {
     "compared": ("compare-savepoints", r'href="(\?from=[^"]+)"'),
+    "measured-lab": ("/lab/", r'href="([^"]+\?lab=1)"'),  # the older one
     "state-in-rows": ("/savepoints/views-1-1/holds/", r'href="([^"]+/state/[^"]+)"'),
     "being-verified": ("/pipelines/flight_delays/savepoints/", r'href="(/savepoints/[^"/]+/)"'),
 }

@@ -53,6 +53,7 @@ FILLED = {
     "game-day": ("Phases of the recovery", "was refused 2 ×"),
     "game-days": ("7 rows are gone.", "did not happen"),
     "guarantee": ("The output is what the ledger says", "something differs"),
+    "measured-lab": ("Every mode kept what it promises",),
     "lab": ("A promise was broken", "exactly-once-unaligned"),
     "state-in-rows": ("app_id", "20 rows"),
 }
