@@ -32,7 +32,9 @@ def lab_control(report: LabReport | None) -> Figure | None:
     acks = [mode.cost.acker_ids / records for mode in modes if mode.cost]
     title = "control messages<br>a record (logarithmic)"
     figure_layout = _bars(report, title, "")
-    figure_layout["xaxis"] = axis(type="log", dtick=1, title={"text": title, "standoff": 6})
+    figure_layout["xaxis"] = axis(
+        type="log", dtick=1, exponentformat="none", title={"text": title, "standoff": 6}
+    )
     return {
         "data": [
             _trace(modes, barriers, "barriers", "@series-3", "", "%{x:.6f}"),
