@@ -1,29 +1,57 @@
 """What is known of a pipeline from before, for the preflight's estimates."""
 
+from datetime import datetime, timedelta
+
 from ftdash.checkpoints.models import Checkpoint
-from ftdash.jobs.models import Pipeline, Recovery
+from ftdash.jobs.models import Pipeline, Recovery, Run
 from ftdash.jobs.recovery_times import to_running_ms
 from ftdash.metrics.models import Sample
 from pipelines.domain.preflight_verdict import Measured
+from pipelines.domain.status import JobStatus
 
 RECOVERIES_MAX = 20
 SAMPLES_MAX = 60
+SAMPLE_PERIOD_MAX = timedelta(seconds=5)
+"""Between two samples further apart than this nothing is known to have been read."""
 
 
-def measured(pipeline: Pipeline) -> Measured:
-    """Of its newest run: how far the sources came; of all runs: the newest recoveries."""
-    newest = pipeline.runs.order_by("-number").values_list("pk", flat=True).first()
+def measured(pipeline: Pipeline, now: datetime | None = None) -> Measured:
+    """Of all its runs: the newest recoveries; of the newest: its rate and, as of `now`, how far
+    its sources have read."""
+    newest = pipeline.runs.order_by("-number").first()
     if newest is None:
         return Measured()
-    completed = Checkpoint.objects.filter(run=newest, source_records__isnull=False)
-    read = completed.order_by("-sequence").values_list("source_records", flat=True).first()
     rates = Sample.objects.filter(run=newest, records_per_s__gt=0).order_by("-sequence")
     ordered = sorted(rates.values_list("records_per_s", flat=True)[:SAMPLES_MAX])
     return Measured(
-        source_records=read,
+        source_records=None if now is None else _read_by(newest, now),
         recoveries_ms=_recoveries_ms(pipeline),
         records_per_s=ordered[len(ordered) // 2] if ordered else None,
     )
+
+
+def read_between(run: Run, since: datetime, until: datetime) -> int:
+    """About: sampled rates times the time between samples, and the last rate since the last one."""
+    samples = Sample.objects.filter(run=run, at__gt=since).order_by("sequence")
+    points = [*samples.values_list("at", "records_per_s"), (until, run.records_per_s)]
+    total, before = 0.0, since
+    for at, records_per_s in points:
+        period = max(timedelta(0), min(at - before, SAMPLE_PERIOD_MAX))
+        total += period.total_seconds() * records_per_s
+        before = at
+    return round(total)
+
+
+def _read_by(run: Run, now: datetime) -> int | None:
+    """What its newest checkpoint says, and about what came after it."""
+    completed = Checkpoint.objects.filter(run=run, source_records__isnull=False)
+    newest = completed.order_by("-sequence").values_list("source_records", "trigger_at").first()
+    if newest is None:
+        return None
+    read, since = newest
+    if run.status == JobStatus.FINISHED:
+        return int(read)  # nothing is read behind the point that a run finishes with
+    return int(read) + read_between(run, since, run.ended_at or now)
 
 
 def _recoveries_ms(pipeline: Pipeline) -> tuple[float, ...]:

@@ -189,7 +189,7 @@ def _verdict(row: Pipeline, path: str, asked: Restore) -> Verdict:
         max_parallelism=row.max_parallelism,
         allow_non_restored_state=asked.allow_non_restored_state,
         reads_files=asked.reads_files,
-        measured=measured(row),
+        measured=measured(row, timezone.now()),
         settings=row.settings,
     )
     try:

@@ -7,6 +7,8 @@ Reads rows and looks whether manifests are there; which point is recommended is 
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.utils import timezone
+
 from ftdash.checkpoints import queries as checkpoint_queries
 from ftdash.checkpoints.answers import RecoveryPoint
 from ftdash.jobs.measured import measured
@@ -102,7 +104,7 @@ def point_choice(pipeline_name: str, limit: int = 50) -> PointChoice | None:
     wanted = [point.path for point in points]
     seen = {each.path: each for each in PointInspection.objects.filter(path__in=wanted)}
     looked = [_Looked(point, seen.get(point.path)) for point in points]
-    known, line = measured(pipeline), newest_line(pipeline)
+    known, line = measured(pipeline, timezone.now()), newest_line(pipeline)
     candidates = [_candidate(each, known, line) for each in looked]
     found = recommended(candidates)
     return PointChoice(

@@ -1,18 +1,15 @@
 """Puts together what the pages say about one run."""
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from ftdash.checkpoints.models import Checkpoint
 from ftdash.jobs.answers import RunView, SlotView, SubtaskView, VertexView
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.freshness import Observation, fresh_driver_note, shown_state
-from ftdash.jobs.measured import measured
+from ftdash.jobs.measured import measured, read_between
 from ftdash.jobs.models import Run
 from ftdash.metrics.models import Sample
 from ftdash.times import watermark_moment
-
-SAMPLE_PERIOD_MAX = timedelta(seconds=5)
-"""Between two samples further apart than this nothing is known to have been read."""
 
 
 def run_view(run: Run, seen: Observation) -> RunView:
@@ -65,21 +62,13 @@ def run_view(run: Run, seen: Observation) -> RunView:
 def records_to_replay(run: Run, now: datetime) -> int | None:
     """About what the sources have read since the newest completed checkpoint was triggered.
 
-    Sampled rates times the time between samples, and the last rate since the last sample. None
-    when nothing would be replayed, because the run is over, or when nothing is known.
+    None when nothing would be replayed, because the run is over, or when nothing is known.
     """
     newest = Checkpoint.objects.filter(run=run, checkpoint_id=run.last_checkpoint_id).first()
     since = newest.trigger_at if newest else run.started_at
     if since is None or run.is_terminal:
         return None
-    samples = Sample.objects.filter(run=run, at__gt=since).order_by("sequence")
-    points = [*samples.values_list("at", "records_per_s"), (now, run.records_per_s)]
-    total, before = 0.0, since
-    for at, records_per_s in points:
-        period = max(timedelta(0), min(at - before, SAMPLE_PERIOD_MAX))
-        total += period.total_seconds() * records_per_s
-        before = at
-    return round(total)
+    return read_between(run, since, now)
 
 
 def _slots(run: Run, sample: Sample | None) -> list[SlotView]:

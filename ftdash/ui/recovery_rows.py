@@ -46,7 +46,8 @@ def estimate(point: FitPoint, recovery_count: int) -> str:
     """The same of a restore from a point."""
     if point.records_to_replay is None:
         return "How much would be read again is not known."
-    replay = f"{plural(point.records_to_replay, 'record')} would be read again"
+    about = "About " if point.records_to_replay else ""
+    replay = f"{about}{plural(point.records_to_replay, 'record')} would be read again"
     if point.estimated_ms is None:
         return f"{replay}; how long that takes is not known before a recovery was measured."
     recoveries = plural(recovery_count, "measured recovery", "measured recoveries")

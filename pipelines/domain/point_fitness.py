@@ -73,7 +73,8 @@ def _replay(chosen: Candidate) -> str:
     records = chosen.records_to_replay
     if records is None:
         return ""
-    return f": {records:,} record{'' if records == 1 else 's'}"
+    about = "about " if records else ""
+    return f": {about}{records:,} record{'' if records == 1 else 's'}"
 
 
 def _about(chosen: Candidate) -> list[str]:

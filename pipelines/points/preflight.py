@@ -180,7 +180,8 @@ def _pending(manifest: Manifest, pipeline: Pipeline) -> Iterator[Finding]:
 def _replay(question: RestoreQuestion, manifest: Manifest) -> Iterator[Finding]:
     records = _records_to_replay(question, manifest)
     if records is not None:
-        text = f"{records:,} records that were read after the point are read again."
+        about = "About " if records else ""
+        text = f"{about}{records:,} records that were read after the point are read again."
         yield Finding(Check.REPLAY, Outcome.NOTE if records else Outcome.FINE, text)
 
 

@@ -41,7 +41,9 @@ def test_each_point_is_as_fit_as_what_is_known_of_it(site: Path) -> None:
 
 
 def test_a_replay_and_its_time_rest_on_what_was_measured(site: Path) -> None:
-    story = Story(new_run()).started().sampled(1_000.0)
+    story = Story(new_run())
+    story.clock.now_ms += 60_000  # nothing is added for the time since the last sample
+    story.started().sampled(1_000.0)
     for name in ("a", "b", "c"):
         story.completed(path=written(site / name))
     story.slot_killed()
@@ -52,6 +54,25 @@ def test_a_replay_and_its_time_rest_on_what_was_measured(site: Path) -> None:
     assert (newest.records_to_replay, oldest.records_to_replay) == (0, 2_000)
     assert (newest.estimated_ms, oldest.estimated_ms) == (300.0, 300.0 + 2_000.0)
     assert choice.recovery_count == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "read_since"), [(JobStatus.FAILED, 9_255), (JobStatus.FINISHED, 0)]
+)
+def test_what_was_read_behind_the_newest_checkpoint_is_read_again_too(
+    site: Path, status: JobStatus, read_since: int
+) -> None:
+    """A run that fails long after its last checkpoint; what finishes has a point of its end."""
+    story = Story(new_run()).started().sampled(1_000.0)
+    for name in ("a", "b"):
+        story.completed(path=written(site / name))
+    for _ in range(3):
+        story.wait(1_000).sampled(3_000.0)
+    story.ended(status)
+
+    newest, older = chosen_of(story).points
+
+    assert (newest.records_to_replay, older.records_to_replay) == (read_since, read_since + 1_000)
 
 
 def test_what_a_worker_has_read_counts_and_how_far_it_is_can_be_seen(site: Path) -> None:

@@ -40,15 +40,15 @@ def test_the_reason_says_how_much_is_read_again_and_whether_it_was_verified() ->
     found = recommended([verified, point(11)])
 
     assert found.reason == (
-        "Checkpoint 12 of run 1 is the newest that can be used, so the least is read again: 1,234"
-        " records. Every byte of it was read again and is as written."
+        "Checkpoint 12 of run 1 is the newest that can be used, so the least is read again:"
+        " about 1,234 records. Every byte of it was read again and is as written."
     )
 
 
 def test_a_point_that_nobody_has_read_says_so_and_what_follows() -> None:
     found = recommended([point(12, records_to_replay=1)])
 
-    assert "so the least is read again: 1 record. Nobody has read it since" in found.reason
+    assert "so the least is read again: about 1 record. Nobody has read it since" in found.reason
     assert "the restore does, before it starts." in found.reason
 
 
