@@ -108,7 +108,8 @@ class KafkaAdmin:
         return None
 
     def await_leaders(self, topic: str) -> None:
-        """Until each partition answers: a broker has made them a moment before it leads them.
+        """Until each partition answers: a broker has made a topic a moment before it knows of it,
+        and leads its partitions.
 
         Raises Retryable.
         """
@@ -118,8 +119,7 @@ class KafkaAdmin:
             wait=wait_fixed(LEADER_PAUSE_S),
             reraise=True,
         )
-        partitions = [TopicPartition(topic, number) for number in range(self.partitions(topic))]
-        tries(self.newest, partitions, committed_only=False)
+        tries(self._ends, topic)
 
     def retention_ms(self, topic: str) -> int | None:
         """For how long the topic keeps records; None: it deletes none for their age."""
@@ -139,6 +139,10 @@ class KafkaAdmin:
     def newest(self, partitions: Sequence[TopicPartition], *, committed_only: bool) -> list[int]:
         """One behind the last record that a reader would see now."""
         return self._offsets(partitions, LATEST, committed_only=committed_only)
+
+    def _ends(self, topic: str) -> list[int]:
+        partitions = [TopicPartition(topic, number) for number in range(self.partitions(topic))]
+        return self.newest(partitions, committed_only=False)
 
     def _offsets(
         self,
