@@ -45,13 +45,12 @@ def read_between(run: Run, since: datetime, until: datetime) -> int:
 def _read_by(run: Run, now: datetime) -> int | None:
     """What its newest checkpoint says, and about what came after it."""
     completed = Checkpoint.objects.filter(run=run, source_records__isnull=False)
-    newest = completed.order_by("-sequence").values_list("source_records", "trigger_at").first()
-    if newest is None:
+    newest = completed.order_by("-sequence").first()
+    if newest is None or newest.source_records is None:
         return None
-    read, since = newest
     if run.status == JobStatus.FINISHED:
-        return int(read)  # nothing is read behind the point that a run finishes with
-    return int(read) + read_between(run, since, run.ended_at or now)
+        return newest.source_records  # nothing is read behind the point that a run finishes with
+    return newest.source_records + read_between(run, newest.trigger_at, run.ended_at or now)
 
 
 def _recoveries_ms(pipeline: Pipeline) -> tuple[float, ...]:
