@@ -35,6 +35,8 @@ ARGUMENTS = {
 EXPECTED = {  # of a GET by who may only see
     **dict.fromkeys(("savepoint-progress", "checkpoint-progress", "disposal-progress"), (404,)),
     **dict.fromkeys(("stop", "savepoints", "disposal", "cancel-application"), (405,)),
+    **dict.fromkeys(("rescaling", "client-heartbeat"), (405,)),
+    "rescaling-progress": (503,),  # Flink has it switched off
     "requirements": (500,),  # as Flink, unless its scheduler is the adaptive one
     "cancel-by-get": (403,),
     **{f"no-{place}": (404,) for place in ("jobs", "taskmanagers", "jobmanager", "applications")},
@@ -55,9 +57,11 @@ ODD_BODIES = (
 ACTS = {
     ("cancel-application", "post"),
     ("checkpoints", "post"),
+    ("client-heartbeat", "patch"),
     ("disposal", "post"),
     ("job", "patch"),
     ("requirements", "put"),
+    ("rescaling", "patch"),
     ("savepoints", "post"),
     ("stop", "post"),
 }
@@ -146,7 +150,8 @@ def test_whatever_is_asked_is_no_server_error() -> None:
 
     for pattern, value in product(urls.urlpatterns, ODD_VALUES):
         path = re.sub(r"<[^>]*>", value, str(pattern.pattern))
-        found = {client.get(f"/v1/{path}?get={value}&agg={value}&mode={value}").status_code}
+        query = "&".join(f"{name}={value}" for name in ("get", "agg", "mode", "subtasks"))
+        found = {client.get(f"/v1/{path}?{query}").status_code}
         if str(pattern.name) in ACTING and value == ODD_VALUES[0]:
             known = re.sub(r"<[^>]*>", ARGUMENTS["job"], str(pattern.pattern))
             found |= {

@@ -193,6 +193,30 @@ def test_other_modes_of_cancelling_are_refused(client: Client, mode: str, status
     assert not Request.objects.exists()
 
 
+def test_a_clients_heartbeat_is_accepted_and_changes_nothing(client: Client) -> None:
+    def beats(body: bytes, job: str = JOB) -> Any:
+        return client.patch(f"/v1/jobs/{job}/clientHeartbeat", body, "application/json")
+
+    for body in (b'{"expiredTimestamp": 1795229257172}', b"{}", b""):
+        assert (beats(body).status_code, beats(body).json()) == (202, {})
+    assert beats(b'{"expiredTimestamp": "soon"}').status_code == 400
+    assert beats(b"{}", "0" * 32).status_code == 404
+    assert not Request.objects.exists()
+
+
+def test_rescaling_is_switched_off_as_it_is_in_flink(client: Client) -> None:
+    told = {"errors": ["Rescaling is temporarily disabled. See FLINK-12312."]}
+
+    asked = client.patch(f"/v1/jobs/{JOB}/rescaling?parallelism=4")
+    progress = client.get(f"/v1/jobs/{JOB}/rescaling/{TRIGGER}")
+
+    assert (asked.status_code, asked.json()) == (503, told)
+    assert (progress.status_code, progress.json()) == (503, told)
+    assert client.patch("/v1/jobs/x/rescaling").status_code == 400
+    assert client.get(f"/v1/jobs/{JOB}/rescaling/x").status_code == 400
+    assert not Request.objects.exists()
+
+
 def test_an_old_job_never_acts_on_the_run_that_followed_it(client: Client) -> None:
     Run.objects.update(status=JobStatus.FINISHED.value)
     newer = Story(new_run()).started()

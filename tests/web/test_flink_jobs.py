@@ -118,6 +118,7 @@ def test_a_slot_is_a_task_manager_with_one_slot() -> None:
     assert [each["jobId"] for each in found["allocatedSlots"]] == [JOB]
     for route in ("taskmanagers/flights-1-slot-1/metrics", "taskmanagers/metrics"):
         assert (read(route), read(route, get="x")) == ([], [])
+    assert read("taskmanagers/metrics", get="x", taskmanagers="flights-1-slot-1,nosuch") == []
     assert read("taskmanagers/flights-1-slot-7", 404)
 
 
@@ -145,6 +146,18 @@ def test_failures_come_newest_first_and_no_more_than_asked() -> None:
     assert (entry["exceptionName"], entry["stacktrace"]) == ("It broke.", "It broke.\nTrace")
     assert (entry["taskName"], entry["taskManagerId"]) == ("join (2/2)", "flights-1-slot-0")
     assert not read("jobs/ID/exceptions")["exceptionHistory"]["truncated"]
+
+
+def test_no_failure_has_the_labels_that_are_asked_for() -> None:
+    failed_and_recovered()
+    assert read("jobs/ID/exceptions")["exceptionHistory"]["entries"]
+
+    for given in ("type:user", "type:user,team:flights", ":x"):
+        found = read("jobs/ID/exceptions", failureLabelFilter=given)
+        assert found == {"exceptionHistory": {"entries": [], "truncated": False}}
+    for given in ("", "user", "type:", "type:user,x", "a:b:c"):
+        refused = read("jobs/ID/exceptions", 400, failureLabelFilter=given)
+        assert "failureLabelFilter" in refused["errors"][0]
 
 
 def test_a_limit_that_is_no_number_is_refused() -> None:

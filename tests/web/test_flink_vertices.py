@@ -5,14 +5,15 @@ from typing import Any
 import pytest
 
 from ftdash.api.flink import vertices
+from ftdash.api.flink.names import job_id
 from ftdash.api.flink.spreads import skew_percent, spread
 from ftdash.jobs.projector import Projector
 from ftdash.metrics.models import Sample
 from pipelines.domain.ids import Uid
 from pipelines.domain.operator_ids import operator_id
-from tests.web.api_callers import beat
+from tests.web.api_callers import bearer, beat
 from tests.web.flink_expectations import SHAPES, differences
-from tests.web.flink_reading import read
+from tests.web.flink_reading import JOB, read
 from tests.web.journals import Story, new_run
 
 pytestmark = pytest.mark.usefixtures("site")
@@ -196,6 +197,57 @@ def test_metrics_over_subtasks_and_jobs_are_aggregated_as_asked() -> None:
     assert total == {"id": "totalNumberOfCheckpoints", "sum": 1.0, "max": 1.0}
     assert "agg takes" in read("jobs/metrics", 400, get="x", agg="mode")["errors"][0]
     assert {"id": "numRestarts"} in read("jobs/metrics")
+
+
+def test_only_the_subtasks_that_are_asked_for_are_aggregated() -> None:
+    running()
+    sample = Sample.objects.get()
+    for each in sample.subtasks:
+        each["records_in"] = 10 + each["subtask"]
+    sample.save()
+
+    def total(subtasks: str) -> list[float]:
+        route = f"{HERE}/subtasks/metrics"
+        found = read(route, get="numRecordsIn", agg="sum", subtasks=subtasks)
+        return [each["sum"] for each in found]
+
+    assert [total(each) for each in ("0", "1", "0-1", " 0 , 1", "1-7")] == [
+        [10.0],
+        [11.0],
+        [21.0],
+        [21.0],
+        [11.0],
+    ]
+    # What is not there, and what is no range, selects nothing.
+    for given in ("2", "1-0", "x", "", "-1", "0-", "0x1", "٠", "9" * 30):
+        assert total(given) == [], given
+    assert read(f"{HERE}/subtasks/metrics", subtasks="2") == []
+    assert total("x,1") == [11.0]
+
+
+def test_only_the_jobs_that_are_asked_for_are_aggregated() -> None:
+    running()
+    Story(new_run("other")).started().completed().completed()
+    Projector().run_once()
+    other, nobody = job_id("other-1"), "0" * 32
+
+    def total(jobs: str) -> list[float]:
+        found = read("jobs/metrics", get="totalNumberOfCheckpoints", agg="sum", jobs=jobs)
+        return [each["sum"] for each in found]
+
+    assert total(f"{JOB},{other}") == [3.0]
+    assert (total(JOB), total(other)) == ([1.0], [2.0])
+    assert (total(nobody), total(f"{nobody},{JOB}")) == ([], [1.0])
+    for given in ("", "x", f"{JOB},"):
+        assert "(jobs)" in read("jobs/metrics", 400, jobs=given)["errors"][0]
+
+
+def test_a_parameter_that_is_given_again_goes_on_with_the_list() -> None:
+    running()
+
+    found = bearer().get(f"/v1/jobs/{JOB}/metrics?get=numRestarts&get=totalNumberOfCheckpoints")
+
+    assert [each["id"] for each in found.json()] == ["numRestarts", "totalNumberOfCheckpoints"]
 
 
 def test_what_is_not_there_says_so() -> None:

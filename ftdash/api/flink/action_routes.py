@@ -92,6 +92,13 @@ def cancel(asked: Asked, job: str) -> object:
             raise Problem(400, f"The parameter mode cannot be {mode!r}; it is cancel.")
 
 
+def client_heartbeat(asked: Asked, job: str) -> object:
+    """Nothing is kept of it: no job depends on who started it."""
+    job_of(job)
+    asked.body(shapes.ClientHeartbeat)
+    return Reply(shapes.Empty(), ASKED)
+
+
 def cancel_by_get(asked: Asked, job: str) -> object:
     check_may_act_by_get(asked.caller, asked.request)
     return _cancel(asked, job)

@@ -51,6 +51,11 @@ class Asked:
     def parameter(self, name: str, default: str = "") -> str:
         return self.request.GET.get(name, default)
 
+    def values(self, name: str) -> list[str]:
+        """What stands between commas; a parameter given again goes on with the list."""
+        given = self.request.GET.getlist(name)
+        return ",".join(given).split(",") if given else []
+
     def count(self, name: str, default: int) -> int:
         """Raises Problem unless it is a whole number above zero."""
         text = self.parameter(name, str(default))
@@ -121,11 +126,11 @@ def job_of(job: str) -> RunFacts:
     return found
 
 
-def check_id(parameter: str, value: str) -> None:
+def check_id(parameter: str, value: str, place: str = "path") -> None:
     if not HEX_ID.fullmatch(value):
         raise Problem(
             400,
-            f"Cannot resolve path parameter ({parameter}) from value {value!r}: an id has 32"
+            f"Cannot resolve {place} parameter ({parameter}) from value {value!r}: an id has 32"
             " lower-case hexadecimal digits.",
         )
 

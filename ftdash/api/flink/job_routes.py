@@ -1,7 +1,9 @@
 """Addresses that read jobs."""
 
+import re
+
 from ftdash.api.flink import jobs, metrics, shapes_jobs
-from ftdash.api.flink.http import Asked, Reply, job_of
+from ftdash.api.flink.http import Asked, Problem, Reply, check_id, job_of
 from ftdash.api.flink.metric_lists import aggregated, listed
 from ftdash.api.flink.names import job_id, job_state
 from ftdash.checkpoints.statistics import statistics_of
@@ -12,6 +14,8 @@ EXCEPTIONS = 20
 """Flink's default of maxExceptions."""
 
 EXCEPTIONS_MAX = 1000
+SWITCHED_OFF = "Rescaling is temporarily disabled. See FLINK-12312."
+_LABEL = re.compile("[^:]*:[^:]+")
 NOT_ADAPTIVE = (
     "java.lang.UnsupportedOperationException: The parallelism of a job that runs cannot change;"
     " restore it from a savepoint with another one."
@@ -58,6 +62,17 @@ def requirements(asked: Asked, job: str) -> object:
     return Reply(shapes_jobs.Errors(errors=["Internal server error.", told]), 500)
 
 
+def rescaling(asked: Asked, job: str) -> object:
+    """Flink has it switched off, whichever job is named."""
+    check_id("jobid", job)
+    raise Problem(503, SWITCHED_OFF)
+
+
+def rescaling_progress(asked: Asked, job: str, trigger: str) -> object:
+    check_id("triggerid", trigger)
+    return rescaling(asked, job)
+
+
 def accumulators(asked: Asked, job: str) -> object:
     job_of(job)
     return {
@@ -70,7 +85,22 @@ def accumulators(asked: Asked, job: str) -> object:
 def exceptions(asked: Asked, job: str) -> object:
     run = job_of(job)
     limit = min(asked.count("maxExceptions", EXCEPTIONS), EXCEPTIONS_MAX)
+    if _asks_for_labels(asked):
+        return jobs.exception_history(run, [], limit)
     return jobs.exception_history(run, failures(run.run_id, limit + 1), limit)
+
+
+def _asks_for_labels(asked: Asked) -> bool:
+    """No failure has a label here, so none has those. Raises Problem when one is no `key:value`."""
+    given = asked.values("failureLabelFilter")
+    for each in given:
+        if not _LABEL.fullmatch(each):
+            raise Problem(
+                400,
+                f"Cannot resolve query parameter (failureLabelFilter) from value {each!r}: a label"
+                " is key:value.",
+            )
+    return bool(given)
 
 
 def metrics_of(asked: Asked, job: str) -> object:
@@ -80,7 +110,12 @@ def metrics_of(asked: Asked, job: str) -> object:
 
 
 def metrics_of_all(asked: Asked) -> object:
-    runs = [(run, statistics_of(run.run_id)) for run in run_queries.runs()]
+    """Over the jobs that are listed, or those of them that `jobs` names."""
+    named = asked.values("jobs")
+    for job in named:
+        check_id("jobs", job, "query")
+    wanted = [run for run in run_queries.runs() if not named or job_id(run.run_id) in named]
+    runs = [(run, statistics_of(run.run_id)) for run in wanted]
     return aggregated(asked, [metrics.of_job(run, found) for run, found in runs if found])
 
 

@@ -1,9 +1,11 @@
 """How a client picks metrics: without `get` it is told names, with it the values of those it names.
 
-Source: Flink, `AbstractMetricsHandler` and `AbstractAggregatingMetricsHandler`.
+Source: Flink, `AbstractMetricsHandler`, `AbstractAggregatingMetricsHandler` and
+`AggregatingSubtasksMetricsHandler`.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 
 from ftdash.api.flink import shapes_vertices as shapes
 from ftdash.api.flink.http import Asked, Problem
@@ -11,31 +13,41 @@ from ftdash.api.flink.metrics import Values
 from ftdash.api.flink.spreads import over_subtasks
 
 AGGREGATIONS = frozenset(("min", "max", "avg", "sum", "skew"))
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
 def listed(asked: Asked, values: Values) -> object:
     """A name that is not known is left away."""
-    wanted = asked.parameter("get")
-    if not wanted:
+    wanted = asked.values("get")
+    if not any(wanted):
         return [shapes.MetricName(id=name) for name in values]
-    named = [name for name in wanted.split(",") if name in values]
+    named = [name for name in wanted if name in values]
     return [shapes.MetricValue(id=name, value=str(values[name])) for name in named]
 
 
 def aggregated(asked: Asked, found: Sequence[Values]) -> object:
     """Over subtasks, or over jobs. Raises Problem when `agg` names what there is not."""
-    wanted = asked.parameter("get")
-    kinds = frozenset(filter(None, asked.parameter("agg").split(","))) or AGGREGATIONS
+    wanted = asked.values("get")
+    kinds = frozenset(filter(None, asked.values("agg"))) or AGGREGATIONS
     if not kinds <= AGGREGATIONS:
         known = ", ".join(sorted(AGGREGATIONS))
         raise Problem(400, f"The parameter agg takes {known}, not {asked.parameter('agg')!r}.")
-    if not wanted:
+    if not any(wanted):
         names = {name: None for values in found for name in values}
         return [shapes.MetricName(id=name) for name in names]
     answer = []
-    for name in wanted.split(","):
+    for name in wanted:
         given = [values[name] for values in found if name in values]
         numbers = [float(value) for value in given if not isinstance(value, str)]
         if numbers:
             answer.append(over_subtasks(name, numbers, kinds))
     return answer
+
+
+def within(ranges: Sequence[str], indices: Iterable[int]) -> list[int]:
+    """Those in `0-2` or `4`, all when nothing is given. What is no range selects nothing."""
+    if not ranges:
+        return list(indices)
+    found = filter(None, (_RANGE.fullmatch(each.strip()) for each in ranges))
+    spans = [(int(each[1]), int(each[2] or each[1])) for each in found]
+    return [index for index in indices if any(low <= index <= high for low, high in spans)]

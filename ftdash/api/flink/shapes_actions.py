@@ -34,6 +34,10 @@ class Disposal(Kebab, frozen=True, kw_only=True):
     savepoint_path: str | None = None
 
 
+class ClientHeartbeat(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    expired_timestamp: int = 0
+
+
 class Triggered(Kebab, frozen=True, kw_only=True):
     request_id: str
 

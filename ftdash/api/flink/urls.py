@@ -107,6 +107,17 @@ urlpatterns = [
         route(get=job_routes.requirements, put=job_routes.requirements),
         name="requirements",
     ),
+    path("jobs/<str:job>/rescaling", route(patch=job_routes.rescaling), name="rescaling"),
+    path(
+        "jobs/<str:job>/rescaling/<str:trigger>",
+        route(get=job_routes.rescaling_progress),
+        name="rescaling-progress",
+    ),
+    path(
+        "jobs/<str:job>/clientHeartbeat",
+        route(patch=action_routes.client_heartbeat),
+        name="client-heartbeat",
+    ),
     path("jobs/<str:job>/jobmanager/config", route(get=job_routes.settings), name="job-settings"),
 ]
 

@@ -2,7 +2,7 @@
 
 from ftdash.api.flink import metrics, shapes_vertices, vertices
 from ftdash.api.flink.http import Asked, Problem, check_id, job_of
-from ftdash.api.flink.metric_lists import aggregated, listed
+from ftdash.api.flink.metric_lists import aggregated, listed, within
 from ftdash.api.flink.vertices import Seen
 from ftdash.jobs import run_queries
 
@@ -54,8 +54,9 @@ def all_metrics(asked: Asked, job: str, vertex: str) -> object:
 
 
 def subtask_metrics(asked: Asked, job: str, vertex: str) -> object:
-    views = seen(job, vertex).subtasks.values()
-    return aggregated(asked, [metrics.of_subtask(view) for view in views])
+    found = seen(job, vertex).subtasks
+    selected = within(asked.values("subtasks"), found)
+    return aggregated(asked, [metrics.of_subtask(found[index]) for index in selected])
 
 
 def operator_metrics(asked: Asked, job: str, vertex: str) -> object:
