@@ -249,6 +249,18 @@ def test_when_periodic_checkpoints_are_switched_off_what_is_late_clears(began: d
     assert alert.cleared_because == "The run takes no periodic checkpoints any more."
 
 
+def test_the_two_clocks_are_read_apart() -> None:
+    running()
+    now = timezone.now()
+    Run.objects.update(
+        last_completed_at=now - timedelta(seconds=20), last_committed_at=now - timedelta(seconds=50)
+    )
+
+    found = read(now)
+
+    assert (found[Watched.SINCE_CHECKPOINT], found[Watched.SINCE_OUTPUT]) == (20.0, 50.0)
+
+
 @pytest.mark.parametrize("watched", [Watched.SINCE_CHECKPOINT, Watched.SINCE_OUTPUT])
 def test_what_comes_seldom_is_late_after_three_intervals_and_in_time_below_two(
     began: datetime, watched: Watched

@@ -2,6 +2,7 @@
 
 import html
 import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.test import Client
@@ -13,7 +14,7 @@ from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import CheckpointDiscarded, CheckpointFailed
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.status import CheckpointKind
-from tests.web.journals import Story, new_run
+from tests.web.journals import Story, StoryClock, new_run
 
 pytestmark = pytest.mark.usefixtures("site")
 ADDRESS = "/pipelines/flights/checkpoints/"
@@ -39,6 +40,22 @@ def test_counts_and_the_latest_of_each_kind_stand_at_the_top(operator: Client) -
         "– – – savepoint /jobs/flights/checkpoints/chk-3",
     ):
         assert shown in page
+
+
+def test_the_latest_of_each_kind_has_its_time_duration_and_sizes(operator: Client) -> None:
+    began = datetime.now(UTC).replace(microsecond=0) - timedelta(minutes=1)
+    story = Story(new_run(), StoryClock(round(1000 * began.timestamp()))).started().completed()
+    story.wait(10_000).completed(CheckpointKind.SAVEPOINT).wait(10_000).triggered()
+    story.acknowledged("join", 1).wait(600).tell(expired(story.next_checkpoint))
+    fold()
+
+    found = latest_of(operator)
+
+    whole = ["80 ms", "800 B", "8.00 kB"]
+    assert found["Completed checkpoint"] == ["1", began + timedelta(milliseconds=75), *whole]
+    assert found["Savepoint"] == ["2", began + timedelta(milliseconds=10_160), *whole]
+    part = ["600 ms", "100 B", "1.00 kB"]  # of the one subtask that has acknowledged
+    assert found["Failed"] == ["3", began + timedelta(milliseconds=20_770), *part]
 
 
 def test_each_checkpoint_is_a_line_of_the_history(operator: Client) -> None:
@@ -138,6 +155,18 @@ def test_every_setting_about_checkpoints_and_restarts_is_there_and_whether_it_wa
     assert "execution.poison-records.policy" not in page
 
 
+def test_the_configuration_is_what_people_have_made_of_it_since(operator: Client) -> None:
+    interval, timeout = "execution.checkpointing.interval", "execution.checkpointing.timeout"
+    Story(new_run(settings={interval: "7 s"})).started()
+    fold()
+    Run.objects.update(changed_settings={interval: "9 s", timeout: "3 min"})
+
+    page = words_of(operator)
+
+    assert re.search(rf"{interval} Time from one [^0-9]* 9 s {timeout}", page)
+    assert re.search(r"is not complete after this time fails. 3 min (?!by default)", page)
+
+
 def test_an_older_run_is_looked_at_by_its_own_address(operator: Client) -> None:
     Story(new_run()).started().completed().ended()
     fold()
@@ -231,6 +260,20 @@ def history_of(client: Client, query: str = "") -> list[str]:
     region = text_of(client, query).split('id="region-checkpoints-history"')[1].split("<section")[0]
     body = region.split("<tbody>")[1].split("</tbody>")[0] if "<tbody>" in region else ""
     return [plain("<tr" + row) for row in body.split("<tr")[1:]]
+
+
+def latest_of(client: Client) -> dict[str, list[str | datetime]]:
+    """By label: id, moment, duration, bytes uploaded, full size."""
+    region = text_of(client).split('id="region-checkpoints-latest"')[1].split("</table>")[0]
+    found: dict[str, list[str | datetime]] = {}
+    for row in region.split("<tbody>")[1].split("<tr>")[1:]:
+        label, *cells = re.findall(r"<t[dh].*?</t[dh]>", row, re.DOTALL)
+        moments = [re.findall(r'datetime="([^"]+)"', cell) for cell in cells]
+        found[plain(label)] = [
+            datetime.fromisoformat(at[0]) if at else plain(cell)
+            for cell, at in zip(cells[:5], moments, strict=False)
+        ]
+    return found
 
 
 def link(page: str, element: str) -> str:

@@ -77,12 +77,18 @@ def test_an_action_says_its_consequence_before_it_is_asked_for(admin: Client, ac
     assert "Kept in the audit log" in form
 
 
-def test_what_a_kill_costs_is_said_in_records(admin: Client) -> None:
+@pytest.mark.parametrize(
+    ("action", "what_becomes_of_them"), [("cancel", "are not kept"), ("kill", "will be replayed")]
+)
+def test_what_an_end_costs_is_said_in_records(
+    admin: Client, action: str, what_becomes_of_them: str
+) -> None:
     running()
 
-    form = words(admin.get(address("kill")).content.decode())
+    form = words(admin.get(address(action)).content.decode())
 
-    assert re.search(r"about [\d,]+ records read since checkpoint 1 will be replayed", form)
+    cost = rf"about [1-9][\d,]* records read since checkpoint 1 {what_becomes_of_them}"
+    assert re.search(cost, form)
 
 
 @pytest.mark.parametrize("action", ["cancel", "kill", "restore"])

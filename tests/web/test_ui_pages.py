@@ -2,7 +2,7 @@
 
 import html
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -49,6 +49,28 @@ def test_the_fleet_shows_state_guarantee_clocks_and_throughput_in_words(operator
     assert "1 pipeline, 1 running; nothing needs attention." in page
     for shown in ("flights run 1", "Running", "exactly once", "checkpoint 1", "12.3 k/s"):
         assert shown in page
+
+
+def test_the_two_clocks_are_told_apart_on_every_page_that_has_them(
+    operator: Client, no_time_passes: datetime
+) -> None:
+    fold(Story(new_run()).started().completed().slot_killed().slot_killed())
+    Run.objects.update(
+        last_completed_at=no_time_passes - timedelta(seconds=20),
+        last_committed_at=no_time_passes - timedelta(seconds=50),
+    )
+
+    line = line_of_the_fleet(text_of(operator, "/"))
+    page = words_of(operator, PIPELINE)
+
+    assert line["Since checkpoint"] == "20 s checkpoint 1"
+    assert (line["Since output"], line["Restarts"]) == ("50 s", "2")
+    assert "Since completed checkpoint 20 s checkpoint 1" in page
+    assert "Since committed output 50 s at" in page
+    both = "since completed checkpoint 20 s since committed output 50 s 2 restarts"
+    assert both in words_of(operator, f"{PIPELINE}recovery/")
+    checkpoints = words_of(operator, f"{PIPELINE}checkpoints/")
+    assert "Since completed checkpoint 20 s checkpoint 1" in checkpoints
 
 
 def test_the_fleet_puts_what_needs_attention_first(operator: Client) -> None:
@@ -362,6 +384,15 @@ def fold(_: Story) -> None:
     Heartbeat.objects.update_or_create(
         name=HeartbeatName.RECONCILE, defaults={"at": timezone.now(), "pid": 1}
     )
+
+
+def line_of_the_fleet(page: str) -> dict[str, str]:
+    """Of the only pipeline: what is read in each column."""
+    table = page[page.index('id="region-fleet"') :]
+    columns = re.findall(r'<th scope="col".*?</th>', table)
+    cells = re.findall(r'<t(?:d|h scope="row").*?</t[dh]>', table, re.DOTALL)
+    pairs = zip(columns, cells, strict=True)
+    return {words_in(column).strip(): words_in(cell).strip() for column, cell in pairs}
 
 
 def long_ago() -> StoryClock:

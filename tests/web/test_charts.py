@@ -1,0 +1,128 @@
+"""Every chart has its values in a table of the same page, for whoever cannot or need not see it."""
+
+import re
+from pathlib import Path
+
+import pytest
+from django.test import Client
+
+from ftdash.jobs.projector import Projector
+from tests.web import filled_states
+from tests.web.journals import Story, StoryClock, new_run
+from tests.web.page_words import text_of, words_in
+
+TEMPLATES = Path(__file__).parents[2] / "templates"
+PIPELINE = "/pipelines/flights/"
+TREND = "The greatest values among completed checkpoints"
+MOMENTS = "The newest moments of the charts"
+LAB = "What each mode lost, doubled and cost"
+PHASES = "Phases of each subtask"
+RECOVERIES = "Recoveries, newest first"
+CLOCK = r"\d\d:\d\d:\d\d"
+
+TABLES = {
+    "checkpoint": (
+        f"{PIPELINE}checkpoints/2/?against=1",
+        {
+            "alignment": (PHASES, "Alignment", "61 ms"),
+            "held-back": ("What each channel held back", "Records held back", "2,440"),
+            "other": ("What changed in each subtask", "Acknowledged after, 2", "75 ms"),
+        },
+    ),
+    "checkpoints": (
+        f"{PIPELINE}checkpoints/",
+        {
+            "durations": (TREND, "Duration", "80 ms"),
+            "alignments": (TREND, "Alignment", "61 ms"),
+            "sizes": (TREND, "Full size", "8.00 kB"),
+            "buffered": (TREND, "Held back", "244 kB"),
+        },
+    ),
+    "lab": ("/lab/", {"control": (LAB, "Barriers", "40"), "latency": (LAB, "p99", "1.05 s")}),
+    "metrics": (
+        f"{PIPELINE}metrics/",
+        {
+            "records-in": (MOMENTS, "join", "k/s"),
+            "busy": (MOMENTS, "join", "50 % busy"),
+            "backpressured": (MOMENTS, "join", "10 % backpressured"),
+            "idle": (MOMENTS, "join", "40 % idle"),
+            "watermarks": (MOMENTS, "join", "watermark 2013-01-01"),
+        },
+    ),
+    "pipelines": (
+        PIPELINE,
+        {
+            "throughput": ("What the run reported", "Throughput", "2.00 k/s"),
+            "memory": ("What the run reported", "Memory", "slot 1 200 MB"),
+            "alignment": (PHASES, "Alignment", "61 ms"),
+            "axis": (RECOVERIES, "Failed at", CLOCK),
+            "phases": (RECOVERIES, "Detect", "12 ms"),
+        },
+    ),
+    "planner": (
+        f"{PIPELINE}planner/",
+        {"lost-time": ("Intervals, what each loses", "Time lost", r"\d %")},
+    ),
+    "recovery": (
+        f"{PIPELINE}recovery/",
+        {
+            "axis": (RECOVERIES, "Failed at", CLOCK),
+            "phases": (RECOVERIES, "Detect", "12 ms"),
+        },
+    ),
+}
+"""By the directory of the page's template: an address, and of each of its charts the caption of
+the table, the column and what is read there."""
+
+pytestmark = pytest.mark.usefixtures("site")
+
+
+@pytest.mark.parametrize("page", TABLES)
+def test_every_chart_has_its_values_in_a_table(operator: Client, page: str) -> None:
+    measured()
+    address, tables = TABLES[page]
+
+    shown = text_of(operator, address)
+
+    charts = dict(re.findall(r'<div id="values-([a-z-]+)" hidden>(.*?)</div>', shown, re.DOTALL))
+    assert set(charts) == set(tables)
+    assert [name for name, figure in charts.items() if figure == "null"] == []
+    for name, (caption, column, value) in tables.items():
+        cells = cells_below(column, caption, shown)
+        assert any(re.search(value, cell) for cell in cells), (name, cells)
+
+
+def test_no_page_with_a_chart_is_forgotten() -> None:
+    drawing = {
+        template.parent.name
+        for template in TEMPLATES.rglob("*.html")
+        if '"parts/chart.html"' in template.read_text()
+    }
+
+    assert drawing == set(TABLES)
+
+
+def measured() -> None:
+    """A run with all that is drawn, and a lab."""
+    clock = StoryClock(StoryClock().now_ms - 5_000)
+    run = new_run(settings={"execution.checkpointing.interval": "10 s"})
+    story = Story(run, clock).started().completed().slot_killed().wait(1_000).completed()
+    for seconds in range(3):
+        story.sampled(2_000.0, records=2_000 * seconds).wait(1_000)
+    projector = Projector()
+    while projector.run_once():
+        pass
+    filled_states.labs()
+
+
+def cells_below(column: str, caption: str, page: str) -> list[str]:
+    """Of the table with the caption; none without such a table or column."""
+    for table in re.findall(r"<table.*?</table>", page, re.DOTALL):
+        head, *lines = map(cells_of, re.findall(r"<tr.*?</tr>", table, re.DOTALL))
+        if caption in words_in(table) and column in head:
+            return [line[head.index(column)] for line in lines]
+    return []
+
+
+def cells_of(row: str) -> list[str]:
+    return [words_in(cell).strip() for cell in re.findall(r"<t[dh][ >].*?</t[dh]>", row, re.DOTALL)]
