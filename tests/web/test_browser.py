@@ -1,9 +1,10 @@
 """The dashboard in a real browser: live without reloading, honest when cut, never in the way."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Request, Route, expect
 
 from tests.web.browser_site import (
     CHROMIUM,
@@ -25,6 +26,7 @@ HISTORY = "document.querySelector('#region-history .scroll')"
 """Found and used in one go: between the two of a locator the region may be replaced."""
 
 STEPS_MAX = 200
+FIVE_SECONDS_MS = 5_000
 
 NEVER_ASKS_BY_ITSELF = """
   const repeat = window.setInterval;
@@ -118,6 +120,18 @@ def test_a_refresh_does_not_disturb_who_is_typing_or_reading(page: Page) -> None
     assert page.evaluate("getSelection().toString()") == selected != ""
 
 
+def test_a_refresh_takes_nothing_away_between_press_and_release(page: Page) -> None:
+    page.locator("#region-history tbody tr:nth-child(4) a").hover()
+    page.mouse.down()
+    pressed = page.locator("#region-history a:active").element_handle()
+
+    wait_for_next_checkpoint(page)
+
+    assert pressed.evaluate("(link) => link.isConnected")
+    page.mouse.up()
+    page.wait_for_function("(link) => !link.isConnected", arg=pressed, timeout=PATIENCE_MS)
+
+
 def test_a_refresh_takes_neither_the_focus_nor_the_place_in_a_table(page: Page) -> None:
     page.set_viewport_size({"width": 390, "height": 800})
     page.evaluate(f"{HISTORY}.focus(); {HISTORY}.scrollTo({{ left: 40, behavior: 'instant' }})")
@@ -152,6 +166,41 @@ def test_with_the_stream_cut_the_page_asks_by_itself(dashboard: Site, browser: B
 
     wait_for_next_checkpoint(page)
     wait_for_next_checkpoint(page)
+    page.close()
+
+
+def test_a_page_that_hears_nothing_asks_within_five_seconds(
+    dashboard: Site, browser: Browser
+) -> None:
+    page = browser.new_page()
+    page.clock.install()
+    page.add_init_script("delete window.SharedWorker")
+    page.route("**/changes/", lambda route: route.abort())
+    sign_in(page, dashboard)
+    stop_the_clock(page)
+
+    with page.expect_request(asks, timeout=PATIENCE_MS):
+        page.clock.run_for(FIVE_SECONDS_MS)
+    page.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "tone"),
+    [(lambda route: route.abort(), "cut"), (lambda _: None, re.compile("aging|old|cut"))],
+    ids=["nobody there", "nobody answers"],
+)
+def test_what_is_five_seconds_old_is_called_so(
+    dashboard: Site, browser: Browser, answer: Callable[[Route], None], tone: str | re.Pattern[str]
+) -> None:
+    page = browser.new_page()
+    page.clock.install()
+    sign_in(page, dashboard)
+    page.route(lambda url: "/regions/" in url, answer)
+    stop_the_clock(page)
+
+    page.clock.run_for(FIVE_SECONDS_MS)
+
+    expect(page.locator("#freshness")).to_have_attribute("data-tone", tone)
     page.close()
 
 
@@ -257,6 +306,15 @@ def go_to(page: Page, wanted: str) -> None:
         if page.evaluate(is_there, wanted):
             return
     raise AssertionError(f"{wanted} is not reached with {STEPS_MAX} steps")
+
+
+def asks(request: Request) -> bool:
+    return "/regions/" in request.url
+
+
+def stop_the_clock(page: Page) -> None:
+    """For the page; it goes on when the test says so."""
+    page.clock.pause_at(page.evaluate("Date.now()") / 1000 + 1)
 
 
 def wait_for_next_checkpoint(page: Page) -> None:

@@ -9,6 +9,7 @@ from django.urls import URLPattern, get_resolver, reverse
 
 from ftdash.alerts.models import Evaluation
 from ftdash.gameday.models import GameDay
+from ftdash.jobs import queries
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.freshness import observe
 from ftdash.jobs.projector import Projector
@@ -72,6 +73,18 @@ def test_what_nobody_ever_filled_has_no_age(operator: Client, name: str) -> None
 
     assert 'data-fresh-ms=""' in answer
     assert "has never run" in words_in(answer)
+
+
+@pytest.mark.parametrize("silent", HeartbeatName)
+def test_open_tabs_are_told_that_somebody_fell_silent(
+    as_installed: datetime, silent: HeartbeatName
+) -> None:
+    last_seen(as_installed)
+    before = queries.versions()
+
+    Heartbeat.objects.filter(name=silent).update(at=as_installed - SILENT_FOR)
+
+    assert queries.versions() != before
 
 
 @pytest.mark.parametrize("silent", HeartbeatName)
