@@ -5,7 +5,7 @@ checkpoints every second; against a bare loop of the same client over the same r
 Every run lasts ten seconds and three checkpoints at least, or it is done again with more records.
 Expected: a record costs the engine about as much again as the client takes for it, so about 0.5
 of the loop through Kafka. Rows for PostgreSQL carry a column more, and wait in the snapshot as
-files before they are copied: about 0.6 of COPY. A pipelined loop in Redis spends its time in the
+files before they are copied: 0.5 to 0.6 of COPY. A pipelined loop in Redis spends its time in the
 client and one command a row; scripts spend it in the server: about as fast.
 
 The servers are started here; FTDASH_BENCH_KAFKA (host:port), FTDASH_BENCH_POSTGRES and
