@@ -106,6 +106,18 @@ class PostgresServer:
             return False
 
 
+def query(url: str, statement: str) -> list[tuple[object, ...]]:
+    """`url` is SQLAlchemy's, as `url_of` makes it."""
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+        return connection.execute(statement.encode()).fetchall()
+
+
+def execute(url: str, statement: str) -> None:
+    """One statement, or several in one transaction."""
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute(statement.encode())
+
+
 @contextmanager
 def postgres_server(*, max_prepared_transactions: int = 0) -> Iterator[PostgresServer]:
     directory = Path(tempfile.mkdtemp(prefix="ftdash-postgres-"))

@@ -27,7 +27,7 @@ from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.patience import waiting_at_most
 from tests.contracts.sink_host import EVERYTHING, SCHEMA, Host, records
 from tests.hostile_names import HOSTILE
-from tests.postgres_server import PostgresServer, postgres_server
+from tests.postgres_server import PostgresServer, execute, postgres_server, query
 
 pytestmark = pytest.mark.slow
 
@@ -369,13 +369,3 @@ def in_utc(rows: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
 
 def ids(url: str) -> list[object]:
     return [i for (i,) in query(url, "select id from results order by id")]
-
-
-def query(url: str, statement: str) -> list[tuple[object, ...]]:
-    with psycopg.connect(url.replace("+psycopg", "")) as connection:
-        return connection.execute(statement.encode()).fetchall()
-
-
-def execute(url: str, statement: str) -> None:
-    with psycopg.connect(url.replace("+psycopg", "")) as connection:
-        connection.execute(statement.encode())

@@ -1,12 +1,9 @@
 """Which run's rows are whose in PostgreSQL, where several sessions number runs at once."""
 
-import re
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
-import psycopg
 import pyarrow as pa
 import pytest
 
@@ -17,7 +14,8 @@ from pipelines.connectors.write_ahead import WriteAheadWriter
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.snapshots import Json
-from tests.postgres_server import PostgresServer
+from tests.documented_sql import documented
+from tests.postgres_server import PostgresServer, execute, query
 
 SCHEMA = pa.schema([("id", pa.int64())])
 OLD, NEW = RunId("run-1"), RunId("run-2")
@@ -94,19 +92,3 @@ def segment_of(writer: WriteAheadWriter, number: int) -> Json | Segment:
     writer.write(pa.record_batch([pa.array([number])], schema=SCHEMA))
     (segment,) = writer.prepare(FIRST)
     return segment
-
-
-def documented(beginning: str) -> str:
-    page = (Path(__file__).parents[2] / "docs" / "sinks.md").read_text()
-    (statements,) = re.findall(rf"```sql\n({beginning}.*?)```", page, re.DOTALL)
-    return str(statements)
-
-
-def query(url: str, statement: str) -> list[tuple[object, ...]]:
-    with psycopg.connect(url.replace("+psycopg", "")) as connection:
-        return connection.execute(statement.encode()).fetchall()
-
-
-def execute(url: str, statement: str) -> None:
-    with psycopg.connect(url.replace("+psycopg", "")) as connection:
-        connection.execute(statement.encode())

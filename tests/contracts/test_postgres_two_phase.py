@@ -16,7 +16,7 @@ from pipelines.domain.errors import OutputLost, ProtocolError, Rejected, Retryab
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.snapshots import Json
 from tests.contracts.sink_host import SCHEMA, records
-from tests.postgres_server import PostgresServer, postgres_server
+from tests.postgres_server import PostgresServer, execute, postgres_server, query
 
 pytestmark = pytest.mark.slow
 
@@ -317,13 +317,3 @@ def parsed(url: str) -> list[Gid]:
 
 def ids(url: str) -> list[object]:
     return [i for (i,) in query(url, "select id from results order by id")]
-
-
-def query(url: str, statement: str) -> list[tuple[object, ...]]:
-    with psycopg.connect(url.replace("+psycopg", "")) as connection:
-        return connection.execute(statement.encode()).fetchall()
-
-
-def execute(url: str, statement: str) -> None:
-    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
-        connection.execute(statement.encode())

@@ -8,8 +8,8 @@ from 1, as they come. Rows whose checkpoint is not known yet have a negative ori
 from collections.abc import Mapping
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
+from pipelines.connectors.sql.dialects import insert_into
 from pipelines.domain.errors import Retryable
 from pipelines.domain.ids import CheckpointId, RunId
 
@@ -61,8 +61,8 @@ def number_of(connection: sa.Connection, sink: str, run_id: RunId) -> int:
             RUNS.c.sink == sink
         )
         columns = ["sink", "run", "number"]
-        insert = (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(RUNS)
-        connection.execute(insert.from_select(columns, row).on_conflict_do_nothing())
+        insert = insert_into(connection.dialect.name, RUNS).from_select(columns, row)
+        connection.execute(insert.on_conflict_do_nothing())
         number = connection.scalar(sa.select(RUNS.c.number).where(mine))
     if number is None:
         raise Retryable(f"Another run than {run_id} began to write to table {sink} meanwhile.")

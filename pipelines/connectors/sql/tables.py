@@ -16,10 +16,11 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateTable
 
 from pipelines.connectors.sql.columns import check_column_names, check_name, sql_type, takes
+from pipelines.connectors.sql.dialects import Insert, insert_into
 from pipelines.connectors.sql.origins import ORIGIN, RUNS, is_of_run, is_up_to, numbers_of
 from pipelines.domain.errors import ProtocolError, Rejected
 from pipelines.domain.ids import Attempt, RunId
@@ -35,8 +36,6 @@ FENCE = sa.Table(
 
 _RUN_OF_OLD = "ftdash_run"
 _NARROW = (postgresql.SMALLINT, postgresql.INTEGER)
-
-Insert = sqlite.Insert | postgresql.Insert
 
 
 def output_table(name: str, schema: pa.Schema, keys: Sequence[str]) -> sa.Table:
@@ -62,10 +61,6 @@ def superseded_table(output: sa.Table) -> sa.Table:
 def create_if_absent(connection: sa.Connection, *tables: sa.Table) -> None:
     for table in tables:
         connection.execute(CreateTable(table, if_not_exists=True))
-
-
-def insert_into(dialect: str, table: sa.Table) -> Insert:
-    return sqlite.insert(table) if dialect == "sqlite" else postgresql.insert(table)
 
 
 def upsert(dialect: str, table: sa.Table) -> Insert:

@@ -19,6 +19,7 @@ from pipelines.connectors.sql.origins import origin_of
 from pipelines.connectors.sql.upsert import SqlUpsert, SqlWriter
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
+from tests.documented_sql import documented
 from tests.hostile_names import HOSTILE, LONG, NUL
 
 SCHEMA = pa.schema(
@@ -97,6 +98,34 @@ def test_a_table_that_lacks_a_column_is_refused_by_name(tmp_path: Path, column: 
 
     with pytest.raises(Rejected, match=f"Table delays of sqlite.* has no column {column}"):
         sink(tmp_path).validate(SCHEMA)
+
+
+def test_an_older_table_is_refused_until_it_is_converted_as_documented(tmp_path: Path) -> None:
+    """Then a rewind finds which rows are of its point."""
+    tags = "ftdash_run text not null, ftdash_checkpoint bigint not null"
+    with closing(sqlite3.connect(file_of(tmp_path))) as connection:
+        connection.executescript(
+            f"""create table views (carrier text primary key, {tags});
+            create table views_superseded (carrier text, {tags});
+            insert into views values ('AA', 'run-1', 1), ('UA', 'run-1', 2), ('B6', 'run-1', -1);
+            insert into views_superseded values ('DL', 'run-0', 1);"""
+        )
+    schema = pa.schema([("carrier", pa.string())])
+    output = replace(sink(tmp_path, keys=("carrier",)), table="views")
+    with pytest.raises(Rejected, match=r"earlier version.* convert it as docs/sinks\.md says\.$"):
+        output.validate(schema)
+
+    with closing(sqlite3.connect(file_of(tmp_path))) as connection:
+        connection.executescript(documented("CREATE TABLE IF NOT EXISTS ftdash_runs"))
+    output.validate(schema)
+    output.rewind([(RunId("run-0"), FIRST), (RunId("run-1"), FIRST)], RunId("run-2"))
+
+    with closing(sqlite3.connect(file_of(tmp_path))) as connection:
+        kept, aside = (
+            connection.execute(f"select carrier from {table} order by carrier").fetchall()
+            for table in ("views", "views_superseded")
+        )
+    assert (kept, aside) == ([("AA",), ("DL",)], [("B6",), ("UA",)])
 
 
 def test_a_table_with_another_key_is_refused(tmp_path: Path) -> None:
