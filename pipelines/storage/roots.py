@@ -4,6 +4,7 @@ Decides whether a location lies inside, after `..`, symbolic links and empty par
 that neither a setting nor a request makes the engine read, write or delete anywhere else.
 """
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,8 +66,13 @@ class StorageRoots:
     def directory(self, location: str) -> Path:
         if "\0" in location:  # no path has it, and the system refuses to look
             raise self._outside(location.replace("\0", "?"))
-        path = Path(location).resolve()
-        if scheme_of(location) or not any(path.is_relative_to(r) for r in self._directories):
+        resolved = os.path.realpath(location)  # `Path.resolve` looks once more
+        path = Path(resolved)
+        if (
+            scheme_of(location)
+            or not any(path.is_relative_to(root) for root in self._directories)
+            or not _is_resolved(resolved, location)
+        ):
             raise self._outside(location)
         return path
 
@@ -85,3 +91,9 @@ class StorageRoots:
             f"{location} lies outside the configured storage and is not touched; the roots are"
             f" {known or 'not configured'}."
         )
+
+
+def _is_resolved(path: str, location: str) -> bool:
+    """Behind a link that leads to itself nothing is resolved, and then `x/..` is left out: another
+    link may be left that nobody has followed. What is the place itself needs no second look."""
+    return path == location or os.path.realpath(path) == path

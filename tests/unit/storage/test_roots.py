@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.domain.errors import Rejected
+from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.snapshots import FileHandle
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.object_store import ObjectCheckpointStore
@@ -44,6 +44,10 @@ def server(objects: ObjectServer) -> Iterator[ObjectServer]:
         "jobs/../elsewhere",
         "link",
         "jobs/link",
+        "jobs/loop/../../elsewhere",
+        "jobs/loop/../link",
+        "jobs/loop/../link/chk-1",
+        "jobs/behind/chk-1",
         "s3://jobs/x",
         "/",
     ],
@@ -53,6 +57,8 @@ def test_no_directory_outside_is_touched(tmp_path: Path, outside: str) -> None:
         (tmp_path / name).mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "jobs" / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "jobs" / "loop").symlink_to(tmp_path / "jobs" / "loop")
+    (tmp_path / "jobs" / "behind").symlink_to("loop/../link")
     before = sorted(tmp_path.rglob("*"))
     store = FileSystemCheckpointStore([str(tmp_path / "jobs")])
     location = outside if outside.startswith("s3:") else str(tmp_path / outside)
@@ -64,6 +70,14 @@ def test_no_directory_outside_is_touched(tmp_path: Path, outside: str) -> None:
         assert str(tmp_path / "jobs") in str(refusal.value)
 
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_link_that_leads_to_itself_is_a_disk_that_does_not_work(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    store = FileSystemCheckpointStore([str(tmp_path)])
+
+    with pytest.raises(Retryable):
+        store.prepare(str(tmp_path / "loop" / "chk-1"))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +127,8 @@ def test_a_root_itself_is_never_discarded(tmp_path: Path, server: ObjectServer) 
 def test_roots_of_both_kinds_live_beside_each_other(tmp_path: Path) -> None:
     roots = StorageRoots([str(tmp_path), "s3://bucket/prefix", "s3://whole"])
 
-    for inside in (f"{tmp_path}/x", "s3://bucket/prefix/x", "s3://whole/x", "s3://whole/x/"):
+    on_disk, in_buckets = ("x", "./x/"), ("bucket/prefix/x", "whole/x", "whole/x/")
+    for inside in (*(f"{tmp_path}/{x}" for x in on_disk), *(f"s3://{x}" for x in in_buckets)):
         roots.check(inside)
     for outside in ("/elsewhere", "s3://bucket/x", "ftp://bucket/prefix/x", "memory:x"):
         with pytest.raises(Rejected, match="outside the configured storage"):
