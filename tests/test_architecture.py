@@ -21,7 +21,7 @@ MAY_IMPORT = {  # package -> the packages of ours it may import, itself aside
     "pipelines.flows": DOMAIN | {"pipelines.stream", "pipelines.operators", "pipelines.connectors"},
     "pipelines.runtime": DOMAIN
     | {f"pipelines.{p}" for p in ("protocol", "state", "storage", "channels", "operators")}
-    | {f"pipelines.{p}" for p in ("connectors", "bus", "stream", "flows")},
+    | {f"pipelines.{p}" for p in ("connectors", "bus", "stream", "flows", "disk")},
     "pipelines.points": DOMAIN
     | {f"pipelines.{p}" for p in ("runtime", "protocol", "storage", "flows", "stream")}
     | {"pipelines.connectors"},

@@ -3,18 +3,17 @@
 Implements `state.backend.IncrementFiles`; counts what is really uploaded.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 import pyarrow as pa
 
+from pipelines.disk.digests import blocks_of
 from pipelines.domain.ids import Attempt, CheckpointId
 from pipelines.domain.snapshots import FileHandle
 from pipelines.protocol.shared_files import shared_name
 from pipelines.storage.store import CheckpointStore, shared_location
-
-BLOCK_BYTES = 1 << 20
 
 
 class IncrementUpload:
@@ -46,7 +45,7 @@ class IncrementUpload:
 
     def copy(self, label: str, path: Path, *, is_shared: bool) -> FileHandle:
         place = shared_location(self._location) if is_shared else self._location
-        written = self._store.write_file(place, self._name(label), _blocks(path))
+        written = self._store.write_file(place, self._name(label), blocks_of(path))
         return self._counted(written, is_shared=is_shared)
 
     def _name(self, label: str) -> str:
@@ -55,9 +54,3 @@ class IncrementUpload:
     def _counted(self, written: FileHandle, *, is_shared: bool) -> FileHandle:
         self.uploaded_bytes += written.length
         return msgspec.structs.replace(written, is_shared=is_shared)
-
-
-def _blocks(path: Path) -> Iterator[bytes]:
-    with open(path, "rb") as file:
-        while block := file.read(BLOCK_BYTES):
-            yield block
