@@ -52,6 +52,17 @@ PURE = ("pipelines.domain", "pipelines.protocol")
 NOT_IN_PURE = {"time", "random", "threading", "asyncio", "os", "uuid", "redis", "pyspark"}
 RUNS_WHAT_IT_READS = {"pickle", "cloudpickle", "dill", "shelve", "marshal"}
 NOT_IN_ENGINE = {"django", "celery", "ftdash"}
+DOORS = ("ftdash.ui", "ftdash.api")
+"""Pages and interfaces read by queries that others have too, and ask no table themselves."""
+
+MANAGERS = ("objects", "_default_manager", "_base_manager")
+NO_TABLES = ("models.TextChoices", "models.IntegerChoices", "StrEnum")
+TABLES = {
+    node.name
+    for path in ROOT.glob("ftdash/*/models.py")
+    for node in ast.parse(path.read_text()).body
+    if isinstance(node, ast.ClassDef) and ast.unparse(node.bases[0]) not in NO_TABLES
+}
 FILES = sorted(p for top in ("pipelines", "ftdash") for p in ROOT.glob(f"{top}/**/*.py"))
 TEST_FILES = sorted(ROOT.glob("tests/**/*.py"))
 
@@ -71,6 +82,8 @@ def test_module_keeps_the_rules(path: Path) -> None:
         check_within(".".join(relative.parent.parts), name)
     for node in ast.walk(tree):
         assert not isinstance(node, ast.Assert), "use check(): -O strips assert"
+        if package in DOORS:
+            check_asks_no_table(node)
 
 
 @pytest.mark.parametrize("path", TEST_FILES, ids=lambda p: str(p.relative_to(ROOT)))
@@ -98,6 +111,16 @@ def check_import(package: str, name: str) -> None:
 def check_within(directory: str, name: str) -> None:
     forbidden = NOT_WITHIN.get(directory, ())
     assert not name.startswith(forbidden), f"{directory} may not import {name}"
+
+
+def check_asks_no_table(node: ast.AST) -> None:
+    """Kinds and states may be taken from beside a table."""
+    if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ftdash."):
+        tables = TABLES if str(node.module).endswith(".models") else {"models"}
+        taken = tables & {each.name for each in node.names}
+        assert not taken, f"{taken} is asked by queries beside {node.module}"
+    is_manager = isinstance(node, ast.Attribute) and node.attr in MANAGERS
+    assert not is_manager, f"{ast.unparse(node)} belongs into a query"
 
 
 def imports(tree: ast.Module) -> list[str]:

@@ -127,7 +127,7 @@ def _savepoint(
 ) -> Savepoint:
     path = row.path or ""
     given = asked.parameters.get("type") if asked else None
-    reading = _reading(inspection) if inspection else None
+    reading = reading_of(inspection) if inspection else None
     return Savepoint(
         key=f"{row.run.run_id}-{row.checkpoint_id}",
         pipeline=row.run.pipeline.name,
@@ -158,7 +158,7 @@ def _savepoint(
     )
 
 
-def _reading(row: PointInspection) -> Reading:
+def reading_of(row: PointInspection) -> Reading:
     return Reading(
         files_read=row.files_read,
         files=row.files,

@@ -15,6 +15,8 @@ from django.db import transaction
 from django.utils import timezone
 
 from ftdash.checkpoints.points import read_head
+from ftdash.checkpoints.savepoint_answers import Reading
+from ftdash.checkpoints.savepoints import reading_of
 from ftdash.jobs import tasks
 from ftdash.jobs.asking import (
     Question,
@@ -94,14 +96,14 @@ def _has_to_be_read(row: PointInspection, now: datetime) -> bool:
     return bool(row.problem) or row.ended_at <= now - FRESH_FOR
 
 
-def inspection_of(path: str) -> PointInspection | None:
+def inspection_of(path: str) -> Reading | None:
     """How far the worker has come. One that has stopped halfway is asked to go on."""
     row = PointInspection.objects.filter(path=_whole(path)).first()
     now = timezone.now()
     if row is not None and row.ended_at is None and row.moved_at < now - STALLED_AFTER:
         PointInspection.objects.filter(pk=row.pk).update(moved_at=now)
         publish_on_commit(tasks.inspect_point, row.pk)
-    return row
+    return reading_of(row) if row else None
 
 
 def restore(

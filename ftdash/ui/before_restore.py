@@ -12,10 +12,10 @@ from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
+from ftdash.checkpoints.savepoint_answers import Reading
 from ftdash.jobs import point_services, queries
 from ftdash.jobs.answers import PipelinePage
 from ftdash.jobs.asking import pipeline_named
-from ftdash.jobs.models import PointInspection
 from ftdash.jobs.output_after import rows_after
 from ftdash.jobs.point_services import Restore
 from ftdash.ui.forms import RestoreForm
@@ -30,7 +30,7 @@ class LookedAt:
     path: str
     verdict: Verdict | None = None
     refusal: str = ""
-    inspection: PointInspection | None = None
+    inspection: Reading | None = None
     not_read: str = ""  # why its files are not read beforehand
     rows_set_aside: int | None = None  # None: not known
 
