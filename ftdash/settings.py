@@ -120,6 +120,7 @@ def database_at(url: str) -> dict[str, Any]:
     parsed = dj_database_url.parse(url, conn_max_age=CONNECTION_AGE_MAX_S, conn_health_checks=True)
     database: dict[str, Any] = dict(parsed)
     if database["ENGINE"] == "django.db.backends.postgresql":
+        database["ENGINE"] = "ftdash.postgresql"
         database["OPTIONS"] = {**libpq_patience(), **database.get("OPTIONS", {})}
     return database
 

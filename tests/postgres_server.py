@@ -82,6 +82,22 @@ class PostgresServer:
         psutil.wait_procs(family, timeout=10)
         self._process = None
 
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """SIGSTOP to the server and to every process of it; the kernel goes on acknowledging."""
+        if self._process is None:
+            raise RuntimeError("the server runs")
+        server = psutil.Process(self._process.pid)
+        server.suspend()  # first: from now on it starts nobody
+        family = server.children(recursive=True)
+        try:
+            for member in family:
+                member.suspend()
+            yield
+        finally:
+            for member in (*family, server):
+                member.resume()
+
     def guest(self) -> str:
         """A user who is asked for a password, as nobody else is here."""
         rules = self.directory / "data" / "pg_hba.conf"

@@ -81,6 +81,21 @@ def test_who_waits_for_an_answer_notices_that_the_machine_is_gone(
     assert told == [(30_000, 1, 10, 10)] * 3
 
 
+def test_a_control_database_that_is_stopped_is_given_up_and_one_that_is_slow_is_waited_for(
+    postgres: PostgresServer,
+) -> None:
+    rows = ConnectionHandler({"default": database_at(f"{postgres.url}?connect_timeout=2")})
+    open_one, params = rows["default"].get_new_connection, rows["default"].get_connection_params()
+
+    with closing(open_one(params)) as connection, waiting_at_most(0.2):
+        assert connection.execute("select 7, pg_sleep(1)").fetchone()[0] == 7
+        with postgres.stopped(), pytest.raises(psycopg.OperationalError, match="is given up"):
+            connection.execute("select 1")
+        assert connection.closed, "what it was asked is not known"
+        with closing(open_one(params)) as another:
+            assert another.execute("select 7").fetchone() == (7,)
+
+
 def test_an_answer_that_was_lost_publishes_nothing_again(url: str) -> None:
     """The marker is asked for in the transaction, whatever was known before."""
     writer = opened(url)

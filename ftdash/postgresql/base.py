@@ -1,0 +1,68 @@
+"""PostgreSQL as Django knows it, except that a server which is stopped is not waited for.
+
+libpq gives up a machine that is gone. Where the processes of a server stand still and its kernel
+goes on acknowledging, libpq waits for ever, and so do limits that the server itself would keep. So
+whoever has heard nothing for a while connects once more, which libpq bounds: a server that is slow
+lets others in and is waited for, one that does not is given up.
+"""
+
+import time
+from collections.abc import Callable, Generator
+from typing import Any
+
+import psycopg
+from django.db.backends.postgresql import base
+
+from pipelines.domain.patience import POSTGRESQL_SILENCE, patience_s
+
+SILENT_FOR_S = POSTGRESQL_SILENCE["tcp_user_timeout"] / 1000
+
+Steps = Generator[Any, Any, Any]
+"""Of a question: yields what it waits for, is sent what is ready; false: nothing yet."""
+
+
+class DatabaseWrapper(base.DatabaseWrapper):
+    """The name that Django looks for."""
+
+    def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
+        connection = super().get_new_connection(conn_params)
+        wait: Callable[..., Any] = connection.wait
+
+        def wait_for_the_living(steps: Steps, *given: Any, **named: Any) -> Any:
+            return wait(_watched(steps, connection, conn_params), *given, **named)
+
+        connection.wait = wait_for_the_living
+        return connection
+
+
+def _watched(
+    steps: Steps, connection: "psycopg.Connection[Any]", conn_params: dict[str, Any]
+) -> Steps:
+    """Raises OperationalError, with the connection closed: what it was asked is not known."""
+    heard_s = time.monotonic()
+    try:
+        awaited = next(steps)
+        while True:
+            ready = yield awaited
+            if ready:
+                heard_s = time.monotonic()
+            elif time.monotonic() - heard_s >= patience_s(SILENT_FOR_S):
+                _check_lets_others_in(connection, conn_params)
+                heard_s = time.monotonic()
+            awaited = steps.send(ready)
+    except StopIteration as end:
+        return end.value
+
+
+def _check_lets_others_in(
+    connection: "psycopg.Connection[Any]", conn_params: dict[str, Any]
+) -> None:
+    try:
+        psycopg.connect(**conn_params).close()
+    except psycopg.errors.ConnectionTimeout as error:
+        connection.pgconn.finish()
+        raise psycopg.OperationalError(
+            "PostgreSQL is there, answers nothing and lets nobody in: it is given up."
+        ) from error
+    except psycopg.OperationalError:
+        return  # an answer, if a refusal: too many are in already
