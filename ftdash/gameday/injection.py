@@ -34,6 +34,9 @@ MOMENTS = {
     Fault.KILL_SLOT_UPLOADED: KillMoment.UPLOADED,
     Fault.KILL_SLOT_COMMITTING: KillMoment.COMMITTING,
     Fault.KILL_SLOT_COMMITTED: KillMoment.COMMITTED,
+    Fault.KILL_SLOT_RESTORING: KillMoment.RESTORING,
+    Fault.KILL_SLOT_OPENED: KillMoment.OPENED,
+    Fault.KILL_SLOT_RESTORED: KillMoment.RESTORED,
 }
 DRIVER_MOMENTS = {
     Fault.KILL_DRIVER_ACKNOWLEDGED: DriverKillMoment.ACKNOWLEDGED,
@@ -45,6 +48,9 @@ RECOVERY_MOMENTS = {
     Fault.KILL_DRIVER_REWOUND: DriverKillMoment.REWOUND,
 }
 """Of the driver, in the recovery that the kill of a slot makes necessary."""
+
+KILLED_TWICE = tuple(fault for fault, moment in MOMENTS.items() if moment.is_of_replacement)
+"""The slot, and the one that replaces it."""
 
 ASKED_OF_THE_DRIVER = (*MOMENTS, *DRIVER_MOMENTS, *RECOVERY_MOMENTS, Fault.SLOW_STORAGE)
 NEEDS_SLOT = (*MOMENTS, *RECOVERY_MOMENTS, Fault.FREEZE_SLOT, Fault.SLOW_STORAGE, Fault.FULL_DISK)
@@ -99,7 +105,8 @@ def effect_after(fault: Fault, run: Run) -> timedelta:
     settings = parse_settings(run.settings_now)
     if fault is Fault.FREEZE_SLOT:
         return timedelta(milliseconds=settings.heartbeat.timeout_ms)
-    if fault in (Fault.KILL_SLOT, Fault.KILL_DRIVER, Fault.KILL_WORKER, *RECOVERY_MOMENTS):
+    at_once = (Fault.KILL_SLOT, Fault.KILL_DRIVER, Fault.KILL_WORKER)
+    if fault in (*at_once, *KILLED_TWICE, *RECOVERY_MOMENTS):
         return timedelta()
     return timedelta(milliseconds=settings.checkpoint_interval_ms or 0)  # the next one meets it
 

@@ -15,7 +15,7 @@ from ftdash.checkpoints.models import (
     CheckpointStatus,
     SubtaskPhase,
 )
-from ftdash.gameday.injection import RECOVERY_MOMENTS, SLOW_BY, effect_within
+from ftdash.gameday.injection import KILLED_TWICE, RECOVERY_MOMENTS, SLOW_BY, effect_within
 from ftdash.gameday.models import Fault, GameDay
 from ftdash.gameday.scoring import EFFECT_WITHIN, AuditFound, Measures, Seen, SinkProof
 from ftdash.jobs.models import (
@@ -63,6 +63,7 @@ def seen(day: GameDay) -> Seen:
     survived = _survived(day, lost) if first is None else None
     recoveries = _recoveries(run, first)
     running_at = _running_at(recoveries, survived)
+    has_second = day.fault in (*KILLED_TWICE, *RECOVERY_MOMENTS)
     return Seen(
         now=timezone.now(),
         status=JobStatus(run.status),
@@ -75,14 +76,14 @@ def seen(day: GameDay) -> Seen:
         running_at=running_at,
         committed_checkpoint_id=_first_committed(run, running_at) if running_at else None,
         still_frozen=_is_frozen(day),
-        awaits_driver_kill=day.fault in RECOVERY_MOMENTS and _is_open(day.request_id),
+        awaits_second_kill=has_second and _is_open(day.request_id),
         measures=replace(
             _measures(recoveries, survived, injected_at),
             checkpoints_lost=lost.count(),
             late_refused=ZombieRefusal.objects.filter(
                 run=run, sequence__gt=day.before_sequence
             ).count(),
-            further_failures=max(0, failures.count() - 1),
+            further_failures=max(0, failures.count() - (2 if day.fault in KILLED_TWICE else 1)),
         ),
         audit=_audit(day.audit, run) if day.audit else None,
         successor=_successor(run),

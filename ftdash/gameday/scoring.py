@@ -65,7 +65,7 @@ class Seen:
     running_at: datetime | None = None  # all subtasks ran again, or the run was watched again
     committed_checkpoint_id: int | None = None  # the first completed and committed since
     still_frozen: bool = False  # the process that was stopped has not ended yet
-    awaits_driver_kill: bool = False  # a slot was killed, and the driver is to follow
+    awaits_second_kill: bool = False  # a slot was killed; its replacement or the driver follows
     hits_worker: bool = False  # the run has nothing to do with it, and must not fail
     harm: str = ""  # what failed although it must not
     measures: Measures = field(default_factory=Measures)
@@ -107,7 +107,7 @@ def _before_the_effect(seen: Seen) -> Judgement:
 
 def _has_recovered(seen: Seen) -> bool:
     is_back = seen.running_at is not None and seen.committed_checkpoint_id is not None
-    return is_back and not seen.still_frozen and not seen.awaits_driver_kill
+    return is_back and not seen.still_frozen and not seen.awaits_second_kill
 
 
 def _before_the_recovery(seen: Seen, failed_at: datetime) -> Judgement:
@@ -127,8 +127,8 @@ def _missing(seen: Seen) -> str:
         return "No worker watches" if seen.hits_worker else "Not all subtasks run again"
     if seen.committed_checkpoint_id is None:
         return "No checkpoint was completed and committed since"
-    if seen.awaits_driver_kill:
-        return "Nobody has said that the driver was killed"
+    if seen.awaits_second_kill:
+        return "Nobody has said that the second kill took effect"
     return "The process that was stopped has not ended"
 
 

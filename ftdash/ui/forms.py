@@ -24,6 +24,9 @@ MOMENTS = (
     (KillMoment.UPLOADED.value, "the next time its state is durable and nobody knows"),
     (KillMoment.COMMITTING.value, "the next time it is told to commit and has not"),
     (KillMoment.COMMITTED.value, "the next time it has committed and has not said so"),
+    (KillMoment.RESTORING.value, "now, and its replacement when that is told what to restore"),
+    (KillMoment.OPENED.value, "now, and its replacement once that has its first state"),
+    (KillMoment.RESTORED.value, "now, and its replacement once that has restored"),
 )
 CLAIM_MODES = (
     (ClaimMode.NO_CLAIM.value, "stays as it is"),

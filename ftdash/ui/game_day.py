@@ -38,6 +38,15 @@ HELP = {
     Fault.KILL_SLOT_UPLOADED: "kill -9 when its next state is durable and nobody knows",
     Fault.KILL_SLOT_COMMITTING: "kill -9 when it is told to commit next, and has not",
     Fault.KILL_SLOT_COMMITTED: "kill -9 when it has committed next, and has not said so",
+    Fault.KILL_SLOT_RESTORING: (
+        "kill -9 of a slot, and of its replacement when that is told what to restore"
+    ),
+    Fault.KILL_SLOT_OPENED: (
+        "kill -9 of a slot, and of its replacement once that has the state of its first subtask"
+    ),
+    Fault.KILL_SLOT_RESTORED: (
+        "kill -9 of a slot, and of its replacement once that has restored and has not said so"
+    ),
     Fault.KILL_DRIVER: "kill -9 of the process that coordinates; another one takes over",
     Fault.KILL_DRIVER_ACKNOWLEDGED: "kill -9 when all have acknowledged and no manifest is there",
     Fault.KILL_DRIVER_PUBLISHED: "kill -9 when the next manifest is durable and nobody knows",

@@ -57,7 +57,8 @@ class ChangeSettings(Command, frozen=True, kw_only=True):
 class KillSlot(Command, frozen=True, kw_only=True):
     """SIGKILL the Python process of one slot, on purpose.
 
-    `within_s`, from when the slot hears of it: if its moment has not come by then, it lives on.
+    `within_s`, from when the slot hears of it: if its moment has not come by then, it lives on. At
+    a moment of a recovery the slot is killed at once, and the one that replaces it at the moment.
     """
 
     slot: int

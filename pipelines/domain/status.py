@@ -72,7 +72,8 @@ class StopStage(StrEnum):
 
 
 class KillMoment(StrEnum):
-    """When a slot is killed on purpose: now, or the next time it comes to that `FaultPoint`."""
+    """When a slot is killed on purpose: now, or the next time it comes to that `FaultPoint`; for
+    the last three now, and the one that replaces it when that comes there."""
 
     NOW = "now"
     ALIGNING = "aligning"
@@ -81,6 +82,14 @@ class KillMoment(StrEnum):
     UPLOADED = "uploaded"
     COMMITTING = "committing"
     COMMITTED = "committed"
+    RESTORING = "restoring"
+    OPENED = "opened"
+    RESTORED = "restored"
+
+    @property
+    def is_of_replacement(self) -> bool:
+        """A slot comes there in a recovery only."""
+        return self in (KillMoment.RESTORING, KillMoment.OPENED, KillMoment.RESTORED)
 
 
 class DriverKillMoment(StrEnum):

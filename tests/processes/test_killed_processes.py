@@ -126,6 +126,27 @@ def test_a_kill_is_answered_when_the_slot_has_died(tmp_path: Path, moment: KillM
     assert lost.sequence < answer.sequence
 
 
+@pytest.mark.parametrize("moment", [KillMoment.RESTORING, KillMoment.OPENED])
+def test_a_slot_is_killed_and_so_is_the_one_that_replaces_it(
+    tmp_path: Path, moment: KillMoment
+) -> None:
+    who = {"request_id": RequestId("kill"), "requested_by": "t", "reason": "t"}
+    with hosted_run(tmp_path, LONGER, settings=SOONER) as run:
+        run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
+        submit(run.directory, KillSlot(slot=1, moment=moment, **who))
+        run.wait_for(lambda _: bool(run.of(RequestEnded)), STEP_S)
+        hurry(tmp_path)
+        ended = run.wait_until_over(STEP_S)
+
+    pids = [each.event.pid for each in run.of(SlotLost)]  # type: ignore[attr-defined]
+    (answer,) = run.of(RequestEnded)
+    assert answer.event.message == f"Slot 1 (pid {pids[1]}) is dead."  # type: ignore[attr-defined]
+    assert answer.event.outcome is RequestOutcome.SUCCEEDED  # type: ignore[attr-defined]
+    assert [each.attempt for each in run.of(SlotLost)] == [1, 2]
+    assert ended.status is JobStatus.FINISHED
+    assert_exact(tmp_path / "output")
+
+
 def test_a_kill_whose_attempt_ends_otherwise_has_failed(tmp_path: Path) -> None:
     request_id = RequestId("kill")
     kill = KillSlot(

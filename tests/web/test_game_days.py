@@ -17,7 +17,7 @@ from kombu.exceptions import OperationalError
 
 from ftdash.checkpoints.models import Audit
 from ftdash.gameday import queries, services, tasks
-from ftdash.gameday.injection import DRIVER_MOMENTS, MOMENTS, RECOVERY_MOMENTS
+from ftdash.gameday.injection import DRIVER_MOMENTS, KILLED_TWICE, MOMENTS, RECOVERY_MOMENTS
 from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
 from ftdash.gameday.observation import NOT_AUDITED
 from ftdash.gameday.processes import forbid_writing, identity_of, release
@@ -210,11 +210,11 @@ def test_a_kill_at_a_named_point_is_asked_of_the_driver_and_given_until_the_next
     command = command_of(request)
     assert isinstance(command, KillSlot | KillDriver)
     assert fault.value.endswith(command.moment.name) or command.moment is KillMoment.NOW
-    has_slot_killed = fault in RECOVERY_MOMENTS
+    is_second = fault in (*KILLED_TWICE, *RECOVERY_MOMENTS)
     assert command.within_s == (
-        600.0 if fault is Fault.KILL_SLOT else 120.0 if has_slot_killed else 720.0
+        600.0 if fault is Fault.KILL_SLOT else 120.0 if is_second else 720.0
     )
-    assert (command.slot == 1) is (isinstance(command, KillSlot) or has_slot_killed)
+    assert (command.slot == 1) is (isinstance(command, KillSlot) or is_second)
     assert (request.requester, request.reason) == ("ada", f"game day {key}: to see")
 
 
@@ -254,16 +254,27 @@ def test_every_moment_of_a_kill_is_a_fault_of_game_days() -> None:
     assert set((DRIVER_MOMENTS | RECOVERY_MOMENTS).values()) == set(DriverKillMoment)
 
 
-def test_a_kill_within_a_recovery_counts_once_the_next_driver_has_said_so() -> None:
+@pytest.mark.parametrize("fault", [*KILLED_TWICE, *RECOVERY_MOMENTS])
+def test_a_kill_within_a_recovery_counts_once_the_driver_has_said_so(fault: Fault) -> None:
     story = running()
-    key = asked(Fault.KILL_DRIVER_REWINDING, slot=1)
+    key = asked(fault, slot=1)
     hit(key, story)
     fold(story.wait(50).slot_killed().completed())
-    assert carried_on(key).why == "Nobody has said that the driver was killed yet."
+    assert carried_on(key).why == "Nobody has said that the second kill took effect yet."
 
     Request.objects.update(phase=RequestPhase.SUCCEEDED)
 
     assert carried_on(key).state == GameDayState.AUDITING
+
+
+@pytest.mark.parametrize(("fault", "further"), [(Fault.KILL_SLOT, 1), (Fault.KILL_SLOT_OPENED, 0)])
+def test_the_second_kill_of_a_fault_is_no_further_failure(fault: Fault, further: int) -> None:
+    story = running()
+    key = asked(fault, slot=1)
+    hit(key, story)
+    fold(story.wait(50).slot_killed().wait(50).slot_killed())
+
+    assert carried_on(key).measures.further_failures == further
 
 
 def test_a_failure_from_before_the_fault_is_not_its_effect() -> None:

@@ -5,16 +5,18 @@ its own clock (`runtime.faults`), and once that is certain the request has faile
 driver at most: a successor answers it.
 """
 
+import contextlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipelines.domain.commands import KillDriver, KillSlot, SlowSlot
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import Attempt, RequestId
 from pipelines.domain.status import KillMoment, RequestOutcome
-from pipelines.runtime.control import SlowUploads
+from pipelines.runtime.control import Die, SlowUploads
 from pipelines.runtime.master.attempts import Attempts
+from pipelines.runtime.master.job_events import SlotArrived
 from pipelines.runtime.master.request_desk import RequestDesk
 from pipelines.runtime.master.run_parts import RunParts
 
@@ -22,7 +24,7 @@ from pipelines.runtime.master.run_parts import RunParts
 @dataclass(frozen=True, slots=True)
 class _SlotKill:
     command: KillSlot
-    attempt: Attempt
+    attempt: Attempt | None  # None: of its replacement, which has not arrived
     pid: int
     until_ms: float  # monotonic: it cannot happen any more then
 
@@ -56,8 +58,10 @@ class FaultDesk:
             self._reject_slot(command.request_id, slot)
         else:
             until_ms = math.inf if is_now else self._until_ms(command.within_s)
-            self._slot_kills.append(_SlotKill(command, host.attempt, pid, until_ms))
-            host.kill(slot, command.moment, command.within_s)
+            is_first = command.moment.is_of_replacement
+            attempt = None if is_first else host.attempt
+            self._slot_kills.append(_SlotKill(command, attempt, pid, until_ms))
+            host.kill(slot, KillMoment.NOW if is_first else command.moment, command.within_s)
 
     def kill_driver(self, command: KillDriver) -> None:
         if self._desk.was_taken_up(command.request_id):
@@ -85,6 +89,17 @@ class FaultDesk:
         )
         self._desk.answer(command.request_id, RequestOutcome.SUCCEEDED, message)
 
+    def on_slot_arriving(self, event: SlotArrived) -> None:
+        """Before it is told what to restore: it may be the replacement that is to die."""
+        host, hello = self._attempts.host, event.hello
+        if host is None or event.attempt != host.attempt:
+            return
+        for kill in self._taken(lambda k: (k.attempt, k.command.slot) == (None, hello.slot)):
+            self._slot_kills.append(replace(kill, attempt=event.attempt, pid=hello.pid))
+            die = Die(moment=kill.command.moment, within_s=self._left_s(kill))
+            with contextlib.suppress(OSError):  # it is gone, as whoever reads from it notices
+                event.link.send(die)
+
     # What becomes of it.
 
     def on_slot_gone(self, attempt: Attempt, slot: int) -> None:
@@ -98,7 +113,8 @@ class FaultDesk:
         if not self._slot_kills and not self._driver_kills:
             return
         host = self._attempts.host
-        for kill in self._taken(lambda k: host is None or k.attempt != host.attempt):
+        living = (None, host.attempt if host else None)
+        for kill in self._taken(lambda k: k.attempt not in living):
             if kill.command.moment is KillMoment.NOW:
                 outcome, message = RequestOutcome.SUCCEEDED, f"Process {kill.pid} is dead."
             else:
@@ -124,6 +140,10 @@ class FaultDesk:
         """A slot may hear of it so late, or is taken for lost; and its end be noticed so late."""
         settings = self._parts.settings
         return self._parts.clock.monotonic_ms() + 1000 * within_s + settings.heartbeat_timeout_ms
+
+    def _left_s(self, kill: _SlotKill) -> float:
+        now_ms = self._parts.clock.monotonic_ms() + self._parts.settings.heartbeat_timeout_ms
+        return max(0.0, (kill.until_ms - now_ms) / 1000)
 
     def _taken(self, holds: Callable[[_SlotKill], bool]) -> list[_SlotKill]:
         """Out of those that wait."""

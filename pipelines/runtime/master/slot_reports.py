@@ -54,6 +54,7 @@ class SlotReports:
     def on_event(self, event: SlotArrived | SlotSpoke | SlotGone | StrangerRefused) -> None:
         match event:
             case SlotArrived():
+                self._faults.on_slot_arriving(event)
                 self._attempts.on_slot_arrived(event)
             case SlotSpoke():
                 self._on_spoke(event)

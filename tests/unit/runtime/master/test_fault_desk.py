@@ -10,11 +10,12 @@ from pipelines.bus.inbox import Inbox
 from pipelines.domain.commands import KillDriver, KillSlot
 from pipelines.domain.events import Event, RequestEnded
 from pipelines.domain.faults import FaultPoint
-from pipelines.domain.ids import RequestId
+from pipelines.domain.ids import Attempt, RequestId
 from pipelines.domain.status import DriverKillMoment, KillMoment, RequestOutcome
-from pipelines.runtime.control import Die
+from pipelines.runtime.control import Die, Hello
 from pipelines.runtime.master.attempts import Attempts
 from pipelines.runtime.master.fault_desk import FaultDesk
+from pipelines.runtime.master.job_events import SlotArrived
 from pipelines.runtime.master.request_desk import RequestDesk
 from pipelines.runtime.master.run_parts import RunParts
 from tests.unit.runtime.fakes import ManualClock
@@ -25,6 +26,8 @@ KILL = KillSlot(slot=1, moment=KillMoment.ALIGNING, within_s=220.0, **ASKED)
 KILL_DRIVER = KillDriver(moment=DriverKillMoment.PUBLISHED, within_s=220.0, **ASKED)
 HEARTBEAT_TIMEOUT_MS = 50_000
 CALLED_OFF_MS = 220_000 + HEARTBEAT_TIMEOUT_MS
+KILL_TWICE = msgspec.structs.replace(KILL, moment=KillMoment.OPENED)
+FIRST, SECOND = Attempt(1), Attempt(2)
 
 
 class LivingSlots(RecordingAttempt):
@@ -63,6 +66,19 @@ class Desk:
             self.faults.kill_slot(command)
         else:
             self.faults.kill_driver(command)
+
+    def replace_slots(self) -> None:
+        """The first attempt is over, and slots of the second one are awaited."""
+        self.faults.on_slot_gone(FIRST, 1)
+        self.attempts.host = SimpleNamespace(attempt=SECOND)
+
+    def arrive(self, slot: int, attempt: Attempt = SECOND) -> list[object]:
+        """What it is told before anything else."""
+        told: list[object] = []
+        hello = Hello(slot=slot, pid=200 + slot, host="far away", data_port=1)
+        link = cast(Any, SimpleNamespace(send=told.append))
+        self.faults.on_slot_arriving(SlotArrived(attempt, hello, link))
+        return told
 
     def pass_time(self, milliseconds: float) -> None:
         self.clock.now_ms += milliseconds
@@ -153,13 +169,57 @@ def test_without_that_slot_nobody_is_killed() -> None:
     assert desk.armed == []
 
 
+def test_a_slot_is_killed_so_that_its_replacement_can_be_killed_where_it_restores() -> None:
+    desk = Desk()
+
+    desk.ask(KILL_TWICE)
+    assert desk.slots.of(Die) == [Die(moment=KillMoment.NOW, within_s=220.0)]
+    desk.replace_slots()
+    desk.pass_time(20_000)
+    assert desk.answers == [], "the replacement still has to die"
+    assert desk.arrive(0) == []
+    assert desk.arrive(1, FIRST) == [], "it comes too late, and dies of that"
+    assert desk.arrive(1) == [Die(moment=KillMoment.OPENED, within_s=200.0)]
+    desk.faults.on_slot_gone(SECOND, 1)
+
+    assert desk.answers == [(RequestOutcome.SUCCEEDED, "Slot 1 (pid 201) is dead.")]
+    assert desk.arrive(1) == []
+
+
+def test_a_replacement_that_comes_too_late_is_not_killed_and_that_is_said_once() -> None:
+    desk = Desk()
+
+    desk.ask(KILL_TWICE)
+    desk.replace_slots()
+    desk.pass_time(CALLED_OFF_MS - 1)
+    assert desk.arrive(1) == [Die(moment=KillMoment.OPENED, within_s=0.0)]
+    desk.pass_time(1)
+
+    message = "Slot 1 did not come to 'opened' within 220 s; it is not killed any more."
+    assert desk.answers == [(RequestOutcome.FAILED, message)]
+
+
+def test_a_replacement_whose_attempt_ends_is_not_waited_for() -> None:
+    desk = Desk()
+
+    desk.ask(KILL_TWICE)
+    desk.replace_slots()
+    desk.arrive(1)
+    desk.attempts.host = None
+    desk.pass_time(0)
+
+    message = "Attempt 2 ended before slot 1 came to 'opened'."
+    assert desk.answers == [(RequestOutcome.FAILED, message)]
+
+
 @pytest.mark.parametrize(
     ("kill", "outcome", "message"),
     [
         (KILL, RequestOutcome.FAILED, "The driver ended before slot 1 came to 'aligning'."),
+        (KILL_TWICE, RequestOutcome.FAILED, "The driver ended before slot 1 came to 'opened'."),
         (KILL_DRIVER, RequestOutcome.SUCCEEDED, "The driver that was to be killed is dead."),
     ],
-    ids=["a slot", "the driver"],
+    ids=["a slot", "a slot and its replacement", "the driver"],
 )
 def test_what_an_earlier_driver_took_up_is_answered_and_not_done_again(
     kill: KillSlot | KillDriver, outcome: RequestOutcome, message: str
