@@ -50,7 +50,7 @@ def _use(value: str) -> None:
     except IntegrityError as error:
         first = SentForm.objects.get(mark=value).at
         raise Rejected(
-            f"This form was sent before, on {first:%Y-%m-%d at %H:%M:%S} UTC, and was carried out"
+            f"This form was sent before, on {first:%Y-%m-%d %H:%M:%S} UTC, and was carried out"
             " then: now nothing was changed, and what was handed out then still holds. It cannot be"
             " shown again; only if it was lost, send this form for a new one."
         ) from error

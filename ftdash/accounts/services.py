@@ -93,7 +93,7 @@ def _taken(name: str) -> str:
 
 
 def _powers(scope: TokenScope, expires_at: datetime | None) -> str:
-    until = f"until {expires_at:%Y-%m-%d %H:%M} UTC" if expires_at else "without an end"
+    until = f"until {expires_at:%Y-%m-%d %H:%M:%S} UTC" if expires_at else "without an end"
     return f"to {scope.label}, {until}"
 
 

@@ -44,7 +44,7 @@ def delete_rule(of: str, values: Values, who: str) -> Done:
 def acknowledge(of: str, values: Values, who: str) -> Done:
     alert = _alert(of)
     rules.acknowledge(alert=alert.key, requester=who, reason=values["reason"])
-    return Done(f"You look after {alert.rule} of {alert.pipeline}.")
+    return Done(f"You look after {_called(of)}.")
 
 
 def make_webhook(_: str, values: Values, who: str) -> Done:
@@ -116,11 +116,14 @@ def _before_ending(of: str) -> str:
 
 
 def _before_acknowledging(of: str) -> str:
-    alert = _alert(of)
     return (
-        f"{alert.rule} of {alert.pipeline}. {alert.sentence} Others see that you look after it; it"
-        " stays until it clears by itself."
+        f"{_alert(of).sentence} Others see that you look after it; it stays until it clears by"
+        " itself."
     )
+
+
+def _called(of: str) -> str:
+    return f"{_alert(of).rule} of {_alert(of).pipeline}"
 
 
 def _before_test(of: str) -> str:
@@ -184,5 +187,6 @@ ACTIONS = {
         _before_acknowledging,
         acknowledge,
         back="alerts",
+        subject=_called,
     ),
 }

@@ -8,6 +8,7 @@ from django.utils import timezone
 from ftdash.accounts import people, queries, services
 from ftdash.accounts.models import TokenScope
 from ftdash.accounts.people import NewPassword, Role
+from ftdash.ui.formats import utc
 from ftdash.ui.settings_action import Done, SettingsAction, Values
 from ftdash.ui.settings_forms import (
     ConfirmedSettingsForm,
@@ -95,10 +96,8 @@ def _before_revoking(of: str) -> str:
     found = queries.token(of)
     if found is None:
         raise Http404(f"There is no token {of!r}.")
-    used = f"{found.last_used_at:%Y-%m-%d %H:%M} UTC" if found.last_used_at else "never"
-    return (
-        f"Whoever uses {of} is refused from now on; it was last used: {used}. Its name stays taken."
-    )
+    used = f"last used {utc(found.last_used_at)}" if found.last_used_at else "never used"
+    return f"Whoever uses {of} is refused from now on; it was {used}. Its name stays taken."
 
 
 ACTIONS = {

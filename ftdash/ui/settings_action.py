@@ -31,6 +31,7 @@ class SettingsAction:
     carry_out: Callable[[str, Values, str], Done]
     back: str = "settings"  # the page it belongs to
     shows_secret: bool = False
+    subject: Callable[[str], str] = str  # what people call what `of` names
 
     @property
     def is_destructive(self) -> bool:

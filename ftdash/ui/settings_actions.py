@@ -33,7 +33,7 @@ def act(request: HttpRequest, action: str) -> HttpResponse:
     form = chosen.form(request.POST if request.method == "POST" else None, of=of)
     context = {
         "action": chosen,
-        "of": of,
+        "subject": chosen.subject(of),
         "form": form,
         "consequence": chosen.consequence(of),
         "mark": new_mark() if chosen.shows_secret else "",

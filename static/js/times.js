@@ -1,4 +1,4 @@
-// Shows moments in the viewer's zone, the title has them in UTC (a choice has both in its text), takes
+// Shows moments in the viewer's zone, the title has them in UTC (a sentence has both in its text), takes
 // moments in that zone, and lets ages tick: on every page, and in whatever comes to stand on it later.
 "use strict";
 
@@ -7,7 +7,7 @@
   const MINUTE_MS = 60_000;
   const CLOCK = ".clock[data-age-ms]";
   const MOMENT = "time[data-moment]";
-  const CHOICE = "option"; // holds text only
+  const SENTENCE = "option, [data-moments]:not(:has(*)), [data-moments] li"; // hold text only
   const INPUT = "input[type=datetime-local]"; // comes and goes in UTC; who has no script types UTC
   const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
   const UTC_IN_TEXT = /(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d) UTC/g;
@@ -20,10 +20,10 @@
     for (const time of within(root, MOMENT)) {
       time.textContent = written(new Date(time.dateTime), time.dataset.moment);
     }
-    for (const choice of within(root, CHOICE)) {
-      choice.dataset.said ??= choice.text; // one that is only moved is written once
-      const text = choice.dataset.said.replace(UTC_IN_TEXT, (utc, day, clock) => `${written(new Date(`${day}T${clock}Z`), "full")} (${utc})`);
-      if (choice.text !== text) choice.text = text;
+    for (const sentence of within(root, SENTENCE)) {
+      sentence.dataset.said ??= sentence.textContent; // one that is only moved is written once
+      const text = sentence.dataset.said.replace(UTC_IN_TEXT, (utc, day, clock) => `${written(new Date(`${day}T${clock}Z`), "full")} (${utc})`);
+      if (sentence.textContent !== text) sentence.textContent = text;
     }
     for (const input of within(root, INPUT)) takeInZone(input);
   }

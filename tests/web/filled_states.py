@@ -11,7 +11,7 @@ import msgspec
 from django.utils import timezone
 
 from ftdash.accounts import services
-from ftdash.accounts.models import TokenScope
+from ftdash.accounts.models import ApiToken, TokenScope
 from ftdash.alerts import rules
 from ftdash.alerts.hysteresis import Band
 from ftdash.alerts.models import Alert, AlertRule, Channel, ChannelKind, Evaluation, Watched
@@ -165,8 +165,13 @@ def alerts(run: Run) -> None:
 def settings() -> None:
     """A colleague, tokens, a rule and a channel of their own."""
     services.create_token(
-        name="ci", scope=TokenScope.ACT, created_by="admin", reason="savepoints before a release"
+        name="ci",
+        scope=TokenScope.ACT,
+        created_by="admin",
+        reason="savepoints before a release",
+        expires_at=timezone.now() + timedelta(days=90),
     )
+    ApiToken.objects.filter(name="ci").update(last_used_at=timezone.now())
     services.create_token(
         name="grafana", scope=TokenScope.READ, created_by="admin", reason="the board in the hall"
     )

@@ -110,7 +110,9 @@ def test_many_alerts_leave_room_on_the_first_page(operator: Client) -> None:
 def test_an_admin_looks_after_an_alert_and_everybody_sees_it(admin: Client) -> None:
     fire()
     alert = str(Alert.objects.get().pk)
-    assert "1 min 35 s" in admin.get(settings_address("acknowledge", alert)).content.decode()
+    asked = admin.get(settings_address("acknowledge", alert)).content.decode()
+    assert "1 min 35 s" in asked
+    assert '<p class="of">late of flights</p>' in asked
 
     answer = post(admin, "acknowledge", {"reason": "the disk is full"}, of=alert)
 

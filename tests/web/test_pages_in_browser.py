@@ -73,7 +73,13 @@ WITH_MOMENTS = {  # and where on the page
 SHOWN_FOR = {"reactivate": "deactivate", "switch-on": "switch-off"}
 """What nothing here can be done with, by what can: both forms are of the same."""
 
-WITH_CHOICES = ("act", "compare-savepoints")
+WITH_SENTENCES = {  # that hold moments, by address or the page's name
+    "act": "main option",
+    "compare-savepoints": "main option",
+    "settings": "#region-log small",
+    "event-log": "main td",
+    "/settings/revoke-token/?of=ci": ".consequence",
+}
 BOTH_ZONES = re.compile(r"(\w+ \d+, \d+, [\d:]+) \((\S+) (\S+) UTC\)")
 CLOCK_IN_BOTH = re.compile(r"the state of (\d\d):[\d:]+ \((\d\d):[\d:]+ UTC\)")
 NONE_IN_UTC = """() => ![...document.querySelectorAll("time[data-moment]")].some(
@@ -157,11 +163,11 @@ def test_moments_are_in_the_viewers_zone_on_every_page_and_in_parts_that_come_la
         expect(moment).to_have_attribute("title", re.compile(r" UTC$"))
         shown = page.evaluate(IN_TOKYO, moment.get_attribute("datetime"))
         expect(moment).to_have_text(shown)
-    for name in WITH_CHOICES:
-        page.goto(reached[name])
-        choice = page.locator("main option", has_text=" UTC").first
-        expect(choice).to_have_text(BOTH_ZONES, timeout=PATIENCE_MS)
-        found = BOTH_ZONES.search(choice.text_content() or "")
+    for name, part in WITH_SENTENCES.items():
+        page.goto(reached.get(name, name))
+        sentence = page.locator(part, has_text=" UTC").first
+        expect(sentence).to_have_text(BOTH_ZONES, timeout=PATIENCE_MS)
+        found = BOTH_ZONES.search(sentence.text_content() or "")
         assert found is not None
         local, day, clock = found.groups()
         assert page.evaluate(IN_TOKYO, f"{day}T{clock}Z") == local
