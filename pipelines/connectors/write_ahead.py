@@ -3,7 +3,8 @@
 The records of an interval stay with the writer and go into the snapshot as a segment. When its
 checkpoint has completed, the segment is published together with its marker, in one transaction of
 the target; after a recovery the marker tells whether that happened. Survives any outage of the
-target. Price: the records are visible an interval later, and wait in memory until then.
+target. Price: the records are visible an interval later, and wait in memory until then. A target
+that `StagesRows` has most of the work behind it when the checkpoint completes.
 
 Extend it: implement `WriteAheadTarget`, and return a `WriteAheadWriter` from `Sink.open`.
 
@@ -42,6 +43,11 @@ class Marker(
     subtask: int
     checkpoint_id: CheckpointId
     after: CheckpointId | None = None
+
+    def is_of(self, writer: SinkContext) -> bool:
+        """Whether `writer` or an earlier attempt of it wrote the segment."""
+        mine = (writer.run_id, writer.uid, writer.subtask)
+        return (self.run_id, self.uid, self.subtask) == mine
 
 
 class MarkerLost(Exception):
@@ -82,6 +88,23 @@ class ForgetsMarkers(Protocol):
         ...
 
 
+@runtime_checkable
+class StagesRows(Protocol):
+    """A target that takes rows as they come, where nobody sees them, so that little is left to do
+    when their checkpoint has completed. It also sets the pace of who writes.
+
+    A short cut, which the target may give up at any time: `publish` gets the rows anyway.
+    """
+
+    def stage(self, batch: pa.RecordBatch) -> None:
+        """Raises nothing that `publish` would survive, or could say better."""
+        ...
+
+    def end_stage(self, checkpoint_id: CheckpointId) -> None:
+        """Of every checkpoint, whether there were rows or not."""
+        ...
+
+
 class WriteAheadWriter:
     """Guarantee: a segment is published once its checkpoint has completed, and only once; where
     that cannot be told, it is said with its range.
@@ -92,6 +115,7 @@ class WriteAheadWriter:
     def __init__(self, target: WriteAheadTarget, context: SinkContext) -> None:
         self._target = target
         self._context = context
+        self._stages = target if isinstance(target, StagesRows) else None
         self._interval: list[pa.RecordBatch] = []
         self._published: CheckpointId | None = None  # of its own segments, as far as is known
         if context.attempt == FIRST_ATTEMPT:
@@ -100,8 +124,12 @@ class WriteAheadWriter:
     def write(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows:
             self._interval.append(batch)
+            if self._stages is not None:
+                self._stages.stage(batch)
 
     def prepare(self, checkpoint_id: CheckpointId) -> list[Json]:
+        if self._stages is not None:
+            self._stages.end_stage(checkpoint_id)
         if not self._interval:
             return []
         self._begin(checkpoint_id)
@@ -117,7 +145,7 @@ class WriteAheadWriter:
             marker = msgspec.convert(segment.marker, Marker)
             if not self._is_published(marker, segment.rows):
                 self._target.publish(marker, segment.batches)
-            if self._is_own(marker):
+            if marker.is_of(self._context):
                 self._published = max(marker.checkpoint_id, self._published or NO_CHECKPOINT)
 
     def close(self) -> None:
@@ -149,8 +177,3 @@ class WriteAheadWriter:
                 f" {marker.run_id} wrote {since} up to checkpoint {marker.checkpoint_id} are"
                 f" published cannot be told: {loss}."
             ) from loss
-
-    def _is_own(self, marker: Marker) -> bool:
-        context = self._context
-        mine = (context.run_id, context.uid, context.subtask)
-        return (marker.run_id, marker.uid, marker.subtask) == mine

@@ -1,10 +1,12 @@
 """Sink: rows of a PostgreSQL table, exactly once, by one plain transaction per interval.
 
-The rows wait in the checkpoint, and are copied into the table together with a marker when it has
-completed. A server that is away, or that was killed between the two, costs nothing but time.
-`postgres.two_phase` is the other way: it writes at once and only commits on completion.
+The rows wait in the checkpoint, and come into the table together with a marker when it has
+completed. A server that is away, or that was killed between the two, costs nothing but time. As a
+rule they are with the server by then (`postgres.staging`).
+`postgres.two_phase` is the other way: what is with the server is all there is of them.
 """
 
+import logging
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, field
 from typing import cast
@@ -14,12 +16,16 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from pipelines.connectors.postgres.copy import copying
+from pipelines.connectors.postgres.staging import Stages
 from pipelines.connectors.postgres.tables import PostgresTable
 from pipelines.connectors.sink import SinkContext, Superseded
 from pipelines.connectors.sql.database import SqlDatabase, driver_errors
 from pipelines.connectors.sql.origins import number_of
-from pipelines.connectors.write_ahead import Marker, WriteAheadWriter
-from pipelines.domain.ids import CheckpointId, RunId
+from pipelines.connectors.write_ahead import FIRST_ATTEMPT, Marker, WriteAheadWriter
+from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId, RunId
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +50,11 @@ class PostgresInsert:
 
     def open(self, context: SinkContext, schema: pa.Schema) -> WriteAheadWriter:
         database = SqlDatabase(self.url)
-        self._table.enter(database, context, schema)
-        return WriteAheadWriter(PlainTransactions(database, self._table, context), context)
+        number = self._table.enter(database, context, schema)
+        newest = NO_CHECKPOINT if context.attempt == FIRST_ATTEMPT else None
+        stages = Stages(SqlDatabase(self.url), self.table, number, newest)
+        target = PlainTransactions(database, self._table, context, stages)
+        return WriteAheadWriter(target, context)
 
     def rewind(
         self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
@@ -65,19 +74,50 @@ class PlainTransactions:
     """Guarantee: a segment's rows and its marker are visible together, once, and only while this
     attempt is the newest."""
 
-    def __init__(self, database: SqlDatabase, table: PostgresTable, context: SinkContext) -> None:
+    def __init__(
+        self, database: SqlDatabase, table: PostgresTable, context: SinkContext, stages: Stages
+    ) -> None:
         self._database = database
         self._table = table
         self._context = context
+        self._stages = stages
+
+    def stage(self, batch: pa.RecordBatch) -> None:
+        self._stages.write(batch)
+
+    def end_stage(self, checkpoint_id: CheckpointId) -> None:
+        self._stages.end(checkpoint_id)
 
     def published(self, marker: Marker) -> bool:
         return self._database.transaction(lambda connection: self._is_there(connection, marker))
 
     def publish(self, marker: Marker, batches: Iterable[pa.RecordBatch]) -> None:
-        self._database.transaction(lambda connection: self._publish(connection, marker, batches))
+        if not self._commit_stage(marker):
+            self._database.transaction(
+                lambda connection: self._publish(connection, marker, batches)
+            )
 
     def close(self) -> None:
+        self._stages.close()
         self._database.close()
+
+    def _commit_stage(self, marker: Marker) -> bool:
+        """False: there is none, or it is not known whether it is committed."""
+        is_own = marker.is_of(self._context)
+        stage = self._stages.take(marker.checkpoint_id) if is_own else None
+        if stage is None:
+            return False
+        try:
+            stage.commit(lambda connection: self._mark_alone(connection, marker))
+        except (Retryable, Rejected) as error:
+            log.info("A transaction of %s is done again: %s", self._table.name, error)
+            return False
+        return True
+
+    def _mark_alone(self, connection: sa.Connection, marker: Marker) -> None:
+        self._table.pass_fence(connection, self._context)
+        self._table.mark(connection, marker)
+        self._table.forget_older(connection, marker)
 
     def _is_there(self, connection: sa.Connection, marker: Marker) -> bool:
         self._table.pass_fence(connection, self._context)

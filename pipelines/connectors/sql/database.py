@@ -83,6 +83,15 @@ class SqlDatabase:
             return result
 
     @contextmanager
+    def begun(self) -> Iterator[sa.Connection]:
+        """A transaction that lasts as long as its context, tried once; what leaves by an exception
+        is rolled back. Each of its statements sees what was committed before it."""
+        with self._engine.connect() as connection:
+            each_sees = connection.execution_options(isolation_level="READ COMMITTED")
+            with each_sees.begin():
+                yield each_sees
+
+    @contextmanager
     def connected(self) -> Iterator["psycopg.Connection"]:
         """A connection to PostgreSQL of the caller's own, in no pool, closed at the end.
 

@@ -1,0 +1,309 @@
+"""Rows that a PostgreSQL table gets before their checkpoint has completed, on a real server.
+
+Nobody sees them, and whatever becomes of them, the segment is published once.
+"""
+
+import dataclasses
+import logging
+import uuid
+from collections.abc import Iterator
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from pipelines.connectors.postgres.insert import PlainTransactions, PostgresInsert
+from pipelines.connectors.postgres.staging import STAGES_MAX, Stage
+from pipelines.connectors.sink import Segment, SinkContext
+from pipelines.connectors.sql.origins import origin_of
+from pipelines.connectors.write_ahead import WriteAheadWriter
+from pipelines.domain.errors import ProtocolError, Rejected, Retryable
+from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
+from tests.contracts.sink_host import SCHEMA, records
+from tests.postgres_server import PostgresServer, execute, query
+
+pytestmark = pytest.mark.slow
+
+RUN, FIRST, SECOND, THIRD = RunId("run-1"), CheckpointId(1), CheckpointId(2), CheckpointId(3)
+WRITERS = "select distinct pid from pg_locks where relation = 'results'::regclass"
+
+
+@pytest.fixture
+def url(postgres: PostgresServer) -> str:
+    return postgres.url_of(f"s{uuid.uuid4().hex}")
+
+
+def test_rows_are_with_the_server_unseen_before_their_checkpoint_has_completed(url: str) -> None:
+    """Publishing then needs none of them again."""
+    writer = opened(url)
+
+    for checkpoint_id in (FIRST, SECOND):
+        before = rows(url)
+        writer.write(records([checkpoint_id]))
+        (segment,) = prepared(writer, checkpoint_id)
+        assert rows(url) == before
+        writer.commit(checkpoint_id, [unreadable(segment)])
+
+    assert rows(url) == [(1, FIRST), (2, SECOND)]
+
+
+def test_rows_that_were_taken_for_another_checkpoints_carry_the_right_one(url: str) -> None:
+    writer = opened(url)
+    complete(writer, FIRST, [1])
+    writer.write(records([2]))
+    skipped = prepared(writer, THIRD)
+
+    writer.commit(THIRD, skipped)
+
+    assert rows(url) == [(1, FIRST), (2, THIRD)]
+
+
+def test_an_attempt_that_recovers_stages_once_it_knows_where_it_is(url: str) -> None:
+    opened(url).close()
+    writer = opened(url, attempt=2)
+    writer.write(records([1]))
+    assert open_transactions(url) == 0
+    writer.commit(SECOND, prepared(writer, SECOND))
+
+    writer.write(records([2]))
+    (segment,) = prepared(writer, THIRD)
+    writer.commit(THIRD, [unreadable(segment)])
+
+    assert rows(url) == [(1, SECOND), (2, THIRD)]
+
+
+def test_while_no_checkpoint_completes_a_bounded_number_of_transactions_is_open(url: str) -> None:
+    writer = opened(url)
+    waiting = []
+    for number in range(1, 3 * STAGES_MAX):
+        writer.write(records([number]))
+        assert open_transactions(url) <= STAGES_MAX
+        waiting.append((CheckpointId(number), prepared(writer, CheckpointId(number))))
+    assert open_transactions(url) == STAGES_MAX - 1
+
+    for checkpoint_id, segments in waiting:
+        writer.commit(checkpoint_id, segments)
+
+    assert rows(url) == [(number, number) for number in range(1, 3 * STAGES_MAX)]
+    assert open_transactions(url) == 0
+
+
+@pytest.mark.parametrize("is_ended", [False, True])
+def test_a_connection_that_is_cut_costs_nothing(url: str, is_ended: bool) -> None:
+    writer = opened(url)
+    complete(writer, FIRST, [1])
+    writer.write(records([2]))
+    segments = prepared(writer, SECOND) if is_ended else []
+    cut_all(url)
+    writer.write(records([3]))
+
+    writer.commit(SECOND, segments or prepared(writer, SECOND))
+    writer.commit(THIRD, prepared(writer, THIRD))
+
+    assert [number for number, _ in rows(url)] == [1, 2, 3]
+
+
+def test_an_answer_that_was_lost_is_asked_for_before_rows_are_copied_again(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = Stage.commit
+
+    def unheard(stage: Stage, *arguments: object) -> None:
+        commit(stage, *arguments)  # type: ignore[arg-type]
+        raise Retryable("the answer was lost")
+
+    monkeypatch.setattr(Stage, "commit", unheard)
+    writer = opened(url)
+
+    complete(writer, FIRST, [1])
+
+    assert rows(url) == [(1, FIRST)]
+
+
+def test_what_a_replaced_attempt_has_staged_is_never_seen(url: str) -> None:
+    writer = opened(url)
+    writer.write(records([1]))
+    segments = prepared(writer, FIRST)
+    opened(url, attempt=2)
+
+    with pytest.raises(ProtocolError):
+        writer.commit(FIRST, segments)
+    writer.close()
+
+    assert rows(url) == []
+
+
+def test_an_attempt_that_is_replaced_at_the_last_moment_commits_nothing(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fence is passed in the transaction that has the rows, whatever was known before."""
+    writer = opened(url)
+    writer.write(records([1]))
+    segments = prepared(writer, FIRST)
+    opened(url, attempt=2)
+    monkeypatch.setattr(PlainTransactions, "published", lambda target, marker: False)
+
+    with pytest.raises(ProtocolError):
+        writer.commit(FIRST, segments)
+
+    assert rows(url) == []
+    writer.close()
+
+
+def test_rows_of_another_runs_point_are_not_taken_for_those_that_are_staged(url: str) -> None:
+    """Both are of their run's first checkpoint."""
+    writer = opened(url)
+    writer.write(records([1, 2]))
+    restored = prepared(writer, FIRST)
+    writer.close()
+    sink(url).rewind([(RUN, FIRST)], RunId("run-2"))
+    other = opened(url, run_id=RunId("run-2"))
+    other.write(records([3]))
+    segments = prepared(other, FIRST)
+
+    other.commit(FIRST, restored)
+    assert [number for number, _ in rows(url)] == [1, 2]
+
+    other.commit(FIRST, segments)
+    assert [number for number, _ in rows(url)] == [1, 2, 3]
+
+
+def test_nobody_waits_for_what_a_replaced_attempt_has_staged(url: str) -> None:
+    """It may have been stopped, and hold its transactions for ever."""
+    stopped = opened(url)
+    complete(stopped, FIRST, [1, 2])
+    stopped.write(records([3]))
+
+    set_aside = sink(url).rewind([], RunId("run-2"))
+    complete(opened(url, run_id=RunId("run-2")), FIRST, [4])
+
+    assert set_aside is not None
+    assert set_aside.items == 2
+    assert rows(url, number=2) == [(4, FIRST)]
+    stopped.close()
+
+
+def test_a_table_that_somebody_locks_is_not_waited_for_before_its_checkpoint(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    writer = opened(url)
+    with psycopg.connect(url.replace("+psycopg", "")) as locking:
+        locking.execute("lock table results in share mode")
+        writer.write(records([1]))
+        segments = prepared(writer, FIRST)
+        assert "due to lock timeout" in caplog.text
+        locking.rollback()
+
+    writer.commit(FIRST, segments)
+
+    assert rows(url) == [(1, FIRST)]
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [
+        "alter table results add unique (id)",
+        "create unique index on results (id)",
+        "alter table results add exclude (id with =)",
+        "create function f() returns trigger language plpgsql as 'begin return new; end';"
+        " create trigger t before insert on results for each row execute function f()",
+    ],
+    ids=["unique", "unique index", "exclusion", "trigger"],
+)
+def test_rows_that_could_hold_others_up_are_not_staged(url: str, guard: str) -> None:
+    """What one subtask has staged and what another publishes would wait for each other."""
+    opened(url).close()
+    execute(url, guard)
+    one, other = opened(url), opened(url, subtask=1)
+    one.write(records([1]))
+    assert open_transactions(url) == 0
+
+    other.write(records([1]))
+    other.commit(FIRST, prepared(other, FIRST))
+
+    assert rows(url) == [(1, FIRST)]
+
+
+def test_a_value_that_was_there_before_is_refused_in_a_sentence(url: str) -> None:
+    opened(url).close()
+    execute(url, "alter table results add unique (id)")
+    writer = opened(url)
+    complete(writer, FIRST, [1])
+
+    writer.write(records([1]))
+    with pytest.raises(Rejected, match="duplicate key value"):
+        writer.commit(SECOND, prepared(writer, SECOND))
+
+    assert rows(url) == [(1, FIRST)]
+
+
+def test_markers_do_not_pile_up_whatever_a_transaction_sees_by_default(url: str) -> None:
+    isolated = f"{url}%20-cdefault_transaction_isolation%3Dserializable"
+    writer = opened(isolated)
+    for checkpoint_id in (FIRST, SECOND, THIRD):
+        writer.write(records([checkpoint_id]))
+        (segment,) = prepared(writer, checkpoint_id)
+        writer.write(records([10 + checkpoint_id]))
+        writer.commit(checkpoint_id, [unreadable(segment)])
+
+    assert query(url, "select checkpoint from ftdash_published") == [(3,)]
+
+
+def test_closing_gives_everything_back(url: str) -> None:
+    writer = opened(url)
+    complete(writer, FIRST, [1])
+    writer.write(records([2]))
+    prepared(writer, SECOND)
+    writer.write(records([3]))
+
+    writer.close()
+
+    assert open_transactions(url) == 0
+    assert rows(url) == [(1, FIRST)]
+
+
+def sink(url: str) -> PostgresInsert:
+    return PostgresInsert(url, "results", pipeline="p")
+
+
+def opened(
+    url: str, *, attempt: int = 1, subtask: int = 0, run_id: RunId = RUN
+) -> WriteAheadWriter:
+    context = SinkContext(run_id, Attempt(attempt), Uid("out"), subtask, 4)
+    return sink(url).open(context, SCHEMA)
+
+
+def prepared(writer: WriteAheadWriter, checkpoint_id: CheckpointId) -> list[object]:
+    return list(writer.prepare(checkpoint_id))
+
+
+def complete(writer: WriteAheadWriter, checkpoint_id: CheckpointId, ids: list[int]) -> None:
+    writer.write(records(ids))
+    writer.commit(checkpoint_id, prepared(writer, checkpoint_id))
+
+
+def unreadable(segment: object) -> Segment:
+    assert isinstance(segment, Segment)
+    return dataclasses.replace(segment, batches=read_again())
+
+
+def read_again() -> Iterator[pa.RecordBatch]:
+    raise AssertionError("the rows were with the server already")
+    yield
+
+
+def rows(url: str, number: int = 1) -> list[tuple[int, int]]:
+    """Of the run of that number: ids, each with its checkpoint."""
+    base = origin_of(number, CheckpointId(0))
+    found = query(url, f"select id, ftdash_origin - {base} from results order by id")
+    return [(int(str(id)), int(str(checkpoint))) for id, checkpoint in found]
+
+
+def open_transactions(url: str) -> int:
+    """That have written to the table, or begun to."""
+    return len(query(url, WRITERS))
+
+
+def cut_all(url: str) -> None:
+    query(url, f"select pg_terminate_backend(pid, 5000) from ({WRITERS}) writers")
