@@ -23,8 +23,9 @@ from ftdash.gameday.models import Fault, GameDay
 from ftdash.jobs.models import Run
 from ftdash.jobs.projector import Projector
 from tests.bench.benchmark import Fields, progress
+from tests.web.ended_pipelines import stopped_views
 from tests.web.journals import new_run
-from tests.web.simulated_site import SimulatedRun, beat, history, people, stopped_views
+from tests.web.simulated_site import SimulatedRun, beat, history, people
 
 PIPELINE = "flight_delays"
 SAVEPOINT = "views-1-1"  # of the pipeline that has stopped

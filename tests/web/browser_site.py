@@ -18,6 +18,7 @@ from tests.reserved_ports import reserved_port
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = os.environ.get("FTDASH_CHROMIUM") or shutil.which("chromium")
+PIPELINE = "/pipelines/flight_delays/"
 PATIENCE_MS = 100_000
 START_PATIENCE_S = 120
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
@@ -71,15 +72,16 @@ class Site:
 
 
 @contextmanager
-def simulated_dashboard(home: Path) -> Iterator[Site]:
+def simulated_dashboard(home: Path, *options: str) -> Iterator[Site]:
+    """`options` of the simulated site."""
     with reserved_port() as port, reserved_port() as nowhere:
-        yield from _simulated(Site(home, port, nowhere))
+        yield from _simulated(Site(home, port, nowhere), options)
 
 
-def _simulated(site: Site) -> Iterator[Site]:
+def _simulated(site: Site, options: tuple[str, ...]) -> Iterator[Site]:
     collect = [sys.executable, "manage.py", "collectstatic", "--noinput", "-v0"]
     subprocess.run(collect, cwd=ROOT, env=site.environment, check=True, timeout=START_PATIENCE_S)
-    simulated = ["tests.web.simulated_site", "--history", "24"]
+    simulated = ["tests.web.simulated_site", "--history", "24", *options]
     pipeline = site.start(simulated, stdout=subprocess.PIPE)
     try:
         if pipeline.stdout is None or pipeline.stdout.readline() != b"ready\n":
@@ -101,12 +103,18 @@ def chromium() -> Iterator[Browser]:
 
 def sign_in(page: Page, site: Site) -> None:
     page.context.set_default_timeout(PATIENCE_MS)
-    address = site.address + "/login/?next=/pipelines/flight_delays/"
-    go_when_up(page, address)
+    go_when_up(page, f"{site.address}/login/?next={PIPELINE}")
     page.fill("#id_username", "admin")
     page.fill("#id_password", "admin")
     page.click("button[type=submit]")
     expect(page.locator("h1")).to_contain_text("flight_delays")
+    wait_until_live(page)
+
+
+def open_pipeline(page: Page, site: Site) -> None:
+    """By who has signed in."""
+    page.context.set_default_timeout(PATIENCE_MS)
+    page.goto(site.address + PIPELINE)
     wait_until_live(page)
 
 

@@ -84,7 +84,7 @@ def operator(site: Path) -> Client:
 def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Site"]:
     from tests.web.browser_site import simulated_dashboard
 
-    with simulated_dashboard(tmp_path_factory.mktemp("home")) as site:
+    with simulated_dashboard(tmp_path_factory.mktemp("home"), "--spare") as site:
         yield site
 
 

@@ -1,14 +1,15 @@
 """A dashboard with a pipeline that lives, without an engine: for the browser tests and by hand.
 
     FTDASH_HOME=DIR python -m tests.web.simulated_site [--history 40] [--period 1.0] [--seed 7]
+        [--spare]
 
 Fills the database of FTDASH_HOME with two people (admin, operator; the password of both is their
 name), the history of one pipeline with what people and workers have left there (`filled_states`),
-one that has failed, and one that has ended with two savepoints, which were compared before the
-newer was truncated. Then adds a sample and a checkpoint each period, folding them with the real
-projector, and reads and compares points in the place of the worker. Prints `ready` when the history
-is there. Of driver, projector and worker, those named in the file `silent` of FTDASH_HOME have
-spoken last an hour ago.
+and pipelines that are over (`ended_pipelines`; `--spare`: also those that a test may use up). Then
+adds a sample and a checkpoint each period, folding them with the real projector, and does in the
+place of a worker what is asked for (`simulated_worker`). Prints `ready` when the history is there.
+Of driver, projector and worker, those named in the file `silent` of FTDASH_HOME have spoken last an
+hour ago; and such a driver tells nothing, and such a worker does nothing.
 """
 
 import argparse
@@ -30,14 +31,7 @@ from django.core.management import call_command  # noqa: E402
 from django.utils import timezone  # noqa: E402
 
 from ftdash.alerts.models import Evaluation  # noqa: E402
-from ftdash.jobs import comparing, inspection  # noqa: E402
-from ftdash.jobs.models import (  # noqa: E402
-    Pipeline,
-    PointComparison,
-    PointInspection,
-    Request,
-    Run,
-)
+from ftdash.jobs.models import PointInspection, Request, RequestKind, Run  # noqa: E402
 from ftdash.jobs.projector import Projector  # noqa: E402
 from ftdash.metrics.models import Heartbeat, HeartbeatName  # noqa: E402
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason  # noqa: E402
@@ -46,7 +40,6 @@ from pipelines.domain.events import (  # noqa: E402
     CheckpointCompleted,
     CheckpointDiscarded,
     CheckpointFailed,
-    FailureOccurred,
     JobStatusChanged,
     LedgerAdvanced,
     MetricsSampled,
@@ -71,10 +64,10 @@ from pipelines.domain.ledger import (  # noqa: E402
 from pipelines.domain.nodes import EdgeKind  # noqa: E402
 from pipelines.domain.phases import ChannelAlignment, HeldBack, SubtaskPhases  # noqa: E402
 from pipelines.domain.status import CheckpointKind, JobStatus  # noqa: E402
-from pipelines.storage.filesystem import FileSystemCheckpointStore  # noqa: E402
-from tests.unit.points.stored_views import FLOW, publish_views, write_events  # noqa: E402
 from tests.web import filled_states  # noqa: E402
+from tests.web.ended_pipelines import failed_arrivals, spare_clicks, stopped_views  # noqa: E402
 from tests.web.journals import Story, StoryClock, new_request, new_run  # noqa: E402
+from tests.web.simulated_worker import SimulatedWorker, delivered_to  # noqa: E402
 
 INPUTS = {
     "flights": [],
@@ -184,9 +177,19 @@ class SimulatedRun:
             bytes_out=41 * self.records // PARALLELISM if uid != "hourly-delay" else 0,
         )
 
-    def checkpoint(self, kind: CheckpointKind = CheckpointKind.CHECKPOINT) -> None:
+    def take_up(self) -> None:
+        """The savepoints that were asked for; whatever else was, waits."""
+        for request in delivered_to(self.story.run, RequestKind.SAVEPOINT):
+            self.checkpoint(CheckpointKind.SAVEPOINT, request)
+
+    def checkpoint(
+        self,
+        kind: CheckpointKind = CheckpointKind.CHECKPOINT,
+        request: Request | None = None,
+    ) -> None:
         number = self.story.next_checkpoint
-        request = self.asked_for() if kind is CheckpointKind.SAVEPOINT else None
+        if kind is CheckpointKind.SAVEPOINT and request is None:
+            request = self.asked_for()
         self.story.triggered(kind, request.request_id if request else None)
         parts = [self.phases(uid, index) for uid, index in SUBTASKS]
         took = max(part.acknowledged_ms for part in parts) + 2.5
@@ -355,43 +358,6 @@ def history(simulated: SimulatedRun, checkpoints: int) -> None:
     )
 
 
-def failed_arrivals() -> Run:
-    """A run that gave up: its checkpoints failed, and then its disk was full."""
-    run = new_run("arrivals")
-    story = Story(run).started().sampled().completed().completed()
-    for number in (3, 4, 5):
-        story.next_checkpoint = CheckpointId(number)
-        story.triggered().wait(900).tell(
-            CheckpointFailed(
-                checkpoint_id=CheckpointId(number),
-                reason=CheckpointFailureReason.CHECKPOINT_DECLINED,
-                message="hourly-delay[1]: No space is left on the device.",
-            )
-        )
-    cause = "hourly-delay[1] could not write its state: No space is left on the device."
-    story.tell(FailureOccurred(cause=cause, slot=1))
-    story.ended(JobStatus.FAILED, f"No restart is left after 3 within 10 min. {cause}")
-    return run
-
-
-def stopped_views() -> None:
-    data, jobs = write_events(project.FTDASH_HOME / "events"), Path(project.JOBS_ROOT)
-    run = new_run("views", settings={}, parameters={"data": str(data)})
-    Pipeline.objects.filter(name="views").update(flow=FLOW, parameters={"data": str(data)})
-    story, paths = Story(run).started(), []
-    for number in (1, 2):
-        path = jobs / "views" / "savepoints" / f"savepoint-{run.run_id}-{number}"
-        paths.append(str(path))
-        publish_views(FileSystemCheckpointStore([str(jobs)]), str(path), data, keys=20 * number)
-        asked = new_request(run, requester="admin", reason="before the new columns")
-        story.completed(CheckpointKind.SAVEPOINT, asked.request_id, str(path))
-        story.answered(asked, str(path))
-    filled_states.compared(*paths)
-    last = sorted(path.glob("*.parquet"))[-1]
-    last.write_bytes(last.read_bytes()[:-100])
-    story.ended()
-
-
 def fill(simulated: SimulatedRun, failed: Run) -> None:
     run = simulated.story.run
     filled_states.audits(run)
@@ -405,12 +371,17 @@ def fill(simulated: SimulatedRun, failed: Run) -> None:
 
 
 def live(simulated: SimulatedRun, projector: Projector, period_s: float) -> None:
+    worker = SimulatedWorker()
     while True:
         silent = named_silent()
+        if "worker" not in silent:
+            worker.go_on()
+        worker.drive()
         if "driver" not in silent:
             simulated.clock.now_ms = max(time.time_ns() // 1_000_000, simulated.clock.now_ms)
             simulated.second()
             simulated.checkpoint()
+            simulated.take_up()
         beat(projector)
         fall_silent(silent, simulated.story.run)
         time.sleep(period_s)
@@ -433,10 +404,6 @@ def fall_silent(silent: list[str], run: Run) -> None:
 def beat(projector: Projector) -> None:
     projector.run_once()
     PointInspection.objects.filter(ended_at=None, files__gt=0).update(moved_at=timezone.now())
-    for row in PointInspection.objects.filter(ended_at=None, files=None):
-        inspection.go_on(row.pk)
-    for comparison in PointComparison.objects.filter(ended_at=None):
-        comparing.go_on(comparison.pk)
     Evaluation.objects.update(at=timezone.now())
     seen = {"at": timezone.now(), "pid": os.getpid()}
     Heartbeat.objects.update_or_create(name=HeartbeatName.RECONCILE, defaults=seen)
@@ -447,6 +414,7 @@ def main() -> None:
     parser.add_argument("--history", type=int, default=40)
     parser.add_argument("--period", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--spare", action="store_true")
     given = parser.parse_args()
     call_command("migrate", verbosity=0)
     people()
@@ -455,6 +423,8 @@ def main() -> None:
     with simulated.story.in_one_go():
         history(simulated, given.history)
     stopped_views()
+    if given.spare:
+        spare_clicks()
     failed = failed_arrivals()
     projector = Projector()
     while projector.run_once():

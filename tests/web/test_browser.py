@@ -4,12 +4,22 @@ import re
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, Route, expect
+from playwright.sync_api import (
+    Browser,
+    Page,
+    Request,
+    Response,
+    Route,
+    StorageState,
+    expect,
+)
+from tenacity import retry, retry_if_exception_message, stop_after_attempt
 
 from tests.web.browser_site import (
     CHROMIUM,
     PATIENCE_MS,
     Site,
+    open_pipeline,
     sign_in,
     wait_until_live,
 )
@@ -56,17 +66,115 @@ def test_a_checkpoint_arrives_without_reloading(dashboard: Site, browser: Browse
     page.close()
 
 
-def test_a_savepoint_is_asked_for_and_its_request_is_seen(page: Page) -> None:
-    open_dialog(page, "savepoint")
-    expect(page.locator("dialog .consequence")).to_contain_text("A savepoint is written")
-    page.fill("dialog #id_reason", "before the upgrade")
-    page.click("dialog button[type=submit]")
+def test_a_savepoint_is_asked_for_found_again_and_taken(held: Page, dashboard: Site) -> None:
+    open_dialog(held, "savepoint")
+    expect(held.locator("dialog .consequence")).to_contain_text("A savepoint is written")
+    held.fill("dialog #id_label", "the old version")
+    send_dialog(held, "before the upgrade")
 
-    row = page.locator("#region-requests tr", has_text="before the upgrade")
-    expect(row).to_contain_text("Savepoint")
+    row = held.locator("#region-requests tr", has_text="before the upgrade")
+    expect(row).to_contain_text("waiting for delivery")
     expect(row).to_contain_text("admin")
-    expect(page.locator("dialog")).to_be_hidden()
-    expect(page.locator("#region-progress")).to_contain_text("asked by admin")
+    leave_and_find_again(held, "#region-progress", waits_as("Savepoint"))
+    dashboard.silence()
+    expect(row).to_contain_text("succeeded")
+    expect(held.locator("#region-points")).to_contain_text("“the old version”")
+    expect(held.locator("#region-progress .notice")).to_have_count(0)
+
+
+def test_every_byte_of_a_savepoint_is_read_again_after_one_press(
+    held: Page, dashboard: Site
+) -> None:
+    held.goto(dashboard.address + "/savepoints/clicks-1-1/")
+    held.click("#verify")
+
+    leave_and_find_again(held, "#verification", "Every byte is read again: it waits for the worker")
+    dashboard.silence()
+    found = held.locator("#verification")
+    expect(found).to_have_text(re.compile(r"✓ As written: [2-9]\d* files .* every digest is right"))
+
+
+def test_two_savepoints_are_compared_after_one_press(held: Page, dashboard: Site) -> None:
+    held.goto(dashboard.address + "/savepoints/clicks-1-2/")
+    held.click("#compare")
+    held.select_option("#id_from", "clicks-1-1")
+    held.click("main form [type=submit]")
+
+    leave_and_find_again(held, "#outcome", "They are being compared: it waits for the worker")
+    dashboard.silence()
+    expect(held.locator("#outcome")).to_contain_text("asked by admin. Savepoints never change")
+    expect(held.locator("#outcome")).to_contain_text("10 of 20 rows that are new")
+
+
+def test_the_output_is_audited_after_one_press(held: Page, dashboard: Site) -> None:
+    held.goto(dashboard.address + "/pipelines/clicks/guarantee/")
+    held.click("#start-audit")
+    expect(held.locator("main [role=status]")).to_contain_text("you may leave, and find it here")
+
+    waits = "An audit is under way: it waits for the worker. Asked by admin"
+    leave_and_find_again(held, "#region-audit", waits)
+    dashboard.silence()
+    found = held.locator("#region-audit")
+    expect(found).to_contain_text("✓ The output is what the ledger says")
+    expect(found.locator("tr", has_text="events")).to_contain_text("checkpoint 3")
+    expect(held.locator("#region-audits tbody tr").first).to_contain_text("as recorded")
+
+
+def test_a_run_is_restored_cancelled_and_restored_from_a_savepoint_of_another_pipeline(
+    held: Page, dashboard: Site
+) -> None:
+    own, other = "/savepoints/clicks-again-1-1/", "/savepoints/clicks-1-2/"
+    of_it = dashboard.address + "/pipelines/clicks-again/"
+    held.goto(dashboard.address + own)
+    wait_until_live(held)
+    held.click("#act-restore")
+    expect(held.locator("dialog #verdict-head")).to_have_text("It can be restored.")
+    expect(held.locator("dialog #reading")).to_contain_text(
+        "Every byte of them is going to be read"
+    )
+    send_dialog(held, "the old version was right", "clicks-again")
+
+    leave_and_find_again(held, "#region-progress", waits_as("Restore"))
+    dashboard.silence()
+    runs = held.locator("#region-savepoint-runs")
+    expect(runs.locator("tbody tr")).to_contain_text("run 2")
+    held.goto(of_it)
+    expect(held.locator("h1")).to_contain_text("Running")
+    expect(held.locator("#region-heading")).to_contain_text("restored from")
+    asked = held.locator("#region-requests tr", has_text="the old version was right")
+    expect(asked).to_contain_text("The pipeline is running.")
+
+    open_dialog(held, "cancel")
+    send_dialog(held, "it was not", "clicks-again")
+    expect(held.locator("h1")).to_contain_text("Canceled")
+
+    held.goto(dashboard.address + other)
+    held.select_option("#id_into", "clicks-again")
+    held.click("#restore-into")
+    expect(held.locator("#verdict-head")).to_have_text("It can be restored.")
+    held.fill("#id_reason", "on its own")
+    held.fill("#id_confirmation", "clicks-again")
+    held.click("main form [type=submit]")
+    expect(held.locator("main [role=status]")).to_contain_text("Asked for: restore from a point")
+    expect(held.locator("h1")).to_contain_text("Running")
+    held.goto(dashboard.address + other)
+    expect(runs.locator("tbody tr")).to_contain_text("clicks-again")
+
+
+def test_a_savepoint_is_deleted_after_its_name_was_typed(held: Page, dashboard: Site) -> None:
+    directory = dashboard.home / "jobs/clicks/savepoints/savepoint-clicks-1-3"
+    held.goto(dashboard.address + "/savepoints/clicks-1-3/")
+    wait_until_live(held)
+    held.click("#act-dispose")
+    expect(held.locator("dialog .consequence")).to_contain_text("are deleted for good")
+    send_dialog(held, "nobody needs it", directory.name)
+
+    leave_and_find_again(held, "#region-progress", waits_as("Dispose of a savepoint"))
+    assert directory.exists()
+    dashboard.silence()
+    expect(held.locator("#region-savepoint-heading [data-status=DISCARDED]")).to_be_visible()
+    expect(held.locator("#act-restore, #act-dispose")).to_have_count(0)
+    assert not directory.exists()
 
 
 def test_a_refusal_stays_in_the_dialog_with_what_was_typed(page: Page) -> None:
@@ -195,7 +303,7 @@ def test_what_is_five_seconds_old_is_called_so(
     page = browser.new_page()
     page.clock.install()
     sign_in(page, dashboard)
-    page.route(lambda url: "/regions/" in url, answer)
+    page.route(asks_at, answer)
     stop_the_clock(page)
 
     page.clock.run_for(FIVE_SECONDS_MS)
@@ -213,7 +321,7 @@ def test_eight_tabs_are_live_at_once(dashboard: Site, browser: Browser) -> None:
         tab.goto("/")
 
     for tab in tabs:
-        with tab.expect_response(lambda answer: "/regions/" in answer.url, timeout=PATIENCE_MS):
+        with tab.expect_response(asks, timeout=PATIENCE_MS):
             pass  # it has asked, and was answered
     context.close()
 
@@ -284,18 +392,58 @@ def test_who_falls_silent_is_named_on_the_open_page(page: Page, dashboard: Site)
     assert page.evaluate("window.loadedOnce") is True
 
 
-@pytest.fixture
-def page(dashboard: Site, browser: Browser) -> Iterator[Page]:
+@pytest.fixture(scope="module")
+def signed_in(dashboard: Site, browser: Browser) -> StorageState:
+    """A password is slow to check on purpose."""
     page = browser.new_page()
     sign_in(page, dashboard)
+    state = page.context.storage_state()
+    page.close()
+    return state
+
+
+@pytest.fixture
+def page(dashboard: Site, browser: Browser, signed_in: StorageState) -> Iterator[Page]:
+    page = browser.new_page(storage_state=signed_in)
+    open_pipeline(page, dashboard)
     yield page
     page.close()
+
+
+@pytest.fixture
+def held(page: Page, dashboard: Site) -> Iterator[Page]:
+    """While the worker does nothing; it goes on when the test says so."""
+    dashboard.silence("worker")
+    expect(page.locator("#region-processes")).to_contain_text("Requests wait.")
+    yield page
+    dashboard.silence()
 
 
 def open_dialog(page: Page, action: str) -> None:
     """Press the button once the page's script has run: before, it is a link to another page."""
     wait_until_live(page)
     page.click(f"#act-{action}")
+
+
+def send_dialog(page: Page, reason: str, name: str | None = None) -> None:
+    page.fill("dialog #id_reason", reason)
+    if name is not None:
+        page.fill("dialog #id_confirmation", name)
+    page.click("dialog button[type=submit]")
+    expect(page.locator("dialog")).to_be_hidden()
+
+
+def waits_as(label: str) -> re.Pattern[str]:
+    """For the first seconds, and then."""
+    return re.compile(f"{label}: (waiting for delivery|stored; it waits for the worker)")
+
+
+def leave_and_find_again(page: Page, part: str, words: str | re.Pattern[str]) -> None:
+    expect(page.locator(part)).to_contain_text(words)
+    address = page.url
+    page.goto("about:blank")
+    page.goto(address)
+    expect(page.locator(part)).to_contain_text(words)
 
 
 def go_to(page: Page, wanted: str) -> None:
@@ -308,12 +456,18 @@ def go_to(page: Page, wanted: str) -> None:
     raise AssertionError(f"{wanted} is not reached with {STEPS_MAX} steps")
 
 
-def asks(request: Request) -> bool:
-    return "/regions/" in request.url
+def asks(sent: Request | Response) -> bool:
+    return asks_at(sent.url)
 
 
+def asks_at(address: str) -> bool:
+    return "/regions/" in address
+
+
+@retry(retry=retry_if_exception_message(match=r".*to the past"), stop=stop_after_attempt(10))
 def stop_the_clock(page: Page) -> None:
-    """For the page; it goes on when the test says so."""
+    """For the page; it goes on when the test says so. On a busy machine a second may be over before
+    it is told."""
     page.clock.pause_at(page.evaluate("Date.now()") / 1000 + 1)
 
 

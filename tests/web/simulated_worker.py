@@ -1,0 +1,57 @@
+"""The worker of the simulated site, and the drivers that it starts.
+
+What a worker does is done by the functions that a real one calls; a driver is a story.
+"""
+
+import os
+import time
+from collections.abc import Iterable
+
+from ftdash.checkpoints.models import Audit
+from ftdash.jobs import audit_process, comparing, delivery, inspection
+from ftdash.jobs.models import (
+    PointComparison,
+    PointInspection,
+    Request,
+    RequestKind,
+    RequestPhase,
+    Run,
+)
+from pipelines.domain.status import JobStatus
+from tests.web.journals import Story
+
+
+class SimulatedWorker:
+    """Of the runs that people ask for, each has a driver until it is cancelled."""
+
+    def __init__(self) -> None:
+        self._drivers: list[Story] = []
+
+    def go_on(self) -> None:
+        """With all that was asked for since the last time."""
+        delivery.deliver_forgotten()
+        for inspected in PointInspection.objects.filter(ended_at=None, files=None):
+            inspection.go_on(inspected.pk)
+        for comparison in PointComparison.objects.filter(ended_at=None):
+            comparing.go_on(comparison.pk)
+        for audit in Audit.objects.filter(started_at=None, ended_at=None):
+            audit_process.start(audit.pk)
+        for run in Run.objects.filter(started_at=None).select_related("pipeline"):
+            if run.pk not in [each.run.pk for each in self._drivers]:
+                self._drivers.append(Story(run).started(os.getpid()))
+
+    def drive(self) -> None:
+        self._drivers = [each for each in self._drivers if not _has_ended(each)]
+
+
+def _has_ended(driver: Story) -> bool:
+    driver.clock.now_ms = time.time_ns() // 1_000_000
+    for request in delivered_to(driver.run, RequestKind.CANCEL):
+        driver.answered(request).ended(JobStatus.CANCELED, "Canceled as asked.")
+        return True
+    driver.sampled()
+    return False
+
+
+def delivered_to(run: Run, kind: RequestKind) -> Iterable[Request]:
+    return Request.objects.filter(run=run, kind=kind, phase=RequestPhase.DELIVERED)
