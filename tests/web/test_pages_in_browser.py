@@ -7,7 +7,7 @@ says whether one was forgotten.
 import html
 import re
 from collections.abc import Iterator
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -39,6 +39,7 @@ from tests.web.browser_site import (
     sign_in,
     wait_until_live,
 )
+from tests.web.keyboard_walk import WALKING, unreachable, walk
 
 pytestmark = [
     pytest.mark.browser,
@@ -63,6 +64,12 @@ WIDTHS = {
     "desk": ViewportSize(width=1440, height=900),
     "phone": ViewportSize(width=390, height=844),
 }
+NOTHING_IS_ASKED = "() => !document.querySelector('.htmx-request')"
+NOT_NEEDED = re.compile("/(regions|verification|progress|reading)/|plotly")
+OPEN_ALL = "document.querySelectorAll('details').forEach((each) => { each.open = true; })"
+IS_FIRST_IN_MAIN = "document.activeElement === stopsIn(document.querySelector('main'))[0]"
+ADDRESSES = "(links) => links.map((each) => each.href)"
+WITH_DIALOGS = ("pipeline", "savepoint")
 STANDARDS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
 COLOURS = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}
 WITH_MOMENTS = {  # and where on the page
@@ -131,11 +138,12 @@ def test_links_lead_to_every_page(reached: dict[str, str]) -> None:
 def test_a_page_is_clean_whole_and_for_everybody(
     signed_in: BrowserContext, reached: dict[str, str], name: str, width: str
 ) -> None:
-    """Nothing in the console, nothing that scrolls the page sideways, and nothing that axe finds
-    against WCAG 2.1 AA; colours in both schemes."""
+    """Nothing in the console, nothing that scrolls the page sideways, nothing that axe finds
+    against WCAG 2.1 AA, and nothing that only a pointer scrolls; colours in both schemes."""
     page = signed_in.new_page()
     page.set_viewport_size(WIDTHS[width])
     page.emulate_media(color_scheme="light")
+    page.add_init_script(WALKING)
     said = complaints_of(page)
 
     page.goto(reached[name], wait_until="load")
@@ -145,6 +153,46 @@ def test_a_page_is_clean_whole_and_for_everybody(
     assert objections(page, COLOURS) == ""
     assert not page.evaluate(SIDEWAYS)
     assert said == []
+    page.evaluate(OPEN_ALL)
+    assert unreachable(page) == []
+    page.close()
+
+
+@pytest.mark.parametrize("name", [*PAGES, *STATES])
+def test_a_page_is_used_with_keys_alone(
+    signed_in: BrowserContext, reached: dict[str, str], name: str
+) -> None:
+    """All that can be opened is open."""
+    page = page_that_stays(signed_in, reached[name])
+    page.evaluate(OPEN_ALL)
+
+    assert walk(page) == []
+    page.locator(".skip").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#main")).to_be_focused()
+    page.keyboard.press("Tab")
+    assert page.evaluate(IS_FIRST_IN_MAIN)
+    page.close()
+
+
+@pytest.mark.parametrize("name", WITH_DIALOGS)
+def test_dialogs_are_walked_through_and_give_the_keyboard_back(
+    signed_in: BrowserContext, reached: dict[str, str], name: str
+) -> None:
+    page = page_that_stays(signed_in, reached[name])
+    openers = page.locator("main a[data-dialog]")
+    actions = dict.fromkeys(map(action_of, openers.evaluate_all(ADDRESSES)))
+    assert actions
+
+    for action in actions:
+        opener = page.locator(f"main a[data-dialog][href*='/{action}/']").first
+        opener.press("Enter")
+        expect(page.locator("dialog #id_reason")).to_be_focused()
+        page.wait_for_function(NOTHING_IS_ASKED, timeout=PATIENCE_MS)
+        assert walk(page, "dialog") == [], action
+        page.keyboard.press("Escape")
+        expect(page.locator("dialog")).to_be_hidden()
+        expect(opener).to_be_focused()
     page.close()
 
 
@@ -272,6 +320,22 @@ def test_the_way_in_is_clean(dashboard: Site, browser: Browser, width: str) -> N
     assert not page.evaluate(SIDEWAYS)
     assert said == []
     page.close()
+
+
+def page_that_stays(signed_in: BrowserContext, address: str) -> Page:
+    """As it has come, with its parts; nothing is replaced afterwards."""
+    page = signed_in.new_page()
+    page.set_viewport_size(WIDTHS["desk"])
+    page.emulate_media(reduced_motion="reduce")
+    page.add_init_script(WALKING)
+    page.route(NOT_NEEDED, lambda route: route.abort())
+    page.goto(address, wait_until="load")
+    page.wait_for_function(NOTHING_IS_ASKED, timeout=PATIENCE_MS)
+    return page
+
+
+def action_of(address: str) -> str:
+    return urlsplit(address).path.split("/")[-2]
 
 
 def forms(signed_in: APIRequestContext, reached: dict[str, str]) -> list[str]:

@@ -6,6 +6,7 @@ import re
 
 import msgspec
 import pytest
+from django.conf import settings
 from django.http import HttpResponse
 from django.test import Client
 from django.urls import URLPattern, get_resolver, reverse
@@ -50,6 +51,15 @@ SHOWING = {
     "settings",
 }
 """Pages on which some of it is to be read."""
+
+
+def test_whatever_is_preformatted_is_scrolled_by_keys_too() -> None:
+    """No other element scrolls by itself; see `unreachable` in `keyboard_walk`."""
+    templates = (settings.BASE_DIR / "templates").rglob("*.html")
+    opened = {tag for each in templates for tag in re.findall(r"<pre\b[^>]*>", each.read_text())}
+
+    assert opened
+    assert [tag for tag in opened if 'tabindex="0"' not in tag] == []
 
 
 @pytest.mark.slow
