@@ -6,6 +6,7 @@ chain that filled them: the driver, and the projector that folds its journal.
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Protocol
 
 from django.conf import settings
 from django.utils import timezone
@@ -16,7 +17,7 @@ from ftdash.metrics.models import Heartbeat, HeartbeatName
 from pipelines.domain.status import JobStatus
 
 RECONCILE_LATE_AFTER_S = 2 * settings.RECONCILE_PERIOD_S
-"""One beat missed: with the refresh of the page, who looks at it knows within 5 s."""
+"""One beat missed: a page that asks again at that moment says so within 5 s."""
 
 _SILENT = {
     HeartbeatName.PROJECTOR: (
@@ -28,6 +29,17 @@ _SILENT = {
         " pipelines, {since}; requests are kept and wait."
     ),
 }
+
+
+class Heard(Protocol):
+    """Whatever a page shows says of both processes when they were last heard of."""
+
+    @property
+    def now(self) -> datetime: ...
+    @property
+    def projector(self) -> Liveness: ...
+    @property
+    def reconcile(self) -> Liveness: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +66,19 @@ def observe() -> Observation:
         projector=_liveness(HeartbeatName.PROJECTOR, beats, now, settings.STALE_AFTER_S),
         reconcile=_liveness(HeartbeatName.RECONCILE, beats, now, RECONCILE_LATE_AFTER_S),
     )
+
+
+def silent_in(seen: Heard) -> timedelta | None:
+    """Until the first of them would be called silent; None: one of them is by now."""
+    left = [
+        timedelta(seconds=late_after_s) - abs(seen.now - each.at)
+        for each, late_after_s in (
+            (seen.projector, settings.STALE_AFTER_S),
+            (seen.reconcile, RECONCILE_LATE_AFTER_S),
+        )
+        if each.is_alive and each.at is not None
+    ]
+    return min(left) if len(left) == len(HeartbeatName) else None
 
 
 def shown_state(run: Run | None, seen: Observation) -> tuple[ShownState, str]:

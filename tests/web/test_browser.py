@@ -37,6 +37,16 @@ HISTORY = "document.querySelector('#region-history .scroll')"
 
 STEPS_MAX = 200
 FIVE_SECONDS_MS = 5_000
+ASKS_WITHIN_MS = 3_250  # by itself
+
+CUTS_PATIENCE_SHORT = """
+  window.patience = [];
+  const { get, set } = Object.getOwnPropertyDescriptor(XMLHttpRequest.prototype, "timeout");
+  Object.defineProperty(XMLHttpRequest.prototype, "timeout", {
+    get,
+    set(ms) { window.patience.push(ms); set.call(this, window.isHurried ? ms / 100 : ms); },
+  });
+"""
 
 NEVER_ASKS_BY_ITSELF = """
   const repeat = window.setInterval;
@@ -312,6 +322,60 @@ def test_what_is_five_seconds_old_is_called_so(
     page.close()
 
 
+@pytest.mark.parametrize(("age_ms", "tone"), [(4_600, "aging"), (15_100, "old")])
+def test_what_the_server_gives_is_called_as_old_as_it_says(
+    dashboard: Site, browser: Browser, signed_in: StorageState, age_ms: int, tone: str
+) -> None:
+    page = browser.new_page(storage_state=signed_in)
+    page.clock.install()
+    open_pipeline(page, dashboard)
+    stop_the_clock(page)
+
+    is_told(page, "fresh-ms", age_ms)
+
+    assert page.locator("#freshness").get_attribute("data-tone") == tone
+    page.close()
+
+
+@pytest.mark.parametrize("place", ["lab", "settings"])
+def test_whoever_was_not_heard_of_is_asked_about_in_time(
+    dashboard: Site, browser: Browser, signed_in: StorageState, place: str
+) -> None:
+    """The server knows it after four seconds: who asks every three may hear of it after seven."""
+    page = browser.new_page(storage_state=signed_in)
+    page.clock.install()
+    page.add_init_script("delete window.SharedWorker")
+    page.route("**/changes/", lambda route: route.abort())
+    page.goto(f"{dashboard.address}/{place}/")
+    wait_until_live(page)
+    stop_the_clock(page)
+    is_told(page, "silent-in-ms", 1_500)
+
+    with page.expect_request(asks, timeout=PATIENCE_MS):
+        page.clock.run_for(2_000)
+    page.close()
+
+
+def test_a_server_that_never_answers_is_asked_again_after_less_than_five_seconds(
+    dashboard: Site, browser: Browser, signed_in: StorageState
+) -> None:
+    page = browser.new_page(storage_state=signed_in)
+    page.clock.install()
+    page.add_init_script(CUTS_PATIENCE_SHORT)
+    open_pipeline(page, dashboard)
+    page.route(asks_at, lambda _: None)
+    stop_the_clock(page)
+    page.evaluate("window.isHurried = true")
+
+    with page.expect_event("requestfailed", asks, timeout=PATIENCE_MS):
+        page.clock.run_for(ASKS_WITHIN_MS)
+
+    assert 0 < page.evaluate("Math.max(...window.patience)") < FIVE_SECONDS_MS
+    with page.expect_request(asks, timeout=PATIENCE_MS):
+        page.clock.run_for(ASKS_WITHIN_MS)
+    page.close()
+
+
 def test_eight_tabs_are_live_at_once(dashboard: Site, browser: Browser) -> None:
     """A browser opens six connections to a host: eight streams would leave none to ask with."""
     context = browser.new_context(base_url=dashboard.address)
@@ -462,6 +526,17 @@ def asks(sent: Request | Response) -> bool:
 
 def asks_at(address: str) -> bool:
     return "/regions/" in address
+
+
+def is_told(page: Page, figure: str, milliseconds: int) -> None:
+    """By the server, at once and from now on; the rest of its pulse is as it was."""
+    pulse = page.locator("#pulse").evaluate("(pulse) => pulse.outerHTML")
+    changed = re.sub(rf'data-{figure}="\d*"', f'data-{figure}="{milliseconds}"', pulse)
+    body = changed.replace("<div", '<div hx-swap-oob="true"', 1)
+    page.route(asks_at, lambda route: route.fulfill(body=body, content_type="text/html"))
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")  # it asks
+    expect(page.locator("#pulse")).to_have_attribute(f"data-{figure}", str(milliseconds))
+    expect(page.locator(".htmx-request")).to_have_count(0)
 
 
 @retry(retry=retry_if_exception_message(match=r".*to the past"), stop=stop_after_attempt(10))

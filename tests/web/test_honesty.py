@@ -11,7 +11,7 @@ from ftdash.alerts.models import Evaluation
 from ftdash.gameday.models import GameDay
 from ftdash.jobs import queries
 from ftdash.jobs.directories import run_directory
-from ftdash.jobs.freshness import observe
+from ftdash.jobs.freshness import observe, silent_in
 from ftdash.jobs.projector import Projector
 from ftdash.metrics.models import Heartbeat, HeartbeatName
 from pipelines.domain.status import CheckpointKind
@@ -61,8 +61,10 @@ def test_each_page_names_who_is_silent_and_is_no_younger_than_who_filled_it(
     assert SILENT in words_in(whole)
     assert SILENT in words_in(refreshed)
     assert age_of(refreshed) == SILENT_FOR / timedelta(milliseconds=1)
+    assert 'data-silent-in-ms=""' in refreshed
     heard_again(as_installed)
     spoken = read(operator, name)
+    assert 'data-silent-in-ms="3000"' in spoken
     assert "silent" not in region_of_processes(spoken)
     assert (age_of(spoken) > 0) == (name in MADE_BY_A_DRIVER)
 
@@ -95,6 +97,24 @@ def test_what_takes_both_is_as_old_as_the_one_that_spoke_first(
     Heartbeat.objects.filter(name=silent).update(at=as_installed - SILENT_FOR)
 
     assert observe().as_of == as_installed - SILENT_FOR
+
+
+@pytest.mark.parametrize(
+    ("silent", "left"),
+    [
+        (HeartbeatName.PROJECTOR, timedelta(seconds=0.5)),
+        (HeartbeatName.RECONCILE, timedelta(seconds=1.5)),
+    ],
+)
+def test_a_page_asks_again_when_the_first_of_them_would_be_late(
+    as_installed: datetime, silent: HeartbeatName, left: timedelta
+) -> None:
+    heard_again(as_installed)
+    Heartbeat.objects.filter(name=silent).update(at=as_installed - timedelta(seconds=2.5))
+
+    assert silent_in(observe()) == left
+    Heartbeat.objects.filter(name=silent).update(at=as_installed - SILENT_FOR)
+    assert silent_in(observe()) is None
 
 
 def last_seen(at: datetime) -> None:

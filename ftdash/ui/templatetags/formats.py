@@ -12,6 +12,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from ftdash.jobs.freshness import Heard, silent_in
 from ftdash.ui import formats
 
 register = template.Library()
@@ -34,6 +35,13 @@ def age_ms(since: datetime | None) -> int | str:
     if since is None:
         return ""
     return max(0, round((timezone.now() - since).total_seconds() * 1000))
+
+
+@register.filter
+def silent_in_ms(seen: Heard) -> int | str:
+    """For scripts: when to ask who has fallen silent; empty when somebody has by now."""
+    left = silent_in(seen)
+    return "" if left is None else round(left / timedelta(milliseconds=1))
 
 
 @register.filter
