@@ -40,6 +40,10 @@ class VertexPart:
         return len(self.subtasks)
 
     @property
+    def acknowledged_share(self) -> float:
+        return self.acknowledged_count / self.subtask_count
+
+    @property
     def last_acknowledged_ms(self) -> float | None:
         return max((each.acknowledged_ms for each in self.subtasks.values()), default=None)
 

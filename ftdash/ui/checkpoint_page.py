@@ -23,8 +23,9 @@ from ftdash.ui.figures.alignment import alignment
 from ftdash.ui.figures.held_back import Held, held_back, held_channels
 from ftdash.ui.page import Address, data_at, shown_run
 from ftdash.ui.page_parts import Chart
-from ftdash.ui.part_rows import SPREAD_COLUMNS, OperatorRow, operator_rows, type_words
+from ftdash.ui.part_rows import OperatorRow, operator_rows, type_words
 from ftdash.ui.shared_regions import shared
+from ftdash.ui.subtask_order import Heading, SubtaskOrder
 
 
 class CompareForm(forms.Form):
@@ -41,14 +42,13 @@ class CheckpointView:
     detail: CheckpointDetail
     type: str
     operators: list[OperatorRow]
+    subtask_headings: list[Heading]
     alignment_chart: Chart
     held_back_chart: Chart
     held_channels: list[Held]
     form: CompareForm
     comparison: Comparison | None
     other_chart: Chart
-
-    spread_columns = SPREAD_COLUMNS
 
     @property
     def is_newest_run(self) -> bool:
@@ -85,7 +85,7 @@ def checkpoint_view(name: str, checkpoint_id: int, query: QueryDict) -> Checkpoi
     detail = checkpoint_detail(run.run_id, checkpoint_id) if run else None
     if run is None or detail is None:
         raise Http404(f"{name} has no checkpoint {checkpoint_id} in this run.")
-    form = CompareForm(query)
+    form, order = CompareForm(query), SubtaskOrder.parse(query.get("order", ""))
     compared = _compared(run.run_id, detail, form)
     return CheckpointView(
         page=found,
@@ -93,7 +93,8 @@ def checkpoint_view(name: str, checkpoint_id: int, query: QueryDict) -> Checkpoi
         shown_run=run,
         detail=detail,
         type=type_words(detail.found),
-        operators=operator_rows(detail),
+        operators=operator_rows(detail, order),
+        subtask_headings=order.headings(),
         alignment_chart=_chart("alignment", detail.timeline),
         held_back_chart=Chart(
             "held-back", sentences.held_back(detail.timeline), held_back(detail.timeline)

@@ -1,15 +1,13 @@
 """The lines of the tables about one checkpoint: its operators, and their subtasks. Pure."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from ftdash.checkpoints.answers import SubtaskTimeline
 from ftdash.checkpoints.detail import CheckpointDetail
-from ftdash.checkpoints.distribution import Distribution
 from ftdash.checkpoints.measured import MeasuredCheckpoint
 from ftdash.checkpoints.parts import SubtaskSpread, VertexPart
-from ftdash.ui.formats import duration, size
+from ftdash.ui.subtask_order import COLUMNS, SubtaskOrder
 from pipelines.domain.status import CheckpointKind
 
 
@@ -23,7 +21,7 @@ class SubtaskRow:
 @dataclass(frozen=True, slots=True)
 class SpreadRow:
     label: str
-    cells: list[str]  # in the order of `SPREAD_COLUMNS`
+    cells: list[str]  # in the order of `COLUMNS`
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +32,7 @@ class OperatorRow:
     spread: list[SpreadRow]  # empty before the first acknowledgement
 
 
-Column = tuple[str, Callable[[SubtaskSpread], Distribution], Callable[[float], str]]
-_COLUMNS: list[Column] = [
-    ("End to end duration", lambda each: each.acknowledged_ms, duration),
-    ("Start delay", lambda each: each.start_delay_ms, duration),
-    ("Alignment", lambda each: each.alignment_ms, duration),
-    ("Sync", lambda each: each.sync_ms, duration),
-    ("Async", lambda each: each.async_ms, duration),
-    ("Uploaded", lambda each: each.uploaded_bytes, size),
-    ("Full size", lambda each: each.state_bytes, size),
-    ("Held back", lambda each: each.buffered_bytes, size),
-    ("In flight, kept", lambda each: each.persisted_bytes, size),
-]
-SPREAD_COLUMNS = [label for label, _, _ in _COLUMNS]
-
-
-def operator_rows(detail: CheckpointDetail) -> list[OperatorRow]:
+def operator_rows(detail: CheckpointDetail, order: SubtaskOrder) -> list[OperatorRow]:
     trigger_at = detail.found.row.trigger_at
     return [
         OperatorRow(
@@ -57,7 +40,7 @@ def operator_rows(detail: CheckpointDetail) -> list[OperatorRow]:
             at=_after(trigger_at, part.last_acknowledged_ms),
             subtasks=[
                 _subtask_row(index, part.subtasks.get(index), trigger_at)
-                for index in range(part.subtask_count)
+                for index in order.indices(part.subtasks, part.subtask_count)
             ],
             spread=spread_rows(part.spread) if part.subtasks else [],
         )
@@ -74,7 +57,7 @@ def _after(trigger_at: datetime, ms: float | None) -> datetime | None:
 
 
 def spread_rows(spread: SubtaskSpread) -> list[SpreadRow]:
-    found = [(column(spread), write) for _, column, write in _COLUMNS]
+    found = [(column.spread(spread), column.write) for column in COLUMNS]
     return [
         SpreadRow("Minimum", [write(each.minimum) for each, write in found]),
         SpreadRow("Average", [write(each.average) for each, write in found]),

@@ -155,7 +155,8 @@
   }
 
   // Where the keyboard was in a region, and how far its tables were scrolled. What was focused is
-  // known again by the nearest id, its kind and its link: rows move down when one is added.
+  // known again by its id, or by the nearest one, its kind and its link: rows move down when one is
+  // added, and a choice leads elsewhere once it was taken.
   const FOCUSABLE = "a, button, summary, [tabindex]";
   const places = new Map(); // region id -> the place in what is being replaced
 
@@ -182,6 +183,7 @@
   }
 
   function nameOf(element) {
+    if (element.id) return element.id;
     return [element.closest("[id]").id, element.localName, element.getAttribute("href")].join(" ");
   }
 

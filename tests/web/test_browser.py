@@ -437,6 +437,26 @@ def test_whoever_has_only_keys_acts_and_reads_what_a_chart_shows(page: Page) -> 
     expect(page.locator("#details-alignment .scroll").first).to_be_focused()
 
 
+def test_subtasks_are_ordered_with_keys_only(page: Page) -> None:
+    page.goto(page.url + "checkpoints/1/")
+    wait_until_live(page)
+    details, heading = page.locator("#details-operator-3"), page.locator("#order-3-alignment")
+    details.locator("summary").click()
+    column = details.locator("th", has=heading)
+    first, second = (f"weather-at-departure[{index}]" for index in (0, 1))
+
+    heading.focus()
+    for direction in ("descending", "ascending"):
+        page.keyboard.press("Enter")
+        expect(column).to_have_attribute("aria-sort", direction)
+        expect(heading).to_be_focused()
+    page.keyboard.press("Enter")
+
+    expect(column).not_to_have_attribute("aria-sort", re.compile("."))
+    expect(details.locator("tbody th").first).to_be_visible()
+    expect(details.locator("tbody th")).to_contain_text([first, second, "Minimum"])
+
+
 def test_who_falls_silent_is_named_on_the_open_page(page: Page, dashboard: Site) -> None:
     notices = page.locator("main .notices")
     page.evaluate("window.loadedOnce = true")

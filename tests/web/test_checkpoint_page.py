@@ -28,7 +28,7 @@ def test_every_figure_of_each_operator_and_subtask_is_there(operator: Client) ->
     page = words_of(operator, 1)
 
     assert "Checkpoint 1 of flights completed aligned checkpoint run 1, attempt 1" in page
-    assert re.search(r"join 2/2 [\d:]+ UTC 75 ms 200 B 2.00 kB 496 kB 0 B", page)
+    assert re.search(r"join 2/2 \(100 %\) [\d:]+ UTC 75 ms 200 B 2.00 kB 496 kB 0 B", page)
     assert re.search(
         r"join\[1\] [\d:]+ UTC 75 ms 2.0 ms 61 ms 1.0 ms 5.0 ms 100 B 1.00 kB 488 kB 0 B no", page
     )
@@ -36,6 +36,25 @@ def test_every_figure_of_each_operator_and_subtask_is_there(operator: Client) ->
     assert "Average 48 ms 2.0 ms 31 ms" in page
     assert "Maximum 75 ms 2.0 ms 61 ms" in page
     assert "Checkpoint 1 took 80 ms; the slowest was join[1]: it held back" in page
+
+
+def test_subtasks_are_ordered_by_a_figure_and_back(operator: Client) -> None:
+    Story(new_run()).started().completed()
+    fold()
+
+    def seen(query: str) -> tuple[list[str], list[str], str]:
+        """Subtasks of the join, headings that say a direction, and where alignment leads."""
+        text = text_of(operator, 1, query)
+        rows = re.findall(r'<tr><th scope="row">(join\[\d\])</th>', text)
+        sorts = re.findall(r'aria-sort="(\w+)"><a data-choice id="order-3-([-a-z]+)"', text)
+        (link,) = re.findall(r'id="order-3-alignment" href="([^"]+)"', text)
+        return rows[:2], [" ".join(each) for each in sorts], html.unescape(link)
+
+    assert seen("?against=1") == (["join[0]", "join[1]"], [], "?against=1&order=-alignment")
+    greatest = ["join[1]", "join[0]"], ["descending alignment"], "?order=alignment"
+    assert seen("?order=-alignment") == greatest
+    assert seen("?order=alignment") == (["join[0]", "join[1]"], ["ascending alignment"], "?")
+    assert seen("?order=-nothing") == (["join[0]", "join[1]"], [], "?order=-alignment")
 
 
 def test_what_was_held_back_is_told_over_time(operator: Client) -> None:
@@ -71,6 +90,7 @@ def test_who_has_not_acknowledged_is_named(operator: Client) -> None:
     assert "Acknowledged 1/8" in under_way
     assert "Duration 75 ms so far, to the newest acknowledgement" in under_way
     assert "join[0] has not acknowledged yet" in under_way
+    assert "join 1/2 (50 %)" in under_way
 
     reason = CheckpointFailureReason.CHECKPOINT_EXPIRED
     story.wait(600).tell(

@@ -1,12 +1,20 @@
 """Flink's bodies about checkpoints: field by field, and that they say what the rows say."""
 
+from pathlib import Path
+from typing import get_args
+
 import pytest
 
 from ftdash.checkpoints.models import Checkpoint, SubtaskPhase
 from ftdash.jobs.models import RequestKind
 from ftdash.jobs.projector import Projector
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
-from pipelines.domain.events import CheckpointDiscarded, CheckpointFailed, SubtaskAcknowledged
+from pipelines.domain.events import (
+    CheckpointDiscarded,
+    CheckpointFailed,
+    EngineEvent,
+    SubtaskAcknowledged,
+)
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.operator_ids import operator_id
 from pipelines.domain.status import CheckpointKind
@@ -17,6 +25,7 @@ from tests.web.journals import Story, new_request, new_run, phases
 
 pytestmark = pytest.mark.usefixtures("site")
 
+ROOT = Path(__file__).parents[2]
 LIST = "jobs/ID/checkpoints"
 DETAIL = "jobs/ID/checkpoints/details/N"
 SUBTASKS = "jobs/ID/checkpoints/details/N/subtasks/ID"
@@ -115,6 +124,23 @@ def test_a_subtask_is_told_with_every_figure() -> None:
     assert (slow["start_delay"], slow["end_to_end_duration"]) == (2, 75)
     assert found["summary"]["alignment"]["duration"]["max"] == 61
     assert found["summary"]["end_to_end_duration"]["avg"] == 47
+
+
+def test_no_part_is_called_aborted_since_no_subtask_tells_of_what_it_gave_up() -> None:
+    """As the documentation says. Flink's `aborted` comes with the figures of a part that was given
+    up; the engine tells figures of what was acknowledged, and nothing else."""
+    story = Story(new_run()).started().triggered().acknowledged("join", 1)
+    declined = CheckpointFailureReason.CHECKPOINT_DECLINED
+    story.tell(CheckpointFailed(checkpoint_id=CheckpointId(1), reason=declined, message=""))
+    Projector().run_once()
+
+    found = read(f"{LIST}/details/1/subtasks/{JOIN}")["subtasks"]
+
+    assert [each["className"] for each in found] == ["pending", "completed"]
+    assert [each.get("aborted") for each in found] == [None, False]
+    told = [each for each in get_args(EngineEvent) if "phases" in each.__struct_fields__]
+    assert told == [SubtaskAcknowledged]
+    assert "`aborted` is always false" in (ROOT / "docs" / "flink.md").read_text()
 
 
 def test_unaligned_subtasks_and_stopping_savepoints_have_types_of_their_own() -> None:

@@ -1,0 +1,42 @@
+"""The order of a checkpoint's subtasks by each of their figures."""
+
+from dataclasses import replace
+
+import pytest
+
+from ftdash.checkpoints.answers import ChannelTimeline, SubtaskTimeline
+from ftdash.ui.subtask_order import COLUMNS, SubtaskOrder
+
+CHANNEL = ChannelTimeline("a[0]>b.0[0]", "a", 0, 0, 1.0, 0.0, 0, 9000)
+EQUAL = SubtaskTimeline("b", 0, 1.0, 1.0, 1.0, 1.0, 1.0, 1, 1, [])
+GREATEST_IN = {
+    "end-to-end-duration": replace(EQUAL, acknowledged_ms=9.0),
+    "start-delay": replace(EQUAL, start_delay_ms=9.0),
+    "alignment": replace(EQUAL, alignment_ms=9.0),
+    "sync": replace(EQUAL, sync_ms=9.0),
+    "async": replace(EQUAL, async_ms=9.0),
+    "uploaded": replace(EQUAL, uploaded_bytes=9),
+    "full-size": replace(EQUAL, state_bytes=9),
+    "held-back": replace(EQUAL, channels=[CHANNEL]),
+    "in-flight-kept": replace(EQUAL, persisted_bytes=9),
+}
+
+
+@pytest.mark.parametrize("key", GREATEST_IN)
+def test_each_figure_orders_by_itself(key: str) -> None:
+    """Each subtask is the greatest in one figure; one more has not acknowledged."""
+    parts = dict(enumerate(GREATEST_IN.values()))
+    greatest = list(GREATEST_IN).index(key)
+    others = [index for index in parts if index != greatest]
+    silent = len(parts)
+
+    def ordered(text: str) -> list[int]:
+        return SubtaskOrder.parse(text).indices(parts, silent + 1)
+
+    assert ordered(f"-{key}") == [greatest, *others, silent]
+    assert ordered(key) == [*others, greatest, silent]
+    assert ordered("") == ordered("nothing") == [*parts, silent]
+
+
+def test_every_column_has_a_figure_of_its_own() -> None:
+    assert [column.key for column in COLUMNS] == list(GREATEST_IN)
