@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 WORKERS = 2
 PROCESSES, KAFKA, PAGES = "processes", "kafka", "pages"
 PLACES = {"integration": PROCESSES, "processes": PROCESSES, "bench": KAFKA}
-FILES_OF_PAGES = ("test_tasks.py", "test_projector_process.py")
+FILES_OF_PAGES = ("test_tasks.py", "test_projector_process.py", "test_flink_cli.py")
 MACHINE = "FTDASH_TESTS_MACHINE"
 REQUIRE_ALL = os.environ.get("FTDASH_REQUIRE_ALL") == "1"
 
@@ -140,12 +140,13 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator["RedisBro
 
 @pytest.fixture(scope="session")
 def kafka_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator["KafkaBroker"]:
-    from tests.brokers.kafka_broker import KafkaMissing, kafka_broker
+    from tests.brokers.kafka_broker import kafka_broker
+    from tests.java_programs import ProgramMissing
 
     with ExitStack() as stack:
         try:
             broker = stack.enter_context(kafka_broker(tmp_path_factory.mktemp("kafka")))
-        except KafkaMissing as why:
+        except ProgramMissing as why:
             pytest.skip(str(why))
         yield broker
 

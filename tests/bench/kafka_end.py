@@ -22,7 +22,8 @@ from tests.bench.benchmark import progress
 from tests.bench.end import EndMissing, run_between_ends
 from tests.bench.side_by_side import seconds_for
 from tests.bench.whole_run import Measured
-from tests.brokers.kafka_broker import KafkaMissing, kafka_broker
+from tests.brokers.kafka_broker import kafka_broker
+from tests.java_programs import ProgramMissing
 
 PARTITIONS = 2
 RECORD_BYTES = 100
@@ -93,7 +94,7 @@ def kafka_end(directory: Path, records: int) -> Iterator[KafkaEnd]:
         broker = kafka_broker(directory)
         with broker as started, _filled(started.bootstrap_servers, records) as end:
             yield end
-    except KafkaMissing as why:
+    except ProgramMissing as why:
         raise EndMissing(f"{why}; or set {GIVEN} to the host:port of a broker") from why
 
 

@@ -1,12 +1,5 @@
-"""A real Apache Kafka on loopback, in KRaft mode, from Maven Central.
+"""A real Apache Kafka on loopback, in KRaft mode, from Maven Central."""
 
-Its class path is found out once by Maven and kept under the user's cache directory. Says why where
-Maven or Java 17 lacks, or Maven Central cannot be reached.
-"""
-
-import os
-import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,22 +19,18 @@ from confluent_kafka.admin import (
 from ftdash.embedded.ports import LOOPBACK, free_port
 from pipelines.connectors.kafka.connection import KafkaAddress, KafkaAdmin
 from tests.brokers.processes import ServerProcess
+from tests.java_programs import JavaProgram
 
 VERSION = "4.1.1"
-OLDEST_JAVA = 17
-MAVEN = ("mvn", "-q", "-B", "-ntp", "-DincludeScope=runtime")
-MAVEN_S = 300.0
 START_S = 90.0
 ANSWER_S = 20.0
-POM_NAME = "pom.xml"
 CLUSTER_ID = "ZnRkYXNoLXRlc3RicmtyMQ"
 """Any 16 bytes; a random one may begin with a dash, which the tool takes for an option."""
 
-POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>ftdash</groupId><artifactId>test-broker</artifactId><version>1</version>
-  <packaging>pom</packaging>
-  <dependencies>
+KAFKA = JavaProgram(
+    "Kafka",
+    VERSION,
+    f"""
     <dependency>
       <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId>
       <version>{VERSION}</version>
@@ -55,13 +44,8 @@ POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
         </exclusion>
       </exclusions>
     </dependency>
-  </dependencies>
-</project>
-"""
-
-
-class KafkaMissing(Exception):
-    """Why this machine cannot have a broker, in a clause."""
+  """,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +120,15 @@ USER, PASSWORD = "reader", "open-sesame"
 
 @contextmanager
 def kafka_broker(directory: Path) -> Iterator[KafkaBroker]:
-    """Raises KafkaMissing."""
+    """Raises ProgramMissing."""
     plain, secured, controller = free_port(), free_port(), free_port()
     properties = directory / "server.properties"
     properties.write_text(_properties(directory / "log", plain, secured, controller))
-    tool = kafka_command("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID)
+    tool = KAFKA.command("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID)
     subprocess.run([*tool, "-c", properties], check=True, capture_output=True)
     address = f"{LOOPBACK}:{plain}"
     server = ServerProcess(
-        kafka_command("kafka.Kafka", str(properties), lives_long=True),
+        KAFKA.command("kafka.Kafka", str(properties), lives_long=True),
         directory / "kafka.log",
         lambda: _answers(address),
         within_s=START_S,
@@ -154,13 +138,6 @@ def kafka_broker(directory: Path) -> Iterator[KafkaBroker]:
         yield KafkaBroker(address, f"{LOOPBACK}:{secured}", server)
     finally:
         server.kill()
-
-
-def kafka_command(program: str, *arguments: str, lives_long: bool = False) -> list[str]:
-    """The words that run a program of Kafka's. Skips the test where it cannot be had."""
-    memory = ["-Xmx384m", "-XX:+UseSerialGC"]
-    compiler = [] if lives_long else ["-XX:TieredStopAtLevel=1"]
-    return [_java(), *memory, *compiler, "-cp", _class_path(), program, *arguments]
 
 
 def _properties(log: Path, plain: int, secured: int, controller: int) -> str:
@@ -199,43 +176,3 @@ def _answers(address: str) -> bool:
         return bool(client.list_topics(timeout=0.5).brokers)
     except KafkaException:
         return False
-
-
-def _java() -> str:
-    java = shutil.which("java")
-    if java is None:
-        raise KafkaMissing("Kafka needs Java 17; there is no java on PATH")
-    told = subprocess.run([java, "-version"], capture_output=True, text=True).stderr
-    version = re.search(r'version "(\d+)', told)
-    if version is None or int(version[1]) < OLDEST_JAVA:
-        raise KafkaMissing(f"Kafka needs Java 17; this one says {told.splitlines()[:1]}")
-    return java
-
-
-def _class_path() -> str:
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "ftdash"
-    found = cache / f"kafka-{VERSION}" / "class-path"
-    if _is_whole(found):
-        return found.read_text()
-    if shutil.which("mvn") is None:
-        raise KafkaMissing("Kafka is fetched with Maven; there is no mvn on PATH")
-    found.parent.mkdir(parents=True, exist_ok=True)
-    (found.parent / POM_NAME).write_text(POM)
-    fetched = subprocess.run(
-        [*MAVEN, "dependency:build-classpath", f"-Dmdep.outputFile={found}"],
-        cwd=found.parent,
-        capture_output=True,
-        text=True,
-        timeout=MAVEN_S,
-    )
-    if fetched.returncode:
-        raise KafkaMissing(f"Maven could not fetch Kafka {VERSION}: {fetched.stdout[-500:]}")
-    return found.read_text()
-
-
-def _is_whole(found: Path) -> bool:
-    """Whether it was found for these programs, and they are still there."""
-    pom = found.parent / POM_NAME
-    if not found.exists() or not pom.exists() or pom.read_text() != POM:
-        return False
-    return all(Path(jar).exists() for jar in found.read_text().split(":"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ftdash.embedded.ports import LOOPBACK
-from tests.brokers.kafka_broker import KafkaBroker, kafka_command
+from tests.brokers.kafka_broker import KAFKA, KafkaBroker
 from tests.brokers.redis_broker import RedisBroker
 from tests.postgres_server import ROLE, PostgresServer
 
@@ -28,7 +28,7 @@ class ConsoleConsumer:
         self._said = said
         with said.open("wb") as lines, said.with_suffix(".log").open("wb") as log:
             self._process = subprocess.Popen(
-                kafka_command(CONSUMER, *words), stdout=lines, stderr=log
+                KAFKA.command(CONSUMER, *words), stdout=lines, stderr=log
             )
 
     def __enter__(self) -> "ConsoleConsumer":

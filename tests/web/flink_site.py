@@ -2,9 +2,9 @@
 
     FTDASH_HOME=DIR python -m tests.web.flink_site PORT
 
-Server, database, projector and API are the real ones; the driver is not: it takes a checkpoint or
-savepoint of its own every second, and whenever a request asks for one. Prints the address, a token,
-and the password of `admin`.
+Server, database, projector and API are the real ones; the driver is not: it takes a checkpoint
+or savepoint whenever a request asks for one, and of `flights` a checkpoint every second. Prints
+`ready` and a token; the password of `admin` is its name.
 """
 
 import os
@@ -35,6 +35,7 @@ from pipelines.domain.events import (  # noqa: E402
     FailureOccurred,
     RequestAccepted,
     RequestEnded,
+    SlotConnected,
 )
 from pipelines.domain.ids import CheckpointId, RequestId, Uid  # noqa: E402
 from pipelines.domain.status import CheckpointKind, JobStatus, RequestOutcome  # noqa: E402
@@ -52,28 +53,38 @@ SAVEPOINTS = (
 )
 
 
+ENDLESS = "flights", "full-disk", "to-stop", "to-drain", "to-cancel", "to-save"
+"""Whoever ends one, ends one of its own."""
+
+
 class FlinkSite:
-    """Two pipelines: one whose savepoints succeed, and one, `full-disk`, where they fail."""
+    """Pipelines like one another; in `full-disk` savepoints fail, `eventful` has seen failures and
+    savepoints, and `ended` was cancelled.
+    """
 
     def __init__(self) -> None:
         self.home = Path(project.JOBS_ROOT)
         self.data = write_events(Path(project.FTDASH_HOME) / "events")
         self.projector = Projector()
-        self.stories = [self.started("flights"), self.started("full-disk")]
+        self.stories = [self.started(name) for name in ENDLESS]
+        self.stories.append(eventful(self.started("eventful")))
+        self.stories.append(self.started("ended").ended(JobStatus.CANCELED, "As asked."))
 
     def started(self, name: str) -> Story:
         run = new_run(name, settings={"execution.checkpointing.interval": "1 s"})
         Pipeline.objects.filter(name=name).update(flow="flight_delays")
         story = Story(run, StoryClock()).started().sampled().completed()
         story.tell(FailureOccurred(cause="It broke.", vertex=Uid("join"), subtask=1, slot=0))
-        story.slot_killed().sampled()
-        return story
+        story.slot_killed().tell(SlotConnected(slot=0, pid=200, host="here"))
+        return story.sampled()
 
     def round(self, number: int) -> None:
         for story in self.stories:
             story.clock.now_ms = max(time.time_ns() // 1_000_000, story.clock.now_ms)
             if number % ROUNDS_BETWEEN_CHECKPOINTS == 0 and not story.run.is_terminal:
-                story.sampled().completed()
+                story.sampled()
+                if story.run.pipeline.name == "flights":
+                    story.completed()
             for request in Request.objects.filter(run=story.run, phase__in=OPEN_PHASES):
                 self.answer(story, request)
         for request in Request.objects.filter(kind=RequestKind.DISPOSE, phase__in=OPEN_PHASES):
@@ -117,6 +128,16 @@ class FlinkSite:
         story.next_checkpoint = CheckpointId(number + 1)
 
 
+def eventful(story: Story) -> Story:
+    """2 is a savepoint, 3 has expired, 4 is the newest."""
+    story.completed(CheckpointKind.SAVEPOINT, path="/jobs/eventful/savepoints/savepoint-2")
+    number, reason = story.next_checkpoint, CheckpointFailureReason.CHECKPOINT_EXPIRED
+    story.triggered().acknowledged("join", 1).wait(900)
+    story.tell(CheckpointFailed(checkpoint_id=number, reason=reason, message="One of 8."))
+    story.next_checkpoint = CheckpointId(number + 1)
+    return story.completed()
+
+
 def main() -> None:
     port = sys.argv[1]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the server ends with it
@@ -126,9 +147,8 @@ def main() -> None:
     token = create_token(name="flink", scope=TokenScope.ACT, created_by="ada", reason="x").secret
     site = FlinkSite()
     site.round(0)
-    server = subprocess.Popen(
-        [sys.executable, "-m", "uvicorn", "ftdash.asgi:application", "--port", port]
-    )
+    command = ["uvicorn", "ftdash.asgi:application", "--port", port, "--log-level", "warning"]
+    server = subprocess.Popen([sys.executable, "-m", *command])
     print(f"ready {token}", flush=True)
     number = 0
     try:

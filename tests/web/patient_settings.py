@@ -1,0 +1,5 @@
+"""The installation's settings for a site whose processes a busy machine may hold up."""
+
+from ftdash.settings import *  # noqa: F403
+
+STALE_AFTER_S = 60.0
