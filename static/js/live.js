@@ -17,7 +17,6 @@
   const workerScript = document.currentScript.dataset.worker;
   const resource = body.dataset.resource; // none on the page of all pipelines
   const html = new Map(); // region id -> what the server sent last
-  let pushedAt = -Infinity; // when the stream last made it ask
   let askedAt = performance.now();
   let answeredAt = performance.now();
   let failedSince = null;
@@ -28,9 +27,7 @@
   // --- the stream
 
   function heard(changed) {
-    if (resource && !(resource in changed)) return;
-    pushedAt = performance.now();
-    refresh();
+    if (!resource || resource in changed) refresh();
   }
 
   // All tabs share one stream; where a browser has no such workers, each has its own.
@@ -155,8 +152,7 @@
   }
 
   // Where the keyboard was in a region, and how far its tables were scrolled. What was focused is
-  // known again by its id, or by the nearest one, its kind and its link: rows move down when one is
-  // added, and a choice leads elsewhere once it was taken.
+  // known again by the nearest id, its kind and its link: rows move down when one is added.
   const FOCUSABLE = "a, button, summary, [tabindex]";
   const places = new Map(); // region id -> the place in what is being replaced
 
@@ -183,7 +179,6 @@
   }
 
   function nameOf(element) {
-    if (element.id) return element.id;
     return [element.closest("[id]").id, element.localName, element.getAttribute("href")].join(" ");
   }
 
@@ -197,11 +192,9 @@
 
   let freshFrom = null;
   let freshAt = null;
-  let silentAt = null; // when whoever has not spoken by then is called silent
 
   function readPulse() {
     const pulse = document.getElementById("pulse").dataset;
-    silentAt = pulse.silentInMs === "" ? null : performance.now() + Number(pulse.silentInMs);
     freshFrom = pulse.freshMs === "" ? null : performance.now() - Number(pulse.freshMs);
     freshAt = pulse.freshAt ? new Date(pulse.freshAt) : null;
     if (state !== null && state !== pulse.stateWords && pulse.stateWords) {
@@ -214,12 +207,7 @@
     const now = performance.now();
     showFreshness(now);
     if (document.hidden) return;
-    if (now - askedAt > ASK_EVERY_MS || isSomebodyLate(now)) refresh();
-  }
-
-  // The stream says so to those whom it tells of anything; the others would ask too late.
-  function isSomebodyLate(now) {
-    return silentAt !== null && now > silentAt && askedAt < silentAt && now - pushedAt > ASK_EVERY_MS;
+    if (now - askedAt > ASK_EVERY_MS) refresh();
   }
 
   function showFreshness(now) {
