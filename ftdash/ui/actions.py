@@ -86,7 +86,7 @@ ACTIONS = {
     "faults": Action(
         RequestKind.ALLOW_FAULTS,
         "Allow or forbid faults on purpose",
-        "Keep",
+        "Save",
         AllowFaultsForm,
         asks.faults,
     ),

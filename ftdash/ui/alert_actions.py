@@ -5,6 +5,7 @@ from django.http import Http404
 from ftdash.alerts import channels, queries, rules
 from ftdash.alerts.models import Watched
 from ftdash.ui.alert_forms import BandForm, MailForm, NewRuleForm, WebhookForm
+from ftdash.ui.formats import plural
 from ftdash.ui.settings_action import Done, SettingsAction, Values
 from ftdash.ui.settings_forms import ConfirmedSettingsForm, SettingsForm
 
@@ -132,7 +133,8 @@ def _before_test(of: str) -> str:
 
 def _before_deleting_channel(of: str) -> str:
     waiting = _channel(of).waiting
-    return f"Nothing is told there any more; {waiting} waiting messages are dropped."
+    dropped = f" {plural(waiting, 'message')} that wait are dropped." if waiting else ""
+    return f"Nothing is told there any more.{dropped}"
 
 
 ACTIONS = {

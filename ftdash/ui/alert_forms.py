@@ -38,7 +38,7 @@ class BandForm(SettingsForm):
             self.fields[name] = forms.FloatField(
                 label=label,
                 help_text=help_text,
-                initial=getattr(rule.band, name) if rule else default,
+                initial=_plain(getattr(rule.band, name)) if rule else default,
             )
         self.order_fields(["name", "watched", "pipeline", *_NUMBERS, "reason"])
 
@@ -50,6 +50,11 @@ class BandForm(SettingsForm):
         if all(name in cleaned for name in _NUMBERS):
             cleaned["band"] = self.band()
         return cleaned
+
+
+def _plain(number: float) -> float:
+    """`2`, not `2.0`."""
+    return int(number) if number.is_integer() else number
 
 
 def _pipelines() -> list[tuple[str, str]]:

@@ -10,6 +10,7 @@ from django import forms
 from django.contrib.auth.forms import PasswordChangeForm
 from django.contrib.auth.password_validation import password_validators_help_texts
 
+from ftdash.accounts import queries
 from ftdash.accounts.models import TokenScope
 from ftdash.accounts.people import Role
 from ftdash.ui.forms import PLAIN_TEXT, REASON_LENGTH_MAX
@@ -62,7 +63,15 @@ class InviteForm(SettingsForm):
 
 
 class RoleForm(SettingsForm):
+    """Of somebody who has one: the other is what it can be changed to."""
+
     role = forms.ChoiceField(label="Role", choices=ROLES)
+
+    def __init__(self, *args: Any, of: str, **kwargs: Any) -> None:
+        super().__init__(*args, of=of, **kwargs)
+        person = queries.person(of)
+        others = [role for role, _ in ROLES if person is None or role != person.role.value]
+        self.fields["role"].initial = others[0]
 
 
 class TokenForm(SettingsForm):

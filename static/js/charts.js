@@ -8,6 +8,7 @@
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const config = { responsive: true, displayModeBar: false, displaylogo: false, doubleClick: "reset" };
   const drawn = new WeakMap(); // chart -> the values it shows
+  const [NARROW_PX, ROW_PX, SIGN_PX] = [480, 19, 60]; // of a legend
 
   function draw(chart) {
     const values = document.getElementById(chart.dataset.values);
@@ -28,9 +29,18 @@
 
   async function show(plot, { data, layout }) {
     const isNew = !plot.on;
-    await Plotly.react(plot, data, { ...layout, uirevision: "kept", font: { ...layout.font, family: fontFamily() } }, config);
+    const height = layout.height + heightOfLegend(plot, data, layout);
+    await Plotly.react(plot, data, { ...layout, height, uirevision: "kept", font: { ...layout.font, family: fontFamily() } }, config);
     timeAxes.fit(plot);
     if (isNew) plot.on("plotly_relayout", (change) => "xaxis.tickvals" in change || timeAxes.fit(plot)); // zoomed, or of another width
+  }
+
+  // On a phone it has several rows, which would leave little of the drawing.
+  function heightOfLegend(plot, data, { legend, showlegend }) {
+    const named = data.filter((trace) => trace.name && trace.showlegend !== false).length;
+    if (plot.clientWidth >= NARROW_PX || named < 2 || showlegend === false) return 0;
+    const inRow = legend?.entrywidth ? Math.max(1, Math.floor(plot.clientWidth / (legend.entrywidth + SIGN_PX))) : 1;
+    return (Math.ceil(named / inRow) - 1) * ROW_PX;
   }
 
   function colored(text) {

@@ -72,7 +72,7 @@ window.timeAxes = (() => {
 
   function title(from, to) {
     const style = new Intl.DateTimeFormat("en", { timeZoneName: "longOffset" });
-    const offsets = [from, to].map((at) => style.formatToParts(at).find((part) => part.type === "timeZoneName").value.replace("GMT", "UTC"));
+    const offsets = [from, to].map((at) => style.formatToParts(at).find((part) => part.type === "timeZoneName").value.replace("GMT", "UTC").replace("+00:00", ""));
     return `time, ${[...new Set([ZONE, [...new Set(offsets)].join(", then ")])].join(", ")}`;
   }
 

@@ -155,6 +155,8 @@ def test_a_token_may_be_made_without_an_end(admin: Client) -> None:
 def test_a_person_is_changed_from_the_page(admin: Client) -> None:
     operator_user("olaf")
 
+    offered = admin.get(settings_address("role", "olaf")).content.decode()
+    assert '<option value="admin" selected>' in offered, "the role that olaf does not have"
     post(admin, "role", {"role": "admin", "reason": "on call"}, of="olaf")
     assert queries.person("olaf").role is Role.ADMIN
     answer = post(admin, "reset-password", {"reason": "forgot"}, of="olaf")

@@ -283,7 +283,7 @@ def test_the_reading_says_how_far_it_is_asks_again_and_turns_the_verdict(
     assert 'hx-trigger="load delay:1s"' in under_way
     assert "is as written" in words(whole)
     assert "hx-trigger" not in whole
-    assert "a.arrow was altered. It cannot be restored." in words(damaged)
+    assert "✕ a.arrow was altered. ✕ It cannot be restored." in words(damaged)
 
 
 def test_a_verdict_on_a_path_outside_the_storage_says_so_and_reads_nothing(
@@ -423,8 +423,7 @@ def test_every_setting_is_explained_where_one_can_be_given(admin: Client) -> Non
     page = unescape(words(admin.get(reverse("submit")).content.decode()))
 
     for definition in DEFINITIONS:
-        assert f"{definition.key} {definition.default or 'not set'}" in page
-        assert definition.help in page
+        assert f"{definition.key} {definition.help} {definition.default or 'not set'}" in page
 
 
 def start_fields(root: Path) -> dict[str, str]:
