@@ -14,6 +14,7 @@ from django.conf import settings as configuration
 from django.db import transaction
 from django.utils import timezone
 
+from ftdash.checkpoints import queries as checkpoint_queries
 from ftdash.checkpoints.points import read_head
 from ftdash.checkpoints.savepoint_answers import Reading
 from ftdash.checkpoints.savepoints import reading_of
@@ -183,6 +184,7 @@ def _verdict(row: Pipeline, path: str, asked: Restore) -> Verdict:
     from pipelines.points.preflight import preflight as look_at
     from pipelines.storage.stores import CheckpointStores
 
+    known = checkpoint_queries.recovery_point(path)
     question = RestoreQuestion(
         path=path,
         flow=row.flow,
@@ -193,6 +195,7 @@ def _verdict(row: Pipeline, path: str, asked: Restore) -> Verdict:
         reads_files=asked.reads_files,
         measured=measured(row, timezone.now()),
         settings=row.settings,
+        refused_before=known.problem if known else "",
     )
     try:
         return look_at(question, CheckpointStores(roots(), max_memory_state_bytes=0))

@@ -161,7 +161,8 @@ class TwoPhaseCommitWriter:
         except TransactionLost as loss:
             raise OutputLost(
                 f"{prepared.range} are lost: {loss}. Restore a point of before checkpoint"
-                f" {prepared.checkpoint_id}, or start from the beginning: {loss.on_restore}."
+                f" {prepared.checkpoint_id}, or start from the beginning: {loss.on_restore}.",
+                prepared.checkpoint_id,
             ) from loss
 
     def _end_orphans_once(self) -> None:

@@ -5,6 +5,8 @@ that broke the rules (`ProtocolError`), a world that may be better in a moment (
 request that cannot be granted (`Rejected`), whose text is shown to the person as it stands.
 """
 
+from pipelines.domain.ids import CheckpointId
+
 
 class InvariantViolated(Exception):
     """The engine reached a state that its own rules exclude: a bug here, never bad input."""
@@ -29,6 +31,11 @@ class CorruptSnapshot(Rejected):
 class OutputLost(Rejected):
     """What a completed checkpoint counts on is not with a sink's target any more, or nobody can
     tell. The message says which output; no restart brings it back."""
+
+    def __init__(self, message: str, checkpoint_id: CheckpointId) -> None:
+        """`checkpoint_id`: that it was prepared for; later points may count on it, too."""
+        super().__init__(message)
+        self.checkpoint_id = checkpoint_id
 
 
 def check(holds: bool, claim: str, **facts: object) -> None:

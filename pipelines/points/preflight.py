@@ -46,6 +46,7 @@ class RestoreQuestion:
     reads_files: bool = True
     measured: Measured = field(default_factory=Measured)
     settings: Mapping[str, str] = field(default_factory=dict)
+    refused_before: str = ""  # why, when a run wanted to start there; empty: it was not
 
 
 def preflight(question: RestoreQuestion, store: CheckpointStore) -> Verdict:
@@ -62,7 +63,7 @@ def preflight(question: RestoreQuestion, store: CheckpointStore) -> Verdict:
         return _verdict(question, manifest, (_manifest_finding(manifest), built))
     found = compare(manifest, _target(question, pipeline))
     findings = chain(
-        (_manifest_finding(manifest), _guarantee(question, pipeline)),
+        (_manifest_finding(manifest), *_refused_before(question), _guarantee(question, pipeline)),
         _compatibility(found),
         _files(question, manifest, store),
         _sources(manifest, pipeline),
@@ -114,6 +115,13 @@ def _manifest_finding(manifest: Manifest) -> Finding:
         f" {manifest.pipeline!r}, written at parallelism {manifest.parallelism}."
     )
     return Finding(Check.MANIFEST, Outcome.FINE, text)
+
+
+def _refused_before(question: RestoreQuestion) -> Iterator[Finding]:
+    """What was wrong may have been put right since."""
+    if question.refused_before:
+        text = f"It was refused before. {question.refused_before}"
+        yield Finding(Check.MANIFEST, Outcome.NOTE, text)
 
 
 def _guarantee(question: RestoreQuestion, pipeline: Pipeline) -> Finding:

@@ -81,7 +81,7 @@ class Failed(Message, frozen=True, kw_only=True):
     cause: str
     detail: str
     is_fatal: bool  # trying again cannot help: bad input or a setting, not the world
-    is_output_lost: bool = False  # what a completed checkpoint counts on is gone: fatal, too
+    lost_output_of: CheckpointId | None = None  # what it counts on is gone: fatal, too
     error: OperatorError | None = None  # None: no operator raised it
 
 

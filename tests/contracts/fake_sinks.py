@@ -82,7 +82,7 @@ class FakeWriter:
         self._sink.check_current(self._context)
         for name in committables:
             if name not in self._sink.prepared:
-                raise OutputLost(f"{name} is lost")
+                raise OutputLost(f"{name} is lost", checkpoint_id)
             self._sink.output[str(name)] = self._sink.prepared[str(name)]
             self._sink.current.add(str(name))
 

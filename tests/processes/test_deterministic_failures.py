@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.domain.events import FailureOccurred
+from pipelines.domain.events import FailureOccurred, RestorePointRefused
 from pipelines.domain.origin import RecordOrigin
 from pipelines.domain.status import JobStatus
 from tests.driven_run import StartedRun
@@ -92,6 +92,11 @@ def test_a_last_point_that_counts_on_lost_output_says_what_a_restore_of_it_comes
     )
     assert again.status is JobStatus.FAILED
     assert "are lost: it was open for too long" in again.reason
+    for each in (run, restored):  # so that nobody is advised to restore it
+        (refused,) = (envelope.event for envelope in each.of(RestorePointRefused))
+        assert isinstance(refused, RestorePointRefused)
+        assert refused.path == last.path
+        assert "A run that starts from it fails: " in refused.message
 
 
 def failures(run: StartedRun) -> list[FailureOccurred]:

@@ -17,7 +17,7 @@ from ftdash.jobs.models import Pipeline, PointInspection, Request, RequestKind, 
 from ftdash.jobs.point_services import Restore
 from ftdash.jobs.projector import Projector
 from pipelines.domain.errors import Rejected
-from pipelines.domain.events import ClaimedPointDiscarded
+from pipelines.domain.events import ClaimedPointDiscarded, RestorePointRefused
 from pipelines.domain.preflight_verdict import Check, Verdict
 from pipelines.domain.status import CheckpointKind, ClaimMode
 from pipelines.storage.filesystem import FileSystemCheckpointStore
@@ -239,6 +239,23 @@ def test_the_preflight_stores_nothing_and_knows_what_was_measured(old: Run, data
     assert verdict.records_to_replay is not None
     assert Check.REPLAY in {finding.check for finding in verdict.findings}
     assert not Request.objects.exists()
+
+
+def test_the_preflight_knows_that_a_run_has_failed_of_output_that_the_point_counts_on(
+    old: Run, data: Path
+) -> None:
+    first, path = new_run(NAME), point(data)
+    Story(first).started().completed(CheckpointKind.SAVEPOINT, path=path).ended()
+    Projector().run_once()
+    lost = "A run that starts from it fails: Output of checkpoint 1 is lost."
+    restored = new_run(NAME, restored_from=path)
+    Story(restored).started().tell(RestorePointRefused(path=path, message=lost))
+    Projector().run_once()
+
+    verdict: Verdict = point_services.preflight(Restore(pipeline=NAME, path=path))
+
+    assert verdict.is_possible  # somebody may have brought it back
+    assert f"It was refused before. {lost}" in [finding.text for finding in verdict.findings]
 
 
 def test_a_page_has_a_worker_read_the_point_and_is_told_how_far_it_is(

@@ -238,7 +238,8 @@ def _lost(checkpoint_id: CheckpointId, why: str) -> OutputLost:
     return OutputLost(
         f"Output of checkpoint {checkpoint_id} is lost: {why}. Restore a point of before checkpoint"
         f" {checkpoint_id}, or start from the beginning: files that came after it are moved to"
-        f" {SUPERSEDED} and written again."
+        f" {SUPERSEDED} and written again.",
+        checkpoint_id,
     )
 
 

@@ -70,7 +70,8 @@ class ClaimedPointDiscarded(Event, frozen=True, kw_only=True):
 
 
 class RestorePointRefused(Event, frozen=True, kw_only=True):
-    """A recovery point did not verify, at a recovery or on schedule; it is not offered again."""
+    """A recovery point did not verify, at a recovery or on schedule, or counts on output that is
+    lost; it is not offered again."""
 
     path: str
     message: str

@@ -10,7 +10,7 @@ from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.events import SlotConnected, ZombieRefused
 from pipelines.domain.faults import FaultPoint
-from pipelines.domain.ids import Attempt, Uid
+from pipelines.domain.ids import Attempt, CheckpointId, Uid
 from pipelines.domain.status import JobStatus, RecoveryPhase
 from pipelines.protocol.checkpoint_effects import SubtaskId
 from pipelines.protocol.fencing import AttemptFence
@@ -197,6 +197,9 @@ class Attempts:
         self._sources.on_ended(vertex, subtask)
         if self.current().readiness is Readiness.RUNNING:
             self._sources.tell()
+
+    def on_output_lost(self, checkpoint_id: CheckpointId, why: str) -> None:
+        self._next.on_output_lost(checkpoint_id, why)
 
     def on_stage_ended(self, attempt: Attempt) -> None:
         stale = self._fence.admit(attempt)

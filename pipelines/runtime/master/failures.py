@@ -79,7 +79,8 @@ class Failures:
 
     def on_subtask_failed(self, slot: int, message: Failed) -> None:
         event, now_ms = failure_of(message, slot), self._clock.monotonic_ms()
-        if message.is_output_lost:
+        lost_output_of = message.lost_output_of
+        if lost_output_of is not None:
             self._end.on_output_lost()
         repeated = None if message.error is None else self._repeated.on_error(message.error)
         match self._poison.on_failure(message, repeated):
@@ -93,6 +94,8 @@ class Failures:
                 is_fatal = message.is_fatal and not may_pass
                 no_restart = final_reason(event, repeated, is_fatal=is_fatal)
                 self.fail(event, now_ms, no_restart=no_restart)
+        if lost_output_of is not None:  # by now it is known which points there are
+            self._attempts.on_output_lost(lost_output_of, message.cause)
 
     def on_peer_lost(self, slot: int, problem: str) -> None:
         cause = f"Slot {slot} lost a data connection: {problem}"

@@ -4,6 +4,8 @@ Decides with `run_end` whether the run goes on at all; which point it is, is `st
 """
 
 from pipelines.domain.errors import InvariantViolated
+from pipelines.domain.events import RestorePointRefused
+from pipelines.domain.ids import CheckpointId
 from pipelines.runtime.master.run_end import RunEnd
 from pipelines.runtime.master.run_parts import RunParts, RunWatchers
 from pipelines.runtime.master.run_record import RunRecord
@@ -56,6 +58,17 @@ class NextStart:
         checkpoints.ancestors = start.ancestors_of(self._parts.spec.run_id)
         checkpoints.ledger.begin(start.lineage, start.ledger)
         self._chooser.rewind_sinks(start)
+
+    def on_output_lost(self, checkpoint_id: CheckpointId, why: str) -> None:
+        """It was prepared for that checkpoint: whoever starts there, or at a later point, has to
+        commit it first."""
+        points = {p.location: p for p in self._watchers.checkpoints.points.newest_first()}
+        if self._start is not None and self._start.point is not None:
+            points[self._start.point.location] = self._start.point
+        for location, point in points.items():
+            if point.checkpoint_id >= checkpoint_id:
+                refused = f"A run that starts from it fails: {why}"
+                self._record.emit(RestorePointRefused(path=location, message=refused))
 
     def _chosen(self) -> StartingPoint:
         points, only_ends = self._watchers.checkpoints.points, self._end.is_due

@@ -28,7 +28,7 @@ from pipelines.runtime.subtask.operator_failure import (
     OperatorFailed,
     described,
     is_fatal,
-    is_output_lost,
+    lost_output_of,
 )
 from pipelines.runtime.subtask.subtask_reporter import failure_reason
 
@@ -130,7 +130,7 @@ class SubtaskReports:
                 cause=_said_by(error),
                 detail="".join(traceback.format_exception(error)),
                 is_fatal=is_fatal(error),
-                is_output_lost=is_output_lost(error),
+                lost_output_of=lost_output_of(error),
                 error=described(error) if isinstance(error, OperatorFailed) else None,
             )
         )

@@ -5,7 +5,7 @@ Wrapped once, at the operator that raised; the operators around it in the chain 
 
 from pipelines.channels.channel import ChannelClosed
 from pipelines.domain.errors import OutputLost, Rejected, Retryable
-from pipelines.domain.ids import Uid
+from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.origin import RecordOrigin
 from pipelines.protocol.repeated_failures import OperatorError
 
@@ -76,9 +76,10 @@ def is_fatal(error: BaseException) -> bool:
     return isinstance(_cause_of(error), Rejected)
 
 
-def is_output_lost(error: BaseException) -> bool:
-    """Whoever starts where the output was prepared comes to the same end."""
-    return isinstance(_cause_of(error), OutputLost)
+def lost_output_of(error: BaseException) -> CheckpointId | None:
+    """Whoever starts where the output was prepared comes to the same end. None: none is lost."""
+    cause = _cause_of(error)
+    return cause.checkpoint_id if isinstance(cause, OutputLost) else None
 
 
 def _cause_of(error: BaseException) -> BaseException:

@@ -97,6 +97,7 @@ def test_a_lost_transaction_is_reported_with_what_it_held() -> None:
         " checkpoint 2 are lost: the system has given it up. Restore a point of before checkpoint"
         " 2, or start from the beginning: what came after it is read and written again."
     )
+    assert loss.value.checkpoint_id == SECOND
 
 
 def test_of_the_first_interval_the_start_is_named() -> None:

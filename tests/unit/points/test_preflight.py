@@ -190,6 +190,19 @@ def test_pending_commits_are_counted_per_sink(tmp_path: Path, data: Path) -> Non
     assert outcomes(verdict)[Check.PENDING_COMMITS] is Outcome.NOTE
 
 
+def test_a_point_that_was_refused_before_is_looked_at_again_and_that_is_said(
+    tmp_path: Path, data: Path
+) -> None:
+    verdict = asked(savepoint_of_views(tmp_path, data), data, refused_before="Output is lost.")
+
+    assert verdict.is_possible
+    (note,) = (finding for finding in verdict.findings if finding.outcome is Outcome.NOTE)
+    assert (note.check, note.text) == (
+        Check.MANIFEST,
+        "It was refused before. Output is lost.",
+    )
+
+
 def test_the_replay_and_its_time_follow_from_what_was_measured(tmp_path: Path, data: Path) -> None:
     point = savepoint_of_views(tmp_path, data)
     measured = Measured(RECORDS_READ + 500, (900.0, 1_000.0, 5_000.0), records_per_s=1_000.0)

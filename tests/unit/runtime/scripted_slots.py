@@ -133,10 +133,11 @@ class _Link:
                 self.slots.final_ids += [checkpoint_id] if is_final else []
             case Completed() if not self.slots.commits:
                 pass
-            case Completed(checkpoint_id=self.final_id) if self.slots.commits_fail:
+            case Completed(checkpoint_id=self.final_id as final_id) if self.slots.commits_fail:
                 self.slots.commits_fail -= 1
                 self.slots.on_commit_failure()
-                self.slots.say(self.attempt, _commit_failed(is_lost=self.slots.loses_output))
+                lost_of = final_id if self.slots.loses_output else None
+                self.slots.say(self.attempt, commit_failed(lost_of))
             case Completed(checkpoint_id=checkpoint_id):
                 committed = Committed(checkpoint_id=checkpoint_id, vertex=Uid("both"), subtask=0)
                 self.slots.say(self.attempt, committed)
@@ -149,14 +150,14 @@ class _Link:
             self.slots.post(StageEnded(self.attempt, ""))
 
 
-def _commit_failed(*, is_lost: bool) -> Failed:
+def commit_failed(lost_output_of: CheckpointId | None) -> Failed:
     return Failed(
         vertex=Uid("both"),
         subtask=0,
         cause="the target takes no commit",
         detail="",
-        is_fatal=is_lost,
-        is_output_lost=is_lost,
+        is_fatal=lost_output_of is not None,
+        lost_output_of=lost_output_of,
     )
 
 

@@ -19,6 +19,7 @@ from pipelines.domain.events import (
     CheckpointCompleted,
     CheckpointFailed,
     RequestEnded,
+    RestorePointRefused,
     RunEnded,
     RunStopping,
 )
@@ -30,7 +31,7 @@ from pipelines.runtime.faults import Faults
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.manifest_file import MANIFEST
 from tests.unit.runtime.fakes import ListSource
-from tests.unit.runtime.scripted_slots import ScriptedRun
+from tests.unit.runtime.scripted_slots import ScriptedRun, commit_failed
 
 WHO = {"request_id": RequestId("stop"), "requested_by": "ann", "reason": "upgrade"}
 TOLERANT = {"execution.checkpointing.tolerable-failed-checkpoints": "3"}
@@ -115,6 +116,24 @@ def test_a_run_that_has_lost_output_of_its_savepoint_promises_nobody_that_it_is_
         " that is restored from it ends in the same way."
     )
     assert (answer.outcome, answer.message) == (RequestOutcome.FAILED, ended.reason)
+
+
+def test_points_that_count_on_lost_output_are_refused_and_older_ones_are_not(
+    tmp_path: Path,
+) -> None:
+    run = ScriptedRun(tmp_path, {**SOON, RETAINED: "100"})
+    run.wait_for_checkpoints(3)
+
+    lost = run.of(CheckpointCompleted)[1]
+    run.slots.say(Attempt(1), commit_failed(lost.checkpoint_id))
+
+    assert run.wait_until_over() is JobStatus.FAILED
+    _, *counting = run.of(CheckpointCompleted)
+    refused = run.of(RestorePointRefused)
+    assert {each.path for each in refused} == {point.path for point in counting}
+    assert len(refused) == len(counting) >= 2
+    (message,) = {each.message for each in refused}
+    assert message == "A run that starts from it fails: the target takes no commit"
 
 
 def test_a_savepoint_that_ended_the_run_is_never_passed_over_for_an_older_point(

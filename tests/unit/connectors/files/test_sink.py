@@ -237,6 +237,7 @@ def test_a_prepared_file_that_is_lost_is_reported_by_name(tmp_path: Path) -> Non
         " or start from the beginning: files that came after it are moved to _superseded and"
         " written again."
     )
+    assert loss.value.checkpoint_id == 1
 
 
 def test_a_file_that_was_prepared_for_another_directory_is_left_to_whoever_writes_there(

@@ -4,15 +4,15 @@ import pytest
 
 from pipelines.channels.channel import ChannelClosed
 from pipelines.domain.errors import CorruptSnapshot, OutputLost, Rejected, Retryable
-from pipelines.domain.ids import Uid
+from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.origin import RecordOrigin
 from pipelines.runtime.subtask.operator_failure import (
     OperatorFailed,
     described,
     is_fatal,
     is_of_the_world,
-    is_output_lost,
     located,
+    lost_output_of,
 )
 
 ORIGIN = RecordOrigin(source=Uid("s"), subtask=0, split="a", first_offset=3, last_offset=9)
@@ -41,7 +41,7 @@ def test_only_what_may_pass_by_itself_is_of_the_world(error: Exception, expected
     [
         (Rejected("no"), True),
         (CorruptSnapshot("x"), True),
-        (OutputLost("3 records"), True),
+        (OutputLost("3 records", CheckpointId(7)), True),
         (KeyError(), False),
     ],
 )
@@ -53,13 +53,13 @@ def test_what_a_person_has_to_change_is_fatal_wherever_it_was_raised(
 
 
 @pytest.mark.parametrize(
-    ("error", "expected"), [(OutputLost("3 records"), True), (Rejected("no"), False)]
+    ("error", "expected"), [(OutputLost("3 records", CheckpointId(7)), 7), (Rejected("no"), None)]
 )
 def test_output_that_is_lost_is_told_from_what_a_person_can_change(
-    error: Exception, expected: bool
+    error: Exception, expected: int | None
 ) -> None:
-    assert is_output_lost(error) is expected
-    assert is_output_lost(OperatorFailed(Uid("o"), None, error)) is expected
+    assert lost_output_of(error) == expected
+    assert lost_output_of(OperatorFailed(Uid("o"), None, error)) == expected
 
 
 def test_an_error_is_located_once_where_it_was_raised() -> None:
