@@ -17,6 +17,7 @@
   const workerScript = document.currentScript.dataset.worker;
   const resource = body.dataset.resource; // none on the page of all pipelines
   const html = new Map(); // region id -> what the server sent last
+  let pushedAt = -Infinity; // when the stream last made it ask
   let askedAt = performance.now();
   let answeredAt = performance.now();
   let failedSince = null;
@@ -27,7 +28,9 @@
   // --- the stream
 
   function heard(changed) {
-    if (!resource || resource in changed) refresh();
+    if (resource && !(resource in changed)) return;
+    pushedAt = performance.now();
+    refresh();
   }
 
   // All tabs share one stream; where a browser has no such workers, each has its own.
@@ -192,9 +195,11 @@
 
   let freshFrom = null;
   let freshAt = null;
+  let silentAt = null; // when whoever has not spoken by then is called silent
 
   function readPulse() {
     const pulse = document.getElementById("pulse").dataset;
+    silentAt = pulse.silentInMs === "" ? null : performance.now() + Number(pulse.silentInMs);
     freshFrom = pulse.freshMs === "" ? null : performance.now() - Number(pulse.freshMs);
     freshAt = pulse.freshAt ? new Date(pulse.freshAt) : null;
     if (state !== null && state !== pulse.stateWords && pulse.stateWords) {
@@ -207,7 +212,12 @@
     const now = performance.now();
     showFreshness(now);
     if (document.hidden) return;
-    if (now - askedAt > ASK_EVERY_MS) refresh();
+    if (now - askedAt > ASK_EVERY_MS || isSomebodyLate(now)) refresh();
+  }
+
+  // The stream says so to those whom it tells of anything; the others would ask too late.
+  function isSomebodyLate(now) {
+    return silentAt !== null && now > silentAt && askedAt < silentAt && now - pushedAt > ASK_EVERY_MS;
   }
 
   function showFreshness(now) {
