@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import NoReturn
 
 import msgspec
 
@@ -193,7 +194,7 @@ class Slot:
             case Heartbeat():
                 pass
             case Die():
-                raise ProcessEnded
+                self._end_process()
 
     def _deploy(self, message: Deploy) -> None:
         self._reach(FaultPoint.RESTORING)
@@ -228,20 +229,27 @@ class Slot:
 
     def _step(self, index: int, subtask: Subtask) -> None:
         if not subtask.take_turn():
+            if self.is_dead:  # the subtask took that for a failure of its own
+                raise ProcessEnded
             del self._steps[index]
 
     def _reach(self, point: FaultPoint) -> None:
         del point
         self._end_if_stale()
         if self._around.dice.strikes("kill at a point"):
-            raise ProcessEnded
+            self._end_process()
 
     def _end_if_stale(self) -> None:
         objection = self._vigil.objection()
         if objection is not None:
             self._around.dice.seen["ended itself"] += 1
             self.reports.slot_failed(ProtocolError(f"Slot {self.number} ends: {objection}."))
-            raise ProcessEnded
+            self._end_process()
+
+    def _end_process(self) -> NoReturn:
+        """Whoever catches what this raises can say nothing any more."""
+        self.is_dead = True
+        raise ProcessEnded
 
 
 def _nothing() -> None:

@@ -51,6 +51,7 @@ class Stages:
         for slot in self.slots:
             if slot.is_dead:
                 turns.append(partial(self._mourn, slot))
+                turns += self._deliveries_of(slot)  # what it sent before is on its way
             elif slot.is_cut_off or self.is_driver_dead:
                 turns += self._last_turns_of(slot)
             elif slot.has_dialled:
@@ -86,6 +87,7 @@ class Stages:
         for _ in range(min(3, len(slot.outbox))):
             message = SLOT_DECODER.decode(slot.outbox.popleft())
             self._around.dice.seen["late message"] += slot.is_cut_off
+            self._around.dice.seen["last message"] += slot.is_dead
             self._tell(SlotSpoke(slot.attempt, slot.number, message))
 
     def _notice(self, slot: Slot) -> None:

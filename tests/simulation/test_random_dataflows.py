@@ -35,6 +35,7 @@ REACHED = (
     "zombie acted",
     "zombie refused",
     "late message",
+    "last message",
     "restored",
     "output set aside",
     "claimed point discarded",
