@@ -130,7 +130,7 @@ def test_a_job_is_cancelled(cluster: Cluster) -> None:
     job = cluster.jobs["to-cancel"]
 
     assert f"Cancelled job {job}" in done(cluster.flink, "cancel", job)
-    assert cluster.state("to-cancel") == "CANCELED"
+    wait_until(lambda: cluster.state("to-cancel") == "CANCELED")  # the command has not waited
 
 
 def test_a_job_is_cancelled_with_a_savepoint(cluster: Cluster) -> None:
