@@ -29,7 +29,7 @@ from tests.web.people import admin_user, operator_user, signed_in
 pytestmark = pytest.mark.usefixtures("site")
 
 SEED, COUNT = "FTDASH_FUZZ_SEED", "FTDASH_FUZZ_EXAMPLES"
-EXAMPLES = int(os.environ.get(COUNT, "6"))
+EXAMPLES = int(os.environ.get(COUNT, "3"))
 """Of each kind for each operation."""
 
 CHOSEN = settings(

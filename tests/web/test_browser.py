@@ -138,7 +138,7 @@ def test_a_run_is_restored_cancelled_and_restored_from_a_savepoint_of_another_pi
     held.goto(dashboard.address + own)
     wait_until_live(held)
     held.click("#act-restore")
-    expect(held.locator("dialog #verdict-head")).to_have_text("It can be restored.")
+    expect(held.locator("dialog #verdict-head")).to_have_text("✓ It can be restored.")
     expect(held.locator("dialog #reading")).to_contain_text(
         "Every byte of them is going to be read"
     )
@@ -161,7 +161,7 @@ def test_a_run_is_restored_cancelled_and_restored_from_a_savepoint_of_another_pi
     held.goto(dashboard.address + other)
     held.select_option("#id_into", "clicks-again")
     held.click("#restore-into")
-    expect(held.locator("#verdict-head")).to_have_text("It can be restored.")
+    expect(held.locator("#verdict-head")).to_have_text("✓ It can be restored.")
     held.fill("#id_reason", "on its own")
     held.fill("#id_confirmation", "clicks-again")
     held.click("main form [type=submit]")

@@ -1,6 +1,6 @@
 """Flink's own web page, unmodified, before this dashboard: what a person reads and does there.
 
-Whatever the console says, and every answer of 400 or more, is a failure.
+Whatever the console says, but one slip of its own, and every answer of 400 or more, is a failure.
 """
 
 import re
@@ -20,6 +20,9 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not CHROMIUM, reason="no chromium on PATH and no FTDASH_CHROMIUM"),
 ]
+
+LEFT_WHILE_DRAWN = "null (reading 'layout')"
+"""Flink's own: its graph is to be laid out when the page is another one already."""
 
 JOIN = operator_id(Uid("join"))
 IS_DRAWN = """() => [...document.querySelectorAll("canvas")].some((canvas) => {
@@ -59,7 +62,7 @@ def jobs(page: Page) -> dict[str, str]:
 def nothing_is_wrong(page: Page) -> Iterator[None]:
     said = complaints_of(page)
     yield
-    assert said == []
+    assert [each for each in said if LEFT_WHILE_DRAWN not in each] == []
 
 
 def test_the_overview_counts_slots_and_jobs(page: Page) -> None:

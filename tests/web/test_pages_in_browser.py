@@ -67,7 +67,10 @@ WIDTHS = {
 NOTHING_IS_ASKED = "() => !document.querySelector('.htmx-request')"
 NOT_NEEDED = re.compile("/(regions|verification|progress|reading)/|plotly")
 OPEN_ALL = "document.querySelectorAll('details').forEach((each) => { each.open = true; })"
-IS_FIRST_IN_MAIN = "document.activeElement === stopsIn(document.querySelector('main'))[0]"
+IS_FIRST_IN_MAIN = """() => {
+  const [first = document.querySelector(".skip")] = stopsIn(document.querySelector("main"));
+  return document.activeElement === first;
+}"""
 ADDRESSES = "(links) => links.map((each) => each.href)"
 WITH_DIALOGS = ("pipeline", "savepoint")
 STANDARDS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
