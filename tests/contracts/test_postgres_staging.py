@@ -200,6 +200,21 @@ def test_a_table_that_somebody_locks_is_not_waited_for_before_its_checkpoint(
     assert rows(url) == [(1, FIRST)]
 
 
+def test_a_server_that_has_no_connection_left_for_it_costs_nothing(url: str) -> None:
+    """Nor does what is staged take the one that publishing needs."""
+    role = f"r{uuid.uuid4().hex}"
+    schema = url.rpartition("%3D")[2]
+    execute(url, f"create role {role} login connection limit 1")
+    execute(url, f"grant all on schema {schema} to {role}")
+    writer = opened(url.replace("//postgres@", f"//{role}@"))
+
+    complete(writer, FIRST, [1])
+    complete(writer, SECOND, [2])
+
+    assert rows(url) == [(1, FIRST), (2, SECOND)]
+    writer.close()
+
+
 @pytest.mark.parametrize(
     "guard",
     [

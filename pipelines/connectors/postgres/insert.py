@@ -108,14 +108,17 @@ class PlainTransactions:
         if stage is None:
             return False
         try:
-            stage.commit(lambda connection: self._mark_alone(connection, marker))
+            stage.commit(lambda connection: self._mark_staged(connection, marker))
         except (Retryable, Rejected) as error:
             log.info("A transaction of %s is done again: %s", self._table.name, error)
             return False
         return True
 
-    def _mark_alone(self, connection: sa.Connection, marker: Marker) -> None:
+    def _mark_staged(self, connection: sa.Connection, marker: Marker) -> None:
         self._table.pass_fence(connection, self._context)
+        self._mark(connection, marker)
+
+    def _mark(self, connection: sa.Connection, marker: Marker) -> None:
         self._table.mark(connection, marker)
         self._table.forget_older(connection, marker)
 
@@ -129,8 +132,7 @@ class PlainTransactions:
         if self._is_there(connection, marker):
             return  # the answer to an earlier try was lost
         self._copy(connection, marker, batches)
-        self._table.mark(connection, marker)
-        self._table.forget_older(connection, marker)
+        self._mark(connection, marker)
 
     def _copy(
         self, connection: sa.Connection, marker: Marker, batches: Iterable[pa.RecordBatch]
