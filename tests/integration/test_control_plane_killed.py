@@ -5,6 +5,7 @@ What the control plane does is told again from the journal once it is back.
 
 import signal
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -13,6 +14,7 @@ import redis
 from ftdash.embedded.accounts import Account
 from ftdash.embedded.dashboard_client import DashboardClient
 from ftdash.embedded.ledger import LEDGER_NAME, living
+from ftdash.embedded.stack import web_answers
 from ftdash.embedded.supervisor import wait_until
 from pipelines.bus.journal_reading import every_envelope
 from pipelines.domain.events import (
@@ -49,7 +51,13 @@ def test_a_job_runs_on_while_each_process_of_the_control_plane_is_killed(home: P
         redis.Redis.from_url(redis_url(home)).flushall()
         assert_goes_on(home)
 
-        with DashboardClient(demo.said(r"Dashboard +(\S+)")) as dashboard:
+        address = demo.said(r"Dashboard +(\S+)")
+        wait_until(
+            lambda: web_answers(int(urlsplit(address).port or 0)),
+            within_s=WITHIN_S,
+            otherwise=lambda: "the web server that came back does not answer",
+        )
+        with DashboardClient(address) as dashboard:
             dashboard.sign_in(Account("admin", demo.said(r"admin +password (\S+)")))
             asked = dashboard.act("flight_delays", "savepoint", "after all those kills")
         wait_until(

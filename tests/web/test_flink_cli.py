@@ -62,8 +62,10 @@ def test_jobs_are_listed_by_their_state(cluster: Cluster) -> None:
 
 
 def test_a_savepoint_is_taken_and_disposed_of(cluster: Cluster) -> None:
-    (path,) = STORED.findall(done(cluster.flink, "savepoint", cluster.jobs["flights"]))
+    job = cluster.jobs["flights"]
+    (path,) = STORED.findall(done(cluster.flink, "savepoint", job))
     assert Path(path).is_dir()
+    wait_until(lambda: newest(cluster, job, "completed") > newest(cluster, job, "savepoint"))
 
     assert "disposed" in done(cluster.flink, "savepoint", "-d", path)
     assert not Path(path).exists()
@@ -159,6 +161,11 @@ def running(flink: CommandLine) -> dict[str, str]:
     listed = LINE.findall(done(flink, "list", "-r"))
     assert {state for _, _, state in listed} == {"RUNNING"}
     return {name: job for job, name, _ in listed}
+
+
+def newest(cluster: Cluster, job: str, kind: str) -> int:
+    """Its number. The newest of all is what the job would go back to, and is not disposed of."""
+    return int(cluster.read(f"jobs/{job}/checkpoints")["latest"][kind]["id"])
 
 
 def outcome(cluster: Cluster, job: str, trigger: str) -> Any:
