@@ -11,8 +11,10 @@ from django import forms
 from ftdash.checkpoints import queries as checkpoint_queries
 from ftdash.checkpoints.answers import RecoveryPoint
 from ftdash.jobs.answers import PipelinePage
+from ftdash.jobs.recovery_points import FitPoint, point_choice
 from ftdash.ui.formats import size, utc
 from pipelines.domain.labels import LABEL_LENGTH_MAX
+from pipelines.domain.point_fitness import Fitness
 from pipelines.domain.status import ClaimMode, KillMoment, SavepointFormat
 
 REASON_LENGTH_MAX = 500
@@ -36,6 +38,7 @@ FORMATS = (
     (SavepointFormat.CANONICAL.value, "canonical: open files (Parquet)"),
     (SavepointFormat.NATIVE.value, "native: the files of its state backend"),
 )
+UNFIT = {Fitness.GONE: ", its files are gone", Fitness.REFUSED: ", it was refused"}
 PLAIN_TEXT = {"autocomplete": "off", "autocapitalize": "off", "spellcheck": "false"}
 
 
@@ -184,15 +187,17 @@ class RestoreForm(ParallelismForm, ConfirmedForm):
 
     def __init__(self, *args: Any, page: PipelinePage, **kwargs: Any) -> None:
         super().__init__(*args, page=page, **kwargs)
-        points = checkpoint_queries.recovery_points(page.name)
+        choice = point_choice(page.name)
+        found = choice.points if choice else []
+        labels = {each.point.path: label_of(each, page.name) for each in found}
         given = (self.data or self.initial).get("path", "")
-        if given not in [point.path for point in points]:
+        other = checkpoint_queries.recovery_point(given) if given not in labels else None
+        if other:
             # Of another pipeline, or an old one: whether it fits is for the preflight to say.
-            other = checkpoint_queries.recovery_point(given)
-            points += [other] if other else []
-        self.fields["path"].choices = [  # type: ignore[attr-defined]
-            (point.path, label_of(point, page.name)) for point in points
-        ]
+            labels[other.path] = description_of(other, page.name)
+        self.fields["path"].choices = labels.items()  # type: ignore[attr-defined]
+        if choice and choice.recommended:
+            self.fields["path"].initial = choice.recommended.point.path
         self.fields["parallelism"].initial = page.parallelism
         self.fields["parallelism"].help_text = (
             f"1 to {page.max_parallelism}; another one than the point's rescales the pipeline: its"
@@ -211,8 +216,13 @@ class ReplayForm(ActionForm):
         )
 
 
-def label_of(point: RecoveryPoint, pipeline: str) -> str:
-    missing = "" if point.is_present else ", its files are gone"
+def label_of(found: FitPoint, pipeline: str) -> str:
+    """Who chooses without looking further sees what cannot be chosen."""
+    unfit = UNFIT.get(found.fitness, "")
+    return f"{description_of(found.point, pipeline)}{unfit}"
+
+
+def description_of(point: RecoveryPoint, pipeline: str) -> str:
     newest = " (newest)" if point.is_newest else ""
     called = f"{point.label}: " if point.label else ""
     other = "" if point.pipeline == pipeline else f" of {point.pipeline}"
@@ -220,5 +230,5 @@ def label_of(point: RecoveryPoint, pipeline: str) -> str:
         f"{called}{point.kind.lower()} {point.checkpoint_id} of run {point.run_number}{other}"
         f"{newest}, "
         f"{utc(point.completed_at)}, {size(point.state_bytes)}, "
-        f"parallelism {point.parallelism}{missing}"
+        f"parallelism {point.parallelism}"
     )

@@ -1,5 +1,6 @@
 """What a person reads on a page, and which of its regions refresh."""
 
+import html
 import re
 
 from django.test import Client
@@ -17,7 +18,8 @@ def words_of(client: Client, address: str) -> str:
 
 def words_in(page: str) -> str:
     """Without tags, in one line."""
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
+    text = re.sub(r"<[^>]+>", " ", page.replace("<wbr>", ""))
+    return " ".join(html.unescape(text).split())
 
 
 def regions_in(page: str) -> set[str]:

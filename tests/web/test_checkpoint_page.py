@@ -17,6 +17,7 @@ from pipelines.domain.events import CheckpointDiscarded, CheckpointFailed
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.status import CheckpointKind
 from tests.web.journals import Story, new_request, new_run
+from tests.web.page_words import words_in
 
 pytestmark = pytest.mark.usefixtures("site")
 
@@ -305,5 +306,4 @@ def text_of(client: Client, number: int, query: str = "") -> str:
 
 
 def words_of(client: Client, number: int, query: str = "") -> str:
-    page = html.unescape(re.sub(r"<[^>]+>", " ", text_of(client, number, query)))
-    return " ".join(page.split()).replace(" ,", ",")
+    return words_in(text_of(client, number, query)).replace(" ,", ",")

@@ -1,9 +1,7 @@
 """Trends of checkpoints: thinned out without losing a spike, and said in words."""
 
-import html
 import math
 import random
-import re
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -21,6 +19,7 @@ from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import CheckpointFailed
 from pipelines.domain.ids import CheckpointId
 from tests.web.journals import Story, new_run
+from tests.web.page_words import words_in
 
 Point = tuple[int, datetime, float | None, None, int, int, int, None]
 NOW = datetime(2026, 11, 21, 14, 2, 11, tzinfo=UTC)
@@ -155,4 +154,4 @@ def expire(story: Story, after_ms: int) -> None:
 def words_of(client: Client) -> str:
     answer = client.get("/pipelines/flights/checkpoints/")
     assert answer.status_code == 200
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", answer.content.decode())).split())
+    return words_in(answer.content.decode())

@@ -15,6 +15,7 @@ from pipelines.domain.events import CheckpointDiscarded, CheckpointFailed
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.status import CheckpointKind
 from tests.web.journals import Story, StoryClock, new_run
+from tests.web.page_words import words_in
 
 pytestmark = pytest.mark.usefixtures("site")
 ADDRESS = "/pipelines/flights/checkpoints/"
@@ -252,7 +253,7 @@ def words_of(client: Client, query: str = "") -> str:
 
 
 def plain(markup: str) -> str:
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", markup)).split()).replace(" ,", ",")
+    return words_in(markup).replace(" ,", ",")
 
 
 def history_of(client: Client, query: str = "") -> list[str]:

@@ -1,8 +1,6 @@
 """The dataflow of a run as a drawing: where everything stands, and what an operator reads."""
 
 import random
-import re
-from html import unescape
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +11,7 @@ from django.urls import reverse
 from ftdash.jobs.projector import Projector
 from ftdash.ui.layers import layers
 from tests.web.journals import Story, new_run, run_started, shape
+from tests.web.page_words import words_in
 
 DIAMOND = {"a": [], "b": ["a"], "c": ["a"], "d": ["b", "c"]}
 PAGE = "/pipelines/flights/"
@@ -153,7 +152,7 @@ def drawing_of(client: Client) -> tuple[str, str]:
     page = client.get(reverse("pipeline-regions", args=["flights"])).content.decode()
     region = page[page.index('id="region-dataflow"') :]
     region = region[: region.index('id="region-', 10)]
-    return region, re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", region)))
+    return region, words_in(region)
 
 
 def fold(story: Story) -> None:

@@ -26,6 +26,7 @@ from pipelines.domain.ledger import (
 )
 from tests.web.audit_reports import NOT_PROVEN, PROVEN, report_of
 from tests.web.journals import Story, new_run, run_started
+from tests.web.page_words import words_in
 from tests.web.people import operator_user, signed_in
 
 pytestmark = pytest.mark.usefixtures("site")
@@ -311,5 +312,4 @@ def words_of(client: Client) -> str:
     page = client.get(reverse("guarantee", args=[NAME])).content.decode()
     regions = client.get(reverse("guarantee-regions", args=[NAME]))
     assert regions.status_code == 200
-    words = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
-    return re.sub(r" (?=[,.:;])", "", words)
+    return re.sub(r" (?=[,.:;])", "", words_in(page))

@@ -1,7 +1,6 @@
 """The lineage page: runs as a tree, with the points that they were restored from."""
 
 import re
-from html import unescape
 
 import pytest
 from django.test import Client
@@ -11,6 +10,7 @@ from ftdash.jobs.lineage import lineage
 from ftdash.ui import lineage_page
 from tests.web.journals import new_run
 from tests.web.lineages import forked, over, points
+from tests.web.page_words import words_in
 
 pytestmark = pytest.mark.usefixtures("site")
 
@@ -31,7 +31,9 @@ def test_a_run_is_shown_with_the_point_and_the_run_that_it_came_from(operator: C
     assert "run 1 flights-1 Finished the beginning" in words
     assert "checkpoint 2 by flights-2" in words
     assert "└─ run 2 flights-2 Finished checkpoint 2 of run 1" in words
-    assert "\N{NO-BREAK SPACE}└─ run 3 newest flights-3 Created checkpoint 3 of run 2" in words
+    assert "└─ run 3 newest flights-3 Created checkpoint 3 of run 2" in words
+    indents = re.findall("(\N{NO-BREAK SPACE}*)└─", page_of(operator))
+    assert list(map(len, indents)) == [0, 3]
 
 
 def test_points_that_are_kept_come_newest_first_and_the_rest_is_counted(operator: Client) -> None:
@@ -121,9 +123,13 @@ def test_the_pipeline_leads_to_its_lineage(operator: Client) -> None:
     assert f'href="{reverse("lineage", args=["flights"])}"' in page
 
 
+def page_of(client: Client) -> str:
+    return client.get(reverse("lineage", args=["flights"])).content.decode()
+
+
 def words_of(client: Client) -> str:
-    page = client.get(reverse("lineage", args=["flights"])).content.decode()
+    page = page_of(client)
     regions = client.get(reverse("lineage-regions", args=["flights"])).content.decode()
     assert 'id="region-lineage"' in page
     assert 'id="region-lineage" hx-swap-oob="true"' in regions
-    return re.sub(r"[ \n]+", " ", unescape(re.sub(r"<[^>]+>", " ", page)))
+    return words_in(page)

@@ -22,6 +22,7 @@ from ftdash.ui.operator_rows import operator_rows
 from pipelines.domain.status import JobStatus
 from tests.web.journals import Story, new_run
 from tests.web.loads import GRAPH, load, loads
+from tests.web.page_words import words_in
 
 PAGE = "/pipelines/flights/metrics/"
 
@@ -226,5 +227,4 @@ def text_of(client: Client, address: str = PAGE) -> str:
 
 
 def words_of(client: Client) -> str:
-    without_tags = re.sub(r"<[^>]+>", " ", text_of(client))
-    return re.sub(r"\s+", " ", html.unescape(without_tags))
+    return words_in(text_of(client))

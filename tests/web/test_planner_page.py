@@ -1,6 +1,5 @@
 """The planner page: advice and estimates from what was measured, or what a person presumes."""
 
-import html
 import re
 from datetime import timedelta
 from typing import Any
@@ -17,6 +16,7 @@ from ftdash.jobs.projector import Projector
 from pipelines.domain.events import MetricsSampled
 from pipelines.domain.status import CheckpointKind
 from tests.web.journals import Story, StoryClock, new_run, sample
+from tests.web.page_words import words_in
 
 PAGE = "/pipelines/flights/planner/"
 PERIODIC = {"execution.checkpointing.interval": "10 s"}
@@ -233,5 +233,4 @@ def text_of(client: Client, query: str = "", address: str = PAGE) -> str:
 
 
 def words_of(client: Client, query: str = "") -> str:
-    without_tags = re.sub(r"<[^>]+>", " ", text_of(client, query))
-    return re.sub(r"\s+", " ", html.unescape(without_tags))
+    return words_in(text_of(client, query))

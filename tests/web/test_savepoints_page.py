@@ -33,6 +33,7 @@ from pipelines.domain.status import CheckpointKind, ClaimMode
 from pipelines.points import comparison
 from pipelines.points import inspection as points_inspection
 from tests.web.journals import Story, new_request, new_run
+from tests.web.page_words import words_in
 from tests.web.people import operator_user, signed_in
 from tests.web.savepoint_stories import NAME, path_of, stopped_run
 
@@ -663,8 +664,7 @@ def test_the_pipeline_leads_to_its_savepoints(operator: Client) -> None:
 
 
 def words(answer: object) -> str:
-    content = answer.content.decode()  # type: ignore[attr-defined]
-    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", content)))
+    return words_in(answer.content.decode())  # type: ignore[attr-defined]
 
 
 def away(*_: object) -> NoReturn:

@@ -23,6 +23,7 @@ from pipelines.domain.status import CheckpointKind
 from pipelines.flows.page_view_variables import REDIS
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.web.journals import Story, new_run
+from tests.web.page_words import words_in
 
 pytestmark = pytest.mark.usefixtures("site")
 
@@ -71,7 +72,7 @@ def test_a_kill_says_which_slot_and_when(admin: Client) -> None:
 def test_an_action_says_its_consequence_before_it_is_asked_for(admin: Client, action: str) -> None:
     running()
 
-    form = words(admin.get(address(action)).content.decode())
+    form = words_in(admin.get(address(action)).content.decode())
 
     assert re.search("goes on|ends|will be replayed|are not kept", form)
     assert "Kept in the audit log" in form
@@ -85,7 +86,7 @@ def test_what_an_end_costs_is_said_in_records(
 ) -> None:
     running()
 
-    form = words(admin.get(address(action)).content.decode())
+    form = words_in(admin.get(address(action)).content.decode())
 
     cost = rf"about [1-9][\d,]* records read since checkpoint 1 {what_becomes_of_them}"
     assert re.search(cost, form)
@@ -104,7 +105,7 @@ def test_what_cannot_be_taken_back_needs_the_name_typed(
     answer = admin.post(address(action), fields)
 
     assert answer.status_code == 422
-    assert "The name of this pipeline is flights." in words(answer.content.decode())
+    assert "The name of this pipeline is flights." in words_in(answer.content.decode())
     assert not Request.objects.exists()
 
 
@@ -189,7 +190,7 @@ def test_a_restore_at_an_impossible_parallelism_is_refused_in_the_form(
 
     page = answer.content.decode()
     assert answer.status_code == 422
-    assert f"The parallelism cannot be {parallelism}; choose 1 to 128" in words(page)
+    assert f"The parallelism cannot be {parallelism}; choose 1 to 128" in words_in(page)
     assert f'value="{parallelism}"' in page
     assert not Request.objects.exists()
 
@@ -201,6 +202,27 @@ def test_a_restore_offers_the_point_whose_button_was_pressed(admin: Client, site
 
     assert "rescales the pipeline" in form
     assert re.search(rf'<option value="{re.escape(path)}" selected>savepoint 1 of run 1', form)
+
+
+def test_of_several_points_the_form_begins_with_the_one_that_is_recommended(
+    admin: Client, site: Path
+) -> None:
+    older, newest = site / "a", site / "b"
+    story = Story(new_run()).started()
+    for point in (older, newest):
+        point.mkdir()
+        (point / "manifest.json").write_text("{}")
+        story.completed(CheckpointKind.SAVEPOINT, path=str(point))
+    fold(story.ended())
+    damaged = {"ended_at": timezone.now(), "problem": "a.arrow was altered."}
+    PointInspection.objects.create(path=str(newest), moved_at=timezone.now(), **damaged)
+
+    form = admin.get(address("restore")).content.decode()
+
+    assert re.search(
+        rf'<option value="{re.escape(str(older))}" selected>savepoint 1 of run 1', form
+    )
+    assert re.search(rf'<option value="{re.escape(str(newest))}">[^<]*, it was refused<', form)
 
 
 def test_the_verdict_stands_above_the_button_of_a_restore(admin: Client, site: Path) -> None:
@@ -215,14 +237,14 @@ def test_the_verdict_stands_above_the_button_of_a_restore(admin: Client, site: P
 
 def test_the_verdict_says_how_much_output_is_set_aside(admin: Client, site: Path) -> None:
     asked = {"path": ended_with_a_point(site)}
-    unknown = words(admin.get(VERDICT, asked).content.decode())
+    unknown = words_in(admin.get(VERDICT, asked).content.decode())
     run = Run.objects.get()
     gave_rows(run, 1)
-    none = words(admin.get(VERDICT, asked).content.decode())
+    none = words_in(admin.get(VERDICT, asked).content.decode())
     gave_rows(run, 2)
     Run.objects.update(last_checkpoint_id=2)
 
-    some = words(admin.get(VERDICT, asked).content.decode())
+    some = words_in(admin.get(VERDICT, asked).content.decode())
 
     assert "output came after the point" not in unknown
     assert "No committed output came after the point." in none
@@ -235,16 +257,16 @@ def test_the_dialog_asks_for_the_verdict_and_a_refusal_is_one_sentence(
     path = ended_with_a_point(site)
     form = admin.get(address("restore"), {"path": path}, **FROM_HTMX).content.decode()
     asked = {"path": path, "parallelism": "2"}
-    possible = words(admin.get(VERDICT, asked, **FROM_HTMX).content.decode())
+    possible = words_in(admin.get(VERDICT, asked, **FROM_HTMX).content.decode())
     manifest = Path(path) / "manifest.json"
     manifest.write_bytes(manifest.read_bytes()[:-9])
 
-    refused = words(admin.get(VERDICT, asked, **FROM_HTMX).content.decode())
+    refused = words_in(admin.get(VERDICT, asked, **FROM_HTMX).content.decode())
 
     assert f'hx-get="{VERDICT}"' in form
     assert "It can be restored." in possible
     assert "It cannot be restored." in refused
-    assert f"{manifest} is truncated or altered" in unescape(refused)
+    assert f"{manifest} is truncated or altered" in refused
 
 
 @pytest.mark.slow
@@ -259,11 +281,11 @@ def test_a_silent_server_holds_no_verdict_back_and_what_was_not_asked_is_said(
         port = silent.getsockname()[1]
         monkeypatch.setenv(REDIS, f"redis://127.0.0.1:{port}")
 
-        answer = words(admin.get(VERDICT, {"path": path}).content.decode())
+        answer = words_in(admin.get(VERDICT, {"path": path}).content.decode())
 
     assert "It cannot be restored." in answer
     assert "state, files and sources fit was not looked at, because of this:" in answer
-    assert f"the Redis server 127.0.0.1:{port} does not answer" in unescape(answer)
+    assert f"the Redis server 127.0.0.1:{port} does not answer" in answer
 
 
 def test_the_reading_says_how_far_it_is_asks_again_and_turns_the_verdict(
@@ -279,11 +301,11 @@ def test_the_reading_says_how_far_it_is_asks_again_and_turns_the_verdict(
 
     damaged = admin.get(READING, {"path": path}).content.decode()
 
-    assert "being read: 3 of 40 files, " in words(under_way)
+    assert "being read: 3 of 40 files, " in words_in(under_way)
     assert 'hx-trigger="load delay:1s"' in under_way
-    assert "is as written" in words(whole)
+    assert "is as written" in words_in(whole)
     assert "hx-trigger" not in whole
-    assert "✕ a.arrow was altered. ✕ It cannot be restored." in words(damaged)
+    assert "✕ a.arrow was altered. ✕ It cannot be restored." in words_in(damaged)
 
 
 def test_a_verdict_on_a_path_outside_the_storage_says_so_and_reads_nothing(
@@ -292,7 +314,7 @@ def test_a_verdict_on_a_path_outside_the_storage_says_so_and_reads_nothing(
     ended_with_a_point(site)
     outside = str(tmp_path_factory.mktemp("outside"))
 
-    answer = words(admin.get(VERDICT, {"path": outside}).content.decode())
+    answer = words_in(admin.get(VERDICT, {"path": outside}).content.decode())
 
     assert "outside the configured storage" in answer
     assert not PointInspection.objects.exists()
@@ -305,7 +327,7 @@ def test_a_restore_is_not_held_up_by_verifications_that_are_under_way(
     for number in range(OPEN_MAX):
         PointInspection.objects.create(path=f"{number}", moved_at=now)
 
-    answer = words(admin.get(VERDICT, {"path": path}).content.decode())
+    answer = words_in(admin.get(VERDICT, {"path": path}).content.decode())
 
     assert "It can be restored." in answer
     assert "are not read beforehand: 4 verifications are under way already;" in answer
@@ -356,7 +378,7 @@ def test_a_start_that_cannot_be_is_refused_by_name_and_keeps_what_was_typed(admi
 
     page = answer.content.decode()
     assert answer.status_code == 422
-    assert "/nowhere/at/all" in words(page)
+    assert "/nowhere/at/all" in words_in(page)
     assert 'value="try it"' in page
     assert not Pipeline.objects.exists()
 
@@ -379,7 +401,7 @@ def test_a_setting_that_cannot_be_is_refused_by_name_in_the_form(
 
     page = unescape(answer.content.decode())
     assert answer.status_code == 422
-    assert said in words(page)
+    assert said in words_in(page)
     assert given in page.replace("\r\n", "\n")
     assert not Pipeline.objects.exists()
 
@@ -400,7 +422,7 @@ def test_a_password_is_refused_and_not_shown_again(
 
     page = answer.content.decode()
     assert answer.status_code == 422
-    assert "holds a password" in words(page)
+    assert "holds a password" in words_in(page)
     assert "hunter2" not in page
     assert 'value="try it"' in page
     assert not Pipeline.objects.exists()
@@ -420,7 +442,7 @@ def test_settings_are_given_one_on_each_line(admin: Client, tmp_path: Path) -> N
 
 
 def test_every_setting_is_explained_where_one_can_be_given(admin: Client) -> None:
-    page = unescape(words(admin.get(reverse("submit")).content.decode()))
+    page = words_in(admin.get(reverse("submit")).content.decode())
 
     for definition in DEFINITIONS:
         assert f"{definition.key} {definition.help} {definition.default or 'not set'}" in page
@@ -491,7 +513,3 @@ def gave_rows(run: Run, checkpoint_id: int) -> None:
         records_read=checkpoint_id,
         outputs=[{"sink": "counts", "subtask": 0, "share": share}],
     )
-
-
-def words(page: str) -> str:
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))

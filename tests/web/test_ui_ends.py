@@ -1,6 +1,5 @@
 """Ways to end a run, to take a savepoint, and to change the settings of a run, on the pages."""
 
-import html
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from ftdash.jobs.models import Request, RequestKind, Run
 from ftdash.jobs.projector import Projector
 from pipelines.domain.setting_table import DEFINITIONS
 from tests.web.journals import Story, new_run
+from tests.web.page_words import words_in
 
 pytestmark = pytest.mark.usefixtures("site")
 
@@ -160,5 +160,4 @@ def address(action: str) -> str:
 
 
 def words(answer: Any) -> str:
-    text = re.sub(r"<[^>]+>", " ", answer.content.decode())
-    return html.unescape(re.sub(r"\s+", " ", text))
+    return words_in(answer.content.decode())

@@ -1,7 +1,6 @@
 """The pages of game days: what everybody reads, who may begin one, and what is refused."""
 
 import json
-import re
 from html import unescape
 from io import StringIO
 from typing import Any
@@ -21,6 +20,7 @@ from ftdash.jobs.models import Pipeline, Request, RequestKind
 from ftdash.jobs.projector import Projector
 from pipelines.domain.status import JobStatus
 from tests.web.journals import Story, new_run
+from tests.web.page_words import text_of, words_of
 from tests.web.people import admin_user, signed_in
 
 pytestmark = pytest.mark.usefixtures("site", "patient")
@@ -291,13 +291,3 @@ def ended(verdict: Verdict) -> int:
         why="So it was.",
         seen=seen(),
     ).pk
-
-
-def text_of(client: Client, address: str) -> str:
-    answer = client.get(address)
-    assert answer.status_code == 200
-    return answer.content.decode()
-
-
-def words_of(client: Client, address: str) -> str:
-    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", text_of(client, address))))

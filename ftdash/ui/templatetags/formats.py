@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 
 from django import template
 from django.utils import timezone
-from django.utils.html import format_html
-from django.utils.safestring import SafeString
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString, mark_safe
 
 from ftdash.jobs.freshness import Heard, silent_in
 from ftdash.ui import formats
@@ -42,6 +42,12 @@ def silent_in_ms(seen: Heard) -> int | str:
     """For scripts: when to ask who has fallen silent; empty when somebody has by now."""
     left = silent_in(seen)
     return "" if left is None else round(left / timedelta(milliseconds=1))
+
+
+@register.filter
+def setting_key(key: str) -> SafeString:
+    """Breaks behind a dot where it breaks at all, so that no word of it is torn."""
+    return format_html_join(mark_safe(".<wbr>"), "{}", ((part,) for part in key.split(".")))
 
 
 @register.filter
