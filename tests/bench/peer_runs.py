@@ -7,11 +7,13 @@ empty and a sentence in `described`.
 
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -159,15 +161,32 @@ def _run(peer: Peer, python: str, work: Work) -> PeerRun:
         repeated_files(work.directory, rounds) as directory,
         tempfile.TemporaryDirectory(prefix="ftdash-peer-") as scratch,
     ):
-        ended = subprocess.run(
-            [python, str(PROGRAMS / peer.program), str(directory), work.key, work.backend, scratch],
+        program = str(PROGRAMS / peer.program)
+        words = [python, program, str(directory), work.key, work.backend, scratch]
+        status, said, complaints = _ended(words, Path(scratch))
+    if status:
+        raise RuntimeError(complaints.strip()[-TAIL_CHARACTERS:])
+    told = json.loads(said.splitlines()[-1])
+    return PeerRun(rounds * work.events / told["seconds"], told["checkpoints"])
+
+
+def _ended(words: Sequence[str], scratch: Path) -> tuple[int, str, str]:
+    """Its status, and what it said in `scratch`. Java that stands still in its own end, as Spark's
+    with RocksDB has, is not waited for and goes with it."""
+    output, errors = scratch / "output.txt", scratch / "errors.txt"
+    with output.open("wb") as said, errors.open("wb") as complaints:
+        process = subprocess.Popen(
+            words,
             env={**os.environ, **java_environment()},
             cwd=scratch,
-            capture_output=True,
-            text=True,
-            timeout=RUN_TIMEOUT_S,
+            stdout=said,
+            stderr=complaints,
+            start_new_session=True,
         )
-    if ended.returncode:
-        raise RuntimeError(ended.stderr.strip()[-TAIL_CHARACTERS:])
-    told = json.loads(ended.stdout.splitlines()[-1])
-    return PeerRun(rounds * work.events / told["seconds"], told["checkpoints"])
+        try:
+            status = process.wait(RUN_TIMEOUT_S)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return status, output.read_text(), errors.read_text()

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.bench.page_views import Work
 from tests.bench.peer_runs import PEERS, PROGRAMS, Peer, PeerRuns
+from tests.polling import wait_until
 
 EVENTS = 4_000
 WORK = Work("app_id", rounds=1, events=EVENTS)
@@ -16,6 +18,15 @@ lines = sum(len(p.read_text().splitlines()) for p in pathlib.Path(directory).ite
 print("some words of its own")
 print(json.dumps({"seconds": lines / 1000, "checkpoints": 4}))
 """
+
+LEAVES_A_CHILD = (
+    """
+import pathlib, subprocess
+child = subprocess.Popen(["sleep", "1000"])
+pathlib.Path(__file__).with_name("child").write_text(str(child.pid))
+"""
+    + COUNTS_LINES
+)
 
 
 def test_a_peer_reads_all_files_as_often_as_it_should(tmp_path: Path) -> None:
@@ -59,6 +70,16 @@ def test_a_peer_that_fails_says_its_last_words(tmp_path: Path) -> None:
     runs.run_all(WORK)  # it is not asked again
 
     assert runs.described()["flink"] == "msgspec failed: no memory left"
+
+
+def test_what_a_peer_leaves_running_is_not_waited_for_and_ended(tmp_path: Path) -> None:
+    runs = PeerRuns.installed([fake_peer(tmp_path, LEAVES_A_CHILD)])
+
+    runs.run_all(WORK)
+
+    assert len(runs.runs["flink"]) == 1
+    left = int((tmp_path / "child").read_text())
+    wait_until(lambda: not psutil.pid_exists(left))
 
 
 def fake_peer(directory: Path, program: str) -> Peer:
