@@ -95,8 +95,10 @@ class _Looked:
         return "" if verified_at and verified_at > seen.ended_at else seen.problem
 
 
-def point_choice(pipeline_name: str, limit: int = 50) -> PointChoice | None:
-    """None: there is no such pipeline."""
+def point_choice(
+    pipeline_name: str, limit: int = 50, now: datetime | None = None
+) -> PointChoice | None:
+    """None: there is no such pipeline. `now`: as of when else a page counts what would be read."""
     pipeline = Pipeline.objects.filter(name=pipeline_name).first()
     if pipeline is None:
         return None
@@ -104,7 +106,7 @@ def point_choice(pipeline_name: str, limit: int = 50) -> PointChoice | None:
     wanted = [point.path for point in points]
     seen = {each.path: each for each in PointInspection.objects.filter(path__in=wanted)}
     looked = [_Looked(point, seen.get(point.path)) for point in points]
-    known, line = measured(pipeline, timezone.now()), newest_line(pipeline)
+    known, line = measured(pipeline, now or timezone.now()), newest_line(pipeline)
     candidates = [_candidate(each, known, line) for each in looked]
     found = recommended(candidates)
     return PointChoice(

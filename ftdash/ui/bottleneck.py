@@ -57,7 +57,7 @@ def sentence(rows: list[OperatorRow], vertices: list[VertexView]) -> str:
     found = bottleneck(rows, vertices)
     if found is None:
         busiest = max(rows, key=_busy).busiest
-        return f"Nothing is backpressured; the busiest is {_named(busiest)}."
+        return f"No operator holds others up; the busiest is {_named(busiest)}."
     held_up = f"{found.held_up.uid} is backpressured {percent(found.held_up.backpressured_ratio)}"
     if not found.is_busy:
         return (

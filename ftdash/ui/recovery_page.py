@@ -126,7 +126,8 @@ def recovery_regions(request: HttpRequest, name: str) -> HttpResponse:
 
 def recovery_page(name: str, address: Address) -> RecoveryPage:
     """Raises Http404 for a pipeline, or a run of it, that does not exist."""
-    page, choice = queries.pipeline_page(name), point_choice(name, POINTS_MAX)
+    page = queries.pipeline_page(name)
+    choice = point_choice(name, POINTS_MAX, page.now) if page else None
     if page is None or choice is None:
         raise Http404(f"There is no pipeline named {name}.")
     shown = shown_run(page, address)

@@ -12,7 +12,7 @@ FLAT_RATIO = 0.05
 
 
 def alignment(timeline: AlignmentTimeline | None) -> str:
-    """Names the slowest subtask, what held it up and what that cost."""
+    """Names where the way to the last acknowledgement took longest, why and what that cost."""
     if timeline is None:
         return "No checkpoint has completed yet: the timeline appears with the first one."
     name = f"Checkpoint {timeline.checkpoint.checkpoint_id}"
@@ -22,8 +22,8 @@ def alignment(timeline: AlignmentTimeline | None) -> str:
         took = f"{name} failed: {timeline.checkpoint.reason_text.rstrip('.')}"
     if timeline.slowest is None:
         return f"{took}; no subtask's times are kept for it."
-    so_far = "slowest" if total_ms is not None else "slowest so far"
-    return f"{took}; the {so_far} was {slowest(timeline.slowest)}."
+    which = "last" if total_ms is not None else "newest"
+    return f"{took}; its {which} acknowledgement waited longest for {slowest(timeline.slowest)}."
 
 
 def slowest(slow: Slowest) -> str:

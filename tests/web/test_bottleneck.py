@@ -54,7 +54,7 @@ def test_where_none_that_is_sent_to_is_busy_no_operator_is_blamed() -> None:
 def test_where_nothing_is_backpressured_the_busiest_is_named() -> None:
     told = sentence_of(load("source", busy_ratio=0.2), load("sink", busy_ratio=0.3))
 
-    assert told == "Nothing is backpressured; the busiest is sink[0], busy 30 % of the time."
+    assert told == "No operator holds others up; the busiest is sink[0], busy 30 % of the time."
 
 
 def test_who_sends_to_nobody_that_reported_is_passed_over() -> None:
@@ -64,7 +64,7 @@ def test_who_sends_to_nobody_that_reported_is_passed_over() -> None:
     alone = sentence_of(held_up)
 
     assert told.startswith("middle is backpressured 20 % of the time")
-    assert alone.startswith("Nothing is backpressured;")
+    assert alone.startswith("No operator holds others up;")
 
 
 @pytest.mark.parametrize(

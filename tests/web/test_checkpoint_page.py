@@ -36,7 +36,9 @@ def test_every_figure_of_each_operator_and_subtask_is_there(operator: Client) ->
     assert "Minimum 20 ms 2.0 ms 1.0 ms 1.0 ms 5.0 ms 100 B 1.00 kB 8.00 kB 0 B" in page
     assert "Average 48 ms 2.0 ms 31 ms" in page
     assert "Maximum 75 ms 2.0 ms 61 ms" in page
-    assert "Checkpoint 1 took 80 ms; the slowest was join[1]: it held back" in page
+    assert (
+        "Checkpoint 1 took 80 ms; its last acknowledgement waited longest for join[1]: it" in page
+    )
 
 
 def test_subtasks_are_ordered_by_a_figure_and_back(operator: Client) -> None:

@@ -40,7 +40,7 @@ def test_each_operator_is_shown_with_its_load_throughput_and_watermark(operator:
 
     page = words_of(operator)
 
-    assert "Nothing is backpressured" not in page  # one tenth of the time is
+    assert "No operator holds others up" not in page  # one tenth of the time is
     for shown in (
         "join 50 % busy, 10 % backpressured, 40 % idle join[0] 50 % 4.00 k/s 320 kB/s",
         " 4.00 k/s 360 kB/s 6 600 B 2.00 kB 2013-01-01 00:26:40",

@@ -1,6 +1,7 @@
 """The page of failures and recovery: what a person reads there, and that it is only text."""
 
 import html
+import re
 from pathlib import Path
 
 import pytest
@@ -144,7 +145,7 @@ def test_the_last_verification_and_the_fitness_of_each_point_are_shown(
 
     words = words_of(operator, PAGE)
 
-    assert "ago: 1 point whole, 2 damaged, in 40 ms." in words
+    assert "ago were read again then: 1 point whole, 2 damaged, in 40 ms." in words
     assert "verified read again" in words
     assert "is being read: 3 of 40 files, 0 B of 9.00 MB" in words
     assert "gone its manifest is not where it was written" in words
@@ -180,6 +181,15 @@ def test_what_a_failure_now_would_cost_is_said_in_records_and_time(operator: Cli
     assert "judging by 1 measured recovery." in words
 
 
+def test_what_would_be_read_again_is_one_number_on_one_page(operator: Client, site: Path) -> None:
+    fold(Story(new_run()).started().completed(path=written(site / "a")).sampled(1e9))
+
+    found = re.findall(r"(?i)about ([\d,]+) records", words_of(operator, PAGE))
+
+    assert len(found) == 3  # if it died now, why that point is recommended, and what it costs
+    assert len(set(found)) == 1
+
+
 def test_an_operator_sees_the_points_and_no_button(operator: Client, site: Path) -> None:
     fold(Story(new_run()).started().completed(path=written(site / "a")).ended())
 
@@ -194,8 +204,10 @@ def test_while_it_runs_the_page_says_why_nothing_can_be_restored(admin: Client, 
 
     page = text_of(admin, PAGE)
 
-    assert "has a run under way; stop or cancel it first. A failed attempt goes back" in page
+    why = "restored now: flights has a run under way; stop or cancel it first."
+    assert f"It cannot be {why} A failed attempt goes back by itself." in page
     assert "data-dialog" not in page
+    assert f"None can be {why}" in text_of(admin, "/pipelines/flights/")
 
 
 def test_an_earlier_run_can_be_looked_at(operator: Client) -> None:

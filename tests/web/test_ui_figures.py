@@ -172,8 +172,8 @@ def test_a_held_back_channel_is_named_with_what_it_waited_for() -> None:
     subtasks = [source("flights", 0), source("weather", 1), joined(0)]
 
     assert sentences.alignment(timeline(subtasks)) == (
-        "Checkpoint 41 took 84 ms; the slowest was join[0]: it held back flights[0] for 60 ms"
-        " (75 %) with 2,400 records buffered, waiting for weather[1]."
+        "Checkpoint 41 took 84 ms; its last acknowledgement waited longest for join[0]: it held"
+        " back flights[0] for 60 ms (75 %) with 2,400 records buffered, waiting for weather[1]."
     )
 
 
@@ -184,7 +184,7 @@ def test_a_subtask_downstream_is_not_blamed_for_the_wait_upstream() -> None:
 
     sentence = sentences.alignment(timeline([source("weather", 1), joined(0), downstream]))
 
-    assert "the slowest was join[0]: it held back flights[0]" in sentence
+    assert "waited longest for join[0]: it held back flights[0]" in sentence
 
 
 @pytest.mark.parametrize(
