@@ -1,14 +1,17 @@
 // Draws the figures of a page with Plotly, again only when their values or the theme change.
 //
 // Values come as JSON beside each chart; "@name" in them is a colour of the style sheet. A chart
-// under the pointer is left alone until the pointer has gone.
+// under the pointer is left alone until the pointer has gone. When the window becomes wider or
+// narrower all are drawn again: what Plotly does by itself then forgets how high they are.
 "use strict";
 
 (() => {
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const config = { responsive: true, displayModeBar: false, displaylogo: false, doubleClick: "reset" };
+  const config = { displayModeBar: false, displaylogo: false, doubleClick: "reset" };
   const drawn = new WeakMap(); // chart -> the values it shows
   const [NARROW_PX, ROW_PX, SIGN_PX] = [480, 19, 60]; // of a legend
+  const SETTLED_MS = 100; // a window is pulled in many steps
+  let [width, pulled] = [innerWidth, 0];
 
   function draw(chart) {
     const values = document.getElementById(chart.dataset.values);
@@ -32,7 +35,7 @@
     const height = layout.height + heightOfLegend(plot, data, layout);
     await Plotly.react(plot, data, { ...layout, height, uirevision: "kept", font: { ...layout.font, family: fontFamily() } }, config);
     timeAxes.fit(plot);
-    if (isNew) plot.on("plotly_relayout", (change) => "xaxis.tickvals" in change || timeAxes.fit(plot)); // zoomed, or of another width
+    if (isNew) plot.on("plotly_relayout", (change) => "xaxis.tickvals" in change || timeAxes.fit(plot)); // zoomed
   }
 
   // On a phone it has several rows, which would leave little of the drawing.
@@ -57,14 +60,22 @@
     for (const chart of document.querySelectorAll(".chart")) draw(chart);
   }
 
+  function drawAnew() {
+    for (const chart of document.querySelectorAll(".chart")) drawn.delete(chart);
+    drawAll();
+  }
+
   for (const chart of document.querySelectorAll(".chart")) {
     chart.addEventListener("mouseleave", () => draw(chart));
   }
   document.body.addEventListener("htmx:afterRequest", drawAll);
   document.addEventListener("visibilitychange", drawAll);
-  dark.addEventListener("change", () => {
-    for (const chart of document.querySelectorAll(".chart")) drawn.delete(chart);
-    drawAll();
+  dark.addEventListener("change", drawAnew);
+  window.addEventListener("resize", () => {
+    if (innerWidth === width) return; // the bar of a phone's browser came or went
+    width = innerWidth;
+    clearTimeout(pulled);
+    pulled = setTimeout(drawAnew, SETTLED_MS);
   });
   drawAll();
 })();

@@ -101,6 +101,12 @@ TYPED = [
     ("Asia/Tokyo", "2026-11-22T08:00:05", "2026-11-21 23:00:05"),
     ("America/New_York", "2026-07-01T22:30", "2026-07-02 02:30:00"),
 ]
+DRAWN = """() => {
+  const plots = [...document.querySelectorAll(".plot:not([hidden])")];
+  return plots.every((plot) => plot.querySelector("svg.main-svg")) && plots.map(
+    (plot) => [plot.clientWidth, plot.clientHeight]);
+}"""
+IS_DRAWN_AS = f"(sizes) => JSON.stringify(({DRAWN})()) === JSON.stringify(sizes)"
 IS_WHOLE = "(frame) => frame.scrollWidth <= frame.clientWidth"
 IS_WHOLE_WITH_LONG_NAMES = """(frame) => {
   frame.querySelectorAll(".number small").forEach((small) => {
@@ -272,6 +278,25 @@ def test_the_table_of_all_pipelines_is_whole_at_a_desk(
 
     expect(page.locator("#region-fleet tbody tr")).not_to_have_count(0)
     assert page.locator("#region-fleet .scroll").evaluate(IS_WHOLE_WITH_LONG_NAMES)
+    page.close()
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "measured-lab"])
+def test_charts_in_a_window_of_another_width_are_as_if_loaded_in_it(
+    signed_in: BrowserContext, reached: dict[str, str], name: str
+) -> None:
+    """Where no news comes with which they would be drawn again, as when the connection is cut."""
+    page = signed_in.new_page()
+    sizes = {}
+    for width, size in WIDTHS.items():
+        page.set_viewport_size(size)
+        page.goto(reached[name], wait_until="load")
+        sizes[width] = page.wait_for_function(DRAWN, timeout=PATIENCE_MS).json_value()
+        assert sizes[width]
+
+    for width in ("desk", "phone"):
+        page.set_viewport_size(WIDTHS[width])
+        page.wait_for_function(IS_DRAWN_AS, arg=sizes[width], timeout=PATIENCE_MS)
     page.close()
 
 
