@@ -152,6 +152,7 @@ def memory(samples: list[SamplePoint]) -> str:
     half = len(totals) // 2
     earlier, later = sum(totals[:half]) / half, sum(totals[half:]) / (len(totals) - half)
     change = later / earlier - 1
+    by = f"{round(100 * change, 1) + 0.0:+.1f} %"  # adding zero makes -0.0 none
     if abs(change) < FLAT_RATIO:
-        return f"{now}; flat over the shown time ({change:+.1%})."
-    return f"{now}; {'growing' if change > 0 else 'shrinking'} over the shown time ({change:+.1%})."
+        return f"{now}; flat over the shown time ({by})."
+    return f"{now}; {'growing' if change > 0 else 'shrinking'} over the shown time ({by})."

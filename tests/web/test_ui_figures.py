@@ -254,6 +254,12 @@ def test_memory_is_called_flat_only_when_it_is(growth: float, word: str) -> None
     assert word in sentences.memory(points)
 
 
+def test_a_change_of_memory_that_rounds_to_none_has_no_minus() -> None:
+    points = [sample(index, 200_000_000 - 100 * index) for index in range(100)]
+
+    assert sentences.memory(points).endswith("; flat over the shown time (+0.0 %).")
+
+
 def test_no_line_is_drawn_through_the_time_in_which_nobody_reported() -> None:
     samples = [sample(second, 200_000_000) for second in (0, 1, 2, 30, 31)]
 
