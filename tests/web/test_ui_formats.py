@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from ftdash.ui import formats
+from ftdash.ui.templatetags.formats import breakable
 
 
 @pytest.mark.parametrize(
@@ -76,3 +77,16 @@ def test_moments_are_written_in_utc_whatever_zone_they_come_in() -> None:
 )
 def test_counted_things_agree_with_their_number(number: int, written: str) -> None:
     assert formats.plural(number, "record") == written
+
+
+@pytest.mark.parametrize(
+    ("setting", "written"),
+    [
+        ("state.backend.type", "state.<wbr>backend.<wbr>type"),
+        ("RETAIN_ON_CANCELLATION", "RETAIN_<wbr>ON_<wbr>CANCELLATION"),
+        ("not set", "not set"),
+        ("Ends. See <dir>.", "Ends. See &lt;dir&gt;."),
+    ],
+)
+def test_a_setting_may_break_between_its_words_only(setting: str, written: str) -> None:
+    assert breakable(setting) == written

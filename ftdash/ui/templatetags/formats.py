@@ -5,6 +5,7 @@ title. `clock` is an age that ticks: it carries its value at the time of renderi
 viewer's clock that is wrong does no harm.
 """
 
+import re
 from datetime import datetime, timedelta
 
 from django import template
@@ -45,9 +46,10 @@ def silent_in_ms(seen: Heard) -> int | str:
 
 
 @register.filter
-def setting_key(key: str) -> SafeString:
-    """Breaks behind a dot where it breaks at all, so that no word of it is torn."""
-    return format_html_join(mark_safe(".<wbr>"), "{}", ((part,) for part in key.split(".")))
+def breakable(setting: object) -> SafeString:
+    """Breaks behind a dot or an underscore, so that no word of a key or a value is torn."""
+    parts = re.split(r"(?<=[._])(?=\w)", str(setting))
+    return format_html_join(mark_safe("<wbr>"), "{}", ((part,) for part in parts))
 
 
 @register.filter
