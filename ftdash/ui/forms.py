@@ -11,7 +11,7 @@ from django import forms
 from ftdash.checkpoints import queries as checkpoint_queries
 from ftdash.checkpoints.answers import RecoveryPoint
 from ftdash.jobs.answers import PipelinePage
-from ftdash.jobs.recovery_points import FitPoint, point_choice
+from ftdash.jobs.recovery_points import point_choice
 from ftdash.ui.formats import size, utc
 from pipelines.domain.labels import LABEL_LENGTH_MAX
 from pipelines.domain.point_fitness import Fitness
@@ -189,12 +189,13 @@ class RestoreForm(ParallelismForm, ConfirmedForm):
         super().__init__(*args, page=page, **kwargs)
         choice = point_choice(page.name)
         found = choice.points if choice else []
-        labels = {each.point.path: label_of(each, page.name) for each in found}
+        labels = {each.point.path: label_of(each.point, page.name, each.fitness) for each in found}
         given = (self.data or self.initial).get("path", "")
         other = checkpoint_queries.recovery_point(given) if given not in labels else None
         if other:
             # Of another pipeline, or an old one: whether it fits is for the preflight to say.
-            labels[other.path] = description_of(other, page.name)
+            fitness = Fitness.UNREAD if other.is_present else Fitness.GONE
+            labels[other.path] = label_of(other, page.name, fitness)
         self.fields["path"].choices = labels.items()  # type: ignore[attr-defined]
         if choice and choice.recommended:
             self.fields["path"].initial = choice.recommended.point.path
@@ -216,13 +217,8 @@ class ReplayForm(ActionForm):
         )
 
 
-def label_of(found: FitPoint, pipeline: str) -> str:
+def label_of(point: RecoveryPoint, pipeline: str, fitness: Fitness) -> str:
     """Who chooses without looking further sees what cannot be chosen."""
-    unfit = UNFIT.get(found.fitness, "")
-    return f"{description_of(found.point, pipeline)}{unfit}"
-
-
-def description_of(point: RecoveryPoint, pipeline: str) -> str:
     newest = " (newest)" if point.is_newest else ""
     called = f"{point.label}: " if point.label else ""
     other = "" if point.pipeline == pipeline else f" of {point.pipeline}"
@@ -230,5 +226,5 @@ def description_of(point: RecoveryPoint, pipeline: str) -> str:
         f"{called}{point.kind.lower()} {point.checkpoint_id} of run {point.run_number}{other}"
         f"{newest}, "
         f"{utc(point.completed_at)}, {size(point.state_bytes)}, "
-        f"parallelism {point.parallelism}"
+        f"parallelism {point.parallelism}{UNFIT.get(fitness, '')}"
     )

@@ -33,7 +33,8 @@
   async function show(plot, { data, layout }) {
     const isNew = !plot.on;
     const height = layout.height + heightOfLegend(plot, data, layout);
-    await Plotly.react(plot, data, { ...layout, height, uirevision: "kept", font: { ...layout.font, family: fontFamily() } }, config);
+    const width = plot.clientWidth || undefined; // said anew: drawn again, it keeps the one it had
+    await Plotly.react(plot, data, { ...layout, width, height, uirevision: "kept", font: { ...layout.font, family: fontFamily() } }, config);
     timeAxes.fit(plot);
     if (isNew) plot.on("plotly_relayout", (change) => "xaxis.tickvals" in change || timeAxes.fit(plot)); // zoomed
   }

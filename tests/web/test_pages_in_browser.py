@@ -103,8 +103,9 @@ TYPED = [
 ]
 DRAWN = """() => {
   const plots = [...document.querySelectorAll(".plot:not([hidden])")];
-  return plots.every((plot) => plot.querySelector("svg.main-svg")) && plots.map(
-    (plot) => [plot.clientWidth, plot.clientHeight]);
+  const drawings = plots.map((plot) => plot.querySelector("svg.main-svg"));
+  return drawings.every(Boolean) && drawings.map(
+    (drawing) => [drawing.clientWidth, drawing.clientHeight]);
 }"""
 IS_DRAWN_AS = f"(sizes) => JSON.stringify(({DRAWN})()) === JSON.stringify(sizes)"
 IS_WHOLE = "(frame) => frame.scrollWidth <= frame.clientWidth"

@@ -225,6 +225,18 @@ def test_of_several_points_the_form_begins_with_the_one_that_is_recommended(
     assert re.search(rf'<option value="{re.escape(str(newest))}">[^<]*, it was refused<', form)
 
 
+def test_a_point_of_another_pipeline_whose_files_are_gone_is_marked(
+    admin: Client, site: Path
+) -> None:
+    finished()
+    gone = str(site / "gone")
+    fold(Story(new_run("other")).started().completed(CheckpointKind.SAVEPOINT, path=gone).ended())
+
+    form = admin.get(address("restore"), {"path": gone}).content.decode()
+
+    assert re.search(r" selected>savepoint 1 of run 1 of other[^<]*, its files are gone<", form)
+
+
 def test_the_verdict_stands_above_the_button_of_a_restore(admin: Client, site: Path) -> None:
     path = ended_with_a_point(site)
 
