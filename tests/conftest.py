@@ -33,8 +33,8 @@ PLACES = {"integration": PROCESSES, "processes": PROCESSES, "bench": KAFKA}
 FILES_OF_PAGES = ("test_tasks.py", "test_projector_process.py", "test_flink_cli.py")
 MACHINE = "FTDASH_TESTS_MACHINE"
 SHORT_LIVED_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Of every Java that tests start. Spark only hosts here and lives for seconds: to optimise its code
-costs a fourth of all the processor time of a test."""
+"""Of every Java, where tests start Spark: it only hosts here and lives for seconds, and to optimise
+its code costs a fourth of all the processor time of a test."""
 REQUIRE_ALL = os.environ.get("FTDASH_REQUIRE_ALL") == "1"
 
 

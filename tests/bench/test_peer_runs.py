@@ -1,5 +1,6 @@
 """Peers run in Pythons of their own; where one is missing or fails, the output says so."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -79,7 +80,11 @@ def test_what_a_peer_leaves_running_is_not_waited_for_and_ended(tmp_path: Path) 
 
     assert len(runs.runs["flink"]) == 1
     left = int((tmp_path / "child").read_text())
-    wait_until(lambda: not psutil.pid_exists(left))
+    try:
+        wait_until(lambda: not psutil.pid_exists(left))
+    finally:
+        with suppress(psutil.NoSuchProcess):  # as it should be
+            psutil.Process(left).kill()
 
 
 def fake_peer(directory: Path, program: str) -> Peer:
