@@ -8,6 +8,7 @@ A savepoint is a checkpoint of kind SAVEPOINT: the same row, kept until someone 
 from django.db import models
 
 from ftdash.jobs.models import Run
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.status import CheckpointKind
 
 
@@ -71,6 +72,11 @@ class Checkpoint(models.Model):
 
     def __str__(self) -> str:
         return f"{self.run_id}/{self.checkpoint_id}"
+
+    @property
+    def reason_text(self) -> str:
+        """Flink's sentence; empty unless it failed."""
+        return CheckpointFailureReason[self.reason_name].value if self.reason_name else ""
 
 
 class SubtaskPhase(models.Model):

@@ -20,7 +20,6 @@ from ftdash.checkpoints.points import may_be_read
 from ftdash.checkpoints.savepoints import labels_of
 from ftdash.jobs.models import PointLabel, Request, Run
 from ftdash.times import watermark_moment
-from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 
 SUMMARY_CHECKPOINTS = 500
 
@@ -91,7 +90,6 @@ def _points(rows: list[Checkpoint]) -> list[RecoveryPoint]:
 
 
 def row_of(row: Checkpoint) -> CheckpointRow:
-    reason = row.reason_name
     return CheckpointRow(
         run_id=row.run.run_id,
         checkpoint_id=row.checkpoint_id,
@@ -112,8 +110,8 @@ def row_of(row: Checkpoint) -> CheckpointRow:
         source_records=row.source_records,
         acknowledged_count=row.acknowledged_count,
         subtask_count=row.subtask_count,
-        reason_name=reason,
-        reason_text=CheckpointFailureReason[reason].value if reason else "",
+        reason_name=row.reason_name,
+        reason_text=row.reason_text,
         message=row.message,
         path=row.path,
         watermark_at=watermark_moment(row.watermark_ms),

@@ -92,7 +92,12 @@ def _checkpoint(row: Checkpoint) -> Told:
         if row.status == CheckpointStatus.DISCARDED
         else f"{CheckpointStatus(row.status).label}{took}"
     )
-    return Told(f"{row.kind.lower()}{name}", outcome, row.message or row.reason_name)
+    return Told(f"{row.kind.lower()}{name}", outcome, _why_it_failed(row))
+
+
+def _why_it_failed(row: Checkpoint) -> str:
+    """As on the pages of checkpoints: the reason, then what happened here."""
+    return " ".join(dict.fromkeys(text for text in (row.reason_text, row.message) if text))
 
 
 def _superseded(row: SupersededOutput) -> Told:

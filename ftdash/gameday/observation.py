@@ -135,7 +135,7 @@ def _survived(day: GameDay, lost: QuerySet[Checkpoint]) -> _Survived | None:
         return None
     failed = lost.first()
     if failed is not None and failed.failed_at is not None:
-        why = failed.message or failed.reason_name
+        why = failed.message or failed.reason_text
         cause = f"Checkpoint {failed.checkpoint_id} failed, and the run went on: {why}"
         return _Survived(failed.failed_at, cause)
     return _slowed(day) if day.fault == Fault.SLOW_STORAGE else None

@@ -40,6 +40,8 @@ from tests.web.journals import Story, StoryClock, new_request, new_run, quaranti
 
 pytestmark = pytest.mark.usefixtures("site", "patient")
 
+EXPIRED = "Checkpoint expired before completing."
+
 
 def test_every_kind_of_line_is_in_it_and_the_newest_comes_first() -> None:
     eventful()
@@ -186,6 +188,25 @@ def test_checkpoints_that_are_taken_in_passing_are_left_out_unless_asked_for() -
         ("savepoint 3", "completed in 80 ms"),
     ]
     assert len(whole(Asked(kind=LineKind.CHECKPOINT))) == 4
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        ("5 of 8 subtasks had acknowledged.", f"{EXPIRED} 5 of 8 subtasks had acknowledged."),
+        (EXPIRED, EXPIRED),
+        ("", EXPIRED),
+    ],
+)
+def test_a_failed_checkpoint_says_its_reason_as_its_own_page_does(message: str, why: str) -> None:
+    reason = CheckpointFailureReason.CHECKPOINT_EXPIRED
+    failed = CheckpointFailed(checkpoint_id=CheckpointId(1), reason=reason, message=message)
+    Story(new_run()).started().triggered().tell(failed)
+    Projector().run_once()
+
+    [line] = whole(Asked(kind=LineKind.CHECKPOINT))
+
+    assert line.why == why
 
 
 def test_a_checkpoint_that_newer_ones_replaced_was_completed() -> None:
