@@ -11,8 +11,8 @@ from pipelines.domain.errors import Rejected
 from pipelines.flows.registry import Flow, Parameter
 from pipelines.stream import Environment, Pipeline, count
 
-SCHEMA = pa.schema([("app_id", pa.int64()), ("user_id", pa.int64()), ("ts", pa.int64())])
-KEYS = ("app_id", "user_id")
+COLUMNS = ("app_id", "user_id", "ts")
+KEYS = COLUMNS[:2]
 
 
 def assemble(parameters: Mapping[str, str]) -> Pipeline:
@@ -22,7 +22,9 @@ def assemble(parameters: Mapping[str, str]) -> Pipeline:
     if not repeat.isdecimal() or int(repeat) < 1:
         raise Rejected(f"The parameter 'repeat' cannot be {repeat!r}; give a number from 1 on.")
     env = Environment()
-    files = CsvFiles(Path(parameters["data"]), schema=SCHEMA, repeat=int(repeat))
+    schema = pa.schema([(key, pa.int64())])
+    data = Path(parameters["data"])
+    files = CsvFiles(data, schema=schema, file_columns=COLUMNS, repeat=int(repeat))
     events = env.source(files, uid="events")
     totals = events.key_by(key).aggregate(pv=count(), uid="views")
     totals.sink(BlackHole(), uid="nowhere")

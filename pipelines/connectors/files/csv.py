@@ -2,22 +2,18 @@
 
 Meant for plain columns at a high rate: one line is one record (a blank one is a record of nulls,
 and a value that holds a line break is refused), and there is no event time. A rewind skips lines
-unparsed. Which line does not fit is found by `csv_lines`.
+unparsed. How a block is parsed is known to `csv_blocks`, which line does not fit to `csv_lines`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.csv as pacsv
 
-from pipelines.connectors.files.csv_lines import (
-    MalformedCsv,
-    OtherLineEnds,
-    batches_of,
-    of_one_line_each,
-)
+from pipelines.connectors.files.csv_blocks import Quoted, quoted, unquoted
+from pipelines.connectors.files.csv_layout import CsvLayout
+from pipelines.connectors.files.csv_lines import MalformedCsv, OtherLineEnds, batches_of
 from pipelines.connectors.files.input_files import (
     FilePaths,
     file_version,
@@ -30,19 +26,28 @@ from pipelines.connectors.source import MalformedRecord
 
 BLOCK_BYTES = 4 * 1024 * 1024
 
+Parse = Callable[[Path, CsvLayout, int, int], Iterator[pa.RecordBatch]]
+
 
 @dataclass(frozen=True, slots=True)
 class CsvFiles:
-    """Each file is a split; `repeat` reads all of them that often, one round after the other."""
+    """Each file is a split; `repeat` reads all of them that often, one round after the other.
+
+    `file_columns` name all values of a line, in their order, where `schema` wants only some: what
+    is not wanted is not looked at, may be anything, and costs less.
+    """
 
     paths: FilePaths
     _: KW_ONLY
     schema: pa.Schema
+    file_columns: Sequence[str] | None = None
     block_bytes: int = BLOCK_BYTES
     repeat: int = 1
     files: tuple[Path, ...] = field(init=False)
+    layout: CsvLayout = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "layout", CsvLayout.of(self.schema, self.file_columns))
         object.__setattr__(self, "files", input_files(self.paths, ".csv"))
 
     @property
@@ -56,7 +61,7 @@ class CsvFiles:
     def validate(self) -> None:
         """Parses the first block of each file; a fault further in is found when it is read."""
         for file in self.files:
-            with reading(file, file.name, 0, self.schema.names):
+            with reading(file, file.name, 0, self.layout.columns):
                 try:
                     next(self._batches(file, file.name, 0), None)
                 except pa.ArrowInvalid as refusal:
@@ -72,7 +77,7 @@ class CsvFiles:
         file = self.files[index % len(self.files)]
         split = self._name(index)
         at = offset
-        with reading(file, split, offset, self.schema.names):
+        with reading(file, split, offset, self.layout.columns):
             try:
                 for batch in self._batches(file, split, offset):
                     yield batch
@@ -89,11 +94,20 @@ class CsvFiles:
 
     def _batches(self, file: Path, split: str, offset: int) -> Iterator[pa.RecordBatch]:
         """Raises ArrowInvalid: a line of the next block does not fit."""
+        at = offset
+        try:
+            for batch in self._from(file, split, offset, unquoted):
+                yield batch
+                at += batch.num_rows
+        except Quoted:
+            yield from self._from(file, split, at, quoted)
+
+    def _from(self, file: Path, split: str, offset: int, parse: Parse) -> Iterator[pa.RecordBatch]:
         if file.stat().st_size == 0:
             batches: Iterator[pa.RecordBatch] = iter(())
         else:
             # One record early, so that a file that has shrunk is told from one at its end.
-            batches = map(of_one_line_each, self._open(file, max(0, offset - 1)))
+            batches = parse(file, self.layout, max(0, offset - 1), self.block_bytes)
         if offset:
             first = next((batch for batch in batches if batch.num_rows), None)
             if first is None:
@@ -108,12 +122,12 @@ class CsvFiles:
         cannot be told apart."""
         with file.open("rb") as content:
             try:
-                yield from batches_of(content, offset, self.schema)
+                yield from batches_of(content, offset, self.layout)
             except OtherLineEnds:
                 raise refusal from None
             except MalformedCsv as error:
                 at = offset + error.row
-                problem = malformed(file, error, self.schema.names, f" in line {at + 1:,}")
+                problem = malformed(file, error, self.layout.columns, f" in line {at + 1:,}")
                 raise MalformedRecord(
                     str(problem), row=error.row, offset=at, text=error.text
                 ) from error
@@ -122,16 +136,3 @@ class CsvFiles:
         turn, position = divmod(index, len(self.files))
         name = self.files[position].name
         return f"{name} (round {turn})" if turn else name
-
-    def _open(self, file: Path, skip: int) -> pacsv.CSVStreamingReader:
-        return pacsv.open_csv(
-            file,
-            read_options=pacsv.ReadOptions(
-                column_names=self.schema.names,
-                block_size=self.block_bytes,
-                skip_rows_after_names=skip,
-                use_threads=False,
-            ),
-            parse_options=pacsv.ParseOptions(ignore_empty_lines=False),
-            convert_options=pacsv.ConvertOptions(column_types=self.schema),
-        )

@@ -1,8 +1,8 @@
-"""Lines of CSV to batches of a declared schema, or which line does not fit.
+"""Lines of CSV to batches of a declared layout, or which line does not fit.
 
-The slow way beside `csv`: taken from where Arrow has refused a block, because Arrow does not say
-which line was at fault. One line is one record, as there; a file whose records end otherwise cannot
-be told apart so. Knows a file by its bytes only.
+The slow way beside `csv_blocks`: taken from where Arrow has refused a block, because Arrow does not
+say which line was at fault. One line is one record, as there; a file whose records end otherwise
+cannot be told apart so. Knows a file by its bytes only.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,6 +12,8 @@ from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
+
+from pipelines.connectors.files.csv_layout import CsvLayout
 
 LINES = 16_384
 """Decoded at once."""
@@ -36,7 +38,7 @@ class MalformedCsv(Exception):
         self.text = text
 
 
-def batches_of(content: BinaryIO, skip: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def batches_of(content: BinaryIO, skip: int, layout: CsvLayout) -> Iterator[pa.RecordBatch]:
     """The records behind the first `skip` of an open file.
 
     Raises MalformedCsv behind all that come before that line, and OtherLineEnds.
@@ -45,31 +47,31 @@ def batches_of(content: BinaryIO, skip: int, schema: pa.Schema) -> Iterator[pa.R
     while wanted := _lines(content):
         passed = min(left, len(wanted))
         left, wanted = left - passed, wanted[passed:]
-        fitting = _fitting(wanted, schema)
+        fitting = _fitting(wanted, layout)
         if fitting:
-            yield decoded(wanted[:fitting], schema)
+            yield decoded(wanted[:fitting], layout)
         if fitting < len(wanted):
-            raise _malformed(wanted[fitting], before + fitting, schema)
+            raise _malformed(wanted[fitting], before + fitting, layout)
         before += fitting
 
 
-def decoded(lines: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
+def decoded(lines: Sequence[bytes], layout: CsvLayout) -> pa.RecordBatch:
     """A row for each line. Raises ArrowInvalid."""
     text = b"".join(lines)
     table = pacsv.read_csv(
         BytesIO(text),
         read_options=pacsv.ReadOptions(
-            column_names=schema.names,
+            column_names=layout.columns,
             block_size=min(len(text) + 1, BLOCK_BYTES_MAX),
             use_threads=False,
         ),
         parse_options=pacsv.ParseOptions(ignore_empty_lines=False),
-        convert_options=pacsv.ConvertOptions(column_types=schema),
+        convert_options=layout.conversion(of_all=True),
     )
     if table.num_rows != len(lines):
         raise _unended()
-    columns = [table.column(name).combine_chunks() for name in schema.names]
-    return of_one_line_each(pa.RecordBatch.from_arrays(columns, schema=schema))
+    [batch] = table.combine_chunks().to_batches()
+    return layout.as_declared(of_one_line_each(batch))
 
 
 def of_one_line_each(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -104,32 +106,32 @@ def _lines(content: BinaryIO) -> list[bytes]:
     return lines
 
 
-def _fitting(lines: Sequence[bytes], schema: pa.Schema) -> int:
+def _fitting(lines: Sequence[bytes], layout: CsvLayout) -> int:
     """How many of the first lines fit, by halving."""
-    if _fits(lines, schema):
+    if _fits(lines, layout):
         return len(lines)
     fits, fails = 0, len(lines)
     while fails - fits > 1:
         middle = (fits + fails) // 2
-        if _fits(lines[fits:middle], schema):
+        if _fits(lines[fits:middle], layout):
             fits = middle
         else:
             fails = middle
     return fits
 
 
-def _fits(lines: Sequence[bytes], schema: pa.Schema) -> bool:
+def _fits(lines: Sequence[bytes], layout: CsvLayout) -> bool:
     try:
-        decoded(lines, schema)
+        decoded(lines, layout)
     except pa.ArrowInvalid:
         return False
     return True
 
 
-def _malformed(line: bytes, row: int, schema: pa.Schema) -> MalformedCsv:
+def _malformed(line: bytes, row: int, layout: CsvLayout) -> MalformedCsv:
     text = line.rstrip(b"\r\n")
     try:
-        decoded([line], schema)
+        decoded([line], layout)
     except pa.ArrowInvalid as problem:
         return MalformedCsv(row, text, problem)
     return MalformedCsv(row, text, pa.ArrowInvalid("it does not fit with the lines before it"))

@@ -7,7 +7,7 @@ seen. Source: Flink's `FileSource.monitorContinuously`.
 """
 
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -147,13 +147,17 @@ def json_lines_directory(
 
 
 def csv_directory(
-    directory: Path | str, *, schema: pa.Schema, look_every: timedelta | None = LOOK_EVERY
+    directory: Path | str,
+    *,
+    schema: pa.Schema,
+    file_columns: Sequence[str] | None = None,
+    look_every: timedelta | None = LOOK_EVERY,
 ) -> GrowingDirectory:
-    """Without header lines and without event time, as `CsvFiles`."""
+    """Without header lines and without event time, as `CsvFiles`, whose `file_columns` it takes."""
     return GrowingDirectory(
         Path(directory),
         suffix=".csv",
         schema=schema,
-        format_of=lambda file: CsvFiles((file,), schema=schema),
+        format_of=lambda file: CsvFiles((file,), schema=schema, file_columns=file_columns),
         look_every=look_every,
     )

@@ -13,8 +13,9 @@ from pipelines.domain.errors import Rejected
 SCHEMA = pa.schema([("app_id", pa.int64()), ("user_id", pa.int64())])
 
 
-def test_a_value_that_does_not_fit_names_file_and_column(tmp_path: Path) -> None:
-    source = CsvFiles(write(tmp_path, "1,2\n3,x\n"), schema=SCHEMA)
+@pytest.mark.parametrize("wanted", [["app_id", "user_id"], ["user_id"]], ids=len)
+def test_a_value_that_does_not_fit_names_file_and_column(tmp_path: Path, wanted: list[str]) -> None:
+    source = of_columns(SCHEMA, wanted, write(tmp_path, "1,2\n3,x\n"), 1 << 20)
 
     with pytest.raises(
         Rejected, match=r"a\.csv is malformed in line 2: In column user_id: .*'x'\.$"
@@ -38,12 +39,17 @@ BAD = {1: "x,2", 3: "4", 4: "4,5,6", 9: '"8,1', 17: "\\xff,1"}
 
 @pytest.mark.parametrize("block_bytes", [16, 1 << 20])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("wanted", [["app_id", "user_id"], ["app_id"]], ids=len)
 def test_each_line_that_does_not_fit_is_told_with_its_offset_and_all_others_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int, end: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    wanted: list[str],
+    block_bytes: int,
+    end: str,
 ) -> None:
     monkeypatch.setattr(csv_lines, "LINES", 3)
     lines = [BAD.get(number, f"{number},{10 * number}" * (number != 6)) for number in range(20)]
-    source = CsvFiles(write(tmp_path, end.join(lines)), schema=SCHEMA, block_bytes=block_bytes)
+    source = of_columns(SCHEMA, wanted, write(tmp_path, end.join(lines)), block_bytes)
 
     read, bad, said = read_all(source)
 
@@ -68,9 +74,11 @@ UNENDED = {
 @pytest.mark.parametrize("block_bytes", [32, 1 << 20])
 @pytest.mark.parametrize("before", [0, 7])
 @pytest.mark.parametrize("lines", UNENDED.values(), ids=UNENDED)
+@pytest.mark.parametrize("wanted", [["app_id", "name"], ["app_id"]], ids=len)
 def test_a_quoted_value_that_does_not_end_in_its_line_is_told_and_all_others_are_read_once(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    wanted: list[str],
     lines: list[str],
     before: int,
     block_bytes: int,
@@ -80,7 +88,7 @@ def test_a_quoted_value_that_does_not_end_in_its_line_is_told_and_all_others_are
     good = [f'{100 + number},"said ""{number}"", twice"' for number in range(before)]
     behind = [f"{200 + number},sentinel" for number in range(4)] + ["misfit,x", "300,sentinel"]
     text = "\n".join([*good, *lines, *behind, ""])
-    source = CsvFiles(write(tmp_path, text), schema=TEXT, block_bytes=block_bytes)
+    source = of_columns(TEXT, wanted, write(tmp_path, text), block_bytes)
 
     read, bad, said = read_all(source)
 
@@ -119,16 +127,65 @@ def test_a_quoted_value_that_goes_on_is_refused_at_submission_by_its_line(tmp_pa
     ids=str,
 )
 @pytest.mark.parametrize("line_break", ["\n", "\r", "\r\n"])
-def test_a_line_break_is_refused_in_columns_of_every_type(
-    tmp_path: Path, type_: pa.DataType, line_break: str
+@pytest.mark.parametrize("wanted", [["app_id", "name"], ["app_id"]], ids=len)
+def test_a_line_break_is_refused_in_columns_of_every_type_also_in_one_that_is_not_read(
+    tmp_path: Path, type_: pa.DataType, wanted: list[str], line_break: str
 ) -> None:
     schema = pa.schema([("app_id", pa.int64()), ("name", type_)])
     width = 4 - len(line_break)
     quoted = f'1,wxyz\n2,"{"a" * width}{line_break}"\n3,wxyz\n'
-    source = CsvFiles(write(tmp_path, quoted), schema=schema)
+    source = of_columns(schema, wanted, write(tmp_path, quoted), 1 << 20)
 
     with pytest.raises(Rejected, match="a quoted value does not end in its line"):
         read_some(source)
+
+
+@pytest.mark.parametrize("block_bytes", [32, 1 << 20])
+@pytest.mark.parametrize("with_quotes", [False, True])
+def test_columns_that_are_not_wanted_may_hold_anything_and_the_others_come_as_the_schema_has_them(
+    tmp_path: Path, with_quotes: bool, block_bytes: int
+) -> None:
+    others = ["x", "", "\\xff", "9" * 30, "y"] * 10
+    if with_quotes:
+        others[33] = '"a, ""b"""'
+    lines = [f"{number},{other},{10 * number}" for number, other in enumerate(others)]
+    schema = pa.schema([("last", pa.int32()), ("first", pa.int64())])
+    file = write(tmp_path, "\n".join(lines))
+    source = CsvFiles(
+        file, schema=schema, file_columns=("first", "other", "last"), block_bytes=block_bytes
+    )
+
+    for offset in range(51):
+        rest = pa.Table.from_batches(source.read(0, offset), schema)
+        assert rest["first"].to_pylist() == list(range(offset, 50))
+        assert rest["last"].to_pylist() == list(range(10 * offset, 500, 10))
+
+
+def test_a_value_that_is_missing_is_told_though_it_is_not_wanted(tmp_path: Path) -> None:
+    source = of_columns(SCHEMA, ["app_id"], write(tmp_path, "1,2\n3\n"), 1 << 20)
+
+    with pytest.raises(Rejected, match=r"a\.csv is malformed in line 2: .*Expected 2 columns"):
+        source.validate()
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        (["app_id"], "Column user_id of the schema is not among the file's: app_id."),
+        (
+            ["app_id", "user_id", "app_id"],
+            "A file cannot have two columns of the name app_id; rename one.",
+        ),
+    ],
+    ids=["absent", "twice"],
+)
+def test_columns_of_a_file_that_make_no_sense_are_refused(
+    tmp_path: Path, columns: list[str], said: str
+) -> None:
+    with pytest.raises(Rejected) as refused:
+        CsvFiles(write(tmp_path, "1,2\n"), schema=SCHEMA, file_columns=columns)
+
+    assert str(refused.value) == said
 
 
 def test_where_lines_do_not_end_alike_the_file_is_refused_and_no_line_is_blamed(
@@ -163,6 +220,13 @@ def test_each_round_reads_all_files(tmp_path: Path) -> None:
         None,
     ]
     assert pa.Table.from_batches(source.read(1, 0)).to_pylist() == [{"app_id": 1, "user_id": 2}]
+
+
+def of_columns(
+    lines: pa.Schema, wanted: list[str], files: list[Path], block_bytes: int
+) -> CsvFiles:
+    schema = pa.schema([lines.field(name) for name in wanted])
+    return CsvFiles(files, schema=schema, file_columns=lines.names, block_bytes=block_bytes)
 
 
 def read_all(
