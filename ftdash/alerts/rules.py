@@ -11,6 +11,7 @@ from ftdash.alerts.message import written
 from ftdash.alerts.models import Alert, AlertRule, Watched
 from ftdash.jobs.asking import pipeline_named
 from ftdash.jobs.validation import check_reason
+from ftdash.ui.formats import held_for
 from pipelines.domain.errors import Rejected
 
 RULES_MAX = 100
@@ -122,8 +123,8 @@ def _columns(band: Band) -> dict[str, float]:
 
 def _words(watched: Watched, band: Band) -> str:
     return (
-        f"above {written(watched, band.fire_above)} for {band.fire_after_s:g} s, until below"
-        f" {written(watched, band.clear_below)} for {band.clear_after_s:g} s"
+        f"above {written(watched, band.fire_above)} {held_for(band.fire_after_s)}, until below"
+        f" {written(watched, band.clear_below)} {held_for(band.clear_after_s)}"
     )
 
 

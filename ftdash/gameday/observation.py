@@ -28,6 +28,7 @@ from ftdash.jobs.models import (
     ZombieRefusal,
 )
 from ftdash.jobs.recovery_times import to_running_ms
+from ftdash.ui.formats import duration
 from pipelines.bus.lease import Owner
 from pipelines.domain.status import JobStatus, RecoveryPhase
 
@@ -155,7 +156,7 @@ def _slowed(day: GameDay) -> _Survived | None:
     took = timedelta(milliseconds=part.acknowledged_ms)
     return _Survived(
         point.trigger_at + took,
-        f"Slot {day.slot} took {part.async_ms / 1000:.1f} s to upload {part.vertex} for checkpoint"
+        f"Slot {day.slot} took {duration(part.async_ms)} to upload {part.vertex} for checkpoint"
         f" {point.checkpoint_id}, and the run went on.",
     )
 

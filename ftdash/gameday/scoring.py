@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from ftdash.gameday.models import GameDayState, Verdict
+from ftdash.ui.formats import age
 from pipelines.domain.status import JobStatus
 
 EFFECT_WITHIN = timedelta(seconds=120)
@@ -100,8 +101,8 @@ def _before_the_effect(seen: Seen) -> Judgement:
         why = f"The run was {seen.status} before the fault took effect."
         return _ended(Verdict.NOT_HAPPENED, why)
     if seen.now > seen.injected_at + seen.effect_within and not seen.may_still_happen:
-        within = int(seen.effect_within.total_seconds())
-        return _ended(Verdict.NOT_HAPPENED, f"Nothing failed within {within} s.")
+        within = age(seen.effect_within / timedelta(milliseconds=1))
+        return _ended(Verdict.NOT_HAPPENED, f"Nothing failed within {within}.")
     return Judgement(GameDayState.INJECTED, "Nothing has failed yet.")
 
 
@@ -117,8 +118,8 @@ def _before_the_recovery(seen: Seen, failed_at: datetime) -> Judgement:
         return _ended(Verdict.UNPROVEN, f"The run was {seen.status} before it could be judged.")
     missing = _missing(seen)
     if seen.now > failed_at + RECOVERY_WITHIN:
-        within = int(RECOVERY_WITHIN.total_seconds())
-        return _ended(Verdict.FAILED, f"{missing} within {within} s of the failure.")
+        within = age(RECOVERY_WITHIN / timedelta(milliseconds=1))
+        return _ended(Verdict.FAILED, f"{missing} within {within} of the failure.")
     return Judgement(GameDayState.RECOVERING, f"{missing} yet.")
 
 

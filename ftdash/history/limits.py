@@ -8,6 +8,7 @@ from django.db import transaction
 from ftdash.accounts import admin_log
 from ftdash.history.models import Kind, Limit
 from ftdash.jobs.validation import check_reason
+from ftdash.ui.formats import period
 from pipelines.domain.errors import Rejected
 
 _HOURS = tuple(timedelta(hours=hours) for hours in (1, 3, 6, 12, 24))
@@ -35,7 +36,7 @@ def change(*, kind: Kind, keep: timedelta, requester: str, reason: str) -> None:
     """What is older than that is gone within minutes, for good."""
     reason = check_reason(reason)
     if keep not in choices(kind):
-        raise Rejected(f"History of {kind.label} cannot be kept for {keep}.")
+        raise Rejected(f"History of {kind.label} cannot be kept for {period(keep)}.")
     with transaction.atomic():
         keep_s = int(keep.total_seconds())
         Limit.objects.update_or_create(kind=kind, defaults={"keep_s": keep_s})
@@ -44,5 +45,5 @@ def change(*, kind: Kind, keep: timedelta, requester: str, reason: str) -> None:
             what="changed",
             subject=f"history of {kind.label}",
             reason=reason,
-            detail=f"kept for {keep}",
+            detail=f"kept for {period(keep)}",
         )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ftdash.jobs.answers import ShownState
 from ftdash.jobs.fleet_answers import Attention, Concern, RunPulse
+from ftdash.ui.formats import age
 
 RESTARTS_OFTEN = 3
 """So many recoveries within `pulse.RECENT` are no accident."""
@@ -66,7 +67,8 @@ def _of_state(signs: Signs) -> Attention | None:
 
 def _stuck(signs: Signs) -> Attention:
     why = f": {signs.reason}" if signs.reason else "."
-    return Attention(Concern.STUCK, f"It has been {signs.state} for {int(signs.in_state_s)} s{why}")
+    since = age(1000 * signs.in_state_s)
+    return Attention(Concern.STUCK, f"It has been {signs.state} for {since}{why}")
 
 
 def _of_clocks(signs: Signs) -> Attention | None:
@@ -76,13 +78,13 @@ def _of_clocks(signs: Signs) -> Attention | None:
     if completed_s is None:
         started_s = signs.since_started_s or 0.0
         if started_s > signs.late_after_s:
-            text = f"No checkpoint has completed since it started {int(started_s)} s ago."
+            text = f"No checkpoint has completed since it started {age(1000 * started_s)} ago."
             return Attention(Concern.NO_CHECKPOINT, text)
     if completed_s is not None and completed_s > signs.late_after_s:
-        text = f"No checkpoint has completed for {int(completed_s)} s."
+        text = f"No checkpoint has completed for {age(1000 * completed_s)}."
         return Attention(Concern.NO_CHECKPOINT, text)
     if committed_s is not None and committed_s > signs.late_after_s:
-        text = f"Checkpoints complete, but no output was committed for {int(committed_s)} s."
+        text = f"Checkpoints complete, but no output was committed for {age(1000 * committed_s)}."
         return Attention(Concern.NO_OUTPUT, text)
     return None
 

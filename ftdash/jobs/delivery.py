@@ -14,15 +14,16 @@ from ftdash.jobs.disposal import dispose_of
 from ftdash.jobs.models import OPEN_PHASES, STARTS, Request, RequestKind, RequestPhase
 from ftdash.jobs.request_phases import end_request, move_request
 from ftdash.jobs.trouble import others_go_on
+from ftdash.ui.formats import age
 from pipelines.bus.inbox import submit, withdraw
 from pipelines.domain.ids import RequestId
 
 _LATE = {
-    RequestPhase.PENDING: "No worker delivered it within {seconds} s; it was withdrawn.",
-    RequestPhase.DELIVERED: "The driver did not take it up within {seconds} s; it was withdrawn.",
-    RequestPhase.ACCEPTED: "The driver did not finish it within {seconds} s; it may still end.",
+    RequestPhase.PENDING: "No worker delivered it within {patience}; it was withdrawn.",
+    RequestPhase.DELIVERED: "The driver did not take it up within {patience}; it was withdrawn.",
+    RequestPhase.ACCEPTED: "The driver did not finish it within {patience}; it may still end.",
 }
-_START_LATE = "The pipeline was not running after {seconds} s; starting it goes on."
+_START_LATE = "The pipeline was not running after {patience}; starting it goes on."
 
 
 def deliver(request_key: int) -> None:
@@ -62,5 +63,5 @@ def _end_overdue(request: Request, now: datetime) -> None:
     if request.run is not None and not is_start and request.phase != RequestPhase.ACCEPTED:
         withdraw(run_directory(request.run), RequestId(request.request_id))
     sentence = _START_LATE if is_start else _LATE[RequestPhase(request.phase)]
-    seconds = int((request.deadline_at - request.created_at).total_seconds())
-    end_request(request, RequestPhase.FAILED, sentence.format(seconds=seconds), now)
+    patience = age((request.deadline_at - request.created_at) / timedelta(milliseconds=1))
+    end_request(request, RequestPhase.FAILED, sentence.format(patience=patience), now)

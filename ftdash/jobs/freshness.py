@@ -14,6 +14,7 @@ from django.utils import timezone
 from ftdash.jobs.answers import Liveness, ShownState
 from ftdash.jobs.models import Run
 from ftdash.metrics.models import Heartbeat, HeartbeatName
+from ftdash.ui.formats import age
 from pipelines.domain.status import JobStatus
 
 RECONCILE_LATE_AFTER_S = 2 * settings.RECONCILE_PERIOD_S
@@ -102,7 +103,7 @@ def shown_state(run: Run | None, seen: Observation) -> tuple[ShownState, str]:
 def _silence(run: Run, silent_for: timedelta) -> str:
     sentence = (
         f"The driver was {run.status} and has reported nothing for"
-        f" {int(silent_for.total_seconds())} s."
+        f" {age(1000 * silent_for.total_seconds())}."
     )
     note = fresh_driver_note(run)
     return f"{sentence} {note}" if note else sentence
@@ -122,8 +123,8 @@ def _liveness(
     beat = beats.get(name)
     if beat is None:
         return Liveness(False, None, _SILENT[name].format(since="has never run"))
-    age_s = abs((now - beat.at).total_seconds())  # from the future is no sign of life either
-    if age_s > late_after_s:
-        since = f"has been silent for {int(age_s)} s"
+    silent_s = abs((now - beat.at).total_seconds())  # from the future is no sign of life either
+    if silent_s > late_after_s:
+        since = f"has been silent for {age(1000 * silent_s)}"
         return Liveness(False, beat.at, _SILENT[name].format(since=since))
     return Liveness(True, beat.at, beat.note)

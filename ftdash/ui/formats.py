@@ -3,7 +3,7 @@
 Unknown is a value like any other: `None` is written as a dash, never as zero.
 """
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 UNKNOWN = "–"
 SECOND_MS = 1_000
@@ -50,6 +50,16 @@ def age(milliseconds: float | None) -> str:
     if milliseconds < MINUTE_MS:
         return f"{max(0, int(milliseconds)) // SECOND_MS} s"
     return long_duration(int(milliseconds))
+
+
+def held_for(seconds: float) -> str:
+    """How long a value has to hold before it counts: `at once`, `for 30.0 s`."""
+    return f"for {duration(1000 * seconds)}" if seconds else "at once"
+
+
+def period(length: timedelta) -> str:
+    """`30 days`, `3 h 00 min`: how long something is kept."""
+    return plural(length.days, "day") if length.days else duration(1000 * length.total_seconds())
 
 
 def size(byte_count: float | None) -> str:

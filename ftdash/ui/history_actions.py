@@ -8,7 +8,7 @@ from django.http import Http404
 
 from ftdash.history import limits, queries
 from ftdash.history.models import Kind
-from ftdash.ui.formats import count, duration, plural
+from ftdash.ui.formats import count, period, plural
 from ftdash.ui.settings_action import Done, SettingsAction, Values
 from ftdash.ui.settings_forms import ConfirmedSettingsForm
 
@@ -31,18 +31,14 @@ class KeepForm(ConfirmedSettingsForm):
 def change(of: str, values: Values, who: str) -> Done:
     keep = timedelta(seconds=values["keep"])
     limits.change(kind=_kind(of), keep=keep, requester=who, reason=values["reason"])
-    return Done(f"History of {_kind(of).label} is kept for {written(keep)}.")
-
-
-def written(keep: timedelta) -> str:
-    return plural(keep.days, "day") if keep.days else duration(1000 * keep.total_seconds())
+    return Done(f"History of {_kind(of).label} is kept for {period(keep)}.")
 
 
 def _before_change(of: str) -> str:
     found = queries.kept_of(_kind(of))
     return (
         f"{plural(found.rows, 'row')} of {found.kind.label} are there, kept for"
-        f" {written(found.keep)}. What a shorter time deletes is gone for good; rows of recovery"
+        f" {period(found.keep)}. What a shorter time deletes is gone for good; rows of recovery"
         " points and savepoints that are still there are never deleted."
     )
 
@@ -59,7 +55,7 @@ def _seconds(choice: queries.Choice) -> int:
 
 def _words(choice: queries.Choice) -> str:
     now = " (as now)" if choice.is_chosen else ""
-    return f"{written(choice.keep)}{now}: deletes {count(choice.deletes)} rows within minutes"
+    return f"{period(choice.keep)}{now}: deletes {count(choice.deletes)} rows within minutes"
 
 
 ACTIONS = {

@@ -73,7 +73,7 @@ def ended_game_days(run: Run) -> None:
         seen, audit=replace(proven, is_as_recorded=False, first_difference="7 rows are gone.")
     )
     _game_day(
-        run, Fault.KILL_DRIVER, Verdict.NOT_HAPPENED, "Nothing failed within 120 s.", unharmed
+        run, Fault.KILL_DRIVER, Verdict.NOT_HAPPENED, "Nothing failed within 2 min 00 s.", unharmed
     )
     why = "The output is not as recorded: 7 rows are gone."
     _game_day(run, Fault.FULL_DISK, Verdict.FAILED, why, different)

@@ -152,12 +152,12 @@ def test_an_admin_makes_changes_and_ends_a_rule(admin: Client) -> None:
         "made",
     ]
     assert [each.detail for each in AdminAction.objects.filter(what="changed")] == [
-        "above 1 min 30 s for 10 s, until below 30.0 s for 20 s"
+        "above 1 min 30 s for 10.0 s, until below 30.0 s for 20.0 s"
     ]
 
 
 def test_bytes_in_the_log_of_rules_are_readable() -> None:
-    band = Band(64e6, 60.0, 16e6, 60.0)
+    band = Band(64e6, 0.0, 16e6, 60.0)
 
     rules.make_rule(
         name="full",
@@ -169,7 +169,7 @@ def test_bytes_in_the_log_of_rules_are_readable() -> None:
     )
 
     assert AdminAction.objects.get().detail == (
-        "bytes waiting in channels, above 64.0 MB for 60 s, until below 16.0 MB for 60 s"
+        "bytes waiting in channels, above 64.0 MB at once, until below 16.0 MB for 1 min 00 s"
     )
 
 

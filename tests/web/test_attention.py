@@ -25,28 +25,28 @@ from ftdash.jobs.fleet_answers import Concern, RunPulse
         (
             {"state": ShownState.INITIALIZING, "reason": "2 of 4 slots.", "in_state_s": 61.0},
             Concern.STUCK,
-            "It has been INITIALIZING for 61 s: 2 of 4 slots.",
+            "It has been INITIALIZING for 1 min 01 s: 2 of 4 slots.",
         ),
         (
             {"state": ShownState.CANCELLING, "in_state_s": 90.0},
             Concern.STUCK,
-            "It has been CANCELLING for 90 s.",
+            "It has been CANCELLING for 1 min 30 s.",
         ),
         ({"state": ShownState.FAILING}, Concern.RECOVERING, "It is recovering."),
         (
             {"since_completed_s": 61.0},
             Concern.NO_CHECKPOINT,
-            "No checkpoint has completed for 61 s.",
+            "No checkpoint has completed for 1 min 01 s.",
         ),
         (
             {"since_completed_s": None, "since_started_s": 70.0},
             Concern.NO_CHECKPOINT,
-            "No checkpoint has completed since it started 70 s ago.",
+            "No checkpoint has completed since it started 1 min 10 s ago.",
         ),
         (
             {"since_committed_s": 75.0},
             Concern.NO_OUTPUT,
-            "Checkpoints complete, but no output was committed for 75 s.",
+            "Checkpoints complete, but no output was committed for 1 min 15 s.",
         ),
         (
             {"pulse": {"recent_recovery_count": 3}},

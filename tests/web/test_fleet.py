@@ -149,8 +149,8 @@ def test_a_run_that_does_not_come_up_needs_attention(settings: Any) -> None:
 
     found = {each.name: each.attention for each in queries.fleet().pipelines}
 
-    assert re.match(r"It has been CREATED for \d+ s: Its driver has not", found["never-spoke"])
-    assert re.match(r"It has been CANCELLING for \d+ s\.", found["comes-up"])
+    assert re.match(r"It has been CREATED for 1 min 1\d s: Its driver", found["never-spoke"])
+    assert re.match(r"It has been CANCELLING for 1 min 2\d s\.", found["comes-up"])
 
 
 def test_output_that_is_not_committed_is_a_concern_of_its_own() -> None:

@@ -88,7 +88,7 @@ def test_a_game_day_goes_from_its_fault_to_its_proof(
     ("change", "why"),
     [
         ({"refusal": "Slot 1, process 7, is gone."}, "Slot 1, process 7, is gone."),
-        ({"now": AT + EFFECT_WITHIN + SECOND}, "Nothing failed within 120 s."),
+        ({"now": AT + EFFECT_WITHIN + SECOND}, "Nothing failed within 2 min 00 s."),
         ({"status": JobStatus.FINISHED}, "The run was FINISHED before the fault took effect."),
     ],
 )
@@ -119,11 +119,11 @@ def test_a_fault_that_takes_longer_by_design_is_given_longer() -> None:
         (replace(FAILED, status=JobStatus.FAILED), "The run did not come back: it failed."),
         (
             replace(FAILED, now=AT + RECOVERY_WITHIN + 2 * SECOND),
-            "Not all subtasks run again within 180 s of the failure.",
+            "Not all subtasks run again within 3 min 00 s of the failure.",
         ),
         (
             replace(RUNNING, now=AT + RECOVERY_WITHIN + 2 * SECOND),
-            "No checkpoint was completed and committed since within 180 s of the failure.",
+            "No checkpoint was completed and committed since within 3 min 00 s of the failure.",
         ),
         (
             replace(PROVEN, audit=replace(RIGHT, is_as_recorded=False, first_difference="Two.")),

@@ -447,7 +447,7 @@ def test_a_slot_whose_storage_is_slow_is_seen_in_its_uploads_and_the_run_goes_on
     assert day.verdict is Verdict.PASSED
     assert day.seen is not None
     assert day.seen.cause == (
-        "Slot 1 took 3.1 s to upload delays for checkpoint 4, and the run went on."
+        "Slot 1 took 3.10 s to upload delays for checkpoint 4, and the run went on."
     )
 
 

@@ -256,7 +256,8 @@ def test_a_choice_says_what_it_deletes_and_asks_for_the_name(admin: Client) -> N
 
     assert limits.kept_for(Kind.CHECKPOINTS) == timedelta(days=1_095)
     assert limits.kept_for(Kind.EVENTS) == timedelta(days=90)
-    assert AdminAction.objects.get().subject == "history of checkpoints"
+    done = AdminAction.objects.get()
+    assert (done.subject, done.detail) == ("history of checkpoints", "kept for 1,095 days")
     assert not by_kind()[Kind.CHECKPOINTS].is_default
     assert admin.get(where.replace("CHECKPOINTS", "nothing")).status_code == 404
 

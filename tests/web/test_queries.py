@@ -45,14 +45,21 @@ def test_a_living_pipeline_is_shown_as_its_driver_said() -> None:
     assert summary.as_of is not None
 
 
-def test_a_silent_driver_makes_its_pipeline_stale_within_seconds(as_installed: datetime) -> None:
-    Story(new_run(), clock_at(as_installed - timedelta(seconds=4))).started()
+@pytest.mark.parametrize(
+    ("silence", "written"),
+    [(timedelta(seconds=4), "4 s"), (timedelta(hours=1, seconds=2), "1 h 00 min")],
+    ids=["seconds", "hours"],
+)
+def test_a_silent_driver_makes_its_pipeline_stale_within_seconds(
+    as_installed: datetime, silence: timedelta, written: str
+) -> None:
+    Story(new_run(), clock_at(as_installed - silence)).started()
     fold()
 
     (summary,) = queries.fleet().pipelines
 
     assert (summary.state, summary.last_reported_state) == (ShownState.STALE, "RUNNING")
-    assert "was RUNNING and has reported nothing for 4 s" in summary.state_reason
+    assert f"was RUNNING and has reported nothing for {written}" in summary.state_reason
     assert summary.attention == summary.state_reason
 
 

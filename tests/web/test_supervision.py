@@ -273,9 +273,15 @@ def test_a_request_whose_message_was_lost_is_delivered_by_reconcile() -> None:
 @pytest.mark.parametrize(
     ("phase", "sentence"),
     [
-        (RequestPhase.PENDING, "No worker delivered it within 5 s; it was withdrawn."),
-        (RequestPhase.DELIVERED, "The driver did not take it up within 5 s; it was withdrawn."),
-        (RequestPhase.ACCEPTED, "The driver did not finish it within 5 s; it may still end."),
+        (RequestPhase.PENDING, "No worker delivered it within 2 min 05 s; it was withdrawn."),
+        (
+            RequestPhase.DELIVERED,
+            "The driver did not take it up within 2 min 05 s; it was withdrawn.",
+        ),
+        (
+            RequestPhase.ACCEPTED,
+            "The driver did not finish it within 2 min 05 s; it may still end.",
+        ),
     ],
 )
 def test_an_overdue_request_fails_with_the_reason_and_is_withdrawn(
@@ -286,7 +292,7 @@ def test_an_overdue_request_fails_with_the_reason_and_is_withdrawn(
     request = new_request(
         run,
         phase=phase,
-        created_at=now - timedelta(seconds=6),
+        created_at=now - timedelta(seconds=126),
         deadline_at=now - timedelta(seconds=1),
     )
     directory, request_id = run_directory(run), RequestId(request.request_id)

@@ -18,6 +18,8 @@ from ftdash.ui import formats
 
 register = template.Library()
 register.filter("duration", formats.duration)
+register.filter("held_for", formats.held_for)
+register.filter("period", formats.period)
 register.filter("size", formats.size)
 register.filter("count", formats.count)
 register.filter("rate", formats.rate)
