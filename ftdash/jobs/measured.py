@@ -15,8 +15,8 @@ SAMPLE_PERIOD_MAX = timedelta(seconds=5)
 """Between two samples further apart than this nothing is known to have been read."""
 
 
-def measured(pipeline: Pipeline, now: datetime | None = None) -> Measured:
-    """Of all its runs: the newest recoveries; of the newest: its rate and, as of `now`, how far
+def measured(pipeline: Pipeline, *, with_source_records: bool = False) -> Measured:
+    """Of all its runs: the newest recoveries; of the newest: its rate and, if asked for, how far
     its sources have read."""
     newest = pipeline.runs.order_by("-number").first()
     if newest is None:
@@ -24,16 +24,20 @@ def measured(pipeline: Pipeline, now: datetime | None = None) -> Measured:
     rates = Sample.objects.filter(run=newest, records_per_s__gt=0).order_by("-sequence")
     ordered = sorted(rates.values_list("records_per_s", flat=True)[:SAMPLES_MAX])
     return Measured(
-        source_records=None if now is None else _read_by(newest, now),
+        source_records=_read_by(newest) if with_source_records else None,
         recoveries_ms=_recoveries_ms(pipeline),
         records_per_s=ordered[len(ordered) // 2] if ordered else None,
     )
 
 
-def read_between(run: Run, since: datetime, until: datetime) -> int:
-    """About: sampled rates times the time between samples, and the last rate since the last one."""
+def read_since(run: Run, since: datetime) -> int:
+    """About: sampled rates times the time between samples, and the last rate since the last one.
+
+    Up to the last report: whether a driver that is silent reads on nobody knows.
+    """
     samples = Sample.objects.filter(run=run, at__gt=since).order_by("sequence")
-    points = [*samples.values_list("at", "records_per_s"), (until, run.records_per_s)]
+    reported = (run.last_event_at or since, run.records_per_s)
+    points = [*samples.values_list("at", "records_per_s"), reported]
     total, before = 0.0, since
     for at, records_per_s in points:
         period = max(timedelta(0), min(at - before, SAMPLE_PERIOD_MAX))
@@ -42,7 +46,7 @@ def read_between(run: Run, since: datetime, until: datetime) -> int:
     return round(total)
 
 
-def _read_by(run: Run, now: datetime) -> int | None:
+def _read_by(run: Run) -> int | None:
     """What its newest checkpoint says, and about what came after it."""
     completed = Checkpoint.objects.filter(run=run, source_records__isnull=False)
     newest = completed.order_by("-sequence").first()
@@ -50,7 +54,7 @@ def _read_by(run: Run, now: datetime) -> int | None:
         return None
     if run.status == JobStatus.FINISHED:
         return newest.source_records  # nothing is read behind the point that a run finishes with
-    return newest.source_records + read_between(run, newest.trigger_at, run.ended_at or now)
+    return newest.source_records + read_since(run, newest.trigger_at)
 
 
 def _recoveries_ms(pipeline: Pipeline) -> tuple[float, ...]:

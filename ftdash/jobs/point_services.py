@@ -193,7 +193,7 @@ def _verdict(row: Pipeline, path: str, asked: Restore) -> Verdict:
         max_parallelism=row.max_parallelism,
         allow_non_restored_state=asked.allow_non_restored_state,
         reads_files=asked.reads_files,
-        measured=measured(row, timezone.now()),
+        measured=measured(row, with_source_records=True),
         settings=row.settings,
         refused_before=known.problem if known else "",
     )

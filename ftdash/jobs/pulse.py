@@ -41,7 +41,7 @@ def _pulse(run: Run, version: int, heard_at: datetime | None) -> RunPulse:
     now = timezone.now() if heard_at is None else heard_at
     durations, failed = _checkpoints(run)
     operator, ratio = _most_backpressured(run)
-    known, to_replay = measured(run.pipeline), records_to_replay(run, now)
+    known, to_replay = measured(run.pipeline), records_to_replay(run)
     recent = Recovery.objects.filter(run=run, started_at__gt=now - RECENT)
     return RunPulse(
         durations_ms=durations,

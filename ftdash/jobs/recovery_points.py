@@ -7,8 +7,6 @@ Reads rows and looks whether manifests are there; which point is recommended is 
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.utils import timezone
-
 from ftdash.checkpoints import queries as checkpoint_queries
 from ftdash.checkpoints.answers import RecoveryPoint
 from ftdash.jobs.measured import measured
@@ -95,10 +93,8 @@ class _Looked:
         return "" if verified_at and verified_at > seen.ended_at else seen.problem
 
 
-def point_choice(
-    pipeline_name: str, limit: int = 50, now: datetime | None = None
-) -> PointChoice | None:
-    """None: there is no such pipeline. `now`: as of when else a page counts what would be read."""
+def point_choice(pipeline_name: str, limit: int = 50) -> PointChoice | None:
+    """None: there is no such pipeline."""
     pipeline = Pipeline.objects.filter(name=pipeline_name).first()
     if pipeline is None:
         return None
@@ -106,7 +102,7 @@ def point_choice(
     wanted = [point.path for point in points]
     seen = {each.path: each for each in PointInspection.objects.filter(path__in=wanted)}
     looked = [_Looked(point, seen.get(point.path)) for point in points]
-    known, line = measured(pipeline, now or timezone.now()), newest_line(pipeline)
+    known, line = measured(pipeline, with_source_records=True), newest_line(pipeline)
     candidates = [_candidate(each, known, line) for each in looked]
     found = recommended(candidates)
     return PointChoice(

@@ -1,12 +1,10 @@
 """Puts together what the pages say about one run."""
 
-from datetime import datetime
-
 from ftdash.checkpoints.models import Checkpoint
 from ftdash.jobs.answers import RunView, SlotView, SubtaskView, VertexView
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.freshness import Observation, fresh_driver_note, shown_state
-from ftdash.jobs.measured import measured, read_between
+from ftdash.jobs.measured import measured, read_since
 from ftdash.jobs.models import Run
 from ftdash.metrics.models import Sample
 from ftdash.times import watermark_moment
@@ -16,7 +14,7 @@ def run_view(run: Run, seen: Observation) -> RunView:
     state, reason = shown_state(run, seen)
     sample = Sample.objects.filter(run=run).order_by("-sequence").first()
     directory = run_directory(run)
-    known, to_replay = measured(run.pipeline), records_to_replay(run, seen.now)
+    known, to_replay = measured(run.pipeline), records_to_replay(run)
     return RunView(
         run_id=run.run_id,
         number=run.number,
@@ -59,7 +57,7 @@ def run_view(run: Run, seen: Observation) -> RunView:
     )
 
 
-def records_to_replay(run: Run, now: datetime) -> int | None:
+def records_to_replay(run: Run) -> int | None:
     """About what the sources have read since the newest completed checkpoint was triggered.
 
     None when nothing would be replayed, because the run is over, or when nothing is known.
@@ -68,7 +66,7 @@ def records_to_replay(run: Run, now: datetime) -> int | None:
     since = newest.trigger_at if newest else run.started_at
     if since is None or run.is_terminal:
         return None
-    return read_between(run, since, now)
+    return read_since(run, since)
 
 
 def _slots(run: Run, sample: Sample | None) -> list[SlotView]:

@@ -121,7 +121,7 @@ def _run(pipeline: Pipeline, run: Run, state: ShownState, now: datetime) -> Obse
             RestoreRefusal.objects.filter(run=run), Counted.REFUSED_POINT, run.pk
         ),
         quarantined_count=QuarantinedRecord.objects.filter(run=run).count(),
-        records_to_replay=records_to_replay(run, now),
+        records_to_replay=records_to_replay(run),
         commit_waits_since=waiting_since([run.pk]).get(run.pk),
         loads=_loads(run, state),
     )

@@ -127,7 +127,7 @@ def recovery_regions(request: HttpRequest, name: str) -> HttpResponse:
 def recovery_page(name: str, address: Address) -> RecoveryPage:
     """Raises Http404 for a pipeline, or a run of it, that does not exist."""
     page = queries.pipeline_page(name)
-    choice = point_choice(name, POINTS_MAX, page.now) if page else None
+    choice = point_choice(name, POINTS_MAX) if page else None
     if page is None or choice is None:
         raise Http404(f"There is no pipeline named {name}.")
     shown = shown_run(page, address)

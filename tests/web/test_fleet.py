@@ -11,6 +11,7 @@ from django.utils import timezone
 from ftdash.jobs import queries
 from ftdash.jobs.fleet_answers import Concern, PipelineSummary
 from ftdash.jobs.projector import Projector
+from ftdash.jobs.recovery_points import point_choice
 from ftdash.metrics.models import Heartbeat, HeartbeatName
 from ftdash.ui.templatetags.formats import most, sparkline
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
@@ -37,6 +38,23 @@ def test_a_pipeline_shows_clocks_trend_backpressure_and_what_a_failure_would_cos
     assert "10 % flights" in words
     assert re.search(r"about [\d.]+ m?s [\d,]+ records to replay", words)
     assert "run 1 of flight_delays, parallelism 2" in words
+
+
+@pytest.mark.parametrize("silent_s", [0, 3, 60])
+def test_what_a_failure_would_cost_is_the_same_on_every_page(silent_s: int) -> None:
+    """And grows no more once the driver is silent."""
+    clock = StoryClock(StoryClock().now_ms - 10_000 - 1_000 * silent_s)
+    fold(Story(new_run(), clock).started().completed().wait(2_000).sampled(3_000.0))
+
+    pulse, page, choice = summary().pulse, queries.pipeline_page("flights"), point_choice("flights")
+
+    assert pulse is not None
+    assert page is not None
+    assert page.run is not None
+    assert choice is not None
+    newest = choice.points[0]
+    costs = [each.records_to_replay for each in (pulse, page.run, newest)]
+    assert costs == [3 * 2_085] * 3  # ms since the trigger, at 3 records/ms
 
 
 def test_before_a_recovery_was_measured_its_time_is_not_guessed(operator: Client) -> None:
