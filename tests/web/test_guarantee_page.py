@@ -50,6 +50,7 @@ def test_it_shows_level_ledger_and_what_waits(run: Run, operator: Client) -> Non
         "exactly once from end to end, because every link is exact",
         "1 checkpoint complete and not committed yet, with 2 transactions.",
         "The oldest is checkpoint 2",
+        "What the newest checkpoints of run 1 read and gave, newest first",
         "flights: 10 records, 1 range",
         "0: 10 to 20",
         "delays: 10 rows, digest 000000000000000a",
@@ -58,6 +59,7 @@ def test_it_shows_level_ledger_and_what_waits(run: Run, operator: Client) -> Non
         "The output was not audited yet.",
     ):
         assert shown in page
+    assert page.count("read and gave") == 1
 
 
 def test_it_leads_to_the_lab_where_levels_are_compared(run: Run, operator: Client) -> None:
