@@ -78,7 +78,8 @@ class VersionBoard:
                 self.change_count += 1
                 self.news.set()
                 self.news = asyncio.Event()
-            await asyncio.sleep(self._poll_s)
+            # More often than listeners are told, it would have pages made that few are given.
+            await asyncio.sleep(max(self._poll_s, self.pause_s / 2))
 
     async def _read_once(self) -> Versions:
         # A thread of its own: the poller outlives the request that started it, and with it the
