@@ -6,8 +6,8 @@ import msgspec
 from django.conf import settings
 from django.urls import reverse
 
+from ftdash import formats
 from ftdash.alerts.models import Delivery, News, Watched
-from ftdash.ui import formats
 
 _SECONDS = (
     Watched.SINCE_CHECKPOINT,

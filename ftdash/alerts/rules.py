@@ -9,9 +9,9 @@ from ftdash.alerts.evaluation import wait_between_rounds
 from ftdash.alerts.hysteresis import Band
 from ftdash.alerts.message import written
 from ftdash.alerts.models import Alert, AlertRule, Watched
+from ftdash.formats import held_for
 from ftdash.jobs.asking import pipeline_named
 from ftdash.jobs.validation import check_reason
-from ftdash.ui.formats import held_for
 from pipelines.domain.errors import Rejected
 
 RULES_MAX = 100

@@ -15,6 +15,7 @@ from ftdash.checkpoints.models import (
     CheckpointStatus,
     SubtaskPhase,
 )
+from ftdash.formats import duration
 from ftdash.gameday.injection import KILLED_TWICE, RECOVERY_MOMENTS, SLOW_BY, effect_within
 from ftdash.gameday.models import Fault, GameDay
 from ftdash.gameday.scoring import EFFECT_WITHIN, AuditFound, Measures, Seen, SinkProof
@@ -28,7 +29,6 @@ from ftdash.jobs.models import (
     ZombieRefusal,
 )
 from ftdash.jobs.recovery_times import to_running_ms
-from ftdash.ui.formats import duration
 from pipelines.bus.lease import Owner
 from pipelines.domain.status import JobStatus, RecoveryPhase
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from ftdash.formats import age
 from ftdash.gameday.models import GameDayState, Verdict
-from ftdash.ui.formats import age
 from pipelines.domain.status import JobStatus
 
 EFFECT_WITHIN = timedelta(seconds=120)

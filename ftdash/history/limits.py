@@ -6,9 +6,9 @@ from django.conf import settings
 from django.db import transaction
 
 from ftdash.accounts import admin_log
+from ftdash.formats import period
 from ftdash.history.models import Kind, Limit
 from ftdash.jobs.validation import check_reason
-from ftdash.ui.formats import period
 from pipelines.domain.errors import Rejected
 
 _HOURS = tuple(timedelta(hours=hours) for hours in (1, 3, 6, 12, 24))

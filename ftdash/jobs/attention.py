@@ -7,9 +7,9 @@ they come before one whose clocks run late, and that before one that helps itsel
 
 from dataclasses import dataclass
 
+from ftdash.formats import age
 from ftdash.jobs.answers import ShownState
 from ftdash.jobs.fleet_answers import Attention, Concern, RunPulse
-from ftdash.ui.formats import age
 
 RESTARTS_OFTEN = 3
 """So many recoveries within `pulse.RECENT` are no accident."""

@@ -8,13 +8,13 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.utils import timezone
 
+from ftdash.formats import age
 from ftdash.jobs.commands import command_of
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.disposal import dispose_of
 from ftdash.jobs.models import OPEN_PHASES, STARTS, Request, RequestKind, RequestPhase
 from ftdash.jobs.request_phases import end_request, move_request
 from ftdash.jobs.trouble import others_go_on
-from ftdash.ui.formats import age
 from pipelines.bus.inbox import submit, withdraw
 from pipelines.domain.ids import RequestId
 

@@ -11,10 +11,10 @@ from typing import Protocol
 from django.conf import settings
 from django.utils import timezone
 
+from ftdash.formats import age
 from ftdash.jobs.answers import Liveness, ShownState
 from ftdash.jobs.models import Run
 from ftdash.metrics.models import Heartbeat, HeartbeatName
-from ftdash.ui.formats import age
 from pipelines.domain.status import JobStatus
 
 RECONCILE_LATE_AFTER_S = 2 * settings.RECONCILE_PERIOD_S

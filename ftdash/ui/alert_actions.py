@@ -4,8 +4,8 @@ from django.http import Http404
 
 from ftdash.alerts import channels, queries, rules
 from ftdash.alerts.models import Watched
+from ftdash.formats import plural
 from ftdash.ui.alert_forms import BandForm, MailForm, NewRuleForm, WebhookForm
-from ftdash.ui.formats import plural
 from ftdash.ui.settings_action import Done, SettingsAction, Values
 from ftdash.ui.settings_forms import ConfirmedSettingsForm, SettingsForm
 

@@ -7,9 +7,9 @@ that records of a backpressured operator go to. Source: Flink, "Monitoring Back 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ftdash.formats import percent
 from ftdash.jobs.answers import VertexView
 from ftdash.metrics.loads import SubtaskLoad
-from ftdash.ui.formats import percent
 from ftdash.ui.operator_rows import OperatorRow
 
 BACKPRESSURED_FROM = 0.1

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ftdash.checkpoints.distribution import QUANTILES, Distribution
 from ftdash.checkpoints.statistics import CheckpointDistributions
-from ftdash.ui.formats import UNKNOWN, duration, size
+from ftdash.formats import UNKNOWN, duration, size
 from pipelines.domain.setting_table import DEFINITIONS
 
 SETTINGS = ("execution.checkpointing.", "state.", "restart-strategy.")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ftdash.checkpoints.answers import SubtaskTimeline
 from ftdash.checkpoints.comparison import longest_growth
 from ftdash.checkpoints.detail import CheckpointDetail
-from ftdash.ui.formats import UNKNOWN, count, duration, size
+from ftdash.formats import UNKNOWN, count, duration, size
 
 SUBTASKS_LISTED = 50
 Write = Callable[[float], str]

@@ -5,8 +5,8 @@ What is chosen besides the end itself is off until somebody chooses it.
 
 from django import forms
 
+from ftdash.formats import utc
 from ftdash.jobs.models import RequestKind
-from ftdash.ui.formats import utc
 from ftdash.ui.forms import ConfirmedForm, FormatField, LabelField, SavepointForm
 
 FOR_GOOD = (

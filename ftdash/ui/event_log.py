@@ -17,10 +17,10 @@ from django.views.decorators.http import require_GET
 from ftdash.eventlog import queries
 from ftdash.eventlog.lines import Asked, Cursor, Line, LineKind
 from ftdash.eventlog.queries import LogPage
+from ftdash.formats import plural
 from ftdash.jobs import queries as job_queries
 from ftdash.jobs.freshness import Observation
 from ftdash.ui.downloads import csv_parts, download, json_parts
-from ftdash.ui.formats import plural
 
 LINES_PER_PAGE = 50
 NONSENSE = "What was asked for cannot be understood; choose it on the page of events."

@@ -10,9 +10,9 @@ from django import forms
 
 from ftdash.checkpoints import queries as checkpoint_queries
 from ftdash.checkpoints.answers import RecoveryPoint
+from ftdash.formats import size, utc
 from ftdash.jobs.answers import PipelinePage
 from ftdash.jobs.recovery_points import point_choice
-from ftdash.ui.formats import size, utc
 from pipelines.domain.labels import LABEL_LENGTH_MAX
 from pipelines.domain.point_fitness import Fitness
 from pipelines.domain.status import ClaimMode, KillMoment, SavepointFormat

@@ -15,6 +15,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods
 
+from ftdash.formats import duration, plural
 from ftdash.gameday import queries, services
 from ftdash.gameday.models import Fault
 from ftdash.gameday.queries import Candidate, GameDays, GameDayView
@@ -24,7 +25,6 @@ from ftdash.jobs.answers import PipelinePage
 from ftdash.jobs.freshness import Observation
 from ftdash.jobs.models import RequestKind
 from ftdash.ui.actions import REFUSED
-from ftdash.ui.formats import duration, plural
 from ftdash.ui.forms import ConfirmedForm
 from ftdash.ui.game_day_findings import Finding, findings
 from ftdash.ui.page_parts import PHASES

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ftdash.formats import count, duration, plural
 from ftdash.gameday.scoring import AuditFound, Measures, Seen
-from ftdash.ui.formats import count, duration, plural
 
 
 class Outcome(StrEnum):

@@ -6,9 +6,9 @@ from typing import Any
 from django import forms
 from django.http import Http404
 
+from ftdash.formats import count, period, plural
 from ftdash.history import limits, queries
 from ftdash.history.models import Kind
-from ftdash.ui.formats import count, period, plural
 from ftdash.ui.settings_action import Done, SettingsAction, Values
 from ftdash.ui.settings_forms import ConfirmedSettingsForm
 

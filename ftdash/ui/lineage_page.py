@@ -8,10 +8,10 @@ from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
+from ftdash.formats import plural
 from ftdash.jobs import queries
 from ftdash.jobs.answers import PipelinePage
 from ftdash.jobs.lineage import LineagePoint, LineageRun
-from ftdash.ui.formats import plural
 from ftdash.ui.page import data_at
 from ftdash.ui.shared_regions import shared
 

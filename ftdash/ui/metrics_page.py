@@ -11,12 +11,12 @@ from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
+from ftdash.formats import plural
 from ftdash.jobs import queries as job_queries
 from ftdash.jobs.answers import PipelinePage
 from ftdash.metrics.loads import RunLoads, VertexMoment, run_loads, trends
 from ftdash.ui.bottleneck import sentence
 from ftdash.ui.figures import operators as figures
-from ftdash.ui.formats import plural
 from ftdash.ui.operator_rows import OperatorRow, is_past, operator_rows
 from ftdash.ui.page import data_at
 from ftdash.ui.page_parts import Chart

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import msgspec
 
 from ftdash.checkpoints.answers import AlignmentTimeline
+from ftdash.formats import words
 from ftdash.jobs.answers import PipelinePage, RecoveryAxis, RecoveryView
 from ftdash.jobs.models import STARTS, RequestKind
 from ftdash.metrics.answers import SamplePoint
@@ -15,7 +16,6 @@ from ftdash.ui.figures.recovery import recovery_axis
 from ftdash.ui.figures.recovery_phases import recovery_phases
 from ftdash.ui.figures.samples import memory, throughput
 from ftdash.ui.figures.style import Figure
-from ftdash.ui.formats import words
 from pipelines.domain.status import RecoveryPhase
 
 BUTTONS = ("checkpoint", "savepoint", "stop", "restore", "start", "change", "kill", "cancel")

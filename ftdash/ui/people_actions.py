@@ -8,7 +8,7 @@ from django.utils import timezone
 from ftdash.accounts import people, queries, services
 from ftdash.accounts.models import TokenScope
 from ftdash.accounts.people import NewPassword, Role
-from ftdash.ui.formats import utc
+from ftdash.formats import utc
 from ftdash.ui.settings_action import Done, SettingsAction, Values
 from ftdash.ui.settings_forms import (
     ConfirmedSettingsForm,

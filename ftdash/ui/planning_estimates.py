@@ -5,8 +5,8 @@ An estimate that lacks an input says which.
 
 from dataclasses import dataclass
 
+from ftdash.formats import UNKNOWN, count, duration, plural, size
 from ftdash.jobs.planning import PlanningFacts
-from ftdash.ui.formats import UNKNOWN, count, duration, plural, size
 from ftdash.ui.planner_form import Presumed
 from pipelines.domain.recovery_estimates import (
     RecoveryEstimate,

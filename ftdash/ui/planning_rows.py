@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from ftdash.formats import count, duration, plural
 from ftdash.jobs.planning import PlanningFacts, mean_recovery_ms
-from ftdash.ui.formats import count, duration, plural
 from ftdash.ui.planner_form import Presumed
 from pipelines.domain.interval_advice import (
     Advice,

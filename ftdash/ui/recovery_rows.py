@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from statistics import median
 
+from ftdash.formats import duration, plural
 from ftdash.jobs.answers import RecoveryView, RunView, ZombiesView
 from ftdash.jobs.recovery_points import FitPoint
-from ftdash.ui.formats import duration, plural
 from ftdash.ui.page_parts import PHASES, durations_of
 
 _SEVERAL = {"late end of input": "late ends of input"}

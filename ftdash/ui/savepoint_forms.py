@@ -9,8 +9,8 @@ from django import forms
 
 from ftdash.checkpoints.savepoint_answers import Savepoint
 from ftdash.checkpoints.savepoints import others_than, savepoint_at
+from ftdash.formats import plural, size
 from ftdash.jobs.answers import PipelinePage
-from ftdash.ui.formats import plural, size
 from ftdash.ui.forms import ActionForm, ConfirmedForm, LabelField
 
 

@@ -1,11 +1,11 @@
 """The one sentence above each chart: what it says, for whoever cannot or need not see it. Pure."""
 
 from ftdash.checkpoints.answers import AlignmentTimeline, ChannelTimeline, Slowest
+from ftdash.formats import count, duration, percent, plural, rate, size
 from ftdash.jobs.answers import RecoveryAxis, RecoveryView, ShownState
 from ftdash.jobs.fleet_answers import Fleet
 from ftdash.metrics.answers import SamplePoint
 from ftdash.ui.figures.held_back import held_channels
-from ftdash.ui.formats import count, duration, percent, plural, rate, size
 
 FLAT_RATIO = 0.05
 """Memory whose later half differs from its earlier half by less than this counts as flat."""

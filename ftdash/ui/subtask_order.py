@@ -8,7 +8,7 @@ from django.utils.text import slugify
 from ftdash.checkpoints.answers import SubtaskTimeline
 from ftdash.checkpoints.distribution import Distribution
 from ftdash.checkpoints.parts import SubtaskSpread
-from ftdash.ui.formats import duration, size
+from ftdash.formats import duration, size
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ import numpy as np
 from ftdash.checkpoints.completed_history import CompletedHistory, Measured, known_of
 from ftdash.checkpoints.distribution import quantile
 from ftdash.checkpoints.trends import Trend
+from ftdash.formats import UNKNOWN, count, duration, plural, size
 from ftdash.times import moment
 from ftdash.ui.figures import checkpoint_trends as figures
-from ftdash.ui.formats import UNKNOWN, count, duration, plural, size
 from ftdash.ui.page_parts import Chart
 
 PARTS_LISTED = 24

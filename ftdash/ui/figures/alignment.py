@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from ftdash.checkpoints.answers import AlignmentTimeline, ChannelTimeline, SubtaskTimeline
+from ftdash.formats import duration, plural, size
 from ftdash.ui.figures.style import Figure, Json, axis, escaped, layout, pattern_of
-from ftdash.ui.formats import duration, plural, size
 
 ROWS_MAX = 64
 """Beyond it only the slowest subtasks are drawn; the table below the chart has all."""

@@ -1,10 +1,10 @@
 """What the subtasks of one checkpoint held back while they aligned, from barrier to barrier."""
 
 from ftdash.checkpoints.answers import AlignmentTimeline, ChannelTimeline, SubtaskTimeline
+from ftdash.formats import duration, plural, size
 from ftdash.ui.figures.operators import SYMBOLS
 from ftdash.ui.figures.samples import DASHES, SERIES
 from ftdash.ui.figures.style import Figure, Json, axis, escaped, layout
-from ftdash.ui.formats import duration, plural, size
 
 CHANNELS_MAX = 10
 """As many as can be told apart by colour and dash; the table below the chart has all of them."""

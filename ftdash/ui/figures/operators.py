@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from statistics import median
 
+from ftdash.formats import percent, rate, utc
 from ftdash.metrics.loads import VertexMoment
 from ftdash.times import watermark_moment
 from ftdash.ui.figures.samples import DASHES, LINE_POINTS_MIN, SERIES, SILENCE
@@ -18,7 +19,6 @@ from ftdash.ui.figures.style import (
     moment,
     time_axis,
 )
-from ftdash.ui.formats import percent, rate, utc
 
 SYMBOLS = ("circle", "square", "diamond", "cross", "triangle-up")
 OPERATORS_MAX = 25

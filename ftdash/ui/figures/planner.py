@@ -1,7 +1,7 @@
 """The share of the time that is lost to checkpoints and to failures, by interval."""
 
+from ftdash.formats import duration, percent
 from ftdash.ui.figures.style import Figure, Json, axis, layout
-from ftdash.ui.formats import duration, percent
 from pipelines.domain.interval_advice import Costs, lost_ratio
 
 POINTS = 60

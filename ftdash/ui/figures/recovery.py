@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from datetime import datetime
 
+from ftdash.formats import duration, plural
 from ftdash.jobs.answers import AxisPoint, RecoveryAxis, RecoveryView
 from ftdash.ui.figures.style import (
     POINTS_MAX,
@@ -15,7 +16,6 @@ from ftdash.ui.figures.style import (
     moment,
     time_axis,
 )
-from ftdash.ui.formats import duration, plural
 
 LANES = ("savepoints", "checkpoints", "failures", "recovery", "rewinds", "notices")
 

@@ -1,8 +1,8 @@
 """Where the time of each recovery went, phase by phase."""
 
+from ftdash.formats import duration
 from ftdash.jobs.answers import PhaseView, RecoveryAxis, RecoveryView
 from ftdash.ui.figures.style import Figure, Json, axis, layout, pattern_of, short_legend
-from ftdash.ui.formats import duration
 
 RECOVERIES_MAX = 12
 PHASE_STYLE = {  # phase of a recovery -> colour, pattern, label; in the order they are reached

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+from ftdash.formats import rate, size
 from ftdash.metrics.answers import SamplePoint
 from ftdash.ui.figures.style import (
     POINTS_MAX,
@@ -13,7 +14,6 @@ from ftdash.ui.figures.style import (
     moment,
     time_axis,
 )
-from ftdash.ui.formats import rate, size
 
 LINE_POINTS_MIN = 2
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")

@@ -1,4 +1,4 @@
-"""Template filters and tags over `ftdash.ui.formats`, and the two kinds of time on a page.
+"""Template filters and tags over `ftdash.formats`, and the two kinds of time on a page.
 
 `moment` is a point in time, rewritten by the page's script in the viewer's zone with UTC in the
 title. `clock` is an age that ticks: it carries its value at the time of rendering, so that a
@@ -13,8 +13,8 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
+from ftdash import formats
 from ftdash.jobs.freshness import Heard, silent_in
-from ftdash.ui import formats
 
 register = template.Library()
 register.filter("duration", formats.duration)

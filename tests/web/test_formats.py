@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from ftdash.ui import formats
+from ftdash import formats
 from ftdash.ui.templatetags.formats import breakable
 
 
