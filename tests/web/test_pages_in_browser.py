@@ -115,6 +115,15 @@ IS_WHOLE_WITH_LONG_NAMES = """(frame) => {
   });
   return frame.scrollWidth <= frame.clientWidth;
 }"""
+TOLD_IN = {"event-log": "#region-lines", "recovery": "#region-failures"}
+AS_OF_ANOTHER_DAY = """(times) => times.forEach((time) => {
+  time.textContent = "Sep 30, 2026, 20:00:00";
+})"""
+ARE_IN_SIGHT = """(table) => {
+  const edge = table.parentElement.getBoundingClientRect().right;
+  const told = [...table.querySelectorAll("tbody td:nth-child(2)")];
+  return told.length > 0 && told.every((cell) => cell.getBoundingClientRect().right <= edge);
+}"""
 SIDEWAYS = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
 
 
@@ -279,6 +288,22 @@ def test_the_table_of_all_pipelines_is_whole_at_a_desk(
 
     expect(page.locator("#region-fleet tbody tr")).not_to_have_count(0)
     assert page.locator("#region-fleet .scroll").evaluate(IS_WHOLE_WITH_LONG_NAMES)
+    page.close()
+
+
+@pytest.mark.parametrize("name", TOLD_IN)
+def test_what_happened_is_read_on_a_phone_without_scrolling_sideways(
+    signed_in: BrowserContext, reached: dict[str, str], name: str
+) -> None:
+    """Right behind when it did, whichever day that was."""
+    page = page_that_stays(signed_in, reached[name])
+    page.set_viewport_size(WIDTHS["phone"])
+    table = page.locator(f"{TOLD_IN[name]} .scroll table")
+    expect(table.locator("thead th").nth(1)).to_have_text("What")
+
+    table.locator("time").evaluate_all(AS_OF_ANOTHER_DAY)
+
+    assert table.evaluate(ARE_IN_SIGHT)
     page.close()
 
 

@@ -64,8 +64,8 @@ def test_a_lost_slot_is_of_the_system_and_a_failed_run_names_no_place(operator: 
 
     words = words_of(operator, PAGE)
 
-    assert "SYSTEM slot 1 – Slot 1 (pid 101) is gone: killed." in words
-    assert "SYSTEM the run – The stage ended." in words
+    assert "Slot 1 (pid 101) is gone: killed. SYSTEM slot 1 –" in words
+    assert "The stage ended. SYSTEM the run –" in words
 
 
 @pytest.mark.parametrize(
