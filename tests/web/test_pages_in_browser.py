@@ -39,6 +39,7 @@ from tests.web.browser_site import (
     sign_in,
     wait_until_live,
 )
+from tests.web.cut_off import cut_off
 from tests.web.keyboard_walk import WALKING, unreachable, walk
 
 pytestmark = [
@@ -163,8 +164,9 @@ def test_links_lead_to_every_page(reached: dict[str, str]) -> None:
 def test_a_page_is_clean_whole_and_for_everybody(
     signed_in: BrowserContext, reached: dict[str, str], name: str, width: str
 ) -> None:
-    """Nothing in the console, nothing that scrolls the page sideways, nothing that axe finds
-    against WCAG 2.1 AA, and nothing that only a pointer scrolls; colours in both schemes."""
+    """Nothing in the console, nothing that scrolls the page sideways or is cut off, nothing that
+    axe finds against WCAG 2.1 AA, and nothing that only a pointer scrolls; colours in both
+    schemes."""
     page = signed_in.new_page()
     page.set_viewport_size(WIDTHS[width])
     page.emulate_media(color_scheme="light")
@@ -177,6 +179,7 @@ def test_a_page_is_clean_whole_and_for_everybody(
     page.emulate_media(color_scheme="dark")
     assert objections(page, COLOURS) == ""
     assert not page.evaluate(SIDEWAYS)
+    assert cut_off(page) == []
     assert said == []
     page.evaluate(OPEN_ALL)
     assert unreachable(page) == []
