@@ -144,11 +144,13 @@ class Story:
         self.next_checkpoint = CheckpointId(number + 1)
         return self
 
-    def slot_killed(self, slot: int = 1) -> "Story":
+    def slot_killed(self, slot: int = 1, detail: str = "") -> "Story":
         """A failure and the whole recovery from it."""
         self.tell(
             SlotLost(slot=slot, pid=100 + slot, reason="killed"),
-            FailureOccurred(cause=f"Slot {slot} (pid {100 + slot}) is gone: killed.", slot=slot),
+            FailureOccurred(
+                cause=f"Slot {slot} (pid {100 + slot}) is gone: killed.", slot=slot, detail=detail
+            ),
             phase(RecoveryPhase.DETECT, 12.0),
             JobStatusChanged(status=JobStatus.RESTARTING, reason=f"Slot {slot} was killed."),
             phase(RecoveryPhase.DECIDE, 3.0, restored=self.next_checkpoint - 1),

@@ -78,6 +78,12 @@ INPUTS = {
 PARALLELISM = 2
 SUBTASKS = [(uid, index) for uid in INPUTS for index in range(PARALLELISM)]
 RETAINED = 3
+STACK = "\n".join(
+    ["Current thread (most recent call first):"]
+    + [f'  File "operators/step_{step}.py", line {7 * step} in process' for step in range(1, 25)]
+)
+"""Longer than what a page shows of it at once."""
+
 SILENT_FILE = "silent"
 BEATS = {"projector": HeartbeatName.PROJECTOR, "worker": HeartbeatName.RECONCILE}
 STATE_BYTES = {
@@ -327,7 +333,7 @@ class SimulatedRun:
         )
 
     def slot_killed(self) -> None:
-        self.story.slot_killed()
+        self.story.slot_killed(detail=STACK)
         self.story.tell(*self.slots())
 
 

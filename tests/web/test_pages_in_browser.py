@@ -56,6 +56,7 @@ FILLED = {
     "game-days": ("7 rows are gone.", "did not happen"),
     "guarantee": ("The output is what the ledger says", "something differs"),
     "measured-lab": ("Every mode kept what it promises",),
+    "recovery": ("Current thread (most recent call first):", "step_24.py"),
     "lab": ("A promise was broken", "exactly-once-unaligned"),
     "state-in-rows": ("app_id", "20 rows"),
 }
