@@ -19,7 +19,7 @@ from pipelines.domain.events import (
 from pipelines.domain.faults import PERMISSION, FaultPoint
 from pipelines.domain.status import JobStatus
 from tests.certificates import Authority
-from tests.driven_run import started_run
+from tests.driven_run import StartedRun, started_run
 from tests.flight_runs import (
     ENDLESS,
     PACED,
@@ -123,10 +123,11 @@ def test_a_killed_driver_is_replaced_and_a_corrupted_newest_checkpoint_is_not_re
     paced = parameters_for(flights, tmp_path, speed=PACED)
     with started_run(tmp_path, "flight_delays", paced, settings=SOONER) as run:
         run.wait_for_more(4, STEP_S)
+        newest = held_behind_a_checkpoint_with_state(run)
         os.kill(run.process.pid, signal.SIGKILL)
         run.process.wait(STEP_S)
         run_id = run.directory.run_id
-    damaged = flip_a_byte(Path(run.completed()[-1].path))
+    damaged = flip_a_byte(newest)
 
     with started_run(tmp_path, "flight_delays", paced, run_id=run_id) as successor:
         ended = successor.wait_until_over(STEP_S)
@@ -166,6 +167,17 @@ def test_bad_input_ends_in_one_sentence_that_names_it(
 
 def executor_of(slot: psutil.Process) -> psutil.Process:
     return next(p for p in slot.parents() if EXECUTOR in " ".join(p.cmdline()))
+
+
+def held_behind_a_checkpoint_with_state(run: StartedRun) -> Path:
+    """The newest one; its driver stands still. Where no record waits for a partner, it has none."""
+    while True:
+        os.kill(run.process.pid, signal.SIGSTOP)
+        newest = Path(run.completed()[-1].path)
+        if any(newest.glob("*.arrow")):
+            return newest
+        os.kill(run.process.pid, signal.SIGCONT)
+        run.wait_for_more(1, STEP_S)
 
 
 def flip_a_byte(point: Path) -> Path:
