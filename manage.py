@@ -1,15 +1,6 @@
-"""The command line of the control plane: `python manage.py <command>`."""
+"""The command line of the control plane, from a checkout: `python manage.py COMMAND`."""
 
-import os
-import sys
-
-from django.core.management import execute_from_command_line
-
-
-def main() -> None:
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "ftdash.settings")
-    execute_from_command_line(sys.argv)
-
+from ftdash.__main__ import main
 
 if __name__ == "__main__":
     main()

@@ -5,6 +5,8 @@ one machine, on loopback, with nothing installed. Names start with FTDASH_.
 """
 
 import os
+import secrets
+import socket
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -14,11 +16,30 @@ import dj_database_url
 from csp.constants import NONE, SELF
 from django.core.management.utils import get_random_secret_key
 
+from pipelines.disk.atomic_files import create_if_absent
 from pipelines.domain.patience import libpq_patience
 
 BASE_DIR = Path(__file__).resolve().parents[1]
-FTDASH_HOME = Path(os.environ.get("FTDASH_HOME", BASE_DIR / "var")).absolute()
-"""All that this installation writes: database, job directories, logs, secret key."""
+"""The root of the checkout, or the directory that the wheel was installed into."""
+
+IS_CHECKOUT = (BASE_DIR / "manage.py").is_file()
+FILES_DIR = BASE_DIR if IS_CHECKOUT else BASE_DIR / "ftdash" / "files"
+"""Where `templates`, `static` and `docs` are; the wheel keeps them inside of its package."""
+
+
+def default_home() -> Path:
+    """Beside the code of a checkout; otherwise where the XDG specification puts data of a user."""
+    if IS_CHECKOUT:
+        return BASE_DIR / "var"
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(data) / "ftdash"
+
+
+FTDASH_HOME = Path(os.environ.get("FTDASH_HOME") or default_home()).absolute()
+"""All that this installation writes: database, job directories, logs, secret key, its own id."""
+
+MANAGE_COMMAND = [sys.executable, "-m", "ftdash"]
+"""Starts one of our commands as a process of its own."""
 
 JOBS_ROOT = FTDASH_HOME / "jobs"
 FTDASH_HOME.mkdir(parents=True, exist_ok=True)
@@ -38,12 +59,21 @@ def secret_key() -> str:
     return path.read_text()
 
 
+def installation_id() -> str:
+    """Made once and kept: by it the targets of pipelines know this installation from others, also
+    after a restart. Its first part is for people."""
+    path = FTDASH_HOME / "installation_id"
+    create_if_absent(path, f"{socket.gethostname()}-{secrets.token_hex(4)}".encode())
+    return path.read_text()
+
+
 SECRET_KEY = secret_key()
+INSTALLATION_ID = installation_id()
 DEBUG = os.environ.get("FTDASH_DEBUG") == "1"
 ALLOWED_HOSTS = os.environ.get("FTDASH_ALLOWED_HOSTS", "127.0.0.1,localhost,[::1]").split(",")
 
 INSTALLED_APPS = [
-    "django.contrib.admin.apps.SimpleAdminConfig",  # what is in it, ftdash.ui.rows says
+    "django.contrib.admin.apps.SimpleAdminConfig",  # what is in it, ftdash.ui.admin_site says
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -60,7 +90,14 @@ INSTALLED_APPS = [
     "ftdash.gameday",
     "ftdash.alerts",
     "ftdash.history",
+    "ftdash.audits",
+    "ftdash.points",
+    "ftdash.projection",
+    "ftdash.supervision",
+    "ftdash.retention",
+    "ftdash.command_line",
     "ftdash.ui",
+    "ftdash.documentation",
     "ftdash.embedded",
 ]
 
@@ -86,7 +123,7 @@ ASGI_APPLICATION = "ftdash.asgi.application"
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "DIRS": [BASE_DIR / "templates"],
+        "DIRS": [FILES_DIR / "templates"],
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [
@@ -167,7 +204,7 @@ TIME_ZONE = "UTC"
 
 STATIC_URL = "/static/"
 STATIC_ROOT = FTDASH_HOME / "static"
-STATICFILES_DIRS = [BASE_DIR / "static"]
+STATICFILES_DIRS = [FILES_DIR / "static"]
 STATICFILES_FINDERS = [
     "django.contrib.staticfiles.finders.FileSystemFinder",
     "django.contrib.staticfiles.finders.AppDirectoriesFinder",
@@ -178,7 +215,7 @@ STORAGES = {
     "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
 }
 
-# Pages with charts allow more, see ftdash.ui.views.
+# Pages with charts allow more, see ftdash.ui.pipelines.page.
 CONTENT_SECURITY_POLICY = {
     "DIRECTIVES": {
         "default-src": [NONE],
@@ -247,7 +284,7 @@ CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_BEAT_SCHEDULE_FILENAME = str(FTDASH_HOME / "celerybeat-schedule")
 CELERY_BEAT_SCHEDULE = {
     "reconcile": {
-        "task": "ftdash.jobs.tasks.reconcile",
+        "task": "ftdash.supervision.tasks.reconcile",
         "schedule": RECONCILE_PERIOD_S,
         # A beat that nobody took in time is worthless: the next one does the same.
         "options": {"expires": 3 * RECONCILE_PERIOD_S},
@@ -268,12 +305,12 @@ CELERY_BEAT_SCHEDULE = {
         "options": {"expires": ALERT_PERIOD_S},
     },
     "shorten-run-files": {
-        "task": "ftdash.history.tasks.shorten_run_files",
+        "task": "ftdash.retention.tasks.shorten_run_files",
         "schedule": PRUNE_PERIOD_S,
         "options": {"expires": PRUNE_PERIOD_S},
     },
     "prune-history": {
-        "task": "ftdash.history.tasks.prune_history",
+        "task": "ftdash.retention.tasks.prune_history",
         "schedule": PRUNE_PERIOD_S,
         "options": {"expires": PRUNE_PERIOD_S},
     },
@@ -327,7 +364,7 @@ PHASE_RETENTION_CHECKPOINTS = 2000
 """Per run, the phases of this many checkpoints are kept; the checkpoints' own rows stay."""
 
 LAB_COMMAND = [sys.executable, "-m", "pipelines.lab", "--json"]
-LAB_KEEPER_COMMAND = [sys.executable, str(BASE_DIR / "manage.py"), "keep_lab"]
+LAB_KEEPER_COMMAND = [*MANAGE_COMMAND, "keep_lab"]
 DRIVER_COMMAND = [sys.executable, "-m", "pipelines.spark.driver"]
 REQUEST_DEADLINE_S = 120
 START_DEADLINE_S = 300

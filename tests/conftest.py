@@ -18,7 +18,7 @@ from django.conf import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from ftdash.embedded import java
+from ftdash.supervision import java
 from tests.shared_machine import SharedMachine
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from ftdash.embedded.java import environment as java_environment
+from ftdash.supervision.java import environment as java_environment
 from pipelines.bus.journal_reading import read_journal
 from pipelines.domain.events import (
     CheckpointCompleted,
@@ -58,6 +58,15 @@ class StartedRun:
         """Until `count` checkpoints have completed beyond those of now."""
         seen = len(self.completed())
         self.wait_for(lambda _: len(self.completed()) >= seen + count, timeout_s)
+
+    def wait_until_cut_at(self, records: int, timeout_s: float) -> CheckpointCompleted:
+        """Until the newest checkpoint holds all that a source held at that record has read."""
+
+        def is_cut_there(_: object) -> bool:
+            return bool(self.completed()) and self.completed()[-1].source_records == records
+
+        self.wait_for(is_cut_there, timeout_s)
+        return self.completed()[-1]
 
     def wait_until_over(self, timeout_s: float) -> RunEnded:
         self.wait_for(lambda es: bool(es) and isinstance(es[-1].event, RunEnded), timeout_s)

@@ -40,6 +40,8 @@ class Fault(Enum):
     CUT_ANSWER = auto()  # half of the body of the answer arrives
     SLOW = auto()  # carried out after the client has stopped waiting
     ALTERED = auto()  # one bit of the body flips on its way
+    NO_BUCKET = auto()  # as while a store is set up again: 404, and not because of the object
+    ELSEWHERE = auto()  # something else answers in the store's place, and knows nothing of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,10 @@ def _handler_of(server: ObjectServer) -> type[BaseHTTPRequestHandler]:
                 self.answer(503, [], b"<Error><Code>SlowDown</Code></Error>")
             elif fault is Fault.DENIED:
                 self.answer(403, [], b"<Error><Code>AccessDenied</Code></Error>")
+            elif fault is Fault.NO_BUCKET:
+                self.answer(404, [], b"<Error><Code>NoSuchBucket</Code></Error>")
+            elif fault is Fault.ELSEWHERE:
+                self.answer(404, [], b"<html>Not found</html>")
             elif _is_altered(self.headers.get("x-amz-checksum-sha256"), body):
                 self.answer(400, [], b"<Error><Code>BadDigest</Code></Error>")
             else:

@@ -1,7 +1,11 @@
 """Waiting for what becomes true elsewhere: bounded, and patient with a slow machine."""
 
+import sys
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 PATIENCE_S = 60.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.0005, 0.05
@@ -20,3 +24,22 @@ def wait_until(
         assert time.monotonic() < deadline_s, f"within {within_s:g} s {otherwise()}"
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+def wait_until_asleep_in(function: Callable[..., object], *, threads: int = 1) -> None:
+    """Until so many other threads wait for something within `function`, so that what comes next
+    finds them there."""
+    wait_until(
+        lambda: sum(_sleeps_in(function, each) for each in threading.enumerate()) >= threads,
+        otherwise=lambda: f"fewer than {threads} threads wait in {function.__qualname__}",
+    )
+
+
+def _sleeps_in(function: Callable[..., object], thread: threading.Thread) -> bool:
+    status = Path(f"/proc/self/task/{thread.native_id}/stat")
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None and frame.f_code is not function.__code__:
+        frame = frame.f_back
+    with suppress(FileNotFoundError):  # it has ended meanwhile
+        return frame is not None and status.read_text().rpartition(")")[2].split()[0] == "S"
+    return False

@@ -1,6 +1,8 @@
 """The rules of ARCHITECTURE.md that a machine can check. A failure names file and rule."""
 
 import ast
+from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,19 @@ FROM_FTDASH = {
     f"pipelines.{package}"
     for package in ("domain", "disk", "bus", "flows", "points", "storage", "audit", "lab")
 }
+DASHBOARD = [  # each may import those before it
+    *("installed_command", "formats", "times", "impatience", "celery", "errands"),
+    *("staticfiles", "postgresql", "page_handler", "settings"),
+    "jobs",  # the rows of pipelines, runs and requests
+    *("accounts", "history", "checkpoints", "metrics"),
+    *("requests", "runs", "points", "audits", "projection", "supervision"),
+    *("lab", "gameday", "alerts", "eventlog", "retention"),
+    *("api", "prometheus", "ui", "documentation", "embedded", "command_line"),
+    *("urls", "asgi", "__init__", "__main__"),
+]
+SHOWN = {"ftdash.documentation": {"pipelines.protocol"}}
+"""Whose tables the documentation draws."""
+
 KINDS = {f"pipelines.connectors.{kind}." for kind in ("files", "kafka", "postgres", "redis", "sql")}
 NOT_WITHIN = {  # directory -> what of its own package lies in another process, or above it
     "pipelines.runtime.master": ("pipelines.runtime.slot.", "pipelines.runtime.subtask."),
@@ -65,6 +80,9 @@ TABLES = {
 }
 FILES = sorted(p for top in ("pipelines", "ftdash") for p in ROOT.glob(f"{top}/**/*.py"))
 TEST_FILES = sorted(ROOT.glob("tests/**/*.py"))
+TEST_MODULES = [path for path in TEST_FILES if path.name.startswith("test_")]
+FAILS_BY_ITSELF = ("pytest.raises", "pytest.warns", "pytest.fail", "expect")
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
@@ -86,6 +104,17 @@ def test_module_keeps_the_rules(path: Path) -> None:
             check_asks_no_table(node)
 
 
+def test_no_modules_of_the_dashboard_import_each_other() -> None:
+    """Not even within a function: what needs that lies in the wrong place."""
+    paths = {module_of(path): path for path in FILES if path.is_relative_to(ROOT / "ftdash")}
+    graph = {
+        name: imported_modules(ast.parse(path.read_text())) & paths.keys() - {name}
+        for name, path in paths.items()
+    }
+
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+
+
 @pytest.mark.parametrize("path", TEST_FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_tests_share_modules_of_their_own(path: Path) -> None:
     """Whoever imports a module of tests runs into its fixtures and may collect its tests."""
@@ -94,18 +123,37 @@ def test_tests_share_modules_of_their_own(path: Path) -> None:
         assert not is_test, f"{name} holds tests; what others need of it goes elsewhere"
 
 
+@pytest.mark.parametrize("path", TEST_MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_test_asserts_something(path: Path) -> None:
+    """By itself, or in a function of the tests that it calls: what cannot fail proves nothing."""
+    tests = [node for name, node in functions_in(path).items() if name.startswith("test_")]
+
+    assert [node.name for node in tests if not asserts(path, node, frozenset())] == []
+
+
 def check_import(package: str, name: str) -> None:
     top, second = name.split(".")[0], ".".join(name.split(".")[:2])
     assert top not in RUNS_WHAT_IT_READS, "nothing stored is ever unpickled"
     if package.startswith("ftdash"):
         assert top != "pyspark", "web and workers never load Spark"
-        assert top != "pipelines" or second in FROM_FTDASH, f"{package} may not import {second}"
+        check_direction(package, second)
+        assert top != "pipelines" or second in FROM_FTDASH | SHOWN.get(package, set()), (
+            f"{package} may not import {second}"
+        )
         return
     assert top not in NOT_IN_ENGINE, f"the engine knows no {top}"
     assert top != "pyspark" or package == "pipelines.spark", "only pipelines.spark knows Spark"
     assert package not in PURE or top not in NOT_IN_PURE, f"{package} is pure: no {top}"
     if top == "pipelines" and second != package and package != "pipelines.__init__":
         assert second in MAY_IMPORT[package], f"{package} may not import {second}"
+
+
+def check_direction(package: str, name: str) -> None:
+    """In the order of `DASHBOARD`, so that no two of its packages import each other."""
+    here, there = package.removeprefix("ftdash."), name.removeprefix("ftdash.")
+    assert here in DASHBOARD, f"{here} has no place in DASHBOARD"
+    if name.startswith("ftdash.") and here != there:
+        assert there in DASHBOARD[: DASHBOARD.index(here)], f"{package} may not import {name}"
 
 
 def check_within(directory: str, name: str) -> None:
@@ -133,3 +181,61 @@ def imports(tree: ast.Module) -> list[str]:
             assert node.module, "a module is imported from"
             names.append(node.module)
     return names
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported_modules(tree: ast.Module) -> set[str]:
+    """With `from a import b` both `a` and `a.b`, of which only one may be a module."""
+    taken = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    return set(imports(tree)) | {f"{n.module}.{each.name}" for n in taken for each in n.names}
+
+
+def asserts(path: Path, function: Function, callers: frozenset[str]) -> bool:
+    """Waiting counts: it fails when what is waited for does not come."""
+    if function.name in callers:
+        return False
+    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+    called = [ast.unparse(call.func) for call in calls]
+    if any(isinstance(node, ast.Assert) for node in ast.walk(function)):
+        return True
+    if any(argument.arg.startswith("django_assert") for argument in function.args.args):
+        return True
+    if any(name in FAILS_BY_ITSELF or ".assert_" in name for name in called):
+        return True
+    if any(name.split(".")[-1].startswith("wait_") for name in called):
+        return True
+    handed_on = [each.id for call in calls for each in call.args if isinstance(each, ast.Name)]
+    names = {name.split(".")[-1] for name in called} | set(handed_on)
+    found = [each for each in (function_named(path, name) for name in names) if each]
+    return any(asserts(*each, callers | {function.name}) for each in found)
+
+
+def function_named(path: Path, name: str) -> tuple[Path, Function] | None:
+    """Defined in the module, or imported by it from another one of the tests."""
+    if name in functions_in(path):
+        return path, functions_in(path)[name]
+    module, original = taken_from_tests(path).get(name, (path, name))
+    found = functions_in(module).get(original) if module.exists() else None
+    return (module, found) if found else None
+
+
+@cache
+def functions_in(path: Path) -> dict[str, Function]:
+    nodes = ast.walk(ast.parse(path.read_text()))
+    return {n.name: n for n in nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+@cache
+def taken_from_tests(path: Path) -> dict[str, tuple[Path, str]]:
+    """{name here: the module of tests it comes from, its name there}"""
+    nodes = ast.walk(ast.parse(path.read_text()))
+    taken = [n for n in nodes if isinstance(n, ast.ImportFrom) and "tests" in str(n.module)]
+    return {
+        each.asname or each.name: (ROOT / f"{str(node.module).replace('.', '/')}.py", each.name)
+        for node in taken
+        for each in node.names
+    }

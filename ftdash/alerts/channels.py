@@ -11,8 +11,8 @@ from django.utils import timezone
 from ftdash.accounts import admin_log
 from ftdash.alerts import mail, signing, telling, webhook_address
 from ftdash.alerts.models import Channel, ChannelKind, News
-from ftdash.jobs.asking import pipeline_named
 from ftdash.jobs.validation import check_reason
+from ftdash.requests.asking import pipeline_named
 from pipelines.domain.errors import Rejected
 
 CHANNELS_MAX = 20

@@ -16,8 +16,8 @@ from ftdash.alerts import telling
 from ftdash.alerts.hysteresis import Absent, Band, Effect, Phase, Reading, Standing, at_first, judge
 from ftdash.alerts.models import Alert, AlertRule, Evaluation, RuleStanding, Watched
 from ftdash.alerts.readings import ONCE_AN_INTERVAL, PipelineReadings, readings
-from ftdash.jobs.lateness import late_after_s
 from ftdash.jobs.models import Pipeline
+from ftdash.runs.lateness import late_after_s
 
 BACK_TO_NORMAL = "The value has stayed below the lower threshold."
 BECAUSE: dict[Reading, str] = {

@@ -28,7 +28,7 @@ def addresses(text: str) -> list[str]:
 def check_can_send() -> None:
     """Raises Rejected where no server was named."""
     if not settings.MAIL_IS_SET:
-        raise Rejected("No mail server is known; set FTDASH_MAIL_HOST (docs/alerts.md).")
+        raise Rejected("No mail server is known; set FTDASH_MAIL_HOST (docs/how-to/alerts.md).")
 
 
 def send(channel: Channel, message: Message) -> None:

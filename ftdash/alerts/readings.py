@@ -16,13 +16,13 @@ from django.db.models.functions import Coalesce
 
 from ftdash.alerts.hysteresis import Absent, Reading
 from ftdash.alerts.models import Watched
-from ftdash.checkpoints.commit_waits import waiting_since
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
-from ftdash.jobs.lateness import checkpoint_interval_s
+from ftdash.checkpoints.queries.commit_waits import waiting_since
 from ftdash.jobs.models import Pipeline, Recovery, Run
-from ftdash.jobs.newest import newest_runs
-from ftdash.jobs.pulse import WITH_THE_ATTEMPT
 from ftdash.metrics.models import Sample
+from ftdash.runs.lateness import checkpoint_interval_s
+from ftdash.runs.queries.newest import newest_runs
+from ftdash.runs.queries.pulse import WITH_THE_ATTEMPT
 from pipelines.domain.status import JobStatus
 
 LATELY = timedelta(minutes=10)

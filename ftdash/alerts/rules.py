@@ -10,8 +10,8 @@ from ftdash.alerts.hysteresis import Band
 from ftdash.alerts.message import written
 from ftdash.alerts.models import Alert, AlertRule, Watched
 from ftdash.formats import held_for
-from ftdash.jobs.asking import pipeline_named
 from ftdash.jobs.validation import check_reason
+from ftdash.requests.asking import pipeline_named
 from pipelines.domain.errors import Rejected
 
 RULES_MAX = 100

@@ -1,10 +1,10 @@
 """What Celery runs for alerts: within seconds, and safe to repeat."""
 
 from celery import shared_task
-from django.conf import settings
 from django.utils import timezone
 
 from ftdash.alerts import delivery, evaluation
+from ftdash.errands import Errand, publish
 
 
 @shared_task(ignore_result=True)
@@ -13,8 +13,8 @@ def evaluate_alerts() -> None:
     evaluation.evaluate(timezone.now())
 
 
-@shared_task(ignore_result=True, expires=settings.ALERT_PERIOD_S)  # the next beat does the same
+@shared_task(ignore_result=True)
 def deliver_alerts() -> None:
     """Send what is due; what takes too long for one task goes on in the next."""
     if delivery.deliver_due():
-        deliver_alerts.delay()
+        publish(Errand.DELIVER_ALERTS)

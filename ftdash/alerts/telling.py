@@ -4,17 +4,13 @@ In a transaction of the caller's: no alert without its messages, no message with
 worker is called when it is committed; where nobody answers, the next beat delivers.
 """
 
-import logging
 from datetime import datetime
 
-from django.db import transaction
 from django.db.models import Q, QuerySet
-from kombu.exceptions import OperationalError
 
 from ftdash.alerts.models import Alert, AlertRule, Channel, Delivery, News
+from ftdash.errands import Errand, publish_on_commit
 from ftdash.jobs.models import Pipeline
-
-log = logging.getLogger("ftdash.alerts")
 
 
 def fire(
@@ -45,19 +41,10 @@ def tell(channel: Channel, alert: Alert | None, news: News, now: datetime) -> De
     made = Delivery.objects.create(
         channel=channel, alert=alert, news=news, created_at=now, due_at=now
     )
-    transaction.on_commit(_call_worker)
+    publish_on_commit(Errand.DELIVER_ALERTS)
     return made
 
 
 def _tell_all(alert: Alert, news: News, now: datetime) -> None:
     for channel in Channel.objects.filter(Q(pipeline=None) | Q(pipeline=alert.pipeline_id)):
         tell(channel, alert, news, now)
-
-
-def _call_worker() -> None:
-    from ftdash.alerts.tasks import deliver_alerts  # which names this package
-
-    try:
-        deliver_alerts.delay()
-    except OperationalError as error:
-        log.warning("The broker is away, messages wait for the next beat: %s", error)

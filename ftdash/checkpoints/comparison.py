@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ftdash.checkpoints.alignment import stretches_of, stretches_to_last
 from ftdash.checkpoints.answers import SubtaskTimeline
-from ftdash.checkpoints.detail import CheckpointDetail, checkpoint_detail
+from ftdash.checkpoints.queries.detail import CheckpointDetail, checkpoint_detail
 
 
 @dataclass(frozen=True, slots=True)

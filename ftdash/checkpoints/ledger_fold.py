@@ -1,4 +1,4 @@
-"""Folds the ledger of a run into rows, the newest ones; `ftdash.jobs.projector` hosts it."""
+"""Folds the ledger of a run into rows, the newest ones; `ftdash.projection.projector` hosts it."""
 
 import msgspec
 from django.db.models import Q

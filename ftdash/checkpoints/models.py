@@ -1,6 +1,6 @@
 """Rows of checkpoints, of the subtasks' parts in them, and of the ledger; and of audits.
 
-The projector is their one writer; audits are `ftdash.jobs.audits`' own.
+The projector is their one writer; audits are `ftdash.audits.services`' own.
 
 A savepoint is a checkpoint of kind SAVEPOINT: the same row, kept until someone disposes of it.
 """

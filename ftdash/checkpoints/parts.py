@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ftdash.checkpoints.answers import SubtaskTimeline
 from ftdash.checkpoints.distribution import Distribution, distribution
-from ftdash.checkpoints.measured import MeasuredCheckpoint
+from ftdash.checkpoints.queries.measured import MeasuredCheckpoint
 from ftdash.jobs.answers import VertexView
 
 

@@ -3,6 +3,7 @@
 Only the head: that every file is there and unaltered is verified by the driver that restores it.
 """
 
+import stat
 from pathlib import Path
 
 import msgspec
@@ -33,9 +34,17 @@ class _Sealed(msgspec.Struct, frozen=True):
 
 
 def may_be_read(path: str) -> bool:
-    """Whether its manifest is there; of an object store that is not asked, a page cannot wait."""
+    """Whether its manifest is there, as far as the page can tell: it cannot wait for an object
+    store, and a disk that does not answer has lost nothing."""
     scheme = scheme_of(path)
-    return (Path(path) / MANIFEST_NAME).is_file() if not scheme else scheme in OBJECT_SCHEMES
+    if scheme:
+        return scheme in OBJECT_SCHEMES
+    try:
+        return stat.S_ISREG((Path(path) / MANIFEST_NAME).stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
 
 
 def read_head(path: str) -> PointHead:
@@ -78,8 +87,13 @@ def _head_of_files(path: str) -> PointHead:
 def _content(path: str) -> bytes:
     try:
         return (Path(path) / MANIFEST_NAME).read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise Rejected(
+            f"There is no recovery point at {path}: its {MANIFEST_NAME} is missing; choose another"
+            " point."
+        ) from error
     except OSError as error:
         raise Rejected(
-            f"There is no recovery point at {path}: its {MANIFEST_NAME} cannot be read; choose"
-            " another point."
+            f"{Path(path) / MANIFEST_NAME} cannot be read at the moment ({error.strerror}); try"
+            " again when the storage answers."
         ) from error

@@ -1,6 +1,6 @@
 """Folds events into the rows of checkpoints: collected over a batch, written at its end.
 
-Reads no journal and opens no transaction; `ftdash.jobs.projector` hosts it.
+Reads no journal and opens no transaction; `ftdash.projection.projector` hosts it.
 """
 
 import msgspec

@@ -12,8 +12,8 @@ from ftdash.embedded.oracle import compare_with_batch
 from ftdash.embedded.outcome import CheckOutcome, Comparison
 from ftdash.embedded.page_views import PageViews
 from ftdash.embedded.supervisor import Service
-from ftdash.jobs import services
 from ftdash.jobs.answers import RunView, ShownState
+from ftdash.requests import services
 
 EVENT_HOURS_PER_S = 8760 / 45  # the year lasts three quarters of a minute
 VIEWS_PER_S = 400.0

@@ -12,8 +12,8 @@ from ftdash.embedded.opening import open_installation
 from ftdash.embedded.ports import free_port_near
 from ftdash.embedded.stack import web_address
 from ftdash.embedded.supervisor import Service, Supervisor
-from ftdash.jobs import queries
 from ftdash.jobs.answers import RunView
+from ftdash.runs.queries import pipelines as queries
 from pipelines.domain.ids import RequestId
 
 STATUS_PERIOD_S = 1.0

@@ -9,7 +9,7 @@ from pathlib import Path
 from django.conf import settings
 
 from ftdash.embedded.supervisor import Service
-from ftdash.jobs import services
+from ftdash.requests import services
 from pipelines.domain.ids import RequestId
 from pipelines.flows.flight_data import prepare
 

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from ftdash.checkpoints import queries as checkpoint_queries
 from ftdash.checkpoints.models import CheckpointStatus
+from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
 from ftdash.embedded.supervisor import wait_until
-from ftdash.jobs import queries
 from ftdash.jobs.answers import RequestView, RunView, ShownState
 from ftdash.jobs.models import RequestPhase
+from ftdash.runs.queries import pipelines as queries
 from pipelines.domain.errors import Rejected
 
 POINTS_MAX = 10_000

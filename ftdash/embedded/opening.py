@@ -7,11 +7,13 @@ from pathlib import Path
 from django.conf import settings
 from django.core.management import call_command
 
-from ftdash.embedded import java, redis_server, stack
+from ftdash.documentation.site import built_in_background
+from ftdash.embedded import redis_server, stack
 from ftdash.embedded.console import Console
 from ftdash.embedded.installation import own_token
 from ftdash.embedded.ledger import LEDGER_NAME, Ledger
 from ftdash.embedded.supervisor import Service, Supervisor
+from ftdash.supervision import java
 
 
 def nothing_more() -> Iterator[Service]:
@@ -35,7 +37,10 @@ def open_installation(
     console.step(java.describe())
     console.step(redis_server.describe())
     provision(console)
-    with Supervisor(ledger, home / "logs", console.step) as supervisor:
+    with (
+        built_in_background(),
+        Supervisor(ledger, home / "logs", console.step) as supervisor,
+    ):
         start(supervisor, console, web_port, for_pipelines())
         yield supervisor
     ledger.close()

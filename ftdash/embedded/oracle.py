@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 from django.conf import settings
 
-from ftdash.embedded import java
 from ftdash.embedded.demo_pipeline import DemoPaths
 from ftdash.embedded.outcome import OracleAnswer
 from ftdash.embedded.stack import module
 from ftdash.embedded.supervisor import last_words
+from ftdash.supervision import java
 from pipelines.domain.errors import Rejected
 
 WITHIN_S = 120

@@ -30,7 +30,7 @@ Row = tuple[str | Window, int]
 
 def expected(seed: int, views_per_split: int, splits: int) -> dict[str | Window, int]:
     """Of each app, and of each app in each window."""
-    from pipelines.flows.page_view_data import page_views
+    from pipelines.flows.page_view_feed import page_views
 
     counts: Counter[str | Window] = Counter()
     for split in range(splits):

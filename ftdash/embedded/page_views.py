@@ -1,7 +1,7 @@
 """The demonstration `page_views`: made-up views from a feed, counted into all that is configured.
 
 Without anything configured, views and counts are on a Redis of our own, and counts in files beside.
-What the environment names, see `pipelines.flows.page_view_variables`, is used as it is.
+What the environment names, see `pipelines.flows.page_view_servers`, is used as it is.
 """
 
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ from ftdash.embedded import stack
 from ftdash.embedded.installation import own_views_redis
 from ftdash.embedded.ports import LOOPBACK
 from ftdash.embedded.supervisor import Service
-from ftdash.jobs import services
+from ftdash.requests import services
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import RequestId
-from pipelines.flows.page_view_variables import DATABASE, KAFKA, REDIS, is_configured
+from pipelines.flows.page_view_servers import DATABASE, KAFKA, REDIS, is_configured
 
 NAME = "page_views"
 INPUT = "page-views"

@@ -1,7 +1,6 @@
 """The services of one embedded installation: what is started, and when each counts as ready."""
 
 import sys
-from pathlib import Path
 
 import httpx
 import redis
@@ -19,7 +18,7 @@ from ftdash.embedded.redis_server import (
     write_configuration,
 )
 from ftdash.embedded.supervisor import Service
-from ftdash.jobs import queries
+from ftdash.runs.queries import pipelines as queries
 from pipelines.domain.errors import Rejected
 
 READY_WITHIN_S = 60.0
@@ -102,7 +101,7 @@ def module(name: str, *arguments: str) -> tuple[str, ...]:
 
 
 def manage(*arguments: str) -> tuple[str, ...]:
-    return (sys.executable, str(Path(settings.BASE_DIR) / "manage.py"), *arguments)
+    return (*settings.MANAGE_COMMAND, *arguments)
 
 
 def celery(*arguments: str) -> tuple[str, ...]:

@@ -10,8 +10,8 @@ from django.utils import timezone
 from ftdash.gameday.models import Fault, GameDay
 from ftdash.gameday.processes import forbid_writing, identity_of, process_of, watching_worker
 from ftdash.gameday.scoring import EFFECT_WITHIN
-from ftdash.jobs import services
 from ftdash.jobs.models import Run
+from ftdash.requests import services
 from pipelines.domain.errors import Rejected
 from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.status import DriverKillMoment, KillMoment

@@ -11,9 +11,9 @@ from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
 from ftdash.gameday.observation import seen
 from ftdash.gameday.scoreboard import Score, Scored, scoreboard
 from ftdash.gameday.scoring import Measures, Seen
-from ftdash.jobs.actions import problem_with
 from ftdash.jobs.models import RequestKind
-from ftdash.jobs.queries import newest_runs
+from ftdash.requests.offers import problem_with
+from ftdash.runs.queries.pipelines import newest_runs
 
 DAYS_MAX = 30
 SCORED_MAX = 2_000

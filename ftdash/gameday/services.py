@@ -4,30 +4,25 @@ What is stored survives a broker that is away: reconcile carries on. No task wai
 at the rows, does what is due, and leaves the rest to the next.
 """
 
-import logging
-
 import msgspec
 from django.db import IntegrityError, transaction
 from django.db.models import F
 from django.utils import timezone
-from kombu.exceptions import OperationalError
 
+from ftdash.audits import services as audits
 from ftdash.checkpoints.models import Audit
-from ftdash.gameday import tasks
+from ftdash.errands import Errand, publish, publish_on_commit
 from ftdash.gameday.injection import NEEDS_SLOT, inject
 from ftdash.gameday.models import UNDER_WAY, Fault, GameDay, GameDayState
 from ftdash.gameday.observation import seen
 from ftdash.gameday.processes import release, watched_since
 from ftdash.gameday.scoring import Judgement, Seen, judge
-from ftdash.jobs import audits
-from ftdash.jobs.asking import check_id, check_possible, pipeline_named
+from ftdash.jobs.failure_isolation import isolated
 from ftdash.jobs.models import Pipeline, RequestKind
-from ftdash.jobs.trouble import others_go_on
 from ftdash.jobs.validation import check_reason, check_slot
+from ftdash.requests.asking import check_id, check_possible, pipeline_named
 from pipelines.bus.lease import Owner
 from pipelines.domain.errors import InvariantViolated, Rejected
-
-log = logging.getLogger("ftdash.gameday")
 
 
 def start_game_day(
@@ -73,7 +68,7 @@ def start_game_day(
         raise Rejected(
             f"A game day of {pipeline} is under way; two at once could not be told apart."
         ) from taken
-    transaction.on_commit(lambda: _publish(day.pk))
+    publish_on_commit(Errand.CARRY_ON_GAME_DAY, day.pk)
     return day.pk
 
 
@@ -104,7 +99,7 @@ def carry_on(key: int) -> None:
 def reconcile() -> None:
     """One round; the trouble of one game day is not another's."""
     for key in GameDay.objects.filter(state__in=UNDER_WAY).values_list("pk", flat=True):
-        with others_go_on(f"Game day {key}"):
+        with isolated(f"Game day {key}"):
             carry_on(key)
 
 
@@ -126,7 +121,7 @@ def _inject(day: GameDay) -> None:
     day.save(update_fields=["request_id", "refusal"])
     _make_known(day)
     if day.release_at is not None:
-        tasks.carry_on_later(day.pk, day.release_at)
+        publish(Errand.CARRY_ON_GAME_DAY, day.pk, eta=day.release_at)
 
 
 def _go_on(day: GameDay) -> None:
@@ -175,13 +170,6 @@ def _store(day: GameDay, judgement: Judgement, found: Seen) -> None:
     unchanged = (day.state, day.why) == (judgement.state, judgement.why)
     if not unchanged and GameDay.objects.filter(pk=day.pk, state=day.state).update(**changes):
         _make_known(day)
-
-
-def _publish(key: int) -> None:
-    try:
-        tasks.carry_on.delay(key)
-    except OperationalError as error:
-        log.warning("The broker is away, the game day waits for reconcile: %s", error)
 
 
 def _make_known(day: GameDay) -> None:

@@ -1,1 +1,1 @@
-"""How long what happened is kept, and the deletion of what is older."""
+"""How long rows are kept, and how many there ever were of those that were deleted."""

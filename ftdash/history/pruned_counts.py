@@ -4,20 +4,29 @@ A counter that goes down is taken for one that began anew. So whoever deletes ro
 the same transaction, and whoever counts reads both in one statement, between which nothing moves.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
-from django.db.models import Count, Model, QuerySet
+from django.db.models import Count, QuerySet
 
-from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
 from ftdash.history.models import Counted, PrunedCount
-from ftdash.jobs.models import Recovery, RestoreRefusal, Run, ZombieRefusal
+from ftdash.jobs.models import Run
+
+
+class Counter(NamedTuple):
+    """What is counted on its own."""
+
+    run_pk: int
+    what: Counted
+    reason_name: str = ""
 
 
 @dataclass(slots=True)
-class _Tally:
+class Tally:
+    """Rows of one counter; `newest_id` and `newest_at` are of checkpoints."""
+
     count: int = 0
     newest_id: int | None = None
     newest_at: datetime | None = None
@@ -28,25 +37,14 @@ class _Tally:
         self.newest_at = max(filter(None, (self.newest_at, newest_at)), default=None)
 
 
-def add(rows: Iterable[Model]) -> None:
-    """What is about to be deleted, locked, in the transaction that deletes it."""
-    tallies: dict[tuple[int, Counted, str], _Tally] = {}
-    for row in rows:
-        match row:
-            case Checkpoint():
-                key = row.run_id, _counted_of(row), row.reason_name
-                found = row.checkpoint_id, row.failed_at
-            case Recovery() if row.restored_checkpoint_id is not None:
-                key, found = (row.run_id, Counted.RESTORED, ""), (None, None)
-            case ZombieRefusal():
-                key, found = (row.run_id, Counted.REFUSED_ZOMBIE, ""), (None, None)
-            case RestoreRefusal():
-                key, found = (row.run_id, Counted.REFUSED_POINT, ""), (None, None)
-            case _:
-                continue
-        tallies.setdefault(key, _Tally()).add(1, *found)
-    for key, tally in tallies.items():
-        _store(*key, tally)
+def add(tallies: Mapping[Counter, Tally]) -> None:
+    """Of rows that are about to be deleted, locked, in the transaction that deletes them."""
+    rows = PrunedCount.objects.select_for_update()
+    for (run_pk, what, reason_name), tally in tallies.items():
+        row, _ = rows.get_or_create(run_id=run_pk, what=what, reason_name=reason_name)
+        tally.add(row.count, row.newest_id, row.newest_at)
+        row.count, row.newest_id, row.newest_at = tally.count, tally.newest_id, tally.newest_at
+        row.save()
 
 
 def ever(rows: QuerySet[Any], what: Counted, run_pk: int) -> int:
@@ -59,15 +57,3 @@ def ever(rows: QuerySet[Any], what: Counted, run_pk: int) -> int:
 def forget(run: Run) -> None:
     """Its rows are made anew, those that were deleted, too: they will be deleted again."""
     PrunedCount.objects.filter(run=run).delete()
-
-
-def _counted_of(row: Checkpoint) -> Counted:
-    return Counted.FAILED if row.status == CheckpointStatus.FAILED else Counted.DISCARDED
-
-
-def _store(run: int, what: Counted, reason_name: str, tally: _Tally) -> None:
-    rows = PrunedCount.objects.select_for_update()
-    row, _ = rows.get_or_create(run_id=run, what=what, reason_name=reason_name)
-    tally.add(row.count, row.newest_id, row.newest_at)
-    row.count, row.newest_id, row.newest_at = tally.count, tally.newest_id, tally.newest_at
-    row.save()

@@ -1,1 +1,1 @@
-"""Pipelines, their runs, the requests of people, failures and recoveries; the driver's life."""
+"""The rows of pipelines, their runs, the requests of people, failures and recoveries."""

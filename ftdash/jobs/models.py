@@ -120,6 +120,9 @@ class Run(models.Model):
     last_completed_at = models.DateTimeField(null=True)
     last_committed_at = models.DateTimeField(null=True)
     records_per_s = models.FloatField(default=0.0)
+    reached_records = models.PositiveBigIntegerField(null=True)  # read by sources, in any attempt
+    restored_records = models.PositiveBigIntegerField(null=True)  # where the attempt began
+    restoring = models.JSONField(null=True)  # RestoreProgress as JSON, while a point is read
     watermark_ms = models.BigIntegerField(null=True)
     counters = models.JSONField(default=dict)
     restart_count = models.PositiveIntegerField(default=0)  # attempts after the first

@@ -1,11 +1,13 @@
 """Refuses what cannot run, in one sentence, before anything is stored or started."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from django.conf import settings as configuration
 
-from pipelines.domain.errors import Rejected
+from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.guarantees import EndToEnd, check_required, end_to_end
 from pipelines.domain.secrets import check_no_secrets
 from pipelines.domain.setting_parsing import parse_settings
@@ -50,7 +52,8 @@ def check_startable(
     check_no_secrets("setting", settings)
     check_parallelism(parallelism, max_parallelism)
     parsed = parse_settings(settings)
-    check_placement(parsed, roots())
+    with _refused_when_silent():
+        check_placement(parsed, roots())
     pipeline = registered_flow(flow).build(parameters)
     found = end_to_end(parsed.checkpointing_mode, pipeline.ends)
     check_required(parsed.required_guarantee, found)
@@ -65,9 +68,29 @@ def check_sources(flow: str, parameters: dict[str, str], settings: dict[str, str
     registered_flow(flow).build(parameters).validate_sources(parse_settings(settings))
 
 
+def takeovers_of(flow: str, parameters: dict[str, str]) -> list[str]:
+    """A sentence for each output that a run of another installation holds."""
+    from pipelines.flows.registry import flow as registered_flow
+    from pipelines.points.output import takeovers
+
+    pipeline = registered_flow(flow).build(parameters)
+    return list(takeovers(pipeline, configuration.INSTALLATION_ID))
+
+
 def check_place(path: str) -> None:
-    """Raises Rejected when `path` lies outside the storage of this installation."""
-    StorageRoots(roots()).check(path)
+    """Raises Rejected when `path` lies outside the storage of this installation, or the storage
+    does not answer."""
+    with _refused_when_silent():
+        StorageRoots(roots()).check(path)
+
+
+@contextmanager
+def _refused_when_silent() -> Iterator[None]:
+    """A request does not wait for a storage; the person who made it may try again."""
+    try:
+        yield
+    except Retryable as error:
+        raise Rejected(f"{error}. Try again when the storage answers.") from error
 
 
 def roots() -> list[str]:

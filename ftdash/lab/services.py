@@ -3,7 +3,6 @@
 What is stored survives a broker that is away: reconcile starts it later.
 """
 
-import logging
 import subprocess
 import threading
 from datetime import timedelta
@@ -12,10 +11,9 @@ import msgspec
 from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.utils import timezone
-from kombu.exceptions import OperationalError
 
+from ftdash.errands import Errand, publish_on_commit
 from ftdash.jobs.validation import check_reason
-from ftdash.lab import tasks
 from ftdash.lab.models import UNDER_WAY, Lab, LabState
 from pipelines.bus.lease import Owner
 from pipelines.domain.errors import Rejected
@@ -24,8 +22,6 @@ from pipelines.lab.options import LabOptions
 KEEPER_START_WITHIN = timedelta(seconds=60)
 DIED = "The process that ran it ended without a word; see the log of the worker."
 NOT_STARTED = "The process that was to run it did not start; see the log of the worker."
-
-log = logging.getLogger("ftdash.lab")
 
 
 def start_lab(options: LabOptions, *, requester: str, reason: str) -> int:
@@ -44,7 +40,7 @@ def start_lab(options: LabOptions, *, requester: str, reason: str) -> int:
         raise Rejected(
             "A lab is under way, and two at once would measure each other; wait until it has ended."
         ) from taken
-    transaction.on_commit(_publish)
+    publish_on_commit(Errand.RECONCILE_LABS)
     return row.pk
 
 
@@ -57,13 +53,6 @@ def reconcile() -> None:
             _end(row, DIED)
         elif row.keeper is None and timezone.now() - row.started_at > KEEPER_START_WITHIN:
             _end(row, NOT_STARTED)
-
-
-def _publish() -> None:
-    try:
-        tasks.reconcile_labs.delay()
-    except OperationalError as error:
-        log.warning("The broker is away, the lab waits for reconcile: %s", error)
 
 
 def _start_keeper(row: Lab) -> None:

@@ -2,10 +2,10 @@
 
 from celery import shared_task
 
+from ftdash.lab import services
+
 
 @shared_task(ignore_result=True)
 def reconcile_labs() -> None:
     """Start the lab that was asked for, and end one that has died."""
-    from ftdash.lab import services  # which names this task
-
     services.reconcile()

@@ -1,6 +1,6 @@
 """Folds samples into rows, and deletes those that are too old to be shown.
 
-Reads no journal and opens no transaction; `ftdash.jobs.projector` hosts it.
+Reads no journal and opens no transaction; `ftdash.projection.projector` hosts it.
 """
 
 import msgspec

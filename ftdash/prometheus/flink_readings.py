@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from ftdash.api.flink.names import job_id, task_manager_id, vertex_id, vertex_name
 from ftdash.jobs.answers import ShownState, VertexView
-from ftdash.metrics.loads import SubtaskLoad
+from ftdash.metrics.queries.loads import SubtaskLoad
 from ftdash.prometheus.families import FAMILIES
 from ftdash.prometheus.observed import ObservedRun
 from ftdash.prometheus.reading import Reading

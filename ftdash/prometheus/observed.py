@@ -9,12 +9,11 @@ from datetime import datetime
 
 from django.db.models import Count
 
-from ftdash.checkpoints.commit_waits import waiting_since
-from ftdash.checkpoints.measures import CheckpointMeasures, checkpoint_measures
+from ftdash.checkpoints.queries.commit_waits import waiting_since
+from ftdash.checkpoints.queries.measures import CheckpointMeasures, checkpoint_measures
 from ftdash.history.models import Counted
 from ftdash.history.pruned_counts import ever
 from ftdash.jobs.answers import Liveness, ShownState
-from ftdash.jobs.freshness import Observation, observe, shown_state
 from ftdash.jobs.models import (
     OPEN_PHASES,
     Pipeline,
@@ -26,9 +25,10 @@ from ftdash.jobs.models import (
     StatusChange,
     ZombieRefusal,
 )
-from ftdash.jobs.queries import newest_runs
-from ftdash.jobs.run_view import records_to_replay
-from ftdash.metrics.loads import RunLoads, run_loads
+from ftdash.metrics.queries.loads import RunLoads, run_loads
+from ftdash.runs.queries.freshness import Observation, observe, shown_state
+from ftdash.runs.queries.pipelines import newest_runs
+from ftdash.runs.queries.run_view import records_to_replay
 from pipelines.domain.status import JobStatus
 
 SILENT = (ShownState.STALE, ShownState.UNKNOWN)

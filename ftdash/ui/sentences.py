@@ -3,9 +3,9 @@
 from ftdash.checkpoints.answers import AlignmentTimeline, ChannelTimeline, Slowest
 from ftdash.formats import count, duration, percent, plural, rate, size
 from ftdash.jobs.answers import RecoveryAxis, RecoveryView, ShownState
-from ftdash.jobs.fleet_answers import Fleet
 from ftdash.metrics.answers import SamplePoint
-from ftdash.ui.figures.held_back import held_channels
+from ftdash.runs.fleet_answers import Fleet
+from ftdash.ui.checkpoint.held_back import held_channels
 
 FLAT_RATIO = 0.05
 """Memory whose later half differs from its earlier half by less than this counts as flat."""

@@ -3,29 +3,26 @@
 from django.contrib.auth import views as auth_views
 from django.urls import path
 
-from ftdash.ui import (
-    actions,
-    alerts_page,
-    before_restore,
-    checkpoint_export,
-    checkpoint_page,
-    checkpoints_page,
-    event_log,
-    game_day,
-    guarantee,
-    lab,
-    lineage_page,
-    metrics_page,
-    planner_page,
-    recovery_page,
-    savepoint_comparison,
-    savepoint_contents,
-    savepoints,
-    settings_actions,
-    settings_page,
-    submission,
-    views,
-)
+from ftdash.ui.actions import before_restore, submission
+from ftdash.ui.actions import page as actions
+from ftdash.ui.alerts import page as alerts_page
+from ftdash.ui.checkpoint import page as checkpoint_page
+from ftdash.ui.checkpoints import export as checkpoint_export
+from ftdash.ui.checkpoints import page as checkpoints_page
+from ftdash.ui.eventlog import page as event_log
+from ftdash.ui.gameday import page as game_day
+from ftdash.ui.guarantee import page as guarantee
+from ftdash.ui.lab import page as lab
+from ftdash.ui.lineage import page as lineage_page
+from ftdash.ui.metrics import page as metrics_page
+from ftdash.ui.pipelines import page as views
+from ftdash.ui.planner import page as planner_page
+from ftdash.ui.recovery import page as recovery_page
+from ftdash.ui.savepoints import comparison as savepoint_comparison
+from ftdash.ui.savepoints import contents as savepoint_contents
+from ftdash.ui.savepoints import page as savepoints
+from ftdash.ui.settings import actions as settings_actions
+from ftdash.ui.settings import page as settings_page
 
 urlpatterns = [
     path("login/", auth_views.LoginView.as_view(redirect_authenticated_user=True), name="login"),

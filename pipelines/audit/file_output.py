@@ -1,23 +1,68 @@
-"""Audits a directory of output files: each is read again with plain Arrow, or as lines of JSON.
+"""Audits a directory of output files: reads each again with plain Arrow, or as lines of JSON."""
 
-Knows the names of files, and nothing of how they came there. Checked are the names that the ledger
-has, how many rows the files of a cut hold, and the digest of those rows; besides, that no file is
-there that a reader would take for output.
-"""
-
+import base64
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from datetime import date
+from decimal import Decimal
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.audit.history import Cut, History, Point
-from pipelines.audit.json_rows import batches_of, is_ambiguous
 from pipelines.audit.output import Covers, Difference, Rows, compared, given, judged_by_cut
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.ledger import SinkOutput
 from pipelines.state.row_digest import MODULUS, digest_of
+
+_LINES = 8_192
+
+
+def batches_of(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Raises ValueError or ArrowException when a line is no row of the schema."""
+    with path.open("rb") as file:
+        while lines := list(islice(file, _LINES)):
+            yield batch_of(lines, schema)
+
+
+def batch_of(lines: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
+    """Raises ValueError or ArrowException when a line is no row of the schema."""
+    rows = [json.loads(line) for line in lines]
+    if any(not isinstance(row, dict) or row.keys() != set(schema.names) for row in rows):
+        raise ValueError("a line has other columns than the sink takes")
+    columns = [_column([row[field.name] for row in rows], field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def is_ambiguous(batch: pa.RecordBatch) -> bool:
+    return any(pa.types.is_nested(c.type) or (_is_float(c) and c.null_count) for c in batch.columns)
+
+
+def _is_float(column: pa.Array) -> bool:
+    return bool(pa.types.is_floating(column.type))
+
+
+def _column(values: list[object], kind: pa.DataType) -> pa.Array:
+    if pa.types.is_nested(kind):
+        return pa.nulls(len(values), kind)  # ambiguous anyway
+    if pa.types.is_timestamp(kind):
+        return pa.array(values, pa.string()).cast(kind)
+    known = [None if value is None else _value(value, kind) for value in values]
+    return pa.array(known, kind)
+
+
+def _value(value: object, kind: pa.DataType) -> object:
+    if pa.types.is_decimal(kind):
+        return Decimal(str(value))
+    if pa.types.is_date(kind):
+        return date.fromisoformat(str(value))
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return base64.b64decode(str(value), validate=True)
+    return value
+
 
 _NAME = re.compile(r"part-(?P<run>.+)-(?P<checkpoint>\d{8,})-\d+-\d+\.(parquet|jsonl)")
 

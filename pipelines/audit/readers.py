@@ -7,12 +7,10 @@ import pyarrow as pa
 from pipelines.audit.file_output import FileOutput
 from pipelines.audit.kafka_log_output import KafkaLogOutput
 from pipelines.audit.kafka_output import KafkaOutput
-from pipelines.audit.kafka_topic import TopicReading
-from pipelines.audit.kafka_writers import RecordRows
+from pipelines.audit.kafka_topic import RecordRows, TopicReading
 from pipelines.audit.output import TargetReader
 from pipelines.audit.redis_output import RedisOutput
-from pipelines.audit.table_output import TableOutput
-from pipelines.audit.tagged_rows import Tags
+from pipelines.audit.table_output import TableOutput, Tags
 from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.connectors.kafka.sink import KafkaSink
 from pipelines.connectors.kafka.transactions import ExactlyOnceKafka

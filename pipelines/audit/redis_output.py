@@ -15,7 +15,7 @@ import redis
 
 from pipelines.audit.history import Cut, History, Point
 from pipelines.audit.output import Covers, Difference, Rows
-from pipelines.audit.tagged_rows import TaggedRows, Tags
+from pipelines.audit.table_output import TaggedRows, Tags
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.state.row_digest import digest_of

@@ -125,12 +125,15 @@ class JournalWriter:
         self._announce(self._run_id, envelope.sequence)
         return envelope
 
-    def newest(self, kind: type[E]) -> E | None:
-        """The last event of this kind, of any driver; reads from the end. None: there is none.
+    def newest(
+        self, kind: type[E], is_wanted: Callable[[E], bool] = lambda event: True
+    ) -> E | None:
+        """The last event of this kind that is wanted, of any driver; reads from the end. None:
+        there is none.
 
         Raises UndecodableEvent when a line that may hold it cannot be read.
         """
-        return newest_event(self._path, kind)
+        return newest_event(self._path, kind, is_wanted)
 
     def every(self, kind: type[E]) -> list[E]:
         """All events of this kind that are kept, of any driver, oldest first.

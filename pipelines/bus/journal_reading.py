@@ -6,7 +6,7 @@ only complete lines count.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -93,14 +93,16 @@ def last_event(path: Path) -> EngineEvent | None:
     return last.event if last else None
 
 
-def newest_event(path: Path, kind: type[E]) -> E | None:
-    """The last one of this kind; reads from the end. None: there is none.
+def newest_event(
+    path: Path, kind: type[E], is_wanted: Callable[[E], bool] = lambda event: True
+) -> E | None:
+    """The last one of this kind that is wanted; reads from the end. None: there is none.
 
     Raises UndecodableEvent when a line that may hold it cannot be read.
     """
     for line in _lines_naming(kind, path):
         event = _decode_line(path, line).event
-        if isinstance(event, kind):
+        if isinstance(event, kind) and is_wanted(event):
             return event
     return None
 

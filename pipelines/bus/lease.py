@@ -119,6 +119,10 @@ class Lease:
         replace_atomically(run_directory.lease_file, msgspec.json.encode(Owner.this_process()))
         return cls(run_directory, descriptor)
 
+    @property
+    def run_directory(self) -> RunDirectory:
+        return self._directory
+
     def check_held(self) -> None:
         """Raises LeaseLost when somebody else has taken the run over. Cheap: one stat."""
         if not self._is_recorded():

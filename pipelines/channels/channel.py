@@ -14,8 +14,9 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
+from pipelines.channels.coalescing import Coalescing, Run
 from pipelines.domain.clock import Clock
-from pipelines.domain.elements import Barrier, Element
+from pipelines.domain.elements import Barrier, Element, Mark
 from pipelines.domain.ids import ChannelId, CheckpointId
 
 DEFAULT_CAPACITY_BYTES = 8 << 20
@@ -95,6 +96,22 @@ class InputGate(Protocol):
 
         Raises ChannelClosed once the gate is closed.
         """
+        ...
+
+    def coalesce(self, coalescing: Coalescing) -> None:
+        """How `poll_run` joins what is queued."""
+        ...
+
+    def poll_run(self) -> Run | tuple[ChannelId, Mark] | None:
+        """`poll` for many records at once: those that are queued together, or the next mark.
+
+        Only after `coalesce`. None, too, while it waits for more records to come, until `due_ms`.
+        """
+        ...
+
+    @property
+    def due_ms(self) -> float | None:
+        """When `poll_run` will wait no longer, monotonic; None: it does not wait."""
         ...
 
     def poll_announced(self) -> tuple[ChannelId, Barrier] | None:

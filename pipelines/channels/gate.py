@@ -19,12 +19,13 @@ from pipelines.channels.channel import (
     ChannelStatistics,
     HeldStep,
 )
+from pipelines.channels.coalescing import Coalescing, Run
 from pipelines.channels.inlet import Inlet
 from pipelines.channels.limits import MAX_QUEUED_MARKS
 from pipelines.channels.recorder import ChannelRecorder
 from pipelines.domain.clock import Clock
-from pipelines.domain.elements import Barrier, Element
-from pipelines.domain.errors import ProtocolError, check
+from pipelines.domain.elements import Barrier, Element, Mark, Records
+from pipelines.domain.errors import InvariantViolated, ProtocolError, check
 from pipelines.domain.ids import ChannelId, CheckpointId
 
 GATE_CLOSED = "the reader of the channel has closed its gate"
@@ -66,6 +67,9 @@ class Gate:
         self._announced: deque[tuple[ChannelId, Barrier]] = deque()
         self._recorder: ChannelRecorder | None = None
         self._clock: Clock | None = None
+        self._coalescing: Coalescing | None = None
+        self._filled_ms = 0.0  # when something came while nothing could be served
+        self._due_ms: float | None = None  # while `poll_run` waits for more
 
     @property
     def channels(self) -> list[ChannelId]:
@@ -106,6 +110,10 @@ class Gate:
             was_idle = not self._ready
             self._list_if_servable(inlet)
             must_wake = was_idle and bool(self._ready)
+            if must_wake and self._clock is not None:
+                self._filled_ms = self._clock.monotonic_ms()
+            if self._due_ms is not None and self._has_enough():
+                self._due_ms, must_wake = None, True
             if self._announces and isinstance(element, Barrier):
                 self._announced.append((inlet.channel, element))
                 must_wake = True
@@ -126,6 +134,40 @@ class Gate:
         if credit_bytes and inlet.return_credit is not None:
             inlet.return_credit(credit_bytes)
         return inlet.channel, element
+
+    def coalesce(self, coalescing: Coalescing) -> None:
+        with self._lock:
+            self._coalescing = coalescing
+
+    @property
+    def due_ms(self) -> float | None:
+        return self._due_ms
+
+    def poll_run(self) -> Run | tuple[ChannelId, Mark] | None:
+        """Raises ChannelClosed once the gate is closed."""
+        with self._lock:
+            if not self._ready:
+                self._refuse_if_closed()
+                return None
+            if self._waits():
+                return None
+            inlet = self._ready.popleft()
+            first, cost_bytes = inlet.elements[0]
+            inlet.dequeue()
+            inlet.is_ready = False
+            if not isinstance(first, Records):
+                self._list_if_servable(inlet)
+                return inlet.channel, first
+            run = Run(self._rules(), inlet.channel, first, cost_bytes)
+            served = [inlet, *(self._ready if run.has_room else ())]
+            self._extend(run, served)
+            self._list_if_servable(inlet)
+            due = [each for each in served if each.credit_due_bytes >= self._credit_step_bytes]
+            credits = [(each.return_credit, self._credit_to_return(each)) for each in due]
+        for return_credit, credit_bytes in credits:
+            if return_credit is not None:
+                return_credit(credit_bytes)
+        return run
 
     def announce_barriers(self) -> None:
         with self._lock:
@@ -216,10 +258,52 @@ class Gate:
 
     def _refuse_overrun(self, inlet: Inlet, cost_bytes: int) -> None:
         # Credit that is due but not given back is not the writer's to spend.
-        if cost_bytes and inlet.queued_bytes + inlet.credit_due_bytes >= self.capacity_bytes:
+        if cost_bytes and self._is_full(inlet):
             raise ProtocolError(f"channel {inlet.channel}: the writer has overrun its credit")
         if not cost_bytes and inlet.queued_marks >= MAX_QUEUED_MARKS:
             raise ProtocolError(f"channel {inlet.channel}: {MAX_QUEUED_MARKS} marks wait unread")
+
+    def _rules(self) -> Coalescing:
+        if self._coalescing is None:
+            raise InvariantViolated("a gate is told how to join batches before it does")
+        return self._coalescing
+
+    def _waits(self) -> bool:
+        """Whether more may come in time to be handled together with what is queued."""
+        self._due_ms = None
+        wait_ms = self._rules().wait_ms
+        if not wait_ms or self._clock is None:
+            return False
+        due_ms = self._filled_ms + wait_ms
+        if self._clock.monotonic_ms() >= due_ms or self._has_enough():
+            return False
+        self._due_ms = due_ms
+        return True
+
+    def _has_enough(self) -> bool:
+        """There is a run's worth of rows, or a mark that is not to wait, or a writer that has to:
+        then nothing more comes."""
+        queued_rows = 0
+        for inlet in self._inlets.values():
+            if inlet.held_back or inlet.urgent_marks or self._is_full(inlet):
+                return True
+            queued_rows += inlet.queued_records
+        return queued_rows >= self._rules().max_rows
+
+    def _is_full(self, inlet: Inlet) -> bool:
+        return inlet.queued_bytes + inlet.credit_due_bytes >= self.capacity_bytes
+
+    def _extend(self, run: Run, served: list[Inlet]) -> None:
+        """Take from these channels what the run takes."""
+        for inlet in served:
+            while inlet.elements:
+                element, cost_bytes = inlet.elements[0]
+                if not run.try_take(inlet.channel, element, cost_bytes):
+                    break
+                inlet.dequeue()
+            if inlet.is_ready and not inlet.elements:
+                self._ready.remove(inlet)
+                inlet.is_ready = False
 
     def _list_if_servable(self, inlet: Inlet) -> None:
         if inlet.elements and not inlet.held_back and not inlet.is_ready:

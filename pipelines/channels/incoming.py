@@ -15,13 +15,13 @@ from pipelines.channels.connection import Connection
 from pipelines.channels.gate import Gate, Writer
 from pipelines.channels.inlet import Inlet
 from pipelines.channels.limits import NetworkLimits
-from pipelines.channels.origins import origin_of
+from pipelines.channels.origins import origins_of
 from pipelines.channels.serialization import RecordsDecoder
 from pipelines.channels.wire import FORWARD, Frame, FrameReader, Kind, bytes_frame, frame, mark_of
 from pipelines.domain.elements import EndOfInput, Records
 from pipelines.domain.errors import ProtocolError
 from pipelines.domain.ids import ChannelId
-from pipelines.domain.origin import RecordOrigin
+from pipelines.domain.origin import Origins
 
 
 class GateDirectory(Protocol):
@@ -49,7 +49,7 @@ class _Channel:
     channel: ChannelId
     decoder: RecordsDecoder = field(default_factory=RecordsDecoder)
     inlet: Inlet | None = None
-    origin: RecordOrigin | None = None  # of the batch that comes next
+    origins: Origins = ()  # of the batch that comes next
     is_over: bool = False  # it has ended, or its reader is gone
 
 
@@ -146,10 +146,10 @@ class IncomingConnection:
             channel.decoder.on_schema(received)
         elif received.kind in (Kind.RECORDS, Kind.DICTIONARIES):
             batch = channel.decoder.decode(received)
-            origin, channel.origin = channel.origin, None
-            channel.inlet.offer(Records(batch, origin), received.body.size)
+            origins, channel.origins = channel.origins, ()
+            channel.inlet.offer(Records(batch, origins), received.body.size)
         elif received.kind is Kind.ORIGIN:
-            channel.origin = origin_of(received)
+            channel.origins = origins_of(received)
         else:
             self._on_mark(channel, channel.inlet, received)
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from pipelines.channels.channel import HeldStep
-from pipelines.domain.elements import Element, Records
+from pipelines.domain.elements import Element, Records, Watermark, WatermarkStatus
 from pipelines.domain.ids import ChannelId
 
 Offer = Callable[["Inlet", Element, int], None]
@@ -31,6 +31,7 @@ class Inlet:
         "queued_records",
         "read_bytes",
         "return_credit",
+        "urgent_marks",
     )
 
     def __init__(self, offer: Offer, channel: ChannelId) -> None:
@@ -38,6 +39,7 @@ class Inlet:
         self.channel = channel
         self.elements: deque[tuple[Element, int]] = deque()
         self.queued_records = self.queued_bytes = self.queued_marks = 0
+        self.urgent_marks = 0  # those that are more than a watermark
         self.read_bytes = 0
         self.credit_due_bytes = 0  # taken by the reader, not yet given back to the writer
         self.held_back = False
@@ -51,12 +53,15 @@ class Inlet:
         self._offer(self, element, cost_bytes)
 
     def enqueue(self, element: Element, cost_bytes: int) -> None:
+        if isinstance(element, _EVENT_TIME):
+            self._forget_outdated(type(element))
         self.elements.append((element, cost_bytes))
         self.queued_bytes += cost_bytes
         if isinstance(element, Records):
             self.queued_records += element.batch.num_rows
         else:
             self.queued_marks += 1
+            self.urgent_marks += not isinstance(element, Watermark)
 
     def begin_steps(self, now_ms: float) -> None:
         self.held_steps = []
@@ -74,9 +79,31 @@ class Inlet:
             self.queued_records -= element.batch.num_rows
         else:
             self.queued_marks -= 1
+            self.urgent_marks -= not isinstance(element, Watermark)
         return element
 
     def drop_queue(self) -> None:
         self.elements.clear()
-        self.queued_records = self.queued_bytes = self.queued_marks = 0
+        self.queued_records = self.queued_bytes = self.queued_marks = self.urgent_marks = 0
         self.is_ready = False
+
+    def _forget_outdated(self, kind: type[Element]) -> None:
+        """Drop the mark of this kind at the end of the queue: a newer one is about to follow it.
+
+        Between two records or barriers only the newest watermark and the newest status count, so
+        that a channel whose records are all filtered out holds no more than these two.
+        """
+        for place in (-1, -2):
+            if len(self.elements) < -place:
+                return
+            last, _ = self.elements[place]
+            if isinstance(last, kind):
+                del self.elements[place]
+                self.queued_marks -= 1
+                self.urgent_marks -= kind is not Watermark
+                return
+            if not isinstance(last, _EVENT_TIME):
+                return
+
+
+_EVENT_TIME = (Watermark, WatermarkStatus)

@@ -12,7 +12,7 @@ class NetworkLimits:
     max_frame_bytes: int = 512 << 20  # one serialized batch
     max_schema_bytes: int = 4 << 20
     max_channel_name_bytes: int = 4 << 10
-    max_origin_bytes: int = 16 << 10  # names of a source and a split
+    max_origin_bytes: int = 64 << 10  # names of sources and splits
     max_channels_per_connection: int = 1 << 16
     max_pending_handshakes: int = 64
     shortage_pause_ms: int = 100  # of a port, when there are no files or threads for a caller
@@ -22,5 +22,12 @@ class NetworkLimits:
     close_timeout_ms: int = 1_000  # for the peer to take what was sent before the end
 
 
+MAX_COALESCED_BYTES = 1 << 20
+"""Of the batches that are handled as one: joining them copies them, and large ones gain nothing."""
+
+MAX_COALESCED_BATCHES = 1_024
+"""They leave the queue in one step, and writers wait meanwhile."""
+
 MAX_QUEUED_MARKS = 100_000
-"""Marks cost no credit, so a channel that nobody reads is bounded by their count."""
+"""Marks cost no credit, so their count bounds a channel whose reader has stalled. Marks of event
+time do not add up: adjacent ones merge in the queue. What can reach the bound is barriers."""

@@ -58,7 +58,7 @@ class RemoteOutput(CreditedOutput):
 
     def _serialize(self, element: Element) -> tuple[Parts, int]:
         if isinstance(element, Records):
-            origin = origin_frame(self._number, element.origin, self._limits)
+            origin = origin_frame(self._number, element.origins, self._limits)
             parts, cost_bytes = self._encoder.encode(element.batch)
             return [origin, *parts] if origin else parts, cost_bytes
         return [mark_frame(self._number, element)], 0

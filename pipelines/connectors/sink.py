@@ -19,10 +19,13 @@ import msgspec
 import pyarrow as pa
 
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
+from pipelines.domain.ownership import Claim, Holder
 from pipelines.domain.snapshots import Json
 
 TOKEN_BYTES_MAX = 256
 """Of a commit token in the ledger, which the journal keeps for ever."""
+
+LOOPBACK = ("", "localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +108,31 @@ def token_of(writer: SinkWriter, committable: Json) -> str:
     return f"blake2b:{hashlib.blake2b(text, digest_size=16).hexdigest()}"
 
 
+def host_of(name: str) -> str:
+    """One text for the names of this machine, for `OwnsPlace.place`; no name is resolved."""
+    return "localhost" if name.lower() in LOOPBACK else name.lower()
+
+
 @dataclass(frozen=True, slots=True)
 class Superseded:
     """What `Sink.rewind` set aside."""
 
     items: int
     moved_to: str
+
+
+@runtime_checkable
+class OwnsPlace(Protocol):
+    """A sink that needs its place to itself: two of one pipeline in one place would lose output.
+
+    A sink without it may share its place. Its names and markers then hold the uid, and a rewind
+    treats the output of both alike; `tests/contracts/test_sink.py` shows it.
+    """
+
+    @property
+    def place(self) -> str:
+        """The same text for the same place, however an author spells it; for a person to read."""
+        ...
 
 
 class Sink(Protocol):
@@ -138,6 +160,33 @@ class Sink(Protocol):
         checkpoint belongs to it; a recovery within the run ends it with the run itself. Anything
         else in the target is superseded and set aside; what an earlier rewind set aside and
         belongs here comes back. Empty: a fresh start, all earlier output is superseded. Called by
-        the driver while no subtask of the run writes. Idempotent.
+        the driver while no subtask of the run writes. Idempotent. Raises TargetTaken when another
+        run holds the target.
+        """
+        ...
+
+
+@runtime_checkable
+class HoldsTarget(Protocol):
+    """A sink whose target keeps which run holds it; all others are refused (`domain.ownership`).
+
+    Writers raise TargetTaken when another run holds the target, and ProtocolError when a newer
+    attempt of their own run does.
+    """
+
+    @property
+    def target(self) -> str:
+        """Its name in messages; without a secret."""
+        ...
+
+    def holder(self) -> Holder | None:
+        """Touches nothing. None: no run has come yet. Raises Retryable, Rejected."""
+        ...
+
+    def hold(self, claim: Claim) -> None:
+        """In one step: compare the holder with the one that the claim follows, and replace it.
+
+        Called by the driver before `rewind`, at every start; harmless when the run holds the
+        target already. Raises TargetTaken, Retryable, Rejected.
         """
         ...

@@ -25,12 +25,14 @@ class LoggedRecords:
     """Records of a log with gaps: `offsets` ascends and holds the one of each record.
 
     A position is one behind the offset of the last record handed out; or `end`, where the source
-    knows that nothing lies between. A batch without rows may move a position so.
+    knows that nothing lies between. A batch without rows may move a position so. `version`: that
+    of the split once all of these are handed out; None: as it was.
     """
 
     records: pa.RecordBatch
     offsets: Offsets
     end: int | None = None
+    version: str | None = None
 
 
 class MalformedRecord(Rejected):
@@ -257,6 +259,21 @@ class GrowingSource(Protocol):
         ...
 
     def open(self) -> SplitReader: ...
+
+
+@runtime_checkable
+class BeginsOnce(Protocol):
+    """A growing source whose first look depends on the moment, as the end of a log does.
+
+    The driver looks, once for a run, so that all slots and all attempts begin at the same place.
+    """
+
+    @property
+    def begins_once(self) -> bool: ...
+
+    def find(self, known: Collection[str], *, is_start: bool) -> list[SplitProgress]:
+        """As for `GrowingSource`."""
+        ...
 
 
 @runtime_checkable

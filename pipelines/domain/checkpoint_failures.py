@@ -1,7 +1,8 @@
 """Why a checkpoint did not complete: every reason that Flink knows, with its text and its flag.
 
 Some never occur here, because what they name does not exist; each says why, and stays in the
-list, so that a person finds every name. Where the others come from is `docs/checkpoints.md`.
+list, so that a person finds every name. `docs/reference/checkpoints.md` says where the others come
+from.
 
 Source: Flink 2.3, `CheckpointFailureReason`, and `CheckpointFailureManager` for what counts.
 """

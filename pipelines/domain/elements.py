@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId
-from pipelines.domain.origin import RecordOrigin
+from pipelines.domain.origin import Origins
 
 MAX_WATERMARK_MS = 2**62
 """Event time has ended: every window may fire."""
@@ -21,7 +21,7 @@ MIN_WATERMARK_MS = -(2**62)
 @dataclass(frozen=True, slots=True)
 class Records:
     batch: pa.RecordBatch
-    origin: RecordOrigin | None = None  # None: not known
+    origins: Origins = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,11 @@ class OutputLost(Rejected):
         self.checkpoint_id = checkpoint_id
 
 
+class TargetTaken(Rejected):
+    """Another run holds what this one writes to. The message names that run; no restart takes the
+    target back, only a person does."""
+
+
 def check(holds: bool, claim: str, **facts: object) -> None:
     """Raise InvariantViolated unless `claim` holds. Survives `python -O`, unlike assert."""
     if not holds:

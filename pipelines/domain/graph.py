@@ -44,6 +44,7 @@ class VertexInput:
     hash_by: tuple[str, ...]
     kind: EdgeKind = EdgeKind.HASH
     is_anchored: bool = True
+    time_column: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +159,10 @@ def _vertex_inputs(head: Node, head_of: dict[Uid, Uid]) -> Iterable[VertexInput]
     for port, connection in enumerate(head.inputs):
         upstream, hash_by = connection.upstream, connection.hash_by or ()
         kind, is_anchored = connection.kind, connection.is_anchored
-        yield VertexInput(port, head_of[upstream], upstream, hash_by, kind, is_anchored)
+        time_column = connection.time_column
+        yield VertexInput(
+            port, head_of[upstream], upstream, hash_by, kind, is_anchored, time_column
+        )
 
 
 def _only(found: Iterable[_T], uid: Uid) -> _T:

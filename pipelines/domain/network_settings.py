@@ -1,4 +1,4 @@
-"""The rows of the settings table about addresses and encryption between the processes of a run.
+"""The rows of the settings table about channels, and about addresses and encryption between slots.
 
 Part of `setting_table.DEFINITIONS`. What of it a machine's environment overrides is
 `runtime.networking`.
@@ -6,9 +6,15 @@ Part of `setting_table.DEFINITIONS`. What of it a machine's environment override
 
 import re
 
-from pipelines.domain.setting_readers import Definition, count_within, true_or_false
+from pipelines.domain.setting_readers import (
+    Definition,
+    count_within,
+    duration_within,
+    true_or_false,
+)
 
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?|[0-9a-fA-F:.]{2,45}")
+COALESCING = "pipeline.coalescing."
 _SSL = "security.ssl.internal."
 TLS_ENABLED = _SSL + "enabled"
 TLS_CERTIFICATE = _SSL + "certificate-file"
@@ -35,6 +41,24 @@ def _file(text: str) -> str:
 
 
 NETWORK_DEFINITIONS = (
+    Definition(
+        COALESCING + "max-rows",
+        "coalesced_rows",
+        "8192",
+        count_within(1, 1 << 20),
+        "Small batches that are queued in front of an operator are handled as one, up to so many"
+        " rows: an operator pays for each batch, however small it is. 1: every batch by itself. Not"
+        " in mode ACKED, which follows batches as they were sent. Ours.",
+    ),
+    Definition(
+        COALESCING + "max-wait",
+        "coalescing_wait_ms",
+        "5 ms",
+        duration_within(0, 1_000),
+        "For so long an operator that has nothing else to do waits for more rows before it handles"
+        " a small batch. It never keeps a barrier waiting. 0: only what is queued already is"
+        " handled together. Ours.",
+    ),
     Definition(
         "jobmanager.rpc.address",
         "driver_host",

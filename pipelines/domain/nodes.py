@@ -41,6 +41,7 @@ class Connection:
     unkeyed: EdgeKind = EdgeKind.FORWARD
     side: str | None = None
     is_anchored: bool = True  # mode ACKED: what goes this way is waited for
+    time_column: str | None = None  # the event time of what goes this way
 
     @property
     def kind(self) -> EdgeKind:

@@ -2,12 +2,30 @@
 
 Travels beside every batch, so it is one small value per batch and never one per record. What is
 computed from a batch keeps the origin of that batch: after an exchange or a window it is the
-input batch that was being processed.
+input batch that was being processed. Batches that were joined have several, one for each split.
 """
+
+from collections.abc import Iterable
+from typing import TypeAlias
 
 import msgspec
 
 from pipelines.domain.ids import Uid
+
+
+class Firing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What was due when an operator failed, as the sentence goes on: "in a timer of key 7 at time
+    1970-01-01T00:00:05.000Z".
+
+    `is_one_timer`: the text names one timer, which fires again after a restart whatever batch then
+    moves time on.
+    """
+
+    text: str
+    is_one_timer: bool = False
+
+    def __str__(self) -> str:
+        return self.text
 
 
 class RecordOrigin(
@@ -56,8 +74,33 @@ class RecordOrigin(
     def as_moment(self) -> "RecordOrigin":
         return self if self.is_moment else msgspec.structs.replace(self, is_moment=True)
 
+    def joined(self, other: "RecordOrigin") -> "RecordOrigin":
+        """From the first record of either to the last one; both are of the same split."""
+        return msgspec.structs.replace(
+            self,
+            first_offset=min(self.first_offset, other.first_offset),
+            last_offset=max(self.last_offset, other.last_offset),
+        )
+
     def _first_shared(self, other: "RecordOrigin") -> int:
         return max(self.first_offset, other.first_offset)
 
     def _last_shared(self, other: "RecordOrigin") -> int:
         return min(self.last_offset, other.last_offset)
+
+
+Origins: TypeAlias = tuple[RecordOrigin, ...]
+"""Of one batch, by split; none: not known where its records came from."""
+
+MOST_ORIGINS = 64
+"""Of one batch: each is compared, sent and decoded, so batches of more splits are not joined."""
+
+
+def gathered(all_origins: Iterable[Origins]) -> Origins:
+    """Of batches that were joined: one range for each split, whatever lies in between."""
+    by_split: dict[tuple[Uid, int, str, bool], RecordOrigin] = {}
+    for origin in (origin for origins in all_origins for origin in origins):
+        split = (origin.source, origin.subtask, origin.split, origin.is_moment)
+        known = by_split.get(split)
+        by_split[split] = origin if known is None else known.joined(origin)
+    return tuple(by_split.values())

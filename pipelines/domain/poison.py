@@ -9,6 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from pipelines.domain.ids import Uid
+from pipelines.domain.origin import Origins, RecordOrigin
 
 MOST_RECORDS = 1_000
 """That a run may set aside: every slot is told of all of them in one message."""
@@ -66,11 +67,27 @@ class IsolatedRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Isolation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an attempt is told: records that no operator is given, and where to look for more."""
+    """What an attempt is told: records that no operator is given, where to look for more, and which
+    batches are handled one by one, so that a failure is that of one batch."""
 
     poison: list[PoisonRecord] = []
     ranges: list[IsolatedRange] = []
+    apart: list[RecordOrigin] = []  # that failed when they were joined with others
 
     def concerns(self, source: Uid) -> bool:
         sources = {each.source for each in self.poison} | {each.source for each in self.ranges}
         return source in sources
+
+    def keeps_apart(self, origins: Origins) -> bool:
+        """Whether a batch with these origins is not to be joined with others."""
+        return any(
+            any(origin.meets(each) for each in self.apart)
+            or any(_overlap(origin, each) for each in self.ranges)
+            for origin in origins
+        )
+
+
+def _overlap(origin: RecordOrigin, isolated: IsolatedRange) -> bool:
+    is_same_split = (origin.source, origin.split) == (isolated.source, isolated.split)
+    begins_before_its_end = origin.first_offset <= isolated.last_offset
+    return is_same_split and begins_before_its_end and origin.last_offset >= isolated.first_offset

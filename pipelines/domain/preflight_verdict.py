@@ -16,6 +16,7 @@ class Check(StrEnum):
     COMPATIBILITY = "compatibility"  # uids, states, columns, parallelism
     FILES = "files"  # every one of them
     SOURCES = "sources"  # still hold what the positions ask for
+    OUTPUT = "output"  # who holds it, and what becomes of it
     PENDING_COMMITS = "pending commits"
     REPLAY = "replay"
     TIME = "time"

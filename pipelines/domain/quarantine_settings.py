@@ -3,14 +3,18 @@
 Part of `setting_table.DEFINITIONS` and of `setting_rules`. What they do: `protocol.poison_records`.
 """
 
+import math
 from collections.abc import Collection
 
 from pipelines.domain.poison import MOST_RECORDS, PoisonPolicy
+from pipelines.domain.recovery_settings import MIN_DURATION_KEY, MIN_TRIES_KEY
 from pipelines.domain.setting_readers import Definition, count_within, one_of
 from pipelines.domain.settings import CapAction, CheckpointingMode, RestartStrategy, Settings
 
 POLICY_KEY = "execution.poison-records.policy"
 LIMIT_KEY = "execution.poison-records.limit"
+GROWING_MAX = 1_000
+"""Of waits that are added up one by one."""
 
 QUARANTINE_DEFINITIONS = (
     Definition(
@@ -18,10 +22,11 @@ QUARANTINE_DEFINITIONS = (
         "poison_policy",
         PoisonPolicy.FAIL,
         one_of(PoisonPolicy),
-        "What follows when a failure comes back at the same records. fail: the run ends and names"
-        " them. quarantine: the record at fault is found by reading its batch in ever smaller"
-        " parts, and is set aside with its position, the error and its values, in a file that is"
-        " part of the checkpoint; the run goes on with the others. Ours; Flink restarts.",
+        "What follows when a failure keeps coming back at the same records (how often and for how"
+        " long: restart-strategy.repeated-failure). fail: the run ends and names them. quarantine:"
+        " the record at fault is found by reading its batch in ever smaller parts, and is set aside"
+        " with its position, the error and its values, in a file that is part of the checkpoint;"
+        " the run goes on with the others. Ours; Flink restarts.",
     ),
     Definition(
         LIMIT_KEY,
@@ -51,16 +56,50 @@ def quarantine_needs_a_second_try(settings: Settings) -> str | None:
             " execution.checkpointing.unaligned.enabled to false, and"
             " execution.checkpointing.alignment-buffer.when-exceeded to wait or abort."
         )
-    is_tried_once = settings.restart_strategy is RestartStrategy.NONE or (
-        settings.restart_strategy is RestartStrategy.FIXED_DELAY
-        and settings.fixed_delay_attempts == 0
-    )
-    if is_tried_once:
+    if not _lasts_until_deterministic(settings):
         return (
-            f"{key} needs restarts, as a record is set aside when it fails a second time; set"
-            " restart-strategy.type to exponential-delay."
+            f"{key} needs restarts until a failure counts as deterministic: {MIN_TRIES_KEY} is"
+            f" {settings.repeated_failure_tries} and {MIN_DURATION_KEY} is"
+            f" {settings.repeated_failure_ms} ms, and restart-strategy.type"
+            f" {settings.restart_strategy} may give up before; set it to exponential-delay, or"
+            " lower those two."
         )
     return None
+
+
+def _lasts_until_deterministic(settings: Settings) -> bool:
+    """Whether the strategy grants restarts for as long as it takes to find a bad record."""
+    restarts, waited_ms = _granted(settings)
+    is_often_enough = restarts >= settings.repeated_failure_tries - 1
+    return is_often_enough and waited_ms >= settings.repeated_failure_ms
+
+
+def _granted(settings: Settings) -> tuple[float, float]:
+    """How many restarts in a row, and how long they wait together, jitter aside."""
+    match settings.restart_strategy:
+        case RestartStrategy.NONE:
+            return 0, 0.0
+        case RestartStrategy.FIXED_DELAY:
+            restarts = settings.fixed_delay_attempts
+            return restarts, float(restarts * settings.fixed_delay_ms)
+        case RestartStrategy.FAILURE_RATE:
+            restarts = settings.failure_rate_max_failures
+            waited_ms = restarts * settings.failure_rate_delay_ms
+            gives_up = waited_ms < settings.failure_rate_interval_ms
+            return (restarts, float(waited_ms)) if gives_up else (math.inf, math.inf)
+        case RestartStrategy.EXPONENTIAL_DELAY:
+            return settings.attempts_before_reset_backoff, _backed_off_ms(settings)
+
+
+def _backed_off_ms(settings: Settings) -> float:
+    """All waits together; after many the backoff is taken to grow no more."""
+    restarts = settings.attempts_before_reset_backoff
+    backoff_ms = float(settings.initial_backoff_ms)
+    growing, waited_ms = min(restarts, GROWING_MAX), 0.0
+    for _ in range(growing):
+        waited_ms += backoff_ms
+        backoff_ms = min(backoff_ms * settings.backoff_multiplier, settings.max_backoff_ms)
+    return waited_ms + (restarts - growing) * backoff_ms
 
 
 def limit_needs_quarantine(settings: Settings, given: Collection[str]) -> str | None:

@@ -8,6 +8,7 @@ from pipelines.domain.setting_readers import (
     Definition,
     SettingValue,
     count_of_at_least,
+    count_within,
     duration_of_at_least,
     number_within,
     one_of,
@@ -17,6 +18,10 @@ from pipelines.domain.settings import DamagedPointPolicy, RestartStrategy
 _FIXED_DELAY = "restart-strategy.fixed-delay."
 _FAILURE_RATE = "restart-strategy.failure-rate."
 _EXPONENTIAL = "restart-strategy.exponential-delay."
+_REPEATED = "restart-strategy.repeated-failure."
+MIN_TRIES_KEY = _REPEATED + "min-tries"
+MIN_DURATION_KEY = _REPEATED + "min-duration"
+MOST_TRIES = 1_000
 _OFF = ("off", "disable")
 _strategy = one_of(RestartStrategy)
 
@@ -37,9 +42,10 @@ RECOVERY_DEFINITIONS = (
         RestartStrategy.EXPONENTIAL_DELAY,
         _read_strategy,
         "What follows a failure: exponential-delay (as in Flink), fixed-delay, failure-rate, or"
-        " none, which lets the run fail. A failure that comes back at the same records ends the"
-        " run under every strategy. With the interval off it holds as well, where Flink would"
-        " restart nothing: points that a person took are gone back to.",
+        " none, which lets the run fail. A failure that keeps coming back at the same records ends"
+        " the run under every strategy, see restart-strategy.repeated-failure. With the interval"
+        " off it holds as well, where Flink would restart nothing: points that a person took are"
+        " gone back to.",
     ),
     Definition(
         _FIXED_DELAY + "attempts",
@@ -124,6 +130,26 @@ RECOVERY_DEFINITIONS = (
         " The default is no bound, as in Flink.",
     ),
     Definition(
+        MIN_TRIES_KEY,
+        "repeated_failure_tries",
+        "3",
+        count_within(2, MOST_TRIES),
+        "How often the same failure has to come at the same record before it counts as"
+        " deterministic, which ends the run or, with a quarantine, sets the record aside. Both this"
+        " and min-duration have to be reached. Ours; Flink restarts as long as its strategy"
+        " allows.",
+    ),
+    Definition(
+        MIN_DURATION_KEY,
+        "repeated_failure_ms",
+        "90 s",
+        duration_of_at_least(0),
+        "How long the same failure has to keep coming back at the same record before it counts as"
+        " deterministic. A service that a function calls fails in the same way while it is away,"
+        " so this is the outage that a run survives: the default lasts for one of a minute. If"
+        " your functions call nothing outside, make it shorter and learn of a bad record sooner.",
+    ),
+    Definition(
         "heartbeat.interval",
         "heartbeat_interval_ms",
         "1 s",
@@ -139,6 +165,34 @@ RECOVERY_DEFINITIONS = (
         " for this long ends itself. Flink waits 50 s. A killed process is noticed at once by its"
         " closed connection; this is for one that hangs, or that a network cut off. A connection"
         " between slots is given up after the same time without an answer, a second at least.",
+    ),
+    Definition(
+        "heartbeat.driver-timeout",
+        "driver_timeout_ms",
+        "20 s",
+        duration_of_at_least(3_000),
+        "A driver whose control loop stands still for this long counts as hung: its slots no longer"
+        " hear that it lives, and end themselves. Long enough for a disk that stalls; while the"
+        " driver loads a recovery point or cleans up, it may take 10 min from one file to the next."
+        " Flink has no such setting: there the leader election of its high availability finds out.",
+    ),
+    Definition(
+        "slot.request.timeout",
+        "slot_request_timeout_ms",
+        "5 min",
+        duration_of_at_least(100),
+        "How long an attempt waits for Spark to bring up its next slot before it counts as failed."
+        " Make it longer for a cluster that may be full for a while.",
+    ),
+    Definition(
+        "execution.state-recovery.standstill-timeout",
+        "restore_standstill_ms",
+        "10 min",
+        duration_of_at_least(100),
+        "Once its slots have connected, an attempt may take as long as it needs to load its state."
+        " It counts as failed when none of its slots has read on, opened an operator or committed"
+        " what was restored for this long. Flink has no such setting: there a restore that hangs"
+        " is ended by a person.",
     ),
     Definition(
         "execution.checkpointing.verification-interval",

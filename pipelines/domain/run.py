@@ -26,13 +26,16 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     allow_non_restored_state: bool = False  # leave behind what no operator takes
     first_checkpoint_id: CheckpointId = CheckpointId(1)
     replayed_sources: list[Uid] = []  # whose quarantine is read again, from `restore_from` on
+    installation: str = ""  # which started the run; the same after each of its restarts
+    started_by: str = ""  # the person who asked for the run; empty: nobody did
 
 
 class RunDirectory:
     """The run's own files, named in one place; always on a file system that control plane and
     driver share. Layout below `<root>/<pipeline>/`:
 
-    runs/<run id>/{run.json, journal.jsonl, lease.lock, lease.json, driver.log}
+    runs/<run id>/{run.json, journal.jsonl, lease.lock, lease.json, driver.log, beginning.json}
+    runs/<run id>/targets.json
     runs/<run id>/{journal-<where it begins>.jsonl, ...}, once the journal is long
     runs/<run id>/{requests/<request id>.json, attempts/<n>}
 
@@ -88,6 +91,16 @@ class RunDirectory:
     @property
     def lease_file(self) -> Path:
         return self.path / "lease.json"
+
+    @property
+    def beginning_file(self) -> Path:
+        """What the sources were given when the run began."""
+        return self.path / "beginning.json"
+
+    @property
+    def targets_file(self) -> Path:
+        """The run's claims to its targets."""
+        return self.path / "targets.json"
 
     @property
     def driver_log(self) -> Path:

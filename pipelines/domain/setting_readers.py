@@ -75,6 +75,16 @@ def duration_of_at_least(least_ms: int) -> Reader:
     return read
 
 
+def duration_within(least_ms: int, most_ms: int) -> Reader:
+    def read(text: str) -> int:
+        value_ms = duration_ms(text)
+        if not least_ms <= value_ms <= most_ms:
+            raise ValueError(f"expected {least_ms} ms to {most_ms} ms")
+        return value_ms
+
+    return read
+
+
 def duration_or_off(least_ms: int) -> Reader:
     """None: off."""
     read_duration = duration_of_at_least(least_ms)

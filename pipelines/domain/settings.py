@@ -61,6 +61,13 @@ class BarrierOptions(msgspec.Struct, frozen=True, kw_only=True):
     acking: AckingOptions | None = None  # None: in any mode but ACKED
 
 
+class InputOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How operators take what is queued in front of them; every slot is told."""
+
+    coalesced_rows: int = 1  # of small batches that are handled as one
+    coalescing_wait_ms: int = 0  # for more of them
+
+
 class StateBackendType(StrEnum):
     HASHMAP = "hashmap"
     ROCKSDB = "rocksdb"
@@ -143,8 +150,13 @@ class Settings:
     reset_backoff_threshold_ms: int
     backoff_jitter_factor: float
     attempts_before_reset_backoff: int
+    repeated_failure_tries: int
+    repeated_failure_ms: int
     heartbeat_interval_ms: int
     heartbeat_timeout_ms: int
+    driver_timeout_ms: int
+    slot_request_timeout_ms: int
+    restore_standstill_ms: int
     state_backend: StateBackendType
     incremental_checkpoints: bool
     rocksdb_memory_bytes: int
@@ -157,6 +169,8 @@ class Settings:
     digests_output: bool
     verification_interval_ms: int
     on_damaged_point: DamagedPointPolicy
+    coalesced_rows: int
+    coalescing_wait_ms: int
     driver_host: str
     driver_bind_host: str  # empty: driver_host
     driver_port: int  # 0: any
@@ -192,6 +206,15 @@ class Settings:
             cap_action=self.cap_action,
             read_ahead_bytes=self.read_ahead_bytes,
             acking=self._acking,
+        )
+
+    @property
+    def inputs(self) -> InputOptions:
+        """Mode ACKED fails and repeats batches as they were sent, so it joins none."""
+        if self.checkpointing_mode is CheckpointingMode.ACKED:
+            return InputOptions()
+        return InputOptions(
+            coalesced_rows=self.coalesced_rows, coalescing_wait_ms=self.coalescing_wait_ms
         )
 
     @property

@@ -39,7 +39,7 @@ STORAGE_DEFINITIONS = (
         true_or_false,
         "true: the ledger keeps a digest of what each sink is given, so that an audit of the output"
         " finds every changed value. false: it only counts the rows, which costs nothing; see"
-        " docs/audit.md. Flink has no ledger.",
+        " docs/how-to/audit.md. Flink has no ledger.",
     ),
     Definition(
         _CHECKPOINTING + "storage",

@@ -1,8 +1,4 @@
-"""Where the flow `page_views` reads and writes: the servers that the environment names.
-
-Their addresses hold passwords, so they are no parameters: those are stored with a run, and shown.
-Every process that builds the flow needs the variables: web server, worker, driver and slots.
-"""
+"""Where the flow `page_views` reads and writes: the servers that the environment names."""
 
 import os
 
@@ -11,7 +7,15 @@ import msgspec
 from pipelines.connectors.kafka.connection import KafkaAddress
 from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.errors import Rejected
-from pipelines.flows.page_view_variables import DATABASE, KAFKA, KAFKA_SECURITY, REDIS
+
+REDIS = "FTDASH_VIEWS_REDIS_URL"
+DATABASE = "FTDASH_VIEWS_DATABASE_URL"
+KAFKA = "FTDASH_VIEWS_KAFKA"
+KAFKA_SECURITY = "FTDASH_VIEWS_KAFKA_SECURITY"
+
+
+def is_configured(variable: str) -> bool:
+    return bool(os.environ.get(variable))
 
 
 def redis_url() -> str:

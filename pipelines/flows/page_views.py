@@ -28,7 +28,7 @@ from pipelines.connectors.source import GrowingSource
 from pipelines.connectors.sql.upsert import SqlUpsert
 from pipelines.domain.errors import Rejected
 from pipelines.flows import page_view_servers as servers
-from pipelines.flows.page_view_data import OUT_OF_ORDER_MS, VIEWS
+from pipelines.flows.page_view_feed import OUT_OF_ORDER_MS, VIEWS
 from pipelines.flows.registry import Flow, Parameter
 from pipelines.stream import Environment, Pipeline, Stream, count, tumbling
 

@@ -11,8 +11,7 @@ import msgspec
 
 from pipelines.domain.errors import Rejected
 from pipelines.lab.options import LabOptions, add_options, options_of
-from pipelines.lab.report import LabReport
-from pipelines.lab.sentences import sentences
+from pipelines.lab.report import LabReport, sentences
 
 EXIT_BROKEN, EXIT_NOT_RUN = 1, 2
 
@@ -38,7 +37,7 @@ def _ran(options: LabOptions) -> LabReport:
     """Raises Rejected, also for a run that did not go as planned."""
     # Loads the engine, which a question about the options does without.
     from pipelines.lab import lab
-    from pipelines.lab.facts import TrialFailed
+    from pipelines.lab.measures import TrialFailed
 
     try:
         return lab.run_lab(options, _say)

@@ -19,9 +19,7 @@ from pipelines.domain.events import (
     SubtaskAcknowledged,
 )
 from pipelines.domain.status import JobStatus
-from pipelines.lab.facts import Facts, TrialFailed
-from pipelines.lab.fault_schedule import kill_places
-from pipelines.lab.measures import delivered, latency, read_again, views_per_s
+from pipelines.lab.measures import Facts, TrialFailed, delivered, latency, read_again, views_per_s
 from pipelines.lab.options import LabMode, LabOptions
 from pipelines.lab.page_views import STEPS
 from pipelines.lab.report import (
@@ -34,7 +32,7 @@ from pipelines.lab.report import (
 )
 from pipelines.lab.slot_processes import forks
 from pipelines.lab.trial import run_trial
-from pipelines.lab.view_input import Numbers, apps_of
+from pipelines.lab.view_input import Numbers, apps_of, kill_places
 
 Say = Callable[[str], None]
 

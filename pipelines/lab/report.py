@@ -1,8 +1,6 @@
-"""What a lab says: one JSON object, with a verdict on what each mode promises.
+"""What a lab says: one JSON object with a verdict on each mode's promise, and the same a table."""
 
-Light: pages read it. The promise is the guarantee that the engine computed for the run and wrote
-into its journal; the lab holds it against what came out.
-"""
+from collections.abc import Iterable
 
 import msgspec
 
@@ -117,3 +115,51 @@ def comparison(report: LabReport) -> str:
 
 def _cost_of(report: LabReport, mode: str) -> CostRun | None:
     return next((each.cost for each in report.modes if each.mode == mode), None)
+
+
+_HEADINGS = (
+    "mode", "lost", "doubled", "short", "over", "read again", "recovery ms", "p50 ms", "p99 ms",
+    "views/s", "barriers", "acks", "control/record",
+)  # fmt: skip
+
+
+def sentences(report: LabReport) -> list[str]:
+    table = [_HEADINGS, *(_line(mode) for mode in report.modes)]
+    widths = [max(len(line[column]) for line in table) for column in range(len(_HEADINGS))]
+    lines = [_padded(line, widths) for line in table]
+    promises = [f"{mode.mode} promises {mode.promise}: {_verdict(mode)}" for mode in report.modes]
+    return [*lines, "", *promises, "", *filter(None, [comparison(report)])]
+
+
+def _line(mode: ModeReport) -> tuple[str, ...]:
+    run, cost = mode.faulted, mode.cost
+    return (
+        mode.mode,
+        *(f"{n:,}" for n in (run.lost, run.doubled, run.counted_short, run.counted_over)),
+        f"{run.read_again:,}",
+        "/".join(map(str, run.recovery_ms)) or "-",
+        *(_milliseconds(each) for each in (run.latency_p50_ms, run.latency_p99_ms)),
+        *(
+            ("-",) * 4
+            if cost is None
+            else (
+                f"{cost.views_per_s:,.0f}",
+                f"{cost.barriers:,}",
+                f"{cost.acker_ids:,}",
+                f"{cost.control_per_record:.6f}",
+            )
+        ),
+    )
+
+
+def _verdict(mode: ModeReport) -> str:
+    return " ".join(mode.broken) or "kept."
+
+
+def _milliseconds(duration: float | None) -> str:
+    return "-" if duration is None else f"{duration:,.0f}"
+
+
+def _padded(line: Iterable[str], widths: list[int]) -> str:
+    first, *rest = zip(line, widths, strict=True)
+    return "  ".join([first[0].ljust(first[1]), *(text.rjust(width) for text, width in rest)])

@@ -22,11 +22,10 @@ from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.status import JobStatus
 from pipelines.flows.registry import FLOWS
 from pipelines.lab import page_views
-from pipelines.lab.facts import Facts, check_comparable
-from pipelines.lab.fault_schedule import kill_places
+from pipelines.lab.measures import Facts, check_comparable
 from pipelines.lab.options import LabMode, LabOptions
 from pipelines.lab.slot_processes import SlotProcesses
-from pipelines.lab.view_input import began_ms, reads
+from pipelines.lab.view_input import began_ms, kill_places, reads
 from pipelines.lab.view_log import visible_rows
 from pipelines.runtime.master.driving import drive
 from pipelines.runtime.master.job_events import JobEvent

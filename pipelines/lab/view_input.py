@@ -1,13 +1,8 @@
-"""The seeded input: page views as lines of text, each of which happens at a time of its own.
-
-Implements `Source`. View n is the same at any parallelism and in any attempt. At a rate, it happens
-so long after the first view was asked for, whether somebody reads just then or not: what a crash
-holds up is read late, as from a log. The source notes what it has given out, so that what was read
-again can be counted from outside.
-
-Source: for latency against the schedule, Tene, "How not to measure latency" (coordinated omission).
+"""The seeded input of the lab: page views as lines of text, each with a time of its own, and the
+places in it where a slot is killed. Both follow from a seed, never from the clock.
 """
 
+import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +15,18 @@ import pyarrow.compute as pc
 
 from pipelines.connectors.generator import Draws
 from pipelines.disk.atomic_files import create_if_absent
+
+FROM, TO = 0.4, 0.8
+"""Part of its stretch of the input in which a fault lies, so that no two come close together and
+the run has begun to take checkpoints before the first one."""
+
+
+def kill_places(seed: int, records: int, faults: int) -> tuple[int, ...]:
+    """Numbers of views, ascending: whoever parses one of these, or a later one, first, dies."""
+    rng = random.Random(seed)
+    stretch = records / max(faults, 1)
+    return tuple(int((index + rng.uniform(FROM, TO)) * stretch) for index in range(faults))
+
 
 SCHEMA = pa.schema([("line", pa.string()), ("happened_ms", pa.int64())])
 APPS = 100

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from pipelines.domain.elements import MIN_WATERMARK_MS
 from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.domain.origin import Firing
 from pipelines.operators.columns import Longs
 from pipelines.operators.lineage import Lineage
 from pipelines.operators.side_output import SideOutput
@@ -90,6 +91,11 @@ class Operator:
 
     def on_watermark(self, timestamp_ms: int) -> None:
         """Event time has reached `timestamp_ms`; it never goes back. The runtime forwards it."""
+
+    def firing(self) -> Firing | None:
+        """Asked once, after `on_watermark` or `on_processing_time` has raised: the timers at work;
+        None when there are none, or it is not known."""
+        return None
 
     @property
     def awaits_processing_time(self) -> bool:

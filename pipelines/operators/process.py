@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import CheckpointId
+from pipelines.domain.origin import Firing
 from pipelines.operators.columns import field_of
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.operators.process_context import ProcessContext
@@ -19,7 +20,7 @@ from pipelines.operators.process_function import BatchProcessFunction, KeyedProc
 from pipelines.operators.row_process import RowProcess
 from pipelines.operators.side_output import SideOutput
 from pipelines.state.arrow_types import check_key_type
-from pipelines.state.timers import Timers
+from pipelines.state.timers import FiredTimers, Timers
 
 MAX_ROUNDS = 100_000
 """Of timers that register timers which are due at once: more never end."""
@@ -43,6 +44,7 @@ class Process(Operator):
         self._keys = keys
         self._schema = schema
         self._has_ended = False
+        self._fired: FiredTimers | None = None  # while the function is at them
 
     def output_schema(self, inputs: list[pa.Schema]) -> pa.Schema:
         for field in self._key_schema(inputs):
@@ -95,6 +97,14 @@ class Process(Operator):
     def failing_row(self, batch: pa.RecordBatch) -> int:
         return self._function.row_in_work if isinstance(self._function, RowProcess) else -1
 
+    def firing(self) -> Firing | None:
+        if self._fired is None:
+            return None
+        function = self._function
+        return self._fired.described(
+            function.timer_in_work if isinstance(function, RowProcess) else -1
+        )
+
     def on_watermark(self, timestamp_ms: int) -> None:
         self._process.watermark_ms = timestamp_ms
         if self._process.keyed is not None:
@@ -117,7 +127,9 @@ class Process(Operator):
             due = timers.take_due(time_ms)
             if due is None:
                 return
+            self._fired = due
             self._function.on_timers(due, self._process)
+            self._fired = None
         raise Rejected(
             f"The timers of {self.context.uid!r} register ever new ones that are due at once"
             f" ({MAX_ROUNDS:,} rounds at {time_ms} ms); at the end of the input every event-time"

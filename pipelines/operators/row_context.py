@@ -15,7 +15,7 @@ from pipelines.operators.row_folding_state import RowAggregatingState, RowReduci
 from pipelines.operators.row_list_state import RowListState
 from pipelines.operators.row_map_state import RowMapState
 from pipelines.operators.row_states import CurrentKeys, RowState, RowValueState
-from pipelines.operators.rows import Row, RowOutput
+from pipelines.operators.rows import Row, RowOutput, python_values
 from pipelines.state.broadcast_state import BroadcastState
 from pipelines.state.descriptors import (
     AggregateFunction,
@@ -182,7 +182,7 @@ class RowContext:
     def begin(self, keys: pa.RecordBatch) -> None:
         """Called by the operator: these are the distinct keys of the batch that follows."""
         self._current.keys = keys
-        columns = [column.to_pylist() for column in keys.columns]
+        columns = [python_values(column) for column in keys.columns]
         self._keys = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
     def begin_without_keys(self) -> None:

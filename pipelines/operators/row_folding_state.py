@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipelines.operators.row_states import CurrentKeys, RowState, named
-from pipelines.operators.rows import to_array
+from pipelines.operators.rows import python_values, to_array
+from pipelines.state.copies import copy_of, may_change
 from pipelines.state.descriptors import AggregateFunction, Reduce
 from pipelines.state.folding_state import Accumulators
 
@@ -17,6 +18,10 @@ class _RowAccumulators(RowState):
     _loaded: list[Any] | None = None
     _read: set[int] = field(default_factory=set)
     _written: dict[int, Any] = field(default_factory=dict)
+    _may_change: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._may_change = may_change(self.state.type)
 
     def clear(self) -> None:
         self._written[self.current.index] = None
@@ -33,12 +38,15 @@ class _RowAccumulators(RowState):
             self.state.put(self.current.take(kept), values)
         self._loaded, self._read, self._written = None, set(), {}
 
+    def _own(self, value: Any) -> Any:
+        return copy_of(value) if self._may_change else value
+
     def _accumulator(self) -> Any:
         index = self.current.index
         if index in self._written:
             return self._written[index]
         if self._loaded is None:
-            self._loaded = self.state.peek(self.current.all).to_pylist()
+            self._loaded = python_values(self.state.peek(self.current.all))
         return self._loaded[index]
 
 
@@ -49,13 +57,13 @@ class RowReducingState(_RowAccumulators):
     reduce: Reduce = field(kw_only=True)
 
     def get(self) -> Any:
-        """None where nothing was added."""
+        """None where nothing was added. Changing what is returned changes nothing."""
         self._read.add(self.current.index)
-        return self._accumulator()
+        return self._own(self._accumulator())
 
     def add(self, value: Any) -> None:
-        former = self._accumulator()
-        self._written[self.current.index] = value if former is None else self.reduce(former, value)
+        former, added = self._accumulator(), self._own(value)
+        self._written[self.current.index] = added if former is None else self.reduce(former, added)
 
 
 @dataclass(slots=True)
@@ -67,10 +75,10 @@ class RowAggregatingState(_RowAccumulators):
     def get(self) -> Any:
         """None where nothing was added."""
         self._read.add(self.current.index)
-        accumulator = self._accumulator()
+        accumulator = self._own(self._accumulator())
         return None if accumulator is None else self.aggregate.get_result(accumulator)
 
     def add(self, value: Any) -> None:
         former = self._accumulator()
-        started = self.aggregate.create_accumulator() if former is None else former
-        self._written[self.current.index] = self.aggregate.add(started, value)
+        started = self._own(self.aggregate.create_accumulator()) if former is None else former
+        self._written[self.current.index] = self.aggregate.add(started, self._own(value))

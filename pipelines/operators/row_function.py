@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.operators.operator import Operator, OperatorContext
-from pipelines.operators.rows import Row, RowOutput
+from pipelines.operators.rows import Row, RowOutput, rows_of
 
 RowMapping = Callable[[Row], Row]
 RowFlatMapping = Callable[[Row], Iterable[Row]]
@@ -33,7 +33,7 @@ class FlatMapRows(Operator):
         self._output = RowOutput(context.uid, self._schema, context.collect)
 
     def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
-        for number, row in enumerate(batch.to_pylist()):
+        for number, row in enumerate(rows_of(batch)):
             self._row_in_work = number
             self._output.add(self._function(row))
         self._row_in_work = -1
@@ -60,7 +60,7 @@ class FilterRows(Operator):
 
     def on_batch(self, port: int, batch: pa.RecordBatch) -> None:
         is_kept = np.zeros(batch.num_rows, np.bool_)
-        for number, row in enumerate(batch.to_pylist()):
+        for number, row in enumerate(rows_of(batch)):
             self._row_in_work = number
             is_kept[number] = bool(self._predicate(row))
         self._row_in_work = -1

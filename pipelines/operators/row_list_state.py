@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from pipelines.operators.row_states import CurrentKeys, RowState, named
 from pipelines.operators.rows import to_array
+from pipelines.state.copies import copy_of, may_change
 from pipelines.state.list_state import ListState
 
 
@@ -22,16 +23,14 @@ class RowListState(RowState):
     _read: set[int] = field(default_factory=set)
     _added: dict[int, list[Any]] = field(default_factory=dict)
     _replaced: dict[int, list[Any]] = field(default_factory=dict)
+    _may_change: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._may_change = may_change(self.state.type)
 
     def get(self) -> list[Any]:
         """In order of arrival. Changing what is returned changes nothing."""
-        index = self.current.index
-        if index in self._replaced:
-            return list(self._replaced[index])
-        if self._loaded is None:
-            self._loaded = self.state.peek(self.current.all).to_pylist()
-        self._read.add(index)
-        return [*self._loaded[index], *self._added.get(index, ())]
+        return self._own(self._elements())
 
     def add(self, value: Any) -> None:
         self.add_all([value])
@@ -39,11 +38,11 @@ class RowListState(RowState):
     def add_all(self, values: Iterable[Any]) -> None:
         index = self.current.index
         changed = self._replaced if index in self._replaced else self._added
-        changed.setdefault(index, []).extend(values)
+        changed.setdefault(index, []).extend(self._own(values))
 
     def update(self, values: Iterable[Any]) -> None:
         index = self.current.index
-        self._replaced[index] = list(values)
+        self._replaced[index] = self._own(values)
         self._added.pop(index, None)
 
     def clear(self) -> None:
@@ -61,3 +60,15 @@ class RowListState(RowState):
             elements = [value for values in self._added.values() for value in values]
             self.state.add(self.current.take(owners), to_array(elements, self.state.type, what))
         self._loaded, self._read, self._added, self._replaced = None, set(), {}, {}
+
+    def _own(self, values: Iterable[Any]) -> list[Any]:
+        return [copy_of(value) for value in values] if self._may_change else list(values)
+
+    def _elements(self) -> list[Any]:
+        index = self.current.index
+        if index in self._replaced:
+            return self._replaced[index]
+        if self._loaded is None:
+            self._loaded = self.state.peek(self.current.all).to_pylist()
+        self._read.add(index)
+        return [*self._loaded[index], *self._added.get(index, ())]

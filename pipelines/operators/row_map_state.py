@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from pipelines.operators.row_states import CurrentKeys, RowState, named
 from pipelines.operators.rows import to_array
+from pipelines.state.copies import copy_of, may_change
 from pipelines.state.map_state import MapState
 
 
@@ -23,18 +24,23 @@ class RowMapState(RowState):
     _cleared: set[int] = field(default_factory=set)
     _changed: dict[tuple[int, Any], None] = field(default_factory=dict)
     _read_entries: dict[tuple[int, Any], None] = field(default_factory=dict)
+    _may_change: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._may_change = may_change(self.state.value_type)
 
     def get(self, key: Any) -> Any:
-        """None where there is none."""
+        """None where there is none. Changing what is returned changes nothing; `put` it."""
         self._read_entries[self.current.index, key] = None
-        return self._map().get(key)
+        value = self._map().get(key)
+        return copy_of(value) if self._may_change else value
 
     def contains(self, key: Any) -> bool:
         self._read_entries[self.current.index, key] = None
         return key in self._map()
 
     def put(self, key: Any, value: Any) -> None:
-        self._map()[key] = value
+        self._map()[key] = copy_of(value) if self._may_change else value
         self._changed[self.current.index, key] = None
 
     def put_all(self, entries: dict[Any, Any]) -> None:
@@ -48,7 +54,8 @@ class RowMapState(RowState):
     def items(self) -> Iterator[tuple[Any, Any]]:
         """A copy, so that the map may be changed on the way; so are `keys` and `values`."""
         self._read.add(self.current.index)
-        return iter(list(self._map().items()))
+        entries = list(self._map().items())
+        return iter(copy_of(entries) if self._may_change else entries)
 
     def keys(self) -> Iterator[Any]:
         return (key for key, _ in self.items())

@@ -11,7 +11,7 @@ from pipelines.operators.process_context import ProcessContext
 from pipelines.operators.process_function import BatchProcessFunction, KeyedProcessFunction
 from pipelines.operators.row_context import RowContext, RuntimeContext
 from pipelines.operators.row_states import CurrentKeys
-from pipelines.operators.rows import Row, RowOutput
+from pipelines.operators.rows import Row, RowOutput, rows_of
 from pipelines.state.timers import FiredTimers
 
 ProcessElement = Callable[[Row, RowContext], Iterable[Row] | None]
@@ -26,6 +26,7 @@ class RowProcess(BatchProcessFunction):
         self._uid = uid
         self._schema = output
         self.row_in_work = -1
+        self.timer_in_work = -1
 
     def open(self, context: ProcessContext) -> None:
         current = CurrentKeys()
@@ -61,11 +62,13 @@ class RowProcess(BatchProcessFunction):
         self._context.time_domain = timers.domain
         owners = self._begin(timers.keys, context)
         moments = zip(owners, timers.timestamps_ms.tolist(), strict=True)
-        for index, timestamp_ms in moments:
+        for number, (index, timestamp_ms) in enumerate(moments):
+            self.timer_in_work = number
             self._current.index = index
             emitted = self._function.on_timer(timestamp_ms, self._context)
             if emitted is not None:
                 self._output.add(emitted)
+        self.timer_in_work = -1
         self._flush()
 
     def _process(
@@ -73,7 +76,7 @@ class RowProcess(BatchProcessFunction):
     ) -> None:
         self._context.time_domain = None
         owners = self._begin(batch, context)
-        for number, (index, row) in enumerate(zip(owners, batch.to_pylist(), strict=True)):
+        for number, (index, row) in enumerate(zip(owners, rows_of(batch), strict=True)):
             self.row_in_work = number
             self._current.index = index
             emitted = process(row, self._context)

@@ -2,7 +2,8 @@
 
 What a batch touches is read once, for all of its keys, when it is first asked for, and written
 once, when the batch ends; in between it lies in dictionaries. So a row function pays for Python,
-not for a lookup per row. The names are those of Flink's state interfaces.
+not for a lookup per row. Lists and structs are copied on their way in and out: changing one in
+place changes no state, wherever the batch ends. The names are those of Flink's state interfaces.
 """
 
 from abc import ABC, abstractmethod
@@ -13,7 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from pipelines.domain.errors import Rejected
-from pipelines.operators.rows import to_array
+from pipelines.operators.rows import python_values, to_array
+from pipelines.state.copies import copy_of, may_change
 from pipelines.state.value_state import ValueState
 
 
@@ -56,20 +58,26 @@ class RowValueState(RowState):
     _loaded: list[Any] | None = None
     _read: set[int] = field(default_factory=set)
     _written: dict[int, Any] = field(default_factory=dict)
+    _may_change: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._may_change = may_change(self.state.type)
 
     def value(self) -> Any:
-        """None where there is none."""
+        """None where there is none. Changing what is returned changes nothing; `update` it."""
         index = self.current.index
         if index in self._written:
-            return self._written[index]
-        if self._loaded is None:
-            self._loaded = self.state.peek(self.current.all).to_pylist()
-        self._read.add(index)
-        return self._loaded[index]
+            value = self._written[index]
+        else:
+            if self._loaded is None:
+                self._loaded = python_values(self.state.peek(self.current.all))
+            self._read.add(index)
+            value = self._loaded[index]
+        return copy_of(value) if self._may_change else value
 
     def update(self, value: Any) -> None:
         """None clears."""
-        self._written[self.current.index] = value
+        self._written[self.current.index] = copy_of(value) if self._may_change else value
 
     def clear(self) -> None:
         self._written[self.current.index] = None

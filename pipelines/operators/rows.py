@@ -1,27 +1,65 @@
 """Between Python rows and Arrow: strict, so that no column is filled or dropped unnoticed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from pipelines.domain.errors import Rejected
 from pipelines.operators.columns import MAX_OUTPUT_ROWS
 from pipelines.operators.operator import Collector
+from pipelines.state.copies import copy_of, may_change
 
 Row = dict[str, Any]
 """One record: column to Python value."""
 
 
+_ROWS_AT_ONCE = 1_024
+"""Rows live as dictionaries only while they are worked on: more of them slow Python down."""
+
+
+def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
+    """Every row of a batch, in order, with the values that `to_pylist` gives."""
+    names = batch.schema.names
+    if not names:
+        yield from ({} for _ in range(batch.num_rows))
+    for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
+        columns = [python_values(column) for column in batch.slice(start, _ROWS_AT_ONCE).columns]
+        for values in zip(*columns, strict=True):
+            yield dict(zip(names, values, strict=True))
+
+
+def python_values(column: pa.Array) -> list[Any]:
+    """`column.to_pylist()`, which spends microseconds on each moment in UTC."""
+    moment = column.type
+    if not pa.types.is_timestamp(moment) or moment.tz != "UTC" or moment.unit == "ns":
+        return list(column.to_pylist())
+    epoch = pa.scalar(0, moment).as_py()
+    counted = column.view(pa.int64()).fill_null(0).to_numpy()
+    try:
+        values = [epoch + since for since in counted.astype(f"timedelta64[{moment.unit}]").tolist()]
+    except (OverflowError, TypeError):
+        return list(column.to_pylist())  # which says what is wrong
+    for row in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
+        values[row] = None
+    return values
+
+
 class RowOutput:
-    """Gathers what a row function emits and passes it on in batches of `schema`."""
+    """Gathers what a row function emits and passes it on in batches of `schema`.
+
+    Values are taken out of a row at once, so that the function may go on with it, as in Flink.
+    """
 
     def __init__(self, uid: str, schema: pa.Schema, collect: Collector) -> None:
         self._uid = uid
         self._schema = schema
         self._columns = set(schema.names)
         self._collect = collect
-        self._rows: list[Row] = []
+        self._gathered: list[tuple[str, list[Any]]] = [(name, []) for name in schema.names]
+        self._may_change = any(may_change(field.type) for field in schema)
+        self._row_count = 0
 
     def add(self, rows: Iterable[Row]) -> None:
         """Raises Rejected for a row with other columns than were declared."""
@@ -31,20 +69,26 @@ class RowOutput:
                     f"The function of {self._uid!r} emitted a row with the columns"
                     f" ({', '.join(row)}) where it declared ({', '.join(self._schema.names)})."
                 )
-            self._rows.append(row)
-            if len(self._rows) >= MAX_OUTPUT_ROWS:
+            if self._may_change:
+                row = copy_of(dict(row))
+            for name, values in self._gathered:
+                values.append(row[name])
+            self._row_count += 1
+            if self._row_count >= MAX_OUTPUT_ROWS:
                 self.flush()
 
     def flush(self) -> None:
         """Raises Rejected for a value that its column cannot hold."""
-        if self._rows:
-            arrays = [self._array(field) for field in self._schema]
-            self._rows = []
+        if self._row_count:
+            columns = zip(self._schema, self._gathered, strict=True)
+            arrays = [self._array(field, values) for field, (_, values) in columns]
+            self._gathered = [(name, []) for name in self._schema.names]
+            self._row_count = 0
             self._collect(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
 
-    def _array(self, field: pa.Field) -> pa.Array:
+    def _array(self, field: pa.Field, values: list[Any]) -> pa.Array:
         what = f"The column {field.name!r} that {self._uid!r} emits"
-        return to_array([row[field.name] for row in self._rows], field.type, what)
+        return to_array(values, field.type, what)
 
 
 def to_array(values: list[Any], type_: pa.DataType, what: str) -> pa.Array:
@@ -60,6 +104,8 @@ def to_array(values: list[Any], type_: pa.DataType, what: str) -> pa.Array:
 
 def _check_whole(values: list[Any]) -> None:
     """Arrow would cut off the fraction without a word."""
+    if not any(issubclass(kind, float) for kind in set(map(type, values))):
+        return
     for value in values:
         if isinstance(value, float) and not value.is_integer():
             raise ValueError(f"{value!r} is not a whole number")

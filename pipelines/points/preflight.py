@@ -18,6 +18,7 @@ from pipelines.domain.preflight_verdict import Check, Finding, Measured, Outcome
 from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.snapshots import Manifest
 from pipelines.flows.registry import flow
+from pipelines.points.output import takeovers
 from pipelines.protocol.compatibility import Compatibility, Target, compare
 from pipelines.runtime.master.declared_states import declared_states
 from pipelines.runtime.master.restore_points import unreachable
@@ -47,6 +48,7 @@ class RestoreQuestion:
     measured: Measured = field(default_factory=Measured)
     settings: Mapping[str, str] = field(default_factory=dict)
     refused_before: str = ""  # why, when a run wanted to start there; empty: it was not
+    installation: str = ""  # of the new run
 
 
 def preflight(question: RestoreQuestion, store: CheckpointStore) -> Verdict:
@@ -67,6 +69,7 @@ def preflight(question: RestoreQuestion, store: CheckpointStore) -> Verdict:
         _compatibility(found),
         _files(question, manifest, store),
         _sources(manifest, pipeline),
+        _output(question, pipeline),
         _pending(manifest, pipeline),
         _replay(question, manifest),
         _time(question, manifest),
@@ -171,6 +174,11 @@ def _sources(manifest: Manifest, pipeline: Pipeline) -> Iterator[Finding]:
     if not problems:
         text = "The sources still hold everything from the positions of the point on."
         yield Finding(Check.SOURCES, Outcome.FINE, text)
+
+
+def _output(question: RestoreQuestion, pipeline: Pipeline) -> Iterator[Finding]:
+    for text in takeovers(pipeline, question.installation):
+        yield Finding(Check.OUTPUT, Outcome.NOTE, text)
 
 
 def _pending(manifest: Manifest, pipeline: Pipeline) -> Iterator[Finding]:

@@ -99,6 +99,16 @@ class BarrierAligner:
         self._open.remove(channel)
         return self._snapshot_if_aligned()
 
+    def validate_state(self) -> None:
+        """Raises InvariantViolated if the fields contradict one another."""
+        check(self._arrived <= self._open, "only open inputs are held back", held=self._arrived)
+        waits = not self._arrived or self._arrived != self._open
+        check(waits, "an alignment ends with its last barrier", checkpoint_id=self._current)
+        stale = {n for n in self._given_up if n < self._current}
+        check(not stale, "what is older than the newest is over anyway", given_up=stale)
+        is_idle = not self._arrived or self._current not in self._given_up
+        check(is_idle, "nothing waits for what was given up", checkpoint_id=self._current)
+
     def _snapshot_if_aligned(self) -> list[AlignmentEffect]:
         if not self._arrived or self._arrived != self._open:
             return []

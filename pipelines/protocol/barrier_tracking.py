@@ -69,6 +69,17 @@ class BarrierTracker:
         self._open.remove(channel)
         return self._snapshots_due()
 
+    def validate_state(self) -> None:
+        """Raises InvariantViolated if the fields contradict one another."""
+        check(len(self._arrived) <= MAX_TRACKED, "few checkpoints are counted at once")
+        counted = set(self._arrived)
+        check(all(n > self._decided for n in counted), "what is decided is not counted on")
+        check(counted.isdisjoint(self._given_up), "what was given up is not counted on")
+        check(all(n > self._decided for n in self._given_up), "what was passed by is forgotten")
+        for checkpoint_id, arrived in self._arrived.items():
+            undecided = bool(arrived) and not arrived >= self._open
+            check(undecided, "the last barrier decides", checkpoint_id=checkpoint_id)
+
     def _snapshots_due(self) -> list[AlignmentEffect]:
         """All that every open input has delivered, oldest first; what they passed by is over."""
         complete = sorted(n for n, arrived in self._arrived.items() if arrived >= self._open)

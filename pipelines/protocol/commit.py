@@ -57,3 +57,11 @@ class CommitLog:
         for prepared in due:
             del self._pending[prepared.checkpoint_id]
         return due
+
+    def validate_state(self) -> None:
+        """Raises InvariantViolated if the fields contradict one another."""
+        ids = list(self._pending)
+        check(ids == sorted(ids), "prepared output is in the order of its checkpoints", ids=ids)
+        check(all(n <= self._newest_prepared for n in ids), "what is pending was prepared")
+        is_filled = all(prepared.committables for prepared in self._pending.values())
+        check(is_filled, "what is pending has something to commit", ids=ids)

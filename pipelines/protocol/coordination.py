@@ -159,6 +159,22 @@ class CheckpointCoordinator:
         aborted, *attempt_failed = self._fail(pending, reason, why)
         return [aborted, *self._finalize_next(), *attempt_failed]
 
+    def validate_state(self) -> None:
+        """Raises InvariantViolated if the fields contradict one another."""
+        ids = list(self._pending)
+        check(ids == sorted(ids), "pending checkpoints are in the order of their ids", ids=ids)
+        check(all(n < self._next_id for n in ids), "the next id is above every used one", ids=ids)
+        check(self._pending.keys().isdisjoint(self._abandoned), "what was aborted is not pending")
+        check(len(self._abandoned) <= ABANDONED_REMEMBERED_MAX, "few aborted ones are remembered")
+        for checkpoint_id, pending in self._pending.items():
+            missing = sum(snapshot is None for snapshot in pending.snapshots)
+            check(missing == pending.missing_count, "missing ones are counted", id=checkpoint_id)
+        writing = self._writing
+        is_due = writing is None or (writing in self._pending and self._pending[writing].is_ready)
+        check(is_due, "a manifest is written for what all acknowledged", writing=writing)
+        has_ready = any(pending.is_ready for pending in self._pending.values())
+        check(writing is not None or not has_ready, "what all acknowledged is being written")
+
     def _finalize_next(self) -> list[CoordinationEffect]:
         """The oldest that all have acknowledged, unless a manifest is being written."""
         if self._writing is not None:

@@ -6,6 +6,7 @@ built on it (Flink, FLINK-25395); one older than the newest completed may be dis
 
 from typing import Generic, TypeVar
 
+from pipelines.domain.errors import check
 from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId
 
 T = TypeVar("T")
@@ -37,6 +38,11 @@ class CompletedIncrements(Generic[T]):
             return
         self._base, self._base_id = self._written[checkpoint_id], checkpoint_id
         self._written = {n: each for n, each in self._written.items() if n > checkpoint_id}
+
+    def validate_state(self) -> None:
+        """Raises InvariantViolated if the fields contradict one another."""
+        newer = all(n > self._base_id for n in self._written)
+        check(newer, "nothing older than the base is kept", base_id=self._base_id)
 
     def on_damaged(self) -> None:
         """The base cannot be trusted; what was written since may refer to it."""

@@ -1,19 +1,27 @@
-"""Whether a failure would only come back: the same error at the same records a second time.
+"""Whether a failure is deterministic: the same error, at the same records, again and again.
 
-Pure. A restart reads the same records again, so an error of the user's function on one of them
-returns until somebody changes the function or the data; restarting forever would hide that. What
-the world does (a network, a disk, a database that is away) is never deterministic.
+Pure: monotonic times are passed in. A restart reads the same records again, so an error of the
+user's function on one of them returns until someone changes the function or the data; restarting
+forever would hide that. A service that the function calls fails in the same way while it is away,
+and most clients raise errors of their own then, which no list can name. Only time tells the two
+apart. So a failure counts as deterministic once it has come back at the same record for a minimum
+time and a minimum number of tries. Errors that are known to be of the world (a network, a disk)
+never count.
 """
 
 import re
-from collections import deque
 from dataclasses import dataclass
 
+from pipelines.domain.errors import check
 from pipelines.domain.ids import Uid
-from pipelines.domain.origin import RecordOrigin
+from pipelines.domain.origin import Firing, Origins, RecordOrigin
 
 REMEMBERED = 64
 """Failures that are compared with a new one; a poison record fails again within a few."""
+
+HELD_FACTOR = 2.0
+HELD_MS = 10_000.0
+"""An attempt that ran for this much longer than the newest try has got past its records."""
 
 _VARYING = re.compile(r"0x[0-9a-fA-F]+|'[^']*'|\"[^\"]*\"|[0-9]+(?:[.:_-][0-9]+)*")
 
@@ -22,7 +30,8 @@ _VARYING = re.compile(r"0x[0-9a-fA-F]+|'[^']*'|\"[^\"]*\"|[0-9]+(?:[.:_-][0-9]+)
 class OperatorError:
     """What a subtask says of an exception. `is_of_the_world`: it may pass by itself.
     `is_of_record`: an operator raised it on records that it was given, or a source on one that it
-    cannot read; so it would not have come without them.
+    cannot read; so it would not have come without them. `candidates`: instead of `origin`, where
+    batches were joined and it may be the fault of any; the next attempt handles them one by one.
     """
 
     operator: Uid
@@ -31,6 +40,19 @@ class OperatorError:
     origin: RecordOrigin | None
     is_of_the_world: bool
     is_of_record: bool = False
+    is_refused: bool = False  # for what it is: no outage looks like this
+    firing: Firing | None = None  # what was due, where no record was in work
+    candidates: Origins = ()
+
+    @property
+    def place(self) -> "Place | None":
+        """What comes again after a restart, and the error with it; None: it is not known."""
+        if self.firing is not None and self.firing.is_one_timer:
+            return self.firing
+        return self.origin
+
+
+Place = RecordOrigin | Firing
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,28 +63,109 @@ class Fingerprint:
 
 
 @dataclass(frozen=True, slots=True)
-class Deterministic:
-    """The records that both failures were working on."""
+class Returning:
+    """It has come back, but not yet often or long enough: a restart may help."""
 
-    origin: RecordOrigin
+    place: Place  # the records that all tries were working on, or the timer
+    tries: int
+    over_ms: float  # from the first try to the newest
+
+
+@dataclass(frozen=True, slots=True)
+class Deterministic:
+    """A restart would only repeat it."""
+
+    place: Place  # the records that all tries were working on, or the timer
+    tries: int
+    over_ms: float  # from the first try to the newest
+
+
+Repeated = Returning | Deterministic | None
+"""None: the failure is new, may pass by itself, or it is not known where it happened."""
+
+
+@dataclass(slots=True)
+class _Streak:
+    """Tries that failed in the same way, all of them while the records of `place` were in work, or
+    in the same timer."""
+
+    fingerprint: Fingerprint
+    place: Place
+    first_ms: float
+    tries: int = 1
+    ran_ms: float = 0.0  # from the start of the newest attempt but the first to its failure
+    is_of_this_attempt: bool = True
 
 
 class RepeatedFailures:
-    """Guarantee: `Deterministic` only for a fingerprint that was met before at a shared record."""
+    """Guarantee: `Deterministic` only for a fingerprint that has failed at least `tries_min` times,
+    over at least `over_min_ms`, each time with one and the same record in work; and a record that
+    fails whenever it is in work gets there. What is refused needs to come back once only.
 
-    def __init__(self) -> None:
-        self._met: deque[tuple[Fingerprint, RecordOrigin]] = deque(maxlen=REMEMBERED)
+    An outage that an attempt has survived leaves nothing behind: what its attempt got past is
+    forgotten, and so is what a quarantined record explains.
+    """
 
-    def on_error(self, error: OperatorError) -> Deterministic | None:
-        """None: a restart may help, or it is not known where the error happened."""
-        if error.is_of_the_world or error.origin is None:
+    def __init__(self, *, tries_min: int, over_min_ms: float) -> None:
+        check(tries_min >= 2 and over_min_ms >= 0, "what comes back was there at least twice")
+        self._tries_min = tries_min
+        self._over_min_ms = over_min_ms
+        self._streaks: list[_Streak] = []  # the one met least recently first
+
+    def on_error(self, error: OperatorError, now_ms: float) -> Repeated:
+        place = error.place
+        if error.is_of_the_world or place is None:
             return None
-        fingerprint, origin = fingerprint_of(error), error.origin
-        for known, place in self._met:
-            if known == fingerprint and place.meets(origin):
-                return Deterministic(place.shared_with(origin))
-        self._met.append((fingerprint, origin))
-        return None
+        fingerprint = fingerprint_of(error)
+        met = [s for s in self._streaks if s.fingerprint == fingerprint and _meet(s.place, place)]
+        for streak in met:
+            streak.place = _shared(streak.place, place)
+            streak.tries += 1
+            streak.is_of_this_attempt = True
+        newest = met or [_Streak(fingerprint, place, now_ms)]
+        others = [streak for streak in self._streaks if streak not in met]
+        self._streaks = [*others, *newest][-REMEMBERED:]
+        verdicts = [(s.place, s.tries, now_ms - s.first_ms) for s in met]
+        for verdict in verdicts:
+            if error.is_refused or self._is_enough(*verdict[1:]):
+                return Deterministic(*verdict)
+        return Returning(*max(verdicts, key=lambda verdict: verdict[1:])) if verdicts else None
+
+    def on_attempt_over(self, ran_ms: float) -> None:
+        """For whatever reason, `ran_ms` after it was started."""
+        self._streaks = [s for s in self._streaks if s.is_of_this_attempt or not _held(s, ran_ms)]
+        for streak in self._streaks:
+            if streak.is_of_this_attempt and streak.tries > 1:
+                streak.ran_ms = ran_ms
+            streak.is_of_this_attempt = False
+
+    def on_explained(self, error: OperatorError) -> None:
+        """A record was found to be at fault: it says nothing against those beside it."""
+        fingerprint, place = fingerprint_of(error), error.place
+        self._streaks = [
+            streak
+            for streak in self._streaks
+            if place is None or streak.fingerprint != fingerprint or not _meet(streak.place, place)
+        ]
+
+    def _is_enough(self, tries: int, over_ms: float) -> bool:
+        return tries >= self._tries_min and over_ms >= self._over_min_ms
+
+
+def _meet(one: Place, other: Place) -> bool:
+    if isinstance(one, RecordOrigin) and isinstance(other, RecordOrigin):
+        return one.meets(other)
+    return one == other
+
+
+def _shared(one: Place, other: Place) -> Place:
+    if isinstance(one, RecordOrigin) and isinstance(other, RecordOrigin):
+        return one.shared_with(other)
+    return one
+
+
+def _held(streak: _Streak, ran_ms: float) -> bool:
+    return ran_ms > HELD_FACTOR * streak.ran_ms + HELD_MS
 
 
 def fingerprint_of(error: OperatorError) -> Fingerprint:

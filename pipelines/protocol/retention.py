@@ -76,6 +76,12 @@ class RetainedPoints:
         check(point in self._points, "a point that was offered is refused", point=point)
         self._damaged.add(point)
 
+    def validate_state(self) -> None:
+        """Raises InvariantViolated if the fields contradict one another."""
+        order = [point.order() for point in self._points]
+        check(order == sorted(order), "points are in the order of their completion", order=order)
+        check(self._damaged <= set(self._points), "only points that are kept count as damaged")
+
     def _give_up(self, superfluous: list[RetainedPoint]) -> list[RetainedPoint]:
         self._points = [p for p in self._points if p not in superfluous]
         self._damaged -= set(superfluous)

@@ -33,17 +33,20 @@ class _Leaving:
 
 
 class SharedFiles:
-    """Guarantee: a file is named for deletion only if no retained checkpoint refers to it and none
-    under way can; and once nothing is under way, every other file has been named, those included
-    that nobody acknowledged, as soon as the host reports what it finds in the directory.
+    """Guarantee: a file is named for deletion only if it is known that no retained checkpoint
+    refers to it and none under way can; and once nothing is under way, every other file has been
+    named, those included that nobody acknowledged, as soon as the host reports what it finds in
+    the directory.
 
     Needs a host that reports every trigger before the barrier leaves and every end, and subtasks
     that keep to the barrier's `confirmed_id`.
     """
 
-    def __init__(self, retained: Mapping[CheckpointId, Iterable[str]]) -> None:
-        """`retained`: what an earlier driver of the run has left, with the files of each."""
-        self._retained = {point: frozenset(files) for point, files in retained.items()}
+    def __init__(self, retained: Mapping[CheckpointId, Iterable[str] | None]) -> None:
+        """`retained`: what an earlier driver of the run has left, with the files of each; None:
+        its manifest could not be read, so it may refer to any file that is not younger."""
+        self._retained = {point: frozenset(files or ()) for point, files in retained.items()}
+        self._unread = {point for point, files in retained.items() if files is None}
         self._under_way: set[CheckpointId] = set()
         self._leaving: list[_Leaving] = []
 
@@ -51,6 +54,10 @@ class SharedFiles:
     def confirmed_id(self) -> CheckpointId:
         """The newest completed checkpoint; for the barrier of the next one."""
         return max(self._retained, default=NO_CHECKPOINT)
+
+    def is_unread(self, checkpoint_id: CheckpointId) -> bool:
+        """What it refers to is not known, so its end releases files that only a listing finds."""
+        return checkpoint_id in self._unread
 
     def on_triggered(self, checkpoint_id: CheckpointId) -> None:
         check(checkpoint_id > self.confirmed_id, "ids grow", checkpoint_id=checkpoint_id)
@@ -68,13 +75,22 @@ class SharedFiles:
     def on_discarded(self, checkpoint_id: CheckpointId) -> list[str]:
         """Files to delete, after retention let go of a checkpoint."""
         files = self._retained.pop(checkpoint_id, frozenset())
+        self._unread.discard(checkpoint_id)
         self._leaving.append(_Leaving(files, set(self._under_way)))
         return self._released(frozenset())
 
     def on_listed(self, names: Iterable[str]) -> list[str]:
         """Files to delete among those found: written for a checkpoint that has ended."""
         needed = self._needed()
-        return sorted(n for n in names if n not in needed and self._has_ended(n))
+        return sorted(n for n in names if n not in needed and self._is_over(n))
+
+    def validate_state(self) -> None:
+        """Raises InvariantViolated if the fields contradict one another."""
+        both = self._under_way & self._retained.keys()
+        check(not both, "a completed checkpoint is not under way", ids=both)
+        for leaving in self._leaving:
+            check(bool(leaving.under_way), "files nobody may ask for are released at once")
+            check(leaving.under_way <= self._under_way, "only what is under way is waited for")
 
     def _ended(self, checkpoint_id: CheckpointId, written: Names) -> list[str]:
         self._under_way.discard(checkpoint_id)
@@ -85,13 +101,22 @@ class SharedFiles:
     def _released(self, candidates: Names) -> list[str]:
         done = [leaving for leaving in self._leaving if not leaving.under_way]
         self._leaving = [leaving for leaving in self._leaving if leaving.under_way]
-        return sorted(candidates.union(*(leaving.files for leaving in done)) - self._needed())
+        left = candidates.union(*(leaving.files for leaving in done)) - self._needed()
+        return sorted(name for name in left if not self._is_of_unread(name))
 
     def _needed(self) -> Names:
         leaving = (leaving.files for leaving in self._leaving)
         return frozenset().union(*self._retained.values(), *leaving)
 
-    def _has_ended(self, name: str) -> bool:
+    def _is_over(self, name: str) -> bool:
         """A name that is not of this form was not written here and is left alone."""
         match = _NAME.match(name)
-        return match is not None and CheckpointId(int(match[1])) not in self._under_way
+        has_ended = match is not None and CheckpointId(int(match[1])) not in self._under_way
+        return has_ended and not self._is_of_unread(name)
+
+    def _is_of_unread(self, name: str) -> bool:
+        """A point that could not be read may refer to it: none refers to what came after it."""
+        if not self._unread:
+            return False
+        match = _NAME.match(name)
+        return match is None or int(match[1]) <= max(self._unread)

@@ -129,6 +129,15 @@ class Spout:
             self._in_flight_count,
         )
 
+    def validate_state(self) -> None:
+        """Raises InvariantViolated if the fields contradict one another."""
+        in_flight = int((self._kept.states == _IN_FLIGHT).sum())
+        check(in_flight == self._in_flight_count, "trees in flight are counted", kept=in_flight)
+        check(in_flight <= self._in_flight_max, "few enough are in flight", in_flight=in_flight)
+        queued = sum(len(rows) for _, rows in (*self._waiting, *self._again))
+        check(sum(self._open.values()) == in_flight + queued, "a record waits or is in flight")
+        check(list(self._open) == sorted(self._open), "batches are in the order of reading")
+
     def _emit(self, batch: BatchNumber, rows: Numbers, is_replay: bool) -> Emission:
         first = self._emitted_count  # one tree per try
         numbers = np.arange(first, first + len(rows), dtype=np.int64)

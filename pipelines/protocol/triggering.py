@@ -185,6 +185,14 @@ class TriggerDecider:
         self._on_ended(request, now_ms)
         self._failed_ms = now_ms
 
+    def validate_state(self) -> None:
+        """Raises InvariantViolated if the fields contradict one another."""
+        check(len(self._queue) <= self.max_queued, "the queue is bounded")
+        check(self._queue == sorted(self._queue, key=_rank), "no request is overtaken by a lesser")
+        check(self._under_way >= 0, "checkpoints under way are counted", count=self._under_way)
+        check(self._is_running or not self._under_way, "nothing is under way between attempts")
+        check(self._is_running or not self._is_stopping, "nothing stops the run between attempts")
+
     def _on_ended(self, request: TriggerRequest, now_ms: float) -> None:
         self._under_way = max(0, self._under_way - 1)
         self._last_end_ms = now_ms

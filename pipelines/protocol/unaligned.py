@@ -95,6 +95,17 @@ class UnalignedBarriers:
         del self._announced[channel]
         return [*self._settle(effects), *self._all_arrived()]
 
+    def validate_state(self) -> None:
+        """Raises InvariantViolated if the fields contradict one another."""
+        self._aligner.validate_state()
+        recording, aligning = self._recording, self._aligner.aligning_id
+        if recording is not None:
+            check(recording == self._settled, "what is recorded was cut here", recording=recording)
+            on_the_way = any(newest < recording for newest in self._announced.values())
+            check(on_the_way, "recording ends with the last barrier", recording=recording)
+        is_newer = aligning is None or aligning > self._settled
+        check(is_newer, "what is settled does not align", aligning=aligning)
+
     def _overtake(self, checkpoint_id: CheckpointId) -> list[AlignmentEffect]:
         """1. What is older is over. 2. Cut. 3. Free whom it held back. 4. Await the others."""
         effects = self._give_up_recording()

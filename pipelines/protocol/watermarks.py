@@ -9,6 +9,7 @@ Source: Flink, `StatusWatermarkValve` and `WatermarkOutputMultiplexer`.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TypeAlias
 
 from pipelines.domain.elements import (
@@ -17,6 +18,7 @@ from pipelines.domain.elements import (
     Watermark,
     WatermarkStatus,
 )
+from pipelines.domain.errors import check
 
 EventTimeMark: TypeAlias = Watermark | WatermarkStatus
 
@@ -61,6 +63,15 @@ class WatermarkMerger:
         del self._inputs[name]
         return self._advance()
 
+    def validate_state(self) -> None:
+        """Raises InvariantViolated if the fields contradict one another."""
+        counting = [name for name, each in self._inputs.items() if each.counts]
+        idle = [name for name in counting if self._inputs[name].is_idle]
+        check(not idle, "an idle input holds nothing back", inputs=idle)
+        are_idle = [each.is_idle for each in self._inputs.values()]
+        is_idle = bool(are_idle) and all(are_idle)
+        check(self.is_idle == is_idle, "a subtask is idle while all its inputs are")
+
     def _catch_up(self, changed: _Input) -> None:
         if not changed.is_idle and changed.watermark_ms >= self.current_ms:
             changed.counts = True
@@ -91,3 +102,12 @@ class WatermarkMerger:
             return max(each.watermark_ms for each in inputs)
         counting = [each.watermark_ms for each in inputs if each.counts]
         return min(counting, default=MIN_WATERMARK_MS)
+
+
+def newest_marks(marks: list[EventTimeMark]) -> list[EventTimeMark]:
+    """Without each watermark that another one follows directly."""
+    return [
+        mark
+        for mark, after in zip_longest(marks, marks[1:])
+        if not (isinstance(mark, Watermark) and isinstance(after, Watermark))
+    ]

@@ -4,12 +4,19 @@ import time
 
 from pipelines.domain.clock import Clock
 
+_SINCE_BOOT: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
 
 class SystemClock:
-    """Implements `pipelines.domain.clock.Clock` on the operating system's clocks."""
+    """Implements `pipelines.domain.clock.Clock` on the operating system's clocks.
+
+    The monotonic clock counts the time that the machine sleeps. Linux's CLOCK_MONOTONIC, which
+    `time.monotonic` reads, stands still while a laptop or a virtual machine is suspended: a slot
+    that woke up an hour later would not notice that it has been replaced.
+    """
 
     def monotonic_ms(self) -> float:
-        return time.monotonic() * 1000.0
+        return time.clock_gettime(_SINCE_BOOT) * 1000.0
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000

@@ -7,12 +7,12 @@ its end is the slot's end.
 import msgspec
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
-from pipelines.domain.events import SubtaskSample
+from pipelines.domain.events import RestoreProgress, SubtaskSample
 from pipelines.domain.faults import Fault
 from pipelines.domain.ids import NO_CHECKPOINT, Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.phases import SubtaskPhases
 from pipelines.domain.poison import Isolation
-from pipelines.domain.settings import BarrierOptions, StateOptions
+from pipelines.domain.settings import BarrierOptions, InputOptions, StateOptions
 from pipelines.domain.snapshots import Manifest, SubtaskSnapshot
 from pipelines.domain.status import KillMoment, SavepointFormat
 from pipelines.protocol.repeated_failures import OperatorError
@@ -29,6 +29,12 @@ class Hello(Message, frozen=True, kw_only=True):
     pid: int
     host: str
     data_port: int
+
+
+class Restoring(Message, frozen=True, kw_only=True):
+    """The deployment has got on since the slot said so last."""
+
+    progress: RestoreProgress
 
 
 class Deployed(Message, frozen=True, kw_only=True):
@@ -136,12 +142,14 @@ class Deploy(Message, frozen=True, kw_only=True):
     restore_manifest: Manifest | None  # of a point in the master's memory; otherwise it is read
     faults: list[Fault] = []  # on purpose
     barriers: BarrierOptions
+    inputs: InputOptions = InputOptions()
     state: StateOptions
     forgets_state: bool = False  # at most once, after a failure: see RestorePoint
     dropped_states: list[tuple[Uid, str]] = []  # in the point, and not to be restored
     quarantine: str = ""  # the directory of the quarantines of all sources
     isolation: Isolation = Isolation()
     replayed_sources: list[Uid] = []  # whose quarantine is read again
+    beginning: bytes = b""  # of the run, see `connectors.beginning`
 
 
 class Begin(Message, frozen=True, kw_only=True):
@@ -185,6 +193,7 @@ class SlowUploads(Message, frozen=True, kw_only=True):
 
 FromSlot = (
     Hello
+    | Restoring
     | Deployed
     | Running
     | Acknowledged

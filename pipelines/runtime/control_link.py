@@ -7,6 +7,7 @@ import contextlib
 import socket
 import struct
 import threading
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import msgspec
@@ -37,11 +38,23 @@ def prepare(connection: socket.socket, heartbeat: Heartbeat) -> None:
 class ControlLink(Generic[T]):
     """`decoder` knows the messages that the other side may send. Needs a prepared connection."""
 
-    def __init__(self, connection: Connection, decoder: msgspec.json.Decoder[T]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        decoder: msgspec.json.Decoder[T],
+        now_ms: Callable[[], float],  # monotonic
+    ) -> None:
         self._connection = connection
+        self._now_ms = now_ms
+        self._heard_ms = now_ms()
         self._encoder = msgspec.json.Encoder()
         self._decoder = decoder
         self._sending = threading.Lock()
+
+    @property
+    def heard_ms(self) -> float:
+        """Monotonic: when the other side was last heard, whether or not anybody has acted on it."""
+        return self._heard_ms
 
     def send(self, message: Message) -> None:
         """Raises OSError when the connection is gone, or the other side takes nothing any more;
@@ -68,6 +81,8 @@ class ControlLink(Generic[T]):
             raise
         if message is None:
             self._release()
+        else:
+            self._heard_ms = self._now_ms()
         return message
 
     def close(self) -> None:
@@ -110,3 +125,20 @@ class ControlLink(Generic[T]):
                 return None
             parts += part
         return bytes(parts)
+
+
+class Pulse(threading.Thread):
+    """Says at every interval that this side lives, also while it has nothing else to say."""
+
+    def __init__(self, heartbeat: Heartbeat, beat: Callable[[], None]) -> None:
+        super().__init__(name="pulse", daemon=True)
+        self._interval_s = heartbeat.interval_ms / 1000.0
+        self._beat = beat
+        self._closed = threading.Event()
+
+    def run(self) -> None:
+        while not self._closed.wait(self._interval_s):
+            self._beat()
+
+    def close(self) -> None:
+        self._closed.set()

@@ -153,6 +153,17 @@ class FrozenState:
     increment: Increment | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class RestoredSize:
+    """How much is about to be restored: a hint, so that memory need not grow step by step."""
+
+    rows: int = 0
+    text_bytes: int = 0  # of all strings and binaries, at most
+
+
+NOT_KNOWN = RestoredSize()
+
+
 class StateBackend(Protocol):
     """All states of one operator of one subtask."""
 
@@ -191,8 +202,12 @@ class StateBackend(Protocol):
         """
         ...
 
-    def restore(self, state: str, batches: Iterable[pa.RecordBatch]) -> None:
+    def restore(
+        self, state: str, batches: Iterable[pa.RecordBatch], size: RestoredSize = NOT_KNOWN
+    ) -> None:
         """Load rows of a snapshot into a declared state, keeping only own key groups.
+
+        `size` is about what will be kept of them.
 
         An added column gets its default and a wider type is cast to (`state.evolution`).
 

@@ -13,6 +13,7 @@ from pipelines.domain.errors import Rejected
 from pipelines.domain.redistribution import Redistribution
 from pipelines.state.arrow_types import check_key_type
 from pipelines.state.backend import FrozenState
+from pipelines.state.copies import copy_of, may_change
 from pipelines.state.descriptors import MapStateDescriptor
 
 KEY = "key"
@@ -20,7 +21,11 @@ VALUE = "value"
 
 
 class BroadcastState:
-    """Small: it lies in memory as Python values, and a cut copies references to them."""
+    """Small: it lies in memory as Python values, and a cut makes arrays of them.
+
+    Guarantee: what a function reads is what a cut holds. Values are copied on their way in and out,
+    so that only `put` and `remove` change the state.
+    """
 
     kind = Redistribution.BROADCAST
 
@@ -30,6 +35,7 @@ class BroadcastState:
         self.is_writable = False  # only while broadcast records are processed
         check_key_type(descriptor.name, self.schema.field(KEY))
         self._descriptor = descriptor
+        self._may_change = may_change(descriptor.value_type)
         self._entries: dict[Any, Any] = {}
         self._arrays: tuple[pa.Array, pa.Array] | None = None  # of the entries, until they change
         self._nbytes = 0
@@ -43,14 +49,17 @@ class BroadcastState:
         return self._nbytes
 
     def get(self, key: Any) -> Any:
-        """None where there is none."""
-        return self._entries.get(key)
+        """None where there is none. Changing what is returned changes nothing; `put` it."""
+        value = self._entries.get(key)
+        return copy_of(value) if self._may_change else value
 
     def contains(self, key: Any) -> bool:
         return key in self._entries
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        return iter(list(self._entries.items()))
+        """As of now, copied as by `get`."""
+        entries = list(self._entries.items())
+        return iter(copy_of(entries) if self._may_change else entries)
 
     def look_up(self, keys: pa.Array) -> pa.Array:
         """The value of each key, null where there is none."""
@@ -60,7 +69,7 @@ class BroadcastState:
     def put(self, key: Any, value: Any) -> None:
         """Raises Rejected unless broadcast records are processed."""
         self._check_writable()
-        self._entries[key] = value
+        self._entries[key] = copy_of(value) if self._may_change else value
         self._arrays = None
 
     def put_all(self, keys: pa.Array, values: pa.Array) -> None:

@@ -80,6 +80,10 @@ class IncrementalTable(HashMapTable):
         self._changed.mark(rows)
         super().delete(rows)
 
+    def _on_loaded(self, rows: Rows) -> None:
+        self._changed.mark(rows)
+        super()._on_loaded(rows)
+
     def _on_added(self, rows: Rows) -> None:
         self._changed.mark(rows)
         super()._on_added(rows)

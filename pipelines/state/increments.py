@@ -3,7 +3,7 @@
 Who builds on what is decided by `protocol.increments`; where files go, by the runtime.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -40,10 +40,16 @@ class Increment(Protocol):
     def write(self, files: IncrementFiles) -> StoredIncrement: ...
 
 
+class FetchFile(Protocol):
+    """Brings one file of a snapshot to the local disk, verified; see `CheckpointStore.fetch`."""
+
+    def __call__(self, file: FileHandle, target: Path, *, may_share: bool = False) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class StoredDatabase:
-    """One state of a snapshot whose files are a database. `fetch` copies one of them."""
+    """One state of a snapshot whose files are a database."""
 
     handle: StateHandle
-    fetch: Callable[[FileHandle, Path], None]
+    fetch: FetchFile
     is_own: bool  # of this run, so that its files may be referred to again

@@ -160,6 +160,10 @@ class TextKeys:
     def reserve(self, length: int) -> None:
         self._positions.reserve(length)
 
+    def expect(self, count: int, text_bytes: int) -> None:
+        """Make room for so many texts more, so that they are not moved as the heap grows."""
+        self._heap.expect(count, text_bytes)
+
     def put(self, rows: Rows, array: pa.Array) -> None:
         self._positions.write(rows, self._heap.append(array))
 

@@ -49,6 +49,12 @@ class Distinct:
         return cls(distinct, first, code)
 
 
+def has_repeats(hashes: Hashes) -> bool:
+    """Several times as fast as `Distinct`, which also says where."""
+    ordered = np.sort(hashes)
+    return bool((ordered[1:] == ordered[:-1]).any())
+
+
 class KeyIndex:
     """A map from 64-bit hash to row.
 
@@ -80,7 +86,7 @@ class KeyIndex:
 
     def insert(self, hashes: Hashes, rows: Rows) -> None:
         """Add hashes that are distinct and absent."""
-        self._reserve(len(hashes))
+        self.reserve(len(hashes))
         self._place(hashes, rows)
         self._live += len(hashes)
         self._used += len(hashes)
@@ -139,7 +145,8 @@ class KeyIndex:
         check(False, "a probe ends at its hash", capacity=self._capacity, used=self._used)
         return result
 
-    def _reserve(self, added: int) -> None:
+    def reserve(self, added: int) -> None:
+        """Make room for so many more."""
         has_room = self._used + added <= self._capacity * _LOAD_MAX
         if has_room and self._used - self._live <= self._live + _DELETED_MAX:
             return

@@ -22,7 +22,7 @@ from pipelines.state.collisions import Collisions
 from pipelines.state.columns import Column
 from pipelines.state.hashing import Hashes, KeyGroups, is_bijective, is_bytes_like, key_groups
 from pipelines.state.key_columns import FrozenArrays, NumberKeys, key_column
-from pipelines.state.key_index import ABSENT, Distinct, KeyIndex
+from pipelines.state.key_index import ABSENT, Distinct, KeyIndex, has_repeats
 from pipelines.state.row_numbers import RowNumbers
 
 HashKeys = Callable[[pa.RecordBatch, Sequence[str]], Hashes]
@@ -77,6 +77,28 @@ class KeyRows:
     def rows_for(self, keys: pa.RecordBatch) -> Rows:
         """The row of each key; unseen ones get fresh rows."""
         return self._look_up(keys, self._rows_for)
+
+    def try_load(self, keys: pa.RecordBatch) -> Rows | None:
+        """Fresh rows for keys of a snapshot, whose values the caller fills in at once.
+
+        None: some of them are there already, or share a hash, and nothing was done.
+        """
+        if self._is_exact and keys.column(0).null_count:
+            return None
+        hashes = self._hash_keys(keys, self._descriptor.key.names)
+        if has_repeats(hashes) or (self._index.find(hashes) != ABSENT).any():
+            return None
+        rows = self._allocate(keys, hashes)
+        self._index.insert(hashes, rows)
+        return rows
+
+    def expect(self, count: int) -> None:
+        """Make room for so many rows more."""
+        self._index.reserve(count)
+        for column in (self._hashes, self.groups, self.live):
+            column.reserve(self.length + count)
+        for key in self.columns.values():
+            key.reserve(self.length + count)
 
     def find(self, keys: pa.RecordBatch) -> Rows:
         """The row of each key, ABSENT where there is none."""
@@ -156,12 +178,17 @@ class KeyRows:
 
     def _add(self, keys: pa.RecordBatch, hashes: Hashes) -> Rows:
         """Fresh rows for distinct keys."""
+        for key in self.columns.values():
+            key.tidy(self.live_mask)
+        rows = self._allocate(keys, hashes)
+        self._on_added(rows)
+        return rows
+
+    def _allocate(self, keys: pa.RecordBatch, hashes: Hashes) -> Rows:
         is_whole_key = self._descriptor.key_group_by == tuple(self._descriptor.key.names)
         hashes_of_group = hashes if is_whole_key else self._group_hashes(keys)
         groups = key_groups(hashes_of_group, self._max_parallelism)
         self._check_own(groups)
-        for key in self.columns.values():
-            key.tidy(self.live_mask)
         rows = self._numbers.allocate(len(hashes))
         for key in self.columns.values():
             key.reserve(self.length)
@@ -172,7 +199,6 @@ class KeyRows:
         self.live.write(rows, True)
         for (name, _), array in zip(self._types, keys.columns, strict=True):
             self.columns[name].put(rows, array)
-        self._on_added(rows)
         return rows
 
     def _group_hashes(self, keys: pa.RecordBatch) -> Hashes:

@@ -4,7 +4,7 @@ Owns the set of states and checks what is declared and what is restored. How a s
 rows is the business of the backends, `hashmap` and `rocksdb`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -16,10 +16,12 @@ from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.state import batch_list, frozen_table
 from pipelines.state.backend import (
     NAMESPACE_COLUMN,
+    NOT_KNOWN,
     BackendStatistics,
     BatchList,
     BatchListDescriptor,
     FrozenState,
+    RestoredSize,
     Table,
     TableDescriptor,
 )
@@ -33,6 +35,14 @@ from pipelines.state.restored_rows import check_no_nulls, own_rows
 
 class KeptTable(Table, Protocol):
     """A table as its backend sees it."""
+
+    def expect(self, rows: int, text_bytes: int) -> None:
+        """So many rows are about to be restored."""
+        ...
+
+    def try_load(self, keys: pa.RecordBatch, values: Sequence[pa.Array]) -> bool:
+        """Take rows of a snapshot at once, if that can be done faster. False: it cannot."""
+        ...
 
     @property
     def descriptor(self) -> TableDescriptor: ...
@@ -149,13 +159,17 @@ class KeyedBackend:
         """There is no database here that could take its place."""
         return False
 
-    def restore(self, state: str, batches: Iterable[pa.RecordBatch]) -> None:
+    def restore(
+        self, state: str, batches: Iterable[pa.RecordBatch], size: RestoredSize = NOT_KNOWN
+    ) -> None:
         target = self._states.get(state)
         if target is None:
             raise Rejected(
                 f"The snapshot holds a state {state!r} that the operator does not have; "
                 f"it has {sorted(self._states)}."
             )
+        if state in self._tables:
+            self._tables[state].expect(size.rows, size.text_bytes)
         for batch in batches:
             rows = evolved(target.descriptor, batch)
             if state in self._tables:
@@ -194,7 +208,10 @@ class KeyedBackend:
         check_no_nulls(descriptor.name, rows, never_null)
         if not rows.num_rows:
             return
-        numbers = table.rows_for(rows.select(descriptor.key.names))
+        keys = rows.select(descriptor.key.names)
+        if table.try_load(keys, [rows.column(name) for name in descriptor.value.names]):
+            return
+        numbers = table.rows_for(keys)
         for name in descriptor.value.names:
             table.write_arrow(name, numbers, rows.column(name))
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 import pyarrow as pa
 
 from pipelines.domain.errors import Rejected
@@ -11,7 +12,10 @@ from pipelines.state.descriptors import ListStateDescriptor
 
 
 class OperatorListState:
-    """Kept as the arrays that were added, which never change: a cut copies references."""
+    """Kept as copies of the arrays that were added, which never change: a cut copies references.
+
+    Without the copy, an array that was made over memory of NumPy's would change with it.
+    """
 
     def __init__(self, name: str, descriptor: ListStateDescriptor, kind: Redistribution) -> None:
         self.name = name
@@ -41,7 +45,7 @@ class OperatorListState:
                 f"The state {declared.name!r} holds {declared.type}; it was given {elements.type}."
             )
         if len(elements):
-            self._chunks.append(elements)
+            self._chunks.append(elements.take(pa.array(np.arange(len(elements)))))
 
     def update(self, elements: pa.Array) -> None:
         self.clear()

@@ -27,9 +27,10 @@ def own_rows(
     arrays = [_column(state, field, batch) for field in schema]
     rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
     groups = rows.column(KEY_GROUP_COLUMN).to_numpy(zero_copy_only=False)
-    rows = rows.filter(pa.array((groups >= own_groups.first) & (groups <= own_groups.last)))
-    stored = rows.column(KEY_GROUP_COLUMN).to_numpy(zero_copy_only=False)
-    if not np.array_equal(stored, key_groups_of(rows)):
+    is_own = (groups >= own_groups.first) & (groups <= own_groups.last)
+    if not is_own.all():  # at another parallelism; a filter copies
+        rows, groups = rows.filter(pa.array(is_own)), groups[is_own]
+    if not np.array_equal(groups, key_groups_of(rows)):
         raise Rejected(
             f"State '{state}': the snapshot was cut into other key groups; "
             "restore it with the maximum parallelism that it was taken with."

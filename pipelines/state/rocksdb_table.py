@@ -8,7 +8,7 @@ that were not used for longest leave it. Owns which row is where; what lies in m
 Source: Flink's `RocksDBKeyedStateBackend`; the vectorised working set is ours.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +102,13 @@ class RocksDbTable:
 
     def write_arrow(self, column: str, rows: Rows, values: pa.Array) -> None:
         self._working.write_arrow(column, rows, values)
+
+    def try_load(self, keys: pa.RecordBatch, values: Sequence[pa.Array]) -> bool:
+        """They go through the working set, which bounds the memory."""
+        return False
+
+    def expect(self, rows: int, text_bytes: int) -> None:
+        """What does not fit into the memory goes to the disk."""
 
     def delete(self, rows: Rows) -> None:
         if len(rows):

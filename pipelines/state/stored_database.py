@@ -5,6 +5,7 @@ Reading needs no state backend: the schema lies beside the files.
 
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 from rocksdict import Cache
 
-from pipelines.domain.errors import CorruptSnapshot
+from pipelines.domain.errors import CorruptSnapshot, Retryable
 from pipelines.domain.expansion import check_expansion
 from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.domain.snapshots import FileHandle
@@ -29,6 +30,9 @@ from pipelines.state.database_increment import (
 from pipelines.state.increments import StoredDatabase
 from pipelines.state.row_codec import RowCodec
 from pipelines.state.sorted_files import SortedFiles
+
+DISK_FAILED, FILE_MISSING = "IO error", "No such file or directory"
+"""How RocksDB begins to say so, and what it says of a file that its manifest names."""
 
 READ_CACHE_BYTES = 8 << 20
 READ_ROWS = 1 << 14  # each a tuple of bytes, some 150 bytes of Python objects
@@ -49,14 +53,18 @@ class RowSchema:
 
 def fetch_database(database: StoredDatabase, directory: Path) -> None:
     """Copy all files into `directory`, verified. Raises CorruptSnapshot and Retryable."""
-    directory.mkdir(parents=True)
+    with _on_local_disk(directory):
+        directory.mkdir(parents=True)
     for part in database.handle.parts:
         if "/" in part.name or part.name in ("", ".", ".."):
             raise CorruptSnapshot(f"{part.name!r} is no file of a database; it is not written.")
-        database.fetch(part.file, directory / part.name)
+        # RocksDB deletes sorted files and never writes into one.
+        may_share = part.name.endswith(SORTED_FILE)
+        database.fetch(part.file, directory / part.name, may_share=may_share)
     try:
-        manifest = (directory / CURRENT).read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
+        with _on_local_disk(directory):
+            manifest = (directory / CURRENT).read_text().strip()
+    except (FileNotFoundError, UnicodeDecodeError) as error:
         raise CorruptSnapshot(f"{database.handle.file.name} belongs to no database.") from error
     if not manifest.startswith(MANIFEST_PREFIX) or "/" in manifest:
         raise CorruptSnapshot(f"{manifest!r} is no manifest of a database; it is not written.")
@@ -67,10 +75,14 @@ def opened(
     database: StoredDatabase, directory: Path, cache: Cache, *, is_read_only: bool = False
 ) -> SortedFiles:
     """What `fetch_database` has put into `directory`. Raises CorruptSnapshot, also if the files
-    would unpack into far more than they hold, which none that is written here can."""
+    would unpack into far more than they hold, which none that is written here can; and Retryable
+    when the local disk fails."""
     try:
         files = SortedFiles(directory, cache, is_read_only=is_read_only)
     except Exception as error:  # the library raises nothing more particular
+        said = str(error)
+        if said.startswith(DISK_FAILED) and FILE_MISSING not in said:
+            raise Retryable(f"{directory} cannot be used: {_first_line(error)}.") from error
         raise CorruptSnapshot(
             f"The database of {database.handle.file.name} cannot be opened: {_first_line(error)}."
         ) from error
@@ -86,7 +98,9 @@ def opened(
 def row_schema(directory: Path) -> RowSchema:
     """Raises CorruptSnapshot when the file beside the database cannot be understood."""
     try:
-        schema = pa.ipc.read_schema(pa.py_buffer((directory / SCHEMA_FILE).read_bytes()))
+        with _on_local_disk(directory):
+            content = (directory / SCHEMA_FILE).read_bytes()
+        schema = pa.ipc.read_schema(pa.py_buffer(content))
         count = int((schema.metadata or {})[KEY_COUNT])
     except (OSError, pa.ArrowException, KeyError, ValueError) as error:
         problem = f"The schema of a stored database cannot be read: {_first_line(error)}."
@@ -151,6 +165,17 @@ def _list_rows(files: SortedFiles, schema: pa.Schema) -> Iterator[pa.RecordBatch
         columns = {**dict(zip(batch.schema.names, batch.columns, strict=True))}
         columns |= {NAMESPACE_COLUMN: namespaces, KEY_GROUP_COLUMN: groups}
         yield pa.RecordBatch.from_pydict({name: columns[name] for name in schema.names})
+
+
+@contextmanager
+def _on_local_disk(directory: Path) -> Iterator[None]:
+    """Only a file that is not there says something about the point."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise Retryable(f"{directory} cannot be used: {error}") from error
 
 
 def _first_line(error: Exception) -> str:

@@ -13,15 +13,14 @@ from pipelines.domain.key_groups import KeyGroupRange
 from pipelines.domain.snapshots import FileHandle, StateFormat, StateHandle
 from pipelines.state.incremental_batch_list import merged_batches
 from pipelines.state.incremental_table import merged_rows
-from pipelines.state.increments import StoredDatabase
+from pipelines.state.increments import FetchFile, StoredDatabase
 from pipelines.state.stored_database import stored_rows
 
 Read = Callable[[FileHandle], Iterable[pa.RecordBatch]]
-Fetch = Callable[[FileHandle, Path], None]
 
 
 def rows_of(
-    handle: StateHandle, read: Read, fetch: Fetch, groups: KeyGroupRange
+    handle: StateHandle, read: Read, fetch: FetchFile, groups: KeyGroupRange
 ) -> Generator[pa.RecordBatch, None, None]:
     """At least the rows of `groups`, with the columns that `handle.schema` names.
 

@@ -7,6 +7,7 @@ Source: Flink's `CopyOnWriteStateMap` for the idea that a cut costs nothing unti
 """
 
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ from pipelines.state.backend import FrozenState, Rows, ScanPosition, TableDescri
 from pipelines.state.frozen_table import FrozenTable, snapshot_schema
 from pipelines.state.hashing import KeyGroups
 from pipelines.state.key_rows import HashKeys, KeyRows
-from pipelines.state.value_columns import ValueColumn, value_column
+from pipelines.state.value_columns import TextValues, ValueColumn, value_column
 
 
 class HashMapTable:
@@ -62,6 +63,26 @@ class HashMapTable:
 
     def rows_for(self, keys: pa.RecordBatch) -> Rows:
         return self._keys.rows_for(keys)
+
+    def try_load(self, keys: pa.RecordBatch, values: Sequence[pa.Array]) -> bool:
+        """Take rows of a snapshot whose keys are all new. False: nothing was taken."""
+        rows = self._keys.try_load(keys)
+        if rows is None:
+            return False
+        self._on_loaded(rows)
+        for column, array in zip(self._values.values(), values, strict=True):
+            column.reserve(self.length)
+            column.write_arrow(rows, array)
+        return True
+
+    def expect(self, rows: int, text_bytes: int) -> None:
+        """Make room for so many rows more, so that a restore does not grow step by step."""
+        self._keys.expect(rows)
+        texts = [c for c in self._values.values() if isinstance(c, TextValues)]
+        for column in self._values.values():
+            column.reserve(self.length + rows)
+        for text in texts if len(texts) == 1 else ():
+            text.expect(rows, text_bytes)
 
     def find(self, keys: pa.RecordBatch) -> Rows:
         return self._keys.find(keys)
@@ -128,6 +149,9 @@ class HashMapTable:
 
     def live_rows(self) -> Rows:
         return np.flatnonzero(self._keys.live_mask())
+
+    def _on_loaded(self, rows: Rows) -> None:
+        """Rows of a snapshot, which get no defaults."""
 
     def _on_added(self, rows: Rows) -> None:
         """Rows for keys that are new."""

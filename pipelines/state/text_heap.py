@@ -51,6 +51,10 @@ class TextHeap:
     def size_bytes(self) -> int:
         return int(self._offsets[self._length]) + 8 * self._length
 
+    def expect(self, count: int, text_bytes: int) -> None:
+        """Make room for so many values more."""
+        self._reserve(self._length + count + 1, int(self._offsets[self._length]) + text_bytes)
+
     def append(self, array: pa.Array) -> Positions:
         """Positions of the values of `array`, in order."""
         valid = array.is_valid().to_numpy(zero_copy_only=False)

@@ -11,10 +11,13 @@ from enum import StrEnum
 import numpy as np
 import pyarrow as pa
 
+from pipelines.domain.origin import Firing
 from pipelines.state.backend import Rows
 from pipelines.state.entries import KeyedStateContext, distinct_rows, with_column
 
 TIMESTAMP = "__timestamp_ms"
+KEY_CHARS_MAX = 200
+"""Of a key in a sentence."""
 _NO_VALUES = pa.schema([])
 
 
@@ -30,6 +33,20 @@ class FiredTimers:
     domain: TimeDomain
     keys: pa.RecordBatch
     timestamps_ms: Rows
+
+    def described(self, row: int) -> Firing:
+        """One of them, for a failure that it has led to; -1: which one is not known."""
+        count = self.keys.num_rows
+        what = "time" if self.domain is TimeDomain.EVENT_TIME else "processing time"
+        if row < 0 and count > 1:
+            first, last = moment_text(self.timestamps_ms[0]), moment_text(self.timestamps_ms[-1])
+            return Firing(f"in one of {count} timers at {what} {first} to {last}")
+        row = max(row, 0)
+        values = [column[row].as_py() for column in self.keys.columns]
+        key = repr(values[0] if len(values) == 1 else tuple(values))
+        shown = key if len(key) <= KEY_CHARS_MAX else f"{key[:KEY_CHARS_MAX]}…"
+        moment = moment_text(self.timestamps_ms[row])
+        return Firing(f"in a timer of key {shown} at {what} {moment}", is_one_timer=True)
 
 
 class Timers:
@@ -63,6 +80,11 @@ class Timers:
         due = due.sort_by(order)
         timestamps_ms = due.column(TIMESTAMP).to_numpy()
         return FiredTimers(self._domain, due.select(self._key_names), timestamps_ms)
+
+
+def moment_text(timestamp_ms: int) -> str:
+    """Any 64-bit number of milliseconds since the epoch, in UTC."""
+    return f"{np.datetime64(int(timestamp_ms), 'ms')}Z"
 
 
 def _moments(keys: pa.RecordBatch, timestamps_ms: Rows) -> pa.RecordBatch:

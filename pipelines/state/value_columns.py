@@ -173,6 +173,9 @@ class TextValues:
     def reserve(self, length: int) -> None:
         self._texts.reserve(length)
 
+    def expect(self, count: int, text_bytes: int) -> None:
+        self._texts.expect(count, text_bytes)
+
     def reset(self, rows: Rows) -> None:
         self._texts.put(rows, pa.array([self._default] * len(rows), self._type))
 

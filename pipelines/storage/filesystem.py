@@ -1,7 +1,7 @@
 """Checkpoints in a local directory: durable files, then one manifest, created if absent.
 
 A data file is written under a temporary name while its length and digest are computed, made
-durable and renamed. The manifest is linked into place, which is atomic and refuses to replace.
+durable and linked into place, which is atomic and refuses to replace; so is the manifest.
 Source: the publication order of Flink's `FsCheckpointMetadataOutputStream`; digests are ours.
 """
 
@@ -18,10 +18,13 @@ from pipelines.disk.directories import make_directory, make_durable
 from pipelines.domain.errors import CorruptSnapshot, Rejected, Retryable
 from pipelines.domain.snapshots import FileHandle, Manifest
 from pipelines.storage.local_files import (
+    content_of,
+    is_there,
     link_if_absent,
     problem_of_file,
-    problem_of_link,
     problem_outside,
+    reading,
+    try_link,
     write_durably,
 )
 from pipelines.storage.manifest_file import MANIFEST, missing, seal, unseal
@@ -34,7 +37,15 @@ from pipelines.storage.state_file import (
     mapped,
     problem_of_layout,
 )
-from pipelines.storage.store import Damage, Publication, checked_names, damages_of, location_of
+from pipelines.storage.store import (
+    Damage,
+    Publication,
+    WatchVerification,
+    checked_names,
+    damages_of,
+    location_of,
+    taken,
+)
 
 
 class FileSystemCheckpointStore:
@@ -72,7 +83,8 @@ class FileSystemCheckpointStore:
         try:
             make_directory(directory)
             handle = write_durably(temporary, name, pieces)
-            os.rename(temporary, directory / name)
+            if not link_if_absent(temporary, directory / name):
+                raise taken(location, name)
             make_durable(directory)
         except OSError as error:
             raise Retryable(f"{name} cannot be written to {location}: {error}") from error
@@ -86,11 +98,14 @@ class FileSystemCheckpointStore:
         problem = problem_of_file(directory, file)
         if problem is not None:
             raise CorruptSnapshot(problem)
-        yield from decoded(file.name, mapped(str(directory / file.name)))
+        yield from decoded(file.name, _mapped(directory / file.name))
 
-    def fetch(self, location: str, file: FileHandle, target: Path) -> None:
+    def fetch(
+        self, location: str, file: FileHandle, target: Path, *, may_share: bool = False
+    ) -> None:
         directory = self._directory_of(location, file)
-        problem = problem_of_file(directory, file, copy_to=target)
+        is_linked = may_share and try_link(directory, file, target)
+        problem = problem_of_file(directory, file, copy_to=None if is_linked else target)
         if problem is not None:
             raise CorruptSnapshot(problem)
 
@@ -121,14 +136,9 @@ class FileSystemCheckpointStore:
 
     def manifest(self, location: str) -> Manifest:
         path = self._roots.directory(location) / MANIFEST
-        if path.is_symlink():
-            raise CorruptSnapshot(problem_of_link(path))
-        try:
-            content = path.read_bytes()
-        except FileNotFoundError as error:
-            raise missing(str(path)) from error
-        except OSError as error:
-            raise CorruptSnapshot(f"{path} cannot be read: {error}.") from error
+        content = content_of(path)
+        if content is None:
+            raise missing(str(path))
         return unseal(str(path), content)
 
     def problem_of(self, location: str, file: FileHandle, *, reads: bool) -> str | None:
@@ -138,21 +148,24 @@ class FileSystemCheckpointStore:
         problem = problem_of_file(directory, file)
         if problem is not None or not has_layout(file.name):
             return problem
-        return problem_of_layout(file.name, mapped(str(directory / file.name)))
+        return problem_of_layout(file.name, _mapped(directory / file.name))
 
-    def verify(self, location: str) -> list[Damage]:
-        return damages_of(self, location)
+    def verify(self, location: str, watch: WatchVerification | None = None) -> list[Damage]:
+        return damages_of(self, location, watch)
 
     def published(self, root: str, *, among: Collection[str] | None = None) -> list[str]:
+        names = self.names(root) if among is None else among
         directory = self._roots.directory(root)
-        with _listing(root):
-            names = [path.parent.name for path in directory.glob(f"*/{MANIFEST}")]
-        return [f"{root}/{name}" for name in names if among is None or name in among]
+        return [f"{root}/{name}" for name in names if is_there(directory / name / MANIFEST)]
 
     def names(self, root: str) -> list[str]:
         directory = self._roots.directory(root)
-        with _listing(root):
-            return [path.name for path in directory.iterdir()] if directory.is_dir() else []
+        try:
+            return os.listdir(directory)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:  # which is not to say that there is none
+            raise Retryable(f"{root} cannot be listed: {error}") from error
 
     def delete(self, location: str, names: Iterable[str]) -> None:
         directory = self._roots.directory(location)
@@ -172,17 +185,13 @@ class FileSystemCheckpointStore:
             raise Rejected(f"{location} is the storage itself and not a point in it; it is kept.")
         try:
             (directory / MANIFEST).unlink(missing_ok=True)
-            if directory.is_dir():
+            with contextlib.suppress(FileNotFoundError):
                 make_durable(directory)
         except OSError as error:
             raise Retryable(f"{MANIFEST} cannot be deleted in {location}: {error}") from error
         shutil.rmtree(directory, ignore_errors=True)  # without a manifest the rest is garbage
 
 
-@contextlib.contextmanager
-def _listing(root: str) -> Iterator[None]:
-    """A disk that does not answer has not no points."""
-    try:
-        yield
-    except OSError as error:
-        raise Retryable(f"{root} cannot be listed: {error}") from error
+def _mapped(path: Path) -> pa.Buffer:
+    with reading(path):
+        return mapped(str(path))

@@ -30,7 +30,7 @@ def handle_from(name: str, digest: RunningDigest) -> FileHandle:
 
 def problem_of_name(directory: str, name: str) -> str | None:
     """A manifest that names anything but a file beside it was not written here."""
-    if os.path.basename(name) != name or name in ("", os.curdir, os.pardir):
+    if os.path.basename(name) != name or name in ("", os.curdir, os.pardir) or "\0" in name:
         return f"{name!r} is no file name; the manifest at {directory} was not written here."
     return None
 

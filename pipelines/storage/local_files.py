@@ -3,12 +3,14 @@
 Says in a sentence what is wrong with a file. What makes a checkpoint of files is `filesystem`.
 """
 
+import contextlib
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pipelines.disk.digests import RunningDigest, blocks_of
-from pipelines.domain.errors import Retryable
+from pipelines.domain.errors import CorruptSnapshot, Retryable
 from pipelines.domain.snapshots import FileHandle
 from pipelines.storage.integrity import (
     handle_from,
@@ -37,9 +39,23 @@ def write_durably(path: Path, name: str, pieces: Iterable[bytes | memoryview]) -
 
 
 def link_if_absent(temporary: Path, final: Path) -> bool:
+    """Raises OSError. A network file system may repeat a link whose answer was lost; then it is
+    the second try that finds the file, and it is ours."""
     try:
         os.link(temporary, final)
     except FileExistsError:
+        return os.path.samestat(os.lstat(temporary), os.lstat(final))
+    return True
+
+
+def try_link(directory: Path, file: FileHandle, target: Path) -> bool:
+    """Make `target` another name of the file. False where it cannot be: it lies on another file
+    system, is no plain file, or may not be linked; then there is no `target`."""
+    if problem_outside(directory, file) is not None:
+        return False
+    try:
+        os.link(directory / file.name, target, follow_symlinks=False)
+    except OSError:
         return False
     return True
 
@@ -47,31 +63,67 @@ def link_if_absent(temporary: Path, final: Path) -> bool:
 def problem_of_file(directory: Path, file: FileHandle, copy_to: Path | None = None) -> str | None:
     """Why a file is not what its handle says, as a sentence; None when it is.
 
-    Raises Retryable when it cannot be copied.
+    Raises Retryable when it cannot be read or copied: that says nothing about the file.
     """
     problem, path = problem_outside(directory, file), directory / file.name
     if problem is not None:
         return problem
-    try:
-        found = handle_of(file.name, _copied(blocks_of(path), copy_to), like=file.digest)
-        return problem_of_content(str(path), found, file)
-    except OSError as error:
-        return f"{path} cannot be read: {error}."
+    with reading(path):
+        try:
+            found = handle_of(file.name, _copied(blocks_of(path), copy_to), like=file.digest)
+        except FileNotFoundError:  # since it was looked at
+            return f"{path} is missing."
+    return problem_of_content(str(path), found, file)
 
 
 def problem_outside(directory: Path, file: FileHandle) -> str | None:
-    """What can be told without reading: the file has a name, is there, and has its length."""
+    """What can be told without reading: the file has a name, is there, and has its length.
+
+    Raises Retryable.
+    """
     problem, path = problem_of_name(str(directory), file.name), directory / file.name
     if problem is not None:
         return problem
-    if path.is_symlink():
+    with reading(path):
+        try:
+            found = path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return f"{path} is missing."
+    if stat.S_ISLNK(found.st_mode):
         return problem_of_link(path)
+    if not stat.S_ISREG(found.st_mode):
+        return f"{path} is no file."
+    return problem_of_length(str(path), found.st_size, file)
+
+
+def content_of(path: Path) -> bytes | None:
+    """None: there is no such file. Raises CorruptSnapshot for a link, and Retryable."""
+    with reading(path):
+        try:
+            if stat.S_ISLNK(path.lstat().st_mode):
+                raise CorruptSnapshot(problem_of_link(path))
+            return b"".join(blocks_of(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+
+def is_there(path: Path) -> bool:
+    """Raises Retryable: `Path.exists` and `Path.glob` pass over what they may not look at."""
+    with reading(path):
+        try:
+            path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+    return True
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Only missing, short or altered content is damage; what else the system says may pass."""
     try:
-        return problem_of_length(str(path), path.stat().st_size, file)
-    except FileNotFoundError:
-        return f"{path} is missing."
+        yield
     except OSError as error:
-        return f"{path} cannot be read: {error}."
+        raise Retryable(f"{path} cannot be read: {error}") from error
 
 
 def problem_of_link(path: Path) -> str:
@@ -82,10 +134,21 @@ def _copied(blocks: Iterator[bytes], target: Path | None) -> Iterator[bytes]:
     if target is None:
         yield from blocks
         return
+    with _writing(target):
+        copy = open(target, "xb")  # noqa: SIM115 - what reading raises is not the copy's
     try:
-        with open(target, "xb") as copy:
-            for block in blocks:
+        for block in blocks:
+            with _writing(target):
                 copy.write(block)
-                yield block
+            yield block
+    finally:
+        with _writing(target):
+            copy.close()
+
+
+@contextlib.contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise Retryable(f"{target} cannot be written: {error}") from error

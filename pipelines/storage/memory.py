@@ -26,7 +26,7 @@ from pipelines.storage.integrity import (
 )
 from pipelines.storage.manifest_file import MANIFEST, missing, seal, unseal
 from pipelines.storage.state_file import decoded, encoded, file_name, has_layout, problem_of_layout
-from pipelines.storage.store import Damage, Publication, damages_of
+from pipelines.storage.store import Damage, Publication, WatchVerification, damages_of
 
 MAX_POINT_BYTES = 32 << 20
 """Of one point: every slot of an attempt is sent it in one control frame to restore from."""
@@ -75,7 +75,10 @@ class MemoryCheckpointStore:
             raise CorruptSnapshot(problem or _missing(location, file))
         yield from decoded(file.name, pa.py_buffer(file.content))
 
-    def fetch(self, location: str, file: FileHandle, target: Path) -> None:
+    def fetch(
+        self, location: str, file: FileHandle, target: Path, *, may_share: bool = False
+    ) -> None:
+        del may_share  # nothing on a disk could be shared
         problem = _problem_of(location, file)
         if problem is not None or file.content is None:
             raise CorruptSnapshot(problem or _missing(location, file))
@@ -108,8 +111,8 @@ class MemoryCheckpointStore:
             return problem
         return problem_of_layout(file.name, pa.py_buffer(file.content))
 
-    def verify(self, location: str) -> list[Damage]:
-        return damages_of(self, location)
+    def verify(self, location: str, watch: WatchVerification | None = None) -> list[Damage]:
+        return damages_of(self, location, watch)
 
     def published(self, root: str, *, among: Collection[str] | None = None) -> list[str]:
         with self._lock:

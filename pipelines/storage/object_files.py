@@ -9,6 +9,7 @@ from itertools import chain
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from pipelines.disk.digests import RunningDigest
 from pipelines.domain.errors import Retryable
@@ -22,10 +23,13 @@ from pipelines.storage.integrity import (
 from pipelines.storage.object_clients import ObjectClients, ObjectStoreLimits, reason_of
 from pipelines.storage.roots import ObjectPrefix
 from pipelines.storage.state_file import Piece
+from pipelines.storage.store import taken
 
 Keep = Callable[[bytes], object]
 STORE_ERRORS = (BaseError, OSError)
 READ_BLOCK_BYTES = 1 << 20
+PUT_TRIES = 2
+NO_SUCH_OBJECT = "<Code>NoSuchKey</Code>"
 
 
 class ObjectFiles:
@@ -36,7 +40,7 @@ class ObjectFiles:
         self._clients = ObjectClients(limits)
 
     def write(self, prefix: ObjectPrefix, name: str, pieces: Iterable[Piece]) -> FileHandle:
-        """After a failure there is no object."""
+        """Raises InvariantViolated when there is such an object already."""
         digest = RunningDigest()
         try:
             self._upload(prefix, name, _digested(pieces, digest))
@@ -60,12 +64,20 @@ class ObjectFiles:
         """None: there is no such object."""
         try:
             return bytes(obstore.get(self._clients.of(prefix), prefix.key_of(name)).bytes())
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            _check_absence(prefix, name, error)
             return None
         except STORE_ERRORS as error:
             raise _failed(prefix, name, "read", error) from error
 
     def exists(self, prefix: ObjectPrefix, name: str) -> bool:
+        if self._has(prefix, name):
+            return True
+        self._confirm_absence(prefix, name)
+        return False
+
+    def _has(self, prefix: ObjectPrefix, name: str) -> bool:
+        """False says nothing for certain, see `_confirm_absence`."""
         try:
             obstore.head(self._clients.of(prefix), prefix.key_of(name))
         except FileNotFoundError:
@@ -88,8 +100,9 @@ class ObjectFiles:
                 return problem
             for block in found.stream(min_chunk_size=READ_BLOCK_BYTES):
                 digest.update(block)
-                keep(block)
-        except FileNotFoundError:
+                _keep(where, keep, block)
+        except FileNotFoundError as error:
+            _check_absence(prefix, file.name, error)
             return f"{where} is missing."
         except STORE_ERRORS as error:
             raise _failed(prefix, file.name, "read", error) from error
@@ -104,6 +117,7 @@ class ObjectFiles:
         try:
             found = obstore.head(self._clients.of(prefix), prefix.key_of(file.name))
         except FileNotFoundError:
+            self._confirm_absence(prefix, file.name)
             return f"{where} is missing."
         except STORE_ERRORS as error:
             raise _failed(prefix, file.name, "read", error) from error
@@ -135,13 +149,20 @@ class ObjectFiles:
         except STORE_ERRORS as error:
             raise Retryable(f"{prefix} cannot be cleared: {reason_of(error)}") from error
 
+    def _confirm_absence(self, prefix: ObjectPrefix, name: str) -> None:
+        """The answer to a HEAD has no body: it does not say what there is none of."""
+        if self.content(prefix, name) is not None:
+            raise Retryable(f"{prefix}/{name} was not there a moment ago, and is there now.")
+
     def _upload(self, prefix: ObjectPrefix, name: str, pieces: Iterator[Piece]) -> None:
         """One request for a file of up to a part; for a larger one its parts, few at a time."""
         client, key = self._clients.of(prefix), prefix.key_of(name)
         first = _first_part(pieces, self._limits.part_bytes)
         if len(first) < self._limits.part_bytes:
-            obstore.put(client, key, first, use_multipart=False)
+            self._put_new(prefix, name, first)
             return
+        if self._has(prefix, name):  # the client knows no condition for parts
+            raise taken(str(prefix), name)
         obstore.put(
             client,
             key,
@@ -149,6 +170,33 @@ class ObjectFiles:
             chunk_size=self._limits.part_bytes,
             max_concurrency=self._limits.concurrent_parts,
         )
+
+    def _put_new(self, prefix: ObjectPrefix, name: str, content: bytes) -> None:
+        """The client repeats what is safe to repeat blindly; a conditional put is not, here it is:
+        whose object is there can be told by its content."""
+        tries = Retrying(
+            stop=stop_after_attempt(PUT_TRIES),
+            retry=retry_if_exception_type(Retryable),
+            reraise=True,
+        )
+        is_new = tries(self.put_if_absent, prefix, name, content)
+        if not is_new and self.content(prefix, name) != content:
+            raise taken(str(prefix), name)
+
+
+def _keep(where: str, keep: Keep, block: bytes) -> None:
+    """The local disk that takes a copy may fail in any way: that is never about the object."""
+    try:
+        keep(block)
+    except OSError as error:
+        raise Retryable(f"{where} cannot be kept on the local disk: {error}") from error
+
+
+def _check_absence(prefix: ObjectPrefix, name: str, error: FileNotFoundError) -> None:
+    """Raises Retryable unless the store says that there is no such object: there may be no such
+    bucket at the moment, or something else may answer in the store's place."""
+    if NO_SUCH_OBJECT not in str(error):
+        raise _failed(prefix, name, "read", error) from error
 
 
 def _failed(prefix: ObjectPrefix, name: str, verb: str, error: Exception) -> Retryable:

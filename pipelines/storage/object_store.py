@@ -28,7 +28,14 @@ from pipelines.storage.state_file import (
     mapped,
     problem_of_layout,
 )
-from pipelines.storage.store import Damage, Publication, checked_names, damages_of, location_of
+from pipelines.storage.store import (
+    Damage,
+    Publication,
+    WatchVerification,
+    checked_names,
+    damages_of,
+    location_of,
+)
 
 PUBLISH_TRIES = 2
 
@@ -70,14 +77,17 @@ class ObjectCheckpointStore:
     def read_batches(self, location: str, file: FileHandle) -> Iterator[pa.RecordBatch]:
         """The file is held in an unlinked temporary file, mapped, while its rows are in use."""
         prefix = self._prefix_of(location, file)
-        with tempfile.TemporaryFile(prefix="restore-") as spool:
+        with _spooling(file) as spool:
             problem = self._files.problem_of(prefix, file, spool.write)
             if problem is not None:
                 raise CorruptSnapshot(problem)
             content = _mapped(spool)
         yield from decoded(file.name, content)
 
-    def fetch(self, location: str, file: FileHandle, target: Path) -> None:
+    def fetch(
+        self, location: str, file: FileHandle, target: Path, *, may_share: bool = False
+    ) -> None:
+        del may_share  # it is elsewhere
         prefix = self._prefix_of(location, file)
         try:
             with open(target, "xb") as copy:
@@ -113,13 +123,13 @@ class ObjectCheckpointStore:
             return self._files.problem_outside(prefix, file)
         if not has_layout(file.name):
             return self._files.problem_of(prefix, file, _forget)
-        with tempfile.TemporaryFile(prefix="verify-") as spool:
+        with _spooling(file) as spool:
             problem = self._files.problem_of(prefix, file, spool.write)
             return problem or problem_of_layout(file.name, _mapped(spool))
 
-    def verify(self, location: str) -> list[Damage]:
+    def verify(self, location: str, watch: WatchVerification | None = None) -> list[Damage]:
         """Raises Retryable when the storage does not answer."""
-        return damages_of(self, location)
+        return damages_of(self, location, watch)
 
     def published(self, root: str, *, among: Collection[str] | None = None) -> list[str]:
         prefix = self._roots.prefix(root)
@@ -160,6 +170,16 @@ class ObjectCheckpointStore:
 
     def _prefix_of(self, location: str, file: FileHandle) -> ObjectPrefix:
         return self._roots.prefix(location_of(location, file))
+
+
+@contextlib.contextmanager
+def _spooling(file: FileHandle) -> Iterator[IO[bytes]]:
+    """A temporary file of this machine, whose failures say nothing about the object."""
+    try:
+        with tempfile.TemporaryFile(prefix="point-") as spool:
+            yield spool
+    except OSError as error:
+        raise Retryable(f"{file.name} cannot be held on the local disk: {error}") from error
 
 
 def _mapped(spool: IO[bytes]) -> pa.Buffer:

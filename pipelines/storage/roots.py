@@ -4,13 +4,17 @@ Decides whether a location lies inside, after `..`, symbolic links and empty par
 that neither a setting nor a request makes the engine read, write or delete anywhere else.
 """
 
+import errno
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines.domain.errors import Rejected
+from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.places import OBJECT_SCHEMES, scheme_of
+
+LINKS_MAX = 40
+"""As many as the system itself follows in one path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +53,17 @@ def object_prefix(location: str) -> ObjectPrefix:
 
 
 class StorageRoots:
-    """Guarantee: what `directory` and `prefix` return lies below one of the roots."""
+    """Guarantee: what `directory` and `prefix` return lies below one of the roots.
+
+    The roots themselves are looked up at their first use, so that one that does not answer hurts
+    only those who ask for it.
+    """
 
     def __init__(self, roots: Iterable[str]) -> None:
         named = list(roots)
         self._prefixes = [object_prefix(r) for r in named if scheme_of(r) in OBJECT_SCHEMES]
-        self._directories = [Path(r).resolve() for r in named if scheme_of(r) == ""]
+        self._named = [r for r in named if scheme_of(r) == ""]
+        self._resolved: list[Path] | None = None
 
     def check(self, location: str) -> None:
         """Raises Rejected in one sentence when `location` lies outside."""
@@ -64,15 +73,21 @@ class StorageRoots:
             self.directory(location)
 
     def directory(self, location: str) -> Path:
+        """Raises Rejected, and Retryable when the system does not say where a link leads."""
         if "\0" in location:  # no path has it, and the system refuses to look
             raise self._outside(location.replace("\0", "?"))
-        resolved = os.path.realpath(location)  # `Path.resolve` looks once more
-        path = Path(resolved)
-        if (
-            scheme_of(location)
-            or not any(path.is_relative_to(root) for root in self._directories)
-            or not _is_resolved(resolved, location)
-        ):
+        if scheme_of(location):
+            raise self._outside(location)
+        try:
+            path = _resolved(location)
+            is_inside = any(path.is_relative_to(root) for root in self._directories())
+        except OSError as error:
+            if self._is_spelled_inside(location):
+                raise Retryable(f"{location} cannot be looked up: {error}") from error
+            raise self._outside(location) from error
+        except _LeadsNowhere as error:
+            raise self._outside(location) from error
+        if not is_inside:
             raise self._outside(location)
         return path
 
@@ -83,17 +98,66 @@ class StorageRoots:
         return prefix
 
     def is_root(self, place: Path | ObjectPrefix) -> bool:
-        return place in self._directories or place in self._prefixes
+        """Whether what `directory` or `prefix` has returned is a root itself."""
+        return place in self._directories() or place in self._prefixes
+
+    def _directories(self) -> list[Path]:
+        if self._resolved is None:
+            self._resolved = [_resolved(root) for root in self._named]
+        return self._resolved
+
+    def _is_spelled_inside(self, location: str) -> bool:
+        """Without asking the system anything."""
+        path = Path(os.path.abspath(location))
+        spelled = [Path(os.path.abspath(root)) for root in self._named]
+        return any(path.is_relative_to(root) for root in (*spelled, *(self._resolved or ())))
 
     def _outside(self, location: str) -> Rejected:
-        known = ", ".join(str(root) for root in [*self._directories, *self._prefixes])
+        known = ", ".join(str(root) for root in [*self._named, *self._prefixes])
         return Rejected(
             f"{location} lies outside the configured storage and is not touched; the roots are"
             f" {known or 'not configured'}."
         )
 
 
-def _is_resolved(path: str, location: str) -> bool:
-    """Behind a link that leads to itself nothing is resolved, and then `x/..` is left out: another
-    link may be left that nobody has followed. What is the place itself needs no second look."""
-    return path == location or os.path.realpath(path) == path
+class _LeadsNowhere(Exception):
+    """A link leads to itself, and `..` behind it could mean any place."""
+
+
+def _resolved(location: str) -> Path:
+    """As `os.path.realpath`, which takes a link that it cannot read for a plain name.
+
+    Components that do not exist are kept as they are. Raises OSError.
+    """
+    left = os.path.abspath(os.sep) if os.path.isabs(location) else os.getcwd()
+    path, rest, links_left = left, location.split(os.sep)[::-1], LINKS_MAX
+    while rest:
+        name = rest.pop()
+        if name in ("", os.curdir):
+            continue
+        if name == os.pardir:
+            path = os.path.dirname(path)
+            continue
+        place = os.path.join(path, name)
+        target = _target_of(place)
+        if target is None:
+            path = place
+            continue
+        links_left -= 1
+        if links_left < 0 and os.pardir in rest:
+            raise _LeadsNowhere(place)
+        if links_left < 0:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), place)
+        path = os.sep if os.path.isabs(target) else path
+        rest += target.split(os.sep)[::-1]
+    return Path(path)
+
+
+def _target_of(place: str) -> str | None:
+    """None: it is no link, or not there."""
+    try:
+        return os.readlink(place)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.ENOENT, errno.ENOTDIR):
+            return None
+        raise

@@ -12,15 +12,25 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipelines.domain.errors import CorruptSnapshot
+from pipelines.domain.errors import CorruptSnapshot, Retryable, check
 from pipelines.storage.expansion import check_arrow, check_parquet
 
 ARROW = ".arrow"
 PARQUET = ".parquet"
-SCHEMA_OF_DATABASE = "-schema.arrow"
+SEPARATOR = "~"
+"""Between the parts of a name: no uid and no state may hold it, so no two share a file. Files of
+older points have "-" there; they are found by the names in their manifests."""
+SCHEMA_OF_DATABASE = ("~schema.arrow", "-schema.arrow")
 """How the file ends that lies beside a database (`state.database_increment`): a schema, no rows."""
 
 Piece = memoryview
+
+
+def file_stem(*parts: object) -> str:
+    """One name for each sequence of parts: what is joined can be taken apart again."""
+    texts = [str(part) for part in parts]
+    check(all(SEPARATOR not in text for text in texts), "no part holds the separator", parts=texts)
+    return SEPARATOR.join(texts)
 
 
 def file_name(stem: str, *, open_format: bool) -> str:
@@ -86,7 +96,8 @@ def problem_of_layout(name: str, content: pa.Buffer) -> str | None:
 def decoded(name: str, content: pa.Buffer) -> Iterator[pa.RecordBatch]:
     """Batches that refer to `content` where the format allows it. The bytes are verified.
 
-    Raises CorruptSnapshot when they would unpack into far more than there is, or hold no rows.
+    Raises CorruptSnapshot when they would unpack into far more than there is, or hold no rows, and
+    Retryable when the system fails.
     """
     if name.endswith(PARQUET):
         batches = _parquet_batches(name, content)
@@ -112,7 +123,12 @@ def _arrow_batches(reader: pa.ipc.RecordBatchFileReader) -> Iterator[pa.RecordBa
         yield reader.get_batch(index)
 
 
-def _not_rows(name: str, error: Exception) -> CorruptSnapshot:
+def _not_rows(name: str, error: Exception) -> CorruptSnapshot | Retryable:
+    """What Arrow says about bytes has no number; what the system says about a disk has one. And a
+    machine that is short of memory says nothing about the file."""
+    is_of_the_system = isinstance(error, OSError) and error.errno is not None
+    if is_of_the_system or isinstance(error, MemoryError):
+        return Retryable(f"{name} cannot be read: {error}")
     said = str(error).splitlines()
     return CorruptSnapshot(f"{name} holds no rows that can be read: {said[0] if said else error}.")
 

@@ -6,7 +6,8 @@ every file it names is durable. A directory without a manifest is garbage, excep
 lies beside the checkpoints of a run and holds files that several of them refer to.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
@@ -14,7 +15,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from pipelines.domain.errors import CorruptSnapshot, Rejected
+from pipelines.domain.errors import CorruptSnapshot, InvariantViolated, Rejected
+from pipelines.domain.events import RestoreProgress
 from pipelines.domain.snapshots import FileHandle, Manifest
 from pipelines.storage.manifest_file import MANIFEST, files_of
 
@@ -40,6 +42,11 @@ def checked_names(location: str, names: Iterable[str]) -> list[str]:
     return checked
 
 
+def taken(location: str, name: str) -> InvariantViolated:
+    """Two files of one name would leave one of them in the place of both."""
+    return InvariantViolated(f"{location} has a file {name} already, and it is not replaced.")
+
+
 class Publication(Enum):
     PUBLISHED = auto()
     ALREADY_PUBLISHED = auto()  # the same manifest, byte for byte: an earlier try succeeded
@@ -54,14 +61,50 @@ class Damage:
     problem: str
 
 
-def damages_of(store: "CheckpointStore", location: str) -> list[Damage]:
+VERIFYING_THREADS = 4
+"""With somebody waiting for the end. Reading and digesting both go on beside the interpreter."""
+
+WatchVerification = Callable[[RestoreProgress], None]
+
+
+def damages_of(
+    store: "CheckpointStore", location: str, watch: WatchVerification | None
+) -> list[Damage]:
     """`CheckpointStore.verify` for a store that can tell about one file."""
     try:
         manifest = store.manifest(location)
     except CorruptSnapshot as error:
         return [Damage(MANIFEST, str(error))]
-    problems = ((file, store.problem_of(location, file, reads=True)) for file in files_of(manifest))
-    return [Damage(file.name, problem) for file, problem in problems if problem is not None]
+    files = list(files_of(manifest))
+
+    def problem_of(file: FileHandle) -> str | None:
+        return store.problem_of(location, file, reads=True)
+
+    if watch is None:
+        return _damages(files, map(problem_of, files), lambda progress: None)
+    with ThreadPoolExecutor(VERIFYING_THREADS, thread_name_prefix="verifying") as readers:
+        return _damages(files, readers.map(problem_of, files), watch)
+
+
+def _damages(
+    files: list[FileHandle], problems: Iterable[str | None], watch: WatchVerification
+) -> list[Damage]:
+    damages, read_bytes = [], 0
+    total_bytes = sum(file.length for file in files)
+    for read_files, (file, problem) in enumerate(zip(files, problems, strict=True), 1):
+        if problem is not None:
+            damages.append(Damage(file.name, problem))
+        read_bytes += file.length
+        watch(
+            RestoreProgress(
+                read_bytes=read_bytes,
+                total_bytes=total_bytes,
+                read_files=read_files,
+                total_files=len(files),
+                is_verifying=True,
+            )
+        )
+    return damages
 
 
 class CheckpointStore(Protocol):
@@ -87,6 +130,7 @@ class CheckpointStore(Protocol):
 
         Raises:
             Retryable: the disk is full, read-only or slow; nothing usable was left behind.
+            InvariantViolated: there is a file of this name already; it is left as it is.
         """
         ...
 
@@ -100,11 +144,16 @@ class CheckpointStore(Protocol):
         ...
 
     def write_file(self, location: str, name: str, pieces: Iterable[bytes]) -> FileHandle:
-        """Write one durable file as it comes. Raises Retryable like `write_batches`."""
+        """Write one durable file as it comes. Raises as `write_batches` does."""
         ...
 
-    def fetch(self, location: str, file: FileHandle, target: Path) -> None:
+    def fetch(
+        self, location: str, file: FileHandle, target: Path, *, may_share: bool = False
+    ) -> None:
         """Copy a file to the local disk while length and digest are verified.
+
+        With `may_share` the target may be the stored file itself under a second name, because the
+        caller never writes into it: where both are on one file system, nothing is copied.
 
         Raises:
             CorruptSnapshot: the file is missing, truncated or altered; `target` is not to be used.
@@ -136,8 +185,10 @@ class CheckpointStore(Protocol):
         """
         ...
 
-    def verify(self, location: str) -> list[Damage]:
+    def verify(self, location: str, watch: WatchVerification | None = None) -> list[Damage]:
         """Check the manifest and every file it names; empty means the point can be restored.
+
+        With `watch`, which hears of every file on the caller's thread, several are read at once.
 
         Raises:
             Retryable: the storage does not answer.

@@ -14,7 +14,7 @@ from pipelines.domain.snapshots import FileHandle, Manifest
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.memory import MemoryCheckpointStore
 from pipelines.storage.object_store import ObjectCheckpointStore
-from pipelines.storage.store import CheckpointStore, Damage, Publication
+from pipelines.storage.store import CheckpointStore, Damage, Publication, WatchVerification
 
 
 class CheckpointStores:
@@ -54,8 +54,10 @@ class CheckpointStores:
     def write_file(self, location: str, name: str, pieces: Iterable[bytes]) -> FileHandle:
         return self._of(location).write_file(location, name, pieces)
 
-    def fetch(self, location: str, file: FileHandle, target: Path) -> None:
-        self._of(location).fetch(location, file, target)
+    def fetch(
+        self, location: str, file: FileHandle, target: Path, *, may_share: bool = False
+    ) -> None:
+        self._of(location).fetch(location, file, target, may_share=may_share)
 
     def publish(self, location: str, manifest: Manifest) -> Publication:
         return self._of(location).publish(location, manifest)
@@ -66,8 +68,8 @@ class CheckpointStores:
     def problem_of(self, location: str, file: FileHandle, *, reads: bool) -> str | None:
         return self._of(location).problem_of(location, file, reads=reads)
 
-    def verify(self, location: str) -> list[Damage]:
-        return self._of(location).verify(location)
+    def verify(self, location: str, watch: WatchVerification | None = None) -> list[Damage]:
+        return self._of(location).verify(location, watch)
 
     def published(self, root: str, *, among: Collection[str] | None = None) -> list[str]:
         return self._of(root).published(root, among=among)

@@ -1,11 +1,11 @@
 """Collects what an author declares, and checks it as a whole."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from pipelines.connectors.sink import Sink
+from pipelines.connectors.sink import OwnsPlace, Sink
 from pipelines.connectors.source import AnySource
 from pipelines.connectors.watermark_strategy import WatermarkStrategy
 from pipelines.domain.errors import Rejected
@@ -52,6 +52,7 @@ class Environment:
         """Raises Rejected with one sentence that names the uid, column or target at fault."""
         check_parallelism(1, self.max_parallelism)
         graph = JobGraph.of(self._nodes, self.max_parallelism)
+        check_places(self._sinks)
         return Pipeline(
             graph,
             dict(self._sources),
@@ -103,3 +104,17 @@ class Environment:
         if connection.side is None:
             return self._schemas[connection.upstream]
         return self.side_output_of(connection.upstream, connection.side).schema
+
+
+def check_places(sinks: Mapping[Uid, Sink]) -> None:
+    """Raises Rejected naming two sinks that would lose output of each other."""
+    owners: dict[str, Uid] = {}
+    for uid, sink in sinks.items():
+        if not isinstance(sink, OwnsPlace):
+            continue
+        first = owners.setdefault(sink.place, uid)
+        if first != uid:
+            raise Rejected(
+                f"The sinks {first!r} and {uid!r} both write to {sink.place}. Give each a place of"
+                " its own, or put the union of their streams in front of one sink."
+            )

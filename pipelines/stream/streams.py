@@ -53,7 +53,13 @@ class Stream:
         return self.environment.schema_of(self.node)
 
     def connection(self, hash_by: tuple[str, ...] | None = None) -> Connection:
-        return Connection(self.node, hash_by, self.unkeyed, is_anchored=self.is_anchored)
+        return Connection(
+            self.node,
+            hash_by,
+            self.unkeyed,
+            is_anchored=self.is_anchored,
+            time_column=self.time_column,
+        )
 
     def derived(self, node: Uid, time_column: str | None) -> "Stream":
         """What another node makes of this stream."""

@@ -25,7 +25,10 @@ SLOW_MS = 10
 FULL_BYTES = 7 << 20  # of a channel's 8 MiB: credit comes back in quarters
 FILL_TIMEOUT_S, CHECKPOINT_TIMEOUT_S = 120.0, 180.0
 WITHOUT_END = {"total": "1000000000", "whole_splits": "yes"}
-ON_DEMAND = {"execution.checkpointing.interval": "1 h"}
+ON_DEMAND = {
+    "execution.checkpointing.interval": "1 h",
+    "pipeline.coalescing.max-rows": "1",  # or the slow reader takes what queues in one go
+}
 UNALIGNED = {**ON_DEMAND, "execution.checkpointing.unaligned.enabled": "true"}
 
 

@@ -27,10 +27,18 @@ class Bar:
         return f"at {'least' if self.is_least else 'most'} {self.limit:g}"
 
     def is_missed_by(self, fields: Mapping[str, object]) -> bool:
-        value = fields.get(self.field)
-        if not isinstance(value, int | float):
-            return False
-        return value < self.limit if self.is_least else value > self.limit
+        """Where an interval is given with the figure, only if all of it lies beyond the bar."""
+        return self._sides(fields) == {True}
+
+    def is_open_in(self, fields: Mapping[str, object]) -> bool:
+        """Whether the figure's interval lies on both sides of the bar."""
+        return len(self._sides(fields)) == 2
+
+    def _sides(self, fields: Mapping[str, object]) -> set[bool]:
+        interval = fields.get(f"{self.field}_interval")
+        ends = (interval["low"], interval["high"]) if isinstance(interval, dict) else ()
+        values = [v for v in ends or (fields.get(self.field),) if isinstance(v, int | float)]
+        return {value < self.limit if self.is_least else value > self.limit for value in values}
 
 
 def at_least(field: str, limit: float) -> Bar:
@@ -45,6 +53,10 @@ def missed(fields: Mapping[str, object], bars: Sequence[Bar]) -> list[str]:
     return [bar.field for bar in bars if bar.is_missed_by(fields)]
 
 
+def undecided(fields: Mapping[str, object], bars: Sequence[Bar]) -> list[str]:
+    return [bar.field for bar in bars if bar.is_open_in(fields)]
+
+
 class Benchmark:
     """One benchmark under its name on the command line."""
 
@@ -54,8 +66,13 @@ class Benchmark:
         self._load = round(os.getloadavg()[0], 2)  # what others do on this machine
 
     def report(self, fields: Fields, bars: Sequence[Bar] = ()) -> None:
-        """The last line. `missed` names the fields that do not reach their bar."""
-        judged = {"bars": {bar.field: str(bar) for bar in bars}, "missed": missed(fields, bars)}
+        """The last line. `missed` names the fields that do not reach their bar, `undecided` those
+        whose interval lies on both sides of it."""
+        judged = {
+            "bars": {bar.field: str(bar) for bar in bars},
+            "missed": missed(fields, bars),
+            "undecided": undecided(fields, bars),
+        }
         machine = {"cores": os.cpu_count(), "load_before": self._load}
         print(json.dumps({"benchmark": self._name, **fields, **judged, **machine}))
 

@@ -21,7 +21,7 @@ from ftdash.embedded.ports import free_port
 from ftdash.embedded.stack import web, web_address, web_answers
 from ftdash.gameday.models import Fault, GameDay
 from ftdash.jobs.models import Run
-from ftdash.jobs.projector import Projector
+from ftdash.projection.projector import Projector
 from tests.bench.benchmark import Fields, progress
 from tests.web.ended_pipelines import stopped_views
 from tests.web.journals import new_run

@@ -1,7 +1,8 @@
 """How much of a bare client's speed is left when what goes out is exactly once?
 
 From Kafka to Kafka, into PostgreSQL and into Redis, 100 bytes a record, two of everything,
-checkpoints every second; against a bare loop of the same client over the same records, in turn.
+checkpoints every second; against a bare loop of the same client over the same records, in pairs
+(`pairs.py`).
 Every run lasts ten seconds and three checkpoints at least, or it is done again with more records.
 Expected: a record costs the engine about as much again as the client takes for it, so about 0.5
 of the loop through Kafka. Rows for PostgreSQL carry a column more, and are written to a file of the
@@ -22,6 +23,7 @@ from pathlib import Path
 from tests.bench.benchmark import Benchmark, Fields, at_least, progress
 from tests.bench.end import End, EndMissing
 from tests.bench.kafka_end import kafka_end
+from tests.bench.pairs import described, mean_rate, run_pairs
 from tests.bench.postgres_end import postgres_end
 from tests.bench.redis_end import redis_end
 from tests.bench.whole_run import Measured
@@ -100,27 +102,28 @@ def _measured(name: str, pairs: int, records: int, *, is_judged: bool = False) -
 
 
 def _in_turn(name: str, end: End, pairs: int, *, is_judged: bool) -> Iterable[tuple[str, object]]:
-    """Each pair begins with the other one. Raises TooShort, if that is judged."""
-    bare: list[float] = []
-    ours: list[Measured] = []
-    for pair in range(pairs):
-        if pair % 2 == 0:
-            bare.append(end.bare())
+    """Raises TooShort, if that is judged."""
+
+    def exactly_once() -> Measured:
         measured = end.exactly_once()
+        progress(f"{name}: {measured.records_per_s:,.0f} records/s")
         if is_judged and is_too_short(measured):
             raise TooShort(name, measured)
-        ours.append(measured)
-        if pair % 2 == 1:
-            bare.append(end.bare())
-        progress(f"{name}, pair {pair}: {measured.records_per_s:,.0f} of {bare[-1]:,.0f} records/s")
-    ratios = [run.records_per_s / limit for run, limit in zip(ours, bare, strict=True)]
+        return measured
+
+    found = run_pairs(pairs, end.bare, {name: exactly_once}, rate=float)
+    bare = [mean_rate(pair.limits) for pair in found]
+    runs = [run for pair in found for run in pair.ours[name]]
+    rates = [mean_rate([run.records_per_s for run in pair.ours[name]]) for pair in found]
+    ratios = [ours / limit for ours, limit in zip(rates, bare, strict=True)]
     yield "ratio", round(statistics.median(ratios), 3)
     yield "ratios", [round(ratio, 3) for ratio in ratios]
-    yield "records_per_s", round(statistics.median(run.records_per_s for run in ours))
+    yield "records_per_s", round(statistics.median(rates))
     yield "bare_records_per_s", round(statistics.median(bare))
     yield "records", end.records
-    yield "checkpoints", min(run.checkpoints for run in ours)
-    yield "seconds", round(min(run.seconds for run in ours), 1)
+    yield "checkpoints", min(run.checkpoints for run in runs)
+    yield "seconds", round(min(run.seconds for run in runs), 1)
+    yield from described(found).items()
 
 
 def is_too_short(measured: Measured) -> bool:

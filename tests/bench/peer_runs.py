@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ftdash.embedded.java import environment as java_environment
+from ftdash.supervision.java import environment as java_environment
 from tests.bench.benchmark import Fields, progress
 from tests.bench.events import repeated_files
 from tests.bench.page_views import Work

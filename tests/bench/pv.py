@@ -3,12 +3,14 @@
 Expected by a sketch: parsing alone is 60 % of the limit program's work here, and counts of 1,000
 keys are combined before the exchange, so at least 0.5; with a million keys every record crosses
 the exchange and one index lookup more, so at least 0.3. Modes differ by what they do at a barrier
-only, so by a few percent; at most once, what was read waits for a checkpoint, in memory. With
-`--with-peers` Flink SQL, Structured Streaming and Pathway count the same files, in turn with ours.
+only, so by a few percent; at most once, what was read waits for a checkpoint, in memory. Each
+pair is the limit, every mode, every mode again, and the limit again (`pairs.py`). With
+`--with-peers` Flink SQL, Structured Streaming and Pathway count the same files after each pair.
 """
 
 import statistics
 from collections.abc import Sequence
+from functools import partial
 
 from tests.bench.benchmark import Bar, Benchmark, Fields, at_least, missed, progress
 from tests.bench.limit import limit_records_per_s
@@ -23,6 +25,7 @@ from tests.bench.page_views import (
     run_once,
     work_of,
 )
+from tests.bench.pairs import Pair, described, mean_rate, run_pairs
 from tests.bench.peer_runs import NO_PEERS, PEERS, PeerRuns
 
 BARS: dict[tuple[str, str], tuple[Bar, ...]] = {
@@ -55,17 +58,24 @@ def measure(
     work: Work, modes: Sequence[str], pairs: int, peers: PeerRuns, start: Start = on_spark
 ) -> Fields:
     """All figures of one mode are those of `by_mode`; above them, the least of all modes."""
-    ours: dict[str, list[Measured]] = {mode: [] for mode in modes}
-    limits: list[float] = []
-    for pair in range(pairs):
-        limits.append(limit_records_per_s(work.directory, work.key, work.rounds))
-        for mode in modes:
-            ours[mode].append(run_once(work, mode, EVERY_SECOND, start))
-            rate = ours[mode][-1].records_per_s
-            progress(f"pair {pair}, {mode}: {rate:,.0f} of {limits[-1]:,.0f} records/s")
+
+    def limit() -> float:
+        rate = limit_records_per_s(work.directory, work.key, work.rounds)
+        progress(f"the limit: {rate:,.0f} records/s")
+        return rate
+
+    def ours(mode: str) -> Measured:
+        measured = run_once(work, mode, EVERY_SECOND, start)
+        progress(f"{mode}: {measured.records_per_s:,.0f} records/s")
+        return measured
+
+    found: list[Pair[float, Measured]] = []
+    for _ in range(pairs):
+        found += run_pairs(1, limit, {mode: partial(ours, mode) for mode in modes}, rate=float)
         peers.run_all(work)
+    limits = [mean_rate(pair.limits) for pair in found]
     bars = BARS[work.key, work.backend]
-    by_mode = {mode: _of_mode(ours[mode], limits, peers, bars) for mode in modes}
+    by_mode = {mode: _of_mode([p.ours[mode] for p in found], limits, peers, bars) for mode in modes}
     least = min(by_mode.values(), key=lambda fields: float(str(fields["ratio"])))
     return {
         "key": work.key,
@@ -73,21 +83,25 @@ def measure(
         "records": work.records,
         **{name: value for name, value in least.items() if name != "missed"},
         "limit_records_per_s": round(statistics.median(limits)),
+        **described(found),
         "by_mode": by_mode,
         "peers": peers.described(),
     }
 
 
 def _of_mode(
-    runs: list[Measured], limits: list[float], peers: PeerRuns, bars: Sequence[Bar]
+    runs: list[tuple[Measured, Measured]],
+    limits: list[float],
+    peers: PeerRuns,
+    bars: Sequence[Bar],
 ) -> Fields:
-    rates = [run.records_per_s for run in runs]
+    rates = [mean_rate([run.records_per_s for run in pair]) for pair in runs]
     ratios = [rate / limit for rate, limit in zip(rates, limits, strict=True)]
     fields: Fields = {
         "ratio": round(statistics.median(ratios), 3),
         "ratios": [round(ratio, 3) for ratio in ratios],
         "records_per_s": round(statistics.median(rates)),
-        "checkpoints": min(run.checkpoints for run in runs),
+        "checkpoints": min(run.checkpoints for pair in runs for run in pair),
         **peers.ratios(rates),
     }
     return {**fields, "missed": missed(fields, bars)}

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.bench.benchmark import Benchmark, Fields, at_least, at_most, missed
+from tests.bench.benchmark import Benchmark, Fields, at_least, at_most, missed, undecided
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,20 @@ def test_a_figure_beyond_its_bar_is_named(fields: Fields, expected: list[str]) -
     assert missed(fields, (at_least("ratio", 0.5), at_most("slowdown", 0.03))) == expected
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "is_missed", "is_open"),
+    [(0.01, 0.03, False, False), (0.01, 0.09, False, True), (0.04, 0.09, True, False)],
+)
+def test_a_figure_with_an_interval_is_judged_by_all_of_it(
+    low: float, high: float, is_missed: bool, is_open: bool
+) -> None:
+    fields: Fields = {"slowdown": 0.05, "slowdown_interval": {"low": low, "high": high}}
+    bars = [at_most("slowdown", 0.03)]
+
+    assert missed(fields, bars) == ["slowdown"] * is_missed
+    assert undecided(fields, bars) == ["slowdown"] * is_open
+
+
 def test_the_last_line_is_one_object_with_figures_bars_and_the_machine(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -31,6 +45,7 @@ def test_the_last_line_is_one_object_with_figures_bars_and_the_machine(
         "ratio": 0.4,
         "bars": {"ratio": "at least 0.5"},
         "missed": ["ratio"],
+        "undecided": [],
     }
     assert machine["cores"] > 0
 

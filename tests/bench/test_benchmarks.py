@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ftdash.jobs.management.commands.bench import BENCHMARKS
+from ftdash.command_line.management.commands.bench import BENCHMARKS
 from pipelines.lab.view_input import apps_of, wall_ms
 from pipelines.lab.view_log import COLUMNS, ROW
 from tests.bench import (
@@ -25,16 +25,20 @@ from tests.bench import (
     kafka_end,
     latency,
     overhead,
+    pairs,
     pause,
     postgres_end,
     pv,
     recovery,
     redis_end,
+    restore,
+    small_batches,
     state_memory,
 )
 from tests.bench.benchmark import missed
 from tests.bench.modes import MODES
-from tests.bench.page_views import Work
+from tests.bench.page_views import Work, run_once
+from tests.bench.pairs import Pair
 from tests.bench.peer_runs import NO_PEERS
 from tests.bench.plain_run import on_processes
 from tests.bench.whole_run import Measured
@@ -48,6 +52,12 @@ Texts = dict[str, str]
 EVENTS = 20_000
 STATE_ROW_BYTES = 16  # a key and a number
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def one_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So little work takes another time at each run."""
+    monkeypatch.setattr(pairs, "TRIES_MAX", 1)
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
@@ -91,7 +101,7 @@ def test_pv_measures_every_mode_against_the_limit(mode: str) -> None:
     found = pv.measure(work, [mode], 1, NO_PEERS, start)
 
     chosen = {"execution.checkpointing.interval": "1 s", "state.backend.type": backend}
-    assert started == [{**chosen, **MODES[mode]}]
+    assert started == [{**chosen, **MODES[mode]}] * 2
     assert found["records"] == 2 * EVENTS
     assert list(found["by_mode"]) == [mode]
     assert 0 < found["ratio"] == found["by_mode"][mode]["ratio"]
@@ -107,6 +117,27 @@ def test_overhead_holds_every_mode_against_one_run_without_checkpoints() -> None
     slowdowns = {mode: fields["slowdown"] for mode, fields in found["by_mode"].items()}
     assert set(slowdowns) == {"aligned", "unaligned"}
     assert found["slowdown"] == max(slowdowns.values())
+    assert found["slowdown_interval"]["low"] == found["slowdown"]
+    assert found["more_processor"] > -1.0
+    assert len(found["limit_spreads"]) == 1
+
+
+def test_a_run_that_takes_more_of_the_processor_is_seen_to_though_it_is_as_fast() -> None:
+    def run(processor_s: float) -> Measured:
+        return Measured(1_000.0, 10, 10.0, processor_s)
+
+    pair = Pair((run(10.0), run(10.0)), {"aligned": (run(10.5), run(11.5))}, 0.0, 0)
+
+    assert overhead.slowdown("aligned", pair) == 0.0
+    assert overhead.more_processor("aligned", pair) == pytest.approx(0.1)
+
+
+def test_the_processor_time_of_a_run_is_that_of_its_driver_and_its_slots() -> None:
+    work = Work("user_id", rounds=20, events=EVENTS)
+
+    measured = run_once(work, "aligned", "1 s", on_processes)
+
+    assert 0 < measured.processor_s <= measured.seconds * (os.cpu_count() or 1) + 0.5
 
 
 def test_pause_tells_the_longest_cut() -> None:
@@ -121,6 +152,16 @@ def test_recovery_tells_each_kill() -> None:
 
     assert [len(found[name]) for name in ("running_ms", "output_ms")] == [1, 1]
     assert 0 < found["running_ms_median"] <= found["output_ms_median"]
+
+
+@pytest.mark.parametrize("backend", restore.MEGABYTES)
+def test_restore_is_held_against_reading_and_digesting_the_same_bytes(backend: str) -> None:
+    found = restore.measure({**dict.fromkeys(restore.MEGABYTES, 0), backend: 20})
+
+    assert found[f"{backend}_bytes"] >= 20_000_000
+    assert 0 < found[f"{backend}_verified_s"] < found["seconds"] == found[f"{backend}_seconds"]
+    assert found["ratio"] == found[f"{backend}_ratio"] > 0
+    assert {bar.field for bar in restore.BARS} <= set(found)
 
 
 def test_latency_is_measured_at_half_of_the_full_load() -> None:
@@ -216,6 +257,21 @@ def test_state_memory_tells_what_each_phase_held(backend: str) -> None:
     assert {bar.field for bar in state_memory.BARS if bar.field.startswith(backend)} <= set(found)
 
 
+def test_small_batches_tells_the_slowest_operator_for_each_size() -> None:
+    sizes = (1, 100)
+
+    found = small_batches.measure(small_batches.OPERATORS, sizes, seconds=0.01, rounds=1)
+
+    assert list(found["by_operator"]) == ["map", "window", "process", "join"]
+    rates = [
+        flavours[flavour]["100"]
+        for flavours in found["by_operator"].values()
+        for flavour in ("by_row", "by_batch")
+    ]
+    assert 0 < min(rates) == found["by_rows"]["100"] == found["at_100"]
+    assert list(found["by_rows"]) == ["1", "100"]
+
+
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
 def test_incremental_compares_with_the_full_snapshot(backend: str) -> None:
     found = incremental.measure(backend, keys=5_000, part=0.01, checkpoints=2)
@@ -254,7 +310,7 @@ class PacedEnd:
 
     def exactly_once(self) -> Measured:
         seconds = self.records / 1_000
-        return Measured(1_000.0, int(seconds / 4), seconds)
+        return Measured(1_000.0, int(seconds / 4), seconds, seconds)
 
 
 def test_a_run_that_is_too_short_to_tell_is_done_again_with_more_records(

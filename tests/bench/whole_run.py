@@ -1,11 +1,14 @@
-"""One run of a flow from its start to its end, and how fast it went."""
+"""One run of a flow from its start to its end: how fast it was, and its processor time."""
 
 import tempfile
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
+from pipelines.domain.events import Envelope, JobStatusChanged, RunEnded, SlotConnected
 from pipelines.domain.status import JobStatus
 from tests.driven_run import StartedRun
 
@@ -20,6 +23,48 @@ class Measured:
     records_per_s: float
     checkpoints: int
     seconds: float
+    processor_s: float  # of the driver, its children and all slots, while it ran
+
+
+class ProcessorTime:
+    """What the processes of a run take of the processor, from the first look on. They are asked
+    while they live, at every look: of one that has ended counts what it had taken by the last."""
+
+    def __init__(self, run: StartedRun) -> None:
+        self._run = run
+        self._asked: dict[int, psutil.Process] = {}
+        self._before: dict[int, float] = {}
+        self._taken: dict[int, float] = {}
+
+    @property
+    def seconds(self) -> float:
+        return sum(taken - self._before[pid] for pid, taken in self._taken.items())
+
+    def look(self) -> None:
+        """Before all subtasks run, there is nothing to see."""
+        if not self._before and self._is_running():
+            self._ask_those_there()
+        for pid, process in list(self._asked.items()):
+            try:
+                times = process.cpu_times()
+            except psutil.NoSuchProcess:
+                del self._asked[pid]
+                continue
+            self._taken[pid] = times.user + times.system
+            self._before.setdefault(pid, self._taken[pid])
+
+    def _is_running(self) -> bool:
+        changes = [envelope.event for envelope in self._run.of(JobStatusChanged)]
+        return JobStatusChanged(status=JobStatus.RUNNING) in changes
+
+    def _ask_those_there(self) -> None:
+        """Nobody joins later: a run that loses a slot is not measured."""
+        connected = [envelope.event for envelope in self._run.of(SlotConnected)]
+        slots = [event.pid for event in connected if isinstance(event, SlotConnected)]
+        with suppress(psutil.NoSuchProcess):  # a short run is over already
+            driver = psutil.Process(self._run.process.pid)
+            family = [driver, *driver.children(recursive=True), *map(psutil.Process, slots)]
+            self._asked = {process.pid: process for process in family}
 
 
 def run_to_its_end(
@@ -30,6 +75,13 @@ def run_to_its_end(
         tempfile.TemporaryDirectory(prefix="ftdash-bench-") as root,
         start(Path(root), parameters, settings) as run,
     ):
+        processor = ProcessorTime(run)
+
+        def is_over_when_looked_at(envelopes: list[Envelope]) -> bool:
+            processor.look()
+            return bool(envelopes) and isinstance(envelopes[-1].event, RunEnded)
+
+        run.wait_for(is_over_when_looked_at, RUN_TIMEOUT_S)
         ended = run.wait_until_over(RUN_TIMEOUT_S)
         if ended.status is not JobStatus.FINISHED:
             raise RuntimeError(ended.reason)
@@ -37,4 +89,4 @@ def run_to_its_end(
         if last.source_records != records:
             raise RuntimeError(f"read {last.source_records} of {records} records")
         took_s = (run.envelopes[-1].at_ms - run.running_at_ms()) / 1000.0
-        return Measured(records / took_s, len(run.completed()), took_s)
+        return Measured(records / took_s, len(run.completed()), took_s, processor.seconds)

@@ -12,6 +12,7 @@ from pipelines.connectors.two_phase_commit import TransactionLost, TwoPhaseCommi
 from pipelines.connectors.write_ahead import Marker, WriteAheadWriter
 from pipelines.domain.errors import OutputLost, ProtocolError
 from pipelines.domain.ids import Attempt, CheckpointId, RunId
+from pipelines.domain.ownership import Claim, Holder, taken
 from pipelines.domain.snapshots import Json
 
 
@@ -22,24 +23,37 @@ class FakeSink:
         self.output: dict[str, list[int]] = {}  # name to ids, all that was ever committed
         self.current: set[str] = set()
         self.prepared: dict[str, list[int]] = {}
-        self.owner: tuple[RunId, Attempt] | None = None
+        self.held_by: Holder | None = None
+        self.attempt = Attempt(0)
 
     def validate(self, schema: pa.Schema) -> None:
         pass
 
     def open(self, context: SinkContext, schema: pa.Schema) -> SinkWriter:
         self.check_current(context)
-        self.owner = (context.run_id, context.attempt)
+        self.held_by = self.held_by or Holder(run_id=context.run_id)
+        self.attempt = context.attempt
         return self.writer(context, schema)
 
     def writer(self, context: SinkContext, schema: pa.Schema) -> SinkWriter:
         return FakeWriter(self, context)
 
+    @property
+    def target(self) -> str:
+        return "a dictionary"
+
+    def holder(self) -> Holder | None:
+        return self.held_by
+
+    def hold(self, claim: Claim) -> None:
+        before, self.held_by = self.held_by, claim.admit(self.held_by, self.target)
+        if before is None or before.run_id != self.held_by.run_id:
+            self.attempt = Attempt(0)
+
     def rewind(
         self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
     ) -> Superseded | None:
-        if self.owner is None or self.owner[0] != run_id:
-            self.owner = (run_id, Attempt(0))
+        self.check_holds(run_id)
         belonging = {
             name
             for name in self.output
@@ -53,8 +67,13 @@ class FakeSink:
         return sorted(i for name in self.current for i in self.output[name])
 
     def check_current(self, context: SinkContext) -> None:
-        if self.owner and (self.owner[0] != context.run_id or self.owner[1] > context.attempt):
+        self.check_holds(context.run_id)
+        if self.attempt > context.attempt:
             raise ProtocolError("this attempt may not write any more")
+
+    def check_holds(self, run_id: RunId) -> None:
+        if self.held_by is not None and self.held_by.run_id != run_id:
+            raise taken(self.target, run_id, self.held_by)
 
     def publish(self, name: str, ids: list[int]) -> None:
         """As a system does that was asked to insert: a name that is there already gets more."""

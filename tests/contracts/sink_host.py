@@ -15,8 +15,9 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from pipelines.connectors.sink import Segment, Sink, SinkContext, SinkWriter
+from pipelines.connectors.sink import HoldsTarget, Segment, Sink, SinkContext, SinkWriter
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
+from pipelines.domain.ownership import Claim, Holder
 from pipelines.domain.snapshots import Json
 
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.timestamp("ms", tz="UTC")), ("x", pa.float64())])
@@ -85,6 +86,7 @@ class Host:
         lineage = start.lineage if start else []
         ancestors = [entry for entry in lineage if entry[0] != run_id]
         offset = start.offset if start else 0
+        self._hold(run_id)
         self._sink.rewind(lineage, run_id)
         writers = self._open(run_id, parallelism)
         pending: list[list[tuple[int, CheckpointId, list[Json]]]] = [[] for _ in writers]
@@ -155,6 +157,17 @@ class Host:
 
     def lose(self, run_id: RunId, checkpoint_id: int) -> None:
         self._file(run_id, checkpoint_id).unlink()
+
+    def _hold(self, run_id: RunId) -> None:
+        """A person starts the run's first life, and nobody the later ones."""
+        if not isinstance(self._sink, HoldsTarget):
+            return
+        file = self._home / f"{run_id}.claim"
+        if not file.exists():
+            run = Holder(run_id=run_id, installation=f"host of {run_id}", started_by="ada")
+            claim = Claim.after(self._sink.holder(), run, self._sink.target)
+            file.write_bytes(msgspec.json.encode(claim))
+        self._sink.hold(msgspec.json.decode(file.read_bytes(), type=Claim))
 
     def _open(self, run_id: RunId, parallelism: int) -> list[SinkWriter]:
         attempt = Attempt(self._next(f"{run_id}.attempt"))

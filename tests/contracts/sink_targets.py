@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -19,7 +20,7 @@ from pipelines.connectors.kafka.write_ahead import WriteAheadKafka
 from pipelines.connectors.postgres.insert import PostgresInsert
 from pipelines.connectors.postgres.two_phase import PostgresTwoPhase
 from pipelines.connectors.redis.hashes import RedisHashes
-from pipelines.connectors.sink import Sink, SinkContext, SinkWriter
+from pipelines.connectors.sink import HoldsTarget, Sink, SinkContext, SinkWriter
 from pipelines.connectors.sql.upsert import SqlUpsert
 from pipelines.domain.ids import Attempt, RunId, Uid
 from tests.brokers.kafka_broker import KafkaBroker
@@ -41,10 +42,14 @@ PIPELINE = "delays"
 BUFFER_ROWS = 1000
 
 
+class HeldSink(Sink, HoldsTarget, Protocol):
+    """All that the contract is held against."""
+
+
 class Target:
     """A sink, and what a reader who begins now sees of its output: sorted ids."""
 
-    def __init__(self, sink: Sink, visible: Callable[[], list[int]]) -> None:
+    def __init__(self, sink: HeldSink, visible: Callable[[], list[int]]) -> None:
         self.sink = sink
         self.visible = visible
 
@@ -53,7 +58,7 @@ class Target:
 class Kind:
     """What a home is for its sinks: a directory of the test, which names a server that is used."""
 
-    sink: Callable[[Path, str], Sink]
+    sink: Callable[[Path, str], HeldSink]
     """For a pipeline."""
 
     reader: Callable[[Path], Reader]
@@ -84,31 +89,31 @@ def server_of(home: Path) -> str:
     return (home / "server").read_text()
 
 
-def files_sink(home: Path, pipeline: str, format: FileFormat = PARQUET) -> Sink:
+def files_sink(home: Path, pipeline: str, format: FileFormat = PARQUET) -> HeldSink:
     return ExactlyOnceFiles(home / "out", pipeline=pipeline, format=format)
 
 
-def sqlite_sink(home: Path, pipeline: str, buffer_rows: int = BUFFER_ROWS) -> Sink:
+def sqlite_sink(home: Path, pipeline: str, buffer_rows: int = BUFFER_ROWS) -> HeldSink:
     url = f"sqlite:///{home}/out.sqlite"
     return SqlUpsert(url, "results", ("id",), pipeline=pipeline, buffer_rows=buffer_rows)
 
 
-def postgres_upsert(home: Path, pipeline: str) -> Sink:
+def postgres_upsert(home: Path, pipeline: str) -> HeldSink:
     return SqlUpsert(server_of(home), "results", ("id",), pipeline=pipeline)
 
 
 def postgres_sink(
     kind: type[PostgresInsert] | type[PostgresTwoPhase], home: Path, pipeline: str
-) -> Sink:
+) -> HeldSink:
     return kind(server_of(home), "results", pipeline=pipeline)
 
 
-def redis_sink(home: Path, pipeline: str, buffer_rows: int = BUFFER_ROWS) -> Sink:
+def redis_sink(home: Path, pipeline: str, buffer_rows: int = BUFFER_ROWS) -> HeldSink:
     place = (server_of(home), home.name, ("id",))
     return RedisHashes(*place, pipeline=pipeline, buffer_rows=buffer_rows)
 
 
-def kafka_sink(kind: type[KafkaSink], home: Path, pipeline: str) -> Sink:
+def kafka_sink(kind: type[KafkaSink], home: Path, pipeline: str) -> HeldSink:
     return to_kafka(kind, server_of(home), home.name, pipeline=pipeline)
 
 

@@ -1,7 +1,9 @@
 """The contract of checkpoint stores: files are verified, and a manifest appears once or not."""
 
+import re
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, date, datetime, time
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pyarrow as pa
 import pytest
 from blake3 import blake3
 
-from pipelines.domain.errors import CorruptSnapshot, Rejected
+from pipelines.domain.errors import CorruptSnapshot, InvariantViolated, Rejected
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.snapshots import (
     FORMAT_VERSION,
@@ -137,6 +139,33 @@ def test_a_handle_tells_name_length_and_digest(
     assert handle.name == "count-0" + suffix
     assert handle.length == len(content)
     assert handle.digest == f"blake3:{blake3(content).hexdigest()}"
+
+
+@pytest.mark.parametrize("open_format", [False, True])
+def test_a_second_file_of_a_name_leaves_the_first_as_it_is(
+    points: StoredPoints, location: str, open_format: bool, tmp_path: Path
+) -> None:
+    store = points.store
+    first = store.write_batches(location, "s", SCHEMA, [rows(3)], open_format=open_format)
+    raw = store.write_file(location, "000012.sst", [b"rows"])
+
+    with refusal_unless_in_memory(points, first.name):
+        store.write_batches(location, "s", SCHEMA, [rows(4)], open_format=open_format)
+    with refusal_unless_in_memory(points, raw.name):
+        store.write_file(location, "000012.sst", [b"others"])
+
+    assert sum(batch.num_rows for batch in store.read_batches(location, first)) == 3
+    store.fetch(location, raw, tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == b"rows"
+    if not isinstance(points, MemoryPoints):
+        assert sorted(store.names(location)) == sorted([first.name, raw.name])
+
+
+def refusal_unless_in_memory(points: StoredPoints, name: str) -> AbstractContextManager[object]:
+    """There a file is part of its handle, and no two of them can meet."""
+    if isinstance(points, MemoryPoints):
+        return nullcontext()
+    return pytest.raises(InvariantViolated, match=rf"has a file {re.escape(name)} already")
 
 
 def test_a_manifest_comes_back_as_it_was_published(store: CheckpointStore, location: str) -> None:
@@ -318,27 +347,41 @@ def test_a_discarded_point_is_gone_and_its_neighbours_are_not(
     assert store.verify(neighbour) == []
 
 
+@pytest.mark.parametrize("may_share", [False, True])
 def test_a_file_comes_back_byte_for_byte(
-    points: StoredPoints, location: str, tmp_path: Path
+    points: StoredPoints, location: str, tmp_path: Path, *, may_share: bool
 ) -> None:
     pieces = [b"", bytes(range(256)) * 3_000, b"end"]
 
     file = points.store.write_file(location, "000012.sst", pieces)
-    points.store.fetch(location, file, tmp_path / "copy")
+    points.store.fetch(location, file, tmp_path / "copy", may_share=may_share)
 
     assert file.name == "000012.sst"
     assert (tmp_path / "copy").read_bytes() == b"".join(pieces)
 
 
+def test_a_copy_that_may_be_written_to_is_no_part_of_the_point(
+    points: StoredPoints, location: str, tmp_path: Path
+) -> None:
+    file = points.store.write_file(location, "MANIFEST-000004", [b"rows"])
+
+    points.store.fetch(location, file, tmp_path / "copy")
+    with (tmp_path / "copy").open("ab") as copy:
+        copy.write(b"more")
+
+    assert points.store.problem_of(location, file, reads=True) is None
+
+
+@pytest.mark.parametrize("may_share", [False, True])
 @pytest.mark.parametrize("damaging", ["flip", "truncate", "remove"])
 def test_a_damaged_file_is_not_fetched(
-    points: StoredPoints, location: str, damaging: str, tmp_path: Path
+    points: StoredPoints, location: str, damaging: str, tmp_path: Path, *, may_share: bool
 ) -> None:
     file = points.store.write_file(location, "000012.sst", [b"rows"])
     damaged = points.damaged(location, file, DAMAGES[damaging](b"rows"))
 
     with pytest.raises(CorruptSnapshot, match=r"000012\.sst"):
-        points.store.fetch(location, damaged, tmp_path / "copy")
+        points.store.fetch(location, damaged, tmp_path / "copy", may_share=may_share)
 
 
 @pytest.mark.parametrize(

@@ -170,9 +170,13 @@ def test_what_is_there_is_not_missed(place: Place) -> None:
     place.write("a", KEYS)
     source = place.source()
     (split,) = source.find(set(), is_start=True)
+    whole = read(source, split, len(KEYS))
+    position = behind(split, whole[:3])
 
     check_still_there(source, split)
-    check_still_there(source, behind(split, read(source, split, 3)))
+    check_still_there(source, position)
+
+    assert read(source, position, len(KEYS) - 3) == whole[3:]
 
 
 def test_what_is_gone_is_named_and_not_skipped(place: Place) -> None:
@@ -201,8 +205,12 @@ def test_what_was_read_before_it_was_lost_is_not_missed(place: Place) -> None:
 
 def test_a_source_that_is_whole_validates(place: Place) -> None:
     place.write("a", KEYS)
+    source = place.source()
 
-    place.source().validate()
+    source.validate()
+
+    (split,) = source.find(set(), is_start=True)
+    assert [key for key, _ in read(source, split, len(KEYS))] == KEYS
 
 
 def read(source: GrowingSource, split: SplitProgress, wanted: int) -> list[tuple[int, int | None]]:

@@ -13,22 +13,26 @@ from kafka.protocol.producer import EndTxnRequest
 
 from pipelines.connectors.kafka import connection as connecting
 from pipelines.connectors.kafka import coordinator as coordinating
+from pipelines.connectors.kafka import owner as kafka_owner
 from pipelines.connectors.kafka import producer as producing
 from pipelines.connectors.kafka.connection import KafkaAddress
 from pipelines.connectors.kafka.coordinator import NEWEST_END_TXN, KafkaCoordinator
 from pipelines.connectors.kafka.owner import KafkaOwnership
 from pipelines.connectors.kafka.prepared import PreparedAtKafka
-from pipelines.connectors.kafka.producer import TransactionalProducer
+from pipelines.connectors.kafka.producer import KafkaOutput, TransactionalProducer
 from pipelines.connectors.kafka.sink import KafkaSink
 from pipelines.connectors.kafka.transactions import ExactlyOnceKafka
 from pipelines.connectors.kafka.write_ahead import WriteAheadKafka
+from pipelines.connectors.sink import SinkWriter
 from pipelines.domain.errors import OutputLost, ProtocolError, Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, RunId, Uid
+from pipelines.domain.ownership import Claim
 from pipelines.domain.snapshots import Json
 from tests.brokers.kafka_broker import ANSWER_S, PASSWORD, USER, KafkaBroker
 from tests.contracts.sink_host import EVERYTHING, SCHEMA, Host, Seam, records
 from tests.contracts.sink_readers import PARTITIONS, KafkaReader
 from tests.contracts.sink_targets import Target, kafka_target, opened
+from tests.takeovers import held, rewound
 
 pytestmark = pytest.mark.slow
 RUN, OTHER = RunId("run-1"), RunId("run-2")
@@ -230,7 +234,7 @@ def test_an_older_savepoint_is_restored_although_newer_records_are_published(
     writer.commit(FIRST, savepoint)
     writer.write(records([2]))
     writer.commit(CheckpointId(2), writer.prepare(CheckpointId(2)))
-    target.sink.rewind([(RUN, FIRST)], OTHER)
+    rewound(target.sink, [(RUN, FIRST)], OTHER)
 
     restored = opened(target, OTHER, 1)
     restored.commit(FIRST, savepoint)
@@ -262,7 +266,7 @@ def test_orphans_of_a_run_that_was_replaced_hold_up_no_reader(target: Target) ->
     orphaned = opened(target, RUN, 1)
     orphaned.write(records([99]))
     orphaned.prepare(FIRST)
-    target.sink.rewind([], OTHER)
+    rewound(target.sink, [], OTHER)
 
     writer = opened(target, OTHER, 1)
     writer.write(records([1]))
@@ -282,6 +286,49 @@ def test_a_writer_that_was_replaced_ends_nothing_of_a_newer_one(target: Target) 
     newer.commit(FIRST, committables)
 
     assert target.visible() == [1]
+
+
+def test_who_holds_a_topic_is_put_down_again_before_the_broker_forgets_it(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By one subtask of each run, and no more often than that takes."""
+    renewed: list[RunId] = []
+    put = KafkaOwnership.put
+
+    def counted(
+        ownership: KafkaOwnership, asked: KafkaCoordinator, output: KafkaOutput, claim: Claim
+    ) -> None:
+        renewed.append(claim.holder.run_id)
+        put(ownership, asked, output, claim)
+
+    held(target.sink, RUN)
+    before = target.sink.holder()
+    monkeypatch.setattr(KafkaOwnership, "put", counted)
+    complete(opened(target, RUN, 1), 1, [1])
+    assert renewed == []
+    monkeypatch.setattr(kafka_owner, "RENEWED_AFTER_S", 0.0)
+
+    opened(target, RUN, 2, subtask=1).close()
+    by_another_subtask = list(renewed)
+    opened(target, RUN, 2, subtask=0).close()
+
+    assert by_another_subtask == []
+    assert set(renewed) == {RUN}
+    assert target.sink.holder() == before
+
+
+def test_a_topic_that_an_older_version_wrote_to_is_taken_over(
+    target: Target, kafka_server: KafkaBroker, topic: str
+) -> None:
+    with closing(coordinator(kafka_server)) as asked:
+        mark = '{"run_id":"run-0","attempt":3}'
+        asked.remember(KafkaOwnership("delays", topic).prefix, topic, 0, mark)
+
+    held(target.sink, RUN)
+
+    holder = target.sink.holder()
+    assert holder is not None
+    assert (holder.run_id, holder.epoch) == (RUN, 1)
 
 
 @pytest.mark.parametrize(
@@ -374,6 +421,11 @@ def test_a_record_of_64_mib_is_published_where_the_topic_takes_it(
     writer.commit(FIRST, writer.prepare(FIRST))
 
     assert target.visible() == [1, 2, 3]
+
+
+def complete(writer: SinkWriter, checkpoint_id: int, ids: list[int]) -> None:
+    writer.write(records(ids))
+    writer.commit(CheckpointId(checkpoint_id), writer.prepare(CheckpointId(checkpoint_id)))
 
 
 def assert_published_once_or_told(

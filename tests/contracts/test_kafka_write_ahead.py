@@ -16,6 +16,7 @@ from tests.brokers.kafka_broker import KafkaBroker
 from tests.contracts.sink_host import records
 from tests.contracts.sink_readers import PARTITIONS
 from tests.contracts.sink_targets import Target, kafka_target, opened
+from tests.takeovers import rewound
 
 pytestmark = pytest.mark.slow
 RUN, OTHER = RunId("run-1"), RunId("run-2")
@@ -68,14 +69,14 @@ def test_what_a_replaced_run_sent_halfway_holds_up_no_reader_and_may_be_sent_aga
     halfway.write(records(list(range(10))))  # to each partition
     halfway.flush()
 
-    target.sink.rewind([], OTHER)
+    rewound(target.sink, [], OTHER)
     other = opened(target, OTHER, 1)
     other.write(records([3, 4]))
     other.commit(FIRST, other.prepare(FIRST))
     assert target.visible() == [3, 4]
 
     third = RunId("run-3")
-    target.sink.rewind([(RUN, FIRST)], third)
+    rewound(target.sink, [(RUN, FIRST)], third)
     opened(target, third, 1).commit(FIRST, committables)
     assert target.visible() == [1, 2, 3, 4]
 

@@ -11,7 +11,7 @@ from pipelines.connectors.kafka.topics import KafkaTopics
 from pipelines.connectors.redis.streams import RedisStreams
 from pipelines.connectors.source import GrowingSource
 from pipelines.domain.errors import Rejected
-from pipelines.flows.page_view_data import VIEWS, page_views
+from pipelines.flows.page_view_feed import VIEWS, page_views
 from pipelines.flows.page_view_logs import (
     KafkaViewLog,
     ViewLog,
@@ -19,7 +19,7 @@ from pipelines.flows.page_view_logs import (
     provide_topic,
     stream_of,
 )
-from pipelines.flows.page_view_variables import KAFKA, REDIS
+from pipelines.flows.page_view_servers import KAFKA, REDIS
 from tests.brokers.kafka_broker import KafkaBroker
 
 pytestmark = pytest.mark.slow

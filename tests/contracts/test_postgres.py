@@ -3,8 +3,9 @@
 import os
 import socket
 import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psycopg
@@ -27,12 +28,15 @@ from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.patience import waiting_at_most
 from tests.contracts.sink_host import EVERYTHING, SCHEMA, Host, records
 from tests.hostile_names import HOSTILE
+from tests.polling import wait_until
 from tests.postgres_server import PostgresServer, execute, postgres_server, query
+from tests.takeovers import rewound
 
 pytestmark = pytest.mark.slow
 
 RUN, FIRST, SECOND = RunId("run-1"), CheckpointId(1), CheckpointId(2)
 Output = PostgresInsert | PostgresTwoPhase | SqlUpsert
+WAITING = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"
 TEXTS = ["", "a,b", 'say "x"', "two\nlines", "\\.", "a\n\\.\nb", "ü", None, "null", "\t", "\r\n"]
 
 
@@ -107,6 +111,64 @@ def test_an_answer_that_was_lost_publishes_nothing_again(url: str) -> None:
     writer.commit(FIRST, [segment])
 
     assert ids(url) == [1, 2]
+
+
+@pytest.mark.parametrize("table", ["results", "ftdash_published"])
+def test_a_commit_that_is_still_under_way_when_its_answer_is_lost_publishes_once(
+    url: str, table: str
+) -> None:
+    """The look before finds nothing yet; then the rows, or the marker, are there after all."""
+    opened(url).close()
+    execute(url, "create unique index on results (id)")
+    writer = opened(url)
+    writer.write(records([1, 2]))
+    committables = writer.prepare(FIRST)
+    rows = f"insert into results values (1, now(), 0, {origin_of(1, FIRST)})"
+    marker = f"insert into ftdash_published values ('results', '{RUN}', 'out', 0, {FIRST})"
+    with (
+        psycopg.connect(url.replace("+psycopg", "")) as under_way,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        if table == "results":
+            under_way.execute(rows.encode())
+        under_way.execute(marker.encode())
+        commit = pool.submit(writer.commit, FIRST, committables)
+        wait_until(lambda: query(url, WAITING) == [(1,)])
+        under_way.commit()
+        commit.result()
+
+    assert query(url, "select count(*) from ftdash_published") == [(1,)]
+    assert ids(url) == ([1] if table == "results" else [])
+
+
+@pytest.mark.parametrize("kind", [PostgresInsert, PostgresTwoPhase, SqlUpsert])
+def test_a_server_that_takes_no_writes_while_another_takes_over_is_waited_for(
+    kind: type[Output], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does a connection from that time stay in use afterwards."""
+    monkeypatch.setattr(sql_database, "LONGEST_PAUSE_S", 0.0)
+    with postgres_server(max_prepared_transactions=4) as server:
+        url = server.url_of("public")
+        writer = built(kind, url).open(context_of(), SCHEMA)
+        writer.write(records([1, 2]))
+        committables = [] if kind is SqlUpsert else writer.prepare(FIRST)
+
+        with read_only(server), pytest.raises(Retryable, match="takes no writes now: cannot exec"):
+            writer.commit(FIRST, committables or writer.prepare(FIRST))
+        writer.commit(FIRST, committables or writer.prepare(FIRST))
+
+        assert ids(url) == [1, 2]
+
+
+def test_rows_that_a_table_refuses_each_time_end_the_run(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_database, "LONGEST_PAUSE_S", 0.0)
+    opened(url).close()
+    execute(url, "create unique index on results (id)")
+
+    with pytest.raises(Rejected, match="refused a write: duplicate key"):
+        complete(opened(url), FIRST, records([1, 1]))
 
 
 @pytest.mark.parametrize("kind", [PostgresInsert, PostgresTwoPhase])
@@ -184,9 +246,9 @@ def test_a_writer_that_hangs_while_it_publishes_does_not_hold_the_driver_up(
         hanging.execute("select * from ftdash_fence for share")
 
         with pytest.raises(Retryable, match=r"does not answer: canceling .* due to lock timeout"):
-            sink(url).rewind([], RunId("run-2"))
+            rewound(sink(url), [], RunId("run-2"))
 
-    sink(url).rewind([], RunId("run-2"))
+    rewound(sink(url), [], RunId("run-2"))
 
 
 @pytest.mark.parametrize("kind", [PostgresInsert, PostgresTwoPhase, SqlUpsert])
@@ -263,7 +325,7 @@ def test_a_table_name_is_a_name_whatever_it_contains(
     writer = output.open(context_of(), SCHEMA)
 
     complete(writer, FIRST, records([1]))
-    output.rewind([(RUN, FIRST)], RunId("run-2"))
+    rewound(output, [(RUN, FIRST)], RunId("run-2"))
 
     quoted = name.replace('"', '""')
     assert query(url, f'select id from "{quoted}"') == [(1,)]
@@ -350,6 +412,18 @@ def built(kind: type[Output], url: str, table: str = "results") -> Output:
 
 def context_of(subtask: int = 0) -> SinkContext:
     return SinkContext(RUN, Attempt(1), Uid("out"), subtask, 4)
+
+
+@contextmanager
+def read_only(server: PostgresServer) -> Iterator[None]:
+    """For sessions that begin meanwhile, as long as they last, as those of a standby."""
+    switch = "alter database postgres {} default_transaction_read_only {}".format
+    with psycopg.connect(server.url, autocommit=True) as before:
+        before.execute(switch("set", "= on").encode())
+        others = f"pid not in (pg_backend_pid(), {before.info.backend_pid})"
+        server.execute(f"select pg_terminate_backend(pid) from pg_stat_activity where {others}")
+        yield
+        before.execute(switch("reset", "").encode())
 
 
 def silence_of(connection: psycopg.Connection) -> tuple[int, ...]:

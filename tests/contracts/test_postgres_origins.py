@@ -16,6 +16,7 @@ from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.snapshots import Json
 from tests.documented_sql import documented
 from tests.postgres_server import PostgresServer, execute, query
+from tests.takeovers import rewound
 
 SCHEMA = pa.schema([("id", pa.int64())])
 OLD, NEW = RunId("run-1"), RunId("run-2")
@@ -61,13 +62,13 @@ def test_an_older_table_is_refused_until_it_is_converted_as_documented(url: str)
     execute(url, f"insert into views values (1, '{OLD}', 1), (2, '{OLD}', 2), (4, '{OLD}', -1)")
     execute(url, "insert into views_superseded values (3, 'run-0', 1)")
     sink = PostgresInsert(url, "views", pipeline="p")
-    with pytest.raises(Rejected, match=r"earlier version.* convert it as docs/sinks\.md says\.$"):
+    with pytest.raises(Rejected, match=r"earlier version.* docs/reference/sinks\.md says\.$"):
         sink.validate(SCHEMA)
 
     execute(url, documented("CREATE TABLE IF NOT EXISTS ftdash_runs"))
     assert query(url, documented("SELECT run, ftdash_origin")) == IN_VIEWS
     sink.validate(SCHEMA)
-    sink.rewind([(RunId("run-0"), FIRST), (OLD, FIRST)], NEW)
+    rewound(sink, [(RunId("run-0"), FIRST), (OLD, FIRST)], NEW)
 
     assert query(url, "select id from views order by id") == [(1,), (3,)]
     assert query(url, "select id from views_superseded order by id") == [(2,), (4,)]

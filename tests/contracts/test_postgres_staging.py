@@ -21,6 +21,7 @@ from pipelines.domain.errors import ProtocolError, Rejected, Retryable
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from tests.contracts.sink_host import SCHEMA, records
 from tests.postgres_server import PostgresServer, execute, query
+from tests.takeovers import rewound
 
 pytestmark = pytest.mark.slow
 
@@ -156,7 +157,7 @@ def test_rows_of_another_runs_point_are_not_taken_for_those_that_are_staged(url:
     writer.write(records([1, 2]))
     restored = prepared(writer, FIRST)
     writer.close()
-    sink(url).rewind([(RUN, FIRST)], RunId("run-2"))
+    rewound(sink(url), [(RUN, FIRST)], RunId("run-2"))
     other = opened(url, run_id=RunId("run-2"))
     other.write(records([3]))
     segments = prepared(other, FIRST)
@@ -174,7 +175,7 @@ def test_nobody_waits_for_what_a_replaced_attempt_has_staged(url: str) -> None:
     complete(stopped, FIRST, [1, 2])
     stopped.write(records([3]))
 
-    set_aside = sink(url).rewind([], RunId("run-2"))
+    set_aside = rewound(sink(url), [], RunId("run-2"))
     complete(opened(url, run_id=RunId("run-2")), FIRST, [4])
 
     assert set_aside is not None

@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import LiteralString
 
 import psycopg
 import pytest
@@ -17,6 +18,7 @@ from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.snapshots import Json
 from tests.contracts.sink_host import SCHEMA, records
 from tests.postgres_server import PostgresServer, execute, postgres_server, query
+from tests.takeovers import rewound
 
 pytestmark = pytest.mark.slow
 
@@ -64,6 +66,23 @@ def test_a_commit_that_is_repeated_after_newer_ones_is_known_as_done(url: str) -
     assert query(url, "select checkpoint from ftdash_published") == [(2,)]
 
 
+def test_a_strangers_transaction_under_the_name_of_a_committed_one_stays_prepared(
+    url: str,
+) -> None:
+    writer = opened(url)
+    prepared = prepare(writer, 1, [1])
+    (gid,) = gids(url)
+    writer.commit(CheckpointId(1), prepared)
+    prepare_by_hand(url, gid, "insert into results select 99, at, x, ftdash_origin from results")
+
+    again = opened(url, attempt=2)
+    again.commit(CheckpointId(1), prepared)
+    again.prepare(CheckpointId(2))
+
+    assert ids(url) == [1]
+    assert gids(url) == [gid]
+
+
 def test_a_transaction_that_somebody_rolled_back_is_lost_and_said_to_be(url: str) -> None:
     writer = opened(url)
     prepared = prepare(writer, 1, [1, 2, 3])
@@ -83,7 +102,7 @@ def test_what_an_abandoned_attempt_left_is_committed_or_rolled_back_and_others_a
 ) -> None:
     """Due, behind the point, of an older run, of another table, of another program."""
     prepare(opened(url, run=OLDER), 1, [100])
-    sink(url).rewind([], RUN)
+    rewound(sink(url), [], RUN)
     dead = opened(url)
     due = prepare(dead, 1, [1])
     prepare(dead, 2, [2])
@@ -104,12 +123,12 @@ def test_a_start_rolls_back_what_the_run_prepared_behind_its_point_and_nothing_e
     url: str,
 ) -> None:
     prepare(opened(url, run=OLDER), 1, [100])
-    sink(url).rewind([], RUN)
+    rewound(sink(url), [], RUN)
     dead = opened(url)
     due = prepare(dead, 1, [1])
     prepare(dead, 2, [2])
 
-    sink(url).rewind([(RUN, CheckpointId(1))], RUN)
+    rewound(sink(url), [(RUN, CheckpointId(1))], RUN)
 
     assert [(gid.run_id, gid.interval) for gid in parsed(url)] == [(OLDER, 1), (RUN, 1)]
     opened(url, attempt=2).commit(CheckpointId(1), due)
@@ -122,24 +141,24 @@ def test_rows_belong_to_the_checkpoint_that_ended_their_interval(url: str) -> No
     complete(writer, 1, [1])
     complete(writer, 2, [])
     complete(writer, 4, [4])
-    sink(url).rewind([(RUN, CheckpointId(4))], RUN)
+    rewound(sink(url), [(RUN, CheckpointId(4))], RUN)
     writer = opened(url, attempt=2)
     complete(writer, 6, [])
     complete(writer, 7, [7])
 
     visible = {}
     for checkpoint_id in (1, 2, 4, 6, 7):
-        sink(url).rewind([(RUN, CheckpointId(checkpoint_id))], LATER)
+        rewound(sink(url), [(RUN, CheckpointId(checkpoint_id))], LATER)
         visible[checkpoint_id] = ids(url)
 
     assert visible == {1: [1], 2: [1], 4: [1, 4], 6: [1, 4], 7: [1, 4, 7]}
 
 
 def test_the_first_interval_of_an_attempt_does_not_belong_to_older_points(url: str) -> None:
-    sink(url).rewind([(RUN, CheckpointId(9))], RUN)
+    rewound(sink(url), [(RUN, CheckpointId(9))], RUN)
     complete(opened(url), 10, [10])
 
-    sink(url).rewind([(RUN, CheckpointId(9))], LATER)
+    rewound(sink(url), [(RUN, CheckpointId(9))], LATER)
 
     assert ids(url) == []
 
@@ -294,9 +313,11 @@ def complete(writer: TwoPhaseCommitWriter, checkpoint_id: int, ids: list[int]) -
     writer.commit(CheckpointId(checkpoint_id), prepare(writer, checkpoint_id, ids))
 
 
-def prepare_by_hand(url: str, gid: str) -> None:
+def prepare_by_hand(url: str, gid: str, statement: LiteralString = "") -> None:
     with psycopg.connect(url.replace("+psycopg", "")) as connection:
         connection.tpc_begin(gid)
+        if statement:
+            connection.execute(statement)
         connection.tpc_prepare()
         connection.close()
 

@@ -15,6 +15,7 @@ from pipelines.domain.snapshots import Json
 from tests.brokers.redis_broker import RedisBroker, redis_broker
 from tests.hostile_names import HOSTILE, LONG, NUL
 from tests.polling import wait_until
+from tests.takeovers import rewound
 
 SCHEMA = pa.schema(
     [("app", pa.string()), ("views", pa.int64()), ("last", pa.timestamp("ms", "UTC"))]
@@ -99,7 +100,7 @@ def test_an_older_checkpoint_that_is_committed_later_hides_nothing(
     first.commit(CheckpointId(1), older)
 
     assert views(sink, redis_server) == {"a": 2, "b": 1}
-    sink.rewind([(RUN, CheckpointId(1))], OTHER)
+    rewound(sink, [(RUN, CheckpointId(1))], OTHER)
     assert views(sink, redis_server) == {"b": 1}
 
 
@@ -110,7 +111,7 @@ def test_a_fall_back_within_the_run_takes_back_what_came_after(
     complete(writer, 1, [("a", 1)])
     complete(writer, 2, [("b", 2)])
 
-    sink.rewind([(RUN, CheckpointId(1))], RUN)
+    rewound(sink, [(RUN, CheckpointId(1))], RUN)
 
     assert views(sink, redis_server) == {"a": 1}
 
@@ -137,12 +138,12 @@ def test_running_totals_are_exact_after_a_restore_of_an_older_point(
     for checkpoint_id in (1, 2, 3):
         complete(writer, checkpoint_id, [("a", checkpoint_id), (f"only {checkpoint_id}", 0)])
 
-    sink.rewind([(RUN, CheckpointId(2))], OTHER)
+    rewound(sink, [(RUN, CheckpointId(2))], OTHER)
     assert views(sink, redis_server) == {"only 1": 0, "only 2": 0}  # "a" comes with the replay
     complete(opened(sink, run_id=OTHER), 1, [("a", 3), ("only 3", 0)])
     assert views(sink, redis_server) == {"a": 3, "only 1": 0, "only 2": 0, "only 3": 0}
 
-    sink.rewind([(RUN, CheckpointId(3))], RunId("run-3"))
+    rewound(sink, [(RUN, CheckpointId(3))], RunId("run-3"))
     assert views(sink, redis_server) == {"a": 3, "only 1": 0, "only 2": 0, "only 3": 0}
 
 
@@ -175,7 +176,7 @@ def test_a_server_that_forgot_everything_is_not_taken_for_a_new_one(
     with pytest.raises(Retryable, match="has lost whose"):
         prepared(writer, 2, [("a", 2)])
     with pytest.raises(Rejected, match=r"The output of run run-1 under .* is gone"):
-        sink.rewind([(RUN, CheckpointId(1))], RUN)
+        rewound(sink, [(RUN, CheckpointId(1))], RUN)
 
 
 def test_a_key_of_another_type_is_named_and_nothing_is_lost(
@@ -198,7 +199,7 @@ def test_a_key_of_another_type_is_named_and_nothing_is_lost(
 def test_an_attempt_is_refused_as_soon_as_its_run_is_rewound(sink: RedisHashes) -> None:
     zombie = opened(sink)
     committables = prepared(zombie, 1, [("a", 1)])
-    sink.rewind([(RUN, CheckpointId(1))], RUN)
+    rewound(sink, [(RUN, CheckpointId(1))], RUN)
 
     with pytest.raises(ProtocolError, match="may not write"):
         zombie.commit(CheckpointId(1), committables)
@@ -211,7 +212,7 @@ def test_nothing_is_left_of_transactions_that_ended(
 ) -> None:
     opened(sink).write(rows([("a", 1)] * 2001))
     prepared(opened(sink, subtask=1), 1, [("a", 1)])
-    sink.rewind([], RUN)
+    rewound(sink, [], RUN)
 
     complete(opened(sink, attempt=2), 2, [("b", 1)])
 
@@ -230,14 +231,14 @@ def test_what_others_have_staged_is_left_alone(
     theirs = opened(neighbour)
     committables = prepared(theirs, 1, [("n", 1)])
     older = prepared(opened(sink), 1, [("a", 1)])
-    sink.rewind([], OTHER)
+    rewound(sink, [], OTHER)
     prepared(opened(sink, run_id=OTHER), 1, [("orphan", 1)])
-    sink.rewind([], OTHER)
+    rewound(sink, [], OTHER)
 
     complete(opened(sink, run_id=OTHER, attempt=2), 2, [("b", 1)])
     theirs.commit(CheckpointId(1), committables)
     third = RunId("run-3")
-    sink.rewind([(RUN, CheckpointId(1))], third)
+    rewound(sink, [(RUN, CheckpointId(1))], third)
     opened(sink, run_id=third).commit(CheckpointId(1), older)
 
     assert views(neighbour, redis_server) == {"n": 1}
@@ -284,8 +285,8 @@ def test_all_keys_lie_in_one_slot_of_a_cluster(tmp_path: Path) -> None:
         wait_until(lambda: "ok" in str(client.execute_command("CLUSTER INFO")).split("slots")[0])
         sink = RedisHashes(broker.url, "views", ("app",), pipeline="views")
         complete(opened(sink), 1, [("a{b}", 1), ("c", 2)])
-        sink.rewind([], OTHER)
-        sink.rewind([(RUN, CheckpointId(1))], RunId("run-3"))
+        rewound(sink, [], OTHER)
+        rewound(sink, [(RUN, CheckpointId(1))], RunId("run-3"))
 
         assert views(sink, broker) == {"a{b}": 1, "c": 2}
 

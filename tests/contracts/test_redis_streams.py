@@ -1,6 +1,7 @@
 """Redis Streams beyond the contract: what is lost, who is away, what does not fit, and secrets."""
 
 import dataclasses
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -8,7 +9,9 @@ import pyarrow as pa
 import pytest
 
 from pipelines.connectors.reachability import check_still_there
+from pipelines.connectors.redis import connection as redis_connection
 from pipelines.connectors.redis.ids import offset_of
+from pipelines.connectors.redis.stream_mark import StreamMark
 from pipelines.connectors.redis.streams import RedisStreams
 from pipelines.connectors.source import MalformedRecord
 from pipelines.connectors.split_progress import SplitProgress
@@ -162,6 +165,67 @@ def test_another_stream_of_the_same_name_is_refused(redis_server: RedisBroker) -
     client.xadd("again", {"key": 1}, id="3-0")
     with pytest.raises(Rejected, match="is another one than that which was read"):
         check_still_there(source, position)
+
+
+def test_entries_deleted_unread_below_an_older_hole_are_missed(redis_server: RedisBroker) -> None:
+    """The largest id that was deleted does not move; read entries may go meanwhile."""
+    client = redis_server.client()
+    for number in range(1, 1_001):
+        client.xadd("holes", {"key": number}, id=f"{number}-0")
+    client.xdel("holes", "900-0", "950-0")
+    source = source_of(redis_server, "holes")
+    (split,) = source.find(set(), is_start=True)
+    at_300 = behind(split, read(source, split, 300))
+    client.xdel("holes", *(f"{number}-0" for number in range(1, 200)))
+    assert read(source, at_300, 10)[0][0] == 301
+
+    client.xdel("holes", *(f"{number}-0" for number in range(500, 600)))
+
+    with pytest.raises(Rejected, match="holes: 100 of the entries up to 950-0 that were there"):
+        read(source, at_300, 1_000)
+
+
+@pytest.mark.parametrize("size", [1, 7, 30_000])
+def test_entries_up_to_a_hole_are_counted_from_whichever_side_is_shorter(
+    redis_server: RedisBroker, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_connection, "PAGE", size)
+    client = redis_server.client()
+    name = f"counted-{size}"
+    for number in range(1, 31):
+        client.xadd(name, {"key": number}, id=f"{number}-0")
+    for hole in ("4-0", "20-0"):
+        client.xdel(name, hole)
+        (split,) = source_of(redis_server, name).find(set(), is_start=True)
+        there = [int(each[0].split(b"-")[0]) for each in client.xrange(name)]
+        up_to_hole = sum(number < int(hole[:-2]) for number in there)
+
+        assert StreamMark.of(split.version).due == split.passed + up_to_hole
+
+
+@pytest.mark.parametrize("ids", [lambda n: f"{n}-0", lambda n: f"{n + 5_000}-0"])
+def test_a_stream_that_was_made_again_is_refused_however_long_it_is(
+    redis_server: RedisBroker, ids: Callable[[int], str]
+) -> None:
+    """By who reads on, and by who goes back."""
+    client = redis_server.client()
+    client.delete("remade")
+    for number in range(1, 501):
+        client.xadd("remade", {"key": number}, id=f"{number}-0")
+    source = dataclasses.replace(source_of(redis_server, "remade"), batch_rows=100)
+    (split,) = source.find(set(), is_start=True)
+    at_100 = behind(split, read(source, split, 100))
+
+    with closing(source.open()) as reader:
+        batches = reader.read(split)
+        rows_of(batches, 100)
+        client.delete("remade")
+        for number in range(1, 801):
+            client.xadd("remade", {"key": -number}, id=ids(number))
+        with pytest.raises(Rejected, match="is another one than that which was read"):
+            next(batches)
+    with pytest.raises(Rejected, match="is another one than that which was read"):
+        check_still_there(source, at_100)
 
 
 def test_a_run_may_begin_with_what_comes_next(redis_server: RedisBroker) -> None:

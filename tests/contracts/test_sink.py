@@ -15,13 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.connectors.sink import SinkWriter
-from pipelines.domain.errors import ProtocolError, Rejected
-from pipelines.domain.ids import CheckpointId, RunId
+from pipelines.connectors.sink import OwnsPlace, SinkContext, SinkWriter
+from pipelines.domain.errors import ProtocolError, Rejected, TargetTaken
+from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
+from pipelines.domain.ownership import Holder
+from pipelines.domain.snapshots import Json
+from pipelines.stream.environment import check_places
 from tests.contracts.sink_host import EVERYTHING, SCHEMA, SEAMS, Host, Seam, deaths, records
 from tests.contracts.sink_lives import Lives, lives
 from tests.contracts.sink_readers import Watch
-from tests.contracts.sink_targets import FAKES, KINDS, Target, made, opened
+from tests.contracts.sink_targets import FAKES, KINDS, PIPELINE, Target, made, opened
+from tests.takeovers import claim_of, held, rewound
 
 BIRTH, REBIRTH, OTHER, THIRD = (
     RunId("run-1"),
@@ -161,7 +165,7 @@ def test_a_rewind_leaves_exactly_the_output_of_its_point(
     host.perish(BIRTH, seam, dies_at=4)
     point = host.point(BIRTH, 2)
 
-    target.sink.rewind(point.lineage, OTHER)
+    rewound(target.sink, point.lineage, OTHER)
 
     assert target.visible() == EVERYTHING[: point.offset]
 
@@ -207,7 +211,7 @@ def test_a_fresh_start_begins_with_nothing(target: Target, tmp_path: Path) -> No
     host = Host(tmp_path, target.sink)
     host.live(BIRTH)
 
-    superseded = target.sink.rewind([], OTHER)
+    superseded = rewound(target.sink, [], OTHER)
 
     assert superseded is not None
     assert superseded.items > 0
@@ -244,7 +248,7 @@ def test_a_run_whose_name_begins_like_another_is_another_run(
     host.live(BIRTH)
     host.live(REBIRTH, until=20)
 
-    target.sink.rewind(host.point(BIRTH, 2).lineage, THIRD)
+    rewound(target.sink, host.point(BIRTH, 2).lineage, THIRD)
 
     assert target.visible() == EVERYTHING[:20]
 
@@ -253,9 +257,9 @@ def test_a_rewind_may_be_repeated(target: Target, tmp_path: Path) -> None:
     host = Host(tmp_path, target.sink)
     host.live(BIRTH)
     lineage = host.point(BIRTH, 3).lineage
-    target.sink.rewind(lineage, OTHER)
+    rewound(target.sink, lineage, OTHER)
 
-    again = target.sink.rewind(lineage, OTHER)
+    again = rewound(target.sink, lineage, OTHER)
 
     assert again is None
     assert target.visible() == EVERYTHING[:30]
@@ -279,7 +283,7 @@ def test_what_was_written_but_not_prepared_is_dropped_by_the_next_attempt(
 ) -> None:
     abandoned = opened(target, BIRTH, 1)
     abandoned.write(records([1, 2]))
-    target.sink.rewind([], BIRTH)
+    rewound(target.sink, [], BIRTH)
 
     writer = opened(target, BIRTH, 2)
     writer.commit(CheckpointId(1), writer.prepare(CheckpointId(1)))
@@ -297,11 +301,11 @@ def test_what_an_incomplete_checkpoint_wrote_never_comes_back(
     writer.write(records([99]))
     writer.prepare(CheckpointId(2))
     for run_id in between:
-        target.sink.rewind([], run_id)
+        rewound(target.sink, [], run_id)
 
-    target.sink.rewind([(BIRTH, CheckpointId(1))], BIRTH)
+    rewound(target.sink, [(BIRTH, CheckpointId(1))], BIRTH)
     complete(opened(target, BIRTH, 2), 3, [2])
-    target.sink.rewind([(BIRTH, CheckpointId(3))], BIRTH)
+    rewound(target.sink, [(BIRTH, CheckpointId(3))], BIRTH)
 
     assert target.visible() == [1, 2]
 
@@ -314,21 +318,76 @@ def test_an_interval_without_records_prepares_nothing(target: Target) -> None:
 
 
 @pytest.mark.parametrize("target", EVERY, indirect=True)
-@pytest.mark.parametrize("newcomer", [(BIRTH, 2), (OTHER, 1)])
+@pytest.mark.parametrize(
+    ("newcomer", "refusal"),
+    [
+        ((BIRTH, 2), "may not write"),
+        ((OTHER, 1), r"^Run run-2 .* has taken over .* run run-1 ends"),
+    ],
+)
 def test_a_writer_that_was_replaced_is_refused_and_changes_nothing(
-    target: Target, newcomer: tuple[RunId, int]
+    target: Target, newcomer: tuple[RunId, int], refusal: str
 ) -> None:
     zombie = opened(target, BIRTH, 1)
     zombie.write(records([1]))
-    target.sink.rewind([], newcomer[0])
+    rewound(target.sink, [], newcomer[0])
     writer = opened(target, *newcomer)
     writer.write(records([2]))
     writer.commit(CheckpointId(2), writer.prepare(CheckpointId(2)))
 
-    with pytest.raises(ProtocolError, match="may not write"):
+    kind = ProtocolError if newcomer[0] == BIRTH else TargetTaken
+    with pytest.raises(kind, match=refusal):
         zombie.commit(CheckpointId(1), zombie.prepare(CheckpointId(1)))
 
     assert target.visible() == [2]
+
+
+@pytest.mark.parametrize("target", EVERY, indirect=True)
+def test_a_run_that_lost_its_target_never_takes_it_back(target: Target, tmp_path: Path) -> None:
+    """However often it starts again, and whatever it has left to commit."""
+    host = Host(tmp_path, target.sink)
+    host.perish(BIRTH, Seam.COMMITTING)
+    host.live(OTHER, restore=host.newest(BIRTH), parallelism=2, interval=20)
+
+    for _ in range(2):
+        with pytest.raises(TargetTaken, match=r"^Run run-2 of installation host of run-2, started"):
+            host.live(BIRTH)
+
+    assert target.visible() == EVERYTHING
+
+
+@pytest.mark.parametrize("target", EVERY, indirect=True)
+def test_of_two_runs_that_saw_the_same_holder_one_takes_over(target: Target) -> None:
+    held(target.sink, BIRTH)
+    claims = [claim_of(target.sink, run_id) for run_id in (OTHER, THIRD)]
+    target.sink.hold(claims[0])
+
+    with pytest.raises(TargetTaken, match=r"^Run run-2 .* has taken over"):
+        target.sink.hold(claims[1])
+    with pytest.raises(TargetTaken, match=r"^Run run-2 .* has taken over"):
+        target.sink.rewind([], THIRD)
+
+    assert target.sink.holder() == claims[0].holder
+
+
+@pytest.mark.parametrize("target", EVERY, indirect=True)
+def test_epochs_count_the_runs_that_held_a_target(target: Target) -> None:
+    assert target.sink.holder() is None
+    for run_id in (BIRTH, BIRTH, OTHER, THIRD):
+        held(target.sink, run_id, installation="elsewhere", started_by="grace")
+
+    assert target.sink.holder() == Holder(
+        run_id=THIRD, epoch=3, installation="elsewhere", started_by="grace"
+    )
+
+
+@pytest.mark.parametrize("target", EVERY, indirect=True)
+def test_to_look_who_holds_a_target_leaves_it_as_it_is(target: Target) -> None:
+    assert target.sink.holder() is None
+
+    opened(target, BIRTH, 1)
+
+    target.sink.validate(SCHEMA)
 
 
 @pytest.mark.parametrize("target", EVERY, indirect=True)
@@ -350,6 +409,46 @@ def test_subtasks_of_one_attempt_do_not_disturb_each_other(target: Target) -> No
     assert target.visible() == [0, 1, 2]
 
 
+@pytest.mark.parametrize("kind", marked([*HERE, *TABLES, *LOGS, *OTHERWISE_SET]))
+def test_two_sinks_of_one_pipeline_in_one_place_are_refused_or_write_exactly(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Of the same run, attempt and subtask: only the uid tells them apart. One passes the barrier
+    and writes on before the other has passed it, and the third checkpoint is committed by a
+    recovery."""
+    target = made(kind, tmp_path, request)
+    twin = KINDS[kind].sink(tmp_path, PIPELINE)
+    if isinstance(target.sink, OwnsPlace):
+        with pytest.raises(Rejected, match="'a' and 'b' both write to"):
+            check_places({Uid("a"): target.sink, Uid("b"): twin})
+        return
+    lineage: list[tuple[RunId, CheckpointId]] = []
+    due: dict[str, list[Json]] = {}
+    for attempt in (1, 2):
+        for sink in (target.sink, twin):
+            rewound(sink, lineage, BIRTH)
+        contexts = [SinkContext(BIRTH, Attempt(attempt), Uid(uid), 0, 1) for uid in "ab"]
+        writers = {each.uid: target.sink.open(each, SCHEMA) for each in contexts}
+        for uid, committables in due.items():
+            writers[Uid(uid)].commit(CheckpointId(3), committables)
+        for checkpoint in range(3 * attempt - 2, 3 * attempt + 1):
+            first = 4 * checkpoint
+            writers[Uid("a")].write(records([first, first + 1]))
+            writers[Uid("b")].write(records([first + 2, first + 3]))
+            due = {"a": writers[Uid("a")].prepare(CheckpointId(checkpoint))}
+            if checkpoint == 3:
+                writers[Uid("a")].write(records([98, 99]))  # of an interval that never completes
+            due["b"] = writers[Uid("b")].prepare(CheckpointId(checkpoint))
+            lineage = [(BIRTH, CheckpointId(checkpoint))]
+            if checkpoint != 3:
+                for uid, writer in writers.items():
+                    writer.commit(CheckpointId(checkpoint), due[uid])
+        for writer in writers.values():
+            writer.close()
+
+    assert target.visible() == list(range(4, 28))
+
+
 @pytest.mark.parametrize("kind", OWNED)
 def test_a_target_of_another_pipeline_is_refused_by_name(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
@@ -360,15 +459,17 @@ def test_a_target_of_another_pipeline_is_refused_by_name(
     with pytest.raises(Rejected, match="belongs to pipeline delays; choose another one"):
         stranger.validate(SCHEMA)
     with pytest.raises(Rejected, match="belongs to pipeline delays"):
-        stranger.rewind([], OTHER)
+        rewound(stranger, [], OTHER)
 
 
 @pytest.mark.parametrize("target", EVERY, indirect=True)
 def test_a_target_validates_before_and_after_it_is_made(target: Target) -> None:
     target.sink.validate(SCHEMA)
-    opened(target, BIRTH, 1)
+    complete(opened(target, BIRTH, 1), 1, [0, 1, 2])
 
     target.sink.validate(SCHEMA)
+
+    assert target.visible() == [0, 1, 2]
 
 
 def completed_in(host: Host) -> int:

@@ -171,7 +171,11 @@ def test_a_column_that_is_missing_is_refused(build_on_files: Build, tmp_path: Pa
 
 
 def test_whole_files_validate(build: Build, tmp_path: Path) -> None:
-    build(tmp_path).validate()
+    source = build(tmp_path)
+
+    source.validate()
+
+    assert [len(records(source, index, 0)) for index in range(len(SIZES))] == SIZES
 
 
 class FakeSource:

@@ -471,7 +471,7 @@ class Run:
         assert isinstance(content, list)
         return content
 
-    def fetch(self, file: FileHandle, target: Path) -> None:
+    def fetch(self, file: FileHandle, target: Path, *, may_share: bool = False) -> None:
         content = self.files[file.name]
         assert isinstance(content, bytes)
         target.write_bytes(content)

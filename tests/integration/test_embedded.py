@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import redis
 
-from ftdash.embedded import java, redis_server
-from ftdash.embedded.java import write_executable
+from ftdash.embedded import redis_server
 from ftdash.embedded.supervisor import wait_until
+from ftdash.supervision import java
+from ftdash.supervision.java import write_executable
 
 BARRIER_JOB = """
 import sys

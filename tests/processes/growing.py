@@ -1,6 +1,12 @@
-"""A flow over a directory that grows: the keys of all its files, as they are, into files."""
+"""A flow over a directory that grows: the keys of all its files, as they are, into files.
+
+Or over one that is fixed: then each process that builds the flow lists it and adds a file, before
+the others list it.
+"""
 
 import json
+import os
+import uuid
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -9,21 +15,34 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.connectors.files.growing_directory import json_lines_directory
+from pipelines.connectors.files.json_lines import JsonLinesFiles
 from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors.source import AnySource
 from pipelines.flows.registry import Flow, Parameter
 from pipelines.stream import Environment, Pipeline
 
 SCHEMA = pa.schema([("key", pa.int64())])
+LATE = 1_000_000
+"""Keys of files that were added after the driver had looked."""
+
 LOOK_EVERY = timedelta(milliseconds=50)
 
 
 def assemble(parameters: Mapping[str, str]) -> Pipeline:
     output = Path(parameters["output"])
     env = Environment()
-    source = json_lines_directory(inbox_of(output), schema=SCHEMA, look_every=LOOK_EVERY)
-    keys = env.source(source, uid="inbox")
+    keys = env.source(_source(output, is_fixed=parameters["fixed"] == "true"), uid="inbox")
     keys.sink(ExactlyOnceFiles(output, pipeline="growing"), uid="files")
     return env.build()
+
+
+def _source(output: Path, *, is_fixed: bool) -> AnySource:
+    inbox = inbox_of(output)
+    if not is_fixed:
+        return json_lines_directory(inbox, schema=SCHEMA, look_every=LOOK_EVERY)
+    source = JsonLinesFiles(inbox, schema=SCHEMA)
+    put(output, f"a-{os.getpid()}-{uuid.uuid4().hex}", range(LATE, LATE + 10))
+    return source
 
 
 def inbox_of(output: Path) -> Path:
@@ -48,6 +67,9 @@ def committed_keys(output: Path) -> list[int]:
 FLOW = Flow(
     name="growing",
     summary="A directory that grows, for tests.",
-    parameters=(Parameter("output", None, "directory of the output; the input lies beside it"),),
+    parameters=(
+        Parameter("output", None, "directory of the output; the input lies beside it"),
+        Parameter("fixed", "false", "true: with the files that were there at the start"),
+    ),
     assemble=assemble,
 )

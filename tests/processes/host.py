@@ -7,6 +7,7 @@ driver and a slot do is the real thing; only Spark's placing and killing of slot
 import logging
 import os
 import signal
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from pipelines.bus.journal import JournalWriter
 from pipelines.bus.lease import Lease, LeaseHeld, LeaseLost
 from pipelines.domain.faults import PERMISSION
 from pipelines.domain.ids import CheckpointId, RunId
@@ -38,6 +40,7 @@ FLOWS["scripted"] = "tests.processes.scripted"
 FLOWS["diamond"] = "tests.processes.diamond"
 FLOWS["silent"] = "tests.processes.silent"
 FLOWS["numbers_again"] = "tests.processes.numbers"  # another pipeline of the same uids
+FLOWS["numbers_held"] = "tests.processes.held_restores"
 FLOWS["shared_lists"] = "tests.processes.shared_lists"
 FLOWS["sleepy"] = "tests.processes.sleepy"
 FLOWS["growing"] = "tests.processes.growing"
@@ -48,8 +51,12 @@ FLOWS["forgetful"] = "tests.processes.forgetful"
 FLOWS["ends"] = "tests.processes.ends"
 FLOWS["event_times"] = "tests.processes.event_times"
 FLOWS["views"] = "tests.processes.views"
+FLOWS["wide_rows"] = "tests.processes.wide_rows"
 PRELOADED = ["pytest", "tests.processes.host", *sorted(set(FLOWS.values())), "pandas"]
 HURRY = "hurry"
+STALL = "stall"
+"""A file with a number: the driver's next line of the journal takes so many seconds more."""
+
 EXIT_FAILED, EXIT_LEASE_HELD = 1, 3
 
 forks.set_forkserver_preload(PRELOADED)
@@ -143,6 +150,7 @@ def _driver_main(path: str, environment: dict[str, str]) -> None:
     forkserver._forkserver.ensure_running = lambda: None  # type: ignore[attr-defined]
     os.environ.update(environment)
     enter_machine(0)
+    _let_disk_stall(directory.jobs_root)
     try:
         with Lease.acquire(directory) as lease:
             status = drive(directory, lease, plain_stages)
@@ -150,6 +158,19 @@ def _driver_main(path: str, environment: dict[str, str]) -> None:
         logging.error("Stopped: %s", held)
         os._exit(EXIT_LEASE_HELD)
     os._exit(EXIT_FAILED if status is JobStatus.FAILED else 0)
+
+
+def _let_disk_stall(root: Path) -> None:
+    write = JournalWriter._write
+
+    def write_slowly(journal: JournalWriter, line: bytes, *, is_decisive: bool) -> None:
+        with suppress(FileNotFoundError):
+            stall_s = float((root / STALL).read_text())
+            (root / STALL).unlink()
+            time.sleep(stall_s)
+        write(journal, line, is_decisive=is_decisive)
+
+    JournalWriter._write = write_slowly  # type: ignore[method-assign]
 
 
 def _slot_main(address: SlotAddress, slot: int, environment: dict[str, str]) -> None:

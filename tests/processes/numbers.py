@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import redis
 
 from pipelines.connectors.files.sink import ExactlyOnceFiles
 from pipelines.flows.registry import Flow, Parameter
@@ -25,6 +26,8 @@ WINDOW_MS = 60_000
 SPLIT_RECORDS = 1_000
 BATCH_RECORDS = 100
 HELD_FROM = 0.75
+HELD_AT = 3_700
+"""A number in the middle of a window: where all are read up to it, some are in state."""
 POLL_S = 0.002
 SCHEMA = pa.schema(
     [("number", pa.int64()), ("key", pa.int64()), ("at", pa.timestamp("ms", tz="UTC"))]
@@ -35,15 +38,17 @@ SCHEMA = pa.schema(
 class Numbers:
     """0, 1, 2, ...: a thousand to a split. Implements `Source`.
 
-    There is nothing to read for `pause_s` before each batch, and of the last quarter nothing at
-    all, until the file `hurry` exists: a test has all the time it needs, on the slowest machine,
-    and waits for none of it afterwards.
+    Until the file `hurry` exists, there is nothing to read for `pause_s` before each batch, and
+    nothing at all from the number `held_at` on: a test has all the time it needs, on the slowest
+    machine, and waits for none of it afterwards. A source that pauses is held at its last quarter
+    unless `held_at` says otherwise.
     """
 
     total: int
     _: KW_ONLY
     pause_s: float = 0.0
     hurry: str = ""
+    held_at: int | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -70,13 +75,17 @@ class Numbers:
             yield _batch(np.arange(start, min(start + BATCH_RECORDS, end)))
 
     def _nothing_yet(self, start: int) -> Iterator[pa.RecordBatch]:
-        if not self.pause_s:
+        if not self.pause_s and self.held_at is None:
             return
         due_s = time.monotonic() + self.pause_s
-        is_held = start >= HELD_FROM * self.total
-        while (is_held or time.monotonic() < due_s) and not Path(self.hurry).exists():
+        held_at = HELD_FROM * self.total if self.held_at is None else self.held_at
+        is_held = start >= held_at
+        while (is_held or time.monotonic() < due_s) and not self._is_hurried():
             time.sleep(POLL_S)
             yield _batch(np.arange(0))
+
+    def _is_hurried(self) -> bool:
+        return bool(self.hurry) and Path(self.hurry).exists()
 
     def event_time_ms(self, index: int, offset: int) -> int | None:
         number = index * SPLIT_RECORDS + offset
@@ -86,16 +95,24 @@ class Numbers:
 def assemble(parameters: Mapping[str, str]) -> Pipeline:
     pace = parameters["hours_per_s"]
     env = Environment(pace=float(pace) if pace else None)
-    poison = int(parameters["poison"])
+    poison, outage = int(parameters["poison"]), parameters["outage"]
 
     def digest(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if outage and Path(outage).exists():
+            raise redis.ConnectionError("Error 111 connecting to localhost:6379.")
         bad = pc.equal(batch.column("number"), poison)
         if pc.any(bad).as_py():
             raise ValueError(f"{poison} cannot be digested")
         return batch
 
     pause_s = int(parameters["pause_ms"]) / 1000
-    source = Numbers(int(parameters["total"]), pause_s=pause_s, hurry=parameters["hurry"])
+    held_at = parameters["held_at"]
+    source = Numbers(
+        int(parameters["total"]),
+        pause_s=pause_s,
+        hurry=parameters["hurry"],
+        held_at=int(held_at) if held_at else None,
+    )
     numbers = env.source(source, uid="numbers")
     digested = numbers.map_batches(digest, SCHEMA, uid="digest")
     totals = (
@@ -160,8 +177,10 @@ FLOW = Flow(
         Parameter("total", str(TOTAL), "how many numbers there are"),
         Parameter("hours_per_s", "", "event-hours per second; empty: as fast as possible"),
         Parameter("pause_ms", "0", "how long there is nothing to read before each batch"),
+        Parameter("held_at", "", "the number from which on there is nothing to read"),
         Parameter("hurry", "", "a file; once it exists, there is always something to read"),
         Parameter("poison", "-1", "the number that the user's function fails on"),
+        Parameter("outage", "", "a file; while it exists, the service of that function is away"),
         Parameter("poison_total", "-1", "the total that a function behind the exchange fails on"),
     ),
     assemble=assemble,

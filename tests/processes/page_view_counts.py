@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
-from pipelines.flows.page_view_data import page_views
+from pipelines.flows.page_view_feed import page_views
 from tests.driven_run import ROOT
 
 SEED = 7

@@ -37,7 +37,11 @@ from tests.processes.scripted import (
 
 STEP_S = 60.0
 CHECKPOINTING = "execution.checkpointing."
-BY_HAND = {CHECKPOINTING + "interval": "2 h", CHECKPOINTING + "min-pause": "1 h"}
+BY_HAND = {
+    CHECKPOINTING + "interval": "2 h",
+    CHECKPOINTING + "min-pause": "1 h",
+    "pipeline.coalescing.max-rows": "1",  # one batch is in work, and the next ones are queued
+}
 EXACT = Balance(lost=0, doubled=0)
 
 

@@ -19,7 +19,8 @@ from tests.processes.host import hosted_run
 from tests.processes.numbers import committed
 
 ROOT = Path(__file__).parents[1] / "stored_savepoints"
-PACED = {"hours_per_s": "0.5", "total": "1200"}
+HELD_AT = 700  # in the middle of a window: some of it is in state
+HELD = {"held_at": str(HELD_AT), "total": "1200"}
 SETTINGS = {"execution.checkpointing.interval": "50 ms"}
 STEP_S = 60.0
 
@@ -27,8 +28,8 @@ STEP_S = 60.0
 def store(taken_as: SavepointFormat, target: Path) -> None:
     with tempfile.TemporaryDirectory() as directory:
         output = Path(directory) / "output"
-        with hosted_run(Path(directory), PACED, settings=SETTINGS) as run:
-            run.wait_for(lambda _: len(committed(output)) > 0, STEP_S)
+        with hosted_run(Path(directory), HELD, settings=SETTINGS) as run:
+            run.wait_until_cut_at(HELD_AT, STEP_S)
             command = StopWithSavepoint(
                 request_id=RequestId("store"), requested_by="tests", reason="", format=taken_as
             )

@@ -1,33 +1,60 @@
-"""What always fails ends the run at once: a record, with its position, or a commit, with what is
-lost."""
+"""What always fails ends the run: a record, with its position, or a commit, with what is lost.
+What an outage makes fail does not."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-from pipelines.domain.events import FailureOccurred, RestorePointRefused
+from pipelines.domain.events import FailureOccurred, JobStatusChanged, RestorePointRefused
 from pipelines.domain.origin import RecordOrigin
 from pipelines.domain.status import JobStatus
 from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run
-from tests.processes.numbers import KEYS, SPLIT_RECORDS
+from tests.processes.numbers import KEYS, SPLIT_RECORDS, assert_exact
 
 pytestmark = pytest.mark.slow
 
 STEP_S = 60.0
 POISON = 3_456
+QUICK_RESTARTS = {"restart-strategy.exponential-delay.initial-backoff": "10 ms"}
+AT_ONCE = QUICK_RESTARTS | {
+    "restart-strategy.repeated-failure.min-tries": "2",
+    "restart-strategy.repeated-failure.min-duration": "0",
+}
 
 
-def test_a_poison_record_is_named_with_split_and_offset_and_is_not_retried(tmp_path: Path) -> None:
-    with hosted_run(tmp_path, {"poison": str(POISON)}) as run:
+def test_a_service_that_is_away_and_says_so_with_an_error_of_its_own_ends_no_run(
+    tmp_path: Path,
+) -> None:
+    """It fails at the same records again and again, until it is back."""
+    outage = tmp_path / "outage"
+    outage.touch()
+
+    with hosted_run(tmp_path, {"outage": str(outage)}, settings=QUICK_RESTARTS) as run:
+        run.wait_for(lambda _: len(failures(run)) >= 6, STEP_S)
+        outage.unlink()
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FINISHED, ended.reason
+    assert_exact(tmp_path / "output")
+    origins = {failure.origin for failure in failures(run)}
+    assert len(origins) < len(failures(run))
+    reasons = [e.event.reason for e in run.of(JobStatusChanged) if e.event.reason]  # type: ignore[union-attr]
+    assert any("The same failure has come 2 times within" in reason for reason in reasons)
+
+
+def test_a_poison_record_is_named_with_split_and_offset_and_ends_the_run(tmp_path: Path) -> None:
+    with hosted_run(tmp_path, {"poison": str(POISON)}, settings=AT_ONCE) as run:
         ended = run.wait_until_over(STEP_S)
 
     split, offset = divmod(POISON, SPLIT_RECORDS)
     assert ended.status is JobStatus.FAILED
     assert f"numbers[1], split numbers-{split}, offset {offset}: ValueError" in ended.reason
-    assert (
-        "3456 cannot be digested. It is the same failure as before, at numbers[1]" in ended.reason
+    assert re.search(
+        r"3456 cannot be digested\. The same failure came 2 times within \d+\.\d s, each time at"
+        rf" numbers\[1\], split numbers-{split}, offset {offset}: a restart",
+        ended.reason,
     )
     first, second = failures(run)
     assert (first.operator, first.vertex, first.subtask) == ("digest", "numbers", 1)

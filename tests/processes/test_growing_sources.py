@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.domain.commands import StopWithSavepoint
-from tests.processes.growing import committed_keys, put
+from tests.processes.growing import committed_keys, inbox_of, put
 from tests.processes.host import hosted_run
 from tests.processes.savepoint_requests import WHO, asked, manifest_of
 
@@ -41,3 +41,17 @@ def test_files_that_appear_are_read_once_whatever_happens_to_their_readers(tmp_p
         asked=GROWING | {"first_checkpoint_id": manifest_of(savepoint).checkpoint_id + 1},
     ) as run:
         run.wait_for(lambda _: committed_keys(output) == list(range(500)), STEP_S)
+
+
+def test_all_slots_read_the_files_that_the_driver_has_listed(tmp_path: Path) -> None:
+    """Although others are added between, by every process that looks."""
+    output = tmp_path / "output"
+    for number in range(6):
+        put(output, f"a-{number}", range(10 * number, 10 * number + 10))
+        put(output, f"z-{number}", range(60 + 10 * number, 70 + 10 * number))
+
+    with hosted_run(tmp_path, {"fixed": "true"}, asked=GROWING, parallelism=3) as run:
+        run.wait_until_over(STEP_S)
+
+    assert len(list(inbox_of(output).iterdir())) > 12
+    assert committed_keys(output) == list(range(120))

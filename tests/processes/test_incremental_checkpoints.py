@@ -14,7 +14,7 @@ from pipelines.domain.status import JobStatus
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run, hurry
-from tests.processes.numbers import assert_exact, assert_rows_exact, committed
+from tests.processes.numbers import HELD_AT, assert_exact, assert_rows_exact, committed
 from tests.processes.savepoint_requests import WHO, manifest_of
 from tests.stopped_processes import stopped_slot
 
@@ -49,9 +49,14 @@ def test_kills_change_nothing_and_leave_no_file_behind(tmp_path: Path, backend: 
 def test_a_point_that_refers_to_older_files_is_restored_at_any_parallelism_by_either_backend(
     tmp_path: Path, backend: str, parallelism: int
 ) -> None:
-    with hosted_run(tmp_path, SLOWLY, settings=settings_of(backend, tmp_path / "a")) as first:
-        first.wait_for(lambda _: len(first.completed()) >= 5, STEP_S)
-        path = first.completed()[-1].path
+    held, settings = {"held_at": str(HELD_AT)}, settings_of(backend, tmp_path / "a")
+    with hosted_run(tmp_path, held, settings=settings) as first:
+        first.wait_until_cut_at(HELD_AT, STEP_S)
+        first.wait_for_more(2, STEP_S)
+        os.kill(first.process.pid, signal.SIGKILL)
+        first.process.wait(STEP_S)
+    older, path = (each.path for each in first.completed()[-2:])
+    assert shared_files_of(Path(path)) & shared_files_of(Path(older))
     store = FileSystemCheckpointStore([str(first.directory.path)])
     assert points_of(first)
     assert all(store.verify(location) == [] for location in points_of(first))
@@ -75,12 +80,12 @@ def test_a_base_deleted_while_a_restore_reads_is_named_and_no_output_changes(
 ) -> None:
     """As when the run that a fork begins from goes on, and its retention comes to the point."""
     settings = settings_of("hashmap", tmp_path / "local")
-    with hosted_run(tmp_path, SLOWLY, settings=settings) as first:
-        first.wait_for(lambda _: len(first.completed()) >= 5, STEP_S)
+    with hosted_run(tmp_path, {"held_at": str(HELD_AT)}, settings=settings) as first:
+        first.wait_until_cut_at(HELD_AT, STEP_S)
         submit(first.directory, Cancel(**WHO))
         assert first.wait_until_over(STEP_S).status is JobStatus.CANCELED
     point = Path(first.completed()[-1].path)
-    base = shared_file_of(point, subtask=1)
+    base = next(name for name in shared_files_of(point, subtasks=(1,)) if "base" in name)
     shown = committed(tmp_path / "output")
 
     stopping = {**settings, "testing.faults": "stop restoring slot=1 attempt=1"}
@@ -97,16 +102,15 @@ def test_a_base_deleted_while_a_restore_reads_is_named_and_no_output_changes(
     pd.testing.assert_frame_equal(committed(tmp_path / "output"), shown)
 
 
-def shared_file_of(point: Path, *, subtask: int) -> str:
-    files = [
+def shared_files_of(point: Path, *, subtasks: tuple[int, ...] = (0, 1)) -> set[str]:
+    return {
         file.name
         for snapshot in manifest_of(point).subtasks
         for operator in snapshot.operators
         for state in operator.states
         for file in state.files
-        if file.is_shared and snapshot.subtask == subtask
-    ]
-    return next(name for name in files if "base" in name)
+        if file.is_shared and snapshot.subtask in subtasks
+    }
 
 
 def settings_of(backend: str, local: Path) -> dict[str, str]:

@@ -17,14 +17,14 @@ import redis
 from django.utils import timezone
 
 from ftdash.jobs.models import Pipeline, Run
-from ftdash.jobs.projector import Projector
+from ftdash.projection.projector import Projector
 from pipelines.connectors.kafka.connection import KafkaAddress
 from pipelines.domain.commands import StopWithSavepoint
 from pipelines.domain.events import MetricsSampled
 from pipelines.domain.status import JobStatus
-from pipelines.flows.page_view_data import page_views
+from pipelines.flows.page_view_feed import page_views
 from pipelines.flows.page_view_logs import KafkaViewLog, RedisViewLog, provide_topic, stream_of
-from pipelines.flows.page_view_variables import DATABASE, KAFKA, KAFKA_SECURITY, REDIS
+from pipelines.flows.page_view_servers import DATABASE, KAFKA, KAFKA_SECURITY, REDIS
 from tests.brokers.kafka_broker import PASSWORD, USER, KafkaBroker
 from tests.brokers.onlooker import Onlooker
 from tests.brokers.readers import ConsoleConsumer, psql, redis_cli_or_skip, redis_hashes

@@ -8,10 +8,9 @@ import pandas as pd
 import pytest
 
 from pipelines.domain.commands import StopWithSavepoint
-from pipelines.domain.events import CheckpointCompleted
 from pipelines.domain.status import JobStatus
 from tests.processes.host import hosted_run
-from tests.processes.numbers import KEYS, WINDOW_MS
+from tests.processes.numbers import KEYS
 from tests.processes.savepoint_requests import WHO, asked, manifest_of
 from tests.processes.timed import committed_totals, expected_totals, reminded_keys
 
@@ -19,6 +18,7 @@ pytestmark = pytest.mark.slow
 
 STEP_S = 60.0
 TOTAL = 900
+HELD_AT = 700  # windows have fired and one is open: every state has something to hold
 TIMED: dict[str, object] = {"pipeline": "timed"}
 OFTEN = {"execution.checkpointing.interval": "50 ms"}
 
@@ -41,8 +41,8 @@ def test_what_functions_remember_and_their_timers_survive_killed_slots(
 def test_they_go_on_from_a_savepoint_at_another_parallelism_and_on_another_backend(
     tmp_path: Path,
 ) -> None:
-    with hosted_run(tmp_path, settings=OFTEN, asked=TIMED) as run:
-        run.wait_for(lambda _: any(has_fired(each) for each in run.completed()), STEP_S)
+    with hosted_run(tmp_path, {"held_at": str(HELD_AT)}, settings=OFTEN, asked=TIMED) as run:
+        run.wait_until_cut_at(HELD_AT, STEP_S)
         savepoint = asked(run, StopWithSavepoint(**WHO))
         run.wait_until_over(STEP_S)
     point = manifest_of(savepoint)
@@ -61,11 +61,6 @@ def test_they_go_on_from_a_savepoint_at_another_parallelism_and_on_another_backe
     assert {"numbers", "numbers.extents", "odd", "odd.keys", "timers.event", "total"} <= held
     assert ended.status is JobStatus.FINISHED, ended.reason
     assert_exact(tmp_path / "output")
-
-
-def has_fired(checkpoint: CheckpointCompleted) -> bool:
-    """The first window is over, so every state has something to hold."""
-    return checkpoint.watermark_ms is not None and checkpoint.watermark_ms >= WINDOW_MS
 
 
 def assert_exact(output: Path) -> None:

@@ -44,6 +44,8 @@ SETTINGS = {
     "execution.poison-records.policy": "quarantine",
     "execution.checkpointing.interval": "100 ms",
     "restart-strategy.exponential-delay.initial-backoff": "10 ms",
+    "restart-strategy.repeated-failure.min-tries": "2",
+    "restart-strategy.repeated-failure.min-duration": "0",
 }
 
 

@@ -31,14 +31,20 @@ from pipelines.domain.status import (
 )
 from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run, hurry
-from tests.processes.numbers import TOTAL, assert_exact, assert_rows_exact, committed, expected
+from tests.processes.numbers import (
+    HELD_AT,
+    TOTAL,
+    assert_exact,
+    assert_rows_exact,
+    committed,
+    expected,
+)
 from tests.processes.savepoint_requests import WHO, asked, manifest_of
 
 pytestmark = pytest.mark.slow
 
 STEP_S = 60.0
 PACED = {"pause_ms": "30", "total": str(TOTAL)}  # without an end, until it is hurried
-SLOW = {"hours_per_s": "0.05", "total": str(TOTAL)}  # far from its end when it is stopped
 OFTEN = {"execution.checkpointing.interval": "50 ms"}
 NEVER = {"execution.checkpointing.interval": "10 min"}
 INCREMENTAL = {**OFTEN, "execution.checkpointing.incremental": "true"}
@@ -75,11 +81,10 @@ def test_a_stopped_run_goes_on_at_any_parallelism_from_either_format_of_either_b
 
 
 def test_a_chain_of_rescales_gives_the_output_of_one_run(tmp_path: Path) -> None:
-    savepoint = stopped(tmp_path)
-    for parallelism in (3, 1, 5):
-        shown = len(committed(tmp_path / "output"))
-        with restored(tmp_path, savepoint, SLOW, parallelism=parallelism) as run:
-            run.wait_for(lambda _, n=shown: len(committed(tmp_path / "output")) > n, STEP_S)
+    savepoint = stopped(tmp_path, 1_300)
+    for parallelism, number in ((3, 2_500), (1, HELD_AT), (5, 4_900)):
+        with restored(tmp_path, savepoint, held_at(number), parallelism=parallelism) as run:
+            run.wait_until_cut_at(number, STEP_S)
             savepoint = asked(run, StopWithSavepoint(**WHO))
             run.wait_until_over(STEP_S)
 
@@ -173,6 +178,21 @@ def test_a_claimed_savepoint_stays_until_newer_points_replace_it(tmp_path: Path)
     assert savepoint.exists()
 
 
+@pytest.mark.parametrize("claim_mode", ClaimMode)
+def test_at_most_once_a_restore_that_a_person_asks_for_loses_nothing(
+    tmp_path: Path, claim_mode: ClaimMode
+) -> None:
+    """Only a failure costs the state, and a point that was claimed is not a failure's."""
+    at_most_once = {**OFTEN, "execution.checkpointing.mode": "AT_MOST_ONCE"}
+    with running(tmp_path, at_most_once) as run:
+        savepoint = asked(run, StopWithSavepoint(**WHO))
+        run.wait_until_over(STEP_S)
+
+    go_on(tmp_path, savepoint, claim_mode=claim_mode, settings=at_most_once)
+
+    assert_exact(tmp_path / "output")
+
+
 @pytest.mark.parametrize(
     ("settings", "taken_as"),
     [(OFTEN, CANONICAL), (BACKENDS["ROCKSDB"], NATIVE)],
@@ -224,19 +244,26 @@ def test_a_damaged_savepoint_ends_the_run_before_anything_starts(tmp_path: Path)
 
 @contextmanager
 def running(root: Path, settings: dict[str, str] = OFTEN) -> Iterator[StartedRun]:
-    """A run that has written some of its output, and has more to write."""
+    """A run that has written some of its output and is held in the middle of a window: whatever is
+    taken of it now holds some state. One without checkpoints has just begun."""
     is_often = settings is not NEVER
-    with hosted_run(root, SLOW if is_often else PACED, settings=settings) as run:
+    with hosted_run(root, held_at(HELD_AT) if is_often else PACED, settings=settings) as run:
         if is_often:
+            run.wait_until_cut_at(HELD_AT, STEP_S)
             run.wait_for(lambda _: len(committed(root / "output")) > 0, STEP_S)
         else:
             run.wait_for(lambda _: len(run.of(SlotConnected)) == 2, STEP_S)
         yield run
 
 
-def stopped(root: Path) -> Path:
-    """The savepoint that a run was stopped with halfway."""
-    with running(root) as run:
+def held_at(number: int) -> dict[str, str]:
+    return {"held_at": str(number), "total": str(TOTAL)}
+
+
+def stopped(root: Path, number: int = HELD_AT) -> Path:
+    """The savepoint that a run was stopped with at a number."""
+    with hosted_run(root, held_at(number), settings=OFTEN) as run:
+        run.wait_until_cut_at(number, STEP_S)
         savepoint = asked(run, StopWithSavepoint(**WHO))
         run.wait_until_over(STEP_S)
     return savepoint

@@ -1,5 +1,6 @@
 """Real drivers and slots that keep their snapshots elsewhere: an object store, or memory."""
 
+import errno
 import os
 import signal
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from tests.driven_run import StartedRun
 from tests.object_server import CREDENTIALS, Fault, ObjectServer, never, on_path
 from tests.processes.host import hosted_run, hurry
 from tests.processes.numbers import TOTAL, assert_exact, committed
+from tests.stopped_processes import stopped_slot
 
 pytestmark = pytest.mark.slow
 
@@ -122,6 +124,38 @@ def test_a_recovery_waits_for_an_object_store_that_does_not_answer(
 
     assert ended.status is JobStatus.FINISHED
     assert run.of(RestorePointRefused) == []  # what cannot be read now is not damaged
+    assert_exact(tmp_path / "output")
+
+
+def test_a_recovery_waits_for_a_disk_that_does_not_answer(tmp_path: Path) -> None:
+    with hosted_run(tmp_path, PACED, settings=SOONER) as run:
+        run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
+        with silent(run.directory.path / "checkpoints"):
+            os.kill(run.pid_of(1), signal.SIGKILL)
+            run.wait_for(lambda _: len(storage_failures(run)) >= 2, STEP_S)
+        hurry(tmp_path)
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FINISHED
+    assert run.of(RestorePointRefused) == []  # what cannot be read now is not damaged
+    assert_exact(tmp_path / "output")
+
+
+def test_a_slot_that_cannot_read_its_point_now_does_not_end_the_run(tmp_path: Path) -> None:
+    """The driver had verified it a moment before."""
+    settings = {**SOONER, "testing.faults": "stop restoring slot=1 attempt=2"}
+    with hosted_run(tmp_path, PACED, settings=settings) as run:
+        run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
+        os.kill(run.pid_of(1), signal.SIGKILL)
+        slot = stopped_slot(run, 1, attempt=2, within_s=STEP_S)
+        with silent(run.directory.path / "checkpoints"):
+            slot.resume()
+            run.wait_for(lambda _: bool(unread_by_slots(run)), STEP_S)
+        hurry(tmp_path)
+        ended = run.wait_until_over(STEP_S)
+
+    assert ended.status is JobStatus.FINISHED, ended.reason
+    assert run.of(RestorePointRefused) == []
     assert_exact(tmp_path / "output")
 
 
@@ -227,6 +261,18 @@ def in_objects(
         yield run, root
 
 
+@contextmanager
+def silent(directory: Path) -> Iterator[None]:
+    """Every call below it fails with ELOOP, also for root."""
+    aside = directory.rename(directory.with_name("aside"))
+    directory.symlink_to(directory)
+    try:
+        yield
+    finally:
+        directory.unlink()
+        aside.rename(directory)
+
+
 def environment(server: ObjectServer, root: str) -> dict[str, str]:
     return {**server.environment, "FTDASH_STORAGE_ROOTS": root}
 
@@ -241,6 +287,12 @@ def storage_failures(run: StartedRun) -> list[str]:
     events = [envelope.event for envelope in run.of(FailureOccurred)]
     causes = [event.cause for event in events if isinstance(event, FailureOccurred)]
     return [cause for cause in causes if "cannot be told" in cause]
+
+
+def unread_by_slots(run: StartedRun) -> list[str]:
+    events = [envelope.event for envelope in run.of(FailureOccurred) if envelope.attempt == 2]
+    causes = [event.cause for event in events if isinstance(event, FailureOccurred)]
+    return [cause for cause in causes if os.strerror(errno.ELOOP) in cause]
 
 
 def assert_ids_grow(run: StartedRun) -> None:

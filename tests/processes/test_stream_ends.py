@@ -12,7 +12,7 @@ from pipelines.domain.ids import RequestId
 from pipelines.domain.status import JobStatus
 from tests.driven_run import StartedRun
 from tests.processes.host import hosted_run
-from tests.processes.numbers import committed
+from tests.processes.numbers import HELD_AT, committed
 from tests.processes.relay import Balance, balance
 
 pytestmark = pytest.mark.slow
@@ -51,19 +51,17 @@ def test_records_in_flight_are_restored_at_another_parallelism(
 
 @pytest.mark.parametrize("drain", [True, False])
 def test_draining_fires_the_open_windows_before_the_savepoint(tmp_path: Path, drain: bool) -> None:
-    paced = {"hours_per_s": "1", "total": "72000"}
-    with hosted_run(tmp_path, paced, settings=SOONER) as run:
-        run.wait_for(lambda _: len(run.completed()) >= 2, STEP_S)
+    with hosted_run(tmp_path, {"held_at": str(HELD_AT)}, settings=SOONER) as run:
+        run.wait_until_cut_at(HELD_AT, STEP_S)
         identity = {"request_id": RequestId("stop"), "requested_by": "test", "reason": "a test"}
         submit(run.directory, StopWithSavepoint(drain=drain, **identity))  # type: ignore[arg-type]
         ended = run.wait_until_over(STEP_S)
-        read = run.completed()[-1].source_records
 
     assert ended.status is JobStatus.FINISHED
-    assert 0 < read < 72_000
+    assert run.completed()[-1].source_records == HELD_AT
     visible = int(committed(tmp_path / "output")["count"].sum())
-    assert (visible == read) == drain, "without draining the open windows wait in the savepoint"
-    assert visible <= read
+    assert (visible == HELD_AT) == drain, "without draining the open window waits in the savepoint"
+    assert visible <= HELD_AT
 
 
 def with_records_in_flight(run: StartedRun) -> list[str]:

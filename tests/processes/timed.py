@@ -98,7 +98,9 @@ class RunningTotal(BatchProcessFunction):
 def assemble(parameters: Mapping[str, str]) -> Pipeline:
     env = Environment(pace=float(parameters["hours_per_s"]))
     output = Path(parameters["output"])
-    numbers = env.source(Numbers(int(parameters["total"])), uid="numbers")
+    held_at = parameters["held_at"]
+    source = Numbers(int(parameters["total"]), held_at=int(held_at) if held_at else None)
+    numbers = env.source(source, uid="numbers")
     minutes = numbers.key_by("key").process(Minutes(), MINUTES, uid="minutes")
     totals = minutes.key_by("key").process(RunningTotal(), TOTALS, uid="running")
     totals.sink(ExactlyOnceFiles(output / "totals", pipeline="timed"), uid="totals-files")
@@ -143,6 +145,7 @@ FLOW = Flow(
         Parameter("output", None, "directory of the output"),
         Parameter("total", "900", "how many numbers there are"),
         Parameter("hours_per_s", "0.1", "event-hours per second"),
+        Parameter("held_at", "", "the number from which on there is nothing to read"),
     ),
     assemble=assemble,
 )

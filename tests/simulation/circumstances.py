@@ -39,7 +39,11 @@ MODES: dict[str, dict[str, str]] = {
 }
 WITH_QUARANTINE = ("aligned", "concurrent", AT_LEAST_ONCE, "cap waits", "cap aborts")
 """The others are refused with it."""
-QUARANTINING = {"execution.poison-records.policy": "quarantine"}
+QUARANTINING = {
+    "execution.poison-records.policy": "quarantine",
+    "restart-strategy.repeated-failure.min-tries": "2",
+    "restart-strategy.repeated-failure.min-duration": "0",
+}
 POISONED_SHARE = 0.3
 GATES_BYTES = (60, 400, 8 << 20)
 """Capacities of channels: from one batch at a time to never full."""
@@ -110,6 +114,8 @@ def _draw_settings(
         CHECKPOINTING + "incremental": rng.choice(["true", "false"]),
         "state.backend.type": "rocksdb" if rng.random() < ROCKSDB_SHARE else "hashmap",
         "state.backend.rocksdb.memory.fixed-per-slot": "2 mb",
+        "pipeline.coalescing.max-rows": rng.choice(["1", "4", "8192"]),
+        "pipeline.coalescing.max-wait": rng.choice(["0", "5 ms", "50 ms"]),
         "restart-strategy.type": "fixed-delay",
         "restart-strategy.fixed-delay.attempts": "1000",
         "restart-strategy.fixed-delay.delay": "10 ms",

@@ -18,7 +18,7 @@ from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.snapshots import FileHandle, Manifest
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from pipelines.storage.manifest_file import files_of
-from pipelines.storage.store import Damage, Publication, location_of
+from pipelines.storage.store import Damage, Publication, WatchVerification, location_of
 
 Fails = Callable[[str], bool]
 Keeps = Callable[[], Path | None]
@@ -123,9 +123,11 @@ class SimulatedStore(FileSystemCheckpointStore):
         self._disk.may_fail("read")
         return super().read_batches(location, file)
 
-    def fetch(self, location: str, file: FileHandle, target: Path) -> None:
+    def fetch(
+        self, location: str, file: FileHandle, target: Path, *, may_share: bool = False
+    ) -> None:
         self._disk.may_fail("read")
-        super().fetch(location, file, target)
+        super().fetch(location, file, target, may_share=may_share)
 
     def publish(self, location: str, manifest: Manifest) -> Publication:
         """It may fail before, and after: then the point is complete and nobody knows."""
@@ -142,9 +144,9 @@ class SimulatedStore(FileSystemCheckpointStore):
         self._disk.may_fail("read a manifest")
         return super().manifest(location)
 
-    def verify(self, location: str) -> list[Damage]:
+    def verify(self, location: str, watch: WatchVerification | None = None) -> list[Damage]:
         self._disk.may_fail("verify")
-        return super().verify(location)
+        return super().verify(location, watch)
 
     def published(self, root: str, *, among: Collection[str] | None = None) -> list[str]:
         self._disk.may_fail("list")

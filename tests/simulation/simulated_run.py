@@ -44,6 +44,7 @@ from tests.simulation.circumstances import (
 from tests.simulation.clock import HOUR_MS, SimulatedClock
 from tests.simulation.disk import Disk
 from tests.simulation.drivers import Driver
+from tests.simulation.machines import machines_validated
 from tests.simulation.model import Output
 from tests.simulation.outcome import Outcome, read_at
 from tests.simulation.outside import WORLDS, Part, World
@@ -272,10 +273,11 @@ class Simulation:
     def _simulated_parts(self) -> Iterator[None]:
         """What `deploy` makes by itself in a real slot."""
         capacity = self.circumstances.gate_bytes
-        deployment = "pipelines.runtime.slot.deployment"
+        slot = "pipelines.runtime.slot"
         with (
-            patch(f"{deployment}.Gate", lambda channels: Gate(channels, capacity)),
-            patch(f"{deployment}.CheckpointStores", lambda *a, **k: self.outcome.disk.open()),
+            machines_validated(),
+            patch(f"{slot}.subtask_building.Gate", lambda channels: Gate(channels, capacity)),
+            patch(f"{slot}.deployment.CheckpointStores", lambda *a, **k: self.outcome.disk.open()),
         ):
             yield
 

@@ -30,6 +30,7 @@ from pipelines.runtime.control import (
     Hello,
     Inject,
     Message,
+    Restoring,
     Running,
 )
 from pipelines.runtime.slot.deployment import Deployment, deploy
@@ -38,6 +39,7 @@ from pipelines.runtime.slot.subtask_reports import SubtaskReports
 from pipelines.runtime.slot.vigil import Vigil
 from pipelines.runtime.slot_address import SlotAddress
 from pipelines.runtime.subtask.checkpoint_locations import CheckpointLocations
+from pipelines.runtime.subtask.restore_meter import RestoreMeter
 from pipelines.runtime.subtask.subtask import Subtask
 from tests.simulation.chores import Chores
 from tests.simulation.circumstances import Circumstances, Dice
@@ -75,11 +77,13 @@ class Slot:
         self.has_dialled = False
         self.is_dead = False
         self.is_cut_off = False  # its connection was closed; it will notice
+        self.heard_ms = around.clock.now_ms  # by its driver
         self.is_silent = False  # nothing comes through its connection, which stays open
         self.stopped_until_ms = 0.0
         self._around = around
         self._wires = wires
         self._uploads = Chores()
+        self._meter = RestoreMeter()
         self._locations = CheckpointLocations()
         self.reports = SubtaskReports(self.say, self._reach, self._locations)
         self._vigil = Vigil(around.clock, address.heartbeat)
@@ -141,6 +145,7 @@ class Slot:
 
     def dial(self) -> Hello:
         self.has_dialled = True
+        self.heard_ms = self._around.clock.now_ms
         return Hello(slot=self.number, pid=self.number + 1, host="simulated", data_port=1)
 
     def _turns_at(self, now_ms: float) -> tuple[list[Turn], float]:
@@ -206,7 +211,9 @@ class Slot:
             uploads=self._uploads,  # type: ignore[arg-type]
             reporter=self.reports,
             clock=self._around.clock,
+            meter=self._meter,
         )
+        self.say(Restoring(progress=self._meter.progress()))
         self.reports.on_deployed(len(self.deployment.subtasks))
         self._reach(FaultPoint.RESTORED)
         self.say(Deployed())

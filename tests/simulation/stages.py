@@ -8,6 +8,7 @@ from pipelines.domain.ids import Attempt
 from pipelines.domain.network import SlotNetworking
 from pipelines.domain.settings import Heartbeat
 from pipelines.runtime.control import SLOT_DECODER, PeerLost
+from pipelines.runtime.control import Heartbeat as Beat
 from pipelines.runtime.master.job_events import (
     JobEvent,
     SlotArrived,
@@ -32,10 +33,13 @@ class Stages:
         self._news: deque[JobEvent] = deque()
         self._wires: dict[Attempt, Wires] = {}
         self._ended: set[Attempt] = set()
+        self._beat_ms = 0.0  # from one heartbeat of the driver to the next
+        self._beat_due_ms = 0.0
         self.slots: list[Slot] = []  # without those of whose end everybody was told
         self.is_driver_dead = False
 
     def start(self, address: SlotAddress, parallelism: int) -> None:
+        self._beat_ms = address.heartbeat.interval_ms
         wires = self._wires[address.attempt] = Wires()
         for number in range(parallelism):
             self.slots.append(Slot(address, number, wires.of(number), self._around))
@@ -48,6 +52,8 @@ class Stages:
 
     def turns(self) -> list[Turn]:
         turns: list[Turn] = [self._tell_news] if self._news else []
+        if self._around.clock.now_ms >= self._beat_due_ms and not self.is_driver_dead:
+            turns.append(self._beat)
         for slot in self.slots:
             if slot.is_dead:
                 turns.append(partial(self._mourn, slot))
@@ -64,6 +70,13 @@ class Stages:
     def end(self) -> None:
         for slot in self.slots:
             slot.die()
+
+    def _beat(self) -> None:
+        """A driver has a thread for this."""
+        self._beat_due_ms = self._around.clock.now_ms + self._beat_ms
+        for slot in self.slots:
+            if slot.has_dialled and not slot.is_cut_off:
+                slot.send(Beat())
 
     def _last_turns_of(self, slot: Slot) -> list[Turn]:
         """Its driver is dead or has given it up, and it is about to notice."""
@@ -86,6 +99,7 @@ class Stages:
         """A few frames at once, as a connection does; late ones too, behind the slot's end."""
         for _ in range(min(3, len(slot.outbox))):
             message = SLOT_DECODER.decode(slot.outbox.popleft())
+            slot.heard_ms = self._around.clock.now_ms
             self._around.dice.seen["late message"] += slot.is_cut_off
             self._around.dice.seen["last message"] += slot.is_dead
             self._tell(SlotSpoke(slot.attempt, slot.number, message))

@@ -11,7 +11,10 @@ import pytest
 
 from pipelines.connectors.blackhole import BlackHole
 from pipelines.connectors.files.json_lines import JsonLinesFiles
-from pipelines.connectors.sink import SinkContext, SinkWriter, Superseded
+from pipelines.connectors.files.sink import ExactlyOnceFiles
+from pipelines.connectors.redis.hashes import RedisHashes
+from pipelines.connectors.sink import Sink, SinkContext, SinkWriter, Superseded
+from pipelines.connectors.sql.upsert import SqlUpsert
 from pipelines.domain.errors import Rejected
 from pipelines.domain.graph import EdgeKind
 from pipelines.domain.guarantees import Ends
@@ -30,11 +33,24 @@ from pipelines.stream import (
     sliding,
     tumbling,
 )
+from pipelines.stream.environment import check_places
 
 TIME = pa.timestamp("ms", "UTC")
 SCHEMA = pa.schema([("key", pa.string()), ("time", TIME), ("x", pa.float64())])
 OTHER = pa.schema([("x", pa.int8())])
 HOURLY = tumbling(hours=1)
+
+
+def files(directory: str | Path) -> Sink:
+    return ExactlyOnceFiles(directory, pipeline="p")
+
+
+def upsert(url: str, table: str) -> Sink:
+    return SqlUpsert(url, table, ("key",), pipeline="p")
+
+
+def hashes(url: str, prefix: str) -> Sink:
+    return RedisHashes(url, prefix, ("key",), pipeline="p")
 
 
 def test_a_record_that_cannot_be_read_refuses_a_start_unless_such_are_set_aside(
@@ -404,6 +420,62 @@ def test_an_impossible_graph_is_refused_when_it_is_built(
     declare(events(env))
 
     with pytest.raises(Rejected, match=sentence):
+        env.build()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (files("/data/out"), files("/data/elsewhere/../out/")),
+        (upsert("sqlite:////data/a.sqlite", "t"), upsert("sqlite:////data/x/../a.sqlite", "T")),
+        (
+            upsert("postgresql://a:secret@localhost/db", "t"),
+            upsert("postgresql+psycopg://b@127.0.0.1:5432/db", "t"),
+        ),
+        (upsert("postgresql://db@/?host=/run", "t"), upsert("postgresql:///db?host=/run", "t")),
+        (hashes("redis://localhost", "p"), hashes("redis://u:secret@127.0.0.1:6379/0", "p")),
+        (hashes("unix:///run/redis.sock", "p"), hashes("unix:///run/redis.sock?db=0", "p")),
+    ],
+)
+def test_two_sinks_that_would_lose_output_of_each_other_are_refused_by_uid(
+    one: Sink, other: Sink
+) -> None:
+    with pytest.raises(Rejected, match="'a' and 'b' both write to") as refusal:
+        check_places({Uid("a"): one, Uid("b"): other})
+
+    assert "secret" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (files("/data/out"), files("/data/out/late")),
+        (upsert("sqlite:////data/a.sqlite", "t"), upsert("sqlite:////data/a.sqlite", "u")),
+        (upsert("sqlite:////data/a.sqlite", "t"), upsert("sqlite:////data/b.sqlite", "t")),
+        (upsert("postgresql://h/db", "t"), upsert("postgresql://h/db", "T")),
+        (upsert("postgresql://h:5433/db", "t"), upsert("postgresql://h/db", "t")),
+        (
+            upsert("postgresql://h/db?options=-csearch_path%3Da", "t"),
+            upsert("postgresql://h/db", "t"),
+        ),
+        (hashes("redis://h", "p"), hashes("redis://h", "q")),
+        (hashes("redis://h/1", "p"), hashes("redis://h/2", "p")),
+    ],
+)
+def test_sinks_in_places_of_their_own_are_accepted(one: Sink, other: Sink) -> None:
+    assert one.place != other.place
+    check_places({Uid("a"): one, Uid("b"): other})
+
+
+def test_two_file_sinks_in_one_directory_are_refused_when_the_pipeline_is_built(
+    tmp_path: Path,
+) -> None:
+    env = Environment()
+    (tmp_path / "link").symlink_to(tmp_path)
+    stream = events(env).sink(files(tmp_path / "out"), uid="first")
+    stream.sink(files(tmp_path / "link" / "out"), uid="second")
+
+    with pytest.raises(Rejected, match=f"'first' and 'second' both write to .*{tmp_path}/out"):
         env.build()
 
 

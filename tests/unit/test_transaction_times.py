@@ -63,8 +63,13 @@ def test_a_timeout_that_is_too_short_is_refused_with_the_sink_and_both_times() -
 
 @pytest.mark.parametrize("sink", [Holding(44_001), BlackHole()])
 def test_a_timeout_that_suffices_and_a_sink_without_one_are_not(sink: object) -> None:
-    check_transaction_times(sinks(sink), parse_settings(SETTINGS))
+    settings = parse_settings(SETTINGS)
+
+    check_transaction_times(sinks(sink), settings)
+
+    with pytest.raises(Rejected, match="The sink 'beside'"):
+        check_transaction_times(sinks(sink, beside=Holding(44_000)), settings)
 
 
-def sinks(sink: object) -> dict[Uid, Sink]:
-    return {Uid("out"): sink}  # type: ignore[dict-item]
+def sinks(sink: object, **others: object) -> dict[Uid, Sink]:
+    return {Uid(uid): each for uid, each in {"out": sink, **others}.items()}  # type: ignore[misc]

@@ -37,6 +37,8 @@ PAGES = (
     "submit",
 )
 NO_PAGES = {
+    "documentation": "built by MkDocs; test_documentation_in_browser",
+    "documentation-page": "built by MkDocs; test_documentation_in_browser",
     "login": "redirects who is signed in; test_the_way_in_is_clean",
     "logout": "is posted",
     "events": "the stream",

@@ -8,8 +8,8 @@ from django.utils import timezone
 from ftdash.accounts.models import TokenScope
 from ftdash.accounts.services import create_token
 from ftdash.jobs.models import Run
-from ftdash.jobs.projector import Projector
 from ftdash.metrics.models import Heartbeat, HeartbeatName
+from ftdash.projection.projector import Projector
 from tests.web.journals import Story, new_request, new_run
 
 ADDRESSED = {

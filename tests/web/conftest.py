@@ -27,9 +27,9 @@ PLAIN_STORAGE = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStora
 def site(settings: Any, tmp_path: Path, db: None) -> Path:
     """The root of the job directories; pages render without collected static files. Nothing is
     known yet of a run whose name another test has used."""
-    from ftdash.checkpoints import completed_history  # models: only once Django is set up
-    from ftdash.jobs import pulse
-    from ftdash.ui import metrics_page
+    from ftdash.checkpoints.queries import completed_history  # models: only once Django is set up
+    from ftdash.runs.queries import pulse
+    from ftdash.ui.metrics import page as metrics_page
 
     completed_history.forget()
     metrics_page.past_of.cache_clear()
@@ -44,7 +44,7 @@ def site(settings: Any, tmp_path: Path, db: None) -> Path:
 def patient(settings: Any, monkeypatch: pytest.MonkeyPatch) -> float:
     """What was just heard of stays fresh, however slow the machine is. Gives after how many seconds
     a worker of an installation is late."""
-    from ftdash.jobs import freshness
+    from ftdash.runs.queries import freshness
 
     late_after_s: float = freshness.RECONCILE_LATE_AFTER_S
     settings.STALE_AFTER_S = PATIENCE_S
@@ -66,7 +66,7 @@ def as_installed(
 ) -> datetime:
     """With the patience of an installation, and no time to lose it in."""
     settings.STALE_AFTER_S = installed.STALE_AFTER_S
-    monkeypatch.setattr("ftdash.jobs.freshness.RECONCILE_LATE_AFTER_S", patient)
+    monkeypatch.setattr("ftdash.runs.queries.freshness.RECONCILE_LATE_AFTER_S", patient)
     return no_time_passes
 
 

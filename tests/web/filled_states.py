@@ -18,9 +18,9 @@ from ftdash.alerts.models import Alert, AlertRule, Channel, ChannelKind, Evaluat
 from ftdash.checkpoints.models import Audit, Checkpoint
 from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
 from ftdash.gameday.scoring import AuditFound, Measures, Seen, SinkProof
-from ftdash.jobs import comparing, comparisons
 from ftdash.jobs.models import PointComparison, PointInspection, PointLabel, Run
 from ftdash.lab.models import Lab, LabState
+from ftdash.points.services import comparing, comparisons
 from pipelines.domain.status import CheckpointKind, JobStatus, RecoveryPhase
 from pipelines.lab.options import MODES
 from pipelines.lab.report import LabReport

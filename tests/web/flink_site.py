@@ -25,10 +25,10 @@ from django.utils import timezone  # noqa: E402
 
 from ftdash.accounts.models import TokenScope  # noqa: E402
 from ftdash.accounts.services import create_token  # noqa: E402
-from ftdash.jobs import disposal  # noqa: E402
 from ftdash.jobs.models import OPEN_PHASES, Pipeline, Request, RequestKind  # noqa: E402
-from ftdash.jobs.projector import Projector  # noqa: E402
 from ftdash.metrics.models import Heartbeat, HeartbeatName  # noqa: E402
+from ftdash.points.services import disposal  # noqa: E402
+from ftdash.projection.projector import Projector  # noqa: E402
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason  # noqa: E402
 from pipelines.domain.events import (  # noqa: E402
     CheckpointFailed,

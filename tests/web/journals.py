@@ -103,8 +103,12 @@ class Story:
         slots = [SlotConnected(slot=slot, pid=100 + slot, host="here") for slot in (0, 1)]
         return self.tell(*slots, JobStatusChanged(status=JobStatus.RUNNING))
 
-    def sampled(self, records_per_s: float = 1000.0, records: int = 10) -> "Story":
-        return self.tell(sample(records_per_s, records))
+    def sampled(
+        self, records_per_s: float = 1000.0, records: int = 10, *, since: int = 10
+    ) -> "Story":
+        """`since`: what the sources have read behind the newest checkpoint."""
+        reached = source_records_at(self.next_checkpoint - 1) + since
+        return self.tell(sample(records_per_s, records, reached))
 
     def triggered(
         self,
@@ -289,14 +293,22 @@ def checkpoint_completed(
         uploaded_bytes=800,
         buffered_records=2440,
         buffered_bytes=244_000,
-        source_records=number * 1000,
+        source_records=source_records_at(number),
         watermark_ms=1_357_000_000_000,
         counters={"join.unmatched_left": 3},
     )
 
 
-def sample(records_per_s: float, records: int) -> MetricsSampled:
-    """`records` went through each subtask since the attempt started."""
+def source_records_at(number: int) -> int:
+    """What the sources have read before the cut of that checkpoint."""
+    return 1_000 * number
+
+
+def sample(
+    records_per_s: float, records: int, reached: int | None = None, restored: int | None = 0
+) -> MetricsSampled:
+    """`records` went through each subtask since the attempt started; `reached` and `restored` as
+    in the event."""
     return MetricsSampled(
         status=JobStatus.RUNNING,
         records_per_s=records_per_s,
@@ -305,6 +317,8 @@ def sample(records_per_s: float, records: int) -> MetricsSampled:
         subtasks=[subtask_sample(uid, index, records) for uid, index in SUBTASKS],
         slots=[SlotSample(slot=slot, resident_bytes=200_000_000) for slot in (0, 1)],
         counters={"join.unmatched_left": 3},
+        reached_records=reached,
+        restored_records=restored,
     )
 
 

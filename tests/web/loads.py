@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ftdash.jobs.answers import VertexView
-from ftdash.metrics.loads import RunLoads, SubtaskLoad
+from ftdash.metrics.queries.loads import RunLoads, SubtaskLoad
 
 GRAPH = [
     VertexView("source", ["source"], [], is_source=True, is_sink=False),

@@ -5,7 +5,7 @@ from pathlib import Path
 from django.conf import settings
 
 from ftdash.jobs.models import Pipeline, Run
-from ftdash.jobs.projector import Projector
+from ftdash.projection.projector import Projector
 from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.status import CheckpointKind
 from pipelines.storage.filesystem import FileSystemCheckpointStore

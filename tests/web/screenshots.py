@@ -2,7 +2,7 @@
 
     python -m tests.web.screenshots [DIRECTORY]
 
-Writes NAME.png for each page, as `docs/dashboard.md` shows it. Needs a Chromium.
+Writes NAME.png for each page, as `docs/reference/dashboard.md` shows it. Needs a Chromium.
 """
 
 import argparse
@@ -33,7 +33,7 @@ DRAWN_MS = 1_500  # for the charts to come, behind the page
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("directory", type=Path, nargs="?", default=Path("docs/pages"))
+    parser.add_argument("directory", type=Path, nargs="?", default=Path("docs/pictures"))
     directory = parser.parse_args().directory
     directory.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "ftdash.settings")

@@ -32,8 +32,8 @@ from django.utils import timezone  # noqa: E402
 
 from ftdash.alerts.models import Evaluation  # noqa: E402
 from ftdash.jobs.models import PointInspection, Request, RequestKind, Run  # noqa: E402
-from ftdash.jobs.projector import Projector  # noqa: E402
 from ftdash.metrics.models import Heartbeat, HeartbeatName  # noqa: E402
+from ftdash.projection.projector import Projector  # noqa: E402
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason  # noqa: E402
 from pipelines.domain.events import (  # noqa: E402
     CheckpointCommitted,
@@ -158,6 +158,8 @@ class SimulatedRun:
                 for s in range(PARALLELISM)
             ],
             counters=self.counters(),
+            reached_records=self.records,
+            restored_records=0,
         )
 
     def counters(self) -> dict[str, int]:

@@ -7,8 +7,8 @@ import os
 import time
 from collections.abc import Iterable
 
+from ftdash.audits import process as audit_process
 from ftdash.checkpoints.models import Audit
-from ftdash.jobs import audit_process, comparing, delivery, inspection
 from ftdash.jobs.models import (
     PointComparison,
     PointInspection,
@@ -17,6 +17,8 @@ from ftdash.jobs.models import (
     RequestPhase,
     Run,
 )
+from ftdash.points.services import comparing, inspection
+from ftdash.supervision import delivery
 from pipelines.domain.status import JobStatus
 from tests.web.journals import Story
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import httpx
 import pytest
-from django.conf import settings as project
 from django.core import mail
 from django.utils import timezone
 
@@ -21,7 +20,6 @@ from ftdash.alerts import webhook as webhook_sender
 from ftdash.alerts.message import Message
 from ftdash.alerts.models import Alert, AlertRule, Channel, Delivery, News, SendingTurn, Watched
 from ftdash.alerts.sending_turn import LASTS, take_turn
-from ftdash.alerts.tasks import deliver_alerts
 from ftdash.jobs.models import Pipeline
 from pipelines.domain.errors import Rejected
 from tests.reserved_ports import reserved_port
@@ -389,10 +387,6 @@ def test_what_nobody_thought_of_is_given_up_after_as_many_tries(
     given_up = Delivery.objects.get()
     assert given_up.given_up_at is not None
     assert given_up.problem == "No try came to an end; the log of the worker says more."
-
-
-def test_a_call_to_send_that_waited_too_long_in_the_queue_is_dropped() -> None:
-    assert deliver_alerts.expires == project.ALERT_PERIOD_S
 
 
 def test_a_channel_of_one_pipeline_hears_of_no_other(receiver: Receiver) -> None:

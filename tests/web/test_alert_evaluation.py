@@ -17,9 +17,9 @@ from ftdash.alerts.models import Alert, AlertRule, Evaluation, RuleStanding, Wat
 from ftdash.alerts.readings import readings
 from ftdash.checkpoints.models import Checkpoint
 from ftdash.jobs.models import Run
-from ftdash.jobs.projector import Projector
-from ftdash.jobs.pulse import WITH_THE_ATTEMPT
 from ftdash.metrics.models import Sample
+from ftdash.projection.projector import Projector
+from ftdash.runs.queries.pulse import WITH_THE_ATTEMPT
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import CheckpointCommitted, CheckpointFailed
 from pipelines.domain.ids import CheckpointId

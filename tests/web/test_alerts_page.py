@@ -13,7 +13,7 @@ from ftdash.alerts import queries, rules, telling
 from ftdash.alerts.hysteresis import Band
 from ftdash.alerts.models import Alert, AlertRule, Delivery, Evaluation, Watched
 from ftdash.jobs.models import Pipeline
-from ftdash.jobs.projector import Projector
+from ftdash.projection.projector import Projector
 from pipelines.domain.errors import Rejected
 from tests.web.default_rules import make_default_rules
 from tests.web.journals import Story, new_run

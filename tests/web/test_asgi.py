@@ -9,7 +9,7 @@ import gc, json, sys
 import ftdash.asgi
 from pipelines.flows.registry import FLOWS
 print(json.dumps({
-    "views": "ftdash.ui.checkpoints_page" in sys.modules,
+    "views": "ftdash.ui.checkpoints.page" in sys.modules,
     "flows": all(module in sys.modules for module in FLOWS.values()),
     "set_aside": gc.get_freeze_count() > len(gc.get_objects()),
 }))

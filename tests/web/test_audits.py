@@ -7,10 +7,12 @@ import pytest
 from django.db.models import F
 from django.utils import timezone
 
-from ftdash.checkpoints.guarantee import SILENT_AFTER, AuditState, AuditView
-from ftdash.checkpoints.guarantee import audits as audit_views
+from ftdash.audits import process as audit_process
+from ftdash.audits import services as audits
+from ftdash.audits import tasks
 from ftdash.checkpoints.models import Audit
-from ftdash.jobs import audit_process, audits, tasks
+from ftdash.checkpoints.queries.guarantee import SILENT_AFTER, AuditState, AuditView
+from ftdash.checkpoints.queries.guarantee import audits as audit_views
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Pipeline, Run
 from pipelines.audit import auditor
@@ -69,7 +71,7 @@ def test_a_worker_starts_its_process_once(run: Run, started: list[list[str]]) ->
     tasks.start_audit(key)
     tasks.start_audit(key)
 
-    assert [command[1:] for command in started] == [["manage.py", "carry_out_audit", str(key)]]
+    assert [command[1:] for command in started] == [["-m", "ftdash", "carry_out_audit", str(key)]]
     assert newest().state is AuditState.RUNNING
 
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from ftdash.metrics.loads import SubtaskLoad
-from ftdash.ui.bottleneck import bottleneck, sentence
-from ftdash.ui.operator_rows import operator_rows
+from ftdash.metrics.queries.loads import SubtaskLoad
+from ftdash.ui.metrics.bottleneck import bottleneck, sentence
+from ftdash.ui.metrics.operator_rows import operator_rows
 from tests.web.loads import GRAPH, load, loads
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from django.test import Client
 
-from ftdash.jobs.projector import Projector
+from ftdash.projection.projector import Projector
 from tests.web import filled_states
 from tests.web.journals import Story, StoryClock, new_run
 from tests.web.page_words import text_of, words_in

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ftdash.checkpoints.history import (
+from ftdash.checkpoints.models import Checkpoint
+from ftdash.checkpoints.queries.history import (
     EVERYTHING,
     HistoryFilter,
     HistoryPart,
@@ -12,9 +13,8 @@ from ftdash.checkpoints.history import (
     history,
     whole_history,
 )
-from ftdash.checkpoints.models import Checkpoint
-from ftdash.checkpoints.statistics import statistics_of
-from ftdash.jobs.projector import Projector
+from ftdash.checkpoints.queries.statistics import statistics_of
+from ftdash.projection.projector import Projector
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import CheckpointDiscarded, CheckpointFailed
 from pipelines.domain.ids import CheckpointId
@@ -97,7 +97,7 @@ def test_a_filter_lets_through_what_it_names(
 
 
 def test_all_of_a_long_history_is_read_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ftdash.checkpoints.history.CHUNK", 3)
+    monkeypatch.setattr("ftdash.checkpoints.queries.history.CHUNK", 3)
     story(completed=7)
 
     chunks = list(whole_history(RUN, EVERYTHING))

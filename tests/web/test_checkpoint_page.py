@@ -11,7 +11,7 @@ from ftdash.checkpoints.answers import ChannelTimeline, SubtaskTimeline
 from ftdash.checkpoints.comparison import longest_growth
 from ftdash.checkpoints.models import Checkpoint, SubtaskPhase
 from ftdash.jobs.models import RequestKind
-from ftdash.jobs.projector import Projector
+from ftdash.projection.projector import Projector
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import CheckpointDiscarded, CheckpointFailed
 from pipelines.domain.ids import CheckpointId

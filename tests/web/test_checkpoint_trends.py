@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from django.test import Client
 
-from ftdash.checkpoints.completed_history import CompletedHistory
-from ftdash.checkpoints.trends import FailedPoint, Trend, trend
-from ftdash.jobs.projector import Projector
-from ftdash.ui.figures.checkpoint_trends import TREND_POINTS_MAX, buffered, durations, sizes
-from ftdash.ui.figures.decimation import extremes
+from ftdash.checkpoints.queries.completed_history import CompletedHistory
+from ftdash.checkpoints.queries.trends import FailedPoint, Trend, trend
+from ftdash.projection.projector import Projector
+from ftdash.ui.checkpoints.decimation import extremes
+from ftdash.ui.checkpoints.trend_figures import TREND_POINTS_MAX, buffered, durations, sizes
+from ftdash.ui.checkpoints.trend_parts import PARTS_LISTED, trends
 from ftdash.ui.figures.style import POINTS_MAX
-from ftdash.ui.trend_parts import PARTS_LISTED, trends
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import CheckpointFailed
 from pipelines.domain.ids import CheckpointId

@@ -9,7 +9,7 @@ from django.test import Client
 from django.urls import reverse
 
 from ftdash.jobs.models import Run
-from ftdash.jobs.projector import Projector
+from ftdash.projection.projector import Projector
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import CheckpointDiscarded, CheckpointFailed
 from pipelines.domain.ids import CheckpointId

@@ -5,9 +5,10 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from ftdash.jobs import freshness, supervision
-from ftdash.jobs.freshness import ShownState
 from ftdash.metrics.models import Heartbeat, HeartbeatName
+from ftdash.runs.queries import freshness
+from ftdash.runs.queries.freshness import ShownState
+from ftdash.supervision import drivers as supervision
 from ftdash.ui.templatetags import formats as tags
 from tests.web.journals import new_run
 

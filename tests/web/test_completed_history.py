@@ -7,9 +7,9 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from ftdash.checkpoints import completed_history as module
-from ftdash.checkpoints.completed_history import CompletedHistory, completed_history
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
+from ftdash.checkpoints.queries import completed_history as module
+from ftdash.checkpoints.queries.completed_history import CompletedHistory, completed_history
 from ftdash.jobs.models import Run
 from pipelines.domain.status import CheckpointKind
 from tests.web.journals import new_run

@@ -8,8 +8,8 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from ftdash.jobs.projector import Projector
-from ftdash.ui.layers import layers
+from ftdash.projection.projector import Projector
+from ftdash.ui.pipelines.layers import layers
 from tests.web.journals import Story, new_run, run_started, shape
 from tests.web.page_words import words_in
 

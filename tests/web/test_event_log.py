@@ -20,11 +20,11 @@ from ftdash.eventlog.lines import Asked, Cursor, Line, LineKind
 from ftdash.eventlog.queries import actors, log_page, whole_log
 from ftdash.gameday import services
 from ftdash.gameday.models import Fault
-from ftdash.jobs.asking import Question
-from ftdash.jobs.labels import ask_for_savepoint, label_savepoint
 from ftdash.jobs.models import Request, RequestKind, StatusChange
-from ftdash.jobs.projector import Projector
 from ftdash.lab.models import Lab
+from ftdash.points.services.labels import label_savepoint
+from ftdash.projection.projector import Projector
+from ftdash.requests.services import request_savepoint
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import (
     CheckpointDiscarded,
@@ -105,9 +105,8 @@ def test_a_savepoint_is_named_in_one_line_that_no_later_name_moves() -> None:
     story = Story(new_run()).started().completed(CheckpointKind.SAVEPOINT, path="/points/sp-1")
     Projector().run_once()
     naming = {"pipeline": "flights", "path": "/points/sp-1", "requester": "bo", "reason": "why"}
-    question = Question(RequestKind.SAVEPOINT, "flights", "bo", "first")
-    ask_for_savepoint(question, "at noon")
-    ask_for_savepoint(question, "")
+    for label in ("at noon", ""):
+        request_savepoint(pipeline="flights", requester="bo", reason="first", label=label)
     label_savepoint(**naming, label="before the move")
     before = whole(Asked(kind=LineKind.ACTION))
 

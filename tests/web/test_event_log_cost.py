@@ -14,7 +14,7 @@ from ftdash.eventlog import queries
 from ftdash.eventlog.lines import Asked, Cursor, LineKind
 from ftdash.eventlog.queries import log_page, whole_log
 from ftdash.eventlog.sources import SOURCES
-from ftdash.jobs.projector import Projector
+from ftdash.projection.projector import Projector
 from tests.web.journals import Story, new_run
 
 pytestmark = pytest.mark.usefixtures("site", "patient")

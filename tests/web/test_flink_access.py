@@ -12,7 +12,7 @@ from ftdash.accounts.models import TokenScope
 from ftdash.api.flink import urls
 from ftdash.api.flink.names import job_id
 from ftdash.jobs.models import Request
-from ftdash.jobs.projector import Projector
+from ftdash.projection.projector import Projector
 from pipelines.domain.ids import Uid
 from pipelines.domain.operator_ids import operator_id
 from tests.web.api_callers import bearer

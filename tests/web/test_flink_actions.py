@@ -13,9 +13,9 @@ from django.test.client import MULTIPART_CONTENT
 
 from ftdash.accounts.models import TokenScope
 from ftdash.api.flink.names import job_id
-from ftdash.jobs import disposal
 from ftdash.jobs.models import DesiredState, Request, RequestKind, RequestPhase, Run
-from ftdash.jobs.projector import Projector
+from ftdash.points.services import disposal
+from ftdash.projection.projector import Projector
 from pipelines.domain.status import CheckpointKind, JobStatus
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.unit.points.stored_views import publish_views, write_events

@@ -7,7 +7,7 @@ import pytest
 
 from ftdash.checkpoints.models import Checkpoint, SubtaskPhase
 from ftdash.jobs.models import RequestKind
-from ftdash.jobs.projector import Projector
+from ftdash.projection.projector import Projector
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import (
     CheckpointDiscarded,
@@ -140,7 +140,8 @@ def test_no_part_is_called_aborted_since_no_subtask_tells_of_what_it_gave_up() -
     assert [each.get("aborted") for each in found] == [None, False]
     told = [each for each in get_args(EngineEvent) if "phases" in each.__struct_fields__]
     assert told == [SubtaskAcknowledged]
-    assert "`aborted` is always false" in (ROOT / "docs" / "flink.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "flink-tools.md").read_text()
+    assert "`aborted` is always false" in " ".join(page.split())
 
 
 def test_unaligned_subtasks_and_stopping_savepoints_have_types_of_their_own() -> None:

@@ -4,8 +4,8 @@ import pytest
 from django.utils import timezone
 
 from ftdash.api.flink.names import job_id
-from ftdash.jobs.projector import Projector
 from ftdash.metrics.models import Heartbeat
+from ftdash.projection.projector import Projector
 from pipelines.domain.events import FailureOccurred
 from pipelines.domain.ids import Uid
 from pipelines.domain.operator_ids import operator_id

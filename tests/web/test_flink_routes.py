@@ -22,7 +22,7 @@ BODIES: dict[str, object] = {
     for file in sorted((HERE / "flink_bodies").glob("*.json"))
     for route, body in json.loads(file.read_text()).items()
 }
-DOCS = HERE.parents[1] / "docs" / "flink.md"
+DOCS = HERE.parents[1] / "docs" / "how-to" / "flink-tools.md"
 
 
 def test_what_is_absent_is_what_the_documentation_says_is_absent() -> None:

@@ -7,8 +7,8 @@ import pytest
 from ftdash.api.flink import vertices
 from ftdash.api.flink.names import job_id
 from ftdash.api.flink.spreads import skew_percent, spread
-from ftdash.jobs.projector import Projector
 from ftdash.metrics.models import Sample
+from ftdash.projection.projector import Projector
 from pipelines.domain.ids import Uid
 from pipelines.domain.operator_ids import operator_id
 from tests.web.api_callers import bearer, beat

@@ -15,6 +15,7 @@ import pytest
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 
+from ftdash import errands
 from ftdash.checkpoints.models import Audit
 from ftdash.gameday import queries, services, tasks
 from ftdash.gameday.injection import DRIVER_MOMENTS, KILLED_TWICE, MOMENTS, RECOVERY_MOMENTS
@@ -22,15 +23,15 @@ from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
 from ftdash.gameday.observation import NOT_AUDITED
 from ftdash.gameday.processes import forbid_writing, identity_of, release
 from ftdash.gameday.queries import GameDayView
-from ftdash.jobs import delivery
-from ftdash.jobs.commands import command_of
-from ftdash.jobs.launcher import RUN_ID_VARIABLE
 from ftdash.jobs.models import Pipeline, Request, RequestKind, RequestPhase, Run
-from ftdash.jobs.projector import Projector
-from ftdash.jobs.services import allow_faults
 from ftdash.metrics.models import Heartbeat, HeartbeatName
+from ftdash.projection.projector import Projector
+from ftdash.requests.commands import command_of
+from ftdash.requests.services import allow_faults
+from ftdash.supervision import delivery
+from ftdash.supervision.launcher import RUN_ID_VARIABLE
 from ftdash.times import moment
-from ftdash.ui.game_day_findings import findings
+from ftdash.ui.gameday.findings import findings
 from pipelines.audit.output import Covers
 from pipelines.bus.journal_reading import UndecodableEvent
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
@@ -759,11 +760,9 @@ def test_a_broker_that_is_away_does_not_lose_it(monkeypatch: pytest.MonkeyPatch)
         raise OperationalError("It is away.")
 
     running()
-    monkeypatch.setattr(tasks.carry_on, "delay", away)
-    monkeypatch.setattr(tasks.carry_on, "apply_async", away)
+    monkeypatch.setattr(errands.current_app, "send_task", away)
 
-    key = asked(Fault.KILL_SLOT, slot=0)
-    tasks.carry_on_later(key, timezone.now())
+    asked(Fault.KILL_SLOT, slot=0)
 
     assert GameDay.objects.get().state == GameDayState.ASKED
 

@@ -10,10 +10,10 @@ from django.urls import reverse
 from django.utils import timezone
 
 from ftdash.checkpoints import ledger_fold
-from ftdash.checkpoints.guarantee import ledger
 from ftdash.checkpoints.models import Audit, Checkpoint, LedgerRow
+from ftdash.checkpoints.queries.guarantee import ledger
 from ftdash.jobs.models import Pipeline, Run
-from ftdash.jobs.projector import Projector, rebuild
+from ftdash.projection.projector import Projector, rebuild
 from pipelines.audit.report import SinkReport
 from pipelines.domain.events import LedgerAdvanced, LedgerBegun
 from pipelines.domain.ids import CheckpointId, RunId, Uid

@@ -11,10 +11,15 @@ from django.utils import timezone
 
 from ftdash.accounts.models import AdminAction
 from ftdash.alerts.models import Alert, Channel, ChannelKind, Delivery, News
-from ftdash.checkpoints.counts import FailureCount, StatusCounts, counts_of, failure_counts
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus, SubtaskPhase
-from ftdash.checkpoints.statistics import statistics_of
-from ftdash.history import limits, pruning, queries
+from ftdash.checkpoints.queries.counts import (
+    FailureCount,
+    StatusCounts,
+    counts_of,
+    failure_counts,
+)
+from ftdash.checkpoints.queries.statistics import statistics_of
+from ftdash.history import limits
 from ftdash.history.models import Kind
 from ftdash.jobs.models import (
     Failure,
@@ -26,10 +31,11 @@ from ftdash.jobs.models import (
     SupersededOutput,
     ZombieRefusal,
 )
-from ftdash.jobs.projector import Projector, rebuild
 from ftdash.lab.models import Lab, LabState
 from ftdash.metrics.models import Sample
+from ftdash.projection.projector import Projector, rebuild
 from ftdash.prometheus.observed import observed
+from ftdash.retention import pruning, queries
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.errors import Rejected
 from pipelines.domain.events import (

@@ -9,11 +9,11 @@ from django.urls import URLPattern, get_resolver, reverse
 
 from ftdash.alerts.models import Evaluation
 from ftdash.gameday.models import GameDay
-from ftdash.jobs import queries
 from ftdash.jobs.directories import run_directory
-from ftdash.jobs.freshness import observe, silent_in
-from ftdash.jobs.projector import Projector
 from ftdash.metrics.models import Heartbeat, HeartbeatName
+from ftdash.projection.projector import Projector
+from ftdash.runs.queries import pipelines as queries
+from ftdash.runs.queries.freshness import observe, silent_in
 from pipelines.domain.status import CheckpointKind
 from tests.web.addresses import all_patterns
 from tests.web.filled_states import ended_game_days

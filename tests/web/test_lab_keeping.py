@@ -9,6 +9,7 @@ import pytest
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 
+from ftdash import errands
 from ftdash.lab import queries, services, tasks
 from ftdash.lab.keeping import keep
 from ftdash.lab.models import Lab, LabState
@@ -123,10 +124,10 @@ def test_what_cannot_be_run_is_not_stored(options: LabOptions, reason: str, told
 def test_a_lab_is_stored_though_the_broker_is_away(
     monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
 ) -> None:
-    def away() -> None:
+    def away(*_: object, **__: object) -> None:
         raise OperationalError("refused")
 
-    monkeypatch.setattr(services.tasks.reconcile_labs, "delay", away)
+    monkeypatch.setattr(errands.current_app, "send_task", away)
     with django_capture_on_commit_callbacks(execute=True) as told:
         asked()
 

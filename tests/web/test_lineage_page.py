@@ -6,8 +6,8 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from ftdash.jobs.lineage import lineage
-from ftdash.ui import lineage_page
+from ftdash.points.queries.lineage import lineage
+from ftdash.ui.lineage import page as lineage_page
 from tests.web.journals import new_run
 from tests.web.lineages import forked, over, points
 from tests.web.page_words import words_in

@@ -8,17 +8,17 @@ import pytest
 from django.test import Client
 from plotly import graph_objects
 
-from ftdash.jobs.projector import Projector
-from ftdash.metrics.loads import (
+from ftdash.metrics.queries.loads import (
     TREND_POINTS_MAX,
     VertexMoment,
     run_loads,
     sum_known,
     trends,
 )
-from ftdash.ui import metrics_page
-from ftdash.ui.figures.operators import busy, records_in, watermarks
-from ftdash.ui.operator_rows import operator_rows
+from ftdash.projection.projector import Projector
+from ftdash.ui.metrics import page as metrics_page
+from ftdash.ui.metrics.figures import busy, records_in, watermarks
+from ftdash.ui.metrics.operator_rows import operator_rows
 from pipelines.domain.status import JobStatus
 from tests.web.journals import Story, new_run
 from tests.web.loads import GRAPH, load, loads

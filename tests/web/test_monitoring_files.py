@@ -10,7 +10,7 @@ import yaml
 from django.urls import reverse
 
 ROOT = Path(__file__).parents[2]
-MONITORING = ROOT / "docs" / "monitoring"
+MONITORING = ROOT / "docs" / "how-to" / "monitoring"
 NAMES = Path(__file__).parent / "prometheus_names.txt"
 METRIC = re.compile(r"\b(?:flink|ftdash)_[A-Za-z0-9_]+")
 MATCHED = re.compile(r"((?:flink|ftdash)_\w+)\{([^}]*)\}")

@@ -5,7 +5,7 @@ import pytest
 from ftdash.embedded.demo_pipeline import NAME
 from ftdash.embedded.observer import Observer
 from ftdash.jobs.answers import RunView
-from ftdash.jobs.projector import Projector
+from ftdash.projection.projector import Projector
 from pipelines.domain.errors import Rejected
 from pipelines.domain.events import JobStatusChanged
 from pipelines.domain.ids import Attempt

@@ -4,7 +4,7 @@ import pytest
 from django.db import OperationalError
 from django.test import Client
 
-from ftdash.jobs import queries
+from ftdash.runs.queries import pipelines as queries
 
 pytestmark = pytest.mark.usefixtures("site")
 

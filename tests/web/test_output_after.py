@@ -3,10 +3,10 @@
 import pytest
 
 from ftdash.checkpoints.models import LedgerRow
-from ftdash.jobs import output_after
 from ftdash.jobs.models import Pipeline, Run
-from ftdash.jobs.output_after import rows_after
-from ftdash.jobs.projector import Projector
+from ftdash.points.queries import output_after
+from ftdash.points.queries.output_after import rows_after
+from ftdash.projection.projector import Projector
 from pipelines.domain.events import LedgerAdvanced
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.ledger import LedgerEntry, OutputShare, SinkOutput

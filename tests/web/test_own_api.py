@@ -15,7 +15,6 @@ from ftdash.alerts.models import AlertRule
 from ftdash.api.own import urls
 from ftdash.api.own.door import description
 from ftdash.gameday.models import GameDay
-from ftdash.jobs import comparing, inspection, point_services
 from ftdash.jobs.models import (
     Pipeline,
     PointComparison,
@@ -24,9 +23,11 @@ from ftdash.jobs.models import (
     RequestKind,
     Run,
 )
-from ftdash.jobs.point_services import Restore
-from ftdash.jobs.projector import Projector
 from ftdash.lab.models import Lab, LabState
+from ftdash.points.services import comparing, inspection
+from ftdash.points.services import restore as point_services
+from ftdash.points.services.restore import Restore
+from ftdash.projection.projector import Projector
 from pipelines.domain.ids import RequestId
 from pipelines.lab.options import LabOptions
 from tests.unit.lab.reports import mode, report

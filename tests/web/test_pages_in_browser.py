@@ -21,8 +21,8 @@ from playwright.sync_api import (
     expect,
 )
 
-from ftdash.ui import settings_actions
-from ftdash.ui.actions import ACTIONS
+from ftdash.ui.actions.page import ACTIONS
+from ftdash.ui.settings import actions as settings_actions
 from tests.web.addresses import (
     NO_PAGES,
     PAGES,

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
-from ftdash.jobs import point_services, services
-from ftdash.jobs.management.commands import pipeline
+from ftdash.command_line.management.commands import pipeline
 from ftdash.jobs.models import PointLabel, Request, RequestKind, RequestPhase, Run
-from ftdash.jobs.point_services import Restore
-from ftdash.jobs.projector import Projector
+from ftdash.points.services import restore as point_services
+from ftdash.points.services.restore import Restore
+from ftdash.projection.projector import Projector
+from ftdash.requests import services
 from pipelines.domain.errors import Rejected
 from pipelines.domain.guarantees import EndToEnd
 from pipelines.domain.ids import CheckpointId, RequestId
@@ -30,6 +31,7 @@ def installation(settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     settings.JOBS_ROOT = tmp_path
     monkeypatch.setattr(services, "check_startable", lambda *_: GUARANTEED)
     monkeypatch.setattr(services, "check_sources", lambda *_: None)
+    monkeypatch.setattr(services, "takeovers_of", lambda *_: [])
 
 
 def test_submit_starts_a_run_in_the_name_of_the_person() -> None:

@@ -9,10 +9,10 @@ from django.test import Client
 from django.utils import timezone
 
 from ftdash.checkpoints.models import SubtaskPhase
-from ftdash.history import pruning
 from ftdash.jobs.models import Recovery, Run
-from ftdash.jobs.planning import planning_facts
-from ftdash.jobs.projector import Projector
+from ftdash.projection.projector import Projector
+from ftdash.retention import pruning
+from ftdash.runs.queries.planning import planning_facts
 from pipelines.domain.events import MetricsSampled
 from pipelines.domain.status import CheckpointKind
 from tests.web.journals import Story, StoryClock, new_run, sample

@@ -10,12 +10,16 @@ from django.conf import settings as configuration
 from django.utils import timezone
 
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
-from ftdash.jobs import delivery, inspection, point_services, replays, tasks
-from ftdash.jobs.disposal import dispose_of
-from ftdash.jobs.launcher import _spec
 from ftdash.jobs.models import Pipeline, PointInspection, Request, RequestKind, RequestPhase, Run
-from ftdash.jobs.point_services import Restore
-from ftdash.jobs.projector import Projector
+from ftdash.points import tasks
+from ftdash.points.services import inspection, replays
+from ftdash.points.services import restore as point_services
+from ftdash.points.services.disposal import dispose_of
+from ftdash.points.services.restore import Restore
+from ftdash.projection.projector import Projector
+from ftdash.settings import installation_id
+from ftdash.supervision import delivery
+from ftdash.supervision.launcher import _spec
 from pipelines.domain.errors import Rejected
 from pipelines.domain.events import ClaimedPointDiscarded, RestorePointRefused
 from pipelines.domain.preflight_verdict import Check, Verdict
@@ -25,6 +29,7 @@ from pipelines.storage.stores import CheckpointStores
 from tests.object_server import ObjectServer, never
 from tests.unit.points.stored_views import publish_views, write_events
 from tests.web.journals import Story, new_run
+from tests.web.sent_errands import catch_errands
 
 pytestmark = pytest.mark.django_db
 
@@ -37,10 +42,7 @@ FLOW = "page_view_count"
 def published(settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Messages that went to the broker."""
     settings.JOBS_ROOT = tmp_path / "jobs"
-    sent: list[tuple[str, int]] = []
-    for task in (tasks.start_run, tasks.dispose_of_savepoint, tasks.inspect_point):
-        monkeypatch.setattr(task, "delay", lambda key, name=task.name: sent.append((name, key)))
-    return sent
+    return catch_errands(monkeypatch)
 
 
 @pytest.fixture
@@ -76,6 +78,8 @@ def test_a_restore_forks_a_run_from_the_point(old: Run, data: Path) -> None:
     assert Request.objects.get(request_id=request_id).kind == RequestKind.RESTORE
     spec = _spec(run)
     assert (spec.claim_mode, spec.allow_non_restored_state) == (ClaimMode.CLAIM, True)
+    assert (spec.installation, spec.started_by) == (installation_id(), WHO["requester"])
+    assert spec.installation == configuration.INSTALLATION_ID, "the same after every start"
 
 
 def test_a_restore_takes_a_point_of_another_pipeline_with_the_same_uids(
@@ -357,7 +361,7 @@ def test_a_disposal_is_a_request_that_a_worker_carries_out(
         request_id = point_services.dispose(pipeline=NAME, path=path, **WHO)
     request = Request.objects.get(request_id=request_id)
     assert (request.phase, Path(path).exists()) == (RequestPhase.PENDING, True)
-    assert published == [("ftdash.jobs.tasks.dispose_of_savepoint", request.pk)]
+    assert published == [("ftdash.points.tasks.dispose_of_savepoint", request.pk)]
     for _ in range(2):  # repeated deliveries change nothing
         dispose_of(request.pk)
 

@@ -8,12 +8,13 @@ from django.core.management import call_command
 from django.db import OperationalError
 
 from ftdash.checkpoints.models import Checkpoint, CheckpointStatus, SubtaskPhase
-from ftdash.jobs import projector, queries
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Failure, Recovery, RequestKind, RequestPhase, Run, ZombieRefusal
-from ftdash.jobs.projector import Projector, project, rebuild
-from ftdash.jobs.run_fold import RunFold
 from ftdash.metrics.models import Heartbeat, Sample
+from ftdash.projection import projector
+from ftdash.projection.projector import Projector, project, rebuild
+from ftdash.projection.run_fold import RunFold
+from ftdash.runs.queries import pipelines as queries
 from ftdash.times import moment
 from pipelines.bus.journal import JournalWriter
 from pipelines.bus.journal_reading import read_journal

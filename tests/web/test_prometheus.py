@@ -15,8 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from ftdash.accounts.models import TokenScope
 from ftdash.api.flink.names import job_id
 from ftdash.jobs.models import Run
-from ftdash.jobs.projector import Projector
 from ftdash.metrics.models import Heartbeat
+from ftdash.projection.projector import Projector
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.elements import MAX_WATERMARK_MS, MIN_WATERMARK_MS
 from pipelines.domain.events import (

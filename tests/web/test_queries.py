@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from django.utils import timezone
 
-from ftdash.checkpoints import queries as checkpoint_queries
-from ftdash.jobs import queries
+from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
 from ftdash.jobs.answers import ShownState
 from ftdash.jobs.models import RequestKind, RequestPhase
-from ftdash.jobs.projector import Projector
-from ftdash.metrics import queries as metric_queries
 from ftdash.metrics.models import Heartbeat, HeartbeatName
+from ftdash.metrics.queries import samples as metric_queries
+from ftdash.projection.projector import Projector
+from ftdash.runs.queries import pipelines as queries
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.elements import MAX_WATERMARK_MS
 from pipelines.domain.events import (
@@ -177,9 +177,8 @@ def test_versions_are_cheap(django_assert_num_queries) -> None:
 
 
 def test_a_page_has_the_run_its_slots_subtasks_and_vertices() -> None:
-    story = Story(new_run())
-    story.clock.now_ms += 60_000  # nothing is added for the time since the last sample
-    story.started().sampled(2000.0).completed().wait(1000).sampled(3000.0)
+    story = Story(new_run()).started().sampled(2000.0).completed()
+    story.wait(1000).sampled(3000.0, since=3_255)
     fold()
 
     page = queries.pipeline_page("flights")
@@ -193,7 +192,7 @@ def test_a_page_has_the_run_its_slots_subtasks_and_vertices() -> None:
     ]
     assert len(page.run.subtasks) == 8
     assert page.run.watermark_at == datetime(2013, 1, 1, 0, 26, 40, tzinfo=UTC)
-    assert page.run.records_to_replay == 3 * 1085  # ms since the trigger, at 3 records/ms
+    assert page.run.records_to_replay == 3_255
 
 
 def test_there_is_no_page_of_a_pipeline_that_is_not_there() -> None:
@@ -212,8 +211,7 @@ def test_event_time_that_has_ended_is_no_date() -> None:
 
 def test_actions_say_whether_they_are_possible_and_what_they_cost() -> None:
     story = Story(new_run())
-    story.clock.now_ms += 60_000  # nothing is added for the time since the last sample
-    story.started().completed().wait(1000).sampled(12_300.0)
+    story.started().completed().wait(1000).sampled(since=13_346)
     fold()
     running = actions()
     story.ended()

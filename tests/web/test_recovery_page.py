@@ -8,10 +8,10 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from ftdash.jobs.failure_views import error_type
 from ftdash.jobs.models import PointInspection
-from ftdash.jobs.projector import Projector
 from ftdash.metrics.models import Heartbeat, HeartbeatName
+from ftdash.projection.projector import Projector
+from ftdash.runs.queries.failures import error_type
 from pipelines.domain.events import (
     FailureOccurred,
     OutputSuperseded,

@@ -7,9 +7,10 @@ import pytest
 from django.utils import timezone
 
 from ftdash.jobs.models import PointInspection, Run
-from ftdash.jobs.projector import Projector
-from ftdash.jobs.recovery_points import FitPoint, PointChoice, point_choice
+from ftdash.points.queries.recovery_points import FitPoint, PointChoice, point_choice
+from ftdash.projection.projector import Projector
 from pipelines.domain.events import PointsVerified, RestorePointRefused
+from pipelines.domain.ids import CheckpointId
 from pipelines.domain.point_fitness import Fitness
 from pipelines.domain.status import CheckpointKind, JobStatus
 from tests.web.journals import Story, new_run
@@ -56,23 +57,24 @@ def test_a_replay_and_its_time_rest_on_what_was_measured(site: Path) -> None:
     assert choice.recovery_count == 1
 
 
-@pytest.mark.parametrize(
-    ("status", "read_since"), [(JobStatus.FAILED, 9_255), (JobStatus.FINISHED, 0)]
-)
+@pytest.mark.parametrize("is_final", [False, True], ids=["it fails", "it finishes"])
 def test_what_was_read_behind_the_newest_checkpoint_is_read_again_too(
-    site: Path, status: JobStatus, read_since: int
+    site: Path, is_final: bool
 ) -> None:
     """A run that fails long after its last checkpoint; what finishes has a point of its end."""
     story = Story(new_run()).started().sampled(1_000.0)
     for name in ("a", "b"):
         story.completed(path=written(site / name))
-    for _ in range(3):
-        story.wait(1_000).sampled(3_000.0)
-    story.ended(status)
+    for since in (3_085, 6_170, 9_255):
+        story.wait(1_000).sampled(since=since)
+    if is_final:
+        story.next_checkpoint = CheckpointId(12)
+        story.completed(path=written(site / "c"))
+    story.ended(JobStatus.FINISHED if is_final else JobStatus.FAILED)
 
-    newest, older = chosen_of(story).points
+    found = [each.records_to_replay for each in chosen_of(story).points]
 
-    assert (newest.records_to_replay, older.records_to_replay) == (read_since, read_since + 1_000)
+    assert found == ([0, 10_000, 11_000] if is_final else [9_255, 10_255])
 
 
 def test_what_a_worker_has_read_counts_and_how_far_it_is_can_be_seen(site: Path) -> None:

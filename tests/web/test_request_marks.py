@@ -6,10 +6,10 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from ftdash.history.tasks import shorten_run_files
-from ftdash.jobs.commands import command_of
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import OPEN_PHASES, Request, RequestPhase
+from ftdash.requests.commands import command_of
+from ftdash.retention.tasks import shorten_run_files
 from pipelines.bus.inbox import Inbox, submit
 from pipelines.domain.ids import RequestId
 from tests.web.journals import new_request, new_run

@@ -13,7 +13,7 @@ from django.urls import reverse
 from ftdash.accounts.models import ApiToken, OneTimePassword, TokenScope
 from ftdash.alerts.models import Channel
 from ftdash.jobs.models import Pipeline, Request, Run
-from ftdash.ui.rows import rows
+from ftdash.ui.admin_site import rows
 from tests.web.api_callers import bearer, running
 from tests.web.default_rules import make_default_rules
 

@@ -13,9 +13,8 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from ftdash.checkpoints import contents
-from ftdash.jobs import comparing, comparisons, inspection, tasks
-from ftdash.jobs.labels import label_savepoint
+from ftdash.checkpoints.queries import contents
+from ftdash.errands import Errand
 from ftdash.jobs.models import (
     PointComparison,
     PointInspection,
@@ -25,8 +24,10 @@ from ftdash.jobs.models import (
     RequestPhase,
     Run,
 )
-from ftdash.jobs.projector import Projector, rebuild
-from ftdash.jobs.room import ABANDONED_AFTER, OPEN_MAX
+from ftdash.points.services import comparing, comparisons, inspection
+from ftdash.points.services.labels import label_savepoint
+from ftdash.points.services.room import ABANDONED_AFTER, OPEN_MAX
+from ftdash.projection.projector import Projector, rebuild
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.shelf_life import Limit, ShelfLife
 from pipelines.domain.status import CheckpointKind, ClaimMode
@@ -36,6 +37,7 @@ from tests.web.journals import Story, new_request, new_run
 from tests.web.page_words import words_in
 from tests.web.people import operator_user, signed_in
 from tests.web.savepoint_stories import NAME, path_of, stopped_run
+from tests.web.sent_errands import catch_errands
 
 pytestmark = pytest.mark.usefixtures("site")
 
@@ -45,18 +47,10 @@ SINCE = {"from": f"{NAME}-1-1"}
 
 
 @pytest.fixture(autouse=True)
-def asked_of_workers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Each is told at once, as if every transaction of a test were over."""
-    sent: list[int] = []
+def asked_of_workers(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """At once, as if every transaction of a test were over."""
     monkeypatch.setattr(transaction, "on_commit", lambda act: act())
-    for task in (
-        tasks.inspect_point,
-        tasks.compare_points,
-        tasks.dispose_of_savepoint,
-        tasks.deliver_request,
-    ):
-        monkeypatch.setattr(task, "delay", sent.append)
-    return sent
+    return catch_errands(monkeypatch)
 
 
 def test_before_the_first_savepoint_the_page_says_how_to_take_one(operator: Client) -> None:
@@ -370,7 +364,7 @@ def test_what_cannot_be_read_is_said_in_the_place_of_the_operators(operator: Cli
 
 
 def test_two_savepoints_are_compared_by_a_worker_and_found_again(
-    admin: Client, asked_of_workers: list[int]
+    admin: Client, asked_of_workers: list[tuple[str, int]]
 ) -> None:
     stopped_run(keys=(20, 60))
     address = f"/savepoints/{NAME}-1-2/compare/"
@@ -389,7 +383,7 @@ def test_two_savepoints_are_compared_by_a_worker_and_found_again(
     assert "it waits for the worker" in waiting
     assert 'hx-trigger="load delay:1s"' in waiting
     assert "hx-trigger" not in outcome.content.decode()
-    assert asked_of_workers == [PointComparison.objects.get().pk]
+    assert asked_of_workers == [(Errand.COMPARE_POINTS, PointComparison.objects.get().pk)]
     for shown in ("20 60 40 0 0 by", "10 of 40 rows that are new", "asked by ada"):
         assert shown in words(outcome)
 
@@ -425,7 +419,7 @@ def test_a_comparison_goes_on_where_a_step_has_ended_and_may_be_done_twice(
 
 
 def test_a_comparison_that_stops_halfway_is_asked_to_go_on(
-    admin: Client, asked_of_workers: list[int]
+    admin: Client, asked_of_workers: list[tuple[str, int]]
 ) -> None:
     stopped_run(keys=(20, 60))
     address = f"/savepoints/{NAME}-1-2/compare/"
@@ -435,11 +429,11 @@ def test_a_comparison_that_stops_halfway_is_asked_to_go_on(
     for _ in range(2):
         admin.get(f"{address}progress/", SINCE)
 
-    assert asked_of_workers == [PointComparison.objects.get().pk] * 2
+    assert asked_of_workers == [(Errand.COMPARE_POINTS, PointComparison.objects.get().pk)] * 2
 
 
 def test_damage_ends_a_comparison_by_name_and_asking_again_begins_anew(
-    admin: Client, asked_of_workers: list[int]
+    admin: Client, asked_of_workers: list[tuple[str, int]]
 ) -> None:
     run = stopped_run(keys=(20, 60))
     address = f"/savepoints/{NAME}-1-2/compare/"

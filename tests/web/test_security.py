@@ -12,6 +12,7 @@ from axes.models import AccessAttempt
 from django.conf import settings as project
 from django.contrib.auth.models import User
 from django.core.management import call_command
+from django.core.management.base import SystemCheckError
 from django.http import HttpResponse
 from django.test import Client
 from django.urls import reverse
@@ -136,8 +137,12 @@ def test_answers_are_closed_to_frames_sniffing_and_referrers(olaf: User) -> None
     assert "frame-ancestors 'none'" in answer["Content-Security-Policy"]
 
 
-def test_the_settings_pass_the_checks_for_deployment() -> None:
+def test_the_settings_pass_the_checks_for_deployment(settings: Any) -> None:
     call_command("check", deploy=True, fail_level="WARNING")
+
+    settings.SECURE_CONTENT_TYPE_NOSNIFF = False
+    with pytest.raises(SystemCheckError, match=r"security\.W006"):
+        call_command("check", deploy=True, fail_level="WARNING")
 
 
 @pytest.mark.slow

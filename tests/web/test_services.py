@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from kombu.exceptions import OperationalError
 
-from ftdash.jobs import delivery, services, tasks
-from ftdash.jobs.commands import command_of
+from ftdash import errands
 from ftdash.jobs.models import (
     DesiredState,
     Pipeline,
@@ -17,15 +16,21 @@ from ftdash.jobs.models import (
     RequestPhase,
     Run,
 )
-from ftdash.jobs.projector import Projector
-from ftdash.jobs.validation import check_sources, check_startable
+from ftdash.jobs.validation import check_sources, check_startable, takeovers_of
+from ftdash.projection.projector import Projector
+from ftdash.requests import services
+from ftdash.requests.commands import command_of
+from ftdash.supervision import delivery
 from pipelines.domain.commands import KILL_WITHIN_S, ChangeSettings, KillDriver, KillSlot
 from pipelines.domain.errors import Rejected
 from pipelines.domain.guarantees import EndToEnd
-from pipelines.domain.ids import RequestId
+from pipelines.domain.ids import RequestId, RunId, Uid
 from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.status import DriverKillMoment, KillMoment, SavepointFormat
+from pipelines.flows.registry import FLOWS, flow
+from tests.takeovers import held
 from tests.web.journals import Story, new_run
+from tests.web.sent_errands import catch_errands
 
 pytestmark = pytest.mark.django_db
 
@@ -37,12 +42,10 @@ HEARTBEAT_TIMEOUT = timedelta(milliseconds=parse_settings({}).heartbeat_timeout_
 def published(settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Messages that went to the broker; any flow may be submitted."""
     settings.JOBS_ROOT = tmp_path
-    sent: list[tuple[str, int]] = []
-    for task in (tasks.start_run, tasks.deliver_request):
-        monkeypatch.setattr(task, "delay", lambda key, name=task.name: sent.append((name, key)))
     monkeypatch.setattr(services, "check_startable", accept)
     monkeypatch.setattr(services, "check_sources", accept)
-    return sent
+    monkeypatch.setattr(services, "takeovers_of", lambda *_: [])
+    return catch_errands(monkeypatch)
 
 
 def test_a_submitted_pipeline_has_a_run_and_a_request(
@@ -57,7 +60,7 @@ def test_a_submitted_pipeline_has_a_run_and_a_request(
     assert run.parameters == {"speed": "24"}
     assert (request.kind, request.phase, request.run) == ("SUBMIT", RequestPhase.PENDING, run)
     assert (request.requester, request.reason) == ("ann", "upgrade")
-    assert published == [("ftdash.jobs.tasks.start_run", run.pk)]
+    assert published == [("ftdash.supervision.tasks.start_run", run.pk)]
 
 
 def test_the_next_submission_changes_the_pipeline_and_numbers_its_runs() -> None:
@@ -108,7 +111,7 @@ def test_a_request_is_kept_and_its_delivery_is_published(
     request = Request.objects.get(request_id=request_id)
     assert (request.kind, request.phase) == (kind, RequestPhase.PENDING)
     assert request.deadline_at > request.created_at
-    assert published == [("ftdash.jobs.tasks.deliver_request", request.pk)]
+    assert published == [("ftdash.supervision.tasks.deliver_request", request.pk)]
 
 
 def test_a_request_is_kept_when_the_broker_is_away(
@@ -116,10 +119,10 @@ def test_a_request_is_kept_when_the_broker_is_away(
 ) -> None:
     running()
 
-    def refuse(key: int) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OperationalError("connection refused")
 
-    monkeypatch.setattr(tasks.deliver_request, "delay", refuse)
+    monkeypatch.setattr(errands.current_app, "send_task", refuse)
 
     with django_capture_on_commit_callbacks(execute=True):
         request_id = services.request_savepoint(pipeline="flights", **WHO)
@@ -385,6 +388,24 @@ def test_more_than_the_pipeline_can_guarantee_is_refused(
 
     submit(**views, settings=settings)
     assert Request.objects.get().message.startswith("From end to end exactly-once, because")
+
+
+def test_who_submits_is_told_from_whom_the_output_is_taken_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(FLOWS, "numbers", "tests.processes.numbers")
+    monkeypatch.setattr(services, "takeovers_of", takeovers_of)
+    parameters = {"output": str(tmp_path / "out")}
+    sink = flow("numbers").build(parameters).sinks[Uid("files")]
+    held(sink, RunId("0003-abc"), installation="elsewhere")
+
+    submit(flow="numbers", parameters=parameters)
+
+    assert Request.objects.get().message.endswith(
+        f"The output of 'files', the directory {tmp_path}/out, is held by run 0003-abc of"
+        " installation elsewhere, started by ada: the new run takes it over, and run 0003-abc ends"
+        " as FAILED if it still runs."
+    )
 
 
 def test_a_malformed_input_file_is_refused_where_the_person_asks(

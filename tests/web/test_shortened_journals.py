@@ -9,11 +9,11 @@ import pytest
 from django.utils import timezone
 
 from ftdash.checkpoints.models import Audit, Checkpoint, CheckpointStatus
-from ftdash.history.journals import shorten_journals
-from ftdash.jobs import queries
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Failure, Run, StatusChange
-from ftdash.jobs.projector import Projector, project, rebuild
+from ftdash.projection.projector import Projector, project, rebuild
+from ftdash.retention.journals import shorten_journals
+from ftdash.runs.queries import pipelines as queries
 from pipelines.bus.journal_segments import closed_segments, delete_segments, segments_of
 from pipelines.domain.events import CheckpointDiscarded, FailureOccurred
 from pipelines.domain.ids import CheckpointId

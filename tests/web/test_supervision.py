@@ -14,11 +14,12 @@ import psutil
 import pytest
 from django.utils import timezone
 
-from ftdash.jobs import delivery, launcher, supervision
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import DesiredState, Request, RequestKind, RequestPhase, Run
-from ftdash.jobs.projector import Projector
 from ftdash.metrics.models import Heartbeat
+from ftdash.projection.projector import Projector
+from ftdash.supervision import delivery, launcher
+from ftdash.supervision import drivers as supervision
 from pipelines.bus.inbox import Inbox, submit
 from pipelines.bus.journal_reading import last_event, read_journal
 from pipelines.bus.lease import Lease, owner_of

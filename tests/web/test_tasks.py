@@ -22,8 +22,8 @@ from kombu.utils import functional
 
 from ftdash.celery import application
 from ftdash.embedded.redis_server import find_redis_server
-from ftdash.jobs import tasks
 from ftdash.metrics.models import Heartbeat
+from ftdash.supervision import tasks
 from ftdash.times import moment
 from tests.polling import wait_until
 from tests.reserved_ports import reserved_port
@@ -64,7 +64,7 @@ def test_reconcile_goes_on_after_redis_is_emptied_killed_and_restarted(
     control_plane.kill("redis")
     control_plane.wait_for_silence(patient)
     Heartbeat.objects.create(name="reconcile", at=control_plane.reconciled_at(), pid=1)
-    monkeypatch.setattr("ftdash.jobs.freshness.RECONCILE_LATE_AFTER_S", patient)
+    monkeypatch.setattr("ftdash.runs.queries.freshness.RECONCILE_LATE_AFTER_S", patient)
     assert "the Redis between them" in words_of(operator, reverse("lab"))
 
     control_plane.start_redis()

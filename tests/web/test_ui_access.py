@@ -10,10 +10,10 @@ from ftdash.checkpoints.models import Audit
 from ftdash.gameday.models import GameDay
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import PointComparison, PointInspection, Request
-from ftdash.jobs.projector import Projector
 from ftdash.lab.models import Lab
-from ftdash.ui import settings_actions
-from ftdash.ui.actions import ACTIONS
+from ftdash.projection.projector import Projector
+from ftdash.ui.actions.page import ACTIONS
+from ftdash.ui.settings import actions as settings_actions
 from pipelines.domain.status import CheckpointKind
 from tests.web.addresses import all_patterns
 from tests.web.journals import Story, new_run
@@ -63,6 +63,7 @@ ARGUMENTS = {
     "checkpoint_id": 1,
     "key": 1,
     "savepoint_key": "flights-1-2",
+    "path": "index.html",
 }
 
 

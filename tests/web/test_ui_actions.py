@@ -14,13 +14,13 @@ from django.utils import timezone
 
 from ftdash.checkpoints.models import LedgerRow
 from ftdash.jobs.models import Pipeline, PointInspection, Request, RequestKind, Run
-from ftdash.jobs.projector import Projector
-from ftdash.jobs.room import OPEN_MAX
+from ftdash.points.services.room import OPEN_MAX
+from ftdash.projection.projector import Projector
 from pipelines.domain.ids import Attempt, CheckpointId, RunId
 from pipelines.domain.setting_table import DEFINITIONS
 from pipelines.domain.snapshots import FORMAT_VERSION, Manifest
 from pipelines.domain.status import CheckpointKind
-from pipelines.flows.page_view_variables import REDIS
+from pipelines.flows.page_view_servers import REDIS
 from pipelines.storage.filesystem import FileSystemCheckpointStore
 from tests.web.journals import Story, new_run
 from tests.web.page_words import words_in

@@ -18,9 +18,9 @@ from ftdash.checkpoints.answers import (
     HeldBackStep,
     SubtaskTimeline,
 )
-from ftdash.checkpoints.completed_history import CompletedHistory
 from ftdash.checkpoints.models import CheckpointStatus
-from ftdash.checkpoints.trends import FailedPoint, Trend
+from ftdash.checkpoints.queries.completed_history import CompletedHistory
+from ftdash.checkpoints.queries.trends import FailedPoint, Trend
 from ftdash.jobs.answers import (
     AxisPoint,
     FailureView,
@@ -31,18 +31,18 @@ from ftdash.jobs.answers import (
     VerificationView,
 )
 from ftdash.metrics.answers import SamplePoint
-from ftdash.metrics.loads import TREND_POINTS_MAX, VertexMoment
+from ftdash.metrics.queries.loads import TREND_POINTS_MAX, VertexMoment
 from ftdash.ui import sentences
-from ftdash.ui.figures import checkpoint_trends
+from ftdash.ui.checkpoint.held_back import CHANNELS_MAX, held_back
+from ftdash.ui.checkpoints import trend_figures as checkpoint_trends
 from ftdash.ui.figures.alignment import ROWS_MAX, alignment
-from ftdash.ui.figures.held_back import CHANNELS_MAX, held_back
-from ftdash.ui.figures.lab import lab_control, lab_latency
-from ftdash.ui.figures.operators import busy, records_in, watermarks
-from ftdash.ui.figures.planner import lost_time
 from ftdash.ui.figures.recovery import recovery_axis
 from ftdash.ui.figures.recovery_phases import recovery_phases
-from ftdash.ui.figures.samples import memory, throughput
 from ftdash.ui.figures.style import POINTS_MAX, moment
+from ftdash.ui.lab.figures import lab_control, lab_latency
+from ftdash.ui.metrics.figures import busy, records_in, watermarks
+from ftdash.ui.pipelines.sample_figures import memory, throughput
+from ftdash.ui.planner.figures import lost_time
 from pipelines.domain.interval_advice import Costs
 from pipelines.domain.status import RecoveryPhase
 from tests.unit.lab.reports import mode, report

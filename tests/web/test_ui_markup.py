@@ -17,7 +17,7 @@ from ftdash.alerts.models import AlertRule, Watched
 from ftdash.gameday.models import GameDay
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Pipeline
-from ftdash.jobs.projector import Projector
+from ftdash.projection.projector import Projector
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import CheckpointFailed, Event
 from pipelines.domain.status import CheckpointKind
@@ -166,6 +166,7 @@ def address_of(pattern: URLPattern) -> str:
         "checkpoint_id": 1,
         "key": GameDay.objects.latest("pk").pk,
         "savepoint_key": "flights-1-2",
+        "path": "index.html",  # of the documentation, which is not built here
     }
     wanted = pattern.pattern.converters
     return reverse(str(pattern.name), kwargs={name: values[name] for name in wanted})

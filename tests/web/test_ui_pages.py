@@ -5,25 +5,28 @@ import re
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
 from ftdash.jobs.models import RequestKind, Run
-from ftdash.jobs.projector import Projector
 from ftdash.metrics.models import Heartbeat, HeartbeatName
+from ftdash.projection.projector import Projector
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import (
     CheckpointFailed,
+    JobStatusChanged,
     OutputSuperseded,
     PointsVerified,
     RestorePointRefused,
+    RestoreProgress,
     ZombieRefused,
 )
 from pipelines.domain.ids import Attempt, CheckpointId, Uid
 from pipelines.domain.status import CheckpointKind, JobStatus
-from tests.web.journals import Story, StoryClock, new_request, new_run, quarantined
+from tests.web.journals import Story, StoryClock, new_request, new_run, quarantined, sample
 from tests.web.page_words import regions_in, text_of, words_in, words_of
 
 pytestmark = pytest.mark.usefixtures("site")
@@ -49,6 +52,30 @@ def test_the_fleet_shows_state_guarantee_clocks_and_throughput_in_words(operator
     assert "1 pipeline, 1 running; nothing needs attention." in page
     for shown in ("flights run 1", "Running", "exactly once", "checkpoint 1", "12.3 k/s"):
         assert shown in page
+
+
+@pytest.mark.parametrize(
+    ("is_verifying", "who"), [(True, "The driver verifies"), (False, "The slots load")]
+)
+def test_a_restore_is_shown_with_how_far_it_is(
+    operator: Client, *, is_verifying: bool, who: str
+) -> None:
+    done = RestoreProgress(
+        read_bytes=3_200_000_000,
+        total_bytes=50_000_000_000,
+        read_files=47,
+        total_files=1_200,
+        is_verifying=is_verifying,
+    )
+    restoring = msgspec.structs.replace(sample(0.0, 0), restoring=done)
+    story = Story(new_run()).started()
+    said = f"{who} the recovery point: 3.20 GB of 50.0 GB, 47 of 1,200 files."
+
+    fold(story.tell(JobStatusChanged(status=JobStatus.INITIALIZING), restoring))
+    assert said in words_of(operator, PIPELINE)
+
+    fold(story.tell(JobStatusChanged(status=JobStatus.RUNNING), sample(1.0, 1)))
+    assert said not in words_of(operator, PIPELINE)
 
 
 def test_the_two_clocks_are_told_apart_on_every_page_that_has_them(

@@ -7,11 +7,13 @@ from ftdash.accounts.authentication import check_may_act_by_get
 from ftdash.api.flink import shapes_actions as shapes
 from ftdash.api.flink.http import ASKED, Asked, Problem, Reply, check_id, job_of
 from ftdash.api.flink.operations import progress, request_of, trigger_id
-from ftdash.jobs import point_services, run_queries, services
 from ftdash.jobs.answers import RequestView, ShownState
-from ftdash.jobs.disposal import written_by
 from ftdash.jobs.models import RequestKind
-from ftdash.jobs.run_queries import RunFacts
+from ftdash.points.services import restore as point_services
+from ftdash.points.services.disposal import written_by
+from ftdash.requests import services
+from ftdash.runs.queries import runs as run_queries
+from ftdash.runs.queries.runs import RunFacts
 from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.status import SavepointFormat
 

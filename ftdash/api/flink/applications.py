@@ -4,7 +4,7 @@ from ftdash.api.flink import shapes_jobs as shapes
 from ftdash.api.flink.jobs import exception, line, timestamps
 from ftdash.api.flink.names import duration_ms, epoch_ms, job_id, job_state, started_ms
 from ftdash.jobs.answers import FailureView, ShownState
-from ftdash.jobs.run_queries import RunFacts
+from ftdash.runs.queries.runs import RunFacts
 
 _APPLICATION_STATES = {  # to the state of its one job
     "CREATED": "CREATED",

@@ -1,7 +1,7 @@
 """Makes Flink's body about how a job takes its checkpoints."""
 
 from ftdash.api.flink import shapes_checkpoints as shapes
-from ftdash.jobs.run_queries import RunFacts
+from ftdash.runs.queries.runs import RunFacts
 from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.settings import (
     CheckpointingMode,

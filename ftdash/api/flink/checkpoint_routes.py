@@ -3,8 +3,12 @@
 from ftdash.api.flink import checkpoint_config, checkpoint_tasks, checkpoints
 from ftdash.api.flink.http import Asked, Problem, check_id, job_of
 from ftdash.api.flink.names import vertex_id
-from ftdash.checkpoints.detail import CHECKPOINT_ID_MAX, CheckpointDetail, checkpoint_detail
-from ftdash.checkpoints.statistics import statistics_of
+from ftdash.checkpoints.queries.detail import (
+    CHECKPOINT_ID_MAX,
+    CheckpointDetail,
+    checkpoint_detail,
+)
+from ftdash.checkpoints.queries.statistics import statistics_of
 
 
 def statistics(asked: Asked, job: str) -> object:

@@ -7,9 +7,9 @@ from ftdash.api.flink.checkpoint_stats import stats_of, stats_unmeasured
 from ftdash.api.flink.checkpoints import Tasks, status_of
 from ftdash.api.flink.names import epoch_ms, vertex_id
 from ftdash.checkpoints.answers import SubtaskTimeline
-from ftdash.checkpoints.measured import MeasuredCheckpoint
 from ftdash.checkpoints.models import CheckpointStatus
 from ftdash.checkpoints.parts import VertexPart
+from ftdash.checkpoints.queries.measured import MeasuredCheckpoint
 
 
 def tasks(found: MeasuredCheckpoint, parts: list[VertexPart]) -> Tasks:

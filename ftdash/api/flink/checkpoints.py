@@ -9,9 +9,9 @@ from msgspec.structs import asdict
 from ftdash.api.flink import shapes_checkpoints as shapes
 from ftdash.api.flink.checkpoint_stats import stats_of, stats_unmeasured
 from ftdash.api.flink.names import epoch_ms
-from ftdash.checkpoints.measured import MeasuredCheckpoint
 from ftdash.checkpoints.models import CheckpointStatus
-from ftdash.checkpoints.statistics import Restored, RunStatistics
+from ftdash.checkpoints.queries.measured import MeasuredCheckpoint
+from ftdash.checkpoints.queries.statistics import Restored, RunStatistics
 from pipelines.domain.status import CheckpointKind
 
 Tasks = dict[str, shapes.TaskCheckpoint]

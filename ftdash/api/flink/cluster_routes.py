@@ -8,8 +8,8 @@ from ftdash.api.flink import task_managers as managers
 from ftdash.api.flink.http import Asked, Problem, job_of
 from ftdash.api.flink.metric_lists import aggregated, listed
 from ftdash.api.flink.names import job_state
-from ftdash.jobs import run_queries
-from ftdash.jobs.failure_views import failures
+from ftdash.runs.queries import runs as run_queries
+from ftdash.runs.queries.failures import failures
 from pipelines.domain.setting_table import DEFINITIONS
 
 FLINK_VERSION = "2.3.0"

@@ -17,8 +17,8 @@ from django.views.decorators.csrf import csrf_exempt
 from ftdash.accounts.authentication import Caller, Refused, caller_of, check_may_act
 from ftdash.api.flink.names import HEX_ID, run_id_of
 from ftdash.api.flink.shapes_jobs import Errors
-from ftdash.jobs import run_queries
-from ftdash.jobs.run_queries import RunFacts
+from ftdash.runs.queries import runs as run_queries
+from ftdash.runs.queries.runs import RunFacts
 from pipelines.domain.errors import Rejected
 
 CONTENT_TYPE = "application/json; charset=UTF-8"

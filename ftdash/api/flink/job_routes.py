@@ -6,9 +6,9 @@ from ftdash.api.flink import jobs, metrics, shapes_jobs
 from ftdash.api.flink.http import Asked, Problem, Reply, check_id, job_of
 from ftdash.api.flink.metric_lists import aggregated, listed
 from ftdash.api.flink.names import job_id, job_state
-from ftdash.checkpoints.statistics import statistics_of
-from ftdash.jobs import run_queries
-from ftdash.jobs.failure_views import failures
+from ftdash.checkpoints.queries.statistics import statistics_of
+from ftdash.runs.queries import runs as run_queries
+from ftdash.runs.queries.failures import failures
 
 EXCEPTIONS = 20
 """Flink's default of maxExceptions."""

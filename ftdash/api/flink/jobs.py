@@ -17,8 +17,8 @@ from ftdash.api.flink.names import (
     vertex_name,
 )
 from ftdash.jobs.answers import FailureView, SubtaskView, VertexView
-from ftdash.jobs.run_queries import RunFacts
-from ftdash.metrics.loads import sum_known
+from ftdash.metrics.queries.loads import sum_known
+from ftdash.runs.queries.runs import RunFacts
 from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.settings import RestartStrategy, Settings
 

@@ -4,9 +4,9 @@ What is not known has no value, and no name: Flink's page shows N/A for it.
 """
 
 from ftdash.api.flink.names import epoch_ms
-from ftdash.checkpoints.statistics import RunStatistics
+from ftdash.checkpoints.queries.statistics import RunStatistics
 from ftdash.jobs.answers import SubtaskView
-from ftdash.jobs.run_queries import RunFacts
+from ftdash.runs.queries.runs import RunFacts
 
 NO_WATERMARK = -(2**63)
 WATERMARK = "currentInputWatermark"

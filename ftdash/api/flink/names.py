@@ -9,9 +9,9 @@ import re
 from datetime import datetime, timedelta
 
 from ftdash import times
-from ftdash.jobs import run_queries
 from ftdash.jobs.answers import ShownState, VertexView
-from ftdash.jobs.run_queries import RunFacts
+from ftdash.runs.queries import runs as run_queries
+from ftdash.runs.queries.runs import RunFacts
 from pipelines.domain.ids import Uid
 from pipelines.domain.operator_ids import operator_id
 

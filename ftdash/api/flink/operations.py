@@ -11,9 +11,9 @@ from ftdash.api.flink import shapes_actions as shapes
 from ftdash.api.flink.http import Problem, check_id
 from ftdash.api.flink.shapes_jobs import Status
 from ftdash.api.flink.throwable import serialized_throwable
-from ftdash.jobs import queries
 from ftdash.jobs.answers import RequestView
 from ftdash.jobs.models import RequestKind, RequestPhase
+from ftdash.runs.queries import pipelines as queries
 
 CAUSE_CLASS = "ftdash.RequestFailed"
 IN_PROGRESS = Status(id="IN_PROGRESS")

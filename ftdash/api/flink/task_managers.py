@@ -9,8 +9,8 @@ import msgspec
 
 from ftdash.api.flink import shapes_vertices as shapes
 from ftdash.api.flink.names import epoch_ms, job_id, task_manager_id
-from ftdash.jobs import run_queries
-from ftdash.jobs.run_queries import RunFacts
+from ftdash.runs.queries import runs as run_queries
+from ftdash.runs.queries.runs import RunFacts
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from ftdash.api.flink import metrics, shapes_vertices, vertices
 from ftdash.api.flink.http import Asked, Problem, check_id, job_of
 from ftdash.api.flink.metric_lists import aggregated, listed, within
 from ftdash.api.flink.vertices import Seen
-from ftdash.jobs import run_queries
+from ftdash.runs.queries import runs as run_queries
 
 
 def detail(asked: Asked, job: str, vertex: str) -> object:

@@ -22,7 +22,7 @@ from ftdash.api.flink.names import (
 )
 from ftdash.api.flink.spreads import spread
 from ftdash.jobs.answers import SubtaskView, VertexView
-from ftdash.jobs.run_queries import RunFacts, SubtaskSamples
+from ftdash.runs.queries.runs import RunFacts, SubtaskSamples
 from pipelines.domain.status import JobStatus
 
 UNASSIGNED = "(unassigned)"

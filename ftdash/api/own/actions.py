@@ -5,15 +5,19 @@ from ninja import Status
 from ftdash.api.own import shapes
 from ftdash.api.own.door import Entered, api
 from ftdash.api.own.shapes import InPath
-from ftdash.checkpoints import guarantee
-from ftdash.checkpoints.guarantee import AuditView
+from ftdash.audits import services as audits
+from ftdash.checkpoints.queries import guarantee
+from ftdash.checkpoints.queries.guarantee import AuditView
 from ftdash.gameday import queries as game_day_queries
 from ftdash.gameday import services as game_day_services
 from ftdash.gameday.queries import GameDayView
-from ftdash.jobs import audits, labels, point_services, queries, services
 from ftdash.jobs.answers import RequestView
-from ftdash.jobs.point_services import Restore
-from ftdash.jobs.replays import newest_point
+from ftdash.points.services import labels
+from ftdash.points.services import restore as point_services
+from ftdash.points.services.replays import newest_point
+from ftdash.points.services.restore import Restore
+from ftdash.requests import services
+from ftdash.runs.queries import pipelines as queries
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.ids import RequestId
 

@@ -5,12 +5,12 @@ from ninja import Query
 
 from ftdash.api.own.door import api, known
 from ftdash.api.own.shapes import AskingForHistory, Count, InPath, Limit, NumberInPath, Page
-from ftdash.checkpoints import history
-from ftdash.checkpoints import queries as checkpoint_queries
 from ftdash.checkpoints.answers import AlignmentTimeline, CheckpointHistory
 from ftdash.checkpoints.comparison import ComparedCheckpoints, compared
-from ftdash.checkpoints.history import HistoryPart
-from ftdash.checkpoints.statistics import RunStatistics, statistics_of
+from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
+from ftdash.checkpoints.queries import history
+from ftdash.checkpoints.queries.history import HistoryPart
+from ftdash.checkpoints.queries.statistics import RunStatistics, statistics_of
 
 
 @api.get("/runs/{run_id}/checkpoints", response=CheckpointHistory)

@@ -12,25 +12,28 @@ from ftdash.api.own.shapes import (
     NumberInPath,
     Text,
 )
-from ftdash.checkpoints import guarantee
-from ftdash.checkpoints import queries as checkpoint_queries
 from ftdash.checkpoints.answers import RecoveryPoint
-from ftdash.checkpoints.guarantee import AuditView, Ledger
+from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
+from ftdash.checkpoints.queries import guarantee
+from ftdash.checkpoints.queries.guarantee import AuditView, Ledger
 from ftdash.eventlog.lines import Cursor
 from ftdash.eventlog.queries import LogPage, log_page
 from ftdash.gameday import queries as game_day_queries
 from ftdash.gameday.queries import GameDays, GameDayView
-from ftdash.jobs import point_services, queries, run_queries
 from ftdash.jobs.answers import PipelinePage, QuarantinedView, RecoveryAxis, RequestView
-from ftdash.jobs.fleet_answers import Fleet
-from ftdash.jobs.lineage import LineageRun
-from ftdash.jobs.planning import MeasuredPlan, measured_plan
-from ftdash.jobs.point_services import Restore
-from ftdash.jobs.recovery_points import PointChoice, point_choice
-from ftdash.jobs.run_queries import RunFacts
-from ftdash.metrics import queries as metric_queries
 from ftdash.metrics.answers import SamplePoint
-from ftdash.metrics.loads import RunLoads, run_loads
+from ftdash.metrics.queries import samples as metric_queries
+from ftdash.metrics.queries.loads import RunLoads, run_loads
+from ftdash.points.queries import lineage as lineage_queries
+from ftdash.points.queries.lineage import LineageRun
+from ftdash.points.queries.recovery_points import PointChoice, point_choice
+from ftdash.points.services import restore as point_services
+from ftdash.points.services.restore import Restore
+from ftdash.runs.fleet_answers import Fleet
+from ftdash.runs.queries import pipelines as queries
+from ftdash.runs.queries import runs as run_queries
+from ftdash.runs.queries.planning import MeasuredPlan, measured_plan
+from ftdash.runs.queries.runs import RunFacts
 from pipelines.domain.preflight_verdict import Verdict
 
 
@@ -49,7 +52,7 @@ def pipeline(request: HttpRequest, name: InPath) -> PipelinePage:
 @api.get("/pipelines/{name}/lineage", response=list[LineageRun])
 def lineage(request: HttpRequest, name: InPath) -> list[LineageRun]:
     """Which run was forked from which point of which other."""
-    return known(queries.lineage(name), f"pipeline {name!r}")
+    return known(lineage_queries.lineage(name), f"pipeline {name!r}")
 
 
 @api.get("/pipelines/{name}/recovery-points", response=list[RecoveryPoint])

@@ -4,9 +4,10 @@ from django.http import HttpRequest
 
 from ftdash.api.own.door import CONFIGURING, Entered, api
 from ftdash.api.own.settings_shapes import Keeping
-from ftdash.history import limits, queries
+from ftdash.history import limits
 from ftdash.history.models import Kind
-from ftdash.history.queries import Choice, KeptView
+from ftdash.retention import queries
+from ftdash.retention.queries import Choice, KeptView
 
 
 @api.get("/history", response=list[KeptView])

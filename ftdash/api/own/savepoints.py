@@ -9,11 +9,12 @@ from ninja import Status
 from ftdash.api.own import shapes
 from ftdash.api.own.door import Entered, api, known
 from ftdash.api.own.shapes import Count, InPath, Limit, Page, Text
-from ftdash.checkpoints import contents
-from ftdash.checkpoints import savepoints as savepoint_queries
+from ftdash.checkpoints.queries import contents
+from ftdash.checkpoints.queries import savepoints as savepoint_queries
 from ftdash.checkpoints.savepoint_answers import Savepoint, SavepointPage
-from ftdash.jobs import comparisons, point_services
-from ftdash.jobs.comparisons import Comparison
+from ftdash.points.services import comparisons
+from ftdash.points.services import restore as point_services
+from ftdash.points.services.comparisons import Comparison
 from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.point_contents import OperatorInside, RowsPage
 from pipelines.domain.shelf_life import ShelfLife

@@ -6,7 +6,7 @@ from typing import Annotated
 from ninja import Path, Query, Schema
 from pydantic import AwareDatetime, ConfigDict, Field, StringConstraints
 
-from ftdash.checkpoints.history import HistoryFilter, StatusChoice
+from ftdash.checkpoints.queries.history import HistoryFilter, StatusChoice
 from ftdash.eventlog.lines import FIRST_YEAR, LAST_YEAR, Asked, LineKind
 from ftdash.gameday.models import Fault
 from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM

@@ -14,7 +14,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
 from ftdash import formats
-from ftdash.jobs.freshness import Heard, silent_in
+from ftdash.runs.queries.freshness import Heard, silent_in
 
 register = template.Library()
 register.filter("duration", formats.duration)

@@ -6,6 +6,7 @@ names them, and finds them again. Owns where they lie and which are the newest; 
 writes them. Source: Spark's `DataFrame.localCheckpoint`, which has the same reason.
 """
 
+import errno
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterator
@@ -28,6 +29,9 @@ from pipelines.connectors.split_progress import SplitProgress
 from pipelines.disk.atomic_files import FOR_ALL, replace_atomically
 from pipelines.disk.directories import make_directory, make_durable
 from pipelines.domain.errors import Rejected, Retryable
+
+LASTING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
+"""What a wrong place or a missing right causes; a new start would only meet it again."""
 
 NEWEST = "_newest"
 PREFIX, SUFFIX = "rows-", ".parquet"
@@ -78,19 +82,24 @@ class DataFrameRows:
         return (self.directory / NEWEST).exists()
 
     def begin(self) -> Path:
-        """A new directory for the rows of one start; what an earlier one did not finish goes."""
+        """A new directory for the rows of one start; what an earlier one did not finish goes.
+
+        Raises Rejected, and Retryable when the disk does not answer.
+        """
         try:
             make_directory(self.directory)
-            numbers = {_number_of(path): path for path in self.directory.glob(f"{PREFIX}*")}
+            names = [name for name in os.listdir(self.directory) if name.startswith(PREFIX)]
+            numbers = {_number_of(self.directory / name): self.directory / name for name in names}
             for unfinished in (path for path in numbers.values() if read_listing(path) is None):
                 shutil.rmtree(unfinished)
             rows = self.directory / f"{PREFIX}{max(numbers, default=0) + 1}"
             rows.mkdir()
             (rows / PASSING).touch()
         except OSError as error:
-            raise Rejected(
+            problem = (
                 f"The rows of a DataFrame cannot be kept in {self.directory}: {error.strerror}."
-            ) from error
+            )
+            raise (Rejected if error.errno in LASTING else Retryable)(problem) from error
         return rows
 
     def finish(self, rows: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
+from pipelines.connectors.beginning import listed_once
 from pipelines.disk.atomic_files import FOR_ALL, replace_atomically
 from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.errors import Rejected, Retryable
@@ -38,13 +39,14 @@ def input_files(paths: FilePaths, suffix: str) -> tuple[Path, ...]:
 
     A directory is read in the order of its listing, if it has one, else of the names in it. Only a
     listing notices a file that has vanished; without it the later ones would silently move up.
+    Within a run it is listed once (`connectors.beginning`).
     """
     if not isinstance(paths, str | Path):
         files = tuple(Path(path) for path in paths)
-    elif Path(paths).is_dir():
-        files = _files_in(Path(paths), suffix)
     else:
-        raise Rejected(f"The input directory {paths} does not exist.")
+        directory = Path(paths)
+        names = listed_once(str(paths), suffix, lambda: _names_in(directory, suffix))
+        files = tuple(directory / name for name in names)
     if not files:
         raise Rejected(f"There are no {suffix} files to read in {paths}.")
     return files
@@ -129,11 +131,18 @@ def malformed(
     return Rejected(f"The input file {file} is malformed{place}: {problem}.")
 
 
-def _files_in(directory: Path, suffix: str) -> tuple[Path, ...]:
+def _names_in(directory: Path, suffix: str) -> list[str]:
+    if not directory.is_dir():
+        raise Rejected(f"The input directory {directory} does not exist.")
     listed = read_listing(directory)
     if listed is not None:
-        return tuple(directory / file.name for file in listed)
-    return tuple(sorted(path for path in directory.glob(f"*{suffix}") if _is_visible(path)))
+        return [file.name for file in listed]
+    try:
+        names = os.listdir(directory)  # `Path.glob` takes what cannot be listed for empty
+    except OSError as error:
+        problem = f"cannot be listed: {error.strerror}"
+        raise Rejected(f"The input directory {directory} {problem}.") from error
+    return sorted(name for name in names if name.endswith(suffix) and name[0] not in "._")
 
 
 def _is_visible(path: Path) -> bool:

@@ -26,8 +26,9 @@ from pipelines.connectors.files.target import (
 from pipelines.connectors.sink import SinkContext, Superseded
 from pipelines.disk.digests import RunningDigest, blocks_of
 from pipelines.disk.directories import make_durable
-from pipelines.domain.errors import OutputLost, ProtocolError, check
+from pipelines.domain.errors import OutputLost, ProtocolError, TargetTaken, check
 from pipelines.domain.ids import CheckpointId, RunId
+from pipelines.domain.ownership import Claim, Holder
 from pipelines.domain.snapshots import Json
 
 ROW_GROUP_ROWS = 65_536
@@ -48,28 +49,46 @@ class ExactlyOnceFiles:
     def guarantee(self) -> str:
         return "exactly-once"
 
+    @property
+    def place(self) -> str:
+        """See `OwnsPlace`: the name of a file tells run, checkpoint and subtask, but no uid."""
+        return f"the directory {Path(self.directory).resolve()}"
+
     def validate(self, schema: pa.Schema) -> None:
         for column in schema:
             self.format.check_storable(column)
-        self._target.validate()
+        self._files.validate()
 
     def open(self, context: SinkContext, schema: pa.Schema) -> "FilesWriter":
-        target = self._target
+        target = self._files
         with writing(target.directory):
             target.enter(context.run_id, context.attempt)
             target.remove_left_over(context.run_id, context.attempt, context.subtask)
         return FilesWriter(target, self.format, context, schema)
 
+    @property
+    def target(self) -> str:
+        """See `HoldsTarget`."""
+        return self._files.description
+
+    def holder(self) -> Holder | None:
+        with writing(self._files.directory):
+            return self._files.holder()
+
+    def hold(self, claim: Claim) -> None:
+        with writing(self._files.directory):
+            self._files.hold(claim)
+
     def rewind(
         self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
     ) -> Superseded | None:
-        target = self._target
+        target = self._files
         with writing(target.directory):
             items = target.rewind(ancestors, run_id)
         return Superseded(items, str(target.directory / SUPERSEDED / run_id)) if items else None
 
     @property
-    def _target(self) -> FileTarget:
+    def _files(self) -> FileTarget:
         return FileTarget(Path(self.directory).absolute(), self.pipeline)
 
 
@@ -186,10 +205,10 @@ class FilesWriter:
 
     def _check_still_current(self, prepared: Path) -> None:
         """Whoever was replaced amid preparing takes the file back: its successors may have looked
-        for such files already. Raises ProtocolError."""
+        for such files already. Raises ProtocolError, TargetTaken."""
         try:
             self._target.check_current(self._context.run_id, self._context.attempt)
-        except ProtocolError:
+        except (ProtocolError, TargetTaken):
             prepared.unlink(missing_ok=True)
             raise
 

@@ -4,7 +4,7 @@
     .prepared-<run>-a<attempt>-<checkpoint>-<subtask>-<n>.<suffix>  durable, until its checkpoint is
     .in-progress-<run>-a<attempt>-<subtask>-<n>.<suffix>            being written
     _superseded/<run>/part-...                                      set aside when <run> started
-    _ftdash.json                                                    pipeline, run and attempt: owner
+    _ftdash.json                                                    pipeline, holder and attempt
 
 Who removes what, so that nothing restorable is lost:
 
@@ -35,6 +35,7 @@ from pipelines.disk.directories import make_directory, make_durable
 from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.errors import ProtocolError, Rejected, Retryable, check
 from pipelines.domain.ids import Attempt, RunId
+from pipelines.domain.ownership import Claim, Holder, taken
 
 OWNER_FILE = "_ftdash.json"
 LOCK_FILE = "_ftdash.lock"
@@ -54,18 +55,31 @@ IN_PROGRESS = re.compile(
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """The pipeline a directory belongs to, the newest writer it has seen, and the checkpoint of
-    the run that this writer starts from; None: nobody has said."""
+    """The pipeline a directory belongs to, the run that holds it (see `Holder`), the newest attempt
+    of it that has come, and the checkpoint of the run that this one starts from; None: not known.
+    """
 
     pipeline: str
     run_id: RunId
     attempt: Attempt
     restored_id: int | None = None
+    epoch: int = 0
+    installation: str = ""
+    started_by: str = ""
+
+    @property
+    def holder(self) -> Holder:
+        return Holder(
+            run_id=self.run_id,
+            epoch=self.epoch,
+            installation=self.installation,
+            started_by=self.started_by,
+        )
 
 
 class FileTarget:
     """Guarantee: after `rewind`, the visible files are those of the lineage, and only writers of
-    the newest attempt of the run that rewound may add to them.
+    the newest attempt of the run that holds the directory may add to them.
     """
 
     def __init__(self, directory: Path, pipeline: str) -> None:
@@ -85,18 +99,38 @@ class FileTarget:
         if existing == self.directory:
             self._check_ours(self._owner())
 
+    @property
+    def description(self) -> str:
+        return f"the directory {self.directory}"
+
+    def holder(self) -> Holder | None:
+        owner = self._owner() if self.directory.exists() else None
+        return None if owner is None else owner.holder
+
+    def hold(self, claim: Claim) -> None:
+        """Raises TargetTaken."""
+        with self._locked() as owner:
+            held = claim.admit(owner.holder if owner else None, self.description)
+            is_same = owner is not None and owner.run_id == held.run_id
+            known = owner if owner is not None and is_same else self._unknown(held.run_id)
+            fields = {"epoch": held.epoch, "installation": held.installation}
+            new = msgspec.structs.replace(known, **fields, started_by=held.started_by)
+            self._write_owner(owner, new)
+
     def rewind(self, lineage: Lineage, run_id: RunId) -> int:
-        """How many visible files were set aside. A rewind that was interrupted can be repeated."""
+        """How many visible files were set aside. A rewind that was interrupted can be repeated; no
+        other run takes the directory over meanwhile. Raises TargetTaken when one has.
+        """
         newest = newest_of(lineage)
         restored_id = newest.get(run_id, 0)
         with self._locked() as owner:
-            attempt = owner.attempt if owner and owner.run_id == run_id else Attempt(0)
-            self._write_owner(owner, run_id, attempt, restored_id)
-        foreign = [f for f in self.directory.iterdir() if _final_belongs(f, newest) is False]
-        self._move(foreign, self.directory / SUPERSEDED / run_id)
-        returning = self.directory.glob(f"{SUPERSEDED}/*/part-*")
-        self._move([f for f in returning if _final_belongs(f, newest)], self.directory)
-        self._remove_unfinished(run_id, restored_id)
+            known = self._held_by(owner, run_id)
+            self._write_owner(owner, msgspec.structs.replace(known, restored_id=restored_id))
+            foreign = [f for f in self.directory.iterdir() if _final_belongs(f, newest) is False]
+            self._move(foreign, self.directory / SUPERSEDED / run_id)
+            returning = self.directory.glob(f"{SUPERSEDED}/*/part-*")
+            self._move([f for f in returning if _final_belongs(f, newest)], self.directory)
+            self._remove_unfinished(run_id, restored_id)
         return len(foreign)
 
     def belonging(self, lineage: Lineage) -> list[Path]:
@@ -108,19 +142,20 @@ class FileTarget:
     def enter(self, run_id: RunId, attempt: Attempt) -> None:
         """A writer starts: from now on older attempts of the run are refused.
 
-        Raises ProtocolError if this attempt, or its run, has been replaced already.
+        Raises ProtocolError when a newer attempt has come, TargetTaken when another run has.
         """
         with self._locked() as owner:
-            if owner is not None:
-                self._check_not_replaced(owner, run_id, attempt)
-            self._write_owner(owner, run_id, attempt, owner.restored_id if owner else None)
+            known = self._held_by(owner, run_id)
+            self._check_newest(known, attempt)
+            self._write_owner(owner, msgspec.structs.replace(known, attempt=attempt))
 
     def check_current(self, run_id: RunId, attempt: Attempt) -> None:
-        """Raises ProtocolError if a newer attempt or another run writes here now."""
+        """Raises ProtocolError when a newer attempt writes here, TargetTaken when another run
+        does."""
         owner = self._owner()
         check(owner is not None, "a directory with a writer has an owner", at=self.directory)
-        if owner is not None:
-            self._check_not_replaced(owner, run_id, attempt)
+        self._check_ours(owner)
+        self._check_newest(self._held_by(owner, run_id), attempt)
 
     def remove_left_over(self, run_id: RunId, attempt: Attempt, subtask: int) -> None:
         """What older attempts of this subtask left behind the starting point; subtask 0 also
@@ -156,12 +191,23 @@ class FileTarget:
         for directory in dict.fromkeys((to, *(file.parent for file in files))):
             make_durable(directory)  # where they went first, or the power might take both names
 
-    def _check_not_replaced(self, owner: Owner, run_id: RunId, attempt: Attempt) -> None:
-        self._check_ours(owner)
-        if owner.run_id != run_id or owner.attempt > attempt:
+    def _held_by(self, owner: Owner | None, run_id: RunId) -> Owner:
+        """Raises TargetTaken when another run holds the directory."""
+        if owner is None:
+            return self._unknown(run_id)
+        if owner.run_id != run_id:
+            raise taken(self.description, run_id, owner.holder)
+        return owner
+
+    def _unknown(self, run_id: RunId) -> Owner:
+        """A run of which no attempt has come yet."""
+        return Owner(pipeline=self._pipeline, run_id=run_id, attempt=Attempt(0))
+
+    def _check_newest(self, owner: Owner, attempt: Attempt) -> None:
+        if owner.attempt > attempt:
             raise ProtocolError(
-                f"attempt {attempt} of run {run_id} may not write to {self.directory} any more: "
-                f"attempt {owner.attempt} of run {owner.run_id} does"
+                f"attempt {attempt} of run {owner.run_id} may not write to {self.directory} any"
+                f" more: attempt {owner.attempt} does"
             )
 
     def _check_ours(self, owner: Owner | None) -> None:
@@ -185,12 +231,7 @@ class FileTarget:
         except UNDECODABLE as error:
             raise Rejected(f"{file} does not say whose output this is: {error}.") from error
 
-    def _write_owner(
-        self, old: Owner | None, run_id: RunId, attempt: Attempt, restored_id: int | None
-    ) -> None:
-        owner = Owner(
-            pipeline=self._pipeline, run_id=run_id, attempt=attempt, restored_id=restored_id
-        )
+    def _write_owner(self, old: Owner | None, owner: Owner) -> None:
         if owner == old:
             return
         new = self.directory / f".{OWNER_FILE}.new"  # one name suffices: the lock is held

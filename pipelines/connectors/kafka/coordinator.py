@@ -155,12 +155,17 @@ class KafkaCoordinator:
         told = self._ask(lambda client: client.list_transactions(state_filters=[ONGOING]))
         return [each.transactional_id for listed in told.values() for each in listed]
 
-    def remembered(self, group: str, topic: str) -> tuple[int, str] | None:
-        """Offset and text that were put down for the group."""
+    def remembered(self, topic: str, *groups: str) -> list[tuple[int, str] | None]:
+        """For each group, offset and text that were put down."""
         place = TopicPartition(topic, 0)
-        told = self._ask(lambda client: client.list_group_offsets({group: [place]}))
-        mark = told[group].get(place)
-        return None if mark is None or mark.offset < 0 else (mark.offset, mark.metadata)
+        told = self._ask(
+            lambda client: client.list_group_offsets({group: [place] for group in groups})
+        )
+        marks = [told[group].get(place) for group in groups]
+        return [
+            None if mark is None or mark.offset < 0 else (mark.offset, mark.metadata)
+            for mark in marks
+        ]
 
     def remember(self, group: str, topic: str, offset: int, text: str) -> None:
         place = TopicPartition(topic, 0)

@@ -1,22 +1,35 @@
-"""Who writes to a topic for a pipeline: names of its transactions, and a mark of who came last.
+"""Who writes to a topic for a pipeline: names of its transactions, and who holds the topic.
 
-The mark is the text beside an offset of the group `ftdash/PIPELINE/TOPIC`; nobody reads with it. It
-refuses a replaced writer early and by name. That such a writer publishes nothing does not depend
-on it: its transactions are ended, and only a checkpoint's completion commits one.
+The holder is the text beside an offset of the group `ftdash/PIPELINE/TOPIC`, the offset its epoch;
+the newest attempt lies in the same way in the group `.../attempt`. Nobody reads with these groups.
+The holder is replaced in a transaction of an id of its own, which fences whoever is replacing it at
+the same time. That a replaced writer publishes nothing does not depend on these marks: its
+transactions are ended, and only a checkpoint's completion commits one.
 """
 
 import re
+import time
 from dataclasses import dataclass
+from typing import TypeVar
 from urllib.parse import quote, unquote
 
 import msgspec
+from confluent_kafka import TopicPartition
+from tenacity import Retrying, retry_if_result, stop_after_delay, wait_random_exponential
 
-from pipelines.connectors.kafka.coordinator import KafkaCoordinator
+from pipelines.connectors.kafka.connection import ANSWER_TIMEOUT_S
+from pipelines.connectors.kafka.coordinator import LONGEST_PAUSE_S, KafkaCoordinator
+from pipelines.connectors.kafka.producer import KafkaOutput, TransactionalProducer
 from pipelines.connectors.sink import SinkContext
-from pipelines.domain.errors import ProtocolError
+from pipelines.domain.errors import ProtocolError, Retryable
 from pipelines.domain.ids import Attempt, RunId, Uid
+from pipelines.domain.ownership import Claim, Holder, taken
 
 PART = r"([^/]+)"
+RENEWED_AFTER_S = 12 * 3600.0
+"""Well below any sensible `offsets.retention.minutes`, which is a week by default."""
+
+Mark = TypeVar("Mark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +43,14 @@ class TransactionName:
     number: int
 
 
-class Owner(msgspec.Struct, frozen=True, kw_only=True):
+class NewestAttempt(msgspec.Struct, frozen=True, kw_only=True):
     run_id: RunId
     attempt: Attempt
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaOwnership:
-    """Of two runs with the same pipeline and topic the one that came last writes."""
+    """Of two runs with the same pipeline and topic one holds it, and only that one writes."""
 
     pipeline: str
     topic: str
@@ -75,35 +88,101 @@ class KafkaOwnership:
         found = re.fullmatch(rf"{re.escape(self.prefix)}/{PART}/{PART}/log/\d+", transactional_id)
         return found is not None and found[2] != _quoted(run_id)
 
-    def take_over(self, coordinator: KafkaCoordinator, run_id: RunId) -> None:
-        """From now on writers of other runs are refused."""
-        owner = self._owner(coordinator)
-        if owner is None or owner.run_id != run_id:
-            self._put(coordinator, Owner(run_id=run_id, attempt=Attempt(0)))
+    def holder(self, coordinator: KafkaCoordinator) -> Holder | None:
+        (mark,) = coordinator.remembered(self.topic, self.prefix)
+        return _decoded(mark, Holder)
 
-    def enter(self, coordinator: KafkaCoordinator, context: SinkContext) -> None:
-        """From now on older attempts are refused. Raises ProtocolError if this one is."""
-        owner = self.check_current(coordinator, context)
-        mine = Owner(run_id=context.run_id, attempt=context.attempt)
-        if owner != mine:
-            self._put(coordinator, mine)
+    def hold(self, coordinator: KafkaCoordinator, output: KafkaOutput, claim: Claim) -> None:
+        """Raises TargetTaken."""
+        if self.holder(coordinator) != claim.holder:
+            self.put(coordinator, output, claim)
 
-    def check_current(self, coordinator: KafkaCoordinator, context: SinkContext) -> Owner | None:
-        """Raises ProtocolError if a newer attempt or another run writes here now."""
-        owner = self._owner(coordinator)
-        if owner and (owner.run_id != context.run_id or owner.attempt > context.attempt):
+    def put(self, coordinator: KafkaCoordinator, output: KafkaOutput, claim: Claim) -> None:
+        """1. Fence who else is at it; what they did is to be seen then. 2. Compare and replace.
+        3. Wait until that is to be seen. Raises TargetTaken.
+        """
+        transactional_id = f"{self.prefix}/holder"
+        producer = TransactionalProducer(output, transactional_id)
+        held = claim.admit(self.holder(coordinator), output.place)
+        mark = msgspec.json.encode(held).decode()
+        producer.begin()
+        producer.commit(self.prefix, TopicPartition(self.topic, 0, held.epoch, mark))
+        coordinator.end(transactional_id, output.timeout)
+        shown = Retrying(
+            retry=retry_if_result(lambda found: found is None or found.epoch < held.epoch),
+            stop=stop_after_delay(ANSWER_TIMEOUT_S),
+            wait=wait_random_exponential(multiplier=0.02, max=LONGEST_PAUSE_S),
+            retry_error_callback=lambda state: None,
+        )(self.holder, coordinator)
+        if shown is None:
+            raise Retryable(f"{output.place} does not show who holds it")
+        claim.admit(shown, output.place)
+
+    def check_holds(self, coordinator: KafkaCoordinator, run_id: RunId, place: str) -> None:
+        """Raises TargetTaken when another run holds the topic."""
+        holder = self.holder(coordinator)
+        if holder is not None and holder.run_id != run_id:
+            raise taken(place, run_id, holder)
+
+
+class HeldTopic:
+    """The right of one attempt's subtask to write to a topic.
+
+    Brokers forget a group whose offset is a week old, and with it who holds the topic. So the first
+    subtask of a run puts that down again from time to time.
+    """
+
+    def __init__(
+        self,
+        ownership: KafkaOwnership,
+        output: KafkaOutput,
+        coordinator: KafkaCoordinator,
+        context: SinkContext,
+    ) -> None:
+        """From now on older attempts are refused. Raises as `check_current` does."""
+        self._ownership = ownership
+        self._output = output
+        self._coordinator = coordinator
+        self._context = context
+        self._renewal_due_s = time.monotonic() + RENEWED_AFTER_S
+        mine = NewestAttempt(run_id=context.run_id, attempt=context.attempt)
+        if self.check_current() != mine:
+            mark = msgspec.json.encode(mine).decode()
+            coordinator.remember(self._attempts, ownership.topic, 0, mark)
+
+    def check_current(self) -> NewestAttempt | None:
+        """Raises ProtocolError when a newer attempt writes to the topic now, and TargetTaken when
+        another run holds it."""
+        topic, context = self._ownership.topic, self._context
+        groups = (self._ownership.prefix, self._attempts)
+        held, came = self._coordinator.remembered(topic, *groups)
+        holder, newest = _decoded(held, Holder), _decoded(came, NewestAttempt)
+        if holder is not None and holder.run_id != context.run_id:
+            raise taken(self._output.place, context.run_id, holder)
+        if newest is not None and newest.run_id != context.run_id:
+            newest = None
+        if newest is not None and newest.attempt > context.attempt:
             raise ProtocolError(
-                f"attempt {context.attempt} of run {context.run_id} may not write to topic"
-                f" {self.topic} any more: attempt {owner.attempt} of run {owner.run_id} does"
+                f"attempt {context.attempt} of run {context.run_id} may not write to topic {topic}"
+                f" any more: attempt {newest.attempt} does"
             )
-        return owner
+        self._renew_when_due(holder)
+        return newest
 
-    def _owner(self, coordinator: KafkaCoordinator) -> Owner | None:
-        mark = coordinator.remembered(self.prefix, self.topic)
-        return None if mark is None else msgspec.json.decode(mark[1], type=Owner)
+    @property
+    def _attempts(self) -> str:
+        return f"{self._ownership.prefix}/attempt"
 
-    def _put(self, coordinator: KafkaCoordinator, owner: Owner) -> None:
-        coordinator.remember(self.prefix, self.topic, 0, msgspec.json.encode(owner).decode())
+    def _renew_when_due(self, holder: Holder | None) -> None:
+        if holder is None or self._context.subtask or time.monotonic() < self._renewal_due_s:
+            return
+        self._ownership.put(self._coordinator, self._output, Claim(holder=holder))
+        self._renewal_due_s = time.monotonic() + RENEWED_AFTER_S
+
+
+def _decoded(mark: tuple[int, str] | None, kind: type[Mark]) -> Mark | None:
+    """The producing client ends a text by NUL."""
+    return None if mark is None else msgspec.json.decode(mark[1].rstrip("\0"), type=kind)
 
 
 def _quoted(part: str) -> str:

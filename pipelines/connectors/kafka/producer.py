@@ -58,6 +58,10 @@ class KafkaOutput:
     form: RecordForm
     timeout: timedelta
 
+    @property
+    def place(self) -> str:
+        return f"topic {self.topic} of Kafka at {self.address.bootstrap_servers}"
+
     def translated(self, error: KafkaError) -> Rejected | Retryable:
         refusal = REFUSALS.get(error.code())
         if refusal is not None:

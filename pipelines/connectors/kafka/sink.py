@@ -18,11 +18,12 @@ from pipelines.connectors.kafka.records import RecordForm
 from pipelines.connectors.sink import Superseded
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, RunId
+from pipelines.domain.ownership import Claim, Holder
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaSink:
-    """`pipeline` and `topic` name its transactions: whoever else uses both is replaced by it.
+    """`pipeline` and `topic` name its transactions; of the runs that use both, one holds the topic.
 
     `value` and `key` are columns, see `RecordForm`; without `value` a record is the row as JSON.
     Kafka's log cannot be rewound: restoring an older point publishes again what came after it.
@@ -59,13 +60,26 @@ class KafkaSink:
         except Retryable as error:
             raise Rejected(f"{error}.") from error
 
+    @property
+    def target(self) -> str:
+        """See `HoldsTarget`."""
+        return self.output.place
+
+    def holder(self) -> Holder | None:
+        with closing(KafkaCoordinator(self.address)) as coordinator:
+            return self.ownership.holder(coordinator)
+
+    def hold(self, claim: Claim) -> None:
+        with closing(KafkaCoordinator(self.address)) as coordinator:
+            self.ownership.hold(coordinator, self.output, claim)
+
     def rewind(
         self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
     ) -> Superseded | None:
-        """Replaces writers of other runs. What is published stays; what they were publishing from
-        a log is ended, or it held up readers, and whoever restores it begins again."""
+        """What is published stays; what other runs were publishing from a log is ended, or it held
+        up readers, and whoever restores it begins again."""
         with closing(KafkaCoordinator(self.address)) as coordinator:
-            self.ownership.take_over(coordinator, run_id)
+            self.ownership.check_holds(coordinator, run_id, self.target)
             for transactional_id in coordinator.ongoing():
                 if self.ownership.is_log_of_another_run(transactional_id, run_id):
                     coordinator.end(transactional_id, self.transaction_timeout)

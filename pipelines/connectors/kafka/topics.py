@@ -72,6 +72,11 @@ class KafkaTopics:
     def discovery_interval_ms(self) -> int | None:
         return None if self.is_bounded else self.look_every // timedelta(milliseconds=1)
 
+    @property
+    def begins_once(self) -> bool:
+        """See `BeginsOnce`."""
+        return True
+
     def validate(self) -> None:
         try:
             admin = KafkaAdmin(self.address)

@@ -20,7 +20,7 @@ from confluent_kafka import TopicPartition
 
 from pipelines.connectors.kafka.coordinator import CommitAnswer, KafkaCoordinator
 from pipelines.connectors.kafka.log import Shown, is_shown
-from pipelines.connectors.kafka.owner import KafkaOwnership, TransactionName
+from pipelines.connectors.kafka.owner import HeldTopic, KafkaOwnership, TransactionName
 from pipelines.connectors.kafka.prepared import PreparedAtKafka
 from pipelines.connectors.kafka.producer import KafkaOutput, TransactionalProducer
 from pipelines.connectors.kafka.sink import KafkaSink
@@ -78,7 +78,7 @@ class KafkaTransactionTarget:
     def __init__(
         self, output: KafkaOutput, ownership: KafkaOwnership, context: SinkContext
     ) -> None:
-        """Raises ProtocolError if this attempt has been replaced."""
+        """Raises ProtocolError if this attempt has been replaced, TargetTaken if its run has."""
         self._output = output
         self._ownership = ownership
         self._context = context
@@ -86,7 +86,7 @@ class KafkaTransactionTarget:
         self._number = 0
         self._aside = ThreadPoolExecutor(1, "kafka-producer")
         self._next: Future[TransactionalProducer] | None = None
-        ownership.enter(self._coordinator, context)
+        self._held = HeldTopic(ownership, output, self._coordinator, context)
 
     def begin(
         self, context: SinkContext, schema: pa.Schema, after: CheckpointId
@@ -102,7 +102,7 @@ class KafkaTransactionTarget:
 
     def prepared(self, producer: TransactionalProducer, records: int) -> PreparedAtKafka:
         """Raises Retryable unless the broker holds all of it, and ProtocolError when replaced."""
-        self._ownership.check_current(self._coordinator, self._context)
+        self._held.check_current()
         prepared = self._coordinator.prepared(producer.transactional_id, self._output.topic)
         if prepared is None or prepared.records != records:
             raise Retryable(
@@ -112,7 +112,7 @@ class KafkaTransactionTarget:
         return prepared
 
     def commit(self, handle: Json) -> None:
-        self._ownership.check_current(self._coordinator, self._context)
+        self._held.check_current()
         prepared = msgspec.convert(handle, PreparedAtKafka)
         answer = self._coordinator.commit(prepared)
         if answer is CommitAnswer.NOT_OPEN and not self._was_committed(prepared):
@@ -131,7 +131,7 @@ class KafkaTransactionTarget:
         What is to `keep` has been committed, and so is not open.
         """
         orphans = [each for each in self._coordinator.ongoing() if self._is_orphan(each)]
-        self._ownership.check_current(self._coordinator, context)
+        self._held.check_current()
         for transactional_id in orphans:
             self._coordinator.end(transactional_id, self._output.timeout)
 

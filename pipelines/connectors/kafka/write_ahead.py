@@ -26,7 +26,7 @@ import pyarrow as pa
 from confluent_kafka import TopicPartition
 
 from pipelines.connectors.kafka.coordinator import KafkaCoordinator
-from pipelines.connectors.kafka.owner import KafkaOwnership
+from pipelines.connectors.kafka.owner import HeldTopic, KafkaOwnership
 from pipelines.connectors.kafka.producer import KafkaOutput, TransactionalProducer
 from pipelines.connectors.kafka.sink import KafkaSink
 from pipelines.connectors.sink import SinkContext
@@ -74,17 +74,16 @@ class KafkaLogTarget:
         context: SinkContext,
         lost_marker: LostMarker = LostMarker.FAIL,
     ) -> None:
-        """Raises ProtocolError if this attempt has been replaced."""
+        """Raises ProtocolError if this attempt has been replaced, TargetTaken if its run has."""
         self._lost_marker = lost_marker
         self._output = output
         self._ownership = ownership
-        self._context = context
         self._coordinator = KafkaCoordinator(output.address)
         self._senders: dict[str, _Sender] = {}
-        ownership.enter(self._coordinator, context)
+        self._held = HeldTopic(ownership, output, self._coordinator, context)
 
     def published(self, marker: Marker) -> bool:
-        self._ownership.check_current(self._coordinator, self._context)
+        self._held.check_current()
         sender = self._sender(marker)
         if marker.after is not None and sender.newest < marker.after:
             self._choose(marker, sender)
@@ -136,7 +135,7 @@ class KafkaLogTarget:
         name = self._ownership.log_id(marker.uid, marker.run_id, marker.subtask)
         if name not in self._senders:
             producer = TransactionalProducer(self._output, name)
-            mark = self._coordinator.remembered(name, self._output.topic)
+            (mark,) = self._coordinator.remembered(self._output.topic, name)
             self._senders[name] = _Sender(producer, -1 if mark is None else mark[0])
         return self._senders[name]
 

@@ -24,6 +24,7 @@ from pipelines.connectors.sql.origins import number_of
 from pipelines.connectors.write_ahead import FIRST_ATTEMPT, Marker, WriteAheadWriter
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId, RunId
+from pipelines.domain.ownership import Claim, Holder
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,17 @@ class PostgresInsert:
         stages = Stages(SqlDatabase(self.url), self.table, number, newest)
         target = PlainTransactions(database, self._table, context, stages)
         return WriteAheadWriter(target, context)
+
+    @property
+    def target(self) -> str:
+        """See `HoldsTarget`."""
+        return self._table.description
+
+    def holder(self) -> Holder | None:
+        return self._table.holder(self.url)
+
+    def hold(self, claim: Claim) -> None:
+        self._table.hold(self.url, claim)
 
     def rewind(
         self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId

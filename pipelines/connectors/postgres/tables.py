@@ -21,6 +21,7 @@ from pipelines.connectors.sql.origins import number_of
 from pipelines.connectors.write_ahead import Marker
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import CheckpointId, RunId
+from pipelines.domain.ownership import Claim, Holder
 
 PUBLISHED = sa.Table(
     "ftdash_published",
@@ -61,6 +62,21 @@ class PostgresTable:
             )
         database.check_reachable()
         database.examine(lambda connection: self._check(connection, database, output))
+
+    @property
+    def description(self) -> str:
+        return f"table {self.name}"
+
+    def holder(self, url: str) -> Holder | None:
+        with SqlDatabase.opened(url) as database:
+            return database.transaction(
+                lambda connection: sql_tables.holder_of(connection, self.name)
+            )
+
+    def hold(self, url: str, claim: Claim) -> None:
+        """Raises TargetTaken, Retryable, Rejected."""
+        with SqlDatabase.opened(url) as database:
+            database.transaction(lambda connection: self._hold(connection, claim))
 
     def enter(self, database: SqlDatabase, context: SinkContext, schema: pa.Schema) -> int:
         """From now on older attempts are refused; the number of the run (`sql.origins`).
@@ -108,7 +124,7 @@ class PostgresTable:
 
     def remember_start(self, connection: sa.Connection, run_id: RunId, restored_id: int) -> None:
         """For the writers of the attempt that starts now."""
-        _one_at_a_time(connection)
+        sql_tables.one_at_a_time(connection)
         sql_tables.create_if_absent(connection, STARTS)
         connection.execute(sa.delete(STARTS).where(STARTS.c.sink == self.name))
         start = sa.insert(STARTS).values(sink=self.name, run=run_id, checkpoint=restored_id)
@@ -132,7 +148,7 @@ class PostgresTable:
         output: sa.Table,
         context: SinkContext,
     ) -> int:
-        _one_at_a_time(connection)
+        sql_tables.one_at_a_time(connection)
         sql_tables.claim_if_absent(
             connection, database.dialect, self.name, self.pipeline, context.run_id
         )
@@ -142,6 +158,10 @@ class PostgresTable:
         sql_tables.create_if_absent(connection, output, aside, PUBLISHED)
         return number_of(connection, self.name, context.run_id)
 
+    def _hold(self, connection: sa.Connection, claim: Claim) -> None:
+        _wait_briefly(connection)
+        sql_tables.hold(connection, self.name, self.pipeline, claim)
+
     def _rewind(
         self,
         connection: sa.Connection,
@@ -149,18 +169,16 @@ class PostgresTable:
         ancestors: list[tuple[RunId, CheckpointId]],
         run_id: RunId,
     ) -> int:
-        limit = sa.func.set_config("lock_timeout", f"{TAKE_OVER_WAIT_MS}", True)
-        connection.execute(sa.select(limit))
-        _one_at_a_time(connection)
-        sql_tables.take_over(connection, database.dialect, self.name, self.pipeline, run_id)
+        _wait_briefly(connection)
+        sql_tables.one_at_a_time(connection)
+        sql_tables.check_holds(connection, database.dialect, self.name, self.pipeline, run_id)
         newest = newest_of(ancestors)
         return sql_tables.rewind(connection, database.dialect, self.name, newest, run_id)
 
 
-def _one_at_a_time(connection: sa.Connection) -> None:
-    """Two sessions that make the same table at the same moment are an error in PostgreSQL, even
-    with IF NOT EXISTS. The lock ends with the transaction."""
-    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtext("ftdash"))))
+def _wait_briefly(connection: sa.Connection) -> None:
+    limit = sa.func.set_config("lock_timeout", f"{TAKE_OVER_WAIT_MS}", True)
+    connection.execute(sa.select(limit))
 
 
 def _of(sink: str, marker: Marker) -> sa.ColumnElement[bool]:

@@ -28,6 +28,7 @@ from pipelines.connectors.two_phase_commit import (
 )
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import CheckpointId, RunId
+from pipelines.domain.ownership import Claim, Holder
 from pipelines.domain.snapshots import Json
 
 
@@ -65,6 +66,17 @@ class PostgresTwoPhase:
         transactions = PreparedTransactions(database, self._table)
         target = PreparedTarget(transactions, context, number, restored_id)
         return PreparingWriter(target, context, schema)
+
+    @property
+    def target(self) -> str:
+        """See `HoldsTarget`."""
+        return self._table.description
+
+    def holder(self) -> Holder | None:
+        return self._table.holder(self.url)
+
+    def hold(self, claim: Claim) -> None:
+        self._table.hold(self.url, claim)
 
     def rewind(
         self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
@@ -140,17 +152,25 @@ class PreparedTarget:
         self._transactions.database.close()
 
     def _commit(self, connection: sa.Connection, prepared: Handle) -> None:
-        """The fence is held meanwhile: no rewind comes in between."""
-        table = self._transactions.table
+        """The fence is held meanwhile: no rewind comes in between.
+
+        1. The marker proves that the rows are there; what is prepared under their name since then
+        is a stranger's. 2. Commit. 3. An earlier attempt may have done so in between.
+        """
+        table, marker = self._transactions.table, prepared.marker
         table.pass_fence(connection, self._context)
-        is_committed = self._transactions.finish("COMMIT", prepared.gid)
-        if not is_committed and not table.is_published(connection, prepared.marker):
+        is_there = (
+            table.is_published(connection, marker)
+            or self._transactions.finish("COMMIT", prepared.gid)
+            or table.is_published(connection, marker)
+        )
+        if not is_there:
             raise TransactionLost(
                 f"the server has neither the prepared transaction {prepared.gid} nor its marker",
                 on_restore=f"rows that came after it are moved to {table.name}_superseded and"
                 " written again",
             )
-        table.forget_older(connection, prepared.marker)
+        table.forget_older(connection, marker)
 
 
 def _check_allowed(connection: sa.Connection, database: str) -> None:

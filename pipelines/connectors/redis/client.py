@@ -10,9 +10,11 @@ from typing import Any
 import redis
 from redis.exceptions import NoPermissionError
 
+from pipelines.connectors.sink import host_of
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.patience import patience_s
 
+REDIS_PORT = 6379
 CONNECT_TIMEOUT_S = 2.0
 ANSWER_TIMEOUT_S = 10.0
 
@@ -37,6 +39,16 @@ def place_of(client: Any) -> str:
     if "path" in options:
         return str(options["path"])
     return f"{options.get('host')}:{options.get('port')}"
+
+
+def database_of(client: Any) -> str:
+    """The same text for the same database, however it is addressed; without user and password."""
+    options: dict[str, Any] = client.get_connection_kwargs()
+    number = options.get("db") or 0
+    if "path" in options:
+        return f"{options['path']}, database {number}"
+    host = host_of(str(options.get("host", "")))
+    return f"{host}:{options.get('port') or REDIS_PORT}, database {number}"
 
 
 @contextmanager

@@ -3,17 +3,27 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import redis
 
 from pipelines.connectors.redis.client import asking, client_of
-from pipelines.connectors.redis.ids import id_of
+from pipelines.connectors.redis.ids import id_of, offset_of
 from pipelines.connectors.redis.stream_extent import StreamExtent
 from pipelines.domain.errors import Rejected
 
 Entry = tuple[bytes, list[bytes]]
 """An id, and its fields and values in turn."""
+
+PAGE = 10_000
+
+
+class Found(NamedTuple):
+    """All of one moment. `extent` None: there is no such stream."""
+
+    extent: StreamExtent | None
+    entries: list[Entry]
+    marked: list[bytes] | None
 
 
 class RedisConnection:
@@ -45,18 +55,53 @@ class RedisConnection:
             return StreamExtent.of(_pairs(answer))
         return None
 
+    def look(self, stream: str, marked: int | None) -> Found:
+        """Without entries."""
+        return self.entries(stream, 0, None, 0, marked)
+
     def entries(
-        self, stream: str, offset: int, end_offset: int | None, count: int
-    ) -> tuple[StreamExtent | None, list[Entry]]:
-        """What the stream holds, and entries from `offset` on, both of one moment."""
-        last = "+" if end_offset is None else id_of(end_offset - 1)
+        self, stream: str, offset: int, end_offset: int | None, count: int, marked: int | None
+    ) -> Found:
+        """At most `count` entries from `offset` on, and what the one at `marked` holds."""
         with self._asking(stream):
             transaction = self._client.pipeline(transaction=True)
             transaction.execute_command("XINFO STREAM", stream)
-            transaction.execute_command("XRANGE", stream, id_of(offset), last, "COUNT", count)
-            answer, entries = transaction.execute()
-            return StreamExtent.of(_pairs(answer)), entries
-        return None, []
+            if count:
+                transaction.execute_command("XRANGE", *_range(stream, offset, end_offset, count))
+            if marked is not None:
+                transaction.execute_command("XRANGE", *_range(stream, marked, marked + 1, 1))
+            answer, *ranges = transaction.execute()
+            entries = ranges.pop(0) if count else []
+            held = [fields for found in ranges for _, fields in found]
+            return Found(StreamExtent.of(_pairs(answer)), entries, held[0] if held else None)
+        return Found(None, [], None)
+
+    def count(self, stream: str, extent: StreamExtent) -> int:
+        """Of the entries up to the largest id that was deleted. Counts from both ends of what is
+        there, in turn, so that it takes no longer than the shorter part."""
+        hole = extent.max_deleted + 1
+        up_to, behind = self._pages(stream, 0, hole), self._pages(stream, hole, extent.last + 1)
+        counted_up_to = counted_behind = 0
+        for page, page_behind in zip(up_to, behind, strict=False):
+            counted_up_to += page
+            counted_behind += page_behind
+            if page < PAGE:
+                return counted_up_to
+            if page_behind < PAGE:
+                break
+        return extent.length - counted_behind
+
+    def _pages(self, stream: str, offset: int, end_offset: int) -> Iterator[int]:
+        """How many entries each page has; the last one is not full."""
+        is_last = False
+        while not is_last:
+            entries: list[Entry] = []
+            with self._asking(stream):
+                page = _range(stream, offset, end_offset, PAGE)
+                entries = self._client.execute_command("XRANGE", *page)
+            yield len(entries)
+            is_last = len(entries) < PAGE
+            offset = offset if is_last else offset_of(entries[-1][0]) + 1
 
     @contextmanager
     def _asking(self, stream: str) -> Iterator[None]:
@@ -70,6 +115,11 @@ class RedisConnection:
             if "WRONGTYPE" in str(error):
                 raise Rejected(f"The Redis key {stream} is not a stream.") from error
             raise Rejected(f"The Redis server cannot read the stream {stream}: {error}.") from error
+
+
+def _range(stream: str, offset: int, end_offset: int | None, count: int) -> tuple[str | int, ...]:
+    last = "+" if end_offset is None else id_of(end_offset - 1)
+    return (stream, id_of(offset), last, "COUNT", count)
 
 
 def _as_it_comes(answer: object, **options: object) -> object:

@@ -1,7 +1,7 @@
 """The Lua scripts of a writer of `RedisHashes`: each one step, done whole, behind the fence.
 
 What the keys mean is in `redis.hash_store`. An error reply begins with a word of ours:
-FENCED, FOREIGN, UNOWNED, LOST, OCCUPIED.
+FENCED, TAKEN, FOREIGN, UNOWNED, LOST, OCCUPIED.
 
 A score says who wrote a row last: the number of the run, counted from 1, times 2^32, plus the
 checkpoint; so the order of scores is the order of writing, in a run and from run to run.
@@ -24,19 +24,38 @@ FENCE = (
     + """
 local owner = redis.call('HMGET', OWNER, 'run', 'attempt', 'closed')
 if not owner[1] then return {err = 'UNOWNED nobody'} end
-if owner[1] ~= ARGV[1] or tonumber(owner[2]) > tonumber(ARGV[2])
-    or tonumber(owner[3]) >= tonumber(ARGV[2]) then
+if owner[1] ~= ARGV[1] then return {err = 'TAKEN ' .. ARGV[1]} end
+if tonumber(owner[2]) > tonumber(ARGV[2]) or tonumber(owner[3]) >= tonumber(ARGV[2]) then
   return {err = 'FENCED ' .. owner[2] .. ' ' .. owner[1]}
 end
 """
 )
-"""ARGV: run, attempt. Refuses an attempt that has been replaced."""
+"""ARGV: run, attempt. Refuses an attempt that has been replaced, and a run that holds nothing."""
 
 NUMBER_RUN = """
 redis.call('HSETNX', RUNS, ARGV[1], redis.call('HLEN', RUNS) + 1)
 """
 
 LOOK = "return redis.call('HGET', KEYS[1], 'pipeline')"
+
+WHO_HOLDS = """
+return redis.call('HMGET', KEYS[1], 'run', 'epoch', 'installation', 'started_by')
+"""
+
+HOLD = """
+local owner = redis.call('HMGET', KEYS[1], 'pipeline', 'run', 'epoch')
+if owner[1] and owner[1] ~= ARGV[1] then return {err = 'FOREIGN ' .. owner[1]} end
+if (owner[2] or '') ~= ARGV[2] or (owner[3] or '0') ~= ARGV[3] then return 0 end
+redis.call('HSET', KEYS[1], 'run', ARGV[4], 'epoch', ARGV[5], 'installation', ARGV[6],
+  'started_by', ARGV[7])
+if owner[2] ~= ARGV[4] then redis.call('HSET', KEYS[1], 'attempt', -1, 'closed', -1) end
+return 1
+"""
+"""ARGV: pipeline; run and epoch of the holder that was looked at; run, epoch, installation and
+person of the next one. Returns 0 when another one holds the prefix by now.
+
+Does not name the pipeline: where that is missing, the server has lost what was written.
+"""
 
 ENTER = (
     KEYS_NAMED

@@ -1,7 +1,7 @@
 """The keys of `RedisHashes` on the server, and every step that changes them.
 
     {<prefix>}:row:<key>                     a hash per key: committed, visible
-    {<prefix>}:own:owner                     pipeline, run, attempt, and who is refused
+    {<prefix>}:own:owner                     pipeline, holder, attempt, and who is refused
     {<prefix>}:own:runs                      each run's number, in the order of their starts
     {<prefix>}:own:staged:<transaction>      chunks of rows, written but not visible
     {<prefix>}:own:open                      staged transactions, and what they are prepared for
@@ -29,10 +29,14 @@ from pipelines.connectors.sink import SinkContext
 from pipelines.connectors.two_phase_commit import TransactionLost
 from pipelines.domain.errors import ProtocolError, Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, RunId
+from pipelines.domain.ownership import Claim, Holder, taken
 
 PREFIX = re.compile(r"[A-Za-z0-9_.:/-]{1,200}")
 OWN = ("owner", "runs", "open", "done", "index", "aside")
 REWIND_ROWS = 1000
+HOLD_TRIES = 3
+"""A second one finds who came in between."""
+
 OLDEST_SERVER = (6, 2)
 LOST_FOR_GOOD = 2**53
 """Above every score."""
@@ -72,8 +76,36 @@ class RedisHashStore:
         if owner is not None and owner.decode() != pipeline:
             raise self._foreign(owner.decode())
 
+    @property
+    def description(self) -> str:
+        return f"the prefix {self._prefix} of the Redis server {place_of(self._client)}"
+
+    def holder(self) -> Holder | None:
+        run, *rest = self._run(scripts.WHO_HOLDS)
+        if run is None:
+            return None
+        epoch, installation, started_by = (b"" if each is None else each for each in rest)
+        return Holder(
+            run_id=RunId(run.decode()),
+            epoch=int(epoch or 0),
+            installation=installation.decode(),
+            started_by=started_by.decode(),
+        )
+
+    def hold(self, claim: Claim, pipeline: str) -> None:
+        """Raises TargetTaken."""
+        for _ in range(HOLD_TRIES):
+            found = self.holder()
+            held = claim.admit(found, self.description)
+            before = (found.run_id, found.epoch) if found else ("", 0)
+            after = (held.run_id, held.epoch, held.installation, held.started_by)
+            if self._run(scripts.HOLD, pipeline, *before, *after):
+                return
+        raise Retryable(f"the holder of {self.description} keeps changing")
+
     def enter(self, context: SinkContext, pipeline: str) -> None:
-        """Raises ProtocolError when this attempt, or its run, has been replaced already."""
+        """Raises ProtocolError when this attempt has been replaced already, TargetTaken when its
+        run has been."""
         self._run(scripts.ENTER, context.run_id, context.attempt, pipeline)
 
     def stage(self, context: SinkContext, transaction: str, chunk: bytes) -> None:
@@ -108,7 +140,7 @@ class RedisHashStore:
         Raises Rejected when the server has forgotten what this run has written.
         """
         is_known = "known" if run_id in newest else "new"
-        answer = self._run(rewinding.TAKE_OVER, run_id, newest.get(run_id, 0), pipeline, is_known)
+        answer = self._run(rewinding.BEGIN, run_id, newest.get(run_id, 0), pipeline, is_known)
         numbers = {RunId(run.decode()): int(n) for run, n in _pairs(answer)}
         self._run(rewinding.DROP_UNFINISHED, run_id)
         ours = numbers[run_id] * scripts.RUN_STEP
@@ -165,6 +197,9 @@ class RedisHashStore:
                     f"this attempt may not write under {self._prefix} any more: attempt {attempt}"
                     f" of run {run} does"
                 )
+            case "TAKEN":
+                unknown = Holder(run_id=RunId("unknown"))
+                return taken(self.description, RunId(rest), self.holder() or unknown)
             case "FOREIGN":
                 return self._foreign(rest)
             case "LOST":

@@ -16,6 +16,7 @@ import msgspec
 import pyarrow as pa
 
 from pipelines.connectors.lineage import newest_of
+from pipelines.connectors.redis.client import client_of, database_of
 from pipelines.connectors.redis.hash_store import RedisHashStore
 from pipelines.connectors.redis.rows import check_rows, chunks_of
 from pipelines.connectors.sink import SinkContext, Superseded
@@ -26,6 +27,7 @@ from pipelines.connectors.two_phase_commit import (
 )
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, RunId, Uid
+from pipelines.domain.ownership import Claim, Holder
 from pipelines.domain.snapshots import Json
 
 BUFFER_ROWS = 2_000
@@ -49,6 +51,13 @@ class RedisHashes:
     def guarantee(self) -> str:
         return "exactly-once"
 
+    @property
+    def place(self) -> str:
+        """See `OwnsPlace`: of a row that two sinks write, a rewind could keep only the newer one's
+        fields."""
+        with closing(client_of(self.url)) as client:
+            return f"the prefix {self.prefix} of the Redis server {database_of(client)}"
+
     def validate(self, schema: pa.Schema) -> None:
         check_rows(schema, self.keys)
         with closing(self._store()) as store:
@@ -62,6 +71,20 @@ class RedisHashes:
         store.enter(context, self.pipeline)
         target = RedisTransactions(store, context, self.prefix, self.keys, self.buffer_rows)
         return StagingWriter(target, context, schema)
+
+    @property
+    def target(self) -> str:
+        """See `HoldsTarget`."""
+        with closing(self._store()) as store:
+            return store.description
+
+    def holder(self) -> Holder | None:
+        with closing(self._store()) as store:
+            return store.holder()
+
+    def hold(self, claim: Claim) -> None:
+        with closing(self._store()) as store:
+            store.hold(claim, self.pipeline)
 
     def rewind(
         self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId

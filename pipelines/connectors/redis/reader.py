@@ -7,8 +7,8 @@ it is asked again with every turn, for one stream only, for a bounded time.
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -18,14 +18,23 @@ from pipelines.connectors.pending import sum_known
 from pipelines.connectors.redis.connection import Entry, RedisConnection
 from pipelines.connectors.redis.entry_text import text_of_fields
 from pipelines.connectors.redis.ids import offsets_of
-from pipelines.connectors.redis.stream_extent import oldest_of, pending_of, range_gone
-from pipelines.connectors.source import LoggedRecords, MalformedRecord
+from pipelines.connectors.redis.stream_extent import (
+    oldest_of,
+    passed_by,
+    pending_of,
+    range_gone,
+)
+from pipelines.connectors.redis.stream_mark import marked_offset
+from pipelines.connectors.source import LoggedRecords, MalformedRecord, Offsets
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.connectors.text_columns import UnfitValue, typed
 from pipelines.domain.errors import Rejected, Retryable
 
 AWAY_S_MAX = 60.0
 """How long questions may fail before the attempt ends and the restart strategy decides."""
+
+
+NONE: Offsets = np.array([], np.int64)
 
 
 class StreamsReader:
@@ -47,16 +56,15 @@ class StreamsReader:
         self._pending[at.name] = None
         while at.end_offset is None or at.offset < at.end_offset:
             entries = self._next(at)
+            behind = at if entries is None else self._behind(at, entries)
             if entries == [] and at.end_offset is not None:
                 break
             try:
                 batch = self._decoded(at.name, entries or [])
             except MalformedRecord as error:
                 yield from self._before_malformed(error, at.name, entries or [])
-            if entries:
-                last, passed = int(batch.offsets[-1]), at.passed + len(entries)
-                at = msgspec.structs.replace(at, offset=last + 1, passed=passed)
-            yield batch
+            at = behind
+            yield replace(batch, version=at.version)
         self._pending[at.name] = 0
 
     def _before_malformed(
@@ -72,20 +80,26 @@ class StreamsReader:
         """Entries that were added since, less those that were deleted before they were read."""
         return sum_known(self._pending.copy().values())
 
+    def _behind(self, at: SplitProgress, entries: list[Entry]) -> SplitProgress:
+        """Raises Rejected when entries are missing among these."""
+        offsets = offsets_of([entry[0] for entry in entries]) if entries else NONE
+        last = entries[-1][1] if entries else []
+        return passed_by(at, offsets, last, is_all=len(entries) < self._batch_rows)
+
     def _next(self, at: SplitProgress) -> list[Entry] | None:
         """None: the server is away. Raises Rejected naming what is gone."""
         if self._told_away and at.name not in self._told_away:
             self._told_away.add(at.name)
             return None
         try:
-            extent, entries = self._connection.entries(
-                at.name, at.offset, at.end_offset, self._batch_rows
+            extent, entries, marked = self._connection.entries(
+                at.name, at.offset, at.end_offset, self._batch_rows, marked_offset(at)
             )
         except Retryable as failure:
             self._on_failure(at.name, failure)
             return None
         self._away_since_s, self._told_away = None, set()
-        oldest = oldest_of(extent, at)
+        oldest = oldest_of(extent, at, marked)
         if oldest > at.offset:
             raise Rejected(range_gone(at, oldest))
         self._pending[at.name] = pending_of(extent, at, len(entries))
@@ -104,7 +118,7 @@ class StreamsReader:
         ids = [entry[0] for entry in entries]
         if not ids:
             empty = pa.RecordBatch.from_pylist([], schema=self._schema)
-            return LoggedRecords(empty, np.array([], np.int64))
+            return LoggedRecords(empty, NONE)
         try:
             arrays = [typed(_values(entries, column.name), column) for column in self._schema]
             batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)

@@ -6,12 +6,13 @@ be interrupted and repeated. Scores and words are those of `redis.hash_scripts`.
 
 from pipelines.connectors.redis.hash_scripts import DROP_LEFT_OVER, KEYS_NAMED, NUMBER_RUN
 
-TAKE_OVER = (
+BEGIN = (
     KEYS_NAMED
     + """
 local owner = redis.call('HMGET', OWNER, 'pipeline', 'run', 'attempt')
 if not owner[1] and ARGV[4] == 'known' then return {err = 'LOST'} end
 if owner[1] and owner[1] ~= ARGV[3] then return {err = 'FOREIGN ' .. owner[1]} end
+if owner[2] and owner[2] ~= ARGV[1] then return {err = 'TAKEN ' .. ARGV[1]} end
 local attempt = owner[2] == ARGV[1] and owner[3] or -1
 redis.call('HSET', OWNER, 'pipeline', ARGV[3], 'run', ARGV[1], 'restored', ARGV[2],
   'attempt', attempt, 'closed', attempt)
@@ -19,7 +20,8 @@ redis.call('HSET', OWNER, 'pipeline', ARGV[3], 'run', ARGV[1], 'restored', ARGV[
     + NUMBER_RUN
     + "return redis.call('HGETALL', RUNS)"
 )
-"""ARGV: run, restored checkpoint, pipeline, whether the run has written before.
+"""ARGV: run, restored checkpoint, pipeline, whether the run has written before. The run holds the
+prefix, or nobody does.
 
 Every attempt that has entered so far is refused from now on. Returns the numbers of the runs.
 """
@@ -28,7 +30,8 @@ _REWINDING = (
     KEYS_NAMED
     + """
 local run = redis.call('HGET', OWNER, 'run')
-if run ~= ARGV[1] then return {err = 'FENCED 0 ' .. (run or 'nobody')} end
+if not run then return {err = 'UNOWNED nobody'} end
+if run ~= ARGV[1] then return {err = 'TAKEN ' .. ARGV[1]} end
 """
 )
 

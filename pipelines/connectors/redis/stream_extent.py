@@ -1,18 +1,35 @@
 """What a Redis stream still holds, and whether anything was lost that a reader had not read.
 
-A stream says how many entries were ever added, how many there are, which is the first, and which
-one was deleted by its id. Trimming does not move `max-deleted-entry-id` (seen with Valkey 9.1), so
-what was trimmed is counted: as long as an entry at or before the position is there, nothing behind
-it was trimmed; else as many may be missing as were when the run began, wherever they had been, and
-as have been read since. Pure.
+A stream says how many entries were ever added, how many there are, which is the first, and the
+largest id that was deleted by its id. Trimming does not move `max-deleted-entry-id` (seen with
+Valkey 9.1), and takes from the old end only. So there are three ways to know:
+
+- No entry before the position is there any more. Then exactly as many are missing as were when the
+  run began, wherever they had been, and as have been read since. More: some were lost. Fewer: this
+  is another stream of that name.
+- One is there, so nothing behind the position was trimmed. What is deleted by its id shows where it
+  moves the largest such id.
+- It does not, where an older hole lies ahead. So the entries up to that hole are counted when the
+  run begins, and have to be as many once they are read.
+
+Whether it is the same stream, `redis.stream_mark` tells as well. What nothing tells is a new stream
+that has lost, when it is looked at, exactly as many entries as were missing or read of the old one.
+Pure.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
 
 from pipelines.connectors.redis.ids import id_of, offset_of
+from pipelines.connectors.redis.stream_mark import MarkedEntry, StreamMark, digest_of
+from pipelines.connectors.source import Offsets
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.domain.errors import Rejected
+
+Fields = Sequence[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,56 +41,135 @@ class StreamExtent:
     last: int  # the newest id ever given
     max_deleted: int
     first: int | None
+    first_entry: MarkedEntry | None = None
+    last_entry: MarkedEntry | None = None
 
     @classmethod
     def of(cls, answer: Mapping[bytes, object]) -> "StreamExtent":
         """From the answer of XINFO STREAM. Raises Rejected: the server is older than 7.0."""
         if b"entries-added" not in answer:
             raise Rejected("The Redis server does not count what was trimmed; use 7.0 or newer.")
-        first = answer[b"first-entry"]
+        first = _entry(answer[b"first-entry"])
         return cls(
             added=_number(answer[b"entries-added"]),
             length=_number(answer[b"length"]),
             last=offset_of(_bytes(answer[b"last-generated-id"])),
             max_deleted=offset_of(_bytes(answer[b"max-deleted-entry-id"])),
-            first=offset_of(_bytes(first[0])) if isinstance(first, list) else None,
+            first=None if first is None else first.offset,
+            first_entry=first,
+            last_entry=_entry(answer[b"last-entry"]),
         )
 
     @property
     def removed(self) -> int:
         return self.added - self.length
 
-    def from_oldest(self, name: str, end_offset: int | None) -> SplitProgress:
-        """To begin with the first entry. What was deleted before is nobody's loss."""
+    @property
+    def has_hole_ahead(self) -> bool:
+        """To who begins with the first entry."""
+        return self.first is not None and self.max_deleted > self.first
+
+    def from_oldest(self, name: str, end_offset: int | None, ahead: int | None) -> SplitProgress:
+        """To begin with the first entry. What was deleted before is nobody's loss.
+
+        `ahead`: how many entries there are up to the hole that lies ahead.
+        """
         begin = self.last + 1 if self.first is None else self.first
+        due = None if ahead is None else self.removed + ahead
+        mark = StreamMark(self.max_deleted, due, self.first_entry)
         # With those deleted between entries that are there: `removed` will always hold them too.
-        return SplitProgress(name, begin, self.removed, end_offset, str(self.max_deleted))
+        return SplitProgress(name, begin, self.removed, end_offset, str(mark))
 
     def from_newest(self, name: str) -> SplitProgress:
-        return SplitProgress(name, self.last + 1, self.added, None, str(self.max_deleted))
+        mark = StreamMark(self.max_deleted, None, self.last_entry)
+        return SplitProgress(name, self.last + 1, self.added, None, str(mark))
 
-    def oldest(self, split: SplitProgress) -> int:
-        """As `GrowingSource.oldest`. Raises Rejected: this is another stream of that name."""
-        if self.last + 1 < split.offset or self.added < split.passed:
+    def oldest(self, split: SplitProgress, marked: Fields | None) -> int:
+        """As `GrowingSource.oldest`. `marked`: what the entry of the position's mark holds now.
+
+        Raises Rejected: this is another stream of that name.
+        """
+        mark = StreamMark.of(split.version)
+        if self._is_another(split, mark, marked):
             raise Rejected(
-                f"The stream {split.name} is another one than that which was read: it has not come"
-                " to where this run has been. The entries that were not read are gone."
+                f"The stream {split.name} is another one than that which was read: it was deleted"
+                " and made again. The entries of the old one that were not read are gone."
             )
-        if self.max_deleted >= split.offset and self.max_deleted > int(split.version or 0):
+        if self.max_deleted >= split.offset and self.max_deleted > mark.max_deleted:
             return max(self.max_deleted + 1, self.first or 0)
-        begin = self.last + 1 if self.first is None else self.first
-        if begin > split.offset and self.removed > split.passed:
-            return begin
-        return 0
+        begin = self._begin
+        if begin > split.offset:
+            return begin if self.removed > split.passed else 0
+        is_first = begin == split.offset
+        is_lost = self.removed > split.passed - (0 if is_first else 1)
+        return self.max_deleted + 1 if is_lost else 0
+
+    def _is_another(self, split: SplitProgress, mark: StreamMark, marked: Fields | None) -> bool:
+        if self.last + 1 < split.offset or self.added < split.passed:
+            return True
+        if self.max_deleted < mark.max_deleted:
+            return True
+        has_read_ones = self._begin < split.offset
+        if not has_read_ones and self.removed < split.passed:
+            return True
+        if has_read_ones and self.removed >= split.passed and self.max_deleted < split.offset:
+            return True
+        entry = mark.entry
+        if entry is None:
+            return False
+        if marked is not None:
+            return digest_of(marked) != entry.digest
+        if entry.offset >= split.offset:  # nothing was read yet, and so it has been lost
+            return has_read_ones or self.removed <= split.passed
+        return self._begin < entry.offset and self.max_deleted < entry.offset
+
+    @property
+    def _begin(self) -> int:
+        return self.last + 1 if self.first is None else self.first
 
 
-def oldest_of(extent: StreamExtent | None, split: SplitProgress) -> int:
+def oldest_of(extent: StreamExtent | None, split: SplitProgress, marked: Fields | None) -> int:
     """`extent` None: there is no stream. Raises Rejected when there was one."""
     if extent is not None:
-        return extent.oldest(split)
+        return extent.oldest(split, marked)
     if split.offset:
         raise Rejected(f"The stream {split.name} and all that was not read of it is gone.")
     return 0
+
+
+def passed_by(
+    split: SplitProgress, offsets: Offsets, last: Fields, *, is_all: bool
+) -> SplitProgress:
+    """The position behind entries that were read from it on; `last` is what the last one holds.
+
+    `is_all`: there are no more at the moment. Raises Rejected when entries up to the hole that lay
+    ahead are missing.
+    """
+    mark, count = StreamMark.of(split.version), len(offsets)
+    if mark.due is not None:
+        up_to_hole = int(np.searchsorted(offsets, mark.max_deleted, side="right"))
+        if up_to_hole < count or is_all:
+            _check_complete(split, mark, split.passed + up_to_hole)
+            mark = replace(mark, due=None)
+    if not count:
+        return msgspec.structs.replace(split, version=str(mark))
+    newest = int(offsets[-1])
+    return msgspec.structs.replace(
+        split,
+        offset=newest + 1,
+        passed=split.passed + count,
+        version=str(mark.at(newest, last)),
+    )
+
+
+def _check_complete(split: SplitProgress, mark: StreamMark, passed: int) -> None:
+    missing = (mark.due or 0) - passed
+    if missing > 0:
+        raise Rejected(
+            f"The stream {split.name}: {missing:,} of the entries up to {id_of(mark.max_deleted)}"
+            " that were there when the run began were deleted before they were read. Which ones"
+            " cannot be told, because an entry behind them had been deleted earlier."
+        )
 
 
 def pending_of(extent: StreamExtent | None, split: SplitProgress, given: int) -> int | None:
@@ -91,6 +187,13 @@ def range_gone(split: SplitProgress, oldest: int) -> str:
         f"The stream {split.name}: entries {id_of(split.offset)} to {id_of(oldest - 1)} are gone"
         " (trimmed or deleted) and were not read."
     )
+
+
+def _entry(answer: object) -> MarkedEntry | None:
+    if not isinstance(answer, list | tuple):
+        return None
+    entry_id, fields = answer
+    return MarkedEntry(offset_of(_bytes(entry_id)), digest_of([_bytes(each) for each in fields]))
 
 
 def _number(value: object) -> int:

@@ -13,7 +13,8 @@ from pipelines.connectors.event_time import check_event_time
 from pipelines.connectors.redis.connection import RedisConnection
 from pipelines.connectors.redis.entry_text import row_of_fields
 from pipelines.connectors.redis.reader import StreamsReader
-from pipelines.connectors.redis.stream_extent import StreamExtent, oldest_of, range_gone
+from pipelines.connectors.redis.stream_extent import oldest_of, range_gone
+from pipelines.connectors.redis.stream_mark import marked_offset
 from pipelines.connectors.split_progress import SplitProgress
 from pipelines.connectors.start_at import StartAt
 from pipelines.domain.errors import Rejected, Retryable
@@ -52,6 +53,11 @@ class RedisStreams:
     def discovery_interval_ms(self) -> None:
         return None
 
+    @property
+    def begins_once(self) -> bool:
+        """See `BeginsOnce`."""
+        return True
+
     def validate(self) -> None:
         with RedisConnection(self.url) as connection:
             try:
@@ -66,7 +72,7 @@ class RedisStreams:
             return []
         with RedisConnection(self.url) as connection:
             return [
-                self._begin(name, connection.extent(name), is_start=is_start)
+                self._begin(connection, name, is_start=is_start)
                 for name in self.streams
                 if name not in known
             ]
@@ -78,7 +84,8 @@ class RedisStreams:
         if split.name not in self.streams:
             raise Rejected(f"The stream {split.name} is not among those to read any more.")
         with RedisConnection(self.url) as connection:
-            return oldest_of(connection.extent(split.name), split)
+            found = connection.look(split.name, marked_offset(split))
+            return oldest_of(found.extent, split, found.marked)
 
     def range_gone(self, split: SplitProgress, oldest: int) -> str:
         return range_gone(split, oldest)
@@ -89,9 +96,11 @@ class RedisStreams:
     def open(self) -> StreamsReader:
         return StreamsReader(self.url, self.schema, self.timestamp_column, self.batch_rows)
 
-    def _begin(self, name: str, extent: StreamExtent | None, *, is_start: bool) -> SplitProgress:
+    def _begin(self, connection: RedisConnection, name: str, *, is_start: bool) -> SplitProgress:
+        extent = connection.extent(name)
         if extent is None:
             return SplitProgress(name, end_offset=0 if self.is_bounded else None)
         if is_start and self.start_at is StartAt.NEWEST and not self.is_bounded:
             return extent.from_newest(name)
-        return extent.from_oldest(name, extent.last + 1 if self.is_bounded else None)
+        ahead = connection.count(name, extent) if extent.has_hole_ahead else None
+        return extent.from_oldest(name, extent.last + 1 if self.is_bounded else None, ahead)

@@ -13,21 +13,24 @@ from typing import TypeVar
 
 import psycopg
 import sqlalchemy as sa
-from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from tenacity import (
     Retrying,
-    retry_if_exception_type,
+    retry_if_exception,
     stop_after_attempt,
     stop_after_delay,
     wait_random_exponential,
 )
 
+from pipelines.connectors.sink import host_of
+from pipelines.connectors.sql.sqlstates import READ_ONLY, Verdict, sqlstate_of, verdict_of
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.patience import libpq_patience, patience_s
 
 LOCK_TIMEOUT_S = 5.0
 """How long one try waits for another writer of the same SQLite file."""
 
+POSTGRES_PORT = 5432
 TRIES = 5
 LONGEST_PAUSE_S = 1.0
 
@@ -47,10 +50,20 @@ class SqlDatabase:
         self.dialect = self.url.get_backend_name()
         self._engine = _engine(self.url, self.name)
 
+    @classmethod
+    @contextmanager
+    def opened(cls, address: str) -> Iterator["SqlDatabase"]:
+        with closing(cls(address)) as database:
+            yield database
+
+    def is_there(self) -> bool:
+        """False: an SQLite file that does not exist yet."""
+        return self._file is None or self._file.exists()
+
     def check_reachable(self) -> bool:
         """False: an SQLite file that does not exist yet, but can. Raises Rejected otherwise."""
         file = self._file
-        if file is not None and not file.exists():
+        if file is not None and not self.is_there():
             existing = next(p for p in file.absolute().parents if p.exists())
             if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
                 raise Rejected(f"The database {self.name} cannot be made in {existing}.")
@@ -66,14 +79,16 @@ class SqlDatabase:
             raise Rejected(str(error)) from error
 
     def transaction(self, work: Callable[[sa.Connection], Result]) -> Result:
-        """Runs `work` in one transaction, again when the database is busy; it must be repeatable.
+        """Runs `work` in one transaction, again where `sql.sqlstates` says so.
 
-        Raises Retryable when it stays busy or away, Rejected when it refuses the statement.
+        `work` must be repeatable, and look first: an earlier try may have been committed although
+        its answer was lost. Raises Retryable when the database stays busy or away, Rejected when it
+        refuses the statement.
         """
         if self._file is not None:
             self._file.absolute().parent.mkdir(parents=True, exist_ok=True)
         tries = Retrying(
-            retry=retry_if_exception_type((OperationalError, InterfaceError)),
+            retry=retry_if_exception(lambda error: verdict_of(error) is not Verdict.END),
             stop=stop_after_attempt(TRIES) | stop_after_delay(patience_s(math.inf)),
             wait=wait_random_exponential(multiplier=0.05, max=LONGEST_PAUSE_S),
             reraise=True,
@@ -86,7 +101,7 @@ class SqlDatabase:
     def begun(self) -> Iterator[sa.Connection]:
         """A transaction that lasts as long as its context, tried once; what leaves by an exception
         is rolled back. Each of its statements sees what was committed before it."""
-        with self._engine.connect() as connection:
+        with self._leaving_standby(), self._engine.connect() as connection:
             each_sees = connection.execution_options(isolation_level="READ COMMITTED")
             with each_sees.begin():
                 yield each_sees
@@ -108,18 +123,30 @@ class SqlDatabase:
         """Around statements: Retryable when the database is away, Rejected when it refuses one."""
         try:
             yield
-        except (OperationalError, InterfaceError) as error:
-            raise Retryable(f"The database {self.name} does not answer: {_said(error)}.") from error
         except DBAPIError as error:
+            if verdict_of(error) is Verdict.AGAIN:
+                said = f"The database {self.name} {_problem(error)}: {_said(error)}."
+                raise Retryable(said) from error
             raise Rejected(f"The database {self.name} refused a write: {_said(error)}.") from error
 
     def close(self) -> None:
         self._engine.dispose()
 
     def _once(self, work: Callable[[sa.Connection], Result]) -> Result:
-        with self._engine.begin() as connection:
+        with self._leaving_standby(), self._engine.begin() as connection:
             self._bound(connection)
             return work(connection)
+
+    @contextmanager
+    def _leaving_standby(self) -> Iterator[None]:
+        """A connection to a server that takes no writes would be taken from the pool each time,
+        even after another server has taken over."""
+        try:
+            yield
+        except DBAPIError as error:
+            if sqlstate_of(error) == READ_ONLY:
+                self._engine.dispose()
+            raise
 
     def _bound(self, connection: sa.Connection) -> None:
         """Where a person waits, no statement waits for a lock, or a slow server, for longer."""
@@ -130,6 +157,25 @@ class SqlDatabase:
     @property
     def _file(self) -> Path | None:
         return Path(self.url.database) if self.dialect == "sqlite" and self.url.database else None
+
+
+def place_of(address: str) -> str:
+    """The same text for the same database, however it is addressed; without user and password.
+
+    Raises Rejected: not an address of SQLite or PostgreSQL.
+    """
+    url = _parsed(address)
+    if url.get_backend_name() == "sqlite":
+        return f"sqlite:///{Path(url.database or '').resolve()}"
+    _, given = url.get_dialect()().create_connect_args(url)
+    host, port = host_of(str(given.get("host", ""))), given.get("port", POSTGRES_PORT)
+    database = given.get("dbname", given.get("user", ""))
+    schema = f" with {given['options']}" if "options" in given else ""  # such as search_path
+    return f"postgresql://{host}:{port}/{database}{schema}"
+
+
+def _problem(error: DBAPIError) -> str:
+    return "takes no writes now" if sqlstate_of(error) == READ_ONLY else "does not answer"
 
 
 def _said(error: DBAPIError) -> str:

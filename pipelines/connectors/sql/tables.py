@@ -24,6 +24,7 @@ from pipelines.connectors.sql.dialects import Insert, insert_into
 from pipelines.connectors.sql.origins import ORIGIN, RUNS, is_of_run, is_up_to, numbers_of
 from pipelines.domain.errors import ProtocolError, Rejected
 from pipelines.domain.ids import Attempt, RunId
+from pipelines.domain.ownership import Claim, Holder, taken
 
 FENCE = sa.Table(
     "ftdash_fence",
@@ -32,6 +33,16 @@ FENCE = sa.Table(
     sa.Column("pipeline", sa.Text, nullable=False),
     sa.Column("run", sa.Text, nullable=False),
     sa.Column("attempt", sa.BigInteger, nullable=False),
+)
+
+HOLDERS = sa.Table(  # beside the fence, whose columns are those of older versions
+    "ftdash_holders",
+    sa.MetaData(),
+    sa.Column("sink", sa.Text, primary_key=True),  # the output table
+    sa.Column("run", sa.Text, nullable=False),
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("installation", sa.Text, nullable=False),
+    sa.Column("started_by", sa.Text, nullable=False),
 )
 
 _RUN_OF_OLD = "ftdash_run"
@@ -82,7 +93,8 @@ def check_fits(connection: sa.Connection, wanted: sa.Table, database: str) -> No
     if missing == ORIGIN and _RUN_OF_OLD in found:
         raise Rejected(
             f"Table {wanted.name} of {database} is of an earlier version, which named run and"
-            " checkpoint in two columns; name another table, or convert it as docs/sinks.md says."
+            " checkpoint in two columns; name another table, or convert it as"
+            " docs/reference/sinks.md says."
         )
     if missing is not None:
         raise Rejected(f"Table {wanted.name} of {database} has no column {missing}.")
@@ -110,13 +122,59 @@ def _check_spelling(names: Sequence[str], name: str, database: str) -> None:
         raise Rejected(f"Table {name} of {database} is there as {there}; call it by that name.")
 
 
-def take_over(
+def holder_of(connection: sa.Connection, sink: str) -> Holder | None:
+    inspector = sa.inspect(connection)
+    if not inspector.has_table(FENCE.name):
+        return None
+    run_id = connection.scalar(sa.select(FENCE.c.run).where(FENCE.c.sink == sink))
+    if run_id is None:
+        return None
+    if inspector.has_table(HOLDERS.name):
+        mine = sa.and_(HOLDERS.c.sink == sink, HOLDERS.c.run == run_id)
+        row = connection.execute(sa.select(HOLDERS).where(mine)).one_or_none()
+        if row is not None:
+            return Holder(
+                run_id=RunId(row.run),
+                epoch=row.epoch,
+                installation=row.installation,
+                started_by=row.started_by,
+            )
+    return Holder(run_id=RunId(run_id))
+
+
+def hold(connection: sa.Connection, sink: str, pipeline: str, claim: Claim) -> None:
+    """From now on writers of other runs are refused. Raises TargetTaken."""
+    one_at_a_time(connection)
+    create_if_absent(connection, FENCE, RUNS, HOLDERS)
+    check_owner(connection, sink, pipeline)
+    mine = FENCE.c.sink == sink
+    connection.execute(sa.select(FENCE.c.run).where(mine).with_for_update())
+    found = holder_of(connection, sink)
+    held = claim.admit(found, f"table {sink}")
+    if found == held:
+        return
+    insert = insert_into(connection.dialect.name, FENCE)
+    fence = insert.values(sink=sink, pipeline=pipeline, run=held.run_id, attempt=0)
+    connection.execute(fence.on_conflict_do_nothing())
+    replaced = sa.and_(mine, FENCE.c.run != held.run_id)
+    connection.execute(sa.update(FENCE).where(replaced).values(run=held.run_id, attempt=0))
+    connection.execute(sa.delete(HOLDERS).where(HOLDERS.c.sink == sink))
+    row = sa.insert(HOLDERS).values(
+        sink=sink,
+        run=held.run_id,
+        epoch=held.epoch,
+        installation=held.installation,
+        started_by=held.started_by,
+    )
+    connection.execute(row)
+
+
+def check_holds(
     connection: sa.Connection, dialect: str, sink: str, pipeline: str, run_id: RunId
 ) -> None:
-    """The run owns the table from now on; writers of other runs are refused."""
+    """Until the transaction ends, no other run takes the table over. Raises TargetTaken."""
     claim_if_absent(connection, dialect, sink, pipeline, run_id)
-    replaced = sa.and_(FENCE.c.sink == sink, FENCE.c.run != run_id)
-    connection.execute(sa.update(FENCE).where(replaced).values(run=run_id, attempt=0))
+    pass_as_holder(connection, sink, run_id)
 
 
 def claim_if_absent(
@@ -147,22 +205,34 @@ def pass_fence(
     *,
     is_shared: bool = False,
 ) -> None:
-    """Raises ProtocolError for an older attempt or a replaced run; then nothing is written.
+    """Raises ProtocolError for an older attempt and TargetTaken for a run that does not hold the
+    table; then nothing is written.
 
     The row stays locked until the transaction ends, so that no newer writer comes in between;
     `is_shared`: others of the same attempt, which has passed before, may.
     """
     mine = FENCE.c.sink == sink
-    row = connection.execute(
-        sa.select(FENCE.c.run, FENCE.c.attempt).where(mine).with_for_update(read=is_shared)
-    ).one()
-    if row.run != run_id or row.attempt > attempt:
+    there = pass_as_holder(connection, sink, run_id, is_shared=is_shared)
+    if there > attempt:
         raise ProtocolError(
             f"attempt {attempt} of run {run_id} may not write to table {sink} any more: attempt "
-            f"{row.attempt} of run {row.run} does"
+            f"{there} does"
         )
-    if row.attempt < attempt:
+    if there < attempt:
+        mine = FENCE.c.sink == sink
         connection.execute(sa.update(FENCE).where(mine).values(attempt=attempt))
+
+
+def pass_as_holder(
+    connection: sa.Connection, sink: str, run_id: RunId, *, is_shared: bool = False
+) -> Attempt:
+    """The newest attempt of the run that has come. Raises TargetTaken."""
+    found = sa.select(FENCE.c.run, FENCE.c.attempt).where(FENCE.c.sink == sink)
+    row = connection.execute(found.with_for_update(read=is_shared)).one()
+    if row.run != run_id:
+        holder = holder_of(connection, sink) or Holder(run_id=RunId(row.run))
+        raise taken(f"table {sink}", run_id, holder)
+    return Attempt(row.attempt)
 
 
 def rewind(
@@ -185,6 +255,14 @@ def rewind(
     _move(connection, dialect, output, aside, foreign)
     _move(connection, dialect, aside, output, _belongs(aside, known))
     return int(count)
+
+
+def one_at_a_time(connection: sa.Connection) -> None:
+    """Two sessions that make the same table at the same moment are an error in PostgreSQL, even
+    with IF NOT EXISTS. The lock ends with the transaction; SQLite has one writer at a time anyway.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtext("ftdash"))))
 
 
 def _columns_of(inspector: sa.Inspector, name: str) -> sa.Table:

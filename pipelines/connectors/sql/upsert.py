@@ -13,10 +13,11 @@ import sqlalchemy as sa
 from pipelines.connectors.lineage import newest_of
 from pipelines.connectors.sink import SinkContext, Superseded
 from pipelines.connectors.sql import tables as sql_tables
-from pipelines.connectors.sql.database import SqlDatabase
+from pipelines.connectors.sql.database import SqlDatabase, place_of
 from pipelines.connectors.sql.origins import ORIGIN, early_origin_of, number_of, origin_of
 from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import CheckpointId, RunId
+from pipelines.domain.ownership import Claim, Holder
 from pipelines.domain.snapshots import Json
 
 BUFFER_ROWS = 50_000
@@ -37,6 +38,14 @@ class SqlUpsert:
     def guarantee(self) -> str:
         return "exactly-once (idempotent)"
 
+    @property
+    def place(self) -> str:
+        """See `OwnsPlace`: of a row that two sinks write, a rewind could keep only the newer one's,
+        and neither could tell its early rows from the other's."""
+        database = place_of(self.url)
+        is_sqlite = database.startswith("sqlite")
+        return f"table {self.table.lower() if is_sqlite else self.table} of {database}"
+
     def validate(self, schema: pa.Schema) -> None:
         wanted = self._output(schema)
         database = SqlDatabase(self.url)
@@ -53,6 +62,25 @@ class SqlUpsert:
             lambda connection: self._enter(connection, database, output, context)
         )
         return SqlWriter(database, output, context, number, self.buffer_rows)
+
+    @property
+    def target(self) -> str:
+        """See `HoldsTarget`."""
+        return f"table {self.table}"
+
+    def holder(self) -> Holder | None:
+        with SqlDatabase.opened(self.url) as database:
+            if not database.is_there():
+                return None
+            return database.transaction(
+                lambda connection: sql_tables.holder_of(connection, self.table)
+            )
+
+    def hold(self, claim: Claim) -> None:
+        with SqlDatabase.opened(self.url) as database:
+            database.transaction(
+                lambda connection: sql_tables.hold(connection, self.table, self.pipeline, claim)
+            )
 
     def rewind(
         self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
@@ -103,7 +131,7 @@ class SqlUpsert:
         ancestors: list[tuple[RunId, CheckpointId]],
         run_id: RunId,
     ) -> int:
-        sql_tables.take_over(connection, database.dialect, self.table, self.pipeline, run_id)
+        sql_tables.check_holds(connection, database.dialect, self.table, self.pipeline, run_id)
         return sql_tables.rewind(
             connection, database.dialect, self.table, newest_of(ancestors), run_id
         )

@@ -28,6 +28,7 @@ from pipelines.domain.events.failures import (
     RecordQuarantined,
     RecordsIsolated,
     RecoveryPhaseReached,
+    TargetTakenOver,
     ZombieRefused,
 )
 from pipelines.domain.events.requests import RequestAccepted, RequestEnded
@@ -42,7 +43,12 @@ from pipelines.domain.events.runs import (
     SlotLost,
     VertexShape,
 )
-from pipelines.domain.events.samples import MetricsSampled, SlotSample, SubtaskSample
+from pipelines.domain.events.samples import (
+    MetricsSampled,
+    RestoreProgress,
+    SlotSample,
+    SubtaskSample,
+)
 from pipelines.domain.ids import Attempt, RunId
 
 __all__ = [
@@ -69,6 +75,7 @@ __all__ = [
     "RequestAccepted",
     "RequestEnded",
     "RestorePointRefused",
+    "RestoreProgress",
     "RunEnded",
     "RunStarted",
     "RunStopping",
@@ -78,6 +85,7 @@ __all__ = [
     "SlotSample",
     "SubtaskAcknowledged",
     "SubtaskSample",
+    "TargetTakenOver",
     "VertexShape",
     "ZombieRefused",
 ]
@@ -102,6 +110,7 @@ EngineEvent = (
     | PointsVerified
     | ZombieRefused
     | OutputSuperseded
+    | TargetTakenOver
     | LedgerBegun
     | LedgerAdvanced
     | RequestAccepted

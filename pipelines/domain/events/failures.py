@@ -1,7 +1,7 @@
 """Failures, what is done about them, and what an older attempt may not do any more."""
 
 from pipelines.domain.events.base import Event
-from pipelines.domain.ids import Attempt, CheckpointId, Uid
+from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.origin import RecordOrigin
 from pipelines.domain.poison import IsolatedRange, PoisonRecord
 from pipelines.domain.status import RecoveryPhase
@@ -58,3 +58,14 @@ class OutputSuperseded(Event, frozen=True, kw_only=True):
     sink: Uid
     files: int
     moved_to: str
+
+
+class TargetTakenOver(Event, frozen=True, kw_only=True):
+    """The run, which a person started, holds a target from now on that another installation's run
+    held; that one may not write there any more."""
+
+    sink: Uid
+    target: str
+    from_run: RunId
+    from_installation: str  # empty: not known
+    epoch: int

@@ -34,6 +34,16 @@ class SlotSample(msgspec.Struct, frozen=True, kw_only=True):
     resident_bytes: int
 
 
+class RestoreProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a recovery point has been read."""
+
+    read_bytes: int
+    total_bytes: int
+    read_files: int
+    total_files: int
+    is_verifying: bool = False  # the driver reads it before the slots do
+
+
 class MetricsSampled(Event, frozen=True, kw_only=True):
     """Once a second while a driver lives: also its heartbeat."""
 
@@ -44,3 +54,6 @@ class MetricsSampled(Event, frozen=True, kw_only=True):
     subtasks: list[SubtaskSample]
     slots: list[SlotSample]
     counters: dict[str, int] = msgspec.field(default_factory=dict)
+    reached_records: int | None = None  # how far the sources have come, in any attempt
+    restored_records: int | None = None  # how far they had come where this attempt began
+    restoring: RestoreProgress | None = None  # None: no recovery point is being read

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pipelines.bus.inbox import Inbox
 from pipelines.bus.journal import JournalWriter
+from pipelines.domain.events import MetricsSampled
 from pipelines.protocol.fencing import AttemptFence
 from pipelines.runtime.master.attempts import Attempts
 from pipelines.runtime.master.checkpoint_host import CheckpointHost
@@ -110,4 +111,7 @@ def _watchers(
     )
     poison = PoisonDesk(parts.settings, parts.places, record.emit, journal)
     recovery = RecoveryWatch(parts.clock, record.emit)
-    return RunWatchers(checkpoints, MetricsBoard(parts.clock), recovery, poison)
+    sampled = journal.newest(MetricsSampled)
+    reached = sampled.reached_records if sampled is not None else None
+    board = MetricsBoard(parts.clock, parts.spec.parallelism, reached or 0)
+    return RunWatchers(checkpoints, board, recovery, poison)

@@ -7,6 +7,7 @@ import socket
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from pipelines.domain.events import RestoreProgress
 from pipelines.domain.ids import Attempt
 from pipelines.domain.status import KillMoment
 from pipelines.protocol.fencing import CommitPermit
@@ -27,7 +28,7 @@ class Readiness(Enum):
 class _Slot:
     hello: Hello
     link: ControlLink[FromSlot]
-    heard_ms: float
+    progress: RestoreProgress | None = None  # of its deployment, as it told it last
     is_deployed: bool = False
     is_running: bool = False
     has_ended: bool = False
@@ -36,8 +37,10 @@ class _Slot:
 class AttemptHost:
     """Guarantee: after `end` no slot of this attempt can speak, and each exits by itself."""
 
-    def __init__(self, attempt: Attempt, parallelism: int) -> None:
+    def __init__(self, attempt: Attempt, parallelism: int, now_ms: float) -> None:
         self.attempt = attempt
+        self.moved_ms = now_ms
+        """When it last came closer to running, monotonic."""
         self._parallelism = parallelism
         self._slots: dict[int, _Slot] = {}
 
@@ -51,22 +54,48 @@ class AttemptHost:
         return Readiness.RUNNING if all(s.is_running for s in slots) else Readiness.BEGINNING
 
     @property
+    def connected_count(self) -> int:
+        return len(self._slots)
+
+    @property
+    def undeployed(self) -> list[int]:
+        """Connected slots that are still loading."""
+        return sorted(number for number, slot in self._slots.items() if not slot.is_deployed)
+
+    @property
+    def restoring(self) -> RestoreProgress | None:
+        """Of all slots together; None: no state is being loaded."""
+        told = [slot.progress for slot in self._slots.values() if slot.progress is not None]
+        if self.readiness is not Readiness.DEPLOYING or not any(p.total_files for p in told):
+            return None
+        return RestoreProgress(
+            read_bytes=sum(p.read_bytes for p in told),
+            total_bytes=sum(p.total_bytes for p in told),
+            read_files=sum(p.read_files for p in told),
+            total_files=sum(p.total_files for p in told),
+        )
+
+    @property
     def have_all_ended(self) -> bool:
         return len(self._slots) == self._parallelism and all(
             slot.has_ended for slot in self._slots.values()
         )
 
     def on_arrived(self, hello: Hello, link: ControlLink[FromSlot], now_ms: float) -> None:
-        self._slots[hello.slot] = _Slot(hello, link, now_ms)
+        self._slots[hello.slot] = _Slot(hello, link)
+        self.moved_ms = now_ms
 
-    def on_heard(self, slot: int, now_ms: float) -> None:
-        self._slots[slot].heard_ms = now_ms
+    def on_restoring(self, slot: int, progress: RestoreProgress, now_ms: float) -> None:
+        self._slots[slot].progress = progress
+        self.moved_ms = now_ms
 
-    def on_deployed(self, slot: int) -> None:
+    def on_deployed(self, slot: int, now_ms: float) -> None:
         self._slots[slot].is_deployed = True
+        self.moved_ms = now_ms
 
-    def on_running(self, slot: int) -> None:
+    def on_running(self, slot: int, now_ms: float) -> None:
         self._slots[slot].is_running = True
+        self.moved_ms = now_ms
 
     def on_ended(self, slot: int) -> None:
         self._slots[slot].has_ended = True
@@ -84,14 +113,14 @@ class AttemptHost:
         return self._slots[slot].hello.pid if slot in self._slots else None
 
     def heard_ms(self, slot: int) -> float | None:
-        return self._slots[slot].heard_ms if slot in self._slots else None
+        return self._slots[slot].link.heard_ms if slot in self._slots else None
 
     def silent_since(self, deadline_ms: float) -> list[int]:
         """Connected slots that were last heard of before `deadline_ms`."""
         return [
             number
             for number, slot in self._slots.items()
-            if not slot.has_ended and slot.heard_ms < deadline_ms
+            if not slot.has_ended and slot.link.heard_ms < deadline_ms
         ]
 
     def deploy(self, deployment: Deploy) -> None:

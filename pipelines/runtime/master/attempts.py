@@ -8,13 +8,13 @@ from collections.abc import Collection
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.errors import InvariantViolated
-from pipelines.domain.events import SlotConnected, ZombieRefused
+from pipelines.domain.events import RestoreProgress, SlotConnected, ZombieRefused
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import Attempt, CheckpointId, Uid
 from pipelines.domain.status import JobStatus, RecoveryPhase
 from pipelines.protocol.checkpoint_effects import SubtaskId
 from pipelines.protocol.fencing import AttemptFence
-from pipelines.runtime.control import Deploy, Heartbeat
+from pipelines.runtime.control import Deploy
 from pipelines.runtime.master.attempt_host import AttemptHost, Readiness
 from pipelines.runtime.master.deployment_orders import deployment_of
 from pipelines.runtime.master.hosting import ControlDoor
@@ -54,7 +54,6 @@ class Attempts:
         self._stage_is_over = True
         self._began_ms = 0.0
         self._restart_due_ms: float | None = None
-        self._beat_due_ms = 0.0
         self._sources = SourcesLeft(parts, watchers.checkpoints)
 
     @property
@@ -73,6 +72,11 @@ class Attempts:
         return self._began_ms
 
     @property
+    def restoring(self) -> RestoreProgress | None:
+        """None: no slot is loading state."""
+        return None if self._host is None else self._host.restoring
+
+    @property
     def is_stage_over(self) -> bool:
         """No slot of the newest attempt is left, as far as whoever started them knows."""
         return self._stage_is_over
@@ -81,17 +85,6 @@ class Attempts:
     def restart_due_ms(self) -> float | None:
         """Monotonic; None: none is waited for, or it waits for the end of a stage."""
         return self._restart_due_ms if self._stage_is_over else None
-
-    @property
-    def beat_due_ms(self) -> float | None:
-        """Monotonic: when slots have to hear from the driver again."""
-        return self._beat_due_ms if self._host is not None else None
-
-    def beat_when_due(self, now_ms: float) -> None:
-        if self._host is None or now_ms < self._beat_due_ms:
-            return
-        self._beat_due_ms = now_ms + self._parts.settings.heartbeat_interval_ms
-        self._host.broadcast(Heartbeat())
 
     def admit(self, attempt: Attempt, claim: str | None) -> AttemptHost | None:
         """None: the speaker's attempt is over.
@@ -115,8 +108,8 @@ class Attempts:
     def begin_first(self, stages: StageHost) -> None:
         """A driver that replaces a dead one recovers; a new run starts where it was told to.
 
-        Raises Rejected when it cannot start as asked, SinksNotRewound, and Retryable when the
-        storage does not answer.
+        Raises Rejected when it cannot start as asked, TargetTaken, EndsNotReady, and Retryable
+        when the storage does not answer.
         """
         self._stages = stages
         resumes = self._parts.lease.attempts_so_far() > 0
@@ -126,11 +119,12 @@ class Attempts:
     def restart_after(self, delay_ms: float) -> None:
         """Raises Rejected when there is no point to start from."""
         self._parts.faults.reach(FaultPoint.RESTARTING, self._fence.current)
-        self._next.choose()
+        with self._parts.loop.long_step():
+            self._next.choose()
         self._restart_due_ms = self._parts.clock.monotonic_ms() + delay_ms
 
     def begin_when_due(self, now_ms: float) -> None:
-        """Raises SinksNotRewound."""
+        """Raises TargetTaken, EndsNotReady."""
         due_ms = self._restart_due_ms
         if due_ms is None or now_ms < due_ms:
             return
@@ -141,15 +135,17 @@ class Attempts:
         self._begin()
 
     def _begin(self) -> None:
+        self._next.hold_targets()
         spec = self._parts.spec
         attempt = self._parts.lease.next_attempt()
         self._fence.on_attempt(attempt)
         self._record.move_to(JobStatus.INITIALIZING)
         self._parts.faults.reach(FaultPoint.REWINDING, attempt)
-        self._next.make_ready()
+        with self._parts.loop.long_step():
+            self._next.make_ready()
         self._parts.faults.reach(FaultPoint.REWOUND, attempt)
         self._began_ms = self._parts.clock.monotonic_ms()
-        self._host = AttemptHost(attempt, spec.parallelism)
+        self._host = AttemptHost(attempt, spec.parallelism, self._began_ms)
         self._sources.on_begun()
         self._address = self._control.open_for(attempt)
         self._stage_is_over = False
@@ -173,9 +169,12 @@ class Attempts:
     def _orders(self, host: AttemptHost) -> Deploy:
         return deployment_of(self._parts, host, self._next.start, self._watchers.poison.isolation)
 
+    def on_restoring(self, slot: int, progress: RestoreProgress) -> None:
+        self.current().on_restoring(slot, progress, self._parts.clock.monotonic_ms())
+
     def on_deployed(self, slot: int) -> None:
         host = self.current()
-        host.on_deployed(slot)
+        host.on_deployed(slot, self._parts.clock.monotonic_ms())
         if host.readiness is not Readiness.BEGINNING:
             return
         if self._end.is_due:  # with the restore everything is committed
@@ -186,7 +185,7 @@ class Attempts:
 
     def on_running(self, slot: int) -> None:
         host = self.current()
-        host.on_running(slot)
+        host.on_running(slot, self._parts.clock.monotonic_ms())
         if host.readiness is Readiness.RUNNING:
             self._record.move_to(JobStatus.RUNNING)
             self._watchers.recovery.reached(RecoveryPhase.RESTORE)

@@ -5,6 +5,7 @@ token is refused before a single message of theirs is decoded, and is reported; 
 once more is refused as well.
 """
 
+import contextlib
 import logging
 import secrets
 import socket
@@ -21,7 +22,9 @@ from pipelines.domain.ids import Attempt
 from pipelines.domain.network import DriverNetworking
 from pipelines.domain.settings import Heartbeat
 from pipelines.runtime.control import SLOT_DECODER, FromSlot, Hello
-from pipelines.runtime.control_link import ControlLink, prepare
+from pipelines.runtime.control import Heartbeat as Beat
+from pipelines.runtime.control_link import ControlLink, Pulse, prepare
+from pipelines.runtime.master.control_loop import ControlLoop
 from pipelines.runtime.master.job_events import (
     JobEvent,
     SlotArrived,
@@ -52,7 +55,11 @@ class _Opening:
 class ControlServer:
     """Guarantee: `post` is given messages of slots only that have the attempt's token and, with
     TLS, a certificate of the same authority; each slot of an attempt has one connection. Nobody is
-    let in before the first attempt."""
+    let in before the first attempt.
+
+    It also tells all slots that the driver lives, on a thread of its own, as long as the control
+    loop gets on: a loop that waits for its disk does not end them.
+    """
 
     def __init__(
         self,
@@ -61,11 +68,17 @@ class ControlServer:
         post: Callable[[JobEvent], None],
         heartbeat: Heartbeat,
         parallelism: int,
+        loop: ControlLoop,
+        now_ms: Callable[[], float],  # monotonic
     ) -> None:
         self._networking = networking
         self._post = post
         self._heartbeat = heartbeat
+        self._loop = loop
+        self._now_ms = now_ms
         self._current: _Opening | None = None
+        self._links: dict[int, ControlLink[FromSlot]] = {}  # by their identity
+        self._pulse = Pulse(heartbeat, self._beat)
         guard = Guard(self._prepare, self._verify, self._serve, self._refused, self._broken)
         limits = NetworkLimits(max_pending_handshakes=parallelism + STRANGERS_MAX)
         self._port = GuardedPort(listen(networking), "control port", limits, tls, guard)
@@ -76,12 +89,22 @@ class ControlServer:
         address = SlotAddress(
             networking.host, self._port.port, token, attempt, self._heartbeat, networking.slots
         )
+        if self._current is None:
+            self._pulse.start()
         self._current = _Opening(address)
         self._port.start()
         return address
 
     def close(self) -> None:
+        self._pulse.close()
         self._port.close()
+
+    def _beat(self) -> None:
+        if not self._loop.gets_on():
+            return
+        for link in list(self._links.values()):
+            with contextlib.suppress(OSError):  # its reader notices
+                link.send(Beat())
 
     def _prepare(self, accepted: socket.socket) -> None:
         prepare(accepted, self._heartbeat)
@@ -107,11 +130,14 @@ class ControlServer:
 
     def _serve(self, connection: Connection, claim: Claim) -> None:
         """Its attempt and its number are proved by its token."""
-        link = ControlLink(connection, SLOT_DECODER)
+        link = ControlLink(connection, SLOT_DECODER, self._now_ms)
+        self._links[id(link)] = link
         try:
             problem = self._heard_out(claim, link)
         except ProtocolError as error:
             problem = str(error)
+        finally:
+            del self._links[id(link)]
         self._post(SlotGone(claim.attempt, claim.slot, problem))
 
     def _heard_out(self, claim: Claim, link: ControlLink[FromSlot]) -> str:

@@ -3,12 +3,11 @@
 from pipelines.domain.faults import parse_faults
 from pipelines.domain.places import MEMORY, scheme_of
 from pipelines.domain.poison import Isolation
-from pipelines.domain.settings import CheckpointingMode
 from pipelines.domain.snapshots import Manifest
 from pipelines.runtime.control import Deploy
 from pipelines.runtime.master.attempt_host import AttemptHost
 from pipelines.runtime.master.run_parts import RunParts
-from pipelines.runtime.master.starting_point import StartingPoint
+from pipelines.runtime.master.starting_point import StartingPoint, forgets_state
 
 
 def deployment_of(
@@ -29,14 +28,16 @@ def deployment_of(
         digests_output=settings.digests_output,
         restore_location=start.location if start else None,
         restore_manifest=_manifest_in_memory(parts, start),
-        forgets_state=_forgets_state(parts, start),
+        forgets_state=forgets_state(settings, start),
         dropped_states=list(start.dropped_states) if start else [],
         barriers=settings.barriers,
+        inputs=settings.inputs,
         state=settings.state,
         faults=list(parse_faults(settings.faults)),
         quarantine=parts.places.quarantine,
         isolation=isolation,
         replayed_sources=spec.replayed_sources,
+        beginning=parts.beginning.packed,
     )
 
 
@@ -46,9 +47,3 @@ def _manifest_in_memory(parts: RunParts, start: StartingPoint | None) -> Manifes
     if location is None or scheme_of(location) != MEMORY:
         return None
     return parts.store.manifest(location)
-
-
-def _forgets_state(parts: RunParts, start: StartingPoint | None) -> bool:
-    """At most once, a failure costs the state: what it holds may have come out already."""
-    is_own = start is not None and start.is_own
-    return is_own and parts.settings.checkpointing_mode is CheckpointingMode.AT_MOST_ONCE

@@ -30,10 +30,12 @@ from pipelines.domain.status import JobStatus
 from pipelines.flows.registry import flow
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.faults import Faults, check_permission
+from pipelines.runtime.master.control_loop import ControlLoop
 from pipelines.runtime.master.hosting import threaded_hosting
 from pipelines.runtime.master.job_events import JobEvent
 from pipelines.runtime.master.job_master import JobMaster
 from pipelines.runtime.master.kept_rows import KeptRows
+from pipelines.runtime.master.run_beginning import RunBeginning
 from pipelines.runtime.master.run_parts import KeepsDataFrames, RunParts, StageHost
 from pipelines.storage.placement import check_placement, configured_roots
 from pipelines.storage.stores import CheckpointStores
@@ -84,7 +86,9 @@ def _host(
     plan = parse_faults(settings.faults)
     check_permission(plan)
     check_parallelism(spec.parallelism, spec.max_parallelism)
-    pipeline = flow(spec.pipeline).build(spec.parameters)
+    beginning = RunBeginning(directory.beginning_file)
+    with beginning.listing():
+        pipeline = flow(spec.pipeline).build(spec.parameters)
     check_required(
         settings.required_guarantee, end_to_end(settings.checkpointing_mode, pipeline.ends)
     )
@@ -98,8 +102,21 @@ def _host(
     places = SnapshotPlaces.of(directory, settings)
     store = CheckpointStores(roots, settings.max_memory_state_bytes)
     inbox = Inbox(directory)
-    parts = RunParts(spec, places, roots, pipeline, settings, store, lease, clock, Faults(plan))
-    hosting = threaded_hosting(settings, spec.parallelism)
+    loop = ControlLoop(clock, settings.driver_timeout_ms)
+    parts = RunParts(
+        spec,
+        places,
+        roots,
+        pipeline,
+        settings,
+        store,
+        lease,
+        clock,
+        Faults(plan),
+        beginning,
+        loop,
+    )
+    hosting = threaded_hosting(settings, spec.parallelism, loop, clock)
     master = JobMaster(parts, journal, inbox, hosting)
     with open_stages(spec, master.post) as stages:
         for uid, source in pipeline.sources.items():

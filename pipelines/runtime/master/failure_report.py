@@ -1,8 +1,16 @@
 """What a subtask's failure is called, and when it is the last one: the sentences people read."""
 
 from pipelines.domain.events import FailureOccurred
+from pipelines.domain.origin import Firing
 from pipelines.domain.quarantine_settings import LIMIT_KEY
-from pipelines.protocol.repeated_failures import Deterministic
+from pipelines.domain.recovery_settings import MIN_DURATION_KEY, MIN_TRIES_KEY
+from pipelines.protocol.repeated_failures import (
+    Deterministic,
+    OperatorError,
+    Place,
+    Repeated,
+    Returning,
+)
 from pipelines.runtime.control import Failed
 
 
@@ -20,18 +28,28 @@ def failure_of(message: Failed, slot: int) -> FailureOccurred:
     )
 
 
-def final_reason(
-    event: FailureOccurred, repeated: Deterministic | None, *, is_fatal: bool
-) -> str | None:
+def final_reason(event: FailureOccurred, repeated: Repeated, *, is_fatal: bool) -> str | None:
     """Why no restart can help; None when one may."""
     if is_fatal:
         return event.cause
-    if repeated is None:
+    if not isinstance(repeated, Deterministic):
         return None
     return (
-        f"{event.cause.rstrip('.')}. It is the same failure as before, at {repeated.origin}: a"
-        " restart would only repeat it. Correct the function or the data, then start from the"
-        " newest checkpoint."
+        f"{event.cause.rstrip('.')}. The same failure came {repeated.tries} times within"
+        f" {repeated.over_ms / 1000:.1f} s, each time {_where(repeated.place)}: a restart would"
+        " only repeat it. Correct the function or the data, then start from the newest checkpoint."
+    )
+
+
+def restart_reason(event: FailureOccurred, repeated: Repeated) -> str:
+    """Why the run restarts, and whether the failure is on its way to being the last one."""
+    if not isinstance(repeated, Returning):
+        return event.cause
+    return (
+        f"{event.cause.rstrip('.')}. The same failure has come {repeated.tries} times within"
+        f" {repeated.over_ms / 1000:.1f} s, each time {_where(repeated.place)}. It may pass, as an"
+        " outage of a service that the function calls does; it counts as deterministic after"
+        f" {MIN_TRIES_KEY} and {MIN_DURATION_KEY}."
     )
 
 
@@ -49,5 +67,25 @@ def _place(message: Failed) -> str:
     number = "" if message.subtask is None else f"[{message.subtask}]"
     if error is None:
         return f"{message.vertex}{number}: " if message.vertex else ""
-    records = f" at {error.origin}" if error.origin else ""
-    return f"{error.operator}{number} failed{records}: "
+    return f"{error.operator}{number} failed{_places(error)}: "
+
+
+def _places(error: OperatorError) -> str:
+    place = error.firing or error.origin
+    places: list[Place] = list(error.candidates) if place is None else [place]
+    if not places:
+        return ""
+    named = "; or ".join(_where(each) for each in places[:_NAMED_MAX])
+    others = len(places) - _NAMED_MAX
+    return f" {named}" + (f"; or at one of {others} other places" if others > 0 else "")
+
+
+def _where(place: Place) -> str:
+    """Records that only moved event time on are not at fault: they say when."""
+    if isinstance(place, Firing):
+        return str(place)
+    return f"at the time of {place}" if place.is_moment else f"at {place}"
+
+
+_NAMED_MAX = 3
+"""Of the places that a failure may have come from."""

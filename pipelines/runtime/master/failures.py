@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.clock import Clock
-from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.errors import Rejected, Retryable, TargetTaken
 from pipelines.domain.events import FailureOccurred, SlotLost
 from pipelines.domain.ids import Attempt
 from pipelines.domain.status import JobStatus
@@ -20,18 +20,22 @@ from pipelines.protocol.poison_records import Isolate, LimitReached, NobodysFaul
 from pipelines.protocol.repeated_failures import RepeatedFailures
 from pipelines.protocol.restart import GiveUp, RestartAfter
 from pipelines.runtime.control import Failed
+from pipelines.runtime.master.attempt_host import AttemptHost, Readiness
 from pipelines.runtime.master.attempts import Attempts
-from pipelines.runtime.master.failure_report import failure_of, final_reason, too_many_reason
+from pipelines.runtime.master.failure_report import (
+    failure_of,
+    final_reason,
+    restart_reason,
+    too_many_reason,
+)
 from pipelines.runtime.master.restart_choice import restart_backoff
 from pipelines.runtime.master.run_end import RunEnd
 from pipelines.runtime.master.run_parts import RunParts, RunWatchers, StageHost
 from pipelines.runtime.master.run_record import RunRecord
-from pipelines.runtime.master.starting_point import SinksNotRewound
+from pipelines.runtime.master.starting_point import EndsNotReady
 
 SLOT_LOST_GRACE_MS = 250.0
 """How long a lost data connection or stage waits for the news that a slot died: it says more."""
-SLOT_START_TIMEOUT_MS = 120_000.0
-"""From asking for a stage to all subtasks running; a cluster that is full may take its time."""
 
 
 class Failures:
@@ -52,7 +56,10 @@ class Failures:
         self._poison = watchers.poison
         self._end = end
         self._restart = restart_backoff(parts.settings)
-        self._repeated = RepeatedFailures()
+        self._repeated = RepeatedFailures(
+            tries_min=parts.settings.repeated_failure_tries,
+            over_min_ms=parts.settings.repeated_failure_ms,
+        )
         self._draws = random.Random(parts.spec.run_id)  # for jitter
         self._suspicion: tuple[float, FailureOccurred] | None = None  # due, and what it would be
         self._choice_due_ms: float | None = None  # when to ask the storage again for a start
@@ -82,18 +89,23 @@ class Failures:
         lost_output_of = message.lost_output_of
         if lost_output_of is not None:
             self._end.on_output_lost()
-        repeated = None if message.error is None else self._repeated.on_error(message.error)
-        match self._poison.on_failure(message, repeated):
+        error = message.error
+        repeated = None if error is None else self._repeated.on_error(error, now_ms)
+        found = self._poison.on_failure(message, repeated)
+        if error is not None and isinstance(found, Quarantine):
+            self._repeated.on_explained(error)
+        match found:
             case Isolate() | Quarantine():
                 self._restart.on_progress()
                 self.fail(event, now_ms, is_helped=True)
             case LimitReached(limit):
                 self.fail(event, now_ms, no_restart=too_many_reason(event, limit))
             case NobodysFault():
-                may_pass = self._poison.awaits_second_try(message, repeated)
+                may_pass = self._poison.awaits_more_tries(message, repeated)
                 is_fatal = message.is_fatal and not may_pass
                 no_restart = final_reason(event, repeated, is_fatal=is_fatal)
-                self.fail(event, now_ms, no_restart=no_restart)
+                why = restart_reason(event, repeated)
+                self.fail(event, now_ms, no_restart=no_restart, why_it_restarts=why)
         if lost_output_of is not None:  # by now it is known which points there are
             self._attempts.on_output_lost(lost_output_of, message.cause)
 
@@ -112,7 +124,7 @@ class Failures:
             self._choose_start(delay_ms=0.0)
         self._act_on_suspicion(now_ms)
         self._look_for_silence(now_ms)
-        self._look_for_a_late_start(now_ms)
+        self._look_for_a_standstill(now_ms)
 
     def _suspect(self, event: FailureOccurred) -> None:
         """A failure, unless the end of a slot's control connection says more in a moment."""
@@ -132,15 +144,36 @@ class Failures:
             self.on_slot_lost(slot, "it has been silent for longer than heartbeat.timeout")
             return
 
-    def _look_for_a_late_start(self, now_ms: float) -> None:
-        began_ms = self._attempts.began_ms
-        waiting = self._attempts.host and self._record.status is JobStatus.INITIALIZING
-        if waiting and now_ms > began_ms + SLOT_START_TIMEOUT_MS:
-            cause = (
-                f"Spark did not bring up {self._parts.spec.parallelism} slots on"
-                f" {self._parts.spec.master} within {SLOT_START_TIMEOUT_MS / 1000:.0f} s."
-            )
-            self.fail(FailureOccurred(cause=cause), began_ms)
+    def _look_for_a_standstill(self, now_ms: float) -> None:
+        """An attempt may take as long as it likes to run, if it gets on."""
+        host, settings = self._attempts.host, self._parts.settings
+        if host is None or self._record.status is not JobStatus.INITIALIZING:
+            return
+        still_ms = now_ms - host.moved_ms
+        match host.readiness:
+            case Readiness.CONNECTING if still_ms > settings.slot_request_timeout_ms:
+                self.fail(FailureOccurred(cause=self._too_few_slots(host)), host.moved_ms)
+            case Readiness.DEPLOYING | Readiness.BEGINNING if (
+                still_ms > settings.restore_standstill_ms
+            ):
+                cause = self._restore_stands_still(host)
+                self.fail(FailureOccurred(cause=cause), host.moved_ms)
+
+    def _too_few_slots(self, host: AttemptHost) -> str:
+        spec, waited_ms = self._parts.spec, self._parts.settings.slot_request_timeout_ms
+        return (
+            f"Spark on {spec.master} brought up {host.connected_count} of {spec.parallelism} slots,"
+            f" and no other within {waited_ms / 1000:g} s (slot.request.timeout)."
+        )
+
+    def _restore_stands_still(self, host: AttemptHost) -> str:
+        waited_ms, done = self._parts.settings.restore_standstill_ms, host.restoring
+        slots = ", ".join(map(str, host.undeployed)) or "all"
+        far = "" if done is None else f" at {done.read_files} of {done.total_files} files"
+        return (
+            f"The restore stood still{far} for {waited_ms / 1000:g} s"
+            f" (execution.state-recovery.standstill-timeout); slots that did not end it: {slots}."
+        )
 
     # What follows.
 
@@ -150,14 +183,16 @@ class Failures:
         last_sign_of_life_ms: float,
         *,
         no_restart: str | None = None,
+        why_it_restarts: str | None = None,
         is_helped: bool = False,
     ) -> None:
         """1. Record. 2. Fence the attempt. 3. Ask the restart strategy, unless none can help or
-        the next attempt does something about it."""
+        the next attempt does something about it. `why_it_restarts` None: because of the cause."""
         if self._attempts.host is None:
             return
+        self._repeated.on_attempt_over(self._clock.monotonic_ms() - self._attempts.began_ms)
         self._record.emit(event)
-        self._recovery.on_failure(last_sign_of_life_ms, self._board.source_records)
+        self._recovery.on_failure(last_sign_of_life_ms, self._board.reached_records)
         self._suspicion = None
         suspend = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND
         self._attempts.end(suspend, event.cause, self._failed_subtasks(event))
@@ -169,7 +204,7 @@ class Failures:
             return
         match self._restart.on_failure(self._clock.monotonic_ms(), self._draws.uniform(-1, 1)):
             case RestartAfter(delay_ms):
-                self._restart_after(delay_ms, event.cause)
+                self._restart_after(delay_ms, why_it_restarts or event.cause)
             case GiveUp(reason):
                 self._give_up(reason, f"{event.cause} {reason}")
 
@@ -190,11 +225,18 @@ class Failures:
         self._counted(lambda: self._attempts.begin_when_due(now_ms))
 
     def _counted(self, begin: Callable[[], None]) -> None:
-        """Where output goes does not answer: a failure like any other, though no slot has died."""
+        """An end of the pipeline does not answer: a failure like any other, though no slot died.
+        Where another run writes by now, no restart takes anything over."""
         try:
             begin()
-        except SinksNotRewound as error:
-            self._record.move_to(JobStatus.RESTARTING, str(error))
+        except TargetTaken as error:
+            self._record.emit(FailureOccurred(cause=str(error)))
+            self._give_up(str(error), str(error))
+        except EndsNotReady as error:
+            if self._record.status is JobStatus.CREATED:
+                self._record.move_to(JobStatus.INITIALIZING)
+            if self._record.status is not JobStatus.RESTARTING:
+                self._record.move_to(JobStatus.RESTARTING, str(error))
             self._ask_again_later(str(error))
 
     def _restart_after(self, delay_ms: float, cause: str) -> None:

@@ -9,8 +9,10 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
+from pipelines.domain.clock import Clock
 from pipelines.domain.ids import Attempt
 from pipelines.domain.settings import Settings
+from pipelines.runtime.master.control_loop import ControlLoop
 from pipelines.runtime.master.control_server import ControlServer
 from pipelines.runtime.master.job_events import JobEvent
 from pipelines.runtime.networking import driver_networking, load_tls
@@ -37,11 +39,15 @@ class MasterHosting:
     open_control: Callable[[Callable[[JobEvent], None]], ControlDoor]
 
 
-def threaded_hosting(settings: Settings, parallelism: int) -> MasterHosting:
+def threaded_hosting(
+    settings: Settings, parallelism: int, loop: ControlLoop, clock: Clock
+) -> MasterHosting:
     """Raises Rejected when the driver cannot listen where the settings say."""
     networking = driver_networking(settings)
     tls = load_tls(networking.slots)
     return MasterHosting(
         ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix="storage"),
-        lambda post: ControlServer(networking, tls, post, settings.heartbeat, parallelism),
+        lambda post: ControlServer(
+            networking, tls, post, settings.heartbeat, parallelism, loop, clock.monotonic_ms
+        ),
     )

@@ -97,6 +97,7 @@ class JobMaster(CheckpointListener):
 
         False: nothing was heard. Raises LeaseLost.
         """
+        self._parts.loop.on_turn()
         self._on_time()
         event = self._next_event(may_wait=may_wait)
         if event is None:
@@ -142,7 +143,6 @@ class JobMaster(CheckpointListener):
         if now_ms >= self._board.due_ms:
             self._report_metrics()
         self._failures.on_time(now_ms)
-        self._attempts.beat_when_due(now_ms)
         self._faults.on_time()
         self._failures.begin_when_due(now_ms)
         self._verifier.start_when_due(now_ms, self._checkpoints.points)
@@ -154,7 +154,6 @@ class JobMaster(CheckpointListener):
             self._checkpoint_due_ms,
             self._failures.due_ms,
             self._attempts.restart_due_ms,
-            self._attempts.beat_due_ms,
             self._verifier.due_ms,
         )
         return min(due_ms for due_ms in dues if due_ms is not None)
@@ -183,7 +182,10 @@ class JobMaster(CheckpointListener):
         """Answer what is still open, and put down how the run ended."""
         if self._record.outcome is None:
             raise InvariantViolated("a run is finished once it has ended")
-        status, reason = self._record.outcome
+        with self._parts.loop.long_step():
+            return self._finish(*self._record.outcome, may_wait=may_wait)
+
+    def _finish(self, status: JobStatus, reason: str, *, may_wait: bool) -> JobStatus:
         self._end.answer(self._desk, reason)
         self._record.move_to(status, reason)
         self._report_metrics()
@@ -235,5 +237,8 @@ class JobMaster(CheckpointListener):
 
     def _report_metrics(self) -> None:
         host, status = self._checkpoints, self._record.status
-        event = self._board.report(status, host.last_completed_ms, host.last_committed_ms)
-        self._record.emit(event)
+        self._record.emit(
+            self._board.report(
+                status, host.last_completed_ms, host.last_committed_ms, self._attempts.restoring
+            )
+        )

@@ -6,8 +6,10 @@ that says where its points are. In doubt everything stays: a run that has not en
 them, and a storage that does not answer, or is not mounted, may hold points.
 """
 
+import errno
 import hashlib
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +25,9 @@ from pipelines.domain.places import SnapshotPlaces, scheme_of
 from pipelines.domain.run import RunDirectory
 from pipelines.domain.snapshots import Manifest
 from pipelines.storage.store import CheckpointStore
+
+NOTE = ".json"
+READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 log = logging.getLogger(__name__)
 
@@ -56,12 +61,16 @@ class KeptRows:
         )
 
     def leave_note(self) -> None:
-        """Before anything is read. Who may not write there is warned that others may delete."""
+        """Before anything is read. A run that may not write there is warned that others may delete
+        what it reads. Raises Retryable when the place does not answer.
+        """
         text = msgspec.json.encode(self._note)
         name = f"{Path(self._note.run).name}-{hashlib.blake2b(text, digest_size=4).hexdigest()}"
         try:
             self._source.note_reader(name, text)
         except OSError as error:
+            if error.errno not in READ_ONLY:
+                raise Retryable(f"{self._source.notes} cannot be written: {error}") from error
             log.warning("%s: %s; rows may go that this run reads", self._source.notes, error)
 
     def delete_unneeded(self) -> None:
@@ -76,7 +85,7 @@ class KeptRows:
             log.warning("Earlier rows in %s stay: %s", self._source.directory, error)
 
     def _needed(self) -> Iterator[str]:
-        for file in sorted(self._source.notes.glob("*.json")):
+        for file in self._notes():
             try:
                 note = msgspec.json.decode(file.read_bytes(), type=_Note)
             except UNDECODABLE as error:
@@ -89,8 +98,15 @@ class KeptRows:
             if not points:
                 file.unlink(missing_ok=True)
 
+    def _notes(self) -> list[Path]:
+        """`Path.glob` would find none where it may not look."""
+        notes = self._source.notes
+        return sorted(notes / name for name in os.listdir(notes) if name.endswith(NOTE))
+
     def _points(self, note: _Note) -> list[str]:
         run = RunDirectory(Path(note.run))
+        if not any(run.jobs_root.iterdir()):
+            raise InDoubt(f"{run.jobs_root} is empty, or not mounted")
         if run.path.exists() and not isinstance(last_event(run.journal_file), RunEnded):
             raise InDoubt(f"run {run.run_id} has not ended")
         home = run.path.parent.parent
@@ -107,11 +123,10 @@ class KeptRows:
         ]
 
     def _named(self, point: str) -> set[str]:
-        """None by a point that is damaged: nothing can be restored from it."""
         try:
             return set(_rows_named(self._store.manifest(point)))
-        except CorruptSnapshot:
-            return set()
+        except CorruptSnapshot as damage:
+            raise InDoubt(f"what {point} names cannot be read: {damage}") from damage
 
 
 def _rows_named(manifest: Manifest) -> Iterator[str]:

@@ -1,7 +1,12 @@
-"""The latest sample of every slot, summed up once a second for the journal."""
+"""The latest sample of every slot, summed up once a second for the journal.
+
+How far the sources have come is a position: the count of records before it, which every point
+holds and every attempt goes on with. It is known once all slots of an attempt have said theirs; a
+sum over some of them would fall and rise again with each restart, and so would the rate.
+"""
 
 from pipelines.domain.clock import Clock
-from pipelines.domain.events import MetricsSampled, SlotSample
+from pipelines.domain.events import MetricsSampled, RestoreProgress, SlotSample
 from pipelines.domain.status import JobStatus
 from pipelines.runtime.control import Sampled
 
@@ -9,11 +14,19 @@ METRICS_PERIOD_MS = 1000.0
 
 
 class MetricsBoard:
-    def __init__(self, clock: Clock) -> None:
+    """Guarantee: `reached_records` is how far some attempt has come, as far as slots have said;
+    restarts do not add to it."""
+
+    def __init__(self, clock: Clock, slot_count: int, reached_records: int = 0) -> None:
+        """`reached_records`: as the driver before this one has reported."""
         self._clock = clock
+        self._slot_count = slot_count
         self._samples: dict[int, Sampled] = {}
+        self._restored_records = 0
+        self._reached_records = reached_records
         self._reported_records = 0
         self._reported_ms = clock.monotonic_ms()
+        self._counters: dict[str, int] = {}
 
     @property
     def due_ms(self) -> float:
@@ -21,23 +34,41 @@ class MetricsBoard:
 
     @property
     def source_records(self) -> int:
-        """Read by all sources since the first run, as of the latest samples."""
+        """The position of the newest attempt, as of the latest samples."""
+        if not self._has_all:
+            return self._restored_records
         return sum(sample.source_records for sample in self._samples.values())
+
+    @property
+    def reached_records(self) -> int:
+        """The furthest position of any attempt: what lies before it was read once."""
+        return self._reached_records
 
     def on_sampled(self, slot: int, sample: Sampled) -> None:
         self._samples[slot] = sample
+        if self._has_all:
+            self._reached_records = max(self._reached_records, self.source_records)
+            self._counters = self._summed_counters()
 
-    def on_attempt_ended(self, restored_records: int) -> None:
-        """Samples of dead slots say nothing any more; the next ones count from the restore."""
+    def on_attempt_ended(self, restored_records: int, *, reads_again: bool = True) -> None:
+        """Samples of dead slots say nothing any more; the next attempt begins at that position.
+
+        Without `reads_again` (at most once) it leaves behind what was read."""
         self._samples = {}
-        self._reported_records = restored_records
+        self._restored_records = self._reported_records = restored_records
+        before = self._reached_records if reads_again else 0
+        self._reached_records = max(before, restored_records)
 
     def report(
-        self, status: JobStatus, last_completed_ms: int | None, last_committed_ms: int | None
+        self,
+        status: JobStatus,
+        last_completed_ms: int | None,
+        last_committed_ms: int | None,
+        restoring: RestoreProgress | None = None,
     ) -> MetricsSampled:
         now_ms = self._clock.monotonic_ms()
         elapsed_s = max(now_ms - self._reported_ms, 1.0) / 1000.0
-        records = self.source_records if self._samples else self._reported_records
+        records = self.source_records
         read = max(0, records - self._reported_records)
         self._reported_records, self._reported_ms = records, now_ms
         return MetricsSampled(
@@ -52,10 +83,17 @@ class MetricsBoard:
                 SlotSample(slot=slot, resident_bytes=sample.resident_bytes)
                 for slot, sample in sorted(self._samples.items())
             ],
-            counters=self._counters(),
+            counters=self._counters,
+            restoring=restoring,
+            reached_records=self._reached_records,
+            restored_records=self._restored_records,
         )
 
-    def _counters(self) -> dict[str, int]:
+    @property
+    def _has_all(self) -> bool:
+        return len(self._samples) >= self._slot_count
+
+    def _summed_counters(self) -> dict[str, int]:
         totals: dict[str, int] = {}
         for sample in self._samples.values():
             for name, value in sample.counters.items():

@@ -3,13 +3,21 @@
 Decides with `run_end` whether the run goes on at all; which point it is, is `starting_point`'s.
 """
 
-from pipelines.domain.errors import InvariantViolated
-from pipelines.domain.events import RestorePointRefused
+from collections.abc import Collection
+
+from pipelines.domain.errors import InvariantViolated, Retryable
+from pipelines.domain.events import RestorePointRefused, RestoreProgress
 from pipelines.domain.ids import CheckpointId
 from pipelines.runtime.master.run_end import RunEnd
 from pipelines.runtime.master.run_parts import RunParts, RunWatchers
 from pipelines.runtime.master.run_record import RunRecord
-from pipelines.runtime.master.starting_point import StartingPoint, StartingPointChooser
+from pipelines.runtime.master.starting_point import (
+    EndsNotReady,
+    StartingPoint,
+    StartingPointChooser,
+    forgets_state,
+)
+from pipelines.runtime.master.target_claims import TargetClaims
 
 
 class NextStart:
@@ -29,7 +37,9 @@ class NextStart:
             record.emit,
             parts.settings.may_fall_back,
             parts.places.quarantine,
+            self._on_verified,
         )
+        self._claims = TargetClaims(parts.spec, parts.lease, record.emit)
         self._start: StartingPoint | None = None
 
     @property
@@ -39,10 +49,13 @@ class NextStart:
 
     def choose_first(self, *, resumes: bool) -> None:
         """`resumes`: another driver of the run has come before. Raises as `choose` does."""
+        points = self._watchers.checkpoints.points.newest_first()
+        known = {point.checkpoint_id for point in points if not point.is_claimed}
         start = self._chosen()
         if resumes:
-            heard_ms = self._record.last_heard_ms
-            self._watchers.recovery.on_failure(heard_ms, start.source_records)
+            heard_ms, reached = self._record.last_heard_ms, self._watchers.board.reached_records
+            self._say_what_is_gone(known, start)
+            self._watchers.recovery.on_failure(heard_ms, max(reached, start.source_records))
             self._chooser.say_what_memory_lost(self._parts.places, start)
         self._decide(start)
 
@@ -50,13 +63,24 @@ class NextStart:
         """Raises Rejected when there is no point to start from, Retryable when it is not known."""
         self._decide(self._chosen())
 
+    def hold_targets(self) -> None:
+        """Before an attempt has a number: without its targets the run does not go on.
+
+        Raises TargetTaken when another run has them, and EndsNotReady.
+        """
+        try:
+            self._claims.hold(self._chooser.targets())
+        except Retryable as error:
+            raise EndsNotReady(f"The attempt cannot begin: {error}") from error
+
     def make_ready(self) -> None:
-        """For an attempt that begins now. Raises SinksNotRewound."""
+        """For an attempt that begins now. Raises EndsNotReady."""
         checkpoints, start = self._watchers.checkpoints, self._start
         if start is None:
             raise InvariantViolated("an attempt begins where it was decided")
         checkpoints.ancestors = start.ancestors_of(self._parts.spec.run_id)
         checkpoints.ledger.begin(start.lineage, start.ledger)
+        self._look_at_sources()
         self._chooser.rewind_sinks(start)
 
     def on_output_lost(self, checkpoint_id: CheckpointId, why: str) -> None:
@@ -70,6 +94,32 @@ class NextStart:
                 refused = f"A run that starts from it fails: {why}"
                 self._record.emit(RestorePointRefused(path=location, message=refused))
 
+    def _on_verified(self, progress: RestoreProgress) -> None:
+        """Reading a large point takes minutes, during which the journal is the only sign of it."""
+        self._parts.loop.tick()
+        board, checkpoints = self._watchers.board, self._watchers.checkpoints
+        if self._parts.clock.monotonic_ms() >= board.due_ms:
+            status, done = self._record.status, checkpoints
+            sample = board.report(status, done.last_completed_ms, done.last_committed_ms, progress)
+            self._record.emit(sample)
+
+    def _look_at_sources(self) -> None:
+        try:
+            self._parts.beginning.look(self._parts.pipeline.sources)
+        except Retryable as error:
+            raise EndsNotReady(f"The attempt cannot begin: {error}") from error
+
+    def _say_what_is_gone(self, known: Collection[CheckpointId], start: StartingPoint) -> None:
+        """A choice refuses a damaged point by name, but it does not miss one that was deleted."""
+        newest = self._record.newest_completed
+        if newest is None or newest.checkpoint_id in known:
+            return
+        message = (
+            "It is the newest point of the run and is not there any more: the run goes back to"
+            f" {start.location or 'the beginning'}, and output that came after that is set aside."
+        )
+        self._record.emit(RestorePointRefused(path=newest.path, message=message))
+
     def _chosen(self) -> StartingPoint:
         points, only_ends = self._watchers.checkpoints.points, self._end.is_due
         start = self._chooser.choose(points, reads_on=not only_ends)
@@ -80,7 +130,8 @@ class NextStart:
 
     def _decide(self, start: StartingPoint) -> None:
         self._start = start
-        self._watchers.board.on_attempt_ended(start.source_records)
+        reads_again = not forgets_state(self._parts.settings, start)
+        self._watchers.board.on_attempt_ended(start.source_records, reads_again=reads_again)
         self._watchers.recovery.on_decided(
-            start.checkpoint_id, start.location, start.source_records
+            start.checkpoint_id, start.location, start.source_records, reads_again=reads_again
         )

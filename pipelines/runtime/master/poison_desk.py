@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from pipelines.bus.journal import JournalWriter
 from pipelines.domain.events import Event, RecordQuarantined, RecordsIsolated
+from pipelines.domain.origin import RecordOrigin
 from pipelines.domain.places import SnapshotPlaces
 from pipelines.domain.poison import Isolation, PoisonPolicy
 from pipelines.domain.settings import Settings
@@ -18,8 +19,12 @@ from pipelines.protocol.poison_records import (
     PoisonRecords,
     Quarantine,
 )
-from pipelines.protocol.repeated_failures import Deterministic
+from pipelines.protocol.repeated_failures import Deterministic, Repeated
 from pipelines.runtime.control import Failed
+
+MOST_APART = 1_024
+"""Origins of batches that are handled one by one: the newest, since older ones have been told apart
+or have passed."""
 
 
 class PoisonDesk:
@@ -34,16 +39,20 @@ class PoisonDesk:
         self._limit = settings.poison_limit
         self._home = places.quarantine
         self._emit = emit
+        self._apart: list[RecordOrigin] = []
         self._records = PoisonRecords(self._limit, _found(journal) if self._is_on else None)
 
     @property
     def isolation(self) -> Isolation:
         """What the next attempt is told."""
-        return self._records.isolation
+        found = self._records.isolation
+        return Isolation(poison=found.poison, ranges=found.ranges, apart=list(self._apart))
 
-    def on_failure(self, failed: Failed, repeated: Deterministic | None) -> Finding:
-        """`repeated`: whether the same failure was met before at one of these records."""
-        if not self._is_on or failed.error is None or repeated is None:
+    def on_failure(self, failed: Failed, repeated: Repeated) -> Finding:
+        """`repeated`: what is known of the same failure at one of these records."""
+        if failed.error is not None:
+            self._apart = [*self._apart, *failed.error.candidates][-MOST_APART:]
+        if not self._is_on or failed.error is None or not isinstance(repeated, Deterministic):
             return NobodysFault()
         found = self._records.on_repeated(failed.error, failed.detail)
         match found:
@@ -60,10 +69,10 @@ class PoisonDesk:
                 )
         return found
 
-    def awaits_second_try(self, failed: Failed, repeated: Deterministic | None) -> bool:
+    def awaits_more_tries(self, failed: Failed, repeated: Repeated) -> bool:
         """Whether even what is refused for good may be one record's fault, and gets a restart."""
         is_of_record = failed.error is not None and failed.error.is_of_record
-        return self._is_on and is_of_record and repeated is None
+        return self._is_on and is_of_record and not isinstance(repeated, Deterministic)
 
 
 def _found(journal: JournalWriter) -> Isolation:

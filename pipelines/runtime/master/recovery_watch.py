@@ -19,16 +19,25 @@ class RecoveryWatch:
         self._records_at_failure = 0
         self._records_at_start = 0
 
-    def on_failure(self, last_sign_of_life_ms: float, source_records: int) -> None:
-        """A new failure ends the watch over the recovery before it."""
+    def on_failure(self, last_sign_of_life_ms: float, reached_records: int) -> None:
+        """A new failure ends the watch over the recovery before it. `reached_records`: how far the
+        sources have come, in any attempt."""
         self._progress = RecoveryProgress(last_sign_of_life_ms)
-        self._records_at_failure = max(self._records_at_failure, source_records)
+        self._records_at_failure = max(self._records_at_failure, reached_records)
         self.reached(RecoveryPhase.DETECT)
 
     def on_decided(
-        self, checkpoint_id: CheckpointId | None, path: str | None, source_records: int
+        self,
+        checkpoint_id: CheckpointId | None,
+        path: str | None,
+        source_records: int,
+        *,
+        reads_again: bool = True,
     ) -> None:
+        """Without `reads_again` (at most once) there is nothing to catch up with."""
         self._records_at_start = source_records
+        if not reads_again:
+            self._records_at_failure = source_records
         self.reached(
             RecoveryPhase.DECIDE,
             restored_checkpoint_id=checkpoint_id,

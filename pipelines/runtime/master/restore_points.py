@@ -12,16 +12,16 @@ from pipelines.connectors.positions import SplitPositions
 from pipelines.connectors.reachability import named_problems_of, problems_of
 from pipelines.connectors.source import AnySource, GrowingSource
 from pipelines.connectors.split_progress import NamedPositions
-from pipelines.domain.errors import CorruptSnapshot, InvariantViolated, Rejected
+from pipelines.domain.errors import CorruptSnapshot, InvariantViolated, Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, Uid
-from pipelines.domain.places import SnapshotPlaces
+from pipelines.domain.places import SnapshotPlaces, scheme_of
 from pipelines.domain.run import RunSpec
 from pipelines.domain.snapshots import Json, Manifest
 from pipelines.domain.status import CheckpointKind, ClaimMode
 from pipelines.protocol.compatibility import Compatibility, Target, compare
 from pipelines.protocol.retention import RetainedPoint
 from pipelines.runtime.master.declared_states import declared_states
-from pipelines.storage.store import CheckpointStore
+from pipelines.storage.store import CheckpointStore, WatchVerification
 from pipelines.stream import Pipeline
 
 
@@ -121,12 +121,16 @@ def _problems_of(uid: Uid, source: AnySource, stored: list[Json], *, ahead: bool
     return problems_of(uid, source, numbered, ahead=ahead)
 
 
-def verifier(store: CheckpointStore, fit: PointFit) -> Callable[[RetainedPoint], str | None]:
-    """Answers why a point cannot be used, or None. Reads every byte of it."""
+def verifier(
+    store: CheckpointStore, fit: PointFit, watch: WatchVerification
+) -> Callable[[RetainedPoint], str | None]:
+    """Answers why a point cannot be used, or None. Reads every byte of it, and tells `watch` after
+    each file how far it is. What it returns raises Retryable when that cannot be told now."""
 
     def problem_of(point: RetainedPoint) -> str | None:
-        damages = store.verify(point.location)
+        damages = store.verify(point.location, watch)
         if damages:
+            check_mounted(store, point.location)
             return damages[0].problem
         try:
             fit.check(store.manifest(point.location), point.location)
@@ -137,10 +141,26 @@ def verifier(store: CheckpointStore, fit: PointFit) -> Callable[[RetainedPoint],
     return problem_of
 
 
+def check_mounted(store: CheckpointStore, location: str) -> None:
+    """Tell a point that is damaged from a disk that is not mounted, whose place is empty or absent.
+
+    Raises Retryable for the latter: the point may be whole.
+    """
+    root = location.rstrip("/").rpartition("/")[0]
+    if not scheme_of(root) and not store.names(root):
+        raise Retryable(
+            f"{location} is missing, and {root} is empty: see that the storage is mounted."
+        )
+
+
 def requested_point(spec: RunSpec, store: CheckpointStore) -> RetainedPoint | None:
-    """The point a run was asked to start from. Raises CorruptSnapshot when it cannot be read."""
+    """The point a run was asked to start from. Raises CorruptSnapshot when it is damaged."""
     if spec.restore_from is None:
         return None
-    manifest = store.manifest(spec.restore_from)
+    try:
+        manifest = store.manifest(spec.restore_from)
+    except CorruptSnapshot:
+        check_mounted(store, spec.restore_from)
+        raise
     is_savepoint = manifest.kind is CheckpointKind.SAVEPOINT
     return RetainedPoint(manifest.checkpoint_id, spec.restore_from, is_savepoint)

@@ -2,14 +2,14 @@
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Executor
+from pathlib import Path
 
 from pipelines.bus.journal import JournalWriter
 from pipelines.connectors.two_phase_commit import HoldsTransactions
 from pipelines.domain.errors import Retryable
 from pipelines.domain.events import (
-    CheckpointCompleted,
     CheckpointTriggered,
     Event,
     JobStatusChanged,
@@ -21,11 +21,12 @@ from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId
 from pipelines.domain.places import MEMORY, scheme_of
 from pipelines.domain.status import StopStage
 from pipelines.protocol.fencing import AttemptFence
-from pipelines.protocol.retention import RetainedPoints
+from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 from pipelines.runtime.master.checkpoint_surroundings import CheckpointSurroundings
 from pipelines.runtime.master.job_events import JobEvent
 from pipelines.runtime.master.restore_points import claimed_point, next_checkpoint_id, own_points
 from pipelines.runtime.master.run_parts import RunParts
+from pipelines.runtime.master.run_record import newest_completed
 
 
 def run_started(parts: RunParts) -> RunStarted:
@@ -79,8 +80,8 @@ def retained_points(parts: RunParts, journal: JournalWriter) -> RetainedPoints:
     given_up = _given_up(journal)
     found = own_points(parts.places, parts.store)
     own = [point for point in found if point.location != given_up]
-    if not own and how_it_ended(journal) is None:
-        _check_none_is_missing(parts, journal)
+    if how_it_ended(journal) is None:
+        _check_newest_is_there(parts, journal, own)
     points = (*claimed_point(parts.spec, parts.store), *own)
     return RetainedPoints(parts.settings.retained_checkpoints, points)
 
@@ -91,14 +92,25 @@ def _given_up(journal: JournalWriter) -> str | None:
     return newest.path if newest is not None and newest.stage is StopStage.GIVEN_UP else None
 
 
-def _check_none_is_missing(parts: RunParts, journal: JournalWriter) -> None:
-    """A storage that is not mounted has no points either; output is not set aside for that."""
-    newest = journal.newest(CheckpointCompleted)
-    if newest is None or scheme_of(parts.places.checkpoints) == MEMORY:
+def _check_newest_is_there(
+    parts: RunParts, journal: JournalWriter, own: Collection[RetainedPoint]
+) -> None:
+    """Retention never deletes the newest point. If it is gone, either its disk is not mounted or a
+    person has deleted it; on a disk that is not mounted the run waits, because going back to an
+    older point would set output aside without need. Raises Retryable.
+    """
+    newest = newest_completed(journal)
+    if newest is None or newest.checkpoint_id in {point.checkpoint_id for point in own}:
         return
+    if own or scheme_of(parts.places.checkpoints) == MEMORY:
+        root = newest.path.rpartition("/")[0]
+        is_of_this_disk = Path(root).is_relative_to(parts.storage_roots[0])
+        if is_of_this_disk or scheme_of(root) or parts.store.names(root):
+            return  # it is gone for good, which `NextStart` says
     raise Retryable(
-        f"Checkpoint {newest.checkpoint_id} was completed in {newest.path}, and no point of the run"
-        " is there any more: see that the storage is mounted, or start a new run."
+        f"Checkpoint {newest.checkpoint_id} was completed in {newest.path}, and"
+        f" {'it is not' if own else 'no point of the run is'} there any more: see that the storage"
+        " is mounted, or start a new run."
     )
 
 

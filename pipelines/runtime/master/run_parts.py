@@ -1,6 +1,7 @@
 """What a run is made of, who follows its attempts, and where its slots run. Decides nothing."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from pipelines.bus.lease import Lease
@@ -9,11 +10,14 @@ from pipelines.domain.clock import Clock
 from pipelines.domain.places import SnapshotPlaces
 from pipelines.domain.run import RunSpec
 from pipelines.domain.settings import Settings
+from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.faults import Faults
 from pipelines.runtime.master.checkpoint_host import CheckpointHost
+from pipelines.runtime.master.control_loop import ControlLoop
 from pipelines.runtime.master.metrics_board import MetricsBoard
 from pipelines.runtime.master.poison_desk import PoisonDesk
 from pipelines.runtime.master.recovery_watch import RecoveryWatch
+from pipelines.runtime.master.run_beginning import RunBeginning
 from pipelines.runtime.slot_address import SlotAddress
 from pipelines.storage.store import CheckpointStore
 from pipelines.stream import Pipeline
@@ -40,6 +44,11 @@ class KeepsDataFrames(Protocol):
         ...
 
 
+def unwatched_loop() -> ControlLoop:
+    """For a run whose loop nobody asks about."""
+    return ControlLoop(SystemClock(), math.inf)
+
+
 @dataclass(frozen=True, slots=True)
 class RunParts:
     """What a run is made of; all of it outlives every attempt."""
@@ -53,6 +62,8 @@ class RunParts:
     lease: Lease
     clock: Clock
     faults: Faults
+    beginning: RunBeginning = field(default_factory=RunBeginning)
+    loop: ControlLoop = field(default_factory=unwatched_loop)
 
 
 @dataclass(frozen=True, slots=True)

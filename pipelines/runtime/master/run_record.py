@@ -5,7 +5,8 @@ number of the attempt that was current when it happened.
 """
 
 from pipelines.bus.journal import JournalWriter
-from pipelines.domain.events import Event, JobStatusChanged
+from pipelines.domain.events import CheckpointCompleted, Event, JobStatusChanged
+from pipelines.domain.places import MEMORY, scheme_of
 from pipelines.domain.status import JobStatus
 from pipelines.protocol.fencing import AttemptFence
 from pipelines.protocol.job import JobState
@@ -32,6 +33,11 @@ class RunRecord:
         """Monotonic: of the driver before this one."""
         return self._journal.last_heard_ms
 
+    @property
+    def newest_completed(self) -> CheckpointCompleted | None:
+        """Of any driver of the run."""
+        return newest_completed(self._journal)
+
     def emit(self, event: Event) -> None:
         self._journal.append(event, self._fence.current)
 
@@ -43,3 +49,8 @@ class RunRecord:
     def end(self, status: JobStatus, reason: str) -> None:
         """The job master's loop ends after what it is doing; `status` is reached by then."""
         self._outcome = (status, reason)
+
+
+def newest_completed(journal: JournalWriter) -> CheckpointCompleted | None:
+    """The newest point that outlives the driver that completed it."""
+    return journal.newest(CheckpointCompleted, lambda event: scheme_of(event.path) != MEMORY)

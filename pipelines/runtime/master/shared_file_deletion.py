@@ -31,7 +31,8 @@ class SharedFilesHost:
         owns_run: Callable[[Attempt], bool],
         points: Iterable[RetainedPoint],
     ) -> None:
-        """`points`: what an earlier driver has left; their manifests are read."""
+        """`points`: what an earlier driver has left; their manifests are read. One that cannot be
+        read now keeps every file that it may refer to, until retention gives it up."""
         self._store = store
         self._location = shared_location(f"{checkpoints}/chk-0")
         self._executor = executor
@@ -98,8 +99,11 @@ class SharedFilesHost:
 
     def _let_go(self, attempt: Attempt, checkpoint_id: CheckpointId) -> None:
         with self._machine:
+            was_unread = self._files.is_unread(checkpoint_id)
             names = self._files.on_discarded(checkpoint_id)
         self._delete_now(attempt, names)
+        if was_unread:
+            self._sweep(attempt)
 
     def sweep(self, attempt: Attempt) -> None:
         """Delete what earlier attempts and failed checkpoints wrote, acknowledged or not."""
@@ -132,34 +136,44 @@ class SharedFilesHost:
 def discard_claimed(store: CheckpointStore, location: str) -> None:
     """Delete a point of another run, and of its shared files those that no other point there needs.
 
+    What they need is read before anything is deleted; where that cannot be told, the files stay.
     Raises Retryable when the storage fails.
     """
-    try:
-        own = set(_shared_names(store.manifest(location).subtasks))
-    except CorruptSnapshot:
-        own = set()
+    root, _, name = location.rstrip("/").rpartition("/")
+    own = _names_of_point(store, location)
+    neighbours = [point for point in store.published(root) if point.rpartition("/")[2] != name]
+    needed = [_names_of_point(store, point) for point in neighbours] if own else []
     store.discard(location)
-    if not own:
-        return
-    neighbours = store.published(location.rstrip("/").rpartition("/")[0])
-    needed = {name for point in neighbours for name in _names_of_point(store, point)}
-    store.delete(shared_location(location), sorted(own - needed))
+    if own is None or None in needed:
+        log.warning(
+            "Files in %s stay: not every point there can be read", shared_location(location)
+        )
+    elif own:
+        others = {name for names in needed for name in names or ()}
+        store.delete(shared_location(location), sorted(own - others))
 
 
 def _retained(
     store: CheckpointStore, points: Iterable[RetainedPoint]
-) -> Iterator[tuple[CheckpointId, list[str]]]:
+) -> Iterator[tuple[CheckpointId, set[str] | None]]:
     for point in points:
-        if not point.is_savepoint and not point.is_claimed:
-            yield point.checkpoint_id, _names_of_point(store, point.location)
+        if point.is_savepoint or point.is_claimed:
+            continue
+        try:
+            names = _names_of_point(store, point.location)
+        except Retryable as error:
+            log.warning("Files that %s may refer to stay: %s", point.location, error)
+            names = None
+        yield point.checkpoint_id, names
 
 
-def _names_of_point(store: CheckpointStore, location: str) -> list[str]:
-    """None for a point whose manifest is damaged: nothing can ever be restored from it."""
+def _names_of_point(store: CheckpointStore, location: str) -> set[str] | None:
+    """None: its manifest is damaged, so what it refers to is not known. Raises Retryable."""
     try:
-        return list(_shared_names(store.manifest(location).subtasks))
-    except CorruptSnapshot:
-        return []
+        return set(_shared_names(store.manifest(location).subtasks))
+    except CorruptSnapshot as damage:
+        log.warning("Files that %s may refer to stay: %s", location, damage)
+        return None
 
 
 def _shared_names(snapshots: Iterable[SubtaskSnapshot]) -> Iterator[str]:

@@ -17,6 +17,7 @@ from pipelines.runtime.control import (
     Heartbeat,
     PeerLost,
     ReservationWanted,
+    Restoring,
     Running,
     Sampled,
     SourcesEnded,
@@ -79,12 +80,13 @@ class SlotReports:
     def _on_spoke(self, event: SlotSpoke) -> None:
         host = self._attempts.admit(event.attempt, claim_of(event.message))
         if host is not None:
-            host.on_heard(event.slot, self._clock.monotonic_ms())
             self._on_message(event.slot, event.message)
 
     def _on_message(self, slot: int, message: FromSlot) -> None:
         checkpoints, board = self._watchers.checkpoints, self._watchers.board
         match message:
+            case Restoring(progress=progress):
+                self._attempts.on_restoring(slot, progress)
             case Deployed():
                 self._attempts.on_deployed(slot)
             case Running():

@@ -7,10 +7,16 @@ from pathlib import Path
 from pipelines.connectors.files.quarantine import quarantine_of
 from pipelines.connectors.sink import Sink
 from pipelines.domain.errors import CorruptSnapshot, Retryable
-from pipelines.domain.events import Event, OutputSuperseded, RestorePointRefused
+from pipelines.domain.events import (
+    Event,
+    OutputSuperseded,
+    RestorePointRefused,
+    RestoreProgress,
+)
 from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.domain.places import MEMORY, SnapshotPlaces, scheme_of
 from pipelines.domain.run import RunSpec
+from pipelines.domain.settings import CheckpointingMode, Settings
 from pipelines.protocol.compatibility import compare
 from pipelines.protocol.recovery import NoUsablePoint, choose_point
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
@@ -21,8 +27,9 @@ from pipelines.storage.store import CheckpointStore
 from pipelines.stream import Pipeline
 
 
-class SinksNotRewound(Exception):
-    """No slot of the attempt was started, because where output goes does not answer."""
+class EndsNotReady(Exception):
+    """No slot of the attempt was started, because where records come from, or where output goes,
+    does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +39,9 @@ class StartingPoint:
     point: RetainedPoint | None
     lineage: tuple[tuple[RunId, CheckpointId], ...]
     source_records: int  # what the sources had read at the point
-    is_own: bool = False  # of this run: what starts there is a recovery
+    is_own: bool = False
+    """The run itself took it, so what starts there is a recovery. Not so a point that a person
+    asked to restore, whether the run has claimed it or not."""
     dropped_states: tuple[tuple[Uid, str], ...] = ()  # left behind, because that was allowed
     ledger: LedgerStart = field(default_factory=LedgerStart)
 
@@ -49,6 +58,13 @@ class StartingPoint:
         return [ancestor for ancestor in self.lineage if ancestor[0] != run_id]
 
 
+def forgets_state(settings: Settings, start: StartingPoint | None) -> bool:
+    """At most once, a failure costs the state: what it holds may have come out already. Sources go
+    on behind all that they may have emitted."""
+    is_own = start is not None and start.is_own
+    return is_own and settings.checkpointing_mode is CheckpointingMode.AT_MOST_ONCE
+
+
 @dataclass(frozen=True, slots=True)
 class StartingPointChooser:
     spec: RunSpec
@@ -57,6 +73,7 @@ class StartingPointChooser:
     emit: Callable[[Event], None]
     may_fall_back: bool = True  # to an older point, when the newest does not verify
     quarantine: str = ""  # the directory of the quarantines of all sources
+    watch: Callable[[RestoreProgress], None] = lambda progress: None  # the reading of a point
 
     def choose(self, points: RetainedPoints, *, reads_on: bool = True) -> StartingPoint:
         """The newest own point that verifies; before there is one, the point asked for.
@@ -68,21 +85,23 @@ class StartingPointChooser:
             CorruptSnapshot: points exist and none can be used; starting afresh would double
                 output, so it is not done.
         """
-        own = points.newest_first()
+        kept = points.newest_first()
+        has_own = any(not point.is_claimed for point in kept)
         fit = PointFit.of(self.spec, self.pipeline, reads_on=reads_on)
-        requested = None if own else self._requested(fit)
-        candidates = own or ([requested] if requested else [])
+        requested = None if has_own else self._requested(fit)
+        candidates = kept or ([requested] if requested else [])
         found = choose_point(
-            candidates, verifier(self.store, fit), may_fall_back=self.may_fall_back
+            candidates, verifier(self.store, fit, self.watch), may_fall_back=self.may_fall_back
         )
         for refused in found.refused:
             location = refused.point.location
             self.emit(RestorePointRefused(path=location, message=refused.problem))
-            if refused.point in own:
+            if refused.point in kept:
                 points.on_refused(refused.point)
         if isinstance(found, NoUsablePoint):
             raise CorruptSnapshot(self._why_none(found))
-        return self._described(found.point, fit, is_own=bool(own))
+        is_own = found.point is not None and found.point in kept and not found.point.is_claimed
+        return self._described(found.point, fit, is_own=is_own)
 
     def say_what_memory_lost(self, places: SnapshotPlaces, start: StartingPoint) -> None:
         """Of a driver that follows another one."""
@@ -95,18 +114,23 @@ class StartingPointChooser:
         )
         self.emit(RestorePointRefused(path=places.checkpoints, message=message))
 
+    def targets(self) -> Iterator[tuple[Uid, Sink]]:
+        """All that the run may write to, by the uid of the sink, or of the quarantine's source."""
+        yield from self.pipeline.sinks.items()
+        yield from self._quarantines()
+
     def rewind_sinks(self, start: StartingPoint) -> None:
         """Output that the starting point does not know of is set aside, so nothing doubles.
 
-        Raises SinksNotRewound.
+        Raises EndsNotReady.
         """
         try:
             self._rewind_sinks(start)
         except Retryable as error:
-            raise SinksNotRewound(f"The attempt cannot begin: {error}") from error
+            raise EndsNotReady(f"The attempt cannot begin: {error}") from error
 
     def _rewind_sinks(self, start: StartingPoint) -> None:
-        for uid, sink in (*self.pipeline.sinks.items(), *self._quarantines()):
+        for uid, sink in self.targets():
             superseded = sink.rewind(list(start.lineage), self.spec.run_id)
             if superseded is not None and superseded.items:
                 event = OutputSuperseded(

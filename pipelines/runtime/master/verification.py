@@ -14,6 +14,7 @@ from pipelines.domain.errors import Retryable
 from pipelines.domain.events import Event, PointsVerified, RestorePointRefused
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
 from pipelines.runtime.master.job_events import JobEvent, PointsLookedAt
+from pipelines.runtime.master.restore_points import check_mounted
 from pipelines.runtime.master.watched_executor import WatchedExecutor
 from pipelines.storage.store import CheckpointStore
 
@@ -88,6 +89,8 @@ class PointVerifier:
         for point in points:
             try:
                 damages = self._store.verify(point.location)
+                if damages:
+                    check_mounted(self._store, point.location)
             except (Retryable, OSError) as error:  # the storage, not the point
                 log.warning("%s could not be looked at: %s", point.location, error)
                 continue

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pipelines.channels.gate import Gate
 from pipelines.channels.slot_network import SlotNetwork
+from pipelines.connectors.beginning import Beginning, listing_once
 from pipelines.domain.clock import Clock
 from pipelines.domain.ids import Attempt
 from pipelines.flows.registry import flow
@@ -18,6 +19,7 @@ from pipelines.runtime.slot.state_backends import StateBackends, state_backends
 from pipelines.runtime.slot.subtask_building import SubtaskBuilder
 from pipelines.runtime.subtask.acker_task import AckerTask
 from pipelines.runtime.subtask.feed import Feed
+from pipelines.runtime.subtask.restore_meter import MeteredFiles, RestoreMeter
 from pipelines.runtime.subtask.restoring import RestorePoint
 from pipelines.runtime.subtask.source_feed import SourceFeed
 from pipelines.runtime.subtask.subtask import Subtask
@@ -45,15 +47,21 @@ def deploy(
     uploads: Executor,
     reporter: SubtaskReporter,
     clock: Clock,
+    meter: RestoreMeter,
 ) -> Deployment:
-    """Raises Rejected (the flow or the restore point cannot be used) or CorruptSnapshot."""
-    pipeline = flow(message.pipeline).build(message.parameters)
+    """Takes as long as the state is large; `meter` tells how far it is.
+
+    Raises Rejected (the flow or the restore point cannot be used) or CorruptSnapshot.
+    """
+    beginning = Beginning.unpacked(message.beginning)
+    with listing_once(beginning.directories):
+        pipeline = flow(message.pipeline).build(message.parameters)
     store = CheckpointStores(
         message.storage_roots,
         message.max_memory_state_bytes,
         compresses=message.compresses_snapshots,
     )
-    point = _restore_point(store, message)
+    point = _restore_point(store, message, meter)
     backends = state_backends(message.state, f"{message.run_id}-a{attempt}-{subtask}")
     builder = SubtaskBuilder(
         message,
@@ -67,8 +75,14 @@ def deploy(
         clock,
         backends.create,
         _wires(message, pipeline, attempt, subtask, network, clock),
+        beginning,
     )
-    built = [builder.build(vertex, uploads) for vertex in pipeline.graph.vertices]
+    vertices = pipeline.graph.vertices
+    meter.expect(file for vertex in vertices for file in builder.files_of(vertex))
+    built = []
+    for vertex in vertices:
+        built.append(builder.build(vertex, uploads))
+        meter.step()
     return Deployment(
         subtasks=[one.subtask for one in built],
         sources=[one.subtask for one in built if one.gate is None],
@@ -100,12 +114,15 @@ def _close(backends: StateBackends, feeds: list[Feed]) -> None:
             feed.close()
 
 
-def _restore_point(store: CheckpointStore, message: Deploy) -> RestorePoint | None:
+def _restore_point(
+    store: CheckpointStore, message: Deploy, meter: RestoreMeter
+) -> RestorePoint | None:
     location = message.restore_location
     if location is None:
         return None
     manifest = message.restore_manifest or store.manifest(location)
     dropped, forgets = message.dropped_states, message.forgets_state
+    files = MeteredFiles(store, meter)
     return RestorePoint(
-        store, location, manifest, dropped, run_id=message.run_id, forgets_state=forgets
+        files, location, manifest, dropped, run_id=message.run_id, forgets_state=forgets
     )

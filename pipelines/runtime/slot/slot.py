@@ -2,15 +2,18 @@
 
 It dials the job master, proves the attempt's token, gets its deployment, and dies with its control
 connection: `os._exit`, in milliseconds, so that no zombie of an old attempt writes anything while
-the next one starts. Knows nothing of Spark.
+the next one starts. One thread hears the master all the time; another carries out what it says,
+which may take long: a deployment downloads and loads all state. Knows nothing of Spark.
 """
 
 import contextlib
 import gc
 import logging
 import os
+import queue
 import signal
 import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
@@ -22,6 +25,7 @@ from pipelines.channels.handshake import HANDSHAKE_TIMEOUT_MS, prove_token
 from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.slot_network import SlotNetwork
 from pipelines.channels.tls import Tls
+from pipelines.domain.clock import Clock
 from pipelines.domain.errors import InvariantViolated, ProtocolError
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.status import KillMoment
@@ -39,21 +43,23 @@ from pipelines.runtime.control import (
     Inject,
     Message,
     PeerLost,
+    Restoring,
     Running,
     SlowUploads,
     StrangerTurnedAway,
 )
 from pipelines.runtime.control import Heartbeat as Beat
-from pipelines.runtime.control_link import ControlLink, prepare
+from pipelines.runtime.control_link import ControlLink, Pulse, prepare
 from pipelines.runtime.faults import Faults
 from pipelines.runtime.networking import load_tls, slot_hosts
 from pipelines.runtime.slot.deployment import Deployment, deploy
 from pipelines.runtime.slot.sampling import Sampler
 from pipelines.runtime.slot.slot_mail import deliver
 from pipelines.runtime.slot.subtask_reports import SubtaskReports
-from pipelines.runtime.slot.vigil import Pulse, Vigil, Watch
+from pipelines.runtime.slot.vigil import Vigil, Watch
 from pipelines.runtime.slot_address import SlotAddress
 from pipelines.runtime.subtask.checkpoint_locations import CheckpointLocations
+from pipelines.runtime.subtask.restore_meter import RestoreMeter
 
 CONNECT_TIMEOUT_S = 30.0
 CONNECT_TRY_S = 2.0
@@ -79,7 +85,9 @@ def run_slot(address: SlotAddress, slot: int) -> None:
     connection = dialled if tls is None else tls.connect(dialled, HANDSHAKE_TIMEOUT_MS)
     prove_token(connection, address.token, attempt=address.attempt, slot=slot)
     connection.settimeout(None)
-    SlotHost(address, slot, ControlLink(connection, MASTER_DECODER), hosts, tls).serve()
+    clock = SystemClock()
+    link = ControlLink(connection, MASTER_DECODER, clock.monotonic_ms)
+    SlotHost(address, slot, link, hosts, tls, clock).serve()
 
 
 def _keep_freed_memory() -> None:
@@ -98,7 +106,11 @@ def _dialled(address: SlotAddress) -> socket.socket:
 
 
 class SlotHost:
-    """Carries out what the master says; reports what its subtasks do."""
+    """Carries out what the master says; reports what its subtasks do.
+
+    Guarantee: whatever it is doing, it hears the master, says that it lives, and exits when the
+    control connection ends.
+    """
 
     def __init__(
         self,
@@ -107,15 +119,16 @@ class SlotHost:
         link: ControlLink[FromMaster],
         hosts: tuple[str, str],  # that the data port is reached under, and that it listens on
         tls: Tls | None,
+        clock: Clock,
     ) -> None:
         self._address = address
         self._attempt = address.attempt
         self._slot = slot
         self._link = link
-        self._clock = SystemClock()
+        self._clock = clock
         self._vigil = Vigil(self._clock, address.heartbeat)
         self._watch = Watch(self._vigil, address.heartbeat, self._end_stale)
-        self._pulse = Pulse(address.heartbeat, lambda: self._try_send(Beat()))
+        self._pulse = Pulse(address.heartbeat, self._beat)
         self._network = SlotNetwork(
             slot,
             address.attempt,
@@ -133,35 +146,45 @@ class SlotHost:
         self._locations = CheckpointLocations()
         self._reports = SubtaskReports(self._try_send, self.reach, self._locations)
         self._faults = Faults()
+        self._meter = RestoreMeter()
+        self._orders: queue.SimpleQueue[FromMaster | None] = queue.SimpleQueue()
 
     def serve(self) -> None:
         host, port = self._network.address
         self._link.send(Hello(slot=self._slot, pid=os.getpid(), host=host, data_port=port))
         self._watch.start()
         self._pulse.start()
-        while (message := self._link.receive()) is not None:
-            self._vigil.on_heard()
+        threading.Thread(target=self._hear, name="hearing", daemon=True).start()
+        while (order := self._orders.get()) is not None:
             try:
-                self._on_message(message)
+                self._obey(order)
             except Exception as error:
                 self._reports.slot_failed(error)
-        if not self._reports.have_all_ended:
-            self._check_vigil()
-            os._exit(EXIT_CONTROL_LOST)
         self._watch.close()
         self._pulse.close()
         self._network.close()
         self._uploads.shutdown()
         self._deployed().close()
 
+    # On the thread that hears.
+
+    def _hear(self) -> None:
+        """Until the control connection ends, and with it this process, unless its work is done."""
+        try:
+            while (message := self._link.receive()) is not None:
+                self._vigil.on_heard()
+                self._on_message(message)
+        except Exception:  # a master that cannot be understood is as good as gone
+            log.exception("Slot %d of attempt %d hears no more.", self._slot, self._attempt)
+        if not self._reports.have_all_ended:
+            self._check_vigil()
+            os._exit(EXIT_CONTROL_LOST)
+        self._orders.put(None)
+
     def _on_message(self, message: FromMaster) -> None:
         match message:
-            case Deploy():
-                self._deploy(message)
-            case Begin():
-                self._begin()
-            case Inject() | Completed() | Aborted():
-                deliver(message, self._deployed(), self._locations)
+            case Deploy() | Begin() | Inject() | Completed() | Aborted():
+                self._orders.put(message)
             case Beat():
                 pass  # that it was heard is all it says
             case Die(moment=KillMoment.NOW):
@@ -170,6 +193,17 @@ class SlotHost:
                 self._faults.kill_at(FaultPoint(moment.value), within_s)
             case SlowUploads(delay_ms=delay_ms, for_ms=for_ms):
                 self._faults.slow_at(FaultPoint.UPLOADING, delay_ms / 1000, for_ms / 1000)
+
+    # On the thread that obeys.
+
+    def _obey(self, order: FromMaster) -> None:
+        match order:
+            case Deploy():
+                self._deploy(order)
+            case Begin():
+                self._begin()
+            case Inject() | Completed() | Aborted():
+                deliver(order, self._deployed(), self._locations)
 
     def _deploy(self, message: Deploy) -> None:
         self._peers = [PeerAddress(p.slot, p.host, p.port) for p in message.peers]
@@ -183,9 +217,11 @@ class SlotHost:
             uploads=self._uploads,
             reporter=self._reports,
             clock=self._clock,
+            meter=self._meter,
         )
         self._reports.on_deployed(len(self._deployment.subtasks))
         self.reach(FaultPoint.RESTORED)
+        self._tell_progress()
         self._link.send(Deployed())
 
     def _begin(self) -> None:
@@ -208,6 +244,14 @@ class SlotHost:
         """Also where a slot that may have been replaced looks before it acts."""
         self._faults.reach(point, self._attempt)
         self._check_vigil()
+
+    def _beat(self) -> None:
+        self._try_send(Beat())
+        self._tell_progress()
+
+    def _tell_progress(self) -> None:
+        if self._meter.has_news():
+            self._try_send(Restoring(progress=self._meter.progress()))
 
     def _network_failed(self, problem: str) -> None:
         if not self._reports.have_all_ended:

@@ -5,20 +5,23 @@ What a slot has besides its subtasks is `deployment`; what the modes mean is tol
 
 from collections.abc import Iterator
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from pipelines.channels.channel import Output
+from pipelines.channels.coalescing import Coalescing, InputOfChannel
 from pipelines.channels.gate import Gate
 from pipelines.channels.slot_network import SlotNetwork
+from pipelines.connectors.beginning import Beginning
 from pipelines.connectors.files.replayed_quarantine import ReplayedQuarantine
 from pipelines.domain.clock import Clock
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.graph import Vertex
 from pipelines.domain.ids import Attempt, ChannelId, Uid, channel_id
-from pipelines.domain.key_groups import range_of
+from pipelines.domain.key_groups import KeyGroupRange, range_of
 from pipelines.domain.settings import CheckpointingMode
+from pipelines.domain.snapshots import FileHandle
 from pipelines.runtime.clocks import ProcessingTime
 from pipelines.runtime.control import Deploy
 from pipelines.runtime.slot.acking_wires import AckingWires
@@ -68,6 +71,7 @@ class SubtaskBuilder:
     clock: Clock
     backends: BackendFactory
     wires: AckingWires | None
+    beginning: Beginning = field(default_factory=Beginning)
 
     def build(self, vertex: Vertex, uploads: Executor) -> BuiltSubtask:
         restored = {uid: self._restored(uid) for uid in vertex.nodes}
@@ -125,12 +129,19 @@ class SubtaskBuilder:
             message.max_parallelism,
         )
 
+    def files_of(self, vertex: Vertex) -> Iterator[FileHandle]:
+        """That hold the state which `build` restores."""
+        if self.point is not None:
+            for uid in vertex.nodes:
+                yield from self.point.files_of(uid, *self._share)
+
     def _restored(self, uid: Uid) -> RestoredOperator:
-        if self.point is None:
-            return NOTHING
+        return NOTHING if self.point is None else self.point.share_of(uid, *self._share)
+
+    @property
+    def _share(self) -> tuple[int, int, KeyGroupRange]:
         parallelism, maximum = self.message.parallelism, self.message.max_parallelism
-        groups = range_of(self.subtask, parallelism, maximum)
-        return self.point.share_of(uid, self.subtask, parallelism, groups)
+        return self.subtask, parallelism, range_of(self.subtask, parallelism, maximum)
 
     def _in_flight(self, vertex: Vertex) -> Iterator[tuple[int, pa.RecordBatch]]:
         if self.point is None:
@@ -194,8 +205,20 @@ class SubtaskBuilder:
             handler = handler_for(barriers, vertex, ports)
             alignment = GateAlignment(gate, handler, barriers, AlignmentTiming(self.clock))
             in_flight = self._in_flight(vertex)
-            return GateFeed(gate, ports, alignment, restored.watermark_ms, in_flight)
+            return GateFeed(
+                gate, self._coalescing(vertex), alignment, restored.watermark_ms, in_flight
+            )
         return self._source_feed(vertex, restored, mailbox, screen)
+
+    def _coalescing(self, vertex: Vertex) -> Coalescing:
+        inputs, isolation = self.message.inputs, self.message.isolation
+        times = {edge.port: edge.time_column for edge in vertex.inputs}
+        return Coalescing(
+            {c: InputOfChannel(port, times[port]) for c, port in self._ports(vertex)},
+            inputs.coalesced_rows,
+            inputs.coalescing_wait_ms,
+            isolation.keeps_apart,
+        )
 
     def _source_feed(
         self,
@@ -214,6 +237,7 @@ class SubtaskBuilder:
             self.pipeline.watermarks.get(vertex.uid),
             restored.watermark_ms,
             screen,
+            self.beginning.splits.get(vertex.uid),
         )
         told, pending = reader.told_progress, reader.pending
         quarantine = self._quarantine_reader(vertex.uid, restored, screen)

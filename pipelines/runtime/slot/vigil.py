@@ -64,20 +64,3 @@ class Watch(threading.Thread):
 
     def close(self) -> None:
         self._closed.set()
-
-
-class Pulse(threading.Thread):
-    """Says at every interval that this slot lives, also while it has nothing else to say."""
-
-    def __init__(self, heartbeat: Heartbeat, beat: Callable[[], None]) -> None:
-        super().__init__(name="pulse", daemon=True)
-        self._interval_s = heartbeat.interval_ms / 1000.0
-        self._beat = beat
-        self._closed = threading.Event()
-
-    def run(self) -> None:
-        while not self._closed.wait(self._interval_s):
-            self._beat()
-
-    def close(self) -> None:
-        self._closed.set()

@@ -4,7 +4,7 @@ Owns operators, sinks, their state and the sinks' commit logs; decides nothing a
 checkpoints. Used by the subtask's thread only.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
@@ -12,13 +12,13 @@ from pipelines.channels.channel import Output
 from pipelines.connectors.source import Offsets
 from pipelines.domain.elements import Barrier, Mark, Watermark, WatermarkStatus
 from pipelines.domain.ids import CheckpointId, Uid
-from pipelines.domain.origin import RecordOrigin
+from pipelines.domain.origin import Origins
 from pipelines.operators.operator import OperatorContext
 from pipelines.protocol.trees import Ids
 from pipelines.protocol.watermarks import EventTimeMark
 from pipelines.runtime.subtask.anchoring import Anchoring
 from pipelines.runtime.subtask.chain_building import ChainBuilder, Quarantines
-from pipelines.runtime.subtask.chain_delivery import ChainDelivery
+from pipelines.runtime.subtask.chain_delivery import ChainDelivery, Part
 from pipelines.runtime.subtask.chain_node import OperatorCut
 from pipelines.runtime.subtask.chain_place import ChainPlace
 from pipelines.runtime.subtask.exchange import Exchange
@@ -106,23 +106,24 @@ class OperatorChain:
     def head_context(self) -> OperatorContext:
         return self._nodes[0].context
 
-    def on_batch(
-        self, port: int, batch: pa.RecordBatch, origin: RecordOrigin | None = None
-    ) -> None:
-        """A batch from an exchange into the head. Raises OperatorFailed."""
-        plain = self._delivery.begin(batch, origin)
+    def on_batch(self, port: int, batch: pa.RecordBatch, parts: Sequence[Part] = ()) -> None:
+        """A batch from an exchange into the head; `parts`: what it was joined of, in order.
+
+        Raises OperatorFailed.
+        """
+        plain = self._delivery.begin(batch, parts)
         self._follow(lambda: self._delivery.deliver(self._nodes[0], port, plain))
         self._settle()
 
     def emit_from_source(
         self,
         batch: pa.RecordBatch,
-        origin: RecordOrigin | None = None,
+        origins: Origins = (),
         offsets: Offsets | None = None,
         trees: Ids | None = None,
     ) -> None:
         """`trees`, where records are followed: the tree of each row. Raises OperatorFailed."""
-        self._delivery.begin_emission(batch, origin, offsets, trees)
+        self._delivery.begin_emission(batch, origins, offsets, trees)
         self._follow(lambda: self._nodes[0].context.collect(batch))
         self._settle()
 
@@ -130,7 +131,7 @@ class OperatorChain:
         """Operators fire in topological order, then the mark leaves behind what they emitted."""
         self._delivery.begin_moment()
         for node in self._nodes:
-            node.on_watermark(timestamp_ms, self._delivery.origin)
+            node.on_watermark(timestamp_ms, self._delivery.origins)
         self._settle()
         self.broadcast(Watermark(timestamp_ms))
 

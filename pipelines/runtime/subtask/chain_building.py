@@ -116,17 +116,17 @@ class ChainBuilder:
         try:
             operator.open(context, self._pipeline.input_schemas(uid))
         except Exception as error:
-            raise located(uid, None, error) from error
+            raise located(uid, (), error) from error
         restored = self._restored[uid]
         for stored in restored.states:
             if stored.database is None or not context.state.adopt(stored.database):
-                context.state.restore(stored.name, stored.rows)
+                context.state.restore(stored.name, stored.rows, stored.size)
         for name, batches in restored.operator_states:
             context.operator_state.restore(name, batches)
         try:
             operator.on_restored()
         except Exception as error:
-            raise located(uid, None, error) from error
+            raise located(uid, (), error) from error
         return operator
 
     def _open_quarantine(self, uid: Uid, context: OperatorContext) -> Quarantine | None:

@@ -1,10 +1,12 @@
 """Passes batches from node to node inside a chain, and out of it into the exchanges.
 
-Counts the records, and knows which batch is in work, so that a failure can name its record. Where
-every record is followed, it knows which rows of that batch each emitted row descends from.
+Counts the records, and knows which batch is in work and of which parts it was joined, so that a
+failure can name its record. Where every record is followed, it knows which rows of that batch each
+emitted row descends from.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +14,7 @@ import pyarrow as pa
 from pipelines.connectors.source import Offsets
 from pipelines.domain.errors import Retryable
 from pipelines.domain.graph import JobGraph, NodeKind
-from pipelines.domain.origin import RecordOrigin
+from pipelines.domain.origin import Origins, RecordOrigin, gathered
 from pipelines.operators.lineage import Lineage
 from pipelines.operators.operator import Collector, SideCollector
 from pipelines.protocol.trees import Ids, Numbers
@@ -23,6 +25,9 @@ from pipelines.runtime.subtask.operator_failure import OperatorFailed, is_locate
 
 Target = Callable[[pa.RecordBatch, Numbers | None], None]
 """Takes a batch, and the row in work that each of its rows descends from; None: all of them."""
+
+Part: TypeAlias = tuple[Origins, int]
+"""A batch that was joined with others: where its rows came from, and how many they are."""
 
 _NO_ROW = -1
 """Of a batch that is not anchored, nor whatever is made of it."""
@@ -39,27 +44,30 @@ class ChainDelivery:
         self._rows: Numbers | None = None  # that the batch an operator is at descends from
         self.records_in = 0
         self.records_out = 0
-        self.origin: RecordOrigin | None = None  # of the batch in work, or of the newest one
+        self.origins: Origins = ()  # of the batch in work, or of the newest one
+        self._parts: Sequence[Part] = ()  # of the batch in work
+        self._entered: pa.RecordBatch | None = None  # that batch as it came in
         self._offsets: Offsets | None = None  # of its records, where they have gaps
 
-    def begin(self, batch: pa.RecordBatch, origin: RecordOrigin | None) -> pa.RecordBatch:
+    def begin(self, batch: pa.RecordBatch, parts: Sequence[Part]) -> pa.RecordBatch:
         """A batch from an exchange enters the chain. Returns it as operators see it."""
-        self._count_in(batch, origin, None)
+        self._count_in(batch, parts, None)
         if self._anchoring is None:
             return batch
         self._rows = np.arange(batch.num_rows)
-        return self._anchoring.begin(batch)
+        self._entered = self._anchoring.begin(batch)
+        return self._entered
 
     def begin_emission(
         self,
         batch: pa.RecordBatch,
-        origin: RecordOrigin | None,
+        origins: Origins,
         offsets: Offsets | None,
         trees: Ids | None,
     ) -> None:
         """A source emits; `offsets` None: they follow each other, or are not known. `trees` has
         one for each row; None: nobody follows them."""
-        self._count_in(batch, origin, offsets)
+        self._count_in(batch, ((origins, batch.num_rows),), offsets)
         if self._anchoring is None or self.lineage is None or trees is None:
             return
         self._anchoring.begin_trees(trees)
@@ -68,12 +76,11 @@ class ChainDelivery:
 
     def begin_moment(self) -> None:
         """What is emitted from now on was not made of the newest batch: its time has come."""
-        if self.origin is not None:
-            self.origin = self.origin.as_moment()
+        self.origins = tuple(origin.as_moment() for origin in self.origins)
 
     def settle(self) -> None:
         """All that comes of the batch in work was delivered."""
-        self._rows = None
+        self._rows = self._entered = None
         if self._anchoring is not None:
             self._anchoring.settle()
 
@@ -96,9 +103,10 @@ class ChainDelivery:
         try:
             node.take(port, batch)
         except Exception as error:
-            origin = self._origin_at(node, batch, error)
-            is_of_record = node.operator is not None and origin is not None and not origin.is_moment
-            raise located(node.uid, origin, error, is_of_record=is_of_record) from error
+            origins = self._origins_at(node, batch, error)
+            has_records = bool(origins) and not any(origin.is_moment for origin in origins)
+            is_of_record = node.operator is not None and has_records
+            raise located(node.uid, origins, error, is_of_record=is_of_record) from error
 
     def collector(self, followers: Iterable[ChainNode], exchanges: list[Exchange]) -> Collector:
         """What a node, or one of its side outputs, emits into."""
@@ -118,11 +126,11 @@ class ChainDelivery:
         return collect
 
     def _count_in(
-        self, batch: pa.RecordBatch, origin: RecordOrigin | None, offsets: Offsets | None
+        self, batch: pa.RecordBatch, parts: Sequence[Part], offsets: Offsets | None
     ) -> None:
         self.records_in += batch.num_rows
-        self.origin = origin
-        self._offsets = offsets
+        self._entered, self._parts, self._offsets = batch, parts, offsets
+        self.origins = parts[0][0] if len(parts) == 1 else gathered(each for each, _ in parts)
 
     def _descent(self, count: int) -> Numbers | None:
         """Of the batch that is being emitted, and has so many rows."""
@@ -135,9 +143,9 @@ class ChainDelivery:
     def _sender(self, exchange: Exchange) -> Target:
         anchoring = self._anchoring
         if anchoring is None or not exchange.is_anchored:
-            return lambda batch, rows: exchange.send(batch, self.origin)
+            return lambda batch, rows: exchange.send(batch, self.origins)
         return lambda batch, rows: exchange.send(
-            anchoring.marked(batch, rows), self.origin, anchoring.sealed
+            anchoring.marked(batch, rows), self.origins, anchoring.sealed
         )
 
     def _receiver(self, node: ChainNode) -> Target:
@@ -151,23 +159,42 @@ class ChainDelivery:
 
         return receive
 
-    def _origin_at(
-        self, node: ChainNode, batch: pa.RecordBatch, error: Exception
-    ) -> RecordOrigin | None:
-        """One record, if the operator knows the row and sees the rows as the source gave them."""
-        origin = self.origin
-        if origin is None or node.operator is None or is_located(error):
-            return origin
-        upstreams = [self._graph.node(c.upstream) for c in self._graph.node(node.uid).inputs]
-        if any(upstream.kind is not NodeKind.SOURCE for upstream in upstreams):
-            return origin
-        offsets = self._offsets
-        if batch.num_rows != (origin.records if offsets is None else len(offsets)):
-            return origin  # a part of it, behind an exchange
-        row = node.operator.failing_row(batch)
+    def _origins_at(self, node: ChainNode, batch: pa.RecordBatch, error: Exception) -> Origins:
+        """One record, if the operator knows the row and sees the rows as the source gave them; the
+        part of a joined batch, if it knows the row."""
+        origins, operator = self.origins, node.operator
+        if not origins or operator is None or batch is not self._entered or is_located(error):
+            return origins
+        sees_source = self._reads_sources(node)
+        if not sees_source and len(self._parts) == 1:
+            return origins
+        row = operator.failing_row(batch)
         if row < 0:
-            return origin
-        return origin.at_row(row) if offsets is None else origin.at_offset(int(offsets[row]))
+            return origins
+        origins, row, rows = self._part_of(row)
+        if not sees_source or len(origins) != 1:
+            return origins
+        return self._record_of(origins[0], row, rows)
+
+    def _reads_sources(self, node: ChainNode) -> bool:
+        inputs = self._graph.node(node.uid).inputs
+        return all(self._graph.node(each.upstream).kind is NodeKind.SOURCE for each in inputs)
+
+    def _part_of(self, row: int) -> tuple[Origins, int, int]:
+        """The origins of the part that a row belongs to, its number in it, and how many it has."""
+        for origins, rows in self._parts:
+            if row < rows:
+                return origins, row, rows
+            row -= rows
+        return self.origins, -1, -1
+
+    def _record_of(self, origin: RecordOrigin, row: int, rows: int) -> Origins:
+        """One of `rows` rows of that origin: its record, unless they are only a part, behind an
+        exchange."""
+        offsets = self._offsets
+        if rows != (origin.records if offsets is None else len(offsets)):
+            return (origin,)
+        return (origin.at_row(row) if offsets is None else origin.at_offset(int(offsets[row])),)
 
 
 def side_collector(by_name: Mapping[str, Collector]) -> SideCollector:

@@ -13,15 +13,19 @@ from pipelines.connectors.sink import PrepareRefused, SinkWriter, token_of
 from pipelines.domain.elements import MAX_WATERMARK_MS, Barrier
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.ledger import OutputShare
-from pipelines.domain.origin import RecordOrigin
+from pipelines.domain.origin import Firing, Origins
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.protocol.commit import CommitLog, Prepared
 from pipelines.protocol.output_ledger import OutputLedger
 from pipelines.runtime.subtask.exchange import Exchange
-from pipelines.runtime.subtask.operator_failure import located
+from pipelines.runtime.subtask.operator_failure import located, located_firing
 from pipelines.runtime.subtask.quarantine import Quarantine
 from pipelines.state.backend import FrozenState, StateBackend
 from pipelines.state.row_digest import RowCount, RowDigest
+from pipelines.state.timers import moment_text
+
+RECORDS_READ = "records_read"
+"""Counter of a source. At a cut, as many as lie before its positions: no restart adds to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,24 +103,28 @@ class ChainNode:
         elif self.operator is not None:
             self.operator.on_batch(port, batch)
 
-    def on_watermark(self, timestamp_ms: int, origin: RecordOrigin | None) -> None:
-        """What fires now is laid to the newest batch: its records moved event time on."""
-        if self.operator is None:
+    def on_watermark(self, timestamp_ms: int, origins: Origins) -> None:
+        """`origins`: of the newest batch, whose records have moved event time on."""
+        operator = self.operator
+        if operator is None:
             return
         try:
-            self.operator.on_watermark(timestamp_ms)
+            operator.on_watermark(timestamp_ms)
             if timestamp_ms >= MAX_WATERMARK_MS:
-                self.operator.on_end()
+                operator.on_end()
         except Exception as error:
-            raise located(self.uid, origin, error) from error
+            firing = operator.firing() or _at_event_time(timestamp_ms)
+            raise located_firing(self.uid, origins, error, firing) from error
 
     def on_processing_time(self, now_ms: int) -> None:
-        if self.operator is None or not self.operator.awaits_processing_time:
+        operator = self.operator
+        if operator is None or not operator.awaits_processing_time:
             return
         try:
-            self.operator.on_processing_time(now_ms)
+            operator.on_processing_time(now_ms)
         except Exception as error:
-            raise located(self.uid, None, error) from error
+            firing = operator.firing() or Firing(f"at processing time {moment_text(now_ms)}")
+            raise located_firing(self.uid, (), error, firing) from error
 
     def on_cut(self, checkpoint_id: CheckpointId) -> None:
         if self.operator is not None:
@@ -142,14 +150,14 @@ class ChainNode:
         except PrepareRefused:
             raise
         except Exception as error:
-            raise located(self.uid, None, error) from error
+            raise located(self.uid, (), error) from error
 
     def cut(self, barrier: Barrier, of_sink: SinkCut, *, keeps_state: bool = True) -> OperatorCut:
         """Raises OperatorFailed: no record is in work."""
         try:
             return self._cut(barrier, of_sink, keeps_state=keeps_state)
         except Exception as error:
-            raise located(self.uid, None, error) from error
+            raise located(self.uid, (), error) from error
 
     def commit(self, checkpoint_id: CheckpointId) -> None:
         """Raises OperatorFailed, as `cut` does."""
@@ -159,14 +167,14 @@ class ChainNode:
             if self.sink is not None:
                 self.sink.commit(checkpoint_id)
         except Exception as error:
-            raise located(self.uid, None, error) from error
+            raise located(self.uid, (), error) from error
 
     def _tell(self, what: Callable[[CheckpointId], None], checkpoint_id: CheckpointId) -> None:
         """Raises OperatorFailed, as `cut` does."""
         try:
             what(checkpoint_id)
         except Exception as error:
-            raise located(self.uid, None, error) from error
+            raise located(self.uid, (), error) from error
 
     def _cut(self, barrier: Barrier, of_sink: SinkCut, *, keeps_state: bool = True) -> OperatorCut:
         context = self.context
@@ -188,6 +196,12 @@ class ChainNode:
         if self.sink is not None:
             self.sink.writer.close()
         self.context.state.close()
+
+
+def _at_event_time(timestamp_ms: int) -> Firing:
+    if timestamp_ms >= MAX_WATERMARK_MS:
+        return Firing("at the end of its input")
+    return Firing(f"when event time reached {moment_text(timestamp_ms)}")
 
 
 def _cut_states(state: StateBackend, barrier: Barrier) -> list[FrozenState]:

@@ -15,7 +15,7 @@ from pipelines.domain.elements import Barrier, Element, Records
 from pipelines.domain.errors import check
 from pipelines.domain.graph import EdgeKind
 from pipelines.domain.ids import CheckpointId
-from pipelines.domain.origin import RecordOrigin
+from pipelines.domain.origin import Origins
 from pipelines.runtime.subtask.in_flight import InFlightRecords, overtaken_on
 from pipelines.state.hashing import key_groups, key_hashes
 
@@ -58,13 +58,13 @@ class Exchange:
     def send(
         self,
         batch: pa.RecordBatch,
-        origin: RecordOrigin | None = None,
+        origins: Origins = (),
         seal: Seal | None = None,
     ) -> None:
         whole = ((0, batch),)
         for target, part in whole if len(self.outputs) == 1 else self._parts(batch):
             sealed = part if seal is None else seal(part)
-            self.outputs[target].send(Records(sealed, origin))
+            self.outputs[target].send(Records(sealed, origins))
 
     def overtake(self, barrier: Barrier) -> list[InFlightRecords]:
         """Pass the barrier on ahead of what waits here, which it returns.

@@ -37,6 +37,10 @@ class Feed(Protocol):
 
     def positions(self) -> Json: ...
 
+    def records_beyond_positions(self) -> int:
+        """Emitted and counted, but read and counted again by a recovery that goes back there."""
+        ...
+
     def reserved(self, checkpoint_id: CheckpointId) -> Json:
         """At most once: where a recovery from this checkpoint begins to read."""
         ...

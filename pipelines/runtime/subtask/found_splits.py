@@ -31,8 +31,11 @@ class FoundSplits:
         subtask: int,
         parallelism: int,
         clock: Clock,
+        beginning: Sequence[SplitProgress] | None = None,
         looking: Executor | None = None,
     ) -> None:
+        """`restored` in the order of the old subtasks. `beginning`: what the first look would find,
+        if somebody has looked for all."""
         self._source = source
         self._subtask = subtask
         self._parallelism = parallelism
@@ -40,8 +43,8 @@ class FoundSplits:
         old = [NamedPositions.from_json(one) for one in restored]
         self._splits = list(owned(old, self._owner, subtask))
         self._known = {split.name for positions in old for split in positions.splits}
-        # Splits of a subtask that had not looked yet are no later finds.
-        self._is_start = not old or not all(positions.has_looked for positions in old)
+        self._had_looked = [positions.has_looked for positions in old]
+        self._beginning = beginning
         self._reader = source.open()
         self._looking = looking or ThreadPoolExecutor(1, thread_name_prefix="find-splits")
         self._look: Future[list[SplitProgress]] | None = None
@@ -87,9 +90,11 @@ class FoundSplits:
         check_still_there(self._source, split)
         return iter(self._reader.read(split))
 
-    def on_handed_out(self, index: int, records: int) -> None:
+    def on_handed_out(self, index: int, records: int, version: str | None = None) -> None:
         split = self._splits[index]
-        self._splits[index] = msgspec.structs.replace(split, passed=split.passed + records)
+        self._splits[index] = msgspec.structs.replace(
+            split, passed=split.passed + records, version=version or split.version
+        )
 
     def to_json(self, positions: SplitPositions) -> Json:
         offsets = dict(positions.backlog)
@@ -100,7 +105,7 @@ class FoundSplits:
                 )
                 for i, split in enumerate(self._splits)
             ),
-            has_looked=not self._is_start or self._looked_ms is not None,
+            has_looked=self._looked_ms is not None or not self._begins,
         ).to_json()
 
     def close(self) -> None:
@@ -119,10 +124,31 @@ class FoundSplits:
         self._look_again_if_due(self._looked_ms)
         return []
 
+    @property
+    def _begins(self) -> bool:
+        """Whether a subtask had not looked yet, so that its splits are no later finds."""
+        return not (self._had_looked and all(self._had_looked))
+
     def _look_first(self) -> list[SplitProgress]:
-        found = self._source.find(frozenset(self._known), is_start=self._is_start)
+        """Where the author wants to begin holds for splits that nobody has looked for. Others came
+        later, and are read from their beginning; or not at all, where a source is bounded."""
+        known = frozenset(self._known)
+        found = self._first_ones(known) if self._begins else []
+        if any(self._had_looked):
+            came_later = {split.name for split in found if self._was_looked_for(split.name)}
+            found = [split for split in found if split.name not in came_later]
+            found += self._source.find(known | {split.name for split in found}, is_start=False)
         self._looked_ms = self._clock.monotonic_ms()
         return found
+
+    def _first_ones(self, known: Collection[str]) -> list[SplitProgress]:
+        if self._beginning is None:
+            return self._source.find(known, is_start=True)
+        return [split for split in self._beginning if split.name not in known]
+
+    def _was_looked_for(self, name: str) -> bool:
+        """By the subtask that owned it then."""
+        return self._had_looked[self._source.owner(name, len(self._had_looked))]
 
     def _look_again_if_due(self, looked_ms: float) -> None:
         interval_ms, now_ms = self._source.discovery_interval_ms, self._clock.monotonic_ms()

@@ -5,12 +5,13 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from pipelines.channels.channel import ChannelStatistics, InputGate
+from pipelines.channels.coalescing import Coalescing, Run
 from pipelines.domain.elements import (
     MIN_WATERMARK_MS,
     Barrier,
     CancelCheckpoint,
     EndOfInput,
-    Records,
+    Mark,
     Watermark,
     WatermarkStatus,
 )
@@ -18,28 +19,26 @@ from pipelines.domain.errors import InvariantViolated
 from pipelines.domain.faults import FaultPoint
 from pipelines.domain.ids import ChannelId, CheckpointId
 from pipelines.domain.snapshots import Json
-from pipelines.protocol.watermarks import WatermarkMerger
+from pipelines.protocol.watermarks import EventTimeMark, WatermarkMerger, newest_marks
 from pipelines.runtime.subtask.gate_alignment import GateAlignment
 from pipelines.runtime.subtask.in_flight import Beginning, beginning
 from pipelines.runtime.subtask.subtask import Subtask
 
 
 class GateFeed:
-    """`ports` maps each input channel to the operator's port it belongs to."""
-
     def __init__(
         self,
         gate: InputGate,
-        ports: dict[ChannelId, int],
+        coalescing: Coalescing,
         alignment: GateAlignment,
         restored_watermark_ms: int | None,
         in_flight: Iterable[tuple[int, pa.RecordBatch]] = (),
     ) -> None:
+        gate.coalesce(coalescing)
         self._gate = gate
-        self._ports = ports
         self._alignment = alignment
         self._begin = beginning(in_flight, restored_watermark_ms)
-        self._watermarks = WatermarkMerger(ports, restored_watermark_ms)
+        self._watermarks = WatermarkMerger(coalescing.inputs, restored_watermark_ms)
 
     @property
     def has_ended(self) -> bool:
@@ -51,7 +50,8 @@ class GateFeed:
 
     @property
     def due_ms(self) -> float | None:
-        return self._alignment.due_ms
+        dues = (self._alignment.due_ms, self._gate.due_ms)
+        return min((due_ms for due_ms in dues if due_ms is not None), default=None)
 
     def attend(self, subtask: Subtask) -> bool:
         return self._begin is None and self._alignment.attend(subtask)
@@ -60,24 +60,13 @@ class GateFeed:
         if self._begin is not None:
             self._begin = self._take_restored(self._begin, subtask)
             return True
-        polled = self._gate.poll()
-        if polled is None:
-            return False
-        channel, element = polled
-        match element:
-            case Records(batch, origin):
-                subtask.chain.on_batch(self._ports[channel], batch, origin)
-            case Watermark(timestamp_ms):
-                subtask.chain.on_event_time(self._watermarks.on_watermark(channel, timestamp_ms))
-            case WatermarkStatus(is_idle):
-                marks = self._watermarks.on_status(channel, is_idle=is_idle)
-                subtask.chain.on_event_time(marks)
-            case Barrier():
-                self._on_barrier(channel, element, subtask)
-            case CancelCheckpoint(checkpoint_id):
-                self._alignment.on_cancelled(channel, checkpoint_id, subtask)
-            case EndOfInput():
-                self._on_end(channel, subtask)
+        match self._gate.poll_run():
+            case None:
+                return False
+            case Run() as run:
+                self._on_run(run, subtask)
+            case (channel, mark):
+                self._on_mark(channel, mark, subtask)
         return True
 
     def drain(self, subtask: Subtask) -> None:
@@ -94,6 +83,9 @@ class GateFeed:
 
     def positions(self) -> Json:
         return None
+
+    def records_beyond_positions(self) -> int:
+        return 0
 
     def reserved(self, checkpoint_id: CheckpointId) -> Json:
         return None
@@ -123,6 +115,31 @@ class GateFeed:
             case (port, batch):
                 subtask.chain.on_batch(port, batch)
         return begin
+
+    def _on_run(self, run: Run, subtask: Subtask) -> None:
+        """Several watermarks are one step of event time."""
+        parts = [(records.origins, records.batch.num_rows) for records in run.records]
+        subtask.chain.on_batch(run.port, run.batch(), parts)
+        if not run.watermarks:
+            return
+        marks: list[EventTimeMark] = []
+        for channel, timestamp_ms in run.watermarks.items():
+            marks += self._watermarks.on_watermark(channel, timestamp_ms)
+        subtask.chain.on_event_time(newest_marks(marks))
+
+    def _on_mark(self, channel: ChannelId, mark: Mark, subtask: Subtask) -> None:
+        match mark:
+            case Watermark(timestamp_ms):
+                subtask.chain.on_event_time(self._watermarks.on_watermark(channel, timestamp_ms))
+            case WatermarkStatus(is_idle):
+                marks = self._watermarks.on_status(channel, is_idle=is_idle)
+                subtask.chain.on_event_time(marks)
+            case Barrier():
+                self._on_barrier(channel, mark, subtask)
+            case CancelCheckpoint(checkpoint_id):
+                self._alignment.on_cancelled(channel, checkpoint_id, subtask)
+            case EndOfInput():
+                self._on_end(channel, subtask)
 
     def _on_barrier(self, channel: ChannelId, barrier: Barrier, subtask: Subtask) -> None:
         self._alignment.on_barrier(channel, barrier, subtask)

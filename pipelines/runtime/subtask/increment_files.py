@@ -13,6 +13,7 @@ from pipelines.disk.digests import blocks_of
 from pipelines.domain.ids import Attempt, CheckpointId
 from pipelines.domain.snapshots import FileHandle
 from pipelines.protocol.shared_files import shared_name
+from pipelines.storage.state_file import SEPARATOR
 from pipelines.storage.store import CheckpointStore, shared_location
 
 
@@ -49,7 +50,7 @@ class IncrementUpload:
         return self._counted(written, is_shared=is_shared)
 
     def _name(self, label: str) -> str:
-        return shared_name(self._checkpoint_id, self._attempt, f"{self._stem}-{label}")
+        return shared_name(self._checkpoint_id, self._attempt, f"{self._stem}{SEPARATOR}{label}")
 
     def _counted(self, written: FileHandle, *, is_shared: bool) -> FileHandle:
         self.uploaded_bytes += written.length

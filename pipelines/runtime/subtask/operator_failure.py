@@ -6,7 +6,7 @@ Wrapped once, at the operator that raised; the operators around it in the chain 
 from pipelines.channels.channel import ChannelClosed
 from pipelines.domain.errors import OutputLost, Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, Uid
-from pipelines.domain.origin import RecordOrigin
+from pipelines.domain.origin import Firing, Origins, RecordOrigin
 from pipelines.protocol.repeated_failures import OperatorError
 
 LASTING = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
@@ -14,22 +14,29 @@ LASTING = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionE
 
 
 class OperatorFailed(Exception):
-    """`origin` None: no record was in work, or it is not known where it came from.
-    `is_of_record`: as in `OperatorError`."""
+    """`origins` empty: no record was in work, or it is not known where it came from.
+    `is_of_record` and `firing`: as in `OperatorError`."""
 
     def __init__(
         self,
         operator: Uid,
-        origin: RecordOrigin | None,
+        origins: Origins,
         error: Exception,
         *,
         is_of_record: bool = False,
+        firing: Firing | None = None,
     ) -> None:
         super().__init__(_sentence(error))
         self.operator = operator
-        self.origin = origin
+        self.origins = origins
         self.error = error
         self.is_of_record = is_of_record
+        self.firing = firing
+
+    @property
+    def origin(self) -> RecordOrigin | None:
+        """None, too, where batches of several origins were joined: it may be any of them."""
+        return self.origins[0] if len(self.origins) == 1 else None
 
 
 def _sentence(error: Exception) -> str:
@@ -45,16 +52,25 @@ def is_located(error: Exception) -> bool:
 
 
 def located(
-    operator: Uid, origin: RecordOrigin | None, error: Exception, *, is_of_record: bool = False
+    operator: Uid, origins: Origins, error: Exception, *, is_of_record: bool = False
 ) -> Exception:
     """What to raise instead of `error`: itself when it is located or is no failure."""
     if is_located(error):
         return error
-    return OperatorFailed(operator, origin, error, is_of_record=is_of_record)
+    return OperatorFailed(operator, origins, error, is_of_record=is_of_record)
+
+
+def located_firing(operator: Uid, origins: Origins, error: Exception, firing: Firing) -> Exception:
+    """As `located`, where time has come for something. `origins` are the newest batch's, whose
+    records have moved event time on: they say when, and nothing where one timer is known."""
+    if is_located(error):
+        return error
+    when = () if firing.is_one_timer else tuple(origin.as_moment() for origin in origins)
+    return OperatorFailed(operator, when, error, firing=firing)
 
 
 def described(failure: OperatorFailed) -> OperatorError:
-    """What the job master needs to tell a failure that only comes back."""
+    """What the job master needs to tell whether a failure is deterministic."""
     kind = type(failure.error)
     return OperatorError(
         operator=failure.operator,
@@ -63,6 +79,9 @@ def described(failure: OperatorFailed) -> OperatorError:
         origin=failure.origin,
         is_of_the_world=is_of_the_world(failure.error),
         is_of_record=failure.is_of_record,
+        is_refused=is_fatal(failure),
+        firing=failure.firing,
+        candidates=failure.origins if failure.origin is None else (),
     )
 
 

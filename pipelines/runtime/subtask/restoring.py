@@ -32,10 +32,11 @@ from pipelines.domain.snapshots import (
 from pipelines.protocol.commit import Prepared
 from pipelines.runtime.subtask.in_flight import InFlightShare
 from pipelines.runtime.subtask.key_times import KeyTime
+from pipelines.runtime.subtask.restore_meter import ReadsFiles
 from pipelines.runtime.subtask.stored_output import prepared_of, quarantined_of
 from pipelines.state import stored_state
+from pipelines.state.backend import NOT_KNOWN, RestoredSize
 from pipelines.state.increments import StoredDatabase
-from pipelines.storage.store import CheckpointStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class RestoredState:
     name: str
     rows: Iterable[pa.RecordBatch]
     database: StoredDatabase | None = None
+    size: RestoredSize = NOT_KNOWN
 
 
 NOTHING = RestoredOperator()
@@ -75,7 +77,7 @@ class RestorePoint:
 
     def __init__(
         self,
-        store: CheckpointStore,
+        store: ReadsFiles,
         location: str,
         manifest: Manifest,
         dropped_states: Collection[tuple[Uid, str]] = (),
@@ -113,6 +115,18 @@ class RestorePoint:
             key_times_ms=tuple(self._key_times(old)),
         )
 
+    def files_of(
+        self, uid: Uid, subtask: int, parallelism: int, key_groups: KeyGroupRange
+    ) -> Iterator[FileHandle]:
+        """The files of the state in `share_of`."""
+        if self._forgets_state:
+            return
+        old = self._snapshots_of(uid)
+        for state in self._wanted(uid, old, key_groups):
+            yield from state.files
+        for _, state, _ in self._taken(uid, old, subtask, parallelism):
+            yield from state.files
+
     def _key_times(self, old: list[tuple[int, OperatorSnapshot]]) -> Iterator[KeyTime]:
         parallelism, maximum = self._manifest.parallelism, self._manifest.max_parallelism
         for index, snapshot in old:
@@ -135,41 +149,57 @@ class RestorePoint:
                 yield place
 
     def _snapshots_of(self, uid: Uid) -> list[tuple[int, OperatorSnapshot]]:
-        return [
+        """In the order of the subtasks, whoever acknowledged first."""
+        found = [
             (subtask.subtask, operator)
             for subtask in self._manifest.subtasks
             for operator in subtask.operators
             if operator.uid == uid
         ]
+        return sorted(found, key=lambda one: one[0])
 
     def _states(
         self, uid: Uid, old: list[tuple[int, OperatorSnapshot]], key_groups: KeyGroupRange
     ) -> Iterator[RestoredState]:
+        for state in self._wanted(uid, old, key_groups):
+            is_database = state.format is StateFormat.ROCKSDB
+            database = StoredDatabase(state, self._fetch, self._is_own)
+            yield RestoredState(
+                state.state,
+                rows_of(self._store, self._location, state, key_groups),
+                database if is_database else None,
+                _size_of(state, key_groups),
+            )
+
+    def _wanted(
+        self, uid: Uid, old: list[tuple[int, OperatorSnapshot]], key_groups: KeyGroupRange
+    ) -> Iterator[StateHandle]:
+        """Keyed state that may hold rows of `key_groups`."""
         for _, snapshot in old:
             for state in snapshot.states:
                 is_wanted = state.redistribution is None and (uid, state.state) not in self._dropped
                 if is_wanted and state.key_group_range.overlaps(key_groups):
-                    is_database = state.format is StateFormat.ROCKSDB
-                    database = StoredDatabase(state, self._fetch, self._is_own)
-                    yield RestoredState(
-                        state.state,
-                        rows_of(self._store, self._location, state, key_groups),
-                        database if is_database else None,
-                    )
+                    yield state
 
-    def _fetch(self, file: FileHandle, target: Path) -> None:
-        self._store.fetch(self._location, file, target)
+    def _fetch(self, file: FileHandle, target: Path, *, may_share: bool = False) -> None:
+        self._store.fetch(self._location, file, target, may_share=may_share)
 
     def _operator_rows(
         self, uid: Uid, old: list[tuple[int, OperatorSnapshot]], subtask: int, parallelism: int
     ) -> Iterator[tuple[str, Iterable[pa.RecordBatch]]]:
+        for name, state, taken in self._taken(uid, old, subtask, parallelism):
+            yield name, _elements(rows_of(self._store, self._location, state), taken)
+
+    def _taken(
+        self, uid: Uid, old: list[tuple[int, OperatorSnapshot]], subtask: int, parallelism: int
+    ) -> Iterator[tuple[str, StateHandle, Taken]]:
+        """Operator state: its name, and what of each old subtask's is this one's."""
         for (name, kind), handles in self._operator_states(uid, old).items():
             indices = range(self._manifest.parallelism)
             held = [handles[index].rows if index in handles else 0 for index in indices]
             for taken in taken_by(subtask, parallelism, kind, held):
                 if taken.old_subtask in handles:
-                    rows = rows_of(self._store, self._location, handles[taken.old_subtask])
-                    yield name, _elements(rows, taken)
+                    yield name, handles[taken.old_subtask], taken
 
     def _operator_states(
         self, uid: Uid, old: list[tuple[int, OperatorSnapshot]]
@@ -184,8 +214,17 @@ class RestorePoint:
         return found
 
 
+def _size_of(state: StateHandle, key_groups: KeyGroupRange) -> RestoredSize:
+    """Of the rows of `key_groups`, if all groups have as many."""
+    own = state.key_group_range
+    first, last = max(own.first, key_groups.first), min(own.last, key_groups.last)
+    share = (last - first + 1) / (own.last - own.first + 1)
+    text_bytes = sum(file.length for file in state.files)
+    return RestoredSize(round(share * state.rows), round(share * text_bytes))
+
+
 def rows_of(
-    store: CheckpointStore,
+    store: ReadsFiles,
     location: str,
     state: StateHandle,
     key_groups: KeyGroupRange | None = None,
@@ -198,11 +237,12 @@ def rows_of(
     own = state.key_group_range
     groups = key_groups or own
     left = state.rows
+
+    def fetch(file: FileHandle, target: Path, *, may_share: bool = False) -> None:
+        store.fetch(location, file, target, may_share=may_share)
+
     batches = stored_state.rows_of(
-        state,
-        lambda file: store.read_batches(location, file),
-        lambda file, target: store.fetch(location, file, target),
-        groups,
+        state, lambda file: store.read_batches(location, file), fetch, groups
     )
     with closing(batches):
         for batch in batches:

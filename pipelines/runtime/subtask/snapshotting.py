@@ -29,6 +29,7 @@ from pipelines.state.backend import FrozenState
 from pipelines.state.increments import StoredIncrement
 from pipelines.storage.manifest_file import files_of_subtask
 from pipelines.storage.memory import check_travels
+from pipelines.storage.state_file import file_stem
 from pipelines.storage.store import CheckpointStore
 
 
@@ -122,11 +123,10 @@ class _Upload:
             same = list(batches)
             side = "out" if kept.is_output else "in"
             ends = channel_ends(kept.channel)
-            between = f"{ends.upstream}-{ends.source}-{ends.downstream}-{ends.port}-{ends.target}"
-            stem = f"{between}-{side}-flight"
+            channel = (ends.upstream, ends.source, ends.downstream, ends.port, ends.target)
             file = self._store.write_batches(
                 self._location,
-                f"{stem}-{number}-a{self._place.attempt}",
+                self._stem(*channel, side, "flight", number),
                 schema,
                 same,
                 open_format=False,
@@ -143,7 +143,7 @@ class _Upload:
             batches = list(segment.batches)
             file = self._store.write_batches(
                 self._location,
-                f"{operator.uid}-{self._place.subtask}-segment-{number}-a{self._place.attempt}",
+                self._stem(operator.uid, self._place.subtask, "segment", number),
                 batches[0].schema,
                 batches,
                 open_format=False,
@@ -155,26 +155,33 @@ class _Upload:
 
     def _stored(self, uid: Uid, state: FrozenState) -> StoredIncrement:
         """What has changed, where the backend keeps track of it; otherwise every row."""
-        stem = f"{uid}-{self._place.subtask}-{state.name}"
         if state.increment is None:
-            return StoredIncrement(StateFormat.ROWS, self._whole(stem, state), ())
+            return StoredIncrement(StateFormat.ROWS, self._whole(uid, state), ())
         upload = IncrementUpload(
-            self._store, self._location, self._checkpoint_id, self._place.attempt, stem
+            self._store,
+            self._location,
+            self._checkpoint_id,
+            self._place.attempt,
+            file_stem(uid, self._place.subtask, state.name),
         )
         stored = state.increment.write(upload)
         self.uploaded_bytes += upload.uploaded_bytes
         return stored
 
-    def _whole(self, stem: str, state: FrozenState) -> FileHandle:
+    def _whole(self, uid: Uid, state: FrozenState) -> FileHandle:
         file = self._store.write_batches(
             self._location,
-            f"{stem}-a{self._place.attempt}",  # so that no zombie writes under a successor's name
+            self._stem(uid, self._place.subtask, state.name),
             state.schema,
             state.batches,
             open_format=self._open_format,
         )
         self.uploaded_bytes += file.length
         return file
+
+    def _stem(self, *parts: object) -> str:
+        """With the attempt, so that no zombie writes under a successor's name."""
+        return file_stem(*parts, f"a{self._place.attempt}")
 
 
 def _operator(operator: OperatorCut, cut: SubtaskCut, upload: _Upload) -> OperatorSnapshot:

@@ -17,9 +17,10 @@ from pipelines.domain.elements import (
 )
 from pipelines.domain.errors import Retryable
 from pipelines.domain.ids import CheckpointId
-from pipelines.domain.origin import RecordOrigin
+from pipelines.domain.origin import Origins, RecordOrigin
 from pipelines.domain.snapshots import Json
 from pipelines.protocol.watermarks import EventTimeMark
+from pipelines.runtime.subtask.chain_node import RECORDS_READ
 from pipelines.runtime.subtask.feed import IDLE_WAIT_MS
 from pipelines.runtime.subtask.operator_failure import located
 from pipelines.runtime.subtask.replaying_reader import ReplayingReader
@@ -84,7 +85,7 @@ class SourceFeed:
             split = self._reader.split
             offsets = None if split is None else split.offsets
             trees = None if self._spout is None else self._spout.trees
-            chain.emit_from_source(batch, _origin(subtask, split), offsets, trees)
+            chain.emit_from_source(batch, _origins(subtask, split), offsets, trees)
         chain.on_event_time(marks[before:])
         self._count_events(subtask)
         if self._reserving is not None and self._reserving.take_wish():
@@ -140,6 +141,9 @@ class SourceFeed:
     def positions(self) -> Json:
         return self._reader.positions()
 
+    def records_beyond_positions(self) -> int:
+        return 0 if self._spout is None else self._spout.records_beyond_positions()
+
     def close(self) -> None:
         """Once the subtask has ended."""
         self._reader.close()
@@ -166,10 +170,10 @@ class SourceFeed:
         try:
             return self._reader.next()
         except Exception as error:
-            where = _origin(subtask, self._reader.asked)
+            where = _origins(subtask, self._reader.asked)
             is_of_record = isinstance(error, MalformedRecord)
-            if where is not None and isinstance(error, MalformedRecord):
-                where = where.at_offset(error.offset)
+            if isinstance(error, MalformedRecord):
+                where = tuple(origin.at_offset(error.offset) for origin in where)
             uid = subtask.place.vertex.uid
             raise located(uid, where, error, is_of_record=is_of_record) from error
 
@@ -178,7 +182,7 @@ class SourceFeed:
         if isinstance(self._reader, ReplayingReader) and self._reader.is_replaying:
             context.count(RECORDS_REPLAYED, batch.num_rows)
         elif self._spout is None or not self._spout.is_replay:
-            context.count("records_read", batch.num_rows)
+            context.count(RECORDS_READ, batch.num_rows)
         far_ahead = self._reader.take_far_ahead_count()
         if far_ahead:
             context.count(TIMESTAMPS_FAR_AHEAD, far_ahead)
@@ -189,13 +193,14 @@ class SourceFeed:
                 subtask.chain.head_context().count(name, count)
 
 
-def _origin(subtask: Subtask, split: SplitInWork | None) -> RecordOrigin | None:
+def _origins(subtask: Subtask, split: SplitInWork | None) -> Origins:
     if split is None:
-        return None
-    return RecordOrigin(
+        return ()
+    origin = RecordOrigin(
         source=subtask.place.vertex.uid,
         subtask=subtask.place.subtask,
         split=split.name,
         first_offset=split.first_offset,
         last_offset=split.next_offset - 1,
     )
+    return (origin,)

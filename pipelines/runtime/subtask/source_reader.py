@@ -7,7 +7,7 @@ one's. A paced replay hands out records once event time, advancing at a fixed sp
 run (re)starts, has reached them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from pipelines.connectors.source import (
     KnowsPending,
     Offsets,
 )
+from pipelines.connectors.split_progress import SplitProgress
 from pipelines.connectors.watermark_strategy import WatermarkStrategy
 from pipelines.domain.clock import Clock
 from pipelines.domain.elements import MIN_WATERMARK_MS, Watermark
@@ -63,13 +64,15 @@ class SourceReader:
         strategy: WatermarkStrategy | None = None,
         restored_watermark_ms: int | None = None,
         screen: SplitScreen | None = None,
+        beginning: Sequence[SplitProgress] | None = None,
     ) -> None:
-        """`screen` None: no record of the source is suspected of anything."""
+        """`screen` None: no record of the source is suspected of anything. `beginning`: the splits
+        that a growing source had when the run began; None: each subtask looks for itself."""
         self._screen = screen
         self._source = source
         self._clock = clock
         self._strategy = strategy or WatermarkStrategy(source.out_of_orderness_ms)
-        self._splits = _splits_of(source, restored, subtask, parallelism, clock)
+        self._splits = _splits_of(source, restored, subtask, parallelism, clock, beginning)
         self._positions = self._splits.initial()
         self._pace = pace_of(source, restored, parallelism, clock, event_hours_per_s)
         self._open: dict[int, OpenSplit] = {}  # the one that handed out last is the last one
@@ -211,7 +214,7 @@ class SourceReader:
         self._open[split.index] = self._open.pop(split.index)
         self._far_ahead_count += split.far_ahead_count() - not_believed
         self._positions = self._positions.advanced(distance, split.index)
-        self._splits.on_handed_out(split.index, taken.records.num_rows)
+        self._splits.on_handed_out(split.index, taken.records.num_rows, taken.version)
         self.split = SplitInWork(split.name, first, split.next_offset, offsets)
         self._tell_event_time(split)
         return taken.records
@@ -236,8 +239,13 @@ def _input(index: int) -> str:
 
 
 def _splits_of(
-    source: AnySource, restored: tuple[Json, ...], subtask: int, parallelism: int, clock: Clock
+    source: AnySource,
+    restored: tuple[Json, ...],
+    subtask: int,
+    parallelism: int,
+    clock: Clock,
+    beginning: Sequence[SplitProgress] | None,
 ) -> SplitSequence:
     if isinstance(source, GrowingSource):
-        return FoundSplits(source, restored, subtask, parallelism, clock)
+        return FoundSplits(source, restored, subtask, parallelism, clock, beginning)
     return FixedSplits(source, restored, subtask, parallelism)

@@ -30,13 +30,14 @@ class Taken:
     records: pa.RecordBatch
     offsets: Offsets | None = None
     end: int | None = None  # nothing lies between the last record and this offset
+    version: str | None = None  # of the split, behind all of them
 
     def divided(self, row: int) -> tuple["Taken", "Taken"]:
         """Up to that row, and from there on."""
         head, tail = (None, None) if self.offsets is None else np.split(self.offsets, [row])
         return (
             Taken(self.records.slice(0, row), head),
-            Taken(self.records.slice(row), tail, self.end),
+            Taken(self.records.slice(row), tail, self.end, self.version),
         )
 
     def end_from(self, next_offset: int) -> int:
@@ -56,7 +57,7 @@ def taken_of(batch: Batch) -> Taken:
         return Taken(batch)
     rows = batch.records.num_rows
     check(rows == len(batch.offsets), "every record has an offset", rows=rows)
-    return Taken(batch.records, batch.offsets, batch.end)
+    return Taken(batch.records, batch.offsets, batch.end, batch.version)
 
 
 @dataclass(slots=True)

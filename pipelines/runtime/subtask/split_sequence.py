@@ -55,7 +55,7 @@ class SplitSequence(Protocol):
 
     def read(self, index: int, offset: int, still_open: Collection[int]) -> Iterator[Batch]: ...
 
-    def on_handed_out(self, index: int, records: int) -> None: ...
+    def on_handed_out(self, index: int, records: int, version: str | None = None) -> None: ...
 
     def to_json(self, positions: SplitPositions) -> Json: ...
 
@@ -90,7 +90,7 @@ class FixedSplits:
         self._memory.on_opened(index, offset, still_open)
         return iter(self._source.read(index, offset))
 
-    def on_handed_out(self, index: int, records: int) -> None:
+    def on_handed_out(self, index: int, records: int, version: str | None = None) -> None:
         pass  # the position says it already
 
     def to_json(self, positions: SplitPositions) -> Json:

@@ -40,6 +40,7 @@ class _Kept:
     batch: pa.RecordBatch
     split: SplitInWork | None
     positions: Json  # before it
+    records_before: int  # that this reader has read
 
     def rows(self, rows: Numbers) -> pa.RecordBatch:
         first, count = int(rows[0]), len(rows)
@@ -81,6 +82,7 @@ class SpoutReader:
         self._failed: deque[tuple[float, Numbers]] = deque()  # when they may be tried again
         self._kept: dict[BatchNumber, _Kept] = {}
         self._newest = _NOTHING_READ
+        self._read_records = 0
         self._held: deque[tuple[BatchNumber, list[EventTimeMark]]] = deque()  # behind that batch
         self._marks: list[EventTimeMark] = []
         self._watermark_ms: int | None = None
@@ -118,6 +120,14 @@ class SpoutReader:
     def positions(self) -> Json:
         oldest = self._spout.oldest_open
         return self._reader.positions() if oldest is None else self._kept[oldest].positions
+
+    def records_beyond_positions(self) -> int:
+        """Of those that were emitted, each counted once."""
+        oldest, counts = self._spout.oldest_open, self._spout.statistics()
+        if oldest is None:
+            return 0
+        emitted = counts.emitted_count - counts.replayed_count
+        return max(0, emitted - self._kept[oldest].records_before)
 
     def next(self) -> pa.RecordBatch | None:
         """What to emit next; None: nothing is there, nothing is due or enough is in flight."""
@@ -176,7 +186,9 @@ class SpoutReader:
         batch = self._reader.next()
         if batch is not None:
             self._newest = self._spout.on_read(batch.num_rows)
-            self._kept[self._newest] = _Kept(batch, self._reader.split, before)
+            kept = _Kept(batch, self._reader.split, before, self._read_records)
+            self._kept[self._newest] = kept
+            self._read_records += batch.num_rows
         marks = self._reader.take_marks()
         if marks[:1] == [_ACTIVE]:  # ahead of the records that say so
             self._marks.append(_ACTIVE)

@@ -14,6 +14,7 @@ from pipelines.domain.phases import ChannelAlignment
 from pipelines.domain.settings import BarrierOptions
 from pipelines.runtime.subtask.barrier_modes import turns_at_ms
 from pipelines.runtime.subtask.chain import OperatorChain
+from pipelines.runtime.subtask.chain_node import RECORDS_READ
 from pipelines.runtime.subtask.chain_place import ChainPlace
 from pipelines.runtime.subtask.feed import Feed
 from pipelines.runtime.subtask.gathering import Gathering
@@ -164,9 +165,13 @@ class SubtaskCheckpoints:
 
     def _frozen(self, barrier: Barrier) -> SubtaskCut:
         watermark_ms = self._feed.watermark_ms()
+        operators = self._chain.cut(barrier)
+        beyond = self._feed.records_beyond_positions()
+        if beyond:
+            operators[0].counters[RECORDS_READ] -= beyond
         return SubtaskCut(
             self._place,
-            self._chain.cut(barrier),
+            operators,
             self._feed.positions(),
             watermark_ms,
             self._chain.key_times_ms(watermark_ms),

@@ -26,6 +26,7 @@ from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.master.run_ledger import LedgerStart, RunLedger
 from pipelines.runtime.subtask.chain_node import OpenSink
 from pipelines.state.row_digest import RowCount, RowDigest
+from tests.takeovers import rewound
 from tests.unit.runtime.points import manifest_of, operator_of
 
 SCHEMA = pa.schema(
@@ -75,7 +76,7 @@ class AuditedRun:
         self._attempt = Attempt(self._attempt + 1)
         self._ancestors = [each for each in lineage if each[0] != self.run_id]
         self.ledger.begin(lineage, LedgerStart.at(manifest) if manifest else LedgerStart())
-        self.sink.rewind(lineage, self.run_id)
+        rewound(self.sink, lineage, self.run_id)
         self._sinks = [self._open(i, prepared[i] if prepared else ()) for i in range(PARALLELISM)]
         if runs:
             self.tell(JobStatusChanged(status=JobStatus.RUNNING))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipelines.audit.kafka_segments import SUBSETS_MAX, PublishedSegments
-from pipelines.audit.kafka_writers import Committed
+from pipelines.audit.kafka_log_output import SUBSETS_MAX, PublishedSegments
+from pipelines.audit.kafka_topic import Committed
 from pipelines.audit.output import Covers, Rows
 
 ONE, OTHER = 7, 8

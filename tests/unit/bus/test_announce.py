@@ -23,7 +23,7 @@ from pipelines.bus.announce import (
     announcer_from_environment,
 )
 from pipelines.domain.ids import RunId
-from tests.polling import wait_until
+from tests.polling import wait_until, wait_until_asleep_in
 from tests.reserved_ports import reserved_port
 
 RUN = RunId("r1")
@@ -53,6 +53,7 @@ def test_an_announcement_wakes_the_waiter(server: "RealRedis") -> None:
 
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(waiter.wait_for_news, PATIENCE_MS)
+        wait_until_asleep_in(NewsWaiter.wait_for_news)
         announcer(RUN, 1)
 
         assert waiting.result()

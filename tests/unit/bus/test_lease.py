@@ -181,15 +181,28 @@ def test_no_number_is_given_out_twice_in_a_race(directory: RunDirectory) -> None
     lease.close()
 
 
-def test_asking_for_the_owner_does_not_keep_a_driver_out(directory: RunDirectory) -> None:
+def test_asking_for_the_owner_does_not_keep_a_driver_out(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The probe lets go when the driver has been refused once, and not before."""
     directory.path.mkdir(parents=True)
     probe = os.open(directory.lease_lock, os.O_RDWR | os.O_CREAT)
     fcntl.flock(probe, fcntl.LOCK_SH)
+    flock, refused = fcntl.flock, list[int]()
 
-    with ThreadPoolExecutor(1) as pool:
-        acquiring = pool.submit(Lease.acquire, directory)
-        os.close(probe)
-        acquiring.result(timeout=60).close()
+    def flock_beside_a_probe(descriptor: int, operation: int) -> None:
+        try:
+            flock(descriptor, operation)
+        except BlockingIOError:
+            refused.append(operation)
+            os.close(probe)
+            raise
+
+    monkeypatch.setattr(fcntl, "flock", flock_beside_a_probe)
+
+    with Lease.acquire(directory) as lease:
+        assert refused == [fcntl.LOCK_EX | fcntl.LOCK_NB]
+        assert lease.next_attempt() == 1
 
 
 def test_a_process_that_got_the_id_of_a_dead_driver_is_not_the_owner(

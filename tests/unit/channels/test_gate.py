@@ -7,9 +7,10 @@ from pipelines.channels import gate as gate_module
 from pipelines.channels.channel import ChannelClosed
 from pipelines.channels.gate import Gate
 from pipelines.channels.inlet import Inlet
-from pipelines.domain.elements import Records, Watermark
+from pipelines.channels.limits import MAX_QUEUED_MARKS
+from pipelines.domain.elements import Barrier, Element, Records, Watermark, WatermarkStatus
 from pipelines.domain.errors import InvariantViolated, ProtocolError
-from pipelines.domain.ids import ChannelId
+from pipelines.domain.ids import ChannelId, CheckpointId
 
 A, B = ChannelId("a"), ChannelId("b")
 RECORDS = Records(pa.record_batch({"n": [1]}))
@@ -41,10 +42,38 @@ def test_marks_that_nobody_reads_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(gate_module, "MAX_QUEUED_MARKS", 3)
     inlet, _ = attach(Gate([A]), A)
     for i in range(3):
-        inlet.offer(Watermark(i), 0)
+        inlet.offer(barrier(i), 0)
 
     with pytest.raises(ProtocolError, match="3 marks wait unread"):
-        inlet.offer(Watermark(3), 0)
+        inlet.offer(barrier(3), 0)
+
+
+def test_a_stalled_reader_is_left_with_one_watermark_and_one_status() -> None:
+    """A filter that drops every record still passes event time on."""
+    gate = Gate([A])
+    inlet, _ = attach(gate, A)
+
+    for i in range(2 * MAX_QUEUED_MARKS):
+        inlet.offer(Watermark(i), 0)
+        if i % 1_000 == 0:
+            inlet.offer(WatermarkStatus(is_idle=i % 2_000 == 0), 0)
+
+    assert gate.poll() == (A, WatermarkStatus(is_idle=False))
+    assert gate.poll() == (A, Watermark(2 * MAX_QUEUED_MARKS - 1))
+    assert gate.poll() is None
+
+
+@pytest.mark.parametrize("between", [RECORDS, Barrier(CheckpointId(1), 0)])
+def test_watermarks_merge_only_where_nothing_stands_between_them(between: Element) -> None:
+    gate = Gate([A])
+    inlet, _ = attach(gate, A)
+    sent = [Watermark(1), Watermark(2), between, Watermark(3), Watermark(4), RECORDS]
+
+    for element in sent:
+        inlet.offer(element, int(isinstance(element, Records)))
+
+    received = [polled[1] for polled in iter(gate.poll, None)]
+    assert received == [Watermark(2), between, Watermark(4), RECORDS]
 
 
 def test_credit_goes_back_in_steps_of_a_quarter() -> None:
@@ -121,6 +150,10 @@ def test_a_closed_gate_drops_what_still_comes_and_takes_no_writer() -> None:
     assert [s.queued_bytes for s in gate.statistics()] == [0, 0]
     with pytest.raises(ChannelClosed):
         attach(gate, B)
+
+
+def barrier(number: int) -> Barrier:
+    return Barrier(CheckpointId(number + 1), 0)
 
 
 def attach(gate: Gate, channel: ChannelId) -> tuple[Inlet, list[int]]:

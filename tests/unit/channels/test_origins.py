@@ -1,14 +1,14 @@
-"""The origin of a batch on the wire: whole or not at all."""
+"""The origins of a batch on the wire: whole or not at all."""
 
 import pyarrow as pa
 import pytest
 
 from pipelines.channels.limits import NetworkLimits
-from pipelines.channels.origins import origin_frame, origin_of
+from pipelines.channels.origins import origin_frame, origins_of
 from pipelines.channels.wire import HEADER, Frame, Kind
 from pipelines.domain.errors import ProtocolError
 from pipelines.domain.ids import Uid
-from pipelines.domain.origin import RecordOrigin
+from pipelines.domain.origin import Origins, RecordOrigin
 
 LIMITS = NetworkLimits(max_origin_bytes=200)
 
@@ -19,21 +19,22 @@ def origin(split: str = "part-1.csv") -> RecordOrigin:
     )
 
 
-def test_an_origin_arrives_as_it_was_sent() -> None:
-    sent = origin_frame(7, origin(), LIMITS)
+@pytest.mark.parametrize("sent_origins", [(origin(),), (origin("a"), origin("b"))])
+def test_origins_arrive_as_they_were_sent(sent_origins: Origins) -> None:
+    sent = origin_frame(7, sent_origins, LIMITS)
     kind, number, length = HEADER.unpack_from(sent)
     body = pa.py_buffer(sent[HEADER.size :])
 
     assert (kind, number, length) == (Kind.ORIGIN, 7, body.size)
-    assert origin_of(Frame(Kind.ORIGIN, 7, body)) == origin()
+    assert origins_of(Frame(Kind.ORIGIN, 7, body)) == sent_origins
 
 
-@pytest.mark.parametrize("unsaid", [None, origin("x" * 300)])
-def test_what_is_unknown_or_too_long_is_left_out(unsaid: RecordOrigin | None) -> None:
+@pytest.mark.parametrize("unsaid", [(), (origin("x" * 300),)])
+def test_what_is_unknown_or_too_long_is_left_out(unsaid: Origins) -> None:
     assert origin_frame(7, unsaid, LIMITS) == b""
 
 
 @pytest.mark.parametrize("body", [b"", b"\x00", b"\x81\xa5split\x01", b"\x81\xa5split\xa1\xff"])
-def test_bytes_that_are_no_origin_are_the_peers_fault(body: bytes) -> None:
-    with pytest.raises(ProtocolError, match="an origin cannot be read"):
-        origin_of(Frame(Kind.ORIGIN, 7, pa.py_buffer(body)))
+def test_bytes_that_are_no_origins_are_the_peers_fault(body: bytes) -> None:
+    with pytest.raises(ProtocolError, match="the origins of a batch cannot be read"):
+        origins_of(Frame(Kind.ORIGIN, 7, pa.py_buffer(body)))

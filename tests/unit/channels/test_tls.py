@@ -21,7 +21,7 @@ from pipelines.channels.tls import Tls, TlsConnection
 from pipelines.domain.errors import ProtocolError, Rejected, Retryable
 from pipelines.domain.ids import Attempt
 from tests.certificates import Authority
-from tests.polling import wait_until
+from tests.polling import wait_until, wait_until_asleep_in
 
 TIMEOUT_MS = 20_000
 DEADLINE_S = 30.0
@@ -89,6 +89,7 @@ def test_a_reader_that_waits_does_not_hold_up_a_writer(
     one, other = ends
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(one.recv, 100)
+        wait_until_asleep_in(TlsConnection.recv)
         one.sendmsg([memoryview(b"to"), memoryview(b"gether")])
         assert read_exactly(other, 8) == b"together"
         other.sendall(b"back")
@@ -115,6 +116,7 @@ def test_a_reader_is_woken_by_the_end_of_the_connection(
     one, _ = ends
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(one.recv, 1)
+        wait_until_asleep_in(TlsConnection.recv)
         one.shutdown(socket.SHUT_RDWR)
 
         assert waiting.result(DEADLINE_S) == b""

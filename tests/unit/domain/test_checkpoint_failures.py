@@ -6,6 +6,7 @@ from pathlib import Path
 from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 
 ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "reference" / "checkpoints.md"
 TABLE = ROOT / "pipelines" / "domain" / "checkpoint_failures.py"
 
 
@@ -13,14 +14,14 @@ def test_the_reasons_that_the_engine_gives_are_those_that_the_document_says_occu
     files = [f for f in (ROOT / "pipelines").rglob("*.py") if f != TABLE]
     given = {n for f in files for n in re.findall(r"CheckpointFailureReason\.([A-Z_]+)", read(f))}
 
-    occur, never = read(ROOT / "docs" / "checkpoints.md").split("These do not, because")
+    occur, never = read(PAGE).split("These do not, because")
 
     assert documented(occur) == given
     assert documented(never) == {reason.name for reason in CheckpointFailureReason} - given
 
 
 def test_the_table_says_of_each_reason_that_never_occurs_why() -> None:
-    _, never = read(ROOT / "docs" / "checkpoints.md").split("These do not, because")
+    _, never = read(PAGE).split("These do not, because")
 
     explained = set(re.findall(r"# Never: [^A-Z_]*?(?:\n    # .*?)*\n    ([A-Z_]+) =", read(TABLE)))
 

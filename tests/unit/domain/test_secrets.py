@@ -39,3 +39,6 @@ def test_a_password_is_refused_without_repeating_it(value: str) -> None:
 )
 def test_anything_else_may_be_given(value: str) -> None:
     check_no_secrets("parameter", {"to": value})
+
+    with pytest.raises(Rejected):
+        check_no_secrets("parameter", {"to": value, "beside": "password=hunter2"})

@@ -9,6 +9,7 @@ from pipelines.domain.setting_rules import RULES, RULES_OF_GIVEN
 C = "execution.checkpointing."
 CAP = C + "alignment-buffer."
 POISON = "execution.poison-records."
+REPEATED = "restart-strategy.repeated-failure."
 TLS = "security.ssl.internal."
 CASES: list[tuple[str, dict[str, str], str]] = [
     (
@@ -137,9 +138,34 @@ CASES: list[tuple[str, dict[str, str], str]] = [
         {
             POISON + "policy": "quarantine",
             "restart-strategy.type": "fixed-delay",
-            "restart-strategy.fixed-delay.attempts": "0",
+            "restart-strategy.fixed-delay.attempts": "100",
+            "restart-strategy.fixed-delay.delay": "899 ms",
         },
-        "needs restarts",
+        "min-tries is 3 and restart-strategy.repeated-failure.min-duration is 90000 ms, and"
+        " restart-strategy.type fixed-delay may give up before",
+    ),
+    (
+        "quarantine_needs_a_second_try",
+        {
+            POISON + "policy": "quarantine",
+            REPEATED + "min-duration": "0",
+            "restart-strategy.type": "fixed-delay",
+            "restart-strategy.fixed-delay.attempts": "1",
+        },
+        "fixed-delay may give up before",
+    ),
+    (
+        "quarantine_needs_a_second_try",
+        {POISON + "policy": "quarantine", "restart-strategy.type": "failure-rate"},
+        "failure-rate may give up before",
+    ),
+    (
+        "quarantine_needs_a_second_try",
+        {
+            POISON + "policy": "quarantine",
+            "restart-strategy.exponential-delay.attempts-before-reset-backoff": "15",
+        },
+        "exponential-delay may give up before",
     ),
     ("limit_needs_quarantine", {POISON + "limit": "5"}, "sets no record aside"),
 ]

@@ -110,10 +110,17 @@ ENDS = {
     "restart-strategy.exponential-delay.reset-backoff-threshold": MOMENT,
     "restart-strategy.exponential-delay.jitter-factor": (("-0.1", "0"), ("1", "1.000000001")),
     "restart-strategy.exponential-delay.attempts-before-reset-backoff": COUNT_OR_NONE,
+    "restart-strategy.repeated-failure.min-tries": (("1", "2"), ("1000", "1001")),
+    "restart-strategy.repeated-failure.min-duration": MOMENT_OR_NONE,
     "heartbeat.interval": (("9 ms", "10 ms"), ("3650 d", "3651 d")),
     "heartbeat.timeout": (("99 ms", "100 ms"), ("3650 d", "3651 d")),
+    "heartbeat.driver-timeout": (("2999 ms", "3 s"), ("3650 d", "3651 d")),
+    "slot.request.timeout": (("99 ms", "100 ms"), ("3650 d", "3651 d")),
+    "execution.state-recovery.standstill-timeout": (("99 ms", "100 ms"), ("3650 d", "3651 d")),
     "state.backend.rocksdb.memory.fixed-per-slot": (("1023 kb", "1 mb"), ("1024 gb", "1025 gb")),
     "jobmanager.rpc.port": (("-1", "0"), ("65535", "65536")),
+    "pipeline.coalescing.max-rows": (("0", "1"), ("1048576", "1048577")),
+    "pipeline.coalescing.max-wait": (("-1 ms", "0 ms"), ("1 s", "1001 ms")),
 }
 """Of every setting that is a number: the last value below, the least; the most, the next beyond."""
 
@@ -167,6 +174,7 @@ FLINK = {
     "restart-strategy.exponential-delay.attempts-before-reset-backoff": "2147483647",
     "heartbeat.interval": "10 s",
     "heartbeat.timeout": "50 s",
+    "slot.request.timeout": "5 min",
     "state.backend.type": "hashmap",
     "state.backend.rocksdb.localdir": "",
     "jobmanager.rpc.port": "6123",

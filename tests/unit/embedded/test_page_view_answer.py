@@ -21,7 +21,7 @@ from ftdash.embedded.page_view_answer import (
     in_redis,
 )
 from pipelines.connectors.kafka.connection import KafkaAddress
-from pipelines.flows.page_view_data import FIRST_MS
+from pipelines.flows.page_view_feed import FIRST_MS
 from pipelines.flows.page_view_logs import provide_topic
 from pipelines.flows.registry import flow
 from tests.brokers.kafka_broker import KafkaBroker

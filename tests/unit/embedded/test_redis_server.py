@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from ftdash.embedded import redis_server
-from ftdash.embedded.java import write_executable
 from ftdash.embedded.redis_server import RedisAddress
+from ftdash.supervision.java import write_executable
 
 
 def test_a_new_enough_server_of_the_machine_is_used(tmp_path: Path, monkeypatch) -> None:

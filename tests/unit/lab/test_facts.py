@@ -6,12 +6,17 @@ import pytest
 from pipelines.domain.events import Envelope, RunEnded
 from pipelines.domain.ids import Attempt, RunId
 from pipelines.domain.status import JobStatus
-from pipelines.lab.facts import Facts, TrialFailed, check_comparable
+from pipelines.lab.measures import Facts, TrialFailed, check_comparable
 from pipelines.lab.view_log import ROW
 
 
 def test_a_run_that_ended_with_all_its_faults_may_be_compared() -> None:
-    check_comparable(facts(kills=2), JobStatus.FINISHED, 2)
+    run = facts(kills=2)
+
+    check_comparable(run, JobStatus.FINISHED, 2)
+
+    with pytest.raises(TrialFailed):
+        check_comparable(run, JobStatus.FINISHED, 3)
 
 
 def test_a_run_that_missed_a_fault_may_not() -> None:

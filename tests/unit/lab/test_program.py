@@ -8,7 +8,7 @@ import pytest
 from pipelines.domain.errors import Rejected
 from pipelines.lab import __main__ as program
 from pipelines.lab import lab
-from pipelines.lab.facts import TrialFailed
+from pipelines.lab.measures import TrialFailed
 from pipelines.lab.report import LabReport
 from tests.unit.lab.reports import mode, report
 

@@ -4,8 +4,7 @@ import msgspec
 import pytest
 
 from pipelines.domain.guarantees import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, NONE
-from pipelines.lab.report import broken_promises, comparison
-from pipelines.lab.sentences import sentences
+from pipelines.lab.report import broken_promises, comparison, sentences
 from tests.unit.lab.reports import COST, FAULTED, mode, report
 
 LOSING = msgspec.structs.replace(FAULTED, lost=3, counted_short=3)

@@ -82,3 +82,55 @@ def test_a_row_with_other_columns_is_refused_by_name() -> None:
 
     with pytest.raises(Rejected, match=r"columns \(size\) where it declared \(length\)"):
         host.send([{"text": "", "number": 1}])
+
+
+MOMENTS = [0, -1, None, 1_700_000_000_123]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        *(pa.array(MOMENTS, pa.timestamp(unit, "UTC")) for unit in ("ms", "us")),
+        pa.array([0, None, 1_700_000_000], pa.timestamp("s", "UTC")),
+        pa.array(MOMENTS, pa.timestamp("ms")),
+        pa.array(MOMENTS, pa.timestamp("ms", "Europe/Berlin")),
+        pa.array(MOMENTS, pa.timestamp("ms", "UTC")).slice(1, 2),
+        pa.array([], pa.timestamp("ms", "UTC")),
+        pa.array([1.5, None, float("inf")]),
+        pa.array(["a", None, ""]),
+        pa.array([[1, None], None, []]),
+        pa.array([{"a": 1, "b": "x"}, None]),
+        pa.array([True, None, False]),
+        pa.nulls(2),
+        pa.array(["x", None, "y"]).dictionary_encode(),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_a_row_has_the_values_that_arrow_gives(column: pa.Array) -> None:
+    batch = pa.record_batch({"number": pa.array(range(len(column))), "column": column})
+
+    found = list(rows.rows_of(batch))
+
+    assert found == batch.to_pylist()
+    for given, expected in zip(found, batch.to_pylist(), strict=True):
+        assert type(given["column"]) is type(expected["column"])
+        assert getattr(given["column"], "tzinfo", None) is getattr(
+            expected["column"], "tzinfo", None
+        )
+
+
+def test_a_moment_beyond_the_years_of_python_is_refused_as_by_arrow() -> None:
+    for beyond in (2**62, 2**53):
+        column = pa.array([1, beyond], pa.timestamp("ms", "UTC"))
+
+        with pytest.raises((OverflowError, ValueError)) as of_arrow:
+            column.to_pylist()
+        with pytest.raises(of_arrow.type):
+            rows.python_values(column)
+
+
+def test_rows_come_in_order_from_a_batch_of_any_length_also_without_columns() -> None:
+    many = pa.record_batch({"number": pa.array(range(3_000))})
+
+    assert list(rows.rows_of(many)) == many.to_pylist()
+    assert list(rows.rows_of(many.select([]))) == many.select([]).to_pylist()

@@ -8,13 +8,15 @@ import msgspec
 import pytest
 
 from pipelines.domain.errors import Rejected
-from pipelines.domain.ids import Uid
+from pipelines.domain.ids import RunId, Uid
 from pipelines.domain.preflight_verdict import Check, Measured, Outcome, Verdict
 from pipelines.domain.snapshots import FORMAT_VERSION, Manifest, OperatorSnapshot
+from pipelines.flows.registry import FLOWS, flow
 from pipelines.points.disposal import dispose
 from pipelines.points.preflight import RestoreQuestion, preflight
 from pipelines.runtime.subtask.stored_output import StoredCommittables
 from pipelines.storage.filesystem import FileSystemCheckpointStore
+from tests.takeovers import held
 from tests.unit.points.stored_views import (
     EVENTS,
     FLOW,
@@ -86,6 +88,26 @@ def test_a_state_keyed_by_another_column_is_refused_by_name(tmp_path: Path, data
 
     assert "'app_id'" in verdict.refusals[0]
     assert "'totals'" in verdict.refusals[0]
+
+
+def test_a_restore_that_takes_output_over_from_another_installation_says_so(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(FLOWS, "numbers", "tests.processes.numbers")
+    parameters = {"output": str(tmp_path / "out")}
+    sink = flow("numbers").build(parameters).sinks[Uid("files")]
+    held(sink, RunId("0003-abc"), installation="elsewhere")
+    restore = {"flow": "numbers", "parameters": parameters, "installation": "here"}
+
+    point = savepoint_of_views(tmp_path, data)
+
+    verdict = asked(point, data, **restore)
+    at_home = asked(point, data, **{**restore, "installation": "elsewhere"})
+
+    assert outcomes(verdict)[Check.OUTPUT] is Outcome.NOTE
+    assert any("takes it over, and run 0003-abc ends as FAILED" in each for each in texts(verdict))
+    assert Check.OUTPUT not in outcomes(at_home)
+    assert Check.SOURCES in outcomes(at_home), "it was looked at as a whole"
 
 
 def test_what_is_guaranteed_is_said_and_more_is_refused(tmp_path: Path, data: Path) -> None:

@@ -18,7 +18,7 @@ from pipelines.protocol.poison_records import (
     PoisonRecords,
     Quarantine,
 )
-from pipelines.protocol.repeated_failures import OperatorError, RepeatedFailures
+from pipelines.protocol.repeated_failures import Deterministic, OperatorError, RepeatedFailures
 
 TOTAL = 3_000
 
@@ -39,17 +39,19 @@ def error_at(origin: RecordOrigin, kind: str = "ValueError", message: str = "bad
 def test_exactly_the_poison_is_quarantined_whatever_the_batches_and_drivers_are(seed: int) -> None:
     rng = random.Random(seed)
     poison = {rng.randrange(TOTAL): rng.choice(["KeyError", "ValueError"]) for _ in range(4)}
-    records, repeated = PoisonRecords(limit=10), RepeatedFailures()
+    records, repeated = PoisonRecords(limit=10), repeated_twice()
 
     attempts = 0
     while (error := attempt(rng, poison, records.isolation)) is not None:
         attempts += 1
-        found = repeated.on_error(error)
-        if found is not None:
+        if isinstance(repeated.on_error(error, 0.0), Deterministic):
             finding = records.on_repeated(error, "trace")
             assert isinstance(finding, Isolate | Quarantine)
+            if isinstance(finding, Quarantine):
+                repeated.on_explained(error)
+        repeated.on_attempt_over(1.0)
         if rng.random() < 0.2:  # another driver: it knows what the journal says
-            records, repeated = PoisonRecords(10, records.isolation), RepeatedFailures()
+            records, repeated = PoisonRecords(10, records.isolation), repeated_twice()
 
     assert {record.offset for record in records.isolation.poison} == set(poison)
     assert attempts <= 12 * len(poison)
@@ -111,6 +113,10 @@ def test_of_a_long_error_the_beginning_is_kept_and_of_its_trace_the_end() -> Non
     assert isinstance(found, Quarantine)
     assert found.record.error == "begin" + "x" * (ERROR_CHARS_MAX - 5)
     assert found.record.trace == "y" * (TRACE_CHARS_MAX - 6) + "bottom"
+
+
+def repeated_twice() -> RepeatedFailures:
+    return RepeatedFailures(tries_min=2, over_min_ms=0.0)
 
 
 def attempt(

@@ -1,4 +1,4 @@
-"""A failure is deterministic when its fingerprint returns at a record it was met at before."""
+"""A failure is deterministic when it keeps coming back at one record, for long enough."""
 
 import random
 from dataclasses import replace
@@ -6,14 +6,19 @@ from dataclasses import replace
 import pytest
 
 from pipelines.domain.ids import Uid
-from pipelines.domain.origin import RecordOrigin
+from pipelines.domain.origin import Firing, RecordOrigin
+from pipelines.domain.setting_parsing import parse_settings
 from pipelines.protocol.repeated_failures import (
+    HELD_MS,
     REMEMBERED,
     Deterministic,
     OperatorError,
     RepeatedFailures,
+    Returning,
     skeleton_of,
 )
+from pipelines.protocol.restart import RestartAfter
+from pipelines.runtime.master.restart_choice import restart_backoff
 
 
 def at(first: int, last: int, *, split: str = "a", subtask: int = 0) -> RecordOrigin:
@@ -26,27 +31,64 @@ ERROR = OperatorError(Uid("score"), "ValueError", "7 is bad", at(10, 19), is_of_
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_it_is_found_exactly_when_a_known_error_meets_a_known_place(seed: int) -> None:
+def test_one_bad_record_is_found_at_the_first_try_that_is_late_enough(seed: int) -> None:
     rng = random.Random(seed)
-    repeated = RepeatedFailures()
-    met: list[tuple[str, set[int]]] = []
+    tries_min, over_min_ms = rng.randint(2, 6), rng.choice([0.0, 500.0, 5_000.0])
+    repeated = RepeatedFailures(tries_min=tries_min, over_min_ms=over_min_ms)
+    bad, now_ms, first_ms = rng.randint(100, 200), 0.0, None
 
-    for _ in range(20):
-        first = rng.randint(0, 200)
+    for tries in range(1, 200):
+        origin = at(bad - rng.randint(0, 50), bad + rng.randint(0, 50))
+        first_ms = now_ms if first_ms is None else first_ms
+        found = repeated.on_error(replace(ERROR, origin=origin), now_ms)
+        repeated.on_attempt_over(1_000.0)
+
+        if tries >= tries_min and now_ms - first_ms >= over_min_ms:
+            assert isinstance(found, Deterministic)
+            assert isinstance(found.place, RecordOrigin)
+            assert found.place.first_offset <= bad <= found.place.last_offset
+            assert (found.tries, found.over_ms) == (tries, now_ms - first_ms)
+            return
+        assert found is None if tries == 1 else isinstance(found, Returning)
+        now_ms += rng.uniform(1, 400)
+    pytest.fail("it was never found")
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_nothing_is_found_but_what_one_record_was_in_often_and_long_enough(seed: int) -> None:
+    rng = random.Random(seed)
+    tries_min, over_min_ms = rng.randint(2, 4), rng.choice([0.0, 2_000.0])
+    repeated = RepeatedFailures(tries_min=tries_min, over_min_ms=over_min_ms)
+    met: list[tuple[str, float, set[int]]] = []
+    now_ms = 0.0
+
+    for _ in range(60):
+        first = rng.randint(0, 100)
         last, kind = first + rng.randint(0, 20), rng.choice("xyz")
-        records = set(range(first, last + 1))
-        shared = [r for k, known in met if k == kind and (r := known & records)]
-        found = repeated.on_error(replace(ERROR, error_type=kind, origin=at(first, last)))
-        assert found == (Deterministic(at(min(shared[0]), max(shared[0]))) if shared else None)
-        if found is None:
-            met.append((kind, records))
+        met.append((kind, now_ms, set(range(first, last + 1))))
+        found = repeated.on_error(replace(ERROR, error_type=kind, origin=at(first, last)), now_ms)
+        if isinstance(found, Deterministic) and isinstance(found.place, RecordOrigin):
+            times_ms = [
+                when_ms
+                for known, when_ms, records in met
+                if known == kind and found.place.first_offset in records
+            ]
+            assert len(times_ms) >= tries_min
+            assert now_ms - times_ms[0] >= over_min_ms
+        now_ms += rng.uniform(1, 300)
+
+
+def twice() -> RepeatedFailures:
+    return RepeatedFailures(tries_min=2, over_min_ms=0.0)
 
 
 def test_the_second_time_names_the_records_that_both_times_share() -> None:
-    repeated = RepeatedFailures()
-    repeated.on_error(ERROR)
+    repeated = twice()
+    repeated.on_error(ERROR, 0.0)
 
-    assert repeated.on_error(replace(ERROR, origin=at(15, 30))) == Deterministic(at(15, 19))
+    found = repeated.on_error(replace(ERROR, origin=at(15, 30)), 5.0)
+
+    assert found == Deterministic(at(15, 19), 2, 5.0)
 
 
 @pytest.mark.parametrize(
@@ -62,28 +104,117 @@ def test_the_second_time_names_the_records_that_both_times_share() -> None:
     ],
 )
 def test_another_error_or_another_place_is_not_the_same(other: OperatorError) -> None:
-    repeated = RepeatedFailures()
-    repeated.on_error(ERROR)
+    repeated = twice()
+    repeated.on_error(ERROR, 0.0)
 
-    assert repeated.on_error(other) is None
+    assert repeated.on_error(other, 1.0) is None
 
 
 @pytest.mark.parametrize(
     "error", [replace(ERROR, is_of_the_world=True), replace(ERROR, origin=None)]
 )
 def test_what_may_pass_or_has_no_place_never_counts(error: OperatorError) -> None:
-    repeated = RepeatedFailures()
+    repeated = twice()
 
-    assert [repeated.on_error(error) for _ in range(5)] == [None] * 5
+    assert [repeated.on_error(error, 1_000_000.0 * n) for n in range(5)] == [None] * 5
+
+
+def test_an_outage_of_a_minute_ends_no_run_with_the_default_settings() -> None:
+    """A client's own error, at the same record, from the first call to the last: nothing but time
+    tells it from a record that the function cannot digest."""
+    settings = parse_settings({})
+    away = replace(ERROR, error_type="redis.exceptions.ConnectionError", message="Error 111")
+
+    for draw in (-1.0, 0.0, 1.0):
+        verdicts = judged_over(60_000.0, away, draw)
+        assert verdicts
+        assert not any(isinstance(verdict, Deterministic) for verdict in verdicts)
+    lasting = judged_over(10 * 60_000.0, away, 0.0)
+    assert isinstance(lasting[-1], Deterministic)
+    assert lasting[-1].over_ms >= settings.repeated_failure_ms
+
+
+def judged_over(outage_ms: float, error: OperatorError, draw: float) -> list[object]:
+    """What is said of each try, with the default restarts; each takes half a second."""
+    settings = parse_settings({})
+    backoff = restart_backoff(settings)
+    repeated = RepeatedFailures(
+        tries_min=settings.repeated_failure_tries, over_min_ms=settings.repeated_failure_ms
+    )
+    now_ms, verdicts = 0.0, []
+    while now_ms < outage_ms:
+        verdicts.append(repeated.on_error(error, now_ms))
+        repeated.on_attempt_over(500.0)
+        if isinstance(verdicts[-1], Deterministic):
+            break
+        decision = backoff.on_failure(now_ms, draw)
+        assert isinstance(decision, RestartAfter)
+        now_ms += decision.delay_ms + 500.0
+    return verdicts
+
+
+def test_what_is_refused_for_what_it_is_needs_no_time() -> None:
+    repeated = RepeatedFailures(tries_min=3, over_min_ms=90_000.0)
+    refused = replace(ERROR, is_refused=True)
+
+    assert repeated.on_error(refused, 0.0) is None
+    assert repeated.on_error(refused, 1.0) == Deterministic(at(10, 19), 2, 1.0)
+
+
+def test_a_later_outage_at_the_same_record_is_a_new_one_once_an_attempt_got_past_it() -> None:
+    """As where no checkpoint completes in between, so that the record is read again."""
+    repeated = RepeatedFailures(tries_min=3, over_min_ms=1_000.0)
+    for now_ms in range(0, 900, 100):
+        repeated.on_error(ERROR, now_ms)
+        repeated.on_attempt_over(50.0)
+
+    repeated.on_attempt_over(HELD_MS + 101.0)  # a slot was lost
+
+    assert repeated.on_error(ERROR, 20_000.0) is None
+
+
+def test_an_attempt_that_ends_before_it_gets_there_says_nothing() -> None:
+    repeated = RepeatedFailures(tries_min=3, over_min_ms=1_000.0)
+    for now_ms in (0.0, 500.0):
+        repeated.on_error(ERROR, now_ms)
+        repeated.on_attempt_over(50.0)
+
+    repeated.on_attempt_over(HELD_MS + 99.0)
+
+    assert isinstance(repeated.on_error(ERROR, 1_000.0), Deterministic)
+
+
+def test_a_record_that_is_known_to_be_at_fault_says_nothing_against_those_beside_it() -> None:
+    repeated = RepeatedFailures(tries_min=2, over_min_ms=1_000.0)
+    repeated.on_error(ERROR, 0.0)
+    repeated.on_error(replace(ERROR, message="another"), 0.0)
+    repeated.on_error(ERROR, 1_000.0)
+    repeated.on_explained(replace(ERROR, origin=at(12, 12)))
+
+    assert repeated.on_error(replace(ERROR, origin=at(13, 13)), 1_100.0) is None
+    other = replace(ERROR, message="another", origin=at(13, 13))
+    assert isinstance(repeated.on_error(other, 1_100.0), Deterministic)
+
+
+def test_one_timer_that_keeps_failing_is_deterministic_whatever_moved_time_on() -> None:
+    repeated = twice()
+    timer = Firing("in a timer of key 7 at time 1970-01-01T00:00:05.000Z", is_one_timer=True)
+    another = Firing("in a timer of key 8 at time 1970-01-01T00:00:05.000Z", is_one_timer=True)
+    repeated.on_error(replace(ERROR, origin=None, firing=timer), 0.0)
+
+    assert repeated.on_error(replace(ERROR, origin=None, firing=another), 1.0) is None
+    assert repeated.on_error(ERROR, 1.0) is None
+    found = repeated.on_error(replace(ERROR, origin=at(90, 99), firing=timer), 2.0)
+    assert found == Deterministic(timer, 2, 2.0)
 
 
 def test_a_split_that_another_subtask_reads_after_a_rescale_is_the_same_split() -> None:
-    repeated = RepeatedFailures()
-    repeated.on_error(ERROR)
+    repeated = twice()
+    repeated.on_error(ERROR, 0.0)
 
-    found = repeated.on_error(replace(ERROR, origin=at(10, 19, subtask=1)))
+    found = repeated.on_error(replace(ERROR, origin=at(10, 19, subtask=1)), 1.0)
 
-    assert found == Deterministic(at(10, 19))
+    assert found == Deterministic(at(10, 19), 2, 1.0)
 
 
 def test_what_varies_in_a_message_does_not_hide_that_it_is_the_same() -> None:
@@ -95,11 +226,11 @@ def test_what_varies_in_a_message_does_not_hide_that_it_is_the_same() -> None:
 
 
 def test_memory_is_bounded_and_forgets_the_oldest_first() -> None:
-    repeated = RepeatedFailures()
+    repeated = twice()
     for index in range(REMEMBERED + 1):
-        repeated.on_error(replace(ERROR, origin=at(100 * index, 100 * index)))
+        repeated.on_error(replace(ERROR, origin=at(100 * index, 100 * index)), 0.0)
 
-    newest = repeated.on_error(replace(ERROR, origin=at(100 * REMEMBERED, 100 * REMEMBERED)))
-    oldest = repeated.on_error(replace(ERROR, origin=at(0, 0)))
+    newest = repeated.on_error(replace(ERROR, origin=at(100 * REMEMBERED, 100 * REMEMBERED)), 1.0)
+    oldest = repeated.on_error(replace(ERROR, origin=at(0, 0)), 1.0)
 
     assert (newest is None, oldest is None) == (False, True)

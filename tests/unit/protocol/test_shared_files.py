@@ -64,6 +64,21 @@ def test_a_listing_finds_what_nobody_acknowledged_and_leaves_the_rest_alone() ->
     assert files.on_listed(found) == sorted([name(2, "lost"), half])
 
 
+def test_a_point_that_could_not_be_read_keeps_all_that_it_may_refer_to() -> None:
+    old, same, later = name(1, "old"), name(2, "same"), name(3, "later")
+    files = SharedFiles({ONE: [old], TWO: None})
+    files.on_triggered(THREE)
+
+    assert files.on_completed(THREE, []) == []
+    assert files.on_discarded(ONE) == []
+    assert files.on_listed([old, same, later]) == [later]
+    assert files.is_unread(TWO)
+
+    assert files.on_discarded(TWO) == []  # which they were is found by looking
+    assert not files.is_unread(TWO)
+    assert files.on_listed([old, same, later]) == [old, same, later]
+
+
 def test_nothing_is_built_on_a_checkpoint_that_is_not_known_to_be_complete() -> None:
     increments: CompletedIncrements[str] = CompletedIncrements()
     increments.on_written(ONE, "one")

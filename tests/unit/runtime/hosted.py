@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import pyarrow as pa
 
+from pipelines.channels.coalescing import Coalescing, InputOfChannel
 from pipelines.channels.gate import Gate
 from pipelines.channels.local import LocalOutput
 from pipelines.connectors.sink import SinkContext, Superseded
@@ -237,6 +238,7 @@ class JoiningSubtask:
     options: BarrierOptions = ALIGNED
     in_flight: Iterable[tuple[int, pa.RecordBatch]] = ()
     operator: Callable[[], Operator] = Remembering
+    coalesced_rows: int = 1
     subtask: Subtask = field(init=False)
     reporter: RecordingReporter = field(init=False)
 
@@ -254,7 +256,9 @@ class JoiningSubtask:
         handler = handler_for(self.options, pipeline.graph.vertex(both), ports)
         timing = AlignmentTiming(self.clock)
         alignment = GateAlignment(self.gate, handler, self.options, timing)
-        self.feed = GateFeed(self.gate, ports, alignment, None, self.in_flight)
+        inputs = {channel: InputOfChannel(port, "at") for channel, port in ports.items()}
+        coalescing = Coalescing(inputs, self.coalesced_rows)
+        self.feed = GateFeed(self.gate, coalescing, alignment, None, self.in_flight)
         self.reporter = RecordingReporter(self.root)
         self.subtask = subtask_of(
             pipeline, both, self.feed, self.reporter, self.clock, {}, self.mailbox, self.options

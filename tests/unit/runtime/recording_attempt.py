@@ -14,7 +14,7 @@ class RecordingAttempt(AttemptHost):
     """The attempt's slots, of which only what they are sent is known."""
 
     def __init__(self, parallelism: int) -> None:
-        super().__init__(Attempt(1), parallelism)
+        super().__init__(Attempt(1), parallelism, now_ms=0.0)
         self.messages: list[Message] = []
 
     def broadcast(self, message: Message) -> None:

@@ -17,6 +17,7 @@ from pipelines.bus.journal import JournalWriter
 from pipelines.bus.journal_reading import read_journal
 from pipelines.bus.lease import Lease
 from pipelines.domain.commands import DriverCommand
+from pipelines.domain.errors import Retryable
 from pipelines.domain.events import CheckpointCompleted, Event
 from pipelines.domain.ids import Attempt, CheckpointId, Uid
 from pipelines.domain.places import SnapshotPlaces
@@ -70,7 +71,7 @@ VERTICES = ("left", "right", "both")
 class ScriptedSlots:
     """Implements `StageHost`; one slot an attempt."""
 
-    post: Callable[[JobEvent], None]
+    post: Callable[[JobEvent], None] = lambda event: None
     attempts: list[Attempt] = field(default_factory=list)
     links: list["_Link"] = field(default_factory=list)  # of each attempt
     told: "queue.SimpleQueue[Message]" = field(default_factory=queue.SimpleQueue)
@@ -85,9 +86,13 @@ class ScriptedSlots:
     positions: Json = None  # where the sources say that they stand
     dies_slowly: bool = False  # then its stage ends when the test says so
     has_nothing_to_read: bool = False  # then sources end before the slot says that it runs
+    are_brought_up: bool = True
+    loads: bool = False  # then it is deployed when the test says so
 
     def start(self, address: SlotAddress, parallelism: int) -> None:
         self.attempts.append(address.attempt)
+        if not self.are_brought_up:
+            return
         hello = Hello(slot=0, pid=1, host="elsewhere", data_port=1)
         link = _Link(self, address.attempt)
         self.links.append(link)
@@ -114,12 +119,17 @@ class _Link:
     final_id: CheckpointId | None = None
     is_closed: bool = False
 
+    @property
+    def heard_ms(self) -> float:
+        """It is never silent."""
+        return SystemClock().monotonic_ms()
+
     def send(self, message: Message) -> None:
         if self.is_closed:
             raise OSError("closed")
         self.slots.told.put(message)
         match message:
-            case Deploy():
+            case Deploy() if not self.slots.loads:
                 self.slots.say(self.attempt, Deployed())
             case Begin():
                 for vertex in VERTICES[:2] if self.slots.has_nothing_to_read else ():
@@ -188,6 +198,7 @@ class ScriptedRun:
         source: ListSource | None = None,
         faults: Faults = NO_FAULTS,
         store: CheckpointStore | None = None,
+        slots: ScriptedSlots | None = None,
     ) -> None:
         self.directory = RunDirectory.of(root, "joining", spec_of().run_id)
         self._lease = Lease.acquire(self.directory)
@@ -203,9 +214,16 @@ class ScriptedRun:
         parts = RunParts(
             spec, places, [str(root)], pipeline, parsed, store, self._lease, clock, faults
         )
-        hosting = threaded_hosting(parts.settings, spec.parallelism)
-        self.master = JobMaster(parts, self._journal, Inbox(self.directory), hosting)
-        self.slots = ScriptedSlots(self.master.post, has_nothing_to_read=has_nothing_to_read)
+        hosting = threaded_hosting(parts.settings, spec.parallelism, parts.loop, clock)
+        try:
+            self.master = JobMaster(parts, self._journal, Inbox(self.directory), hosting)
+        except Retryable:
+            self._journal.close()
+            self._lease.close()
+            raise
+        self.slots = slots or ScriptedSlots()
+        self.slots.post = self.master.post
+        self.slots.has_nothing_to_read = has_nothing_to_read
         self.status: JobStatus | None = None
         self._error: Exception | None = None
         self._is_to_die = False

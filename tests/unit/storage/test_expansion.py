@@ -1,5 +1,6 @@
 """Files that unpack into far more than they hold are refused before they are unpacked."""
 
+import errno
 import struct
 
 import numpy as np
@@ -7,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.domain.errors import CorruptSnapshot
+from pipelines.domain.errors import CorruptSnapshot, Retryable
 from pipelines.domain.expansion import EXPANSION_MAX
 from pipelines.storage.state_file import decoded, encoded
 
@@ -103,3 +104,20 @@ def arrow_file(batch: pa.RecordBatch, codec: str) -> pa.Buffer:
 
 def joined(pieces) -> pa.Buffer:  # type: ignore[no-untyped-def]
     return pa.py_buffer(b"".join(pieces))
+
+
+@pytest.mark.parametrize(
+    "error", [pa.ArrowMemoryError("malloc of size 8 failed"), OSError(errno.EIO, "I/O error")]
+)
+def test_a_machine_that_cannot_read_says_nothing_about_the_file(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    content = joined(encoded(SCHEMA, [batch_of(3)], open_format=False))
+
+    def fail(_: object) -> object:
+        raise error
+
+    monkeypatch.setattr(pa.ipc, "open_file", fail)
+
+    with pytest.raises(Retryable, match=r"state\.arrow cannot be read"):
+        list(decoded("state.arrow", content))

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from obstore.exceptions import GenericError
 
-from pipelines.domain.errors import CorruptSnapshot, Retryable
+from pipelines.domain.errors import CorruptSnapshot, InvariantViolated, Retryable
 from pipelines.domain.snapshots import FileHandle
 from pipelines.storage.object_clients import ObjectStoreLimits, reason_of
 from pipelines.storage.object_store import PUBLISH_TRIES, ObjectCheckpointStore
@@ -232,6 +232,18 @@ def test_a_large_file_goes_up_in_parts_and_comes_back(server: ObjectServer, root
     assert len(parts) == -(-file.length // PART_BYTES)
     assert all(part.length <= PART_BYTES for part in parts)
     assert list(store_at(root).read_batches(f"{root}/chk-1", file)) == batches
+
+
+@pytest.mark.slow
+def test_a_large_file_replaces_none_of_its_name(server: ObjectServer, root: str) -> None:
+    location = f"{root}/chk-1"
+    batches = [large_batch(n) for n in range(2)]
+    file = write(store_at(root), location, "large", batches)
+
+    with pytest.raises(InvariantViolated, match=r"has a file large\.arrow already"):
+        write(store_at(root), location, "large", [large_batch(2), large_batch(3)])
+
+    assert list(store_at(root).read_batches(location, file)) == batches
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """Nothing outside the configured roots is read, written or deleted, however it is named."""
 
+import errno
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -78,6 +80,23 @@ def test_a_link_that_leads_to_itself_is_a_disk_that_does_not_work(tmp_path: Path
 
     with pytest.raises(Retryable):
         store.prepare(str(tmp_path / "loop" / "chk-1"))
+
+
+def test_a_link_that_cannot_be_read_now_leads_nowhere_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies outside by its name stays refused, though the system does not answer."""
+    store = FileSystemCheckpointStore([str(tmp_path / "jobs")])
+
+    def fail(path: object) -> str:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(os, "readlink", fail)
+
+    with pytest.raises(Retryable, match=r"cannot be looked up: .*Stale file handle"):
+        store.names(str(tmp_path / "jobs" / "chk-1"))
+    with pytest.raises(Rejected, match="outside the configured storage"):
+        store.names(str(tmp_path / "elsewhere"))
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from pipelines.domain.errors import (
 )
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.snapshots import Json
+from tests.takeovers import rewound
 
 SCHEMA = pa.schema([("id", pa.int64())])
 RUN, OTHER = RunId("run-1"), RunId("run-2")
@@ -88,10 +89,10 @@ def test_whoever_takes_a_directory_over_removes_what_was_in_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "ROW_GROUP_ROWS", 1)
-    sink(tmp_path).rewind([], OTHER)
+    rewound(sink(tmp_path), [], OTHER)
     opened(tmp_path, run_id=OTHER).write(records(1))
 
-    sink(tmp_path).rewind([(OTHER, FIRST)], RUN)
+    rewound(sink(tmp_path), [(OTHER, FIRST)], RUN)
 
     assert hidden(tmp_path, "in-progress") == []
 
@@ -103,7 +104,7 @@ def test_what_a_dying_slot_prepared_after_the_rewind_is_removed(
     dying = opened(tmp_path, subtask=1)
     dying.write(records(1))
     dying.prepare(FIRST)
-    sink(tmp_path).rewind([(RUN, FIRST)], RUN)
+    rewound(sink(tmp_path), [(RUN, FIRST)], RUN)
     successor = opened(tmp_path, attempt=2) if moment == "close" else None
     (tmp_path / ".prepared-run-1-a1-00000003-1-1.parquet").touch()
 
@@ -122,7 +123,7 @@ def test_a_slot_that_is_replaced_amid_preparing_takes_its_file_back(
     dying.write(records(1))
 
     def begin_late(path: Path) -> DigestedFile:
-        sink(tmp_path).rewind([], RUN)
+        rewound(sink(tmp_path), [], RUN)
         opened(tmp_path, attempt=2)
         return DigestedFile(path)
 
@@ -141,7 +142,7 @@ def test_what_an_older_attempt_left_whenever_goes_with_the_first_checkpoint_of_a
     first = opened(tmp_path, subtask=1)
     first.write(records(1))
     committables = first.prepare(CheckpointId(3))
-    sink(tmp_path).rewind([(RUN, CheckpointId(3))], RUN)
+    rewound(sink(tmp_path), [(RUN, CheckpointId(3))], RUN)
     (tmp_path / ".prepared-run-1-a1-00000002-1-7.parquet").touch()
     foreign = ".prepared-run-2-a1-00000002-1-7.parquet"
     (tmp_path / foreign).touch()
@@ -184,13 +185,13 @@ def test_a_rewind_removes_prepared_files_of_its_own_run_behind_the_point_only(
     tmp_path: Path,
 ) -> None:
     for run_id in (OTHER, RUN):
-        sink(tmp_path).rewind([], run_id)
+        rewound(sink(tmp_path), [], run_id)
         writer = opened(tmp_path, run_id=run_id)
         for checkpoint_id in (CheckpointId(1), CheckpointId(2)):
             writer.write(records(1))
             writer.prepare(checkpoint_id)
 
-    sink(tmp_path).rewind([(RUN, FIRST)], RUN)
+    rewound(sink(tmp_path), [(RUN, FIRST)], RUN)
 
     assert hidden(tmp_path, "prepared") == [
         ".prepared-run-1-a1-00000001-0-0.parquet",
@@ -214,7 +215,7 @@ def test_closing_drops_what_was_not_prepared(
 def test_superseded_files_are_kept_under_the_run_that_set_them_aside(tmp_path: Path) -> None:
     committed(tmp_path)
 
-    superseded = sink(tmp_path).rewind([], OTHER)
+    superseded = rewound(sink(tmp_path), [], OTHER)
 
     assert superseded is not None
     assert superseded.items == 1
@@ -336,7 +337,7 @@ def test_a_directory_with_parquet_files_of_another_origin_is_refused(tmp_path: P
     with pytest.raises(Rejected, match="already holds files of another origin"):
         sink(tmp_path).validate(SCHEMA)
     with pytest.raises(Rejected, match="another origin"):
-        sink(tmp_path).rewind([], RUN)
+        rewound(sink(tmp_path), [], RUN)
 
 
 def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:

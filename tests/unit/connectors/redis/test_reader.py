@@ -5,7 +5,7 @@ import pytest
 
 from pipelines.connectors.event_time import EVENT_TIME
 from pipelines.connectors.redis import reader as redis_reader
-from pipelines.connectors.redis.connection import Entry
+from pipelines.connectors.redis.connection import Found
 from pipelines.connectors.redis.reader import StreamsReader
 from pipelines.connectors.redis.stream_extent import StreamExtent
 from pipelines.connectors.source import MalformedRecord
@@ -24,14 +24,15 @@ class FakeConnection:
         self.asked: list[str] = []
 
     def entries(
-        self, stream: str, offset: int, end_offset: int | None, count: int
-    ) -> tuple[StreamExtent | None, list[Entry]]:
+        self, stream: str, offset: int, end_offset: int | None, count: int, marked: int | None
+    ) -> Found:
         self.asked.append(stream)
         if self.is_away:
             raise Retryable("the server does not answer")
         numbered = enumerate(self.held, 1)
         entries = [(b"0-%d" % number, each) for number, each in numbered if number >= offset]
-        return StreamExtent(len(self.held), len(self.held), len(self.held), 0, 1), entries
+        extent = StreamExtent(len(self.held), len(self.held), len(self.held), 0, 1)
+        return Found(extent, entries, None if marked is None else self.held[marked - 1])
 
 
 @pytest.fixture

@@ -2,35 +2,75 @@
 
 import random
 
+import numpy as np
 import pytest
 
-from pipelines.connectors.redis.stream_extent import StreamExtent, pending_of
+from pipelines.connectors.redis.stream_extent import (
+    StreamExtent,
+    passed_by,
+    pending_of,
+    range_gone,
+)
+from pipelines.connectors.redis.stream_mark import (
+    MarkedEntry,
+    StreamMark,
+    digest_of,
+    marked_offset,
+)
 from pipelines.connectors.split_progress import SplitProgress
+from pipelines.domain.errors import Rejected
 
 
 class FakeStream:
-    """Counts as a server does. Ids are numbers here."""
+    """Counts as a server does. Offsets are small numbers here."""
 
-    def __init__(self) -> None:
-        self.ids: list[int] = []
+    def __init__(self, first: int = 1, maker: str = "old", step: int = 1) -> None:
+        self.entries: dict[int, list[bytes]] = {}
         self.added = 0
+        self.last = first - step
+        self.step = step
         self.max_deleted = 0
+        self.maker = maker
 
     def add(self, count: int) -> None:
-        self.ids += range(self.added + 1, self.added + count + 1)
-        self.added += count
+        for _ in range(count):
+            self.added += 1
+            self.last += self.step
+            self.entries[self.last] = [b"maker", self.maker.encode(), b"n", b"%d" % self.added]
 
-    def delete(self, entry_id: int) -> None:
-        self.ids.remove(entry_id)
-        self.max_deleted = max(self.max_deleted, entry_id)
+    def delete(self, offset: int) -> None:
+        del self.entries[offset]
+        self.max_deleted = max(self.max_deleted, offset)
 
     def trim(self, count: int) -> list[int]:
-        trimmed, self.ids = self.ids[:count], self.ids[count:]
+        trimmed = list(self.entries)[:count]
+        for offset in trimmed:
+            del self.entries[offset]
         return trimmed
 
     def extent(self) -> StreamExtent:
-        first = self.ids[0] if self.ids else None
-        return StreamExtent(self.added, len(self.ids), self.added, self.max_deleted, first)
+        marks = [MarkedEntry(offset, digest_of(held)) for offset, held in self.entries.items()]
+        first, last = (marks[0], marks[-1]) if marks else (None, None)
+        counts = (self.added, len(self.entries), self.last, self.max_deleted)
+        return StreamExtent(*counts, first.offset if first else None, first, last)
+
+    def begin(self, *, is_newest: bool = False) -> SplitProgress:
+        extent = self.extent()
+        if is_newest:
+            return extent.from_newest("s")
+        ahead = sum(offset <= self.max_deleted for offset in self.entries)
+        return extent.from_oldest("s", None, ahead if extent.has_hole_ahead else None)
+
+    def read(self, split: SplitProgress, count: int) -> SplitProgress:
+        """Raises Rejected as a reader does."""
+        marked = marked_offset(split)
+        held = None if marked is None else self.entries.get(marked)
+        oldest = self.extent().oldest(split, held)
+        if oldest > split.offset:
+            raise Rejected(range_gone(split, oldest))
+        offsets = [offset for offset in self.entries if offset >= split.offset][:count]
+        last = self.entries[offsets[-1]] if offsets else []
+        return passed_by(split, np.array(offsets, np.int64), last, is_all=len(offsets) < count)
 
 
 @pytest.mark.parametrize("seed", range(100))
@@ -38,29 +78,141 @@ class FakeStream:
 def test_what_is_trimmed_is_gone_exactly_where_it_was_not_read(seed: int, is_newest: bool) -> None:
     chance, stream = random.Random(seed), FakeStream()
     stream.add(chance.randint(1, 12))
-    for entry_id in chance.sample(stream.ids, chance.randint(0, len(stream.ids))):
-        stream.delete(entry_id)
+    for offset in chance.sample(list(stream.entries), chance.randint(0, len(stream.entries))):
+        stream.delete(offset)
     stream.trim(chance.randint(0, 3))
-    extent = stream.extent()
-    split = extent.from_newest("s") if is_newest else extent.from_oldest("s", None)
+    split = stream.begin(is_newest=is_newest)
 
     for _ in range(12):
         stream.add(chance.randint(0, 3))
-        split = read(stream, split, chance.randint(0, 4))
+        split = stream.read(split, chance.randint(1, 4))
         trimmed = stream.trim(chance.choice([0, 0, 1, 3]))
-        is_lost = any(entry_id >= split.offset for entry_id in trimmed)
 
-        assert (stream.extent().oldest(split) > split.offset) == is_lost
-        if is_lost:
-            break
+        if any(offset >= split.offset for offset in trimmed):
+            with pytest.raises(Rejected):
+                stream.read(split, 1)
+            return
+        stream.read(split, 1)
 
 
-def read(stream: FakeStream, split: SplitProgress, count: int) -> SplitProgress:
-    entries = [entry_id for entry_id in stream.ids if entry_id >= split.offset][:count]
-    if not entries:
-        return split
-    passed = split.passed + len(entries)
-    return SplitProgress("s", entries[-1] + 1, passed, None, split.version)
+@pytest.mark.parametrize("seed", range(400))
+def test_no_entry_is_skipped_in_silence_and_none_is_missed_that_was_read(seed: int) -> None:
+    """Entries go in any way: trimmed, or deleted anywhere, before the run began and since."""
+    chance, stream = random.Random(seed), FakeStream()
+    stream.add(chance.randint(0, 12))
+    for offset in chance.sample(list(stream.entries), chance.randint(0, len(stream.entries) // 2)):
+        stream.delete(offset)
+    split = stream.begin(is_newest=chance.random() < 0.2)
+    unread_gone = False
+
+    for _ in range(chance.randint(1, 20)):
+        stream.add(chance.randint(0, 3))
+        gone = stream.trim(chance.choice([0, 0, 0, 1, 2]) if chance.random() < 0.3 else 0)
+        for offset in chance.sample(list(stream.entries), min(len(stream.entries), 1)):
+            if offset < split.offset or chance.random() < 0.15:
+                stream.delete(offset)
+                gone.append(offset)
+        unread_gone |= any(offset >= split.offset for offset in gone)
+        try:
+            split = stream.read(split, chance.randint(1, 4))
+        except Rejected:
+            assert unread_gone
+            return
+    if unread_gone:
+        with pytest.raises(Rejected):
+            stream.read(split, 1_000)
+    else:
+        stream.read(split, 1_000)
+
+
+@pytest.mark.parametrize("seed", range(1_000))
+def test_a_stream_that_was_made_again_is_not_read_however_long_it_is(seed: int) -> None:
+    chance, stream = random.Random(seed), FakeStream()
+    stream.add(chance.randint(1, 12))
+    for offset in list(stream.entries)[: chance.choice([0, 0, 1, 2])]:
+        stream.delete(offset)
+    stream.trim(chance.choice([0, 0, 1, 3]))
+    split = stream.begin(is_newest=chance.random() < 0.3)
+    for _ in range(chance.randint(0, 3)):
+        split = stream.read(split, chance.randint(1, 4))
+        stream.add(chance.randint(0, 3))
+    if marked_offset(split) is None:
+        return  # it was empty: there is nothing to know it by
+
+    first = chance.choice([1, 1, stream.last + 1, stream.last + 100])
+    again = FakeStream(first, "new", step=chance.choice([1, 1, 2, 3]))
+    again.add(chance.randint(0, 40))
+    for _ in range(chance.choice([0, 0, 1, 2])):
+        again.trim(chance.randint(0, 3))
+    if (
+        again.extent().removed == split.passed
+        and again.extent().from_oldest("s", None, None).offset >= split.offset
+    ):
+        return  # by chance it has lost as many as were read of the old one
+
+    with pytest.raises(Rejected):
+        again.read(split, 1)
+
+
+@pytest.mark.parametrize(
+    ("extent", "version"),
+    [
+        (StreamExtent(added=40, length=40, last=40, max_deleted=0, first=1), "8"),
+        (StreamExtent(added=40, length=30, last=60, max_deleted=0, first=7), "0"),
+        (StreamExtent(added=4, length=4, last=40, max_deleted=0, first=1), "0"),
+        (StreamExtent(added=40, length=40, last=8, max_deleted=0, first=1), "0"),
+        (StreamExtent(added=40, length=38, last=60, max_deleted=0, first=12), "0"),
+    ],
+)
+def test_counts_and_ids_that_no_stream_comes_to_tell_another_one(
+    extent: StreamExtent, version: str
+) -> None:
+    """Of a position from an earlier version, which names no entry."""
+    with pytest.raises(Rejected, match="is another one"):
+        extent.oldest(SplitProgress("s", 10, 5, None, version), None)
+
+
+@pytest.mark.parametrize("version", ["8", "8:9:", "8:9:0-3:ab"])
+def test_an_entry_deleted_below_an_older_hole_is_missed_at_once_where_none_before_it_is_left(
+    version: str,
+) -> None:
+    stream = FakeStream()
+    stream.add(10)
+    stream.delete(8)
+    stream.trim(4)
+    stream.read(SplitProgress("s", 5, 5, None, version), 1)
+    stream.delete(6)
+
+    with pytest.raises(Rejected, match="entries 0-5 to 0-8 are gone"):
+        stream.read(SplitProgress("s", 5, 5, None, version), 1)
+
+
+def test_entries_deleted_below_an_older_hole_are_counted_once_they_should_have_been_read() -> None:
+    stream = FakeStream()
+    stream.add(10)
+    stream.delete(8)
+    split = stream.read(stream.begin(), 4)
+    stream.delete(1)
+    stream.delete(6)
+
+    split = stream.read(split, 2)
+    with pytest.raises(Rejected, match="s: 1 of the entries up to 0-8 that were there"):
+        stream.read(split, 2)
+
+
+def test_a_position_of_an_earlier_version_is_read_on() -> None:
+    """It has neither a mark nor a count of what lay ahead."""
+    stream = FakeStream()
+    stream.add(10)
+    stream.delete(8)
+    stream.trim(2)
+
+    split = stream.read(SplitProgress("s", 3, 3, None, "8"), 4)
+
+    assert (split.offset, split.passed) == (7, 7)
+    assert StreamMark.of(split.version).entry == MarkedEntry(6, digest_of(stream.entries[6]))
+    with pytest.raises(Rejected, match="is another one"):
+        stream.read(SplitProgress("s", 3, 4, None, "8"), 4)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from tests.documented_sql import documented
 from tests.hostile_names import HOSTILE, LONG, NUL
+from tests.takeovers import rewound
 
 SCHEMA = pa.schema(
     [("carrier", pa.string()), ("at", pa.timestamp("ms", tz="UTC")), ("mean", pa.float64())]
@@ -112,13 +113,13 @@ def test_an_older_table_is_refused_until_it_is_converted_as_documented(tmp_path:
         )
     schema = pa.schema([("carrier", pa.string())])
     output = replace(sink(tmp_path, keys=("carrier",)), table="views")
-    with pytest.raises(Rejected, match=r"earlier version.* convert it as docs/sinks\.md says\.$"):
+    with pytest.raises(Rejected, match=r"earlier version.* docs/reference/sinks\.md says\.$"):
         output.validate(schema)
 
     with closing(sqlite3.connect(file_of(tmp_path))) as connection:
         connection.executescript(documented("CREATE TABLE IF NOT EXISTS ftdash_runs"))
     output.validate(schema)
-    output.rewind([(RunId("run-0"), FIRST), (RunId("run-1"), FIRST)], RunId("run-2"))
+    rewound(output, [(RunId("run-0"), FIRST), (RunId("run-1"), FIRST)], RunId("run-2"))
 
     with closing(sqlite3.connect(file_of(tmp_path))) as connection:
         kept, aside = (

@@ -1,5 +1,6 @@
 """Who gets through the door of the control port, and what the master hears of it."""
 
+import math
 import queue
 import socket
 import threading
@@ -16,8 +17,11 @@ from pipelines.domain.errors import ProtocolError, Retryable
 from pipelines.domain.ids import Attempt
 from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.settings import Heartbeat
+from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.control import MASTER_DECODER, Begin, Deployed, FromMaster, Hello
+from pipelines.runtime.control import Heartbeat as Beat
 from pipelines.runtime.control_link import MAX_FRAME_BYTES, ControlLink
+from pipelines.runtime.master.control_loop import ControlLoop
 from pipelines.runtime.master.control_server import ControlServer
 from pipelines.runtime.master.job_events import (
     JobEvent,
@@ -30,9 +34,14 @@ from pipelines.runtime.master.job_events import (
 from pipelines.runtime.networking import driver_networking
 from pipelines.runtime.slot_address import SlotAddress
 from tests.certificates import Authority
+from tests.unit.runtime.fakes import ManualClock
 
+CLOCK = SystemClock()
 TIMEOUT_S = 60.0
 PARALLELISM = 3
+STALL_MS = 20_000
+USUAL = Heartbeat()
+HASTY = Heartbeat(interval_ms=1, timeout_ms=60_000)
 HELLO = Hello(slot=1, pid=42, host="127.0.0.1", data_port=7)
 ANOTHER = msgspec.json.encode(Hello(slot=2, pid=42, host="127.0.0.1", data_port=7))
 
@@ -42,7 +51,7 @@ def test_a_slot_with_the_token_is_heard_and_spoken_to() -> None:
         address = control.open_for(Attempt(1))
         with dialed(address) as connection:
             prove_token(connection, address.token, attempt=Attempt(1), slot=1)
-            link = ControlLink[FromMaster](connection, MASTER_DECODER)
+            link = ControlLink[FromMaster](connection, MASTER_DECODER, CLOCK.monotonic_ms)
 
             link.send(HELLO)
             link.send(Deployed())
@@ -56,12 +65,56 @@ def test_a_slot_with_the_token_is_heard_and_spoken_to() -> None:
     assert heard == Begin()
 
 
+def test_slots_are_told_that_their_driver_lives_while_its_loop_waits_for_a_disk() -> None:
+    """What the slot says is not taken from the queue either, and still it has been heard."""
+    clock = ManualClock()
+    loop = ControlLoop(clock, STALL_MS)
+    loop.on_turn()
+    with server(heartbeat=HASTY, loop=loop) as (control, events):
+        address = control.open_for(Attempt(1))
+        with dialed(address) as connection:
+            prove_token(connection, address.token, attempt=Attempt(1), slot=1)
+            link = ControlLink[FromMaster](connection, MASTER_DECODER, CLOCK.monotonic_ms)
+            link.send(HELLO)
+            arrived = events.get(timeout=TIMEOUT_S)
+            assert isinstance(arrived, SlotArrived)
+            clock.now_ms += STALL_MS
+            beats = [link.receive() for _ in range(3)]
+            said_ms = CLOCK.monotonic_ms()
+            link.send(Deployed())
+            until(lambda: arrived.link.heard_ms >= said_ms)
+
+    assert beats == [Beat()] * 3
+
+
+def test_slots_are_told_nothing_when_the_loop_of_their_driver_hangs() -> None:
+    clock = ManualClock()
+    loop = ControlLoop(clock, STALL_MS)
+    loop.on_turn()
+    with server(heartbeat=HASTY, loop=loop) as (control, events):
+        address = control.open_for(Attempt(1))
+        with dialed(address) as connection:
+            prove_token(connection, address.token, attempt=Attempt(1), slot=1)
+            link = ControlLink[FromMaster](connection, MASTER_DECODER, CLOCK.monotonic_ms)
+            link.send(HELLO)
+            arrived = events.get(timeout=TIMEOUT_S)
+            assert isinstance(arrived, SlotArrived)
+            clock.now_ms += STALL_MS + 1
+            arrived.link.send(Begin())  # behind the heartbeats that were sent before
+            while link.receive() != Begin():
+                pass
+            connection.settimeout(0.2)
+            silence = link.receive()
+
+    assert silence is None
+
+
 def test_a_slot_that_goes_away_is_reported() -> None:
     with server() as (control, events):
         address = control.open_for(Attempt(1))
         with dialed(address) as connection:
             prove_token(connection, address.token, attempt=Attempt(1), slot=1)
-            ControlLink[FromMaster](connection, MASTER_DECODER).send(HELLO)
+            ControlLink[FromMaster](connection, MASTER_DECODER, CLOCK.monotonic_ms).send(HELLO)
             events.get(timeout=TIMEOUT_S)
 
         gone = events.get(timeout=TIMEOUT_S)
@@ -152,7 +205,7 @@ def test_a_frame_that_is_no_message_ends_the_slot_and_says_why(frame: bytes, sai
         address = control.open_for(Attempt(1))
         with dialed(address) as connection:
             prove_token(connection, address.token, attempt=Attempt(1), slot=1)
-            ControlLink[FromMaster](connection, MASTER_DECODER).send(HELLO)
+            ControlLink[FromMaster](connection, MASTER_DECODER, CLOCK.monotonic_ms).send(HELLO)
             events.get(timeout=TIMEOUT_S)
 
             connection.sendall(frame)
@@ -213,7 +266,7 @@ def test_with_tls_a_slot_of_the_same_authority_is_heard_and_spoken_to(tmp_path: 
         address = control.open_for(Attempt(1))
         connection = authority.tls().connect(dialed(address), 20_000)
         prove_token(connection, address.token, attempt=Attempt(1), slot=1)
-        link = ControlLink[FromMaster](connection, MASTER_DECODER)
+        link = ControlLink[FromMaster](connection, MASTER_DECODER, CLOCK.monotonic_ms)
         link.send(HELLO)
         arrived = events.get(timeout=TIMEOUT_S)
         assert isinstance(arrived, SlotArrived)
@@ -252,10 +305,15 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def server(tls: Tls | None = None) -> Iterator[tuple[ControlServer, "queue.Queue[JobEvent]"]]:
+def server(
+    tls: Tls | None = None, heartbeat: Heartbeat = USUAL, loop: ControlLoop | None = None
+) -> Iterator[tuple[ControlServer, "queue.Queue[JobEvent]"]]:
     events: queue.Queue[JobEvent] = queue.Queue()
     networking = driver_networking(parse_settings({}))
-    control = ControlServer(networking, tls, events.put, Heartbeat(), PARALLELISM)
+    loop = loop or ControlLoop(CLOCK, math.inf)
+    control = ControlServer(
+        networking, tls, events.put, heartbeat, PARALLELISM, loop, CLOCK.monotonic_ms
+    )
     try:
         yield control, events
     finally:

@@ -1,8 +1,10 @@
 """The job master from command to journal, with slots played by a script."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pipelines.connectors.sink import Superseded
@@ -22,21 +24,30 @@ from pipelines.domain.events import (
     CheckpointTriggered,
     FailureOccurred,
     JobStatusChanged,
+    MetricsSampled,
     PointsVerified,
+    RecoveryPhaseReached,
     RequestEnded,
+    RestorePointRefused,
+    RestoreProgress,
     RunEnded,
     RunStarted,
     SettingsChanged,
     ZombieRefused,
 )
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, RunId, Uid
+from pipelines.domain.origin import RecordOrigin
+from pipelines.domain.settings import InputOptions
 from pipelines.domain.snapshots import Manifest
-from pipelines.domain.status import CheckpointKind, JobStatus, RequestOutcome
+from pipelines.domain.status import CheckpointKind, JobStatus, RecoveryPhase, RequestOutcome
+from pipelines.protocol.repeated_failures import OperatorError
 from pipelines.runtime.control import (
     Deploy,
+    Deployed,
     Failed,
     PeerLost,
     ReservationWanted,
+    Restoring,
     Sampled,
     SourcesEnded,
     StrangerTurnedAway,
@@ -47,7 +58,7 @@ from pipelines.storage.manifest_file import MANIFEST
 from pipelines.storage.store import Publication
 from tests.unit.runtime.hosted import MemorySink
 from tests.unit.runtime.points import places_in
-from tests.unit.runtime.scripted_slots import ScriptedRun, acknowledgement
+from tests.unit.runtime.scripted_slots import ScriptedRun, ScriptedSlots, acknowledgement
 
 RETENTION = "execution.checkpointing.externalized-checkpoint-retention"
 WHO = {"requested_by": "ann", "reason": "try"}
@@ -90,6 +101,40 @@ def test_who_claims_an_attempt_that_is_not_over_is_no_zombie_of_it(tmp_path: Pat
     cancel(run)
 
 
+def test_batches_that_failed_together_are_handled_one_by_one_by_the_next_attempt(
+    tmp_path: Path,
+) -> None:
+    run = ScriptedRun(tmp_path, {**SOON, "pipeline.coalescing.max-wait": "7 ms"})
+    run.wait_for_checkpoints(1)
+    candidates = tuple(origin_in(split) for split in ("a", "b", "c", "d"))
+    error = OperatorError(
+        Uid("both"), "ValueError", "7 is bad", None, is_of_the_world=False, candidates=candidates
+    )
+
+    run.slots.say(Attempt(1), msgspec.structs.replace(failure("7 is bad"), error=error))
+    run.wait_for(lambda: run.slots.attempts == [1, 2])
+    cancel(run)
+
+    orders = [told for told in iter_told(run) if isinstance(told, Deploy)]
+    assert [order.isolation.apart for order in orders] == [[], list(candidates)]
+    assert orders[1].inputs == InputOptions(coalesced_rows=8_192, coalescing_wait_ms=7)
+    (told,) = [e for e in run.of(FailureOccurred) if e.operator]
+    assert told.origin is None
+    assert told.cause == (
+        "both[0] failed at left[0], split a, offsets 0 to 9; or at left[0], split b, offsets 0 to"
+        " 9; or at left[0], split c, offsets 0 to 9; or at one of 1 other places: 7 is bad"
+    )
+
+
+def origin_in(split: str) -> RecordOrigin:
+    return RecordOrigin(source=Uid("left"), subtask=0, split=split, first_offset=0, last_offset=9)
+
+
+def iter_told(run: ScriptedRun) -> Iterator[object]:
+    while not run.slots.told.empty():
+        yield run.slots.told.get_nowait()
+
+
 def test_that_the_stage_of_an_older_attempt_has_ended_makes_no_room_for_the_next(
     tmp_path: Path,
 ) -> None:
@@ -112,6 +157,56 @@ def test_that_the_stage_of_an_older_attempt_has_ended_makes_no_room_for_the_next
     assert attempts == [1, 2]
     run.slots.dies_slowly = False
     cancel(run)
+
+
+NO_RESTART = {"restart-strategy.type": "none"}
+LOADING = RestoreProgress(read_bytes=10, total_bytes=90, read_files=1, total_files=3)
+
+
+def test_slots_that_are_not_brought_up_in_time_fail_the_attempt(tmp_path: Path) -> None:
+    settings = {**NO_RESTART, "slot.request.timeout": "100 ms"}
+
+    run = ScriptedRun(tmp_path, settings, slots=ScriptedSlots(are_brought_up=False))
+
+    assert run.wait_until_over() is JobStatus.FAILED
+    (failed,) = run.of(FailureOccurred)
+    assert failed.cause == (
+        "Spark on local[1] brought up 0 of 1 slots, and no other within 0.1 s"
+        " (slot.request.timeout)."
+    )
+
+
+def test_slots_that_load_have_as_much_time_as_they_need_and_are_shown(tmp_path: Path) -> None:
+    settings = {**NO_RESTART, "slot.request.timeout": "2 s"}
+    run = ScriptedRun(tmp_path, settings, slots=ScriptedSlots(loads=True))
+    run.wait_for(lambda: run.slots.attempts == [1])
+
+    run.slots.say(Attempt(1), Restoring(progress=LOADING))
+    run.wait_for(lambda: LOADING in [sample.restoring for sample in run.of(MetricsSampled)])
+    samples = len(run.of(MetricsSampled))
+    run.wait_for(lambda: len(run.of(MetricsSampled)) >= samples + 3)  # one a second
+    run.slots.say(Attempt(1), Deployed())
+    run.wait_for(lambda: run.of(JobStatusChanged)[-1].status is JobStatus.RUNNING)
+    samples = len(run.of(MetricsSampled))
+    run.wait_for(lambda: len(run.of(MetricsSampled)) > samples)
+
+    assert run.of(MetricsSampled)[-1].restoring is None
+    assert run.of(FailureOccurred) == []
+    cancel(run)
+
+
+def test_slots_that_do_not_get_on_with_loading_fail_the_attempt(tmp_path: Path) -> None:
+    settings = {**NO_RESTART, "execution.state-recovery.standstill-timeout": "300 ms"}
+    run = ScriptedRun(tmp_path, settings, slots=ScriptedSlots(loads=True))
+    run.wait_for(lambda: run.slots.attempts == [1])
+    run.slots.say(Attempt(1), Restoring(progress=LOADING))
+
+    assert run.wait_until_over() is JobStatus.FAILED
+    (failed,) = run.of(FailureOccurred)
+    assert failed.cause == (
+        "The restore stood still at 1 of 3 files for 0.3 s"
+        " (execution.state-recovery.standstill-timeout); slots that did not end it: 0."
+    )
 
 
 @pytest.mark.parametrize(
@@ -324,6 +419,89 @@ def test_a_driver_whose_storage_has_none_of_the_points_does_not_start_the_run_af
 
     with pytest.raises(Retryable, match=f"{point.path}, and no point .* is mounted"):
         ScriptedRun(tmp_path, {"execution.checkpointing.interval": "off"})
+
+
+@pytest.mark.parametrize("place", ["empty", "absent"])
+def test_a_driver_waits_for_the_disk_of_a_savepoint_that_is_newer_than_what_it_finds(
+    tmp_path: Path, place: str
+) -> None:
+    mount = tmp_path / "mount"
+    run = elsewhere(tmp_path)
+    older, newest = checkpoint_and_savepoint(run)
+    aside = mount.rename(tmp_path / "unmounted")
+    if place == "empty":
+        mount.mkdir()
+
+    with pytest.raises(Retryable, match=f"{newest.path}, and it is not there .* is mounted"):
+        elsewhere(tmp_path)
+
+    if place == "empty":
+        mount.rmdir()
+    aside.rename(mount)
+    successor = elsewhere(tmp_path)
+    cancel(successor)
+    assert restored_by(successor) == [newest.checkpoint_id]
+    assert successor.of(RestorePointRefused) == []
+    assert older.checkpoint_id < newest.checkpoint_id
+
+
+def test_a_driver_says_that_the_newest_point_was_deleted(tmp_path: Path) -> None:
+    run = elsewhere(tmp_path)
+    older, newest = checkpoint_and_savepoint(run)
+    (tmp_path / "mount" / "savepoint-of-another-run-7").mkdir()
+    shutil.rmtree(newest.path)
+
+    successor = elsewhere(tmp_path)
+    cancel(successor)
+
+    [refused] = successor.of(RestorePointRefused)
+    assert refused.path == newest.path
+    assert f"not there any more: the run goes back to {older.path}" in refused.message
+    assert restored_by(successor) == [older.checkpoint_id]
+
+
+def test_a_recovery_waits_for_the_disk_of_the_newest_point(tmp_path: Path) -> None:
+    """Its points are known, so none is missed: they are looked at."""
+    mount = tmp_path / "mount"
+    run = elsewhere(tmp_path)
+    _, newest = checkpoint_and_savepoint(run, ends=False)
+    aside = mount.rename(tmp_path / "unmounted")
+
+    run.slots.say(Attempt(1), failure("a slot that failed"))
+    run.wait_for(lambda: any("is mounted" in event.cause for event in run.of(FailureOccurred)))
+    aside.rename(mount)
+    run.wait_for(lambda: bool(restored_by(run)))
+    cancel(run)
+
+    assert restored_by(run) == [newest.checkpoint_id]
+    assert run.of(RestorePointRefused) == []
+
+
+def elsewhere(tmp_path: Path) -> ScriptedRun:
+    """Savepoints on a disk of their own."""
+    jobs, mount = tmp_path / "jobs", str(tmp_path / "mount")
+    settings = {
+        "execution.checkpointing.interval": "off",
+        "execution.checkpointing.savepoint-dir": mount,
+        "restart-strategy.exponential-delay.initial-backoff": "1 ms",
+    }
+    store = FileSystemCheckpointStore([str(jobs), mount])
+    return ScriptedRun(jobs, settings, store=store)
+
+
+def checkpoint_and_savepoint(run: ScriptedRun, *, ends: bool = True) -> list[CheckpointCompleted]:
+    run.ask(TriggerCheckpoint(**WHO, request_id=RequestId("one")))
+    run.wait_for_checkpoints(1)
+    run.ask(TakeSavepoint(**WHO, request_id=RequestId("two")))
+    points = run.wait_for_checkpoints(2)
+    if ends:
+        run.die()
+    return points
+
+
+def restored_by(run: ScriptedRun) -> list[CheckpointId | None]:
+    reached = run.of(RecoveryPhaseReached)
+    return [e.restored_checkpoint_id for e in reached if e.phase is RecoveryPhase.DECIDE]
 
 
 def test_without_an_interval_only_what_is_asked_for_is_taken(tmp_path: Path) -> None:

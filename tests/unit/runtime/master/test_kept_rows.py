@@ -1,15 +1,22 @@
 """Rows of a DataFrame go with the last point that names them, and never while one may."""
 
+import contextlib
+import errno
 import json
+import os
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipelines.bus.announce import announce_nothing
 from pipelines.bus.journal import JournalWriter
+from pipelines.connectors.files import data_frame
 from pipelines.connectors.files.data_frame import PASSING, DataFrameRows
 from pipelines.connectors.split_progress import NamedPositions, SplitProgress
+from pipelines.domain.errors import Retryable
 from pipelines.domain.events import RunEnded
 from pipelines.domain.ids import Attempt, CheckpointId, RunId
 from pipelines.domain.places import SnapshotPlaces
@@ -97,6 +104,65 @@ def test_nothing_is_deleted_while_a_storage_elsewhere_is_not_mounted(tmp_path: P
     assert rows_in(tmp_path) == ["rows-1", "rows-3"]
 
 
+@pytest.mark.parametrize("spoil", ["altered", "silent point", "silent notes", "no jobs"])
+def test_nothing_is_deleted_while_something_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: str
+) -> None:
+    first = Run(tmp_path, "run-a", jobs=spoil.replace(" ", "-"))
+    first.start_afresh()
+    first.end(point_in="rows-1")
+
+    with spoiled(first, spoil, tmp_path, monkeypatch):
+        Run(tmp_path, "run-b").start_afresh()
+
+    assert rows_in(tmp_path) == ["rows-1", "rows-2"]
+
+
+def test_a_run_whose_note_cannot_be_left_now_does_not_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path, "run-a")
+
+    def fail(code: int) -> None:
+        def failing(*_: object) -> None:
+            raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr(data_frame, "make_directory", failing)
+
+    fail(errno.ESTALE)
+    with pytest.raises(Retryable, match="cannot be written"):
+        run.kept.leave_note()
+    fail(errno.EROFS)
+    run.kept.leave_note()  # with a warning: it only reads there
+
+
+@contextlib.contextmanager
+def spoiled(run: "Run", how: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def denying(ask: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def denied(path: Any) -> Any:
+            if Path(path) == root / "rows" / "_runs":
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            return ask(path)
+
+        return denied
+
+    match how:
+        case "altered":
+            manifest = run.point / "manifest.json"
+            manifest.write_bytes(manifest.read_bytes()[:-9])
+        case "silent point":
+            run.point.rename(root / "aside")
+            run.point.symlink_to(run.point)  # every call below it fails
+        case "silent notes":
+            for call in ("listdir", "scandir"):
+                monkeypatch.setattr(os, call, denying(getattr(os, call)))
+        case "no jobs":
+            (root / "no-jobs").rename(root / "aside")
+            (root / "no-jobs").mkdir()
+    yield
+    monkeypatch.undo()
+
+
 def test_rows_without_the_sign_and_notes_that_make_no_sense_are_left_alone(tmp_path: Path) -> None:
     first = Run(tmp_path, "run-a")
     first.start_afresh()
@@ -121,12 +187,23 @@ def test_rows_without_the_sign_and_notes_that_make_no_sense_are_left_alone(tmp_p
 
 
 class Run:
-    def __init__(self, root: Path, run_id: str, settings: dict[str, str] | None = None) -> None:
-        self._directory = RunDirectory.of(root / "jobs", PIPELINE, RunId(run_id))
+    def __init__(
+        self,
+        root: Path,
+        run_id: str,
+        settings: dict[str, str] | None = None,
+        *,
+        jobs: str = "jobs",
+    ) -> None:
+        self._directory = RunDirectory.of(root / jobs, PIPELINE, RunId(run_id))
         self._places = SnapshotPlaces.of(self._directory, parse_settings(settings or {}))
         self._store = store_in(root)
         self._source = DataFrameRows(lambda session: session, root / "rows", schema=SCHEMA)
         self.kept = KeptRows(self._source, self._directory, self._places, self._store)
+
+    @property
+    def point(self) -> Path:
+        return Path(self._places.checkpoint(ONE))
 
     def start_afresh(self) -> None:
         self._directory.path.mkdir(parents=True, exist_ok=True)

@@ -21,6 +21,7 @@ from pipelines.runtime.master.restore_points import (
     requested_point,
 )
 from pipelines.runtime.master.starting_point import StartingPoint, StartingPointChooser
+from tests.takeovers import held, rewound
 from tests.unit.runtime.fakes import SCHEMA, ListSource
 from tests.unit.runtime.hosted import MemorySink, joining_pipeline
 from tests.unit.runtime.points import (
@@ -77,7 +78,9 @@ def test_a_point_that_does_not_fit_is_refused_in_one_sentence_that_names_why(
 def test_an_operator_without_state_may_disappear() -> None:
     stateless = manifest_of([[operator_of(uid=GONE, counters={"read": 1}, watermark_ms=5)]])
 
-    PointFit.of(spec_of(), JOINING).check(stateless, "/points/chk-1")
+    found = PointFit.of(spec_of(), JOINING).check(stateless, "/points/chk-1")
+
+    assert (found.problems, found.dropped, found.dropped_states) == ((), (), ())
 
 
 def test_an_id_is_above_every_directory_of_the_run_complete_or_not(tmp_path: Path) -> None:
@@ -235,7 +238,9 @@ def test_sinks_are_rewound_to_the_lineage_and_what_they_set_aside_is_said(tmp_pa
 def test_records_that_were_quarantined_behind_the_point_are_set_aside(tmp_path: Path) -> None:
     chooser = Chooser(tmp_path)
     quarantine = tmp_path / "quarantine" / "left"
-    quarantine_of(quarantine.parent, Uid("left"), spec_of().pipeline).rewind([], RunId("run-0"))
+    sink = quarantine_of(quarantine.parent, Uid("left"), spec_of().pipeline)
+    rewound(sink, [], RunId("run-0"))
+    held(sink, spec_of().run_id)
     for name in ("part-run-0-00000006-0-0.jsonl", "part-run-0-00000007-0-0.jsonl"):
         (quarantine / name).write_text("{}")
 

@@ -1,11 +1,18 @@
 """The shared directory of a run on a real store: what is deleted, when, and by whose right."""
 
+import builtins
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from pipelines.domain.errors import Retryable
 from pipelines.domain.ids import Attempt, CheckpointId
 from pipelines.domain.snapshots import FileHandle, StateHandle, StatePart
 from pipelines.domain.status import CheckpointKind
@@ -13,6 +20,7 @@ from pipelines.protocol.retention import RetainedPoint
 from pipelines.protocol.shared_files import shared_name
 from pipelines.runtime.master.shared_file_deletion import SharedFilesHost, discard_claimed
 from pipelines.storage.filesystem import FileSystemCheckpointStore
+from pipelines.storage.manifest_file import MANIFEST
 from pipelines.storage.store import shared_location
 from tests.unit.runtime.points import manifest_of, operator_of
 
@@ -35,6 +43,9 @@ class Directory:
         return SharedFilesHost(
             self.store, str(self.root), self.executor, lambda _: self.owns_run, found
         )
+
+    def manifest(self, number: int) -> Path:
+        return Path(self.location(number)) / MANIFEST
 
     def location(self, number: int) -> str:
         return str(self.root / f"chk-{number}")
@@ -130,6 +141,70 @@ def test_a_claimed_point_leaves_what_its_neighbours_need(run: Directory) -> None
     assert run.store.verify(run.location(2)) == []
     discard_claimed(run.store, run.location(2))
     assert run.found() == set()
+
+
+@pytest.mark.parametrize("spoil", ["silent", "altered", "missing"])
+def test_a_point_whose_manifest_cannot_be_read_keeps_its_files_until_it_goes(
+    run: Directory, monkeypatch: pytest.MonkeyPatch, spoil: str
+) -> None:
+    """One ESTALE while the driver starts."""
+    kept, other = run.written(1, "kept"), run.written(2, "other")
+    run.publish(1, kept)
+    run.publish(2, kept, other)
+    with spoiled(run.manifest(2), spoil, monkeypatch):
+        run.host = run.started(1, 2)
+    run.written(9, "never acknowledged")
+
+    run.host.sweep(ATTEMPT)
+    run.host.on_discarded(ATTEMPT, RetainedPoint(CheckpointId(1), run.location(1)))()
+
+    assert run.found() == {kept.name, other.name}
+    assert run.store.verify(run.location(2)) == []
+    run.host.on_discarded(ATTEMPT, RetainedPoint(CheckpointId(2), run.location(2)))()
+    assert run.found() == set()
+
+
+@pytest.mark.parametrize(
+    ("which", "spoil"),
+    [(1, "silent"), (1, "altered"), (1, "missing"), (2, "silent"), (2, "altered")],
+)
+def test_where_not_every_point_can_be_read_a_claimed_one_leaves_its_files(
+    run: Directory, monkeypatch: pytest.MonkeyPatch, spoil: str, which: int
+) -> None:
+    both, own = run.written(1, "both"), run.written(1, "own")
+    run.publish(1, both, own)
+    run.publish(2, both)
+
+    with (
+        spoiled(run.manifest(which), spoil, monkeypatch),
+        contextlib.suppress(Retryable),
+    ):
+        discard_claimed(run.store, run.location(1))
+
+    assert run.found() == {both.name, own.name}
+    assert Path(run.location(1)).exists() == (spoil == "silent")
+
+
+@contextlib.contextmanager
+def spoiled(manifest: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whole again afterwards, unless it is deleted meanwhile."""
+    content, read = manifest.read_bytes(), builtins.open
+
+    def silent(path: object, *args: Any, **options: Any) -> Any:
+        if str(path) == str(manifest):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return read(path, *args, **options)  # type: ignore[call-overload]
+
+    with monkeypatch.context() as patch:
+        if how == "silent":
+            patch.setattr(builtins, "open", silent)
+        elif how == "altered":
+            manifest.write_bytes(content[:-9])
+        else:
+            manifest.unlink()
+        yield
+    if manifest.parent.exists():
+        manifest.write_bytes(content)
 
 
 def handle_of(files: list[FileHandle] | tuple[FileHandle, ...]) -> StateHandle:

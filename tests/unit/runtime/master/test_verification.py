@@ -60,6 +60,15 @@ def test_a_storage_that_does_not_answer_is_no_damage(verified: "Verified") -> No
     assert verified.counts == [(2, 0)]
 
 
+def test_a_disk_that_is_not_mounted_is_no_damage(verified: "Verified") -> None:
+    verified.damage("/chk-1", "/chk-2", "/chk-3")
+    verified.store.is_mounted = False
+
+    verified.look()
+
+    assert verified.counts == [(0, 0)]
+
+
 def test_what_nobody_expected_of_the_storage_is_not_lost_beside_the_master(
     verified: "Verified",
 ) -> None:
@@ -120,6 +129,10 @@ class Damaged:
     unreachable: set[str] = field(default_factory=set)
     asked: list[str] = field(default_factory=list)
     bug: Exception | None = None
+    is_mounted: bool = True
+
+    def names(self, root: str) -> list[str]:
+        return ["chk-1"] if self.is_mounted else []
 
     def verify(self, location: str) -> list[Damage]:
         self.asked.append(location)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -9,16 +10,18 @@ import pytest
 
 from pipelines.connectors.blackhole import BlackHole
 from pipelines.connectors.sink import Sink
-from pipelines.domain.elements import Barrier
+from pipelines.domain.elements import Barrier, Records
 from pipelines.domain.graph import EdgeKind
 from pipelines.domain.ids import Attempt, ChannelId, CheckpointId, RunId, Uid
 from pipelines.domain.origin import RecordOrigin
 from pipelines.operators.operator import Operator
+from pipelines.operators.process_context import ProcessContext
+from pipelines.operators.process_function import BatchProcessFunction
 from pipelines.operators.side_output import SideOutput
 from pipelines.runtime.subtask.chain import OperatorChain
 from pipelines.runtime.subtask.chain_place import ChainPlace
 from pipelines.runtime.subtask.exchange import Exchange
-from pipelines.runtime.subtask.operator_failure import OperatorFailed
+from pipelines.runtime.subtask.operator_failure import OperatorFailed, described
 from pipelines.runtime.subtask.restoring import NOTHING
 from pipelines.state.hashmap import HashMapBackend
 from pipelines.state.row_digest import digest_of
@@ -146,10 +149,99 @@ def test_a_failure_names_the_offset_of_its_record_in_a_log_with_gaps() -> None:
 
     with pytest.raises(OperatorFailed) as failed:
         chain_of(env.build(), "in").emit_from_source(
-            batch_of([(1, 0), (7, 0), (3, 0)]), origin, np.array([3, 50, 90])
+            batch_of([(1, 0), (7, 0), (3, 0)]), (origin,), np.array([3, 50, 90])
         )
 
     assert failed.value.origin == origin.at_offset(50)
+
+
+def fail_at_seven(batch: pa.RecordBatch) -> pa.RecordBatch:
+    if 7 in batch.column("key").to_pylist():
+        raise ValueError("7 is bad")
+    return batch
+
+
+PARTS = [
+    [(1, 0), (2, 0)],
+    [(3, 0), (7, 0), (4, 0)],
+    [(5, 0)],
+]
+OF_PARTS = [
+    RecordOrigin(source=Uid("in"), subtask=0, split="a", first_offset=10, last_offset=11),
+    RecordOrigin(source=Uid("in"), subtask=0, split="b", first_offset=20, last_offset=22),
+    RecordOrigin(source=Uid("in"), subtask=0, split="a", first_offset=30, last_offset=30),
+]
+
+
+@pytest.mark.parametrize(
+    ("through", "found"),
+    [
+        ("source", [OF_PARTS[1].at_offset(21)]),  # row 1 of that part is that record
+        ("operator", [OF_PARTS[1]]),  # which may have been given other rows than the source's
+    ],
+)
+def test_a_failure_in_a_joined_batch_is_that_of_the_part_that_has_the_row(
+    through: str, found: list[RecordOrigin]
+) -> None:
+    env = Environment()
+    stream = env.source(ListSource([]), uid="in")
+    if through == "operator":
+        stream = stream.map_batches(lambda batch: batch, SCHEMA, uid="before")
+    stream.rebalance().map_batches(fail_at_seven, SCHEMA, uid="f").sink(MemorySink(), uid="out")
+
+    with pytest.raises(OperatorFailed) as failed:
+        give_joined(chain_of(env.build(), "f"))
+
+    assert list(failed.value.origins) == found
+    assert failed.value.origin == found[0]
+    assert failed.value.is_of_record
+
+
+def test_where_no_row_is_known_to_be_at_fault_every_part_is_a_candidate() -> None:
+    env = Environment()
+    stream = env.source(ListSource([]), uid="in").rebalance()
+    passed_on = stream.map_batches(lambda batch: batch, SCHEMA, uid="first")
+    passed_on.sink(RefusingSink(), uid="out")
+
+    with pytest.raises(OperatorFailed) as failed:
+        give_joined(chain_of(env.build(), "first"))
+
+    whole = msgspec.structs.replace(OF_PARTS[0], last_offset=30)
+    assert list(failed.value.origins) == [whole, OF_PARTS[1]]
+    assert failed.value.origin is None
+    assert described(failed.value).candidates == (whole, OF_PARTS[1])
+
+
+def test_what_is_made_of_a_joined_batch_comes_from_all_of_its_parts() -> None:
+    output = RecordingOutput(ChannelId("out"))
+    env = Environment()
+    mapped = env.source(ListSource([]), uid="in").rebalance()
+    mapped = mapped.map_batches(lambda batch: batch, SCHEMA, uid="first")
+    mapped.key_by("key").process(Passing(), SCHEMA, uid="last").sink(MemorySink(), uid="out")
+    exchanges = {Uid("first"): [Exchange(("key",), [output], MAX_PARALLELISM)]}
+
+    give_joined(chain_of(env.build(), "first", exchanges), with_seven=False)
+
+    (sent,) = output.sent
+    assert isinstance(sent, Records)
+    assert [origin.split for origin in sent.origins] == ["a", "b"]
+
+
+def give_joined(chain: OperatorChain, *, with_seven: bool = True) -> None:
+    rows = [[row for row in part if with_seven or row[0] != 7] for part in PARTS]
+    batch = batch_of([row for part in rows for row in part])
+    parts = [((origin,), len(part)) for origin, part in zip(OF_PARTS, rows, strict=True)]
+    chain.on_batch(0, batch, parts)
+
+
+class RefusingSink(MemorySink):
+    def write(self, batch: pa.RecordBatch) -> None:
+        raise ValueError("7 is bad")
+
+
+class Passing(BatchProcessFunction):
+    def process_batch(self, batch: pa.RecordBatch, context: ProcessContext) -> None:
+        context.collect(batch)
 
 
 def chain_of(

@@ -1,8 +1,9 @@
 """Whatever an author's function raises, the sentence names operator, subtask, split and offsets.
 
-One record, where a function of rows sees them as the source gave them; else the batch in work, also
-for what a window or a timer makes of it; and no record where none is in work. A key is a column, so
-there is no function of keys; joins and aggregates of columns have none either.
+One record, where a function of rows sees them as the source gave them; else the batch in work. A
+timer is named by its key and its time, other work that time brings (a window) by that time: the
+records that moved event time on are not at fault. And nothing is named where nothing is in work. A
+key is a column, so there is no function of keys; joins and aggregates of columns have none either.
 """
 
 from collections.abc import Callable, Iterator
@@ -51,7 +52,9 @@ ORIGIN = RecordOrigin(
 )
 A_ROW = " at in[1], split split-0, offset 102: ValueError: 13 is bad"
 THE_BATCH = " at in[1], split split-0, offsets 100 to 103: ValueError: 13 is bad"
-NO_RECORD = ": ValueError: 13 is bad"
+ITSELF = ": ValueError: 13 is bad"
+NO_RECORD = ITSELF
+AS_TIME_CAME = " when event time reached 1970-01-01T00:00:01.000Z"
 BARRIER = Barrier(CheckpointId(1), 0)
 
 
@@ -177,12 +180,15 @@ CASES: dict[str, tuple[Build, str]] = {
     "aggregate": (lambda s: s.key_by("key").process(InAggregate(), SCHEMA, uid="f"), A_ROW),
     "event timer": (
         lambda s: s.key_by("key").process(InTimer("event"), SCHEMA, uid="f"),
-        THE_BATCH,
+        " in a timer of key 13 at time 1970-01-01T00:00:00.005Z" + ITSELF,
     ),
-    "event timers": (lambda s: s.key_by("key").process(InTimers(), SCHEMA, uid="f"), THE_BATCH),
+    "event timers": (
+        lambda s: s.key_by("key").process(InTimers(), SCHEMA, uid="f"),
+        " in one of 4 timers at time 1970-01-01T00:00:00.001Z to 1970-01-01T00:00:00.004Z" + ITSELF,
+    ),
     "processing timer": (
         lambda s: s.key_by("key").process(InTimer("processing"), SCHEMA, uid="f"),
-        NO_RECORD,
+        " in a timer of key 13 at processing time 1970-01-01T00:00:00.005Z" + ITSELF,
     ),
     "window function": (
         lambda s: (
@@ -190,7 +196,7 @@ CASES: dict[str, tuple[Build, str]] = {
             .window(tumbling(milliseconds=5))
             .apply(lambda window, rows: passed(rows), SCHEMA, uid="f")
         ),
-        THE_BATCH,
+        AS_TIME_CAME + ITSELF,
     ),
     "session function": (
         lambda s: (
@@ -198,7 +204,7 @@ CASES: dict[str, tuple[Build, str]] = {
             .window(session(milliseconds=5))
             .apply(lambda window, rows: passed(rows), SCHEMA, uid="f")
         ),
-        THE_BATCH,
+        AS_TIME_CAME + ITSELF,
     ),
     "connected batch function": (
         lambda s: s.rebalance().connect(s).map_batches(passed, passed, SCHEMA, uid="f"),
@@ -214,13 +220,7 @@ CASES: dict[str, tuple[Build, str]] = {
     "sink, committing": (lambda s: s.sink(FailingSink(fails_in="commit"), uid="f"), NO_RECORD),
 }
 
-AT_ANOTHER_TIME = (
-    "event timer",
-    "event timers",
-    "window function",
-    "session function",
-    "sink, writing",  # it may have buffered what it fails on now
-)
+AT_ANOTHER_TIME = ("sink, writing",)  # it may have buffered what it fails on now
 
 
 @pytest.mark.parametrize("kind", CASES)
@@ -235,7 +235,7 @@ def test_a_failure_of_every_kind_of_function_names_its_place(kind: str) -> None:
         use(env)
 
     assert sentence(failed.value, "in") == f"f[1] failed{place}"
-    is_given_records = place != NO_RECORD and kind not in AT_ANOTHER_TIME
+    is_given_records = place in (A_ROW, THE_BATCH) and kind not in AT_ANOTHER_TIME
     assert described(failed.value).is_of_record is is_given_records
 
 
@@ -250,6 +250,20 @@ def test_what_is_made_of_fired_windows_is_not_laid_to_the_records_that_moved_tim
 
     assert failed.value.origin == ORIGIN.as_moment()
     assert not described(failed.value).is_of_record
+    assert sentence(failed.value, "in") == (
+        "f[1] failed at the time of in[1], split split-0, offsets 100 to 103: ValueError: 13 is bad"
+    )
+
+
+def test_a_timer_that_fails_says_nothing_of_the_batch_that_moved_event_time_on() -> None:
+    env = Environment()
+    stream = env.source(ListSource([]), uid="in").key_by("key")
+    stream.process(InTimer("event"), SCHEMA, uid="f").sink(MemorySink(), uid="out")
+
+    with pytest.raises(OperatorFailed) as failed:
+        use(env)
+
+    assert failed.value.origin is None
 
 
 class Torn(ListSource):
@@ -288,7 +302,7 @@ def test_a_source_that_fails_names_the_record_that_it_was_asked_for(
 
 
 def test_what_is_refused_is_said_as_it_is() -> None:
-    error = OperatorFailed(Uid("f"), None, Rejected("The file x has no column y."))
+    error = OperatorFailed(Uid("f"), (), Rejected("The file x has no column y."))
 
     assert sentence(error, "in") == "f[1] failed: The file x has no column y."
     assert is_fatal(error)
@@ -308,9 +322,10 @@ def use(env: Environment) -> None:
     now_ms = [0]
     chain = OperatorChain(pipeline, place, whole_backend, {}, restored, lambda: now_ms[0])
     if vertex.uid == "in":
-        chain.emit_from_source(batch_of(BATCH), ORIGIN)
+        chain.emit_from_source(batch_of(BATCH), (ORIGIN,))
     else:
-        chain.on_batch(len(vertex.inputs) - 1, batch_of(BATCH), ORIGIN)
+        batch = batch_of(BATCH)
+        chain.on_batch(len(vertex.inputs) - 1, batch, [((ORIGIN,), batch.num_rows)])
     chain.on_watermark(1_000)
     now_ms[0] = 1_000
     chain.on_processing_time()

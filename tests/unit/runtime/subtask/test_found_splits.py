@@ -2,10 +2,12 @@
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from pipelines.connectors.reachability import named_problems_of
+from pipelines.connectors.source import LoggedRecords
 from pipelines.connectors.split_progress import NamedPositions, SplitProgress
 from pipelines.domain.elements import MAX_WATERMARK_MS, Watermark, WatermarkStatus
 from pipelines.domain.errors import Rejected, Retryable
@@ -61,6 +63,20 @@ def test_a_position_stands_behind_the_last_record_of_a_log_with_gaps() -> None:
 
     reader.next()
     assert split_of(reader) == SplitProgress("a", offset=51, passed=4)
+
+
+def test_what_a_source_remembers_of_a_split_moves_with_the_records_that_are_handed_out() -> None:
+    class Remembering(GrowingLog):
+        def read(self, split: SplitProgress) -> Iterator[LoggedRecords]:
+            for batch in super().read(split):
+                behind = f"behind {batch.offsets[-1]}" if len(batch.offsets) else None
+                yield replace(batch, version=behind)
+
+    source = Remembering({"a": [(n, n, n) for n in range(4)]}, ended={"a"}, batch_rows=2)
+    reader = reader_of(source, ManualClock())
+    versions = [split_of(reader).version for _ in range(3) if reader.next() is not None]
+
+    assert versions == ["behind 1", "behind 3"]
 
 
 def test_a_split_that_appears_is_found_after_the_interval_and_not_before() -> None:
@@ -129,6 +145,41 @@ def test_a_cut_before_the_first_look_leaves_the_author_s_choice_open() -> None:
     untouched = reader_of(source, ManualClock()).positions()
 
     assert drained(reader_of(source, ManualClock(), (untouched,))) == []
+
+
+def test_a_split_that_appears_before_all_subtasks_have_looked_is_read_from_its_beginning() -> None:
+    """To begin with the newest holds for what the one that has not looked owns, and for no more."""
+    source = GrowingLog({"a": [(0, 1, 1)], "b": [(0, 2, 2)]}, starts_at_the_end=True)
+    has_not, has_looked = (reader_of(source, ManualClock(), (), i, 2) for i in range(2))
+    assert drained(has_looked) == []
+    source.logs["c"] = [(0, 3, 3)]
+    restored = (has_not.positions(), has_looked.positions())
+
+    after = [reader_of(source, ManualClock(), restored, i, 3) for i in range(3)]
+
+    assert [source.owner(name, 2) for name in "abc"] == [1, 0, 1]
+    assert [key for reader in after for key in drained(reader)] == [3]
+
+
+def test_all_subtasks_begin_where_the_driver_has_looked() -> None:
+    """Whenever they look, and again after a failure before the first checkpoint."""
+    logs = {name: [(0, ord(name), 0)] for name in "abcd"}
+    source = GrowingLog(logs, starts_at_the_end=True, concurrent_splits=9)
+    beginning = source.find(frozenset(), is_start=True)
+    for log in logs.values():
+        log.append((1, log[0][1] + 100, 1))
+    logs["e"] = [(0, ord("e") + 100, 1)]
+
+    for _ in range(2):
+        clock = ManualClock()
+        readers = [
+            SourceReader(source, (), i, 2, clock, None, beginning=beginning) for i in range(2)
+        ]
+        read = [key for reader in readers for key in drained(reader)]
+        clock.now_ms += 1_000.0
+        read += [key for _ in range(2) for reader in readers for key in drained(reader)]
+
+        assert sorted(read) == [ord(name) + 100 for name in "abcde"]
 
 
 def test_event_time_goes_on_in_others_while_a_subtask_waits_for_splits_and_never_ends() -> None:

@@ -24,12 +24,13 @@ from tests.unit.runtime.hosted import COUNTED, LEFT, RIGHT, JoiningSubtask, Wait
 SIDES = (LEFT, RIGHT)
 
 
+@pytest.mark.parametrize("coalesced_rows", [1, 5, 8_192])
 @pytest.mark.parametrize("seed", range(25))
 def test_a_snapshot_holds_exactly_the_records_before_its_barrier_on_each_channel(
-    seed: int, tmp_path: Path
+    seed: int, coalesced_rows: int, tmp_path: Path
 ) -> None:
     chance = random.Random(seed)
-    host = JoiningSubtask(tmp_path)
+    host = JoiningSubtask(tmp_path, coalesced_rows=coalesced_rows)
     streams = {LEFT: random_stream(chance, 0), RIGHT: random_stream(chance, 1000)}
 
     unsent = {side: list(stream) for side, stream in streams.items()}
@@ -66,12 +67,13 @@ def test_at_least_once_nobody_waits_and_a_snapshot_holds_more_than_it_should(
     assert [channel.blocked_ms for channel in host.reporter.phases[1].channels] == [0, 0]
 
 
+@pytest.mark.parametrize("coalesced_rows", [1, 5])
 @pytest.mark.parametrize("seed", range(10))
 def test_at_least_once_a_snapshot_holds_everything_before_its_barriers(
-    seed: int, tmp_path: Path
+    seed: int, coalesced_rows: int, tmp_path: Path
 ) -> None:
     chance = random.Random(seed)
-    host = JoiningSubtask(tmp_path, options=COUNTED)
+    host = JoiningSubtask(tmp_path, options=COUNTED, coalesced_rows=coalesced_rows)
     streams = {LEFT: random_stream(chance, 0), RIGHT: random_stream(chance, 1000)}
 
     unsent = {side: list(stream) for side, stream in streams.items()}

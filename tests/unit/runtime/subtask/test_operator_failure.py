@@ -33,7 +33,7 @@ ORIGIN = RecordOrigin(source=Uid("s"), subtask=0, split="a", first_offset=3, las
 )
 def test_only_what_may_pass_by_itself_is_of_the_world(error: Exception, expected: bool) -> None:
     assert is_of_the_world(error) is expected
-    assert described(OperatorFailed(Uid("o"), ORIGIN, error)).is_of_the_world is expected
+    assert described(OperatorFailed(Uid("o"), (ORIGIN,), error)).is_of_the_world is expected
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_what_a_person_has_to_change_is_fatal_wherever_it_was_raised(
     error: Exception, expected: bool
 ) -> None:
     assert is_fatal(error) is expected
-    assert is_fatal(OperatorFailed(Uid("o"), None, error)) is expected
+    assert is_fatal(OperatorFailed(Uid("o"), (), error)) is expected
 
 
 @pytest.mark.parametrize(
@@ -59,13 +59,13 @@ def test_output_that_is_lost_is_told_from_what_a_person_can_change(
     error: Exception, expected: int | None
 ) -> None:
     assert lost_output_of(error) == expected
-    assert lost_output_of(OperatorFailed(Uid("o"), None, error)) == expected
+    assert lost_output_of(OperatorFailed(Uid("o"), (), error)) == expected
 
 
 def test_an_error_is_located_once_where_it_was_raised() -> None:
-    inner = located(Uid("inner"), ORIGIN, ValueError("7 is bad"))
+    inner = located(Uid("inner"), (ORIGIN,), ValueError("7 is bad"))
 
-    outer = located(Uid("outer"), None, inner)
+    outer = located(Uid("outer"), (), inner)
 
     assert isinstance(outer, OperatorFailed)
     assert (outer.operator, outer.origin, str(outer)) == ("inner", ORIGIN, "ValueError: 7 is bad")
@@ -74,4 +74,4 @@ def test_an_error_is_located_once_where_it_was_raised() -> None:
 def test_a_closed_channel_is_the_end_of_the_attempt_and_no_failure() -> None:
     closed = ChannelClosed("gone")
 
-    assert located(Uid("o"), ORIGIN, closed) is closed
+    assert located(Uid("o"), (ORIGIN,), closed) is closed

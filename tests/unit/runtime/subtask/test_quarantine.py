@@ -26,6 +26,7 @@ from pipelines.runtime.subtask.snapshotting import SnapshotWriter, SubtaskCut
 from pipelines.runtime.subtask.source_reader import SourceReader
 from pipelines.runtime.subtask.split_screen import SplitScreen
 from pipelines.state.hashmap import HashMapBackend
+from tests.takeovers import rewound
 from tests.unit.runtime.fakes import SCHEMA, ListSource, ManualClock
 from tests.unit.runtime.hosted import LEFT, MAX_PARALLELISM, MemorySink, joining_pipeline
 from tests.unit.runtime.points import manifest_of, store_in
@@ -102,7 +103,7 @@ def test_a_run_that_goes_back_before_the_record_sets_it_aside_and_has_it_once_ag
     first.chain.commit(CheckpointId(5))
     quarantine = quarantine_of(tmp_path, Uid(LEFT), "joining")
 
-    superseded = quarantine.rewind([(RUN, CheckpointId(4))], RUN)
+    superseded = rewound(quarantine, [(RUN, CheckpointId(4))], RUN)
     again = SourceAttempt(tmp_path, 2)
     gone = again.visible()
     again.read_all()

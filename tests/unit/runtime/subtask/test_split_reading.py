@@ -53,6 +53,16 @@ def test_a_record_without_an_offset_is_refused() -> None:
         taken_of(LoggedRecords(batch_of([(0, 0)]), np.array([], np.int64)))
 
 
+def test_the_version_behind_a_batch_is_that_of_its_last_part_only() -> None:
+    offsets = np.array([3, 5, 9], np.int64)
+    taken = taken_of(LoggedRecords(batch_of([(1, 1), (2, 2), (3, 3)]), offsets, 12, "behind 9"))
+
+    head, tail = taken.divided(2)
+
+    assert (head.end, head.version) == (None, None)
+    assert (tail.end, tail.version) == (12, "behind 9")
+
+
 def opened(*batches: LoggedRecords) -> OpenSplit:
     strategy = WatermarkStrategy()
     return OpenSplit(0, "a", 0, iter(batches), strategy.generator(), strategy, "at")

@@ -24,13 +24,14 @@ SIDES = (LEFT, RIGHT)
 PATIENT: BarrierOptions = msgspec.structs.replace(OVERTAKING, aligned_timeout_ms=100)
 
 
+@pytest.mark.parametrize("coalesced_rows", [1, 5, 8_192])
 @pytest.mark.parametrize("options", [OVERTAKING, PATIENT])
 @pytest.mark.parametrize("seed", range(20))
 def test_state_and_records_in_flight_are_exactly_what_lies_before_the_barriers(
-    seed: int, options: BarrierOptions, tmp_path: Path
+    seed: int, options: BarrierOptions, coalesced_rows: int, tmp_path: Path
 ) -> None:
     chance = random.Random(seed)
-    host = JoiningSubtask(tmp_path, options=options)
+    host = JoiningSubtask(tmp_path, options=options, coalesced_rows=coalesced_rows)
     streams = {side: random_stream(chance, start) for side, start in ((LEFT, 0), (RIGHT, 1000))}
 
     unsent = {side: list(stream) for side, stream in streams.items()}

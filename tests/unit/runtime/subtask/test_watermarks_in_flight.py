@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.channels.coalescing import Coalescing, InputOfChannel
 from pipelines.channels.gate import Gate
 from pipelines.channels.local import LocalOutput
 from pipelines.domain.elements import Barrier, Records, Watermark
@@ -89,7 +90,8 @@ class Stage:
         restored = {n: point.share_of(n, 0, 1, whole) for n in vertex.nodes} if point else None
         watermark_ms = restored[uid].watermark_ms if restored else None
         in_flight = point.in_flight_into(vertex, 0, 1) if point else ()
-        self.feed = GateFeed(gate, {channel: 0}, alignment, watermark_ms, in_flight)
+        coalescing = Coalescing({channel: InputOfChannel(0)}, max_rows=1)
+        self.feed = GateFeed(gate, coalescing, alignment, watermark_ms, in_flight)
         self.subtask = subtask_of(
             pipeline,
             uid,

@@ -1,0 +1,15 @@
+"""The command line of the control plane: `ftdash COMMAND`, `python -m ftdash`, or `manage.py`."""
+
+import os
+import sys
+
+from django.core.management import execute_from_command_line
+
+
+def main() -> None:
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "ftdash.settings")
+    execute_from_command_line(sys.argv)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""`manage.py audit JOB`: read a pipeline's output again and compare it with the ledger.
+
+Exit status 1: something differs. 2: it cannot be audited at all, and standard error says why.
+"""
+
+from argparse import ArgumentParser
+from typing import Any
+
+import msgspec
+from django.core.management.base import CommandError
+
+from ftdash.installed_command import InstalledCommand
+from ftdash.jobs.directories import run_directory
+from ftdash.jobs.models import Run
+from pipelines.bus.journal_reading import JournalCutShort, UndecodableEvent
+from pipelines.domain.errors import Rejected
+from pipelines.domain.run import RunDirectory
+
+
+class Command(InstalledCommand):
+    help = "Up to which checkpoint is a pipeline's output exactly what was given to its sinks?"
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("job", help="name of the pipeline")
+        parser.add_argument("--run", metavar="RUN_ID", help="default: its newest run")
+        parser.add_argument("--json", action="store_true", help="answer in JSON, for scripts")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        # Loads Arrow and the flow, which other commands do without.
+        from pipelines.audit.auditor import audit
+        from pipelines.audit.report import sentences
+
+        try:
+            report = audit(_directory(options["job"], options["run"]))
+        except (Rejected, UndecodableEvent, JournalCutShort) as problem:
+            raise CommandError(str(problem), returncode=2) from problem
+        if options["json"]:
+            self.stdout.write(msgspec.json.encode(report).decode())
+        else:
+            self.stdout.write("\n".join(sentences(report)))
+        if not report.is_as_recorded:
+            raise CommandError("The output is not what the ledger says.", returncode=1)
+
+
+def _directory(job: str, run_id: str | None) -> RunDirectory:
+    runs = Run.objects.filter(pipeline__name=job).select_related("pipeline")
+    found = runs.filter(run_id=run_id) if run_id else runs.order_by("-created_at", "-pk")
+    run = found.first()
+    if run is None:
+        which = f"run {run_id} of pipeline {job!r}" if run_id else f"run of a pipeline {job!r}"
+        raise Rejected(f"There is no {which}; see `manage.py pipeline list`.")
+    return run_directory(run)

@@ -1,0 +1,11 @@
+"""What Celery runs for audits."""
+
+from celery import shared_task
+
+from ftdash.audits import process
+
+
+@shared_task(ignore_result=True)
+def start_audit(audit_key: int) -> None:
+    """Start the process of an audit that was asked for."""
+    process.start(audit_key)

@@ -1,0 +1,183 @@
+"""The only readers of the rows of checkpoints."""
+
+from dataclasses import replace
+
+from django.core.paginator import Paginator
+
+from ftdash.checkpoints.alignment import channel_timeline, slowest_of
+from ftdash.checkpoints.answers import (
+    AlignmentTimeline,
+    CheckpointHistory,
+    CheckpointRow,
+    CheckpointSummary,
+    RecoveryPoint,
+    SubtaskTimeline,
+)
+from ftdash.checkpoints.distribution import quantile
+from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus, SubtaskPhase
+from ftdash.checkpoints.points import may_be_read
+from ftdash.checkpoints.queries.counts import counts_of
+from ftdash.checkpoints.queries.savepoints import labels_of
+from ftdash.jobs.models import PointLabel, Request, Run
+from ftdash.times import watermark_moment
+
+SUMMARY_CHECKPOINTS = 500
+
+
+def checkpoints(run_id: str, page: int = 1, per_page: int = 25) -> CheckpointHistory | None:
+    """One page of a run's history; a page beyond the last is the last. None: no such run."""
+    run = Run.objects.filter(run_id=run_id).only("run_id").first()
+    if run is None:
+        return None
+    rows = run.checkpoint_rows.order_by("-sequence")
+    shown = Paginator(rows, per_page).get_page(page)
+    return CheckpointHistory(
+        run_id=run_id,
+        rows=[row_of(row) for row in shown],
+        page=shown.number,
+        page_count=shown.paginator.num_pages,
+        total_count=shown.paginator.count,
+        summary=_summary(run),
+    )
+
+
+def alignment(run_id: str, checkpoint_id: int | None = None) -> AlignmentTimeline | None:
+    """Of one checkpoint, or of the newest completed one; None if there is none."""
+    rows = Checkpoint.objects.filter(run__run_id=run_id).select_related("run")
+    if checkpoint_id is None:
+        checkpoint = rows.filter(status__in=COMPLETE).order_by("-sequence").first()
+    else:
+        checkpoint = rows.filter(checkpoint_id=checkpoint_id).first()
+    if checkpoint is None:
+        return None
+    return timeline_of(checkpoint)
+
+
+def timeline_of(checkpoint: Checkpoint) -> AlignmentTimeline:
+    subtasks = _subtasks(checkpoint)
+    return AlignmentTimeline(row_of(checkpoint), subtasks, slowest_of(subtasks))
+
+
+def recovery_points(pipeline: str, limit: int = 50) -> list[RecoveryPoint]:
+    """What a run can be restored from: savepoints and retained checkpoints, newest first."""
+    kept = Checkpoint.objects.filter(
+        run__pipeline__name=pipeline, status=CheckpointStatus.COMPLETED, path__isnull=False
+    )
+    found = kept.prefetch_related("run__pipeline").order_by("-completed_at", "-id")[:limit]
+    points = _points(list(found))
+    return [replace(points[0], is_newest=True), *points[1:]] if points else []
+
+
+def recovery_point(path: str) -> RecoveryPoint | None:
+    """Of any pipeline; None: no run of ours has written it, or it is gone."""
+    rows = Checkpoint.objects.filter(path=path, status=CheckpointStatus.COMPLETED)
+    found = _points(list(rows.select_related("run__pipeline")[:1]))
+    return found[0] if found else None
+
+
+def _points(rows: list[Checkpoint]) -> list[RecoveryPoint]:
+    wanted = [row.request_id for row in rows if row.request_id]
+    asked = {each.request_id: each for each in Request.objects.filter(request_id__in=wanted)}
+    labels = labels_of([row.path or "" for row in rows], wanted)
+    return [
+        _point(
+            row,
+            asked.get(row.request_id or ""),
+            labels.get(row.path or "", labels.get(row.request_id or "")),
+        )
+        for row in rows
+    ]
+
+
+def row_of(row: Checkpoint) -> CheckpointRow:
+    return CheckpointRow(
+        run_id=row.run.run_id,
+        checkpoint_id=row.checkpoint_id,
+        attempt=row.attempt,
+        kind=row.kind,
+        status=CheckpointStatus(row.status),
+        trigger_at=row.trigger_at,
+        completed_at=row.completed_at,
+        failed_at=row.failed_at,
+        committed_at=row.committed_at,
+        end_to_end_ms=row.end_to_end_ms,
+        state_bytes=row.state_bytes,
+        uploaded_bytes=row.uploaded_bytes,
+        buffered_records=row.buffered_records,
+        buffered_bytes=row.buffered_bytes,
+        persisted_bytes=row.persisted_bytes,
+        alignment_ms=row.alignment_ms,
+        source_records=row.source_records,
+        acknowledged_count=row.acknowledged_count,
+        subtask_count=row.subtask_count,
+        reason_name=row.reason_name,
+        reason_text=row.reason_text,
+        message=row.message,
+        path=row.path,
+        watermark_at=watermark_moment(row.watermark_ms),
+        counters=row.counters,
+        request_id=row.request_id,
+    )
+
+
+def _summary(run: Run) -> CheckpointSummary:
+    rows = Checkpoint.objects.filter(run=run)
+    counts = counts_of(run.pk)
+    newest = rows.filter(status__in=COMPLETE, end_to_end_ms__isnull=False).order_by("-sequence")
+    measured = list(newest.values_list("end_to_end_ms", "state_bytes")[:SUMMARY_CHECKPOINTS])
+    durations = sorted(duration for duration, _ in measured if duration is not None)
+    return CheckpointSummary(
+        triggered_count=counts.total,
+        completed_count=counts.completed,
+        failed_count=counts.failed,
+        in_progress_count=counts.in_progress,
+        end_to_end_p50_ms=quantile(durations, 0.5) if durations else None,
+        end_to_end_p99_ms=quantile(durations, 0.99) if durations else None,
+        state_bytes_latest=measured[0][1] if measured else None,
+    )
+
+
+def _subtasks(checkpoint: Checkpoint) -> list[SubtaskTimeline]:
+    order = {vertex["uid"]: index for index, vertex in enumerate(checkpoint.run.vertices)}
+    rows = SubtaskPhase.objects.filter(checkpoint=checkpoint)
+    ordered = sorted(rows, key=lambda row: (order.get(row.vertex, len(order)), row.subtask))
+    return [
+        SubtaskTimeline(
+            vertex=row.vertex,
+            subtask=row.subtask,
+            start_delay_ms=row.start_delay_ms,
+            alignment_ms=row.alignment_ms,
+            sync_ms=row.sync_ms,
+            async_ms=row.async_ms,
+            acknowledged_ms=row.acknowledged_ms,
+            state_bytes=row.state_bytes,
+            uploaded_bytes=row.uploaded_bytes,
+            channels=[channel_timeline(channel) for channel in row.channels],
+            persisted_bytes=row.persisted_bytes,
+            is_unaligned=row.is_unaligned,
+        )
+        for row in ordered
+    ]
+
+
+def _point(row: Checkpoint, request: Request | None, label: PointLabel | None) -> RecoveryPoint:
+    return RecoveryPoint(
+        path=row.path or "",
+        pipeline=row.run.pipeline.name,
+        run_id=row.run.run_id,
+        run_number=row.run.number,
+        checkpoint_id=row.checkpoint_id or 0,
+        kind=row.kind,
+        completed_at=row.completed_at or row.trigger_at,
+        state_bytes=row.state_bytes or 0,
+        source_records=row.source_records or 0,
+        parallelism=row.run.parallelism,
+        watermark_at=watermark_moment(row.watermark_ms),
+        requester=request.requester if request else None,
+        reason=request.reason if request else "",
+        is_newest=False,
+        label=label.label if label else "",
+        is_present=may_be_read(row.path or ""),
+        verified_at=row.verified_at,
+        problem=row.problem,
+    )

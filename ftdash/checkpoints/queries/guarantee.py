@@ -1,0 +1,234 @@
+"""What a run's ledger and audits say, for the page of its guarantee: values, with their age.
+
+Decides which entries have new output, which are committed, and which audit is still alive. Reads
+rows only.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from django.utils import timezone
+
+from ftdash.checkpoints.models import Audit, Checkpoint, LedgerRow
+from ftdash.checkpoints.queries.commit_waits import COMMITTED_ID
+from ftdash.jobs.models import Run
+from pipelines.domain.status import JobStatus
+
+DIGEST_MODULUS = 1 << 64
+SILENT_AFTER = timedelta(seconds=20)
+"""An audit says every two seconds that it is alive."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerInput:
+    source: str
+    records: int
+    ranges: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerOutput:
+    """What one sink was given, all subtasks together. `digest` None: it was only counted."""
+
+    sink: str
+    rows: int
+    digest: str | None
+    tokens: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerLine:
+    checkpoint_id: int
+    attempt: int
+    at: datetime
+    records_read: int
+    inputs: list[LedgerInput]
+    outputs: list[LedgerOutput]
+    is_void: bool
+    is_committed: bool
+
+    @property
+    def tokens(self) -> list[str]:
+        return [token for output in self.outputs for token in output.tokens]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutput:
+    """The oldest output of a sink that waits, where its target gives up what waits too long.
+
+    Its transaction was opened before `since`, so that its target gives it up at `until` or before.
+    """
+
+    sink: str
+    checkpoint_id: int
+    rows: int
+    since: datetime
+    until: datetime
+    is_overdue: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """`lines`: newest first. `waiting`: complete, and not committed yet; oldest first."""
+
+    lines: list[LedgerLine]
+    waiting: list[LedgerLine]
+    held: list[HeldOutput]
+
+    @property
+    def waiting_transactions(self) -> int:
+        return sum(len(line.tokens) for line in self.waiting)
+
+    @property
+    def oldest_waiting(self) -> LedgerLine | None:
+        return self.waiting[0] if self.waiting else None
+
+
+class AuditState(StrEnum):
+    WAITING = "WAITING"
+    RUNNING = "RUNNING"
+    INTERRUPTED = "INTERRUPTED"
+    AS_RECORDED = "AS_RECORDED"
+    DIFFERENT = "DIFFERENT"
+    IMPOSSIBLE = "IMPOSSIBLE"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditView:
+    key: int
+    run_id: str
+    run_number: int
+    requester: str
+    state: AuditState
+    step: str
+    created_at: datetime
+    started_at: datetime | None  # what it says holds for then
+    ended_at: datetime | None
+    sentences: list[str]
+    problem: str
+    report: dict[str, Any] | None
+
+    @property
+    def is_open(self) -> bool:
+        return self.state in (AuditState.WAITING, AuditState.RUNNING)
+
+
+def ledger(run_id: str, limit: int) -> Ledger:
+    run = Run.objects.filter(run_id=run_id).first()
+    if run is None:
+        return Ledger([], [], [])
+    rows = list(LedgerRow.objects.filter(run=run).order_by("-sequence")[: limit + 1])
+    committed_id = _newest_committed(run)
+    lines = []
+    newest_id = 0  # before the row
+    for row in reversed(rows):
+        lines.append(_line(row, newest_id, committed_id))
+        newest_id = row.checkpoint_id
+    shown = lines[-limit:]
+    waiting = [line for line in shown if not line.is_void and not line.is_committed]
+    return Ledger(shown[::-1], waiting, list(_held(run, waiting)))
+
+
+def audits(pipeline: str, limit: int) -> list[AuditView]:
+    """Newest first."""
+    found = Audit.objects.filter(run__pipeline__name=pipeline).select_related("run")
+    now = timezone.now()
+    return [_audit_view(row, now) for row in found.order_by("-id")[:limit]]
+
+
+def is_silent(row: Audit, now: datetime) -> bool:
+    """It has begun, has not ended, and nothing is heard of it."""
+    since = row.moved_at or row.started_at
+    return row.ended_at is None and since is not None and since < now - SILENT_AFTER
+
+
+def _newest_committed(run: Run) -> int:
+    """Of a finished run, all."""
+    if run.status == JobStatus.FINISHED.value:
+        return run.last_checkpoint_id or 0
+    row = Run.objects.filter(pk=run.pk).annotate(committed_id=COMMITTED_ID)
+    newest: int = row.values_list("committed_id", flat=True).get()
+    return newest
+
+
+def _held(run: Run, waiting: Sequence[LedgerLine]) -> Iterator[HeldOutput]:
+    now = timezone.now()
+    for sink, timeout_ms in run.transaction_timeouts_ms.items():
+        found = ((line, each) for line in waiting for each in line.outputs)
+        oldest = next((pair for pair in found if pair[1].sink == sink and pair[1].tokens), None)
+        if oldest is None:
+            continue
+        line, output = oldest
+        begun = Checkpoint.objects.filter(run=run, checkpoint_id=line.checkpoint_id).first()
+        since = begun.trigger_at if begun else line.at
+        until = since + timedelta(milliseconds=timeout_ms)
+        yield HeldOutput(sink, line.checkpoint_id, output.rows, since, until, until <= now)
+
+
+def _line(row: LedgerRow, newest_id: int, committed_id: int) -> LedgerLine:
+    """What an earlier entry has too is the same output."""
+    new = [each for each in row.outputs if each["share"]["checkpoint_id"] > newest_id]
+    return LedgerLine(
+        checkpoint_id=row.checkpoint_id,
+        attempt=row.attempt,
+        at=row.at,
+        records_read=row.records_read,
+        inputs=[_input(each) for each in row.inputs],
+        outputs=[_output(sink, new) for sink in sorted({each["sink"] for each in new})],
+        is_void=row.is_void,
+        is_committed=row.checkpoint_id <= committed_id,
+    )
+
+
+def _input(told: dict[str, Any]) -> LedgerInput:
+    ranges = [_range(**split) for split in told["splits"]]
+    return LedgerInput(told["source"], told["records"], ranges)
+
+
+def _range(split: str, first: int | None, end: int | None) -> str:
+    since = "its beginning" if first is None else f"{first:,}"
+    until = "its end" if end is None else f"{end:,}"
+    return f"{split}: {since} to {until}"
+
+
+def _output(sink: str, told: Iterable[dict[str, Any]]) -> LedgerOutput:
+    shares = [each["share"] for each in told if each["sink"] == sink]
+    tokens = [token for share in shares for token in share["tokens"]]
+    return LedgerOutput(sink, sum(share["rows"] for share in shares), _digest(shares), tokens)
+
+
+def _digest(shares: Sequence[dict[str, Any]]) -> str | None:
+    digests = [share["digest"] for share in shares]
+    if None in digests:
+        return None
+    return f"{sum(int(each, 16) for each in digests) % DIGEST_MODULUS:016x}"
+
+
+def _audit_view(row: Audit, now: datetime) -> AuditView:
+    return AuditView(
+        key=row.pk,
+        run_id=row.run.run_id,
+        run_number=row.run.number,
+        requester=row.requester,
+        state=_state(row, now),
+        step=row.step,
+        created_at=row.created_at,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        sentences=row.sentences,
+        problem=row.problem,
+        report=row.report,
+    )
+
+
+def _state(row: Audit, now: datetime) -> AuditState:
+    if row.ended_at is None:
+        if row.started_at is None:
+            return AuditState.WAITING
+        return AuditState.INTERRUPTED if is_silent(row, now) else AuditState.RUNNING
+    if row.report is None:
+        return AuditState.IMPOSSIBLE
+    return AuditState.AS_RECORDED if row.report["is_as_recorded"] else AuditState.DIFFERENT

@@ -1,0 +1,1 @@
+"""The command line: manage.py pipeline, and the benchmarks."""

@@ -1,0 +1,46 @@
+"""`manage.py bench NAME`: run one benchmark program and pass its output through.
+
+The programs live in `tests/bench/` and know the engine; this command only finds them.
+"""
+
+import subprocess
+import sys
+from argparse import REMAINDER
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandParser
+
+BENCHMARKS = {
+    "pv": "a keyed count, exactly once, against the machine's limit",
+    "overhead": "what checkpoints every second cost",
+    "dashboard": "every page over a history of 10,000 checkpoints, signed in",
+    "viewers": "what 200 people who watch cost a pipeline's checkpoints",
+    "coordinator": "acknowledgements a second, at 100 to 10,000 subtasks",
+    "ends": "Kafka, PostgreSQL and Redis, exactly once, against bare loops of their clients",
+    "recovery": "from kill -9 of a slot to running, and to committed output",
+    "restore": "10 GB of RocksDB and 2 GB of hashmap, against reading and digesting them",
+    "latency": "from when a record happens to committed output, at half load",
+    "backpressure": "a checkpoint while every buffer before a slow reader is full",
+    "incremental": "what a checkpoint uploads after 1 % of a million keys were touched",
+    "pause": "how long a subtask stands still for a cut",
+    "small-batches": "rows a second on one core, at 1 to 8,192 rows a batch",
+    "state-memory": "what a snapshot and a restore of 1 GiB of state hold in memory",
+}
+
+
+class Command(BaseCommand):
+    help = "Run a benchmark; its last line is one JSON object. " + "; ".join(
+        f"{name}: {question}" for name, question in BENCHMARKS.items()
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("name", choices=sorted(BENCHMARKS))
+        parser.add_argument("--json", action="store_true", help="accepted; the output is JSON")
+        parser.add_argument("options", nargs=REMAINDER, help="options of the benchmark")
+
+    def handle(self, *args: object, **options: object) -> None:
+        name, given = str(options["name"]), options["options"]
+        rest = [str(option) for option in given] if isinstance(given, list) else []
+        module = f"tests.bench.{name.replace('-', '_')}"
+        command = [sys.executable, "-m", module, *(o for o in rest if o != "--json")]
+        sys.exit(subprocess.run(command, cwd=settings.BASE_DIR, check=False).returncode)

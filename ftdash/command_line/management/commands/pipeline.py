@@ -1,0 +1,251 @@
+"""`manage.py pipeline ...`: the dashboard's actions for people without a browser, and for scripts.
+
+Asks the same services and queries as the pages. What is refused ends in one sentence on standard
+error and exit status 2; with --wait, a request that fails ends with status 1.
+"""
+
+import getpass
+import time
+from argparse import ArgumentParser
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from django.core.management.base import CommandError
+from django.utils import timezone
+
+from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
+from ftdash.checkpoints.queries.savepoints import savepoints
+from ftdash.command_line.management.arguments import add_asking, add_reading
+from ftdash.installed_command import InstalledCommand
+from ftdash.jobs.answers import PipelinePage, RequestView
+from ftdash.jobs.models import RequestPhase
+from ftdash.points.queries.lineage import LineageRun, lineage
+from ftdash.points.services import labels
+from ftdash.points.services import restore as point_services
+from ftdash.points.services.replays import newest_point
+from ftdash.points.services.restore import Restore
+from ftdash.requests import services
+from ftdash.requests.asking import pipeline_named
+from ftdash.runs.queries import pipelines as queries
+from pipelines.domain.errors import Rejected
+from pipelines.domain.ids import RequestId
+from pipelines.domain.status import ClaimMode, SavepointFormat
+
+POLL_S = 0.2
+GRACE_AFTER_DEADLINE = timedelta(seconds=30)
+"""Reconcile ends a request at its deadline, if a worker is there to run it."""
+
+SAVEPOINTS_MAX = 1_000
+DEFAULT_REASON = "asked on the command line"
+
+
+class Command(InstalledCommand):
+    help = "List, start and steer pipelines."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+        everywhere = ArgumentParser(add_help=False)
+        everywhere.add_argument("--json", action="store_true", help="answer in JSON, for scripts")
+        add_reading(actions, everywhere)
+        asking = ArgumentParser(add_help=False, parents=[everywhere])
+        asking.add_argument("--reason", default=DEFAULT_REASON, help="kept in the audit log")
+        asking.add_argument("--wait", action="store_true", help="until the request has ended")
+        asking.add_argument(
+            "--request-id", metavar="ID", help="asking again under the same id is the same request"
+        )
+        add_asking(actions, asking)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            match options["action"]:
+                case "list":
+                    self._show(_fleet(), options["json"])
+                case "status":
+                    self._show(_status(options["name"]), options["json"])
+                case "lineage":
+                    self._show_lineage(_lineage(options["name"]), options["json"])
+                case "savepoints":
+                    self._show(_savepoints(options["name"]), options["json"])
+                case "preflight":
+                    self._look_ahead(options)
+                case _:
+                    self._ask(options)
+        except Rejected as refusal:
+            raise CommandError(str(refusal), returncode=2) from refusal
+
+    def _ask(self, options: dict[str, Any]) -> None:
+        request = _view(_request(options, getpass.getuser()))
+        patience = request.deadline_at - timezone.now() + GRACE_AFTER_DEADLINE
+        give_up_s = time.monotonic() + patience.total_seconds()
+        while options["wait"] and request.is_open and time.monotonic() < give_up_s:
+            time.sleep(POLL_S)
+            request = _view(RequestId(request.request_id))
+        self._show([_plain(request)], options["json"])
+        if options["wait"] and request.is_open:
+            raise CommandError("It has no end yet, long after its deadline.", returncode=1)
+        if request.phase in (RequestPhase.FAILED, RequestPhase.REJECTED):
+            raise CommandError(request.message, returncode=1)
+
+    def _look_ahead(self, options: dict[str, Any]) -> None:
+        verdict = point_services.preflight(_restore(options))
+        if options["json"]:
+            self._show([{**_plain(verdict), "is_possible": verdict.is_possible}], as_json=True)
+        else:
+            self._show([_plain(finding) for finding in verdict.findings], as_json=False)
+        if not verdict.is_possible:
+            raise CommandError(f"{verdict.path} cannot be restored.", returncode=1)
+
+    def _show_lineage(self, runs: list[LineageRun], as_json: bool) -> None:
+        if as_json:
+            self._show([_plain(run) for run in runs], as_json=True)
+            return
+        for run in runs:
+            indent = "  " * run.depth
+            origin = f" from checkpoint {run.restored_checkpoint_id}" if run.restored_from else ""
+            self.stdout.write(f"{indent}{run.pipeline}/{run.run_id}{origin}  {run.state}")
+            for point in run.points:
+                forks = f"  -> {', '.join(point.forks)}" if point.forks else ""
+                if forks or point.is_available:
+                    text = f"{point.kind.lower()} {point.checkpoint_id}  {point.path}{forks}"
+                    self.stdout.write(f"{indent}  {text}")
+
+    def _show(self, rows: list[dict[str, Any]], as_json: bool) -> None:
+        if as_json:
+            self.stdout.write(msgspec.json.encode(rows).decode())
+            return
+        for row in rows:
+            filled = {key: value for key, value in row.items() if value not in (None, "", [], {})}
+            self.stdout.write("  ".join(f"{key}={value}" for key, value in filled.items()))
+
+
+def _request(options: dict[str, Any], requester: str) -> RequestId:
+    name = options["name"]
+    who = {
+        "requester": requester,
+        "reason": options["reason"],
+        "request_id": options["request_id"],
+    }
+    match options["action"]:
+        case "submit":
+            return services.submit_pipeline(
+                name=name,
+                flow=options["flow"] or name,
+                parallelism=options["parallelism"],
+                max_parallelism=options["max_parallelism"],
+                parameters=_pairs(options["parameter"], "--parameter"),
+                settings=_pairs(options["set"], "--set"),
+                master=options["master"],
+                allows_faults=options["allow_faults"],
+                **who,
+            )
+        case "savepoint":
+            return services.request_savepoint(pipeline=name, **who, **_format(options))
+        case "stop":
+            drain = options["drain"]
+            return services.stop_with_savepoint(
+                pipeline=name, drain=drain, **who, **_format(options)
+            )
+        case "set":
+            settings = _pairs(options["setting"], "set")
+            return services.change_settings(pipeline=name, settings=settings, **who)
+        case "cancel" if options["with_savepoint"]:
+            return services.cancel_with_savepoint(pipeline=name, **who, **_format(options))
+        case "cancel":
+            return services.cancel(pipeline=name, **who)
+        case "label":
+            given = {"path": options["path"], "label": options["label"]}
+            return labels.label_savepoint(pipeline=name, **given, **who)
+        case "dispose":
+            _check_confirmed(options["path"], options["confirm"])
+            return point_services.dispose(pipeline=name, path=options["path"], **who)
+        case "replay-quarantine":
+            asked = Restore(
+                pipeline=name,
+                path=options["path"] or newest_point(name),
+                parallelism=options["parallelism"],
+                replays=options["source"],
+            )
+            return point_services.restore(asked, master=options["master"], **who)
+        case _:
+            claim_mode = ClaimMode(options["claim_mode"].upper())
+            return point_services.restore(
+                _restore(options), claim_mode=claim_mode, master=options["master"], **who
+            )
+
+
+def _restore(options: dict[str, Any]) -> Restore:
+    return Restore(
+        pipeline=options["name"],
+        path=options["path"],
+        parallelism=options["parallelism"],
+        parameters=_pairs(options["parameter"], "--parameter"),
+        allow_non_restored_state=options["allow_non_restored_state"],
+    )
+
+
+def _format(options: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "savepoint_format": SavepointFormat(options["type"].upper()),
+        "label": options["label"],
+    }
+
+
+def _check_confirmed(path: str, confirmation: str | None) -> None:
+    """What cannot be taken back needs the savepoint's own name."""
+    name = path.rstrip("/").rpartition("/")[2]
+    if confirmation != name:
+        raise Rejected(
+            f"Disposing of {path} cannot be taken back; confirm it with --confirm {name}."
+        )
+
+
+def _pairs(given: list[str], option: str) -> dict[str, str]:
+    for pair in given:
+        if "=" not in pair:
+            raise Rejected(f"{option} {pair!r} has no '='; write {option} NAME=VALUE.")
+    return dict(pair.split("=", 1) for pair in given)
+
+
+def _fleet() -> list[dict[str, Any]]:
+    return [_plain(summary) for summary in queries.fleet().pipelines]
+
+
+def _status(name: str) -> list[dict[str, Any]]:
+    page: PipelinePage | None = queries.pipeline_page(name)
+    if page is None:
+        raise Rejected(f"There is no pipeline {name!r}; see `manage.py pipeline list`.")
+    (summary,) = [each for each in queries.fleet().pipelines if each.name == name]
+    return [
+        {
+            **_plain(summary),
+            "requests": [_plain(each) for each in queries.requests(name, limit=10)],
+            "recovery_points": [
+                _plain(each) for each in checkpoint_queries.recovery_points(name, limit=10)
+            ],
+        }
+    ]
+
+
+def _savepoints(name: str) -> list[dict[str, Any]]:
+    pipeline_named(name)
+    return [_plain(each) for each in savepoints(name, per_page=SAVEPOINTS_MAX).rows]
+
+
+def _lineage(name: str) -> list[LineageRun]:
+    runs = lineage(name)
+    if runs is None:
+        raise Rejected(f"There is no pipeline {name!r}; see `manage.py pipeline list`.")
+    return runs
+
+
+def _view(request_id: RequestId) -> RequestView:
+    view = queries.request(request_id)
+    if view is None:
+        raise Rejected(f"The request {request_id} is gone.")
+    return view
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    return {key: msgspec.to_builtins(item) for key, item in asdict(value).items()}

@@ -1,0 +1,94 @@
+"""Where the built documentation lies, whether it is current, and how to build it.
+
+A site lies in a directory named after the digest of what it was built from, so that a half-built
+or outdated one is never served.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from django.conf import settings
+
+from pipelines.domain.errors import Rejected
+
+LOWEST_PRIORITY = 19
+CONFIGURATION = Path(__file__).with_name("mkdocs.yml")
+
+
+def current_site() -> Path:
+    """The directory of the site for the sources as this process found them; it may not exist."""
+    return Path(settings.FTDASH_HOME) / "documentation" / _digest()
+
+
+def sources() -> list[Path]:
+    """Folders whose files the pages are made of. A change elsewhere rarely shows in them."""
+    code = ("ftdash/documentation", "pipelines/stream", "pipelines/domain")
+    return [settings.FILES_DIR / "docs", *(settings.BASE_DIR / each for each in code)]
+
+
+@cache
+def _digest() -> str:
+    digest = hashlib.sha256()
+    files = (path for root in sources() for path in root.rglob("*"))
+    for path in sorted(path for path in files if path.suffix in (".md", ".py", ".yml", ".png")):
+        digest.update(f"{path.name} {path.stat().st_size}\n".encode())
+        if path.suffix != ".png":
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def build(directory: Path, *, is_strict: bool) -> None:
+    """Replace `directory` by the built site. Raises Rejected if MkDocs refuses the sources."""
+    from mkdocs.commands.build import build as build_with_mkdocs  # half a second, for this alone
+    from mkdocs.config import load_config
+    from mkdocs.exceptions import MkDocsException
+
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".building-") as building:
+        built = Path(building) / "site"
+        try:
+            configuration = load_config(
+                str(CONFIGURATION),
+                site_dir=str(built),
+                docs_dir=str(settings.FILES_DIR / "docs"),
+                strict=is_strict,
+            )
+            build_with_mkdocs(configuration)
+        except MkDocsException as error:
+            raise Rejected(f"MkDocs cannot build the documentation: {error}") from error
+        shutil.rmtree(directory, ignore_errors=True)
+        built.rename(directory)
+
+
+def remove_others(kept: Path) -> None:
+    """Delete the sites of earlier sources, and what an interrupted build left."""
+    for path in kept.parent.iterdir():
+        if path != kept:
+            shutil.rmtree(path)
+
+
+@contextmanager
+def built_in_background() -> Iterator[None]:
+    """Build a missing site at low priority beside the dashboard; the end of the context ends it."""
+    if current_site().is_dir():
+        yield
+        return
+    process = subprocess.Popen(
+        [*settings.MANAGE_COMMAND, "docs"],
+        cwd=settings.BASE_DIR,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        preexec_fn=lambda: os.nice(LOWEST_PRIORITY),
+    )
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()

@@ -1,0 +1,47 @@
+"""Errands for the worker, by the name of the task that runs them.
+
+A service stores a row and publishes the errand when its transaction commits. The name is enough:
+what stores a row does not import what works on it. A message that the broker does not take is only
+logged: the next reconcile round finds the row and does the same.
+"""
+
+import logging
+from datetime import datetime
+from enum import StrEnum
+from functools import partial
+
+from celery import current_app
+from django.conf import settings
+from django.db import transaction
+from kombu.exceptions import OperationalError
+
+log = logging.getLogger("ftdash.errands")
+
+
+class Errand(StrEnum):
+    START_RUN = "ftdash.supervision.tasks.start_run"
+    DELIVER_REQUEST = "ftdash.supervision.tasks.deliver_request"
+    DISPOSE_OF_SAVEPOINT = "ftdash.points.tasks.dispose_of_savepoint"
+    INSPECT_POINT = "ftdash.points.tasks.inspect_point"
+    COMPARE_POINTS = "ftdash.points.tasks.compare_points"
+    START_AUDIT = "ftdash.audits.tasks.start_audit"
+    CARRY_ON_GAME_DAY = "ftdash.gameday.tasks.carry_on"
+    RECONCILE_LABS = "ftdash.lab.tasks.reconcile_labs"
+    DELIVER_ALERTS = "ftdash.alerts.tasks.deliver_alerts"
+
+
+EXPIRES_S = {Errand.DELIVER_ALERTS: settings.ALERT_PERIOD_S}
+"""After which the next beat does the same."""
+
+
+def publish_on_commit(errand: Errand, *key: int) -> None:
+    """`key` is the primary key of the row that the errand is about, if it is about one."""
+    transaction.on_commit(partial(publish, errand, *key))
+
+
+def publish(errand: Errand, *key: int, eta: datetime | None = None) -> None:
+    """`eta`: not before that moment."""
+    try:
+        current_app.send_task(errand.value, key, eta=eta, expires=EXPIRES_S.get(errand))
+    except OperationalError as error:
+        log.warning("The broker is away, %s waits for reconcile: %s", errand.value, error)

@@ -1,0 +1,1 @@
+"""What is known of recovery points across the runs of a pipeline."""

@@ -1,0 +1,1 @@
+"""What people ask about recovery points; workers carry out what takes long."""

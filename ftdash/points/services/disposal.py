@@ -1,0 +1,96 @@
+"""Disposes of savepoints: refuses while a run needs one, deletes its files, ends the request.
+
+Runs in a worker; repeating it is harmless. The files are deleted by `pipelines.points`.
+"""
+
+from django.db.models import Q
+from django.utils import timezone
+
+from ftdash.checkpoints.models import Checkpoint, CheckpointStatus
+from ftdash.checkpoints.points import read_head
+from ftdash.jobs.models import TERMINAL_STATUSES, Request, RequestKind, RequestPhase, Run
+from ftdash.jobs.validation import check_place, roots
+from ftdash.requests.phases import end_request
+from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.status import CheckpointKind, ClaimMode
+
+
+def check_disposable(path: str) -> None:
+    """Raises Rejected when there is no savepoint at `path`, or a run still needs it."""
+    if read_head(path).kind is not CheckpointKind.SAVEPOINT:
+        raise Rejected(f"{path} is no savepoint; its run deletes it when newer ones replace it.")
+    if run := needed_by(path):
+        raise Rejected(
+            f"{path} is what run {run.run_id} of {run.pipeline.name!r} would go back to; dispose"
+            " of it when that run has completed another checkpoint, or is over."
+        )
+
+
+def written_by(path: str) -> str:
+    """The pipeline whose run wrote the point. Raises Rejected when it is none of ours."""
+    check_place(path)
+    row = Checkpoint.objects.filter(path=path).select_related("run__pipeline").first()
+    if row is not None:
+        return row.run.pipeline.name
+    run = Run.objects.filter(run_id=read_head(path).run_id).select_related("pipeline").first()
+    if run is None:
+        raise Rejected(f"{path} was written by no pipeline of this installation.")
+    return run.pipeline.name
+
+
+def check_claimable(path: str, claim_mode: ClaimMode) -> None:
+    """Raises Rejected when a living run owns the point, or would lose it to a new owner."""
+    living = Run.objects.exclude(status__in=TERMINAL_STATUSES).select_related("pipeline")
+    owner = living.filter(restored_from=path, claim_mode=ClaimMode.CLAIM.value).first()
+    if owner is not None:
+        raise Rejected(
+            f"{path} is claimed by run {owner.run_id} of {owner.pipeline.name!r}, which deletes it"
+            " when newer points replace it; choose another point."
+        )
+    run = needed_by(path) if claim_mode is ClaimMode.CLAIM else None
+    if run is not None:
+        raise Rejected(
+            f"{path} cannot be claimed: it is what run {run.run_id} of {run.pipeline.name!r} would"
+            " go back to; restore from it without claiming it."
+        )
+
+
+def dispose_of(request_key: int) -> None:
+    """Carry out one stored request."""
+    request = Request.objects.filter(pk=request_key, kind=RequestKind.DISPOSE).first()
+    if request is None or request.phase != RequestPhase.PENDING:
+        return
+    path = request.parameters["path"]
+    try:
+        check_disposable(path)
+        _delete(path)
+    except Rejected as refusal:
+        end_request(request, RequestPhase.REJECTED, str(refusal), timezone.now())
+    except Retryable as error:
+        end_request(request, RequestPhase.FAILED, str(error), timezone.now())
+    else:
+        Checkpoint.objects.filter(path=path).update(status=CheckpointStatus.DISCARDED)
+        text = f"The files of {path} are deleted."
+        end_request(request, RequestPhase.SUCCEEDED, text, timezone.now())
+
+
+def _delete(path: str) -> None:
+    # Loads Arrow; most of what a worker does needs none.
+    from pipelines.points.disposal import dispose
+    from pipelines.storage.stores import CheckpointStores
+
+    dispose(path, CheckpointStores(roots(), max_memory_state_bytes=0))
+
+
+def needed_by(path: str) -> Run | None:
+    """A living run that starts from it, has claimed it, or would go back to it now."""
+    living = Run.objects.exclude(status__in=TERMINAL_STATUSES).select_related("pipeline")
+    starts = Q(restored_from=path) & (
+        Q(last_checkpoint_id=None) | Q(claim_mode=ClaimMode.CLAIM.value)
+    )
+    if run := living.filter(starts).first():
+        return run
+    row = Checkpoint.objects.filter(path=path).first()
+    if row is None:
+        return None
+    return living.filter(pk=row.run_id, last_checkpoint_id=row.checkpoint_id).first()

@@ -1,0 +1,50 @@
+"""Reads recovery points byte for byte, step by step: what a worker does of an inspection.
+
+One step lasts about `STEP_S`; the row says where the next one begins, so that a step may be lost,
+repeated or done twice at once. Who asks for an inspection, and what follows from it, is for
+`points.services.restore`.
+"""
+
+import time
+
+from django.utils import timezone
+
+from ftdash.jobs.models import PointInspection
+from ftdash.jobs.validation import roots
+from pipelines.domain.errors import Rejected, Retryable
+
+STEP_S = 1.0
+
+
+def go_on(inspection_key: int) -> bool:
+    """Read on for one step; whether another one should follow."""
+    row = PointInspection.objects.filter(pk=inspection_key, ended_at=None).first()
+    if row is None:
+        return False
+    # Loads Arrow; most of what a worker does needs none.
+    from pipelines.points.inspection import inspect
+    from pipelines.storage.stores import CheckpointStores
+
+    until_s = time.monotonic() + STEP_S
+    store = CheckpointStores(roots(), max_memory_state_bytes=0)
+    as_it_was = PointInspection.objects.filter(pk=row.pk, ended_at=None, files_read=row.files_read)
+    try:
+        found = inspect(row.path, store, row.files_read, lambda: time.monotonic() >= until_s)
+    except Rejected as error:
+        as_it_was.update(problem=str(error), moved_at=timezone.now(), ended_at=timezone.now())
+        return False
+    except Retryable as error:  # whoever still watches asks again after a while
+        as_it_was.update(waiting_for=str(error), moved_at=timezone.now())
+        return False
+    now = timezone.now()
+    is_ours = as_it_was.update(
+        files_read=found.files_read,
+        files=found.files,
+        bytes_read=found.bytes_read,
+        bytes=found.bytes,
+        problem=found.problem,
+        waiting_for="",
+        moved_at=now,
+        ended_at=now if found.is_over else None,
+    )
+    return bool(is_ours) and not found.is_over

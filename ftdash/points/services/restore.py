@@ -1,0 +1,224 @@
+"""What people ask about recovery points: restore from one, look before, dispose of one.
+
+Writers like `services`. A restore is held against the preflight first, so that what cannot work is
+refused where the person asks, with all the reasons, and nothing is started. A command reads every
+byte of the point for that; a page, where somebody waits, has a worker do it (`inspection_of`).
+"""
+
+import os
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from django.conf import settings as configuration
+from django.db import transaction
+from django.utils import timezone
+
+from ftdash.checkpoints.points import read_head
+from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
+from ftdash.checkpoints.queries.savepoints import reading_of
+from ftdash.checkpoints.savepoint_answers import Reading
+from ftdash.errands import Errand, publish_on_commit
+from ftdash.jobs.models import Pipeline, PointInspection, RequestKind, Run
+from ftdash.jobs.validation import check_place, check_reason, check_startable, roots
+from ftdash.points.services.disposal import check_claimable, check_disposable
+from ftdash.points.services.replays import replayable
+from ftdash.points.services.room import check_room
+from ftdash.requests.asking import (
+    Question,
+    already_asked,
+    check_possible,
+    new_run,
+    pipeline_named,
+    store,
+    store_start,
+)
+from ftdash.runs.queries.measured import measured
+from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.ids import RequestId
+from pipelines.domain.places import scheme_of
+from pipelines.domain.preflight_verdict import Verdict
+from pipelines.domain.status import ClaimMode
+
+FRESH_FOR = timedelta(minutes=10)
+"""How long what an inspection has found is taken for what would be found now."""
+
+STALLED_AFTER = timedelta(seconds=10)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restore:
+    """From which point, and how. None: as the pipeline has it."""
+
+    pipeline: str
+    path: str
+    parallelism: int | None = None
+    parameters: dict[str, str] | None = None  # replace those of the same name, for this run
+    allow_non_restored_state: bool = False
+    reads_files: bool = True  # False: what an inspection has found, if there was one, counts
+    replays: Collection[str] | None = None  # sources whose quarantine is read again; empty: all
+
+
+def preflight(asked: Restore) -> Verdict:
+    """What speaks for and against it; nothing is stored or started.
+
+    Raises Rejected when there is no such pipeline, or the path lies outside the storage.
+    """
+    row, path = pipeline_named(asked.pipeline), _whole(asked.path)
+    check_place(path)
+    return _verdict(row, path, asked)
+
+
+def begin_inspection(path: str) -> None:
+    """Have a worker read the whole point, unless one is at it or found it whole just now.
+
+    Raises Rejected when the path lies outside the storage, or when too many points are read.
+    """
+    path, now = _whole(path), timezone.now()
+    check_place(path)
+    known = PointInspection.objects.filter(path=path).first()
+    if known is not None and not _has_to_be_read(known, now):
+        return
+    check_room(PointInspection.objects.all(), "verifications")
+    row, is_new = PointInspection.objects.get_or_create(path=path, defaults={"moved_at": now})
+    if _has_to_be_read(row, now):
+        fresh = PointInspection(pk=row.pk, path=path, moved_at=now)
+        fresh.save(force_update=True)
+        is_new = True
+    if is_new:
+        publish_on_commit(Errand.INSPECT_POINT, row.pk)
+
+
+def _has_to_be_read(row: PointInspection, now: datetime) -> bool:
+    """Not while a worker is at it, nor when it was found whole just now."""
+    if row.ended_at is None:
+        return False
+    return bool(row.problem) or row.ended_at <= now - FRESH_FOR
+
+
+def inspection_of(path: str) -> Reading | None:
+    """How far the worker has come. One that has stopped halfway is asked to go on."""
+    row = PointInspection.objects.filter(path=_whole(path)).first()
+    now = timezone.now()
+    if row is not None and row.ended_at is None and row.moved_at < now - STALLED_AFTER:
+        PointInspection.objects.filter(pk=row.pk).update(moved_at=now)
+        publish_on_commit(Errand.INSPECT_POINT, row.pk)
+    return reading_of(row) if row else None
+
+
+def restore(
+    asked: Restore,
+    *,
+    requester: str,
+    reason: str,
+    claim_mode: ClaimMode = ClaimMode.NO_CLAIM,
+    master: str | None = None,
+    request_id: str | None = None,
+) -> RequestId:
+    """Start a new run from a recovery point of this or another pipeline with the same uids."""
+    question = Question(RequestKind.RESTORE, asked.pipeline, requester, reason, request_id)
+    if known := already_asked(question):
+        return known
+    question = replace(question, reason=check_reason(reason))
+    row, path = pipeline_named(asked.pipeline), _whole(asked.path)
+    check_possible(RequestKind.RESTORE, row)
+    check_place(path)
+    check_claimable(path, claim_mode)
+    head = read_head(path)
+    parallelism = row.parallelism if asked.parallelism is None else asked.parallelism
+    parameters = {**row.parameters, **(asked.parameters or {})}
+    found = check_startable(row.flow, parallelism, row.max_parallelism, parameters, row.settings)
+    if not asked.reads_files:
+        _check_inspected(path)
+    _check_verdict(_verdict(row, path, asked), row)
+    replayed = {} if asked.replays is None else replayable(row, path, parameters, asked.replays)
+    with transaction.atomic():
+        check_possible(RequestKind.RESTORE, row)
+        run = new_run(
+            row,
+            parallelism=parallelism,
+            parameters=parameters,
+            master=master,
+            restored_from=path,
+            claim_mode=claim_mode,
+            allow_non_restored_state=asked.allow_non_restored_state,
+            first_checkpoint_id=head.checkpoint_id + 1,
+            parent=Run.objects.filter(run_id=head.run_id).first(),
+            replayed_sources=sorted(replayed),
+        )
+        given = {
+            "path": path,
+            "parallelism": str(parallelism),
+            "claim-mode": claim_mode.value,
+            "allow-non-restored-state": str(asked.allow_non_restored_state).lower(),
+        }
+        if replayed:
+            records = (f"{count:,} of {uid}" for uid, count in sorted(replayed.items()))
+            given["replay-quarantine"] = ", ".join(records)
+        return store_start(replace(question, parameters=given), run, found.sentence)
+
+
+def dispose(
+    *, pipeline: str, path: str, requester: str, reason: str, request_id: str | None = None
+) -> RequestId:
+    """Delete a savepoint's files for good; a worker does it. A run that needs it is not robbed."""
+    path = _whole(path)
+    given = {"path": path}
+    question = Question(RequestKind.DISPOSE, pipeline, requester, reason, request_id, given)
+    if known := already_asked(question):
+        return known
+    question = replace(question, reason=check_reason(reason))
+    row = pipeline_named(pipeline)
+    check_place(path)
+    check_disposable(path)
+    with transaction.atomic():
+        request = store(question, row, None, float(configuration.REQUEST_DEADLINE_S))
+        publish_on_commit(Errand.DISPOSE_OF_SAVEPOINT, request.pk)
+    return RequestId(request.request_id)
+
+
+def _verdict(row: Pipeline, path: str, asked: Restore) -> Verdict:
+    # The flows load Arrow, which takes longer than a page should; most requests need none.
+    from pipelines.points.preflight import RestoreQuestion
+    from pipelines.points.preflight import preflight as look_at
+    from pipelines.storage.stores import CheckpointStores
+
+    known = checkpoint_queries.recovery_point(path)
+    question = RestoreQuestion(
+        path=path,
+        flow=row.flow,
+        parameters={**row.parameters, **(asked.parameters or {})},
+        parallelism=row.parallelism if asked.parallelism is None else asked.parallelism,
+        max_parallelism=row.max_parallelism,
+        allow_non_restored_state=asked.allow_non_restored_state,
+        reads_files=asked.reads_files,
+        measured=measured(row, with_source_records=True),
+        settings=row.settings,
+        refused_before=known.problem if known else "",
+        installation=configuration.INSTALLATION_ID,
+    )
+    try:
+        return look_at(question, CheckpointStores(roots(), max_memory_state_bytes=0))
+    except Retryable as error:
+        raise Rejected(f"{path} cannot be looked at now, ask again later: {error}") from error
+
+
+def _check_inspected(path: str) -> None:
+    since = timezone.now() - FRESH_FOR
+    damaged = PointInspection.objects.filter(path=path, ended_at__gt=since).exclude(problem="")
+    if row := damaged.first():
+        raise Rejected(f"{path} cannot be restored: {row.problem}")
+
+
+def _check_verdict(verdict: Verdict, row: Pipeline) -> None:
+    if verdict.is_possible:
+        return
+    more = len(verdict.refusals) - 1
+    rest = f" The preflight names {more} more." if more else ""
+    raise Rejected(
+        f"{verdict.path} cannot be restored into {row.name!r}: {verdict.refusals[0]}{rest}"
+    )
+
+
+def _whole(path: str) -> str:
+    return path if scheme_of(path) else os.path.abspath(path)

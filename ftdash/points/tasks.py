@@ -1,0 +1,26 @@
+"""What Celery runs for recovery points: within seconds, and safe to repeat."""
+
+from celery import shared_task
+
+from ftdash.errands import Errand, publish
+from ftdash.points.services import comparing, disposal, inspection
+
+
+@shared_task(ignore_result=True)
+def dispose_of_savepoint(request_key: int) -> None:
+    """Delete the files of a savepoint that nobody needs."""
+    disposal.dispose_of(request_key)
+
+
+@shared_task(ignore_result=True)
+def inspect_point(inspection_key: int) -> None:
+    """Read a recovery point, a second's worth at a time."""
+    if inspection.go_on(inspection_key):
+        publish(Errand.INSPECT_POINT, inspection_key)
+
+
+@shared_task(ignore_result=True)
+def compare_points(comparison_key: int) -> None:
+    """Compare two recovery points, a second's worth at a time."""
+    if comparing.go_on(comparison_key):
+        publish(Errand.COMPARE_POINTS, comparison_key)

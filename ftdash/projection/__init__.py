@@ -1,0 +1,1 @@
+"""The projection: journals of runs are folded into rows."""

@@ -1,0 +1,145 @@
+"""Folds what befell a run into rows of their own: failures, recoveries, refusals, states it was in.
+
+Reads no journal and opens no transaction; `ftdash.projection.projector` hosts it, and asks it
+before the fold of the run itself: of a driver that has taken over it needs what the one before it
+said last.
+"""
+
+import msgspec
+from django.db.models import Q
+
+from ftdash.jobs.models import (
+    Failure,
+    JournalRow,
+    PointsVerification,
+    QuarantinedRecord,
+    Recovery,
+    RestoreRefusal,
+    Run,
+    StatusChange,
+    SupersededOutput,
+    ZombieRefusal,
+)
+from ftdash.times import moment
+from pipelines.domain.events import (
+    Envelope,
+    FailureOccurred,
+    JobStatusChanged,
+    OutputSuperseded,
+    PointsVerified,
+    RecordQuarantined,
+    RecoveryPhaseReached,
+    RestorePointRefused,
+    RunStarted,
+    ZombieRefused,
+)
+from pipelines.domain.status import RecoveryPhase
+
+JOURNAL_ROWS: tuple[type[JournalRow], ...] = (
+    Failure,
+    PointsVerification,
+    QuarantinedRecord,
+    Recovery,
+    RestoreRefusal,
+    StatusChange,
+    SupersededOutput,
+    ZombieRefusal,
+)
+_OF_FAILURE = ("cause", "vertex", "subtask", "slot", "detail", "operator")
+_OF_RECORD = ("source", "split", "offset", "operator", "error_type", "error")
+
+
+class IncidentFold:
+    """One batch of one run. Nothing is written before `save`, but a recovery that is over."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._new: list[JournalRow] = []
+        self._recovery = Recovery.objects.filter(run=run).order_by("sequence").last()
+        self._recovery_changed = False
+
+    def on(self, envelope: Envelope) -> None:
+        match envelope.event:
+            case RunStarted(driver_pid=driver_pid):
+                self._on_started(envelope, driver_pid)
+            case JobStatusChanged(status=status, reason=reason):
+                self._add(StatusChange(status=status.value, reason=reason), envelope)
+            case FailureOccurred() as event:
+                failure = {name: getattr(event, name) for name in _OF_FAILURE}
+                origin = msgspec.to_builtins(event.origin)
+                self._add(Failure(**failure, origin=origin), envelope)
+            case RecoveryPhaseReached() as event:
+                self._on_recovery_phase(envelope, event)
+            case RestorePointRefused(path=path, message=message):
+                self._add(RestoreRefusal(path=path, message=message), envelope)
+            case PointsVerified(whole=whole, damaged=damaged, duration_ms=duration_ms):
+                verified = PointsVerification(whole=whole, damaged=damaged, duration_ms=duration_ms)
+                self._add(verified, envelope)
+            case ZombieRefused(zombie_attempt=zombie, what=what):
+                self._add(ZombieRefusal(zombie_attempt=zombie, what=what), envelope)
+            case OutputSuperseded(sink=sink, files=files, moved_to=moved_to):
+                row = SupersededOutput(sink=sink, files=files, moved_to=moved_to)
+                self._add(row, envelope)
+            case RecordQuarantined(record=record, directory=directory, limit=limit):
+                columns = {name: getattr(record, name) for name in _OF_RECORD}
+                kept = QuarantinedRecord(**columns, directory=directory, limit=limit)
+                self._add(kept, envelope)
+
+    def save(self) -> None:
+        for kind in JOURNAL_ROWS:
+            kind._default_manager.bulk_create([row for row in self._new if type(row) is kind])
+        if self._recovery is not None and self._recovery_changed:
+            self._recovery.save()
+
+    def _on_started(self, envelope: Envelope, driver_pid: int) -> None:
+        run = self._run
+        if run.started_at is None:
+            return
+        run.driver_lost_at = run.last_event_at
+        gone = f"The driver (pid {run.driver_pid}) is gone; process {driver_pid} has taken over."
+        self._add(Failure(cause=gone), envelope)
+
+    def _on_recovery_phase(self, envelope: Envelope, event: RecoveryPhaseReached) -> None:
+        """A recovery begins with the phase DETECT, still under the number of what failed.
+
+        After a driver it begins with the last word of the dead one, which the new one has counted.
+        """
+        at = moment(envelope.at_ms)
+        if event.phase is RecoveryPhase.DETECT or self._recovery is None:
+            if self._recovery is not None and self._recovery_changed:
+                self._recovery.save()
+            self._recovery = Recovery(run=self._run, sequence=envelope.sequence)
+            self._recovery.at = self._recovery.started_at = self._run.driver_lost_at or at
+            self._run.driver_lost_at = None
+        recovery = self._recovery
+        recovery.attempt = envelope.attempt
+        recovery.phases = [
+            *recovery.phases,
+            {
+                "phase": event.phase.value,
+                "duration_ms": event.duration_ms,
+                "at_ms": envelope.at_ms,
+            },
+        ]
+        if event.phase is RecoveryPhase.DECIDE:
+            recovery.restored_checkpoint_id = event.restored_checkpoint_id
+            recovery.restored_path = event.restored_path
+            recovery.records_to_replay = event.records_to_replay
+        if event.phase is RecoveryPhase.RESTORE:
+            recovery.running_at = at
+        if {phase["phase"] for phase in recovery.phases} >= set(RecoveryPhase):
+            recovery.ended_at = at
+        self._recovery_changed = True
+
+    def _add(self, row: JournalRow, envelope: Envelope) -> None:
+        row.run = self._run
+        row.sequence = envelope.sequence
+        row.attempt = envelope.attempt
+        row.at = moment(envelope.at_ms)
+        self._new.append(row)
+
+
+def forget(run: Run, rows: Q) -> None:
+    """Delete what was folded from those lines of the run's journal, to be folded again."""
+    for kind in JOURNAL_ROWS:
+        kind._default_manager.filter(rows, run=run).delete()

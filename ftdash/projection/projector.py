@@ -1,0 +1,207 @@
+"""The only consumer of engine events: folds the journals of runs into rows.
+
+The rows of a batch and the run's offset in its journal are written in one transaction, so reading
+a journal again changes nothing, and the rows can be made anew from it at any time. A line that
+cannot be folded stops the projection of its run, visibly, and of no other.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from django.db import InterfaceError, OperationalError, close_old_connections, transaction
+from django.db.models import F, Q
+from django.utils import timezone
+
+from ftdash.checkpoints.ledger_fold import LedgerFold
+from ftdash.checkpoints.projector import CheckpointFold
+from ftdash.history import pruned_counts
+from ftdash.jobs.directories import run_directory
+from ftdash.jobs.models import TERMINAL_STATUSES, Run
+from ftdash.metrics.models import Heartbeat, HeartbeatName
+from ftdash.metrics.projector import SampleFold
+from ftdash.projection import run_fold
+from ftdash.projection.incident_fold import IncidentFold
+from ftdash.projection.run_fold import RunFold
+from ftdash.projection.shortened_journal import PARTS, go_on_from
+from pipelines.bus.journal_reading import (
+    JournalCutShort,
+    UndecodableEvent,
+    first_offset,
+    read_journal,
+)
+from pipelines.domain.errors import InvariantViolated, check
+from pipelines.domain.events import Envelope, JournalContinued
+
+READ_BYTES_MAX = 1 << 20
+HEARTBEAT_PERIOD_S = 1.0
+
+log = logging.getLogger("ftdash.projector")
+
+
+class ProjectionRaced(Exception):
+    """Another projector has folded the same events: this one's transaction is undone."""
+
+
+class Projector:
+    """Goes round all runs that may still have news. One process of an installation runs it."""
+
+    def __init__(self) -> None:
+        self._heartbeat_due_s = 0.0
+
+    def run_once(self) -> int:
+        """Fold what is there; how many events that was. What a database that is locked
+        or gone does not take waits for next time."""
+        close_old_connections()
+        try:
+            folded = sum(project(run) for run in _unfinished_runs())
+            self._beat()
+        except (OperationalError, InterfaceError) as error:
+            log.warning("The database cannot be written now, going on: %s", error)
+            return 0
+        return folded
+
+    def _beat(self) -> None:
+        now_s = time.monotonic()
+        if now_s >= self._heartbeat_due_s:
+            self._heartbeat_due_s = now_s + HEARTBEAT_PERIOD_S
+            _record_heartbeat()
+
+
+def project(run: Run) -> int:
+    """Fold the next part of one run's journal; how many events that was."""
+    try:
+        return _fold_next(run)
+    except ProjectionRaced:
+        log.warning("Another projector is at work on %s.", run.run_id)
+        return 0
+    except JournalCutShort as error:
+        log.warning("The rows of %s are made anew next time: %s", run.run_id, error)
+        return 0
+    except OSError as error:
+        log.warning("The journal of %s cannot be read now, going on: %s", run.run_id, error)
+        return 0
+    except (OperationalError, InterfaceError):
+        raise
+    except (UndecodableEvent, InvariantViolated) as error:
+        _stop(run, str(error))
+    except Exception as error:  # the edge of this run: whatever it is, the others are folded
+        log.exception("An event of %s could not be folded.", run.run_id)
+        _stop(run, f"{type(error).__name__}: {error}")
+    return 0
+
+
+def _stop(run: Run, why: str) -> None:
+    log.error("The projection of %s has stopped: %s", run.run_id, why)
+    Run.objects.filter(pk=run.pk).update(projection_error=why, version=F("version") + 1)
+
+
+def _fold_next(run: Run) -> int:
+    """Raises what `rebuild` and `fold` raise."""
+    try:
+        envelopes, offset = _news(run)
+    except JournalCutShort as error:
+        log.warning("The rows of %s are made anew: %s", run.run_id, error)
+        rebuild(run)
+        return 0
+    if envelopes:
+        with transaction.atomic():
+            fold(run, envelopes, offset, expected_offset=run.journal_offset)
+    return len(envelopes)
+
+
+def _news(run: Run) -> tuple[list[Envelope], int]:
+    """Raises JournalCutShort when what follows does not follow on what was folded."""
+    envelopes, offset = read_journal(_journal(run), run.journal_offset, READ_BYTES_MAX)
+    if run.journal_offset and envelopes and envelopes[0].sequence != run.last_sequence + 1:
+        raise JournalCutShort(
+            f"event {envelopes[0].sequence} follows where {run.last_sequence + 1} is expected."
+        )
+    return envelopes, offset
+
+
+def fold(run: Run, envelopes: Iterable[Envelope], offset: int, *, expected_offset: int) -> None:
+    """In a transaction of the caller's. Events that were folded before are passed over.
+
+    Raises ProjectionRaced when the rows do not stand at `expected_offset`.
+    """
+    _check_stands_at(run, expected_offset)
+    _fold_lines(run, envelopes, offset)
+    RunFold(run).save()
+
+
+def rebuild(run: Run) -> None:
+    """Make the run's rows anew from its journal, in one transaction; as far as it is kept.
+
+    The run's own row is written last: what it was on the way may be what only one may be.
+    """
+    journal = _journal(run)
+    with transaction.atomic():
+        _check_stands_at(run, run.journal_offset)
+        envelopes, offset = read_journal(journal, first_offset(journal))
+        _forget(run, envelopes)
+        while envelopes:
+            _fold_lines(run, envelopes, offset)
+            envelopes, offset = read_journal(journal, offset)
+        RunFold(run).save()
+
+
+def _check_stands_at(run: Run, offset: int) -> None:
+    if not Run.objects.filter(pk=run.pk, journal_offset=offset).exists():
+        raise ProjectionRaced(run.run_id)
+
+
+def _fold_lines(run: Run, envelopes: Iterable[Envelope], offset: int) -> None:
+    """Writes all rows but the run's own."""
+    folds = SampleFold(run), LedgerFold(run), CheckpointFold(run), IncidentFold(run)
+    of_run = RunFold(run)
+    for envelope in envelopes:
+        if envelope.sequence <= run.last_sequence:
+            continue
+        check(
+            envelope.sequence == run.last_sequence + 1,
+            "a journal has no gaps",
+            run=run.run_id,
+            expected=run.last_sequence + 1,
+            found=envelope.sequence,
+        )
+        for each in (*folds, of_run):  # which comes last: it moves on the sequence
+            each.on(envelope)
+    run.journal_offset = offset
+    for each in folds:
+        each.save()
+
+
+def _forget(run: Run, envelopes: list[Envelope]) -> None:
+    """What those that the journal begins with, and all that follow, will say again."""
+    if not envelopes and run.journal_begins:
+        raise JournalCutShort("its journal is away, and the rows of its deleted part must stay.")
+    first = envelopes[0] if envelopes else None
+    if first is not None and isinstance(first.event, JournalContinued):
+        go_on_from(run, first.sequence, first.event)
+        return
+    for part in PARTS:
+        part.forget(run, Q())
+    run_fold.forget(run)
+    pruned_counts.forget(run)  # last: a deletion under way has added its rows by now
+
+
+def _journal(run: Run) -> Path:
+    return run_directory(run).journal_file
+
+
+def _unfinished_runs() -> list[Run]:
+    """Nothing follows in a journal once its run has ended."""
+    unfinished = Run.objects.exclude(status__in=TERMINAL_STATUSES, ended_at__isnull=False)
+    return list(unfinished.filter(projection_error="").select_related("pipeline"))
+
+
+def _record_heartbeat() -> None:
+    errors = Run.objects.exclude(projection_error="").values_list("run_id", flat=True)
+    note = f"The projection of {', '.join(errors)} has stopped." if errors else ""
+    Heartbeat.objects.update_or_create(
+        name=HeartbeatName.PROJECTOR,
+        defaults={"at": timezone.now(), "pid": os.getpid(), "note": note},
+    )

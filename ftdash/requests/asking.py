@@ -1,0 +1,189 @@
+"""How a request is stored: its row, its run if it starts one, its delivery. Used by the services.
+
+A request has an id, which whoever asks may choose: asking again under the same id is the same
+request and not a second one. What is stored survives a broker that is away: reconcile delivers it.
+"""
+
+import secrets
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+from django.conf import settings as configuration
+from django.db import IntegrityError, transaction
+from django.db.models import F
+from django.utils import timezone
+
+from ftdash.errands import Errand, publish_on_commit
+from ftdash.jobs.models import Pipeline, Request, RequestKind, Run
+from ftdash.jobs.validation import check_reason
+from ftdash.requests.offers import problem_with
+from pipelines.bus.inbox import REQUEST_ID
+from pipelines.domain.errors import Rejected
+from pipelines.domain.ids import RequestId
+from pipelines.domain.setting_parsing import parse_settings
+from pipelines.domain.status import ClaimMode
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked for, by whom and why. `request_id` None: a new one is made up."""
+
+    kind: RequestKind
+    pipeline: str
+    requester: str
+    reason: str
+    request_id: str | None = None
+    parameters: dict[str, str] = field(default_factory=dict)
+    only_run: str | None = None  # the run that is meant; None: the newest
+
+
+def already_asked(question: Question) -> RequestId | None:
+    """The request of that id, if it was asked for before.
+
+    Raises Rejected when the id cannot be one, or was used to ask for something else.
+    """
+    key = question.request_id
+    if key is None:
+        return None
+    check_id(key)
+    known = Request.objects.filter(request_id=key).select_related("pipeline").first()
+    if known is None:
+        return None
+    if (known.kind, known.pipeline.name) != (question.kind, question.pipeline):
+        raise Rejected(
+            f"The request id {key!r} was used to ask {known.pipeline.name!r} for"
+            f" {RequestKind(known.kind).label!r}; choose another one."
+        )
+    return RequestId(known.request_id)
+
+
+def check_id(key: str) -> None:
+    """Raises Rejected when nothing can be asked for under it."""
+    if not REQUEST_ID.fullmatch(key):
+        raise Rejected(
+            f"The request id {key!r} cannot be used; take up to 80 letters, digits, '.', '-' and"
+            " '_', and begin with a letter or digit."
+        )
+
+
+def ask_driver(question: Question, may_wait: timedelta = timedelta()) -> RequestId:
+    """Of the newest run of the pipeline, whose driver `may_wait` so long before it begins."""
+    if known := already_asked(question):
+        return known
+    reason = check_reason(question.reason)
+    row = pipeline_named(question.pipeline)
+    with transaction.atomic():
+        run = check_possible(question.kind, row)
+        _check_meant(question, run)
+        deadline_s = _deadline_s(run) + may_wait.total_seconds()
+        request = store(replace(question, reason=reason), row, run, deadline_s)
+        publish_on_commit(Errand.DELIVER_REQUEST, request.pk)
+    return RequestId(request.request_id)
+
+
+def _check_meant(question: Question, run: Run | None) -> None:
+    """Whoever names a run never acts on the one that has followed it."""
+    if question.only_run is not None and (run is None or run.run_id != question.only_run):
+        raise Rejected(
+            f"Run {question.only_run} of {question.pipeline} is over; a newer one has followed it."
+        )
+
+
+def store_start(question: Question, run: Run, message: str) -> RequestId:
+    """`message` is shown until the run has started."""
+    request = store(question, run.pipeline, run, float(configuration.START_DEADLINE_S), message)
+    publish_on_commit(Errand.START_RUN, run.pk)
+    return RequestId(request.request_id)
+
+
+def store(
+    question: Question,
+    pipeline: Pipeline,
+    run: Run | None,
+    deadline_s: float,
+    message: str = "",
+) -> Request:
+    now = timezone.now()
+    Pipeline.objects.filter(pk=pipeline.pk).update(version=F("version") + 1)
+    try:
+        return Request.objects.create(
+            request_id=question.request_id or str(uuid.uuid4()),
+            kind=question.kind,
+            pipeline=pipeline,
+            run=run,
+            parameters=question.parameters,
+            requester=question.requester,
+            reason=question.reason,
+            message=message,
+            created_at=now,
+            deadline_at=now + timedelta(seconds=deadline_s),
+        )
+    except IntegrityError as error:
+        raise Rejected(
+            f"The request id {question.request_id!r} is being used by somebody else this moment."
+        ) from error
+
+
+def _deadline_s(run: Run | None) -> float:
+    """A savepoint may take as long as the run's checkpoints may."""
+    longest_ms = parse_settings(run.settings_now).checkpoint_timeout_ms if run else 0
+    return max(configuration.REQUEST_DEADLINE_S, longest_ms / 1000)
+
+
+def new_run(
+    pipeline: Pipeline,
+    *,
+    parallelism: int,
+    parameters: dict[str, str],
+    master: str | None,
+    restored_from: str | None = None,
+    claim_mode: ClaimMode = ClaimMode.NO_CLAIM,
+    allow_non_restored_state: bool = False,
+    first_checkpoint_id: int = 1,
+    parent: Run | None = None,
+    replayed_sources: Sequence[str] = (),
+) -> Run:
+    newest = pipeline.runs.order_by("-number").first()
+    number = newest.number + 1 if newest else 1
+    try:
+        return Run.objects.create(
+            pipeline=pipeline,
+            # The number is for people; the rest keeps a new database off the files of an old one.
+            run_id=f"{number:04d}-{secrets.token_hex(3)}",
+            number=number,
+            parallelism=parallelism,
+            max_parallelism=pipeline.max_parallelism,
+            master=master or f"local[{parallelism}]",
+            parameters=parameters,
+            settings=pipeline.settings,
+            restored_from=restored_from,
+            claim_mode=claim_mode.value,
+            allow_non_restored_state=allow_non_restored_state,
+            first_checkpoint_id=first_checkpoint_id,
+            parent=parent,
+            replayed_sources=list(replayed_sources),
+            created_at=timezone.now(),
+        )
+    except IntegrityError as error:
+        raise Rejected(
+            f"{pipeline.name} has just been started by somebody else; look at its page."
+        ) from error
+
+
+def pipeline_named(name: str) -> Pipeline:
+    row = Pipeline.objects.filter(name=name).first()
+    if row is None:
+        known = ", ".join(Pipeline.objects.values_list("name", flat=True))
+        hint = f"there is {known}" if known else "none was submitted yet"
+        raise Rejected(f"There is no pipeline {name!r}; {hint}.")
+    return row
+
+
+def check_possible(kind: RequestKind, pipeline: Pipeline) -> Run | None:
+    """The newest run. Raises Rejected when this cannot be asked for now."""
+    run = pipeline.runs.order_by("-number").first()
+    if problem := problem_with(kind, pipeline, run):
+        raise Rejected(problem)
+    return run

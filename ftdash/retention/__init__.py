@@ -1,0 +1,1 @@
+"""Retention: rows, journals, logs and marks that are older than they are kept are deleted."""

@@ -1,0 +1,44 @@
+"""Deletes old segments of journals, once everybody is past them.
+
+Which may go is decided by `bus.journal_segments`. No driver needs them, whose newest segment begins
+with a summary; the projector says in the database how far it is; and none goes during an audit.
+"""
+
+import logging
+import time
+from datetime import timedelta
+
+from django.conf import settings
+from django.utils import timezone
+
+from ftdash.checkpoints.models import Audit
+from ftdash.checkpoints.queries.guarantee import is_silent
+from ftdash.jobs.directories import run_directory
+from ftdash.jobs.failure_isolation import isolated
+from ftdash.jobs.models import Run
+from pipelines.bus.journal_segments import closed_segments, delete_segments, expendable
+
+log = logging.getLogger("ftdash.history")
+
+
+def shorten_journals() -> None:
+    """Those of all runs, ended ones too; of each the newest segment stays."""
+    now = timezone.now()
+    if not all(is_silent(audit, now) for audit in Audit.objects.filter(ended_at=None)):
+        return
+    runs = Run.objects.select_related("pipeline")
+    for run in runs.only("run_id", "journal_offset", "pipeline__name"):
+        with isolated(f"The shortening of the journal of {run.run_id}"):
+            _shorten(run)
+
+
+def _shorten(run: Run) -> None:
+    keep = timedelta(days=settings.JOURNAL_RETENTION_DAYS)
+    closed = closed_segments(run_directory(run).journal_file)
+    going = expendable(closed, run.journal_offset, time.time() - keep.total_seconds())
+    if not going:
+        return
+    # Said first: rows that cannot be made again must not be taken for such as can.
+    Run.objects.filter(pk=run.pk).update(journal_begins=going[-1].end)
+    delete_segments([each.segment for each in going])
+    log.info("The journal of %s was shortened: it begins at byte %d.", run.run_id, going[-1].end)

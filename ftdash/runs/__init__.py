@@ -1,0 +1,1 @@
+"""Runs as pages, programs and alerts see them."""

@@ -1,0 +1,1 @@
+"""The readers of the rows of pipelines, runs and requests."""

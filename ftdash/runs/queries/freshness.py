@@ -1,0 +1,144 @@
+"""Decides what may honestly be said about a run: its state as reported, or that it is not known.
+
+A running driver reports once a second. Rows say what it said last, so they are only as good as the
+chain that filled them: the driver, and the projector that folds its journal.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+import msgspec
+from django.conf import settings
+from django.utils import timezone
+
+from ftdash.formats import age, count, plural, size
+from ftdash.jobs.answers import Liveness, ShownState
+from ftdash.jobs.models import Run
+from ftdash.metrics.models import Heartbeat, HeartbeatName
+from pipelines.domain.events import RestoreProgress
+from pipelines.domain.status import JobStatus
+
+RECONCILE_LATE_AFTER_S = 2 * settings.RECONCILE_PERIOD_S
+"""One beat missed: a page that asks again at that moment says so within 5 s."""
+
+_SILENT = {
+    HeartbeatName.PROJECTOR: (
+        "The projector, which turns reports of running pipelines into these pages, {since}; start"
+        " it with `manage.py projector`."
+    ),
+    HeartbeatName.RECONCILE: (
+        "The worker, its beat or the Redis between them, which deliver requests and restart"
+        " pipelines, {since}; requests are kept and wait."
+    ),
+}
+
+
+class Heard(Protocol):
+    """Whatever a page shows says of both processes when they were last heard of."""
+
+    @property
+    def now(self) -> datetime: ...
+    @property
+    def projector(self) -> Liveness: ...
+    @property
+    def reconcile(self) -> Liveness: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Who was alive when the rows were read."""
+
+    now: datetime
+    projector: Liveness
+    reconcile: Liveness
+
+    @property
+    def as_of(self) -> datetime | None:
+        """Of what takes both of them; None: one has never run."""
+        if self.projector.at is None or self.reconcile.at is None:
+            return None
+        return min(self.projector.at, self.reconcile.at)
+
+
+def observe() -> Observation:
+    now = timezone.now()
+    beats = {beat.name: beat for beat in Heartbeat.objects.all()}
+    return Observation(
+        now=now,
+        projector=_liveness(HeartbeatName.PROJECTOR, beats, now, settings.STALE_AFTER_S),
+        reconcile=_liveness(HeartbeatName.RECONCILE, beats, now, RECONCILE_LATE_AFTER_S),
+    )
+
+
+def silent_in(seen: Heard) -> timedelta | None:
+    """Until the first of them would be called silent; None: one of them is by now."""
+    left = [
+        timedelta(seconds=late_after_s) - abs(seen.now - each.at)
+        for each, late_after_s in (
+            (seen.projector, settings.STALE_AFTER_S),
+            (seen.reconcile, RECONCILE_LATE_AFTER_S),
+        )
+        if each.is_alive and each.at is not None
+    ]
+    return min(left) if len(left) == len(HeartbeatName) else None
+
+
+def shown_state(run: Run | None, seen: Observation) -> tuple[ShownState, str]:
+    """The state and one sentence about it; the sentence may be empty."""
+    if run is None:
+        return ShownState.NEVER_STARTED, "No run of this pipeline was started yet."
+    if JobStatus(run.status).is_terminal:
+        return ShownState(run.status), run.reason
+    if run.projection_error:
+        return ShownState.UNKNOWN, f"Its journal cannot be read on: {run.projection_error}"
+    if not seen.projector.is_alive:
+        return ShownState.UNKNOWN, seen.projector.note
+    if run.last_event_at is None:
+        return ShownState.CREATED, run.driver_note or "Its driver has not reported yet."
+    silent_for = abs(seen.now - run.last_event_at)  # either way, after a clock was set back
+    if silent_for > timedelta(seconds=settings.STALE_AFTER_S):
+        return ShownState.STALE, _silence(run, silent_for)
+    return ShownState(run.status), _restoring(run) or run.reason
+
+
+def _restoring(run: Run) -> str:
+    """How far the reading of a recovery point is, in a sentence; empty while none is read."""
+    if run.restoring is None:
+        return ""
+    done = msgspec.convert(run.restoring, RestoreProgress)
+    task = "The driver verifies" if done.is_verifying else "The slots load"
+    files = f"{count(done.read_files)} of {plural(done.total_files, 'file')}"
+    return (
+        f"{task} the recovery point: {size(done.read_bytes)} of {size(done.total_bytes)}, {files}."
+    )
+
+
+def _silence(run: Run, silent_for: timedelta) -> str:
+    sentence = (
+        f"The driver was {run.status} and has reported nothing for"
+        f" {age(1000 * silent_for.total_seconds())}."
+    )
+    note = fresh_driver_note(run)
+    return f"{sentence} {note}" if note else sentence
+
+
+def fresh_driver_note(run: Run) -> str:
+    """What the control plane last did about the driver, until the driver speaks for itself."""
+    started_at, spoke_at = run.driver_started_at, run.last_event_at
+    if spoke_at is not None and (started_at is None or started_at <= spoke_at):
+        return ""
+    return run.driver_note
+
+
+def _liveness(
+    name: HeartbeatName, beats: dict[str, Heartbeat], now: datetime, late_after_s: float
+) -> Liveness:
+    beat = beats.get(name)
+    if beat is None:
+        return Liveness(False, None, _SILENT[name].format(since="has never run"))
+    silent_s = abs((now - beat.at).total_seconds())  # from the future is no sign of life either
+    if silent_s > late_after_s:
+        since = f"has been silent for {age(1000 * silent_s)}"
+        return Liveness(False, beat.at, _SILENT[name].format(since=since))
+    return Liveness(True, beat.at, beat.note)

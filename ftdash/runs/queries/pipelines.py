@@ -1,0 +1,182 @@
+"""The only readers of the rows of jobs: pages, API and command line all ask here."""
+
+from django.db.models import QuerySet
+
+from ftdash.jobs.answers import (
+    PipelinePage,
+    QuarantinedView,
+    QuarantineView,
+    ReplayView,
+    RequestView,
+    RunBrief,
+)
+from ftdash.jobs.models import (
+    OPEN_PHASES,
+    Pipeline,
+    QuarantinedRecord,
+    Request,
+    RequestKind,
+    RequestPhase,
+    Run,
+)
+from ftdash.requests.offers import offers
+from ftdash.runs.queries.fleet import fleet
+from ftdash.runs.queries.freshness import Observation, observe, shown_state
+from ftdash.runs.queries.newest import newest_runs, version
+from ftdash.runs.queries.recovery_axis import recovery_axis
+from ftdash.runs.queries.run_view import run_view
+
+__all__ = [
+    "fleet",
+    "newest_runs",
+    "observe",
+    "pipeline_names",
+    "pipeline_page",
+    "quarantine",
+    "recovery_axis",
+    "request",
+    "requests",
+    "versions",
+]
+
+RUNS_MAX = 50
+OPEN_REQUESTS_MAX = 20
+DELIVERY_LATE_AFTER_S = 3.0
+RECORDS_REPLAYED = "records_replayed"
+"""Counter of a source; what it holds is of the whole lineage."""
+
+
+def pipeline_page(name: str) -> PipelinePage | None:
+    """Everything but history about one pipeline; None if there is none of that name."""
+    pipeline = Pipeline.objects.filter(name=name).first()
+    if pipeline is None:
+        return None
+    seen = observe()
+    runs = list(pipeline.runs.select_related("parent").order_by("-number")[:RUNS_MAX])
+    newest = runs[0] if runs else None
+    view = run_view(newest, seen) if newest else None
+    waiting = Request.objects.filter(pipeline=pipeline, phase__in=OPEN_PHASES)
+    return PipelinePage(
+        now=seen.now,
+        name=pipeline.name,
+        flow=pipeline.flow,
+        parallelism=pipeline.parallelism,
+        max_parallelism=pipeline.max_parallelism,
+        parameters=pipeline.parameters,
+        settings=pipeline.settings,
+        allows_faults=pipeline.allows_faults,
+        version=version(pipeline, newest, seen),
+        run=view,
+        runs=[_brief(run, seen) for run in runs],
+        actions=offers(pipeline, newest, view),
+        open_requests=_request_views(waiting, seen, OPEN_REQUESTS_MAX),
+        projector=seen.projector,
+        reconcile=seen.reconcile,
+    )
+
+
+def requests(pipeline: str | None = None, limit: int = 50) -> list[RequestView]:
+    """The audit log, newest first."""
+    found = Request.objects.all()
+    if pipeline is not None:
+        found = found.filter(pipeline__name=pipeline)
+    return _request_views(found, observe(), limit)
+
+
+def request(request_id: str) -> RequestView | None:
+    found = _request_views(Request.objects.filter(request_id=request_id), observe(), 1)
+    return found[0] if found else None
+
+
+def quarantine(run_id: str, limit: int) -> QuarantineView | None:
+    """What one run has set aside, the newest `limit` of it, and which runs, itself or later ones,
+    read a quarantine again; None: nothing of both."""
+    rows = QuarantinedRecord.objects.filter(run__run_id=run_id).order_by("-sequence")
+    newest, replays = list(rows[:limit]), _replays_since(run_id)
+    if not newest and not replays:
+        return None
+    most = newest[0].limit if newest else 0
+    return QuarantineView(rows.count(), most, [_quarantined(row) for row in newest], replays)
+
+
+def pipeline_names() -> list[str]:
+    return list(Pipeline.objects.values_list("name", flat=True))
+
+
+def versions() -> dict[str, str]:
+    """Of each pipeline by name, a token that changes whenever its pages would. Cheap."""
+    seen = observe()
+    return {pipeline.name: version(pipeline, run, seen) for pipeline, run in newest_runs()}
+
+
+def _brief(run: Run, seen: Observation) -> RunBrief:
+    state, reason = shown_state(run, seen)
+    return RunBrief(
+        run_id=run.run_id,
+        number=run.number,
+        state=state,
+        parallelism=run.parallelism,
+        restored_from=run.restored_from,
+        parent_run_id=run.parent.run_id if run.parent else None,
+        started_at=run.started_at,
+        ended_at=run.ended_at,
+        reason=reason,
+    )
+
+
+def _quarantined(row: QuarantinedRecord) -> QuarantinedView:
+    return QuarantinedView(
+        at=row.at,
+        source=row.source,
+        split=row.split,
+        offset=row.offset,
+        operator=row.operator,
+        error_type=row.error_type.rpartition(".")[2],
+        error=row.error,
+        directory=row.directory,
+    )
+
+
+def _replays_since(run_id: str) -> list[ReplayView]:
+    run = Run.objects.filter(run_id=run_id).first()
+    if run is None:
+        return []
+    later = Run.objects.filter(pipeline=run.pipeline_id, number__gte=run.number)
+    return [_replay(each) for each in later.exclude(replayed_sources=[]).order_by("-number")]
+
+
+def _replay(run: Run) -> ReplayView:
+    sources = [str(uid) for uid in run.replayed_sources]
+    records = sum(run.counters.get(f"{uid}.{RECORDS_REPLAYED}", 0) for uid in sources)
+    return ReplayView(run.run_id, run.number, sources, records)
+
+
+def _request_views(found: QuerySet[Request], seen: Observation, limit: int) -> list[RequestView]:
+    rows = found.prefetch_related("pipeline", "run").order_by("-id")[:limit]
+    return [_request_view(row, seen) for row in rows]
+
+
+def _request_view(row: Request, seen: Observation) -> RequestView:
+    phase, kind = RequestPhase(row.phase), RequestKind(row.kind)
+    age_s = (seen.now - row.created_at).total_seconds()
+    waits = phase is RequestPhase.PENDING and age_s > DELIVERY_LATE_AFTER_S
+    return RequestView(
+        request_id=row.request_id,
+        kind=kind,
+        label=str(kind.label),
+        pipeline=row.pipeline.name,
+        run_id=row.run.run_id if row.run else None,
+        parameters=row.parameters,
+        requester=row.requester,
+        reason=row.reason,
+        phase=phase,
+        phase_label=str(phase.label),
+        is_open=phase in OPEN_PHASES,
+        waits_for_delivery=waits,
+        message=row.message,
+        path=row.path,
+        checkpoint_id=row.checkpoint_id,
+        created_at=row.created_at,
+        ended_at=row.ended_at,
+        deadline_at=row.deadline_at,
+    )

@@ -1,0 +1,182 @@
+"""Failures, recoveries and recovery points of one run, for one time axis."""
+
+from datetime import datetime
+from typing import TypeVar
+
+from django.db.models import Case, Count, Max, QuerySet, Value, When
+from django.utils import timezone
+
+from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus
+from ftdash.jobs.answers import (
+    AxisPoint,
+    Notice,
+    PhaseView,
+    RecoveryAxis,
+    RecoveryView,
+    StatusView,
+    VerificationView,
+    ZombiesView,
+)
+from ftdash.jobs.models import (
+    Failure,
+    JournalRow,
+    PointsVerification,
+    Recovery,
+    RestoreRefusal,
+    Run,
+    StatusChange,
+    SupersededOutput,
+    ZombieRefusal,
+)
+from ftdash.runs.queries.failures import failure_view
+from ftdash.runs.recovery_times import to_running_ms
+from ftdash.times import moment
+
+Row = TypeVar("Row", bound=JournalRow)
+Found = TypeVar("Found")  # whole rows, or some of their fields
+
+INCIDENTS_MAX = 200
+"""Of each kind the newest are shown; the rows of the others stay."""
+
+
+_CLAIMED = Case(  # what it said begins with what it is, see `runtime.master.control_claims`
+    When(what__startswith="a commit", then=Value("late commit")),
+    When(what__startswith="an acknowledgement", then=Value("late acknowledgement")),
+    When(what__startswith="a decline", then=Value("late decline")),
+    When(what__startswith="the end of", then=Value("late end of input")),
+    default=Value("connection"),
+)
+
+
+def recovery_axis(run_id: str, points_max: int = 500) -> RecoveryAxis | None:
+    """Failures, recoveries and the newest `points_max` recovery points of one run."""
+    known = Run.objects.filter(run_id=run_id)
+    run = known.only("run_id", "created_at", "started_at", "ended_at").first()
+    if run is None:
+        return None
+    return RecoveryAxis(
+        run_id=run_id,
+        from_at=run.started_at or run.created_at,
+        to_at=run.ended_at or timezone.now(),
+        points=_points(run, points_max),
+        failures=[failure_view(row, run_id) for row in _newest(Failure.objects.filter(run=run))],
+        recoveries=_recoveries(run),
+        statuses=[
+            StatusView(run_id, *each)
+            for each in _newest(
+                StatusChange.objects.filter(run=run).values_list("at", "status", "reason")
+            )
+        ],
+        notices=_notices(run),
+        verifications=_verifications(run),
+        zombies=_zombies(run),
+    )
+
+
+def _points(run: Run, points_max: int) -> list[AxisPoint]:
+    rows = Checkpoint.objects.filter(run=run, status__in=COMPLETE).order_by("-sequence")
+    found = rows.values_list("checkpoint_id", "kind", "completed_at", "status", "path")
+    return [
+        AxisPoint(
+            run_id=run.run_id,
+            checkpoint_id=number,
+            kind=kind,
+            at=at,
+            is_available=status == CheckpointStatus.COMPLETED,
+            path=path,
+        )
+        for number, kind, at, status, path in reversed(found[:points_max])
+        if number is not None and at is not None
+    ]
+
+
+def _recoveries(run: Run) -> list[RecoveryView]:
+    found = Recovery.objects.filter(run=run).values_list(
+        "attempt",
+        "started_at",
+        "running_at",
+        "ended_at",
+        "phases",
+        "restored_checkpoint_id",
+        "restored_path",
+        "records_to_replay",
+    )
+    return [
+        RecoveryView(
+            run_id=run.run_id,
+            attempt=attempt,
+            started_at=started_at,
+            running_at=running_at,
+            ended_at=ended_at,
+            to_running_ms=to_running_ms(running_at, phases),
+            phases=[
+                PhaseView(phase["phase"], phase["duration_ms"], moment(phase["at_ms"]))
+                for phase in phases
+            ],
+            restored_checkpoint_id=checkpoint_id,
+            restored_path=path,
+            records_to_replay=to_replay,
+        )
+        for (
+            attempt,
+            started_at,
+            running_at,
+            ended_at,
+            phases,
+            checkpoint_id,
+            path,
+            to_replay,
+        ) in _newest(found)
+    ]
+
+
+def _notices(run: Run) -> list[Notice]:
+    notices = [
+        *(
+            Notice("restore_refused", run.run_id, row.attempt, row.at, row.message)
+            for row in _newest(RestoreRefusal.objects.filter(run=run))
+        ),
+        *(
+            Notice("zombie_refused", run.run_id, row.attempt, row.at, _zombie(row))
+            for row in _newest(ZombieRefusal.objects.filter(run=run))
+        ),
+        *(
+            Notice("output_superseded", run.run_id, row.attempt, row.at, _superseded(row))
+            for row in _newest(SupersededOutput.objects.filter(run=run))
+        ),
+    ]
+    return sorted(notices, key=_time)
+
+
+def _verifications(run: Run) -> list[VerificationView]:
+    rows = PointsVerification.objects.filter(run=run)
+    found = rows.values_list("at", "whole", "damaged", "duration_ms")
+    return [VerificationView(run.run_id, *each) for each in _newest(found)]
+
+
+def _zombies(run: Run) -> list[ZombiesView]:
+    """All that were refused, not the newest alone: counted where they lie."""
+    refused = ZombieRefusal.objects.filter(run=run).annotate(kind=_CLAIMED)
+    found = refused.values_list("zombie_attempt", "kind").annotate(Count("pk"), Max("at"))
+    return [ZombiesView(*each) for each in found.order_by("zombie_attempt", "kind")]
+
+
+def _zombie(row: ZombieRefusal) -> str:
+    if not row.zombie_attempt:
+        return f"A stranger was refused: {row.what}."
+    return f"Refused, because attempt {row.zombie_attempt} is over: {row.what}."
+
+
+def _superseded(row: SupersededOutput) -> str:
+    return (
+        f"{row.files} outputs of the sink {row.sink} were written after the restored point and"
+        f" were set aside in {row.moved_to}."
+    )
+
+
+def _time(notice: Notice) -> datetime:
+    return notice.at
+
+
+def _newest(rows: QuerySet[Row, Found]) -> list[Found]:
+    return list(reversed(rows.order_by("-sequence")[:INCIDENTS_MAX]))

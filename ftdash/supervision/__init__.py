@@ -1,0 +1,1 @@
+"""Supervision: drivers are started, watched and ended; requests are delivered to them."""

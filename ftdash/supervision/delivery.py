@@ -1,0 +1,67 @@
+"""Brings requests to drivers, and ends those that nobody answered in time.
+
+A request goes into its run's inbox under its id, so delivering it twice is harmless.
+"""
+
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.utils import timezone
+
+from ftdash.formats import age
+from ftdash.jobs.directories import run_directory
+from ftdash.jobs.failure_isolation import isolated
+from ftdash.jobs.models import OPEN_PHASES, STARTS, Request, RequestKind, RequestPhase
+from ftdash.points.services.disposal import dispose_of
+from ftdash.requests.commands import command_of
+from ftdash.requests.phases import end_request, move_request
+from pipelines.bus.inbox import submit, withdraw
+from pipelines.domain.ids import RequestId
+
+_LATE = {
+    RequestPhase.PENDING: "No worker delivered it within {patience}; it was withdrawn.",
+    RequestPhase.DELIVERED: "The driver did not take it up within {patience}; it was withdrawn.",
+    RequestPhase.ACCEPTED: "The driver did not finish it within {patience}; it may still end.",
+}
+_START_LATE = "The pipeline was not running after {patience}; starting it goes on."
+
+
+def deliver(request_key: int) -> None:
+    """Hand one request to its driver's inbox; the driver may be up or not."""
+    request = Request.objects.select_related("run__pipeline").filter(pk=request_key).first()
+    if request is None or request.run is None or request.phase != RequestPhase.PENDING:
+        return
+    if request.run.is_terminal:
+        why = f"The run ended first: {request.run.reason}"
+        end_request(request, RequestPhase.FAILED, why, timezone.now())
+        return
+    submit(run_directory(request.run), command_of(request))
+    move_request(request, RequestPhase.DELIVERED, delivered_at=timezone.now())
+
+
+def deliver_forgotten() -> None:
+    """Requests whose message the broker lost, or never got."""
+    forgotten = timezone.now() - timedelta(seconds=settings.DELIVERY_GRACE_S)
+    pending = Request.objects.filter(phase=RequestPhase.PENDING, created_at__lt=forgotten)
+    for key, kind in pending.exclude(kind__in=STARTS).values_list("pk", "kind"):
+        carry_out = dispose_of if kind == RequestKind.DISPOSE else deliver
+        with isolated(f"The delivery of request row {key}"):
+            carry_out(key)
+
+
+def end_overdue() -> None:
+    """Requests past their deadline get their one terminal phase, with the reason."""
+    now = timezone.now()
+    overdue = Request.objects.filter(phase__in=OPEN_PHASES, deadline_at__lt=now)
+    for request in overdue.select_related("run__pipeline"):
+        with isolated(f"The end of request {request.request_id}"):
+            _end_overdue(request, now)
+
+
+def _end_overdue(request: Request, now: datetime) -> None:
+    is_start = request.kind in STARTS
+    if request.run is not None and not is_start and request.phase != RequestPhase.ACCEPTED:
+        withdraw(run_directory(request.run), RequestId(request.request_id))
+    sentence = _START_LATE if is_start else _LATE[RequestPhase(request.phase)]
+    patience = age((request.deadline_at - request.created_at) / timedelta(milliseconds=1))
+    end_request(request, RequestPhase.FAILED, sentence.format(patience=patience), now)

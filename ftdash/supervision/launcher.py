@@ -1,0 +1,135 @@
+"""Starts and kills driver processes. Decides nothing: the supervision does.
+
+A driver is a fresh exec in a session of its own, so that it outlives the worker that started it,
+and carries its run's id in its environment, as does everything that it starts.
+"""
+
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import psutil
+from django.conf import settings
+
+from ftdash.jobs.directories import run_directory
+from ftdash.jobs.models import STARTS, Run
+from ftdash.supervision import java
+from pipelines.bus.announce import REDIS_URL_VARIABLE
+from pipelines.disk.atomic_files import create_if_absent
+from pipelines.domain.faults import PERMISSION as FAULT_PERMISSION
+from pipelines.domain.ids import CheckpointId, RunId, Uid
+from pipelines.domain.run import RunDirectory, RunSpec
+from pipelines.domain.status import ClaimMode
+
+RUN_ID_VARIABLE = "FTDASH_RUN_ID"
+LOG_TAIL_BYTES = 4096
+LOG_LINE_LENGTH_MAX = 300
+KILL_WAIT_S = 5.0
+KILL_ROUNDS_MAX = 5
+
+
+def start_driver(run: Run) -> psutil.Process:
+    """Write run.json if it is not there, and start a driver on it."""
+    directory = run_directory(run)
+    create_if_absent(directory.spec_file, msgspec.json.encode(_spec(run)))
+    with directory.driver_log.open("ab") as log_file:
+        driver = subprocess.Popen(
+            [*settings.DRIVER_COMMAND, str(directory.path)],
+            stdin=subprocess.DEVNULL,
+            stdout=log_file,
+            stderr=subprocess.STDOUT,
+            cwd=settings.BASE_DIR,
+            env=_environment(run),
+            start_new_session=True,
+        )
+    # Waiting is what removes a dead child from the process table.
+    threading.Thread(target=driver.wait, name=f"reap-{driver.pid}", daemon=True).start()
+    return psutil.Process(driver.pid)
+
+
+def kill_driver_tree(run: Run) -> list[int]:
+    """SIGKILL every process that carries the run's id; the process ids of those.
+
+    It looks until there is none: one that was just being started had no environment to be known by.
+    """
+    killed: list[int] = []
+    for _ in range(KILL_ROUNDS_MAX):
+        ours = list(_processes_of(run))
+        if not ours:
+            break
+        for process in ours:
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        psutil.wait_procs(ours, timeout=KILL_WAIT_S)
+        killed += [process.pid for process in ours]
+    return killed
+
+
+def last_log_line(directory: RunDirectory) -> str:
+    """What the driver said last, shortened; empty when it said nothing."""
+    log = directory.driver_log
+    lines = _last_lines(log.with_name(f"{log.name}.1")) + _last_lines(log)
+    spoken = [line.strip() for line in lines if line.strip()]
+    return spoken[-1][:LOG_LINE_LENGTH_MAX] if spoken else ""
+
+
+def _last_lines(log: Path) -> list[str]:
+    try:
+        with log.open("rb") as log_file:
+            size = log_file.seek(0, os.SEEK_END)
+            log_file.seek(max(0, size - LOG_TAIL_BYTES))
+            return log_file.read().decode(errors="replace").split("\n")
+    except FileNotFoundError:
+        return []
+
+
+def _spec(run: Run) -> RunSpec:
+    return RunSpec(
+        run_id=RunId(run.run_id),
+        pipeline=run.pipeline.flow,
+        parallelism=run.parallelism,
+        master=run.master,
+        parameters=run.parameters,
+        settings=run.settings,
+        max_parallelism=run.max_parallelism,
+        restore_from=run.restored_from,
+        claim_mode=ClaimMode(run.claim_mode),
+        allow_non_restored_state=run.allow_non_restored_state,
+        first_checkpoint_id=CheckpointId(run.first_checkpoint_id),
+        replayed_sources=[Uid(uid) for uid in run.replayed_sources],
+        installation=settings.INSTALLATION_ID,
+        started_by=_requester(run),
+    )
+
+
+def _requester(run: Run) -> str:
+    """Who asked for the run; empty when it was made by hand."""
+    asked = run.requests.filter(kind__in=STARTS).values_list("requester", flat=True)
+    return asked.first() or ""
+
+
+def _environment(run: Run) -> dict[str, str]:
+    return {
+        **os.environ,
+        **java.environment(),
+        REDIS_URL_VARIABLE: settings.REDIS_URL,
+        RUN_ID_VARIABLE: run.run_id,
+        FAULT_PERMISSION: str(int(run.pipeline.allows_faults)),
+        "PYTHONPATH": os.pathsep.join(
+            [str(settings.BASE_DIR), *filter(None, [os.environ.get("PYTHONPATH")])]
+        ),
+    }
+
+
+def _processes_of(run: Run) -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(RUN_ID_VARIABLE) == run.run_id:
+                yield process
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue

@@ -1,0 +1,113 @@
+"""Starting a pipeline that does not exist yet: a form made from what its flow asks for."""
+
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.contrib.auth.decorators import permission_required
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods
+
+from ftdash.requests import services
+from ftdash.runs.queries import pipelines as queries
+from ftdash.ui.actions.forms import PLAIN_TEXT, REASON_LENGTH_MAX
+from ftdash.ui.actions.page import REFUSED
+from ftdash.ui.actions.settings_field import SettingsField
+from pipelines.domain.errors import Rejected
+from pipelines.domain.key_groups import DEFAULT_MAX_PARALLELISM
+from pipelines.domain.secrets import holds_password
+from pipelines.domain.setting_table import DEFINITIONS
+
+PREFIX = "parameter-"
+
+
+class SubmitForm(forms.Form):
+    """One field for each parameter of the flow; what may stand in it, the flow decides."""
+
+    name = forms.CharField(label="Name", widget=forms.TextInput(attrs=PLAIN_TEXT))
+    parallelism = forms.IntegerField(
+        label="Parallelism", initial=2, help_text=f"1 to {DEFAULT_MAX_PARALLELISM}"
+    )
+    settings = SettingsField()
+    allows_faults = forms.BooleanField(
+        label="Allow faults on purpose",
+        required=False,
+        help_text="Admins may kill and stop its processes in game days, to see that it recovers.",
+    )
+    reason = forms.CharField(label="Why", max_length=REASON_LENGTH_MAX)
+
+    def __init__(self, *args: Any, flow: str, **kwargs: Any) -> None:
+        # The flows load Arrow, which only this page needs.
+        from pipelines.flows.registry import flow as registered_flow
+
+        super().__init__(*args, **kwargs)
+        for parameter in registered_flow(flow).parameters:
+            self.fields[PREFIX + parameter.name] = forms.CharField(
+                label=parameter.name,
+                help_text=parameter.help,
+                initial=parameter.default or "",
+                required=parameter.default is None,
+                widget=forms.TextInput(attrs=PLAIN_TEXT),
+            )
+        self.fields["name"].initial = flow
+        last = ("settings", "allows_faults", "reason")
+        self.order_fields(["name", "parallelism", *self.parameter_fields, *last])
+
+    def clean(self) -> dict[str, Any]:
+        """A password is refused where all is checked; here it is only not shown again."""
+        fields = (*self.parameter_fields, "settings")
+        secret = [name for name in fields if holds_password(str(self.data.get(name, "")))]
+        self.data = dict(self.data.items()) | dict.fromkeys(secret, "")
+        return self.cleaned_data
+
+    @property
+    def parameter_fields(self) -> list[str]:
+        return [name for name in self.fields if name.startswith(PREFIX)]
+
+    def parameters(self) -> dict[str, str]:
+        """Only what was filled in: an empty field means the flow's default."""
+        given = {name: self.cleaned_data[name] for name in self.parameter_fields}
+        return {name.removeprefix(PREFIX): value for name, value in given.items() if value}
+
+
+@never_cache
+@require_http_methods(["GET", "POST"])
+@permission_required("jobs.operate", raise_exception=True)
+def submit(request: HttpRequest) -> HttpResponse:
+    from pipelines.flows.registry import FLOWS
+
+    flow = request.GET.get("flow", next(iter(FLOWS)))
+    if flow not in FLOWS:
+        return redirect("submit")
+    form = SubmitForm(request.POST or None, flow=flow)
+    context = {"form": form, "flow": flow, "flows": list(FLOWS), "definitions": DEFINITIONS}
+    if request.method == "GET":
+        return render(request, "actions/submit.html", context)
+    if form.is_valid() and start(request, flow, form):
+        return redirect("pipeline", form.cleaned_data["name"])
+    return render(request, "actions/submit.html", context, status=REFUSED)
+
+
+def start(request: HttpRequest, flow: str, form: SubmitForm) -> bool:
+    """Whether the run was stored; a refusal is left in the form."""
+    values = form.cleaned_data
+    try:
+        request_id = services.submit_pipeline(
+            name=values["name"],
+            flow=flow,
+            parallelism=values["parallelism"],
+            parameters=form.parameters(),
+            settings=values["settings"],
+            allows_faults=values["allows_faults"],
+            requester=request.user.get_username(),
+            reason=values["reason"],
+        )
+    except Rejected as refusal:
+        form.add_error(None, str(refusal))
+        return False
+    told = queries.request(request_id)
+    guarantee = f" {told.message}" if told else ""
+    messages.success(request, f"{values['name']} is being started.{guarantee}")
+    return True

@@ -1,0 +1,1 @@
+"""The page of alerts: what fires now, and what has fired."""

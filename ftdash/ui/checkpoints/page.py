@@ -1,0 +1,108 @@
+"""The page of a run's checkpoints: counts, the latest of each kind, all of them, and summaries.
+
+The address chooses the run, a filter, and the part of the history that is shown; without a choice
+it follows the newest.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from csp.constants import SELF, UNSAFE_INLINE
+from csp.decorators import csp_update
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict
+from django.shortcuts import render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET
+
+from ftdash.checkpoints.queries.completed_history import COMPLETED_MAX
+from ftdash.checkpoints.queries.history import HistoryPart, history
+from ftdash.checkpoints.queries.statistics import RunStatistics, statistics_of
+from ftdash.checkpoints.queries.trends import trend
+from ftdash.jobs.answers import PipelinePage, RunBrief
+from ftdash.runs.queries import pipelines as job_queries
+from ftdash.runs.queries import runs as run_queries
+from ftdash.ui.checkpoints.history_form import HistoryForm
+from ftdash.ui.checkpoints.summary_rows import (
+    SUMMARY_COLUMNS,
+    SettingRow,
+    SummaryRow,
+    setting_rows,
+    summary_rows,
+)
+from ftdash.ui.checkpoints.trend_parts import TREND_COLUMNS, Trends, trends
+from ftdash.ui.pipelines.view import Address, data_at, number_or_none, shown_run
+from ftdash.ui.shared_regions import shared
+from pipelines.domain.checkpoint_failures import CheckpointFailureReason
+
+ROWS_PER_PART = 25
+RUNS_LINKED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointsView:
+    page: PipelinePage
+    data_at: datetime | None  # the age of what is shown
+    shown_run: RunBrief | None
+    statistics: RunStatistics | None
+    form: HistoryForm
+    part: HistoryPart | None
+    is_following: bool  # the newest part is shown, and what arrives joins it
+    summary: list[SummaryRow]
+    settings: list[SettingRow]
+    trends: Trends
+
+    summary_columns = SUMMARY_COLUMNS
+    trend_columns = TREND_COLUMNS
+
+    @property
+    def is_newest_run(self) -> bool:
+        return self.shown_run is None or self.shown_run.run_id == self.page.runs[0].run_id
+
+    @property
+    def other_runs(self) -> list[RunBrief]:
+        return [run for run in self.page.runs[:RUNS_LINKED] if run != self.shown_run]
+
+    @property
+    def summarised_count(self) -> int:
+        return min(self.statistics.counts.completed, COMPLETED_MAX) if self.statistics else 0
+
+
+# Plotly fills style elements and sets style attributes, and cannot be given a nonce.
+@csp_update({"style-src": [SELF, UNSAFE_INLINE]})  # type: ignore[untyped-decorator]
+@require_GET
+@never_cache
+def page(request: HttpRequest, name: str) -> HttpResponse:
+    return render(request, "checkpoints/page.html", {"view": checkpoints_view(name, request.GET)})
+
+
+@require_GET
+@never_cache
+@shared
+def regions(request: HttpRequest, name: str) -> HttpResponse:
+    context = {"view": checkpoints_view(name, request.GET), "is_refresh": True}
+    return render(request, "checkpoints/regions.html", context)
+
+
+def checkpoints_view(name: str, query: QueryDict) -> CheckpointsView:
+    """Raises Http404 for a pipeline, or a run of it, that does not exist."""
+    found = job_queries.pipeline_page(name)
+    if found is None:
+        raise Http404(f"There is no pipeline named {name}.")
+    shown = shown_run(found, Address.parse(query))
+    run_id = shown.run_id if shown else ""
+    facts, statistics = run_queries.run(run_id), statistics_of(run_id)
+    failures = statistics.failures if statistics else []
+    form = HistoryForm(query, [CheckpointFailureReason[each.reason_name] for each in failures])
+    after, before = number_or_none(query.get("after")), number_or_none(query.get("before"))
+    return CheckpointsView(
+        page=found,
+        data_at=data_at(found),
+        shown_run=shown,
+        statistics=statistics,
+        form=form,
+        part=history(run_id, form.chosen, after=after, before=before, limit=ROWS_PER_PART),
+        is_following=after is None and before is None,
+        summary=summary_rows(statistics.summary) if statistics else [],
+        settings=setting_rows(facts.settings) if facts else [],
+        trends=trends(trend(run_id)),
+    )

@@ -1,0 +1,102 @@
+"""How duration, alignment, size and what was buffered change from checkpoint to checkpoint."""
+
+import numpy as np
+
+from ftdash.checkpoints.queries.completed_history import CompletedHistory, Measured
+from ftdash.checkpoints.queries.trends import FailedPoint, Trend
+from ftdash.ui.checkpoints.decimation import extremes
+from ftdash.ui.figures.style import Figure, Json, axis, in_both_zones, layout, moment, time_axis
+
+TREND_POINTS_MAX = 600
+"""Per trace: two for each pixel or so of a chart, and a page that stays light."""
+
+POINTS_MIN = 2
+DAY_AND_TIME = "%Y-%m-%d %H:%M:%S"
+PER_UNIT = {"ms": 1, "MB": 1e6}
+
+
+def durations(trend: Trend) -> Figure | None:
+    history = trend.completed
+    if len(history) < POINTS_MIN:
+        return None
+    took = line("completed", 1, history, history.end_to_end_ms, "ms")
+    return figure([took, *marks("failed", trend.failed)], "ms")
+
+
+def alignments(trend: Trend) -> Figure | None:
+    history = trend.completed
+    if len(history) < POINTS_MIN:
+        return None
+    return figure([line("longest of a subtask", 1, history, history.alignment_ms, "ms")], "ms")
+
+
+def sizes(trend: Trend) -> Figure | None:
+    history = trend.completed
+    if len(history) < POINTS_MIN:
+        return None
+    full = line("full", 1, history, history.state_bytes, "MB")
+    new = line("uploaded", 2, history, history.uploaded_bytes, "MB")
+    return figure([full, new], "MB")
+
+
+def buffered(trend: Trend) -> Figure | None:
+    history = trend.completed
+    if len(history) < POINTS_MIN:
+        return None
+    held = line("held back while aligning", 1, history, history.buffered_bytes, "MB")
+    kept = line("in flight, kept", 2, history, history.persisted_bytes, "MB")
+    return figure([held, kept], "MB")
+
+
+def line(name: str, series: int, history: CompletedHistory, values: Measured, unit: str) -> Json:
+    """Only what was measured; `series` is a colour of the style sheet, and a dash."""
+    kept = extremes(values, TREND_POINTS_MAX)
+    return {
+        "type": "scatter",
+        "name": name,
+        "x": history.trigger_ms[kept].tolist(),
+        "y": np.round(values[kept] / PER_UNIT[unit], 4).tolist(),
+        "customdata": history.checkpoint_ids[kept].tolist(),
+        "hovertemplate": f"checkpoint %{{customdata}}: %{{y}} {unit}, {name}<br>"
+        f"{in_both_zones(DAY_AND_TIME)}<extra></extra>",
+        "mode": "lines",
+        "line": {
+            "color": f"@series-{series}",
+            "dash": "solid" if series == 1 else "dash",
+            "width": 1.5,
+        },
+    }
+
+
+def marks(name: str, found: list[FailedPoint]) -> list[Json]:
+    """Drawn where there are any."""
+    if not found:
+        return []
+    after_ms = np.array([each.failed_after_ms for each in found])
+    kept = [found[index] for index in extremes(after_ms, TREND_POINTS_MAX)]
+    return [
+        {
+            "type": "scatter",
+            "name": name,
+            "x": [moment(each.at) for each in kept],
+            "y": [round(each.failed_after_ms, 1) for each in kept],
+            "customdata": [each.checkpoint_id for each in kept],
+            "hovertemplate": "checkpoint %{customdata} failed after %{y} ms<br>"
+            f"{in_both_zones(DAY_AND_TIME)}<extra></extra>",
+            "mode": "markers",
+            "marker": {"symbol": "x", "size": 8, "color": "@phase-sync"},
+        }
+    ]
+
+
+def figure(traces: list[Json], unit: str) -> Figure:
+    return {
+        "data": traces,
+        "layout": layout(
+            240,
+            showlegend=len(traces) > 1,
+            hovermode="closest",
+            xaxis=time_axis(),
+            yaxis=axis(rangemode="tozero", title={"text": unit, "standoff": 4}, nticks=5),
+        ),
+    }

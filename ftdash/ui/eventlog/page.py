@@ -1,0 +1,155 @@
+"""The page of events and audit: what happened and what people did, newest first, as asked for."""
+
+from dataclasses import dataclass, fields
+
+from django import forms
+from django.http import (
+    HttpRequest,
+    HttpResponse,
+    HttpResponseBadRequest,
+    HttpResponseBase,
+    QueryDict,
+)
+from django.shortcuts import render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET
+
+from ftdash.eventlog import queries
+from ftdash.eventlog.lines import Asked, Cursor, Line, LineKind
+from ftdash.eventlog.queries import LogPage
+from ftdash.formats import plural
+from ftdash.runs.queries import pipelines as job_queries
+from ftdash.runs.queries.freshness import Observation
+from ftdash.ui.downloads import csv_parts, download, json_parts
+
+LINES_PER_PAGE = 50
+NONSENSE = "What was asked for cannot be understood; choose it on the page of events."
+COLUMNS = [field.name for field in fields(Line) if field.name not in ("source", "row")]
+EVERYTHING = "everything"
+TIME = {"type": "datetime-local", "step": "1", "autocomplete": "off"}
+"""A browser that fills in again what was typed would do so in the viewer's zone."""
+
+ZONE = "UTC"
+"""Of those who have no script; it names the viewer's zone and takes moments in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventsPage:
+    form: "AskedForm"
+    seen: Observation
+    log: LogPage
+    is_first: bool
+    address: str  # what was asked for, without the place, as a query string
+
+    @property
+    def sentence(self) -> str:
+        if not self.log.lines:
+            return "Nothing of that kind is kept."
+        shown = plural(len(self.log.lines), "line")
+        return f"{'The newest ' if self.is_first else ''}{shown}, newest first."
+
+
+class AskedForm(forms.Form):
+    """What is nonsense is shown with its error, and does not narrow down anything.
+
+    Whoever is asked for may have left no line: that is no nonsense, and nothing is found.
+    """
+
+    pipeline = forms.CharField(required=False, widget=forms.Select())
+    kind = forms.ChoiceField(
+        required=False,
+        choices=[
+            ("", "all but routine checkpoints"),
+            (EVERYTHING, "everything"),
+            *((kind.value, kind.value) for kind in LineKind),
+        ],
+    )
+    actor = forms.CharField(label="Asked by", required=False, widget=forms.Select())
+    since = forms.DateTimeField(
+        required=False, help_text=ZONE, widget=forms.DateTimeInput(attrs=TIME)
+    )
+    until = forms.DateTimeField(
+        required=False, help_text=ZONE, widget=forms.DateTimeInput(attrs=TIME)
+    )
+
+    def offer_choices(self) -> None:
+        """For who sees the form: finding everybody who ever asked reads a lot."""
+        self._offer("pipeline", job_queries.pipeline_names())
+        self._offer("actor", queries.actors())
+
+    def _offer(self, name: str, values: list[str]) -> None:
+        given = self.data.get(name) or None
+        unknown = [] if given is None or given in values else [given]
+        self.fields[name].widget.choices = [
+            ("", "all"),
+            *((value, value) for value in (*values, *unknown)),
+        ]
+
+    def asked(self) -> Asked:
+        self.is_valid()
+        given = self.cleaned_data
+        kind = given.get("kind", "")
+        return Asked(
+            pipeline=given.get("pipeline") or None,
+            kind=LineKind(kind) if kind in set(LineKind) else None,
+            with_routine=bool(kind),
+            actor=given.get("actor") or None,
+            since=given.get("since"),
+            until=given.get("until"),
+        )
+
+
+@require_GET
+@never_cache
+def event_log(request: HttpRequest) -> HttpResponse:
+    page = events_page(request.GET)
+    page.form.offer_choices()
+    return render(request, "eventlog/page.html", {"page": page})
+
+
+@require_GET
+@never_cache
+def event_log_regions(request: HttpRequest) -> HttpResponse:
+    context = {"page": events_page(request.GET), "is_refresh": True}
+    return render(request, "eventlog/regions.html", context)
+
+
+@require_GET
+@never_cache
+async def as_csv(request: HttpRequest) -> HttpResponseBase:
+    asked = _asked(request)
+    if asked is None:
+        return HttpResponseBadRequest(NONSENSE)
+    parts = csv_parts(COLUMNS, queries.whole_log(asked))
+    return download(parts, "events.csv", "text/csv; charset=utf-8")
+
+
+@require_GET
+@never_cache
+async def as_json(request: HttpRequest) -> HttpResponseBase:
+    asked = _asked(request)
+    if asked is None:
+        return HttpResponseBadRequest(NONSENSE)
+    parts = json_parts(queries.whole_log(asked))
+    return download(parts, "events.json", "application/json")
+
+
+def _asked(request: HttpRequest) -> Asked | None:
+    """None for what cannot be understood: nobody should take a file for what it is not."""
+    form = AskedForm(request.GET)
+    asked = form.asked()
+    return None if form.errors else asked
+
+
+def events_page(query: QueryDict) -> EventsPage:
+    form = AskedForm(query)
+    cursor = Cursor.parse(query.get("before", ""))
+    address = query.copy()
+    address.pop("before", None)
+    return EventsPage(
+        form=form,
+        seen=job_queries.observe(),
+        log=queries.log_page(form.asked(), cursor, LINES_PER_PAGE),
+        is_first=cursor is None,
+        address=address.urlencode(),
+    )

@@ -1,0 +1,1 @@
+"""Game days: starting a fault on purpose, watching it, and its score."""

@@ -1,0 +1,232 @@
+"""The pages of game days: the score, what is under way, one game day, and the form that asks.
+
+Everybody sees what was found; asking takes the admin role. What is under way is a row, so a person
+can leave and find it again.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.contrib.auth.decorators import permission_required
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET, require_http_methods
+
+from ftdash.formats import duration, plural
+from ftdash.gameday import queries, services
+from ftdash.gameday.models import Fault
+from ftdash.gameday.queries import Candidate, GameDays, GameDayView
+from ftdash.gameday.scoreboard import Score
+from ftdash.jobs.answers import PipelinePage
+from ftdash.jobs.models import RequestKind
+from ftdash.runs.queries import pipelines as job_queries
+from ftdash.runs.queries.freshness import Observation
+from ftdash.ui.actions.forms import ConfirmedForm
+from ftdash.ui.actions.page import REFUSED
+from ftdash.ui.gameday.findings import Finding, findings
+from ftdash.ui.pipelines.parts import PHASES
+from pipelines.domain.errors import Rejected
+
+HELP = {
+    Fault.KILL_SLOT: "kill -9 of its process",
+    Fault.KILL_SLOT_ALIGNING: "kill -9 the next time it holds an input back for a checkpoint",
+    Fault.KILL_SLOT_CUTTING: "kill -9 when it has passed the next barrier on and cut nothing",
+    Fault.KILL_SLOT_UPLOADING: "kill -9 when its next state is cut and nothing of it is written",
+    Fault.KILL_SLOT_UPLOADED: "kill -9 when its next state is durable and nobody knows",
+    Fault.KILL_SLOT_COMMITTING: "kill -9 when it is told to commit next, and has not",
+    Fault.KILL_SLOT_COMMITTED: "kill -9 when it has committed next, and has not said so",
+    Fault.KILL_SLOT_RESTORING: (
+        "kill -9 of a slot, and of its replacement when that is told what to restore"
+    ),
+    Fault.KILL_SLOT_OPENED: (
+        "kill -9 of a slot, and of its replacement once that has the state of its first subtask"
+    ),
+    Fault.KILL_SLOT_RESTORED: (
+        "kill -9 of a slot, and of its replacement once that has restored and has not said so"
+    ),
+    Fault.KILL_DRIVER: "kill -9 of the process that coordinates; another one takes over",
+    Fault.KILL_DRIVER_ACKNOWLEDGED: "kill -9 when all have acknowledged and no manifest is there",
+    Fault.KILL_DRIVER_PUBLISHED: "kill -9 when the next manifest is durable and nobody knows",
+    Fault.KILL_DRIVER_RESTARTING: (
+        "kill -9 of a slot, and of the driver once that attempt is over and no point is chosen"
+    ),
+    Fault.KILL_DRIVER_REWINDING: (
+        "kill -9 of a slot, and of the driver once a point is chosen and no sink is rewound"
+    ),
+    Fault.KILL_DRIVER_REWOUND: (
+        "kill -9 of a slot, and of the driver once sinks are rewound and no slot is started"
+    ),
+    Fault.KILL_WORKER: (
+        "kill -9 of the Celery worker, which restarts drivers of all pipelines; whatever looks"
+        " after it has to start another one, and no run may notice"
+    ),
+    Fault.FREEZE_SLOT: (
+        "it is silent until it has been replaced, and then speaks up again: nothing it says may"
+        " count"
+    ),
+    Fault.SLOW_STORAGE: "each of its uploads takes 3 s longer, for half a minute",
+    Fault.FULL_DISK: "every write to a file fails, until something has failed or a minute is over",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GameDaysPage:
+    seen: Observation
+    game_days: GameDays
+    pipeline: str | None  # None: all of them
+    candidates: list[Candidate]
+
+    @property
+    def sentence(self) -> str:
+        scores = self.game_days.scores
+        if not scores:
+            return "No game day has ended yet."
+        passed, ran = sum(each.passed for each in scores), sum(each.runs for each in scores)
+        slowest = max(scores, key=_slowest)
+        rest = (
+            f" The slowest recovery took {duration(slowest.slowest_recovery_ms)}:"
+            f" {slowest.fault.label}, {slowest.pipeline}."
+            if slowest.slowest_recovery_ms is not None
+            else ""
+        )
+        return f"{passed} of {plural(ran, 'game day')} that took effect passed.{rest}"
+
+
+@dataclass(frozen=True, slots=True)
+class GameDayPage:
+    seen: Observation
+    day: GameDayView
+    findings: list[Finding]
+
+    @property
+    def phases(self) -> list[tuple[str, float | None]]:
+        return [(phase, self.day.measures.phases.get(phase)) for phase in PHASES]
+
+
+class GameDayForm(ConfirmedForm):
+    fault = forms.ChoiceField(label="Fault")
+    slot = forms.TypedChoiceField(
+        label="Slot", coerce=int, required=False, help_text="Not used where no slot is hit."
+    )
+
+    def __init__(self, *args: Any, page: PipelinePage, **kwargs: Any) -> None:
+        super().__init__(*args, page=page, **kwargs)
+        self.fields["fault"].choices = [  # type: ignore[attr-defined]
+            (fault.value, f"{fault.label}: {HELP[fault]}") for fault in Fault
+        ]
+        slots = page.run.slots if page.run else []
+        self.fields["slot"].choices = [  # type: ignore[attr-defined]
+            (each.slot, f"slot {each.slot}, process {each.pid} on {each.host}") for each in slots
+        ]
+
+
+@require_GET
+@never_cache
+def game_days(request: HttpRequest, name: str | None = None) -> HttpResponse:
+    return render(request, "gameday/page.html", {"page": game_days_page(name)})
+
+
+@require_GET
+@never_cache
+def game_days_regions(request: HttpRequest, name: str | None = None) -> HttpResponse:
+    context = {"page": game_days_page(name), "is_refresh": True}
+    return render(request, "gameday/regions.html", context)
+
+
+@require_GET
+@never_cache
+def game_day(request: HttpRequest, key: int) -> HttpResponse:
+    return render(request, "gameday/day.html", {"page": game_day_page(key)})
+
+
+@require_GET
+@never_cache
+def game_day_regions(request: HttpRequest, key: int) -> HttpResponse:
+    context = {"page": game_day_page(key), "is_refresh": True}
+    return render(request, "gameday/day_regions.html", context)
+
+
+def game_days_page(name: str | None) -> GameDaysPage:
+    """Raises Http404 for a pipeline that does not exist."""
+    candidates = [each for each in queries.candidates() if name in (None, each.name)]
+    if name is not None and not candidates:
+        raise Http404(f"There is no pipeline named {name}.")
+    return GameDaysPage(job_queries.observe(), queries.game_days(name), name, candidates)
+
+
+def game_day_page(key: int) -> GameDayPage:
+    """Raises Http404 for one that does not exist."""
+    day = queries.game_day(key)
+    if day is None:
+        raise Http404(f"There is no game day {key}.")
+    return GameDayPage(job_queries.observe(), day, findings(day.seen) if day.seen else [])
+
+
+@never_cache
+@require_http_methods(["GET", "POST"])
+@permission_required("jobs.operate", raise_exception=True)
+def start_game_day(request: HttpRequest, name: str) -> HttpResponse:
+    page = _pipeline(name)
+    context = {
+        "page": page,
+        "offer": page.actions[RequestKind.KILL_SLOT],
+        "stakes": stakes(page, queries.game_days(name).scores),
+    }
+    if request.method == "GET":
+        form = GameDayForm(page=page)
+        return render(request, "gameday/start.html", context | {"form": form})
+    form = GameDayForm(request.POST, page=page)
+    if form.is_valid() and (key := _started(request, page, form)) is not None:
+        messages.success(request, "Asked for. You may leave, and find it here again.")
+        return redirect("game-day", key)
+    return render(request, "gameday/start.html", context | {"form": form}, status=REFUSED)
+
+
+def stakes(page: PipelinePage, scores: list[Score]) -> str:
+    """What a game day costs, in numbers as far as they are known."""
+    run = page.run
+    if run is None:
+        return ""
+    since = f"checkpoint {run.last_checkpoint_id}" if run.last_checkpoint_id else "the start"
+    again = (
+        f"about {plural(run.records_to_replay, 'record')} read since {since} are read again"
+        if run.records_to_replay is not None
+        else f"what was read since {since} is read again"
+    )
+    known = [each.slowest_recovery_ms for each in scores if each.slowest_recovery_ms is not None]
+    wait = (
+        f"it was {duration(max(known))} at the longest so far"
+        if known
+        else "how long is not known yet: this is its first"
+    )
+    return f"Processes of {page.name} are hit: {again}, and readers of its output wait; {wait}."
+
+
+def _pipeline(name: str) -> PipelinePage:
+    page = job_queries.pipeline_page(name)
+    if page is None:
+        raise Http404(f"There is no pipeline named {name}.")
+    return page
+
+
+def _started(request: HttpRequest, page: PipelinePage, form: GameDayForm) -> int | None:
+    """A refusal is left in the form."""
+    values = form.cleaned_data
+    try:
+        return services.start_game_day(
+            pipeline=page.name,
+            fault=Fault(values["fault"]),
+            slot=values["slot"] if values["slot"] != "" else None,
+            requester=request.user.get_username(),
+            reason=values["reason"],
+        )
+    except Rejected as refusal:
+        form.add_error(None, str(refusal))
+        return None
+
+
+def _slowest(score: Score) -> float:
+    return score.slowest_recovery_ms or 0.0

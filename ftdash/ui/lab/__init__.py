@@ -1,0 +1,1 @@
+"""The lab: the checkpointing modes side by side."""

@@ -1,0 +1,129 @@
+"""The page of the lab: what the modes did, side by side; and the form that asks for another one.
+
+Everybody sees what was found; asking takes the admin role. What is under way is a row, so a person
+can leave and find it again.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from csp.constants import SELF, UNSAFE_INLINE
+from csp.decorators import csp_update
+from django import forms
+from django.contrib import messages
+from django.contrib.auth.decorators import permission_required
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET, require_http_methods
+
+from ftdash.lab import queries, services
+from ftdash.lab.queries import Labs
+from ftdash.runs.queries import pipelines as job_queries
+from ftdash.runs.queries.freshness import Observation
+from ftdash.ui.actions.forms import REASON_LENGTH_MAX
+from ftdash.ui.actions.page import REFUSED
+from ftdash.ui.lab.figures import lab_control, lab_latency
+from ftdash.ui.pipelines.parts import Chart
+from ftdash.ui.pipelines.view import number_or_none
+from pipelines.domain.errors import Rejected
+from pipelines.lab.options import MODES, NUMBERS, LabOptions
+from pipelines.lab.report import LabReport, comparison
+
+LATENCY_SENTENCE = (
+    "Latency with faults: what comes out in a transaction waits for its checkpoint, and what"
+    " happened during an outage waits for its end."
+)
+
+
+NOTHING = "Nothing was measured yet."
+
+
+@dataclass(frozen=True, slots=True)
+class LabPage:
+    seen: Observation
+    labs: Labs
+    charts: list[Chart]
+
+
+class LabForm(forms.Form):
+    """A field for each number of the options; what may stand in it, the options decide."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        defaults = LabOptions()
+        for name, (least, most, about) in NUMBERS.items():
+            self.fields[name] = forms.IntegerField(
+                label=name.removesuffix("_ms").replace("_", " ").capitalize(),
+                initial=getattr(defaults, name),
+                help_text=f"{about}; {least:,} to {most:,}",
+            )
+        self.fields["modes"] = forms.MultipleChoiceField(
+            label="Modes",
+            choices=[(mode.name, mode.name) for mode in MODES],
+            initial=list(defaults.modes),
+            widget=forms.CheckboxSelectMultiple(),
+        )
+        self.fields["reason"] = forms.CharField(label="Why", max_length=REASON_LENGTH_MAX)
+
+    def options(self) -> LabOptions:
+        numbers = {name: self.cleaned_data[name] for name in NUMBERS}
+        return LabOptions(**numbers, modes=tuple(self.cleaned_data["modes"]))
+
+
+# Plotly fills style elements and sets style attributes, and cannot be given a nonce.
+@csp_update({"style-src": [SELF, UNSAFE_INLINE]})  # type: ignore[untyped-decorator]
+@require_GET
+@never_cache
+def lab(request: HttpRequest) -> HttpResponse:
+    return render(request, "lab/page.html", {"page": lab_page(request)})
+
+
+@require_GET
+@never_cache
+def lab_regions(request: HttpRequest) -> HttpResponse:
+    context = {"page": lab_page(request), "is_refresh": True}
+    return render(request, "lab/regions.html", context)
+
+
+def lab_page(request: HttpRequest) -> LabPage:
+    chosen = number_or_none(request.GET.get("lab"))
+    labs = queries.labs(chosen)
+    if chosen is not None and labs.shown is None:
+        raise Http404(f"There is no lab {chosen}.")
+    report = labs.shown.report if labs.shown else None
+    charts = [
+        Chart("control", _cost_sentence(report), lab_control(report)),
+        Chart("latency", LATENCY_SENTENCE, lab_latency(report)),
+    ]
+    return LabPage(job_queries.observe(), labs, charts)
+
+
+def _cost_sentence(report: LabReport | None) -> str:
+    if report is None:
+        return NOTHING
+    return comparison(report) or "Acked and exactly-once were not both measured for their cost."
+
+
+@never_cache
+@require_http_methods(["GET", "POST"])
+@permission_required("jobs.operate", raise_exception=True)
+def start_lab(request: HttpRequest) -> HttpResponse:
+    if request.method == "GET":
+        return render(request, "lab/start.html", {"form": LabForm()})
+    form = LabForm(request.POST)
+    if form.is_valid() and _has_started(request, form):
+        return redirect("lab")
+    return render(request, "lab/start.html", {"form": form}, status=REFUSED)
+
+
+def _has_started(request: HttpRequest, form: LabForm) -> bool:
+    """A refusal is left in the form."""
+    who, why = request.user.get_username(), form.cleaned_data["reason"]
+    try:
+        services.start_lab(form.options(), requester=who, reason=why)
+    except Rejected as refusal:
+        form.add_error(None, str(refusal))
+        return False
+    messages.success(request, "Asked for a lab. Its progress is on this page.")
+    return True

@@ -1,0 +1,1 @@
+"""The lineage page: which run started from which point."""

@@ -1,0 +1,131 @@
+"""The metrics page: what each operator of the newest run does, and has done of late."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+
+from csp.constants import SELF, UNSAFE_INLINE
+from csp.decorators import csp_update
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET
+
+from ftdash.formats import plural
+from ftdash.jobs.answers import PipelinePage
+from ftdash.metrics.queries.loads import RunLoads, VertexMoment, run_loads, trends
+from ftdash.runs.queries import pipelines as job_queries
+from ftdash.ui.metrics import figures
+from ftdash.ui.metrics.bottleneck import sentence
+from ftdash.ui.metrics.operator_rows import OperatorRow, is_past, operator_rows
+from ftdash.ui.pipelines.parts import Chart
+from ftdash.ui.pipelines.view import data_at
+from ftdash.ui.shared_regions import shared
+
+TREND_ROWS_MAX = 30
+PASTS_MAX = 16
+"""Of so many runs the charts are kept, each until its next sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrendRow:
+    at: datetime
+    moments: list[VertexMoment | None]  # in the order of the operators
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    names: list[str]
+    rows: list[TrendRow]  # newest first
+    charts: list[tuple[str, Chart]]  # heading and chart
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsView:
+    page: PipelinePage
+    data_at: datetime | None
+    loads: RunLoads | None
+    sentence: str
+    rows: list[OperatorRow]
+    past: Past
+
+    @property
+    def is_past(self) -> bool:
+        return is_past(self.page.run, self.loads)
+
+
+# Plotly fills style elements and sets style attributes, and cannot be given a nonce.
+@csp_update({"style-src": [SELF, UNSAFE_INLINE]})  # type: ignore[untyped-decorator]
+@require_GET
+@never_cache
+def metrics(request: HttpRequest, name: str) -> HttpResponse:
+    return render(request, "metrics/page.html", {"view": metrics_view(name)})
+
+
+@require_GET
+@never_cache
+@shared
+def metrics_regions(request: HttpRequest, name: str) -> HttpResponse:
+    return render(request, "metrics/regions.html", {"view": metrics_view(name), "is_refresh": True})
+
+
+def metrics_view(name: str) -> MetricsView:
+    """Raises Http404 for a pipeline that does not exist."""
+    page = job_queries.pipeline_page(name)
+    if page is None:
+        raise Http404(f"There is no pipeline named {name}.")
+    run = page.run
+    loads = run_loads(run.run_id) if run else None
+    vertices = run.vertices if run else []
+    rows = operator_rows(vertices, loads)
+    uids = tuple(vertex.uid for vertex in vertices)
+    return MetricsView(
+        page=page,
+        data_at=data_at(page),
+        loads=loads,
+        sentence=sentence(rows, vertices),
+        rows=rows,
+        past=past_of(run.run_id, loads.at, loads.attempt, uids)
+        if run and loads
+        else Past([], [], charts({})),
+    )
+
+
+@lru_cache(maxsize=PASTS_MAX)
+def past_of(run_id: str, newest_at: datetime, attempt: int, uids: tuple[str, ...]) -> Past:
+    """Drawn once a sample for all who look on: it is most of what the page costs.
+
+    `newest_at` and `attempt` are those of the newest sample, and tell one past from the next.
+    """
+    found = trends(run_id)
+    ordered = {uid: found[uid] for uid in uids if uid in found}
+    return Past(list(ordered), trend_rows(ordered), charts(ordered))
+
+
+def charts(found: dict[str, list[VertexMoment]]) -> list[tuple[str, Chart]]:
+    drawn = {
+        "Throughput": ("records-in", figures.records_in, "Records that each operator takes in"),
+        "Busy": ("busy", figures.busy, "How much of the time each operator works"),
+        "Backpressured": (
+            "backpressured",
+            figures.backpressured,
+            "How much of the time each operator waits for those that it sends to",
+        ),
+        "Idle": ("idle", figures.idle, "How much of the time each operator has no input"),
+        "Watermark": ("watermarks", figures.watermarks, "How far event time has come"),
+    }
+    points = max((len(moments) for moments in found.values()), default=0)
+    span = f"at {plural(points, 'moment')} of the last half hour; the table below has the newest."
+    return [
+        (heading, Chart(name, f"{said}, {span}", draw(found)))
+        for heading, (name, draw, said) in drawn.items()
+    ]
+
+
+def trend_rows(found: dict[str, list[VertexMoment]]) -> list[TrendRow]:
+    by_time: dict[datetime, dict[str, VertexMoment]] = {}
+    for name, moments in found.items():
+        for each in moments[-TREND_ROWS_MAX:]:
+            by_time.setdefault(each.at, {})[name] = each
+    newest = sorted(by_time, reverse=True)[:TREND_ROWS_MAX]
+    return [TrendRow(at, [by_time[at].get(name) for name in found]) for at in newest]

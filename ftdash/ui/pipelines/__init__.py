@@ -1,0 +1,1 @@
+"""The page of one pipeline, and the list of all of them."""

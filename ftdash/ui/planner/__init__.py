@@ -1,0 +1,1 @@
+"""The planner: what an interval and a parallelism would cost."""

@@ -1,0 +1,94 @@
+"""The planner: how often to checkpoint, what that writes, and how long a recovery would take."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from csp.constants import SELF, UNSAFE_INLINE
+from csp.decorators import csp_update
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict
+from django.shortcuts import render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET
+
+from ftdash.jobs.answers import PipelinePage
+from ftdash.runs.queries import pipelines as job_queries
+from ftdash.runs.queries.planning import MeasuredRecovery, PlanningFacts, planning_facts
+from ftdash.ui.pipelines.parts import Chart
+from ftdash.ui.pipelines.view import data_at
+from ftdash.ui.planner.estimates import Estimate, recovery_estimates, volume_estimates
+from ftdash.ui.planner.figures import lost_time
+from ftdash.ui.planner.form import PlannerForm, Presumed, presumed
+from ftdash.ui.planner.rows import IntervalRow, advice_sentence, advised, costs_of, interval_rows
+from ftdash.ui.shared_regions import shared
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerView:
+    page: PipelinePage
+    data_at: datetime | None
+    facts: PlanningFacts | None
+    form: PlannerForm
+    given: Presumed | None
+    sentence: str
+    chart: Chart
+    intervals: list[IntervalRow]
+    volume: list[Estimate]
+    recovery: list[Estimate]
+
+    @property
+    def recoveries(self) -> list[MeasuredRecovery]:
+        return self.facts.recoveries if self.facts else []
+
+    @property
+    def is_presumed(self) -> bool:
+        """Something on the page follows from what was filled in, not from what was measured."""
+        return any(value is not None for value in self.form.cleaned_data.values())
+
+
+# Plotly fills style elements and sets style attributes, and cannot be given a nonce.
+@csp_update({"style-src": [SELF, UNSAFE_INLINE]})  # type: ignore[untyped-decorator]
+@require_GET
+@never_cache
+def planner(request: HttpRequest, name: str) -> HttpResponse:
+    return render(request, "planner/page.html", {"view": planner_view(name, request.GET)})
+
+
+@require_GET
+@never_cache
+@shared
+def planner_regions(request: HttpRequest, name: str) -> HttpResponse:
+    view = planner_view(name, request.GET)
+    return render(request, "planner/regions.html", {"view": view, "is_refresh": True})
+
+
+def planner_view(name: str, query: QueryDict) -> PlannerView:
+    """Raises Http404 for a pipeline that does not exist."""
+    page = job_queries.pipeline_page(name)
+    if page is None:
+        raise Http404(f"There is no pipeline named {name}.")
+    facts, form = planning_facts(name), PlannerForm(query)
+    if facts is None:
+        form.is_valid()
+        nothing = "Nothing was measured yet: it has no run."
+        chart = Chart("lost-time", "", None)
+        return PlannerView(page, data_at(page), None, form, None, nothing, chart, [], [], [])
+    given = presumed(facts, form)
+    costs = costs_of(given, facts)
+    found = advised(costs, facts)
+    return PlannerView(
+        page=page,
+        data_at=data_at(page),
+        facts=facts,
+        form=form,
+        given=given,
+        sentence=advice_sentence(found, facts),
+        chart=Chart(
+            "lost-time",
+            "The share of the time that checkpoints and failures take, by interval; the table below"
+            " has the intervals that matter.",
+            lost_time(costs, found.interval_ms, given.interval_ms) if costs and found else None,
+        ),
+        intervals=interval_rows(costs, found, given, facts) if costs and found else [],
+        volume=volume_estimates(given, facts),
+        recovery=recovery_estimates(given, facts),
+    )

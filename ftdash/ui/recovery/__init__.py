@@ -1,0 +1,1 @@
+"""The recovery page of a pipeline: failures, recoveries, and the points to restore from."""

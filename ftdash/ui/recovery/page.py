@@ -1,0 +1,144 @@
+"""The page of failures and recovery: what failed, what came of it, and where to go back to."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from csp.constants import SELF, UNSAFE_INLINE
+from csp.decorators import csp_update
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET
+
+from ftdash.jobs.answers import (
+    ActionOffer,
+    FailureView,
+    Notice,
+    PipelinePage,
+    RecoveryAxis,
+    RecoveryView,
+    RunBrief,
+    VerificationView,
+)
+from ftdash.jobs.models import RequestKind
+from ftdash.points.queries.recovery_points import PointChoice, point_choice
+from ftdash.runs.queries import pipelines as queries
+from ftdash.ui import sentences
+from ftdash.ui.figures.recovery import recovery_axis
+from ftdash.ui.figures.recovery_phases import recovery_phases
+from ftdash.ui.pipelines.parts import PHASES, Chart, RecoveryRow, durations_of
+from ftdash.ui.pipelines.view import Address, data_at, shown_run
+from ftdash.ui.recovery.rows import (
+    estimate,
+    if_it_died,
+    median_durations,
+    median_to_running_ms,
+    zombie_sentence,
+)
+from ftdash.ui.shared_regions import shared
+
+POINTS_MAX = 30
+ROWS_MAX = 50
+"""Of each table the newest; the interfaces for programs have all."""
+
+PHASES_SENTENCE = "Where the time of the newest recoveries went; the table below has every phase."
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryPage:
+    page: PipelinePage
+    data_at: datetime | None
+    shown_run: RunBrief | None
+    axis: RecoveryAxis | None
+    choice: PointChoice
+    axis_chart: Chart
+    phases_chart: Chart
+
+    phase_names = PHASES
+
+    @property
+    def is_newest_run(self) -> bool:
+        newest = self.page.run
+        return newest is None or self.shown_run is None or newest.run_id == self.shown_run.run_id
+
+    @property
+    def if_it_died(self) -> str:
+        return if_it_died(self.page.run)
+
+    @property
+    def estimate(self) -> str:
+        best = self.choice.recommended
+        return estimate(best, self.choice.recovery_count) if best else ""
+
+    @property
+    def restore(self) -> ActionOffer:
+        return self.page.actions[RequestKind.RESTORE]
+
+    @property
+    def failures(self) -> list[FailureView]:
+        return self.axis.failures[: -ROWS_MAX - 1 : -1] if self.axis else []
+
+    @property
+    def recoveries(self) -> list[RecoveryRow]:
+        return [RecoveryRow(each, durations_of(each)) for each in self._recoveries[:ROWS_MAX]]
+
+    @property
+    def median_row(self) -> list[float | None]:
+        return median_durations(self._recoveries)
+
+    @property
+    def median_to_running_ms(self) -> float | None:
+        return median_to_running_ms(self._recoveries)
+
+    @property
+    def zombies(self) -> list[str]:
+        return [zombie_sentence(each) for each in self.axis.zombies] if self.axis else []
+
+    @property
+    def notices(self) -> list[Notice]:
+        return self.axis.notices[: -ROWS_MAX - 1 : -1] if self.axis else []
+
+    @property
+    def verification(self) -> VerificationView | None:
+        return self.axis.verifications[-1] if self.axis and self.axis.verifications else None
+
+    @property
+    def _recoveries(self) -> list[RecoveryView]:
+        return self.axis.recoveries[::-1] if self.axis else []
+
+
+# Plotly fills style elements and sets style attributes, and cannot be given a nonce.
+@csp_update({"style-src": [SELF, UNSAFE_INLINE]})  # type: ignore[untyped-decorator]
+@require_GET
+@never_cache
+def recovery(request: HttpRequest, name: str) -> HttpResponse:
+    view = recovery_page(name, Address.parse(request.GET))
+    return render(request, "recovery/page.html", {"view": view})
+
+
+@require_GET
+@never_cache
+@shared
+def recovery_regions(request: HttpRequest, name: str) -> HttpResponse:
+    view = recovery_page(name, Address.parse(request.GET))
+    return render(request, "recovery/regions.html", {"view": view, "is_refresh": True})
+
+
+def recovery_page(name: str, address: Address) -> RecoveryPage:
+    """Raises Http404 for a pipeline, or a run of it, that does not exist."""
+    page = queries.pipeline_page(name)
+    choice = point_choice(name, POINTS_MAX) if page else None
+    if page is None or choice is None:
+        raise Http404(f"There is no pipeline named {name}.")
+    shown = shown_run(page, address)
+    axis = queries.recovery_axis(shown.run_id) if shown else None
+    said = PHASES_SENTENCE if axis and axis.recoveries else ""
+    return RecoveryPage(
+        page=page,
+        data_at=data_at(page),
+        shown_run=shown,
+        axis=axis,
+        choice=choice,
+        axis_chart=Chart("axis", sentences.recovery_axis(axis), recovery_axis(axis)),
+        phases_chart=Chart("phases", said, recovery_phases(axis)),
+    )

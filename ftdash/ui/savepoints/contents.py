@@ -1,0 +1,108 @@
+"""What is inside of a savepoint, for who looks: its manifest, its operators, the rows of a state.
+
+A savepoint never changes, so these pages are not live. Everybody who may see pages may look.
+"""
+
+from datetime import UTC, datetime
+
+from django import forms
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET
+
+from ftdash.checkpoints.points import manifest_bytes
+from ftdash.checkpoints.queries import contents
+from ftdash.checkpoints.queries.contents import Looked
+from ftdash.jobs.validation import check_place
+from ftdash.ui.pipelines.view import number_or_none
+from ftdash.ui.savepoints.page import existing
+from pipelines.domain.errors import Rejected
+
+PART_SHELF_LIFE = "savepoints/one/shelf_life.html"
+
+
+class FilterForm(forms.Form):
+    """Which rows to show; the state stays in the address."""
+
+    uid = forms.CharField(widget=forms.HiddenInput())
+    state = forms.CharField(widget=forms.HiddenInput())
+    column = forms.ChoiceField(label="Column")
+    value = forms.CharField(
+        label="is",
+        required=False,
+        help_text="Written as the column's type is; nothing shows all rows.",
+        widget=forms.TextInput(attrs={"autocomplete": "off", "spellcheck": "false"}),
+    )
+
+
+@require_GET
+@never_cache
+def manifest(request: HttpRequest, savepoint_key: str) -> HttpResponse:
+    point = existing(savepoint_key)
+    try:
+        check_place(point.path)
+        content = manifest_bytes(point.path)
+    except Rejected as refusal:
+        messages.error(request, str(refusal))
+        return redirect("savepoint", savepoint_key)
+    response = HttpResponse(content, content_type="application/json")
+    response["Content-Disposition"] = f'attachment; filename="{point.key}-manifest.json"'
+    return response
+
+
+@require_GET
+@never_cache
+def shelf_life(request: HttpRequest, savepoint_key: str) -> HttpResponse:
+    """A part of the savepoint's page, which does not wait for what sources answer."""
+    point = existing(savepoint_key)
+    context: dict[str, object] = {"point": point, "now": timezone.now()}
+    try:
+        found = contents.shelf_life_of(point)
+    except Rejected as refusal:
+        return render(request, PART_SHELF_LIFE, {**context, "refusal": str(refusal)})
+    limits = [(datetime.fromtimestamp(each.until_ms / 1000, UTC), each) for each in found.limits]
+    return render(request, PART_SHELF_LIFE, {**context, "found": found, "limits": limits})
+
+
+@require_GET
+@never_cache
+def operators(request: HttpRequest, savepoint_key: str) -> HttpResponse:
+    """A part of the savepoint's page, which does not wait for it; or a page of its own."""
+    context: dict[str, object] = {"point": existing(savepoint_key)}
+    try:
+        context["operators"] = contents.operators_in(existing(savepoint_key).path)
+    except Rejected as refusal:
+        context["refusal"] = str(refusal)
+    is_part = request.htmx  # type: ignore[attr-defined]
+    template = "savepoints/state/operators.html" if is_part else "savepoints/state/holds.html"
+    return render(request, template, context)
+
+
+@require_GET
+@never_cache
+def rows(request: HttpRequest, savepoint_key: str) -> HttpResponse:
+    looked = _looked(request.GET)
+    context: dict[str, object] = {"point": existing(savepoint_key), "looked": looked}
+    try:
+        found = contents.rows_in(existing(savepoint_key).path, looked)
+    except Rejected as refusal:
+        return render(request, "savepoints/state/page.html", {**context, "refusal": str(refusal)})
+    form = FilterForm(initial=request.GET.dict())
+    form.fields["column"].choices = [  # type: ignore[attr-defined]
+        (each.name, f"{each.name} ({each.type})") for each in found.columns
+    ]
+    return render(request, "savepoints/state/page.html", {**context, "found": found, "form": form})
+
+
+def _looked(query: QueryDict) -> Looked:
+    return Looked(
+        uid=query.get("uid", ""),
+        state=query.get("state", ""),
+        column=query.get("column", ""),
+        value=query.get("value", ""),
+        part=number_or_none(query.get("part")) or 0,
+        row=number_or_none(query.get("row")) or 0,
+    )

@@ -1,0 +1,1 @@
+"""The settings page: people, tokens, alert rules, channels, and how long rows are kept."""

@@ -1,0 +1,194 @@
+"""What an admin may change about alerts: rules, channels, and who looks after what fires."""
+
+from django.http import Http404
+
+from ftdash.alerts import channels, queries, rules
+from ftdash.alerts.models import Watched
+from ftdash.formats import plural
+from ftdash.ui.settings.action import Done, SettingsAction, Values
+from ftdash.ui.settings.alert_forms import BandForm, MailForm, NewRuleForm, WebhookForm
+from ftdash.ui.settings.forms import ConfirmedSettingsForm, SettingsForm
+
+
+def make_rule(_: str, values: Values, who: str) -> Done:
+    rules.make_rule(
+        name=values["name"],
+        watched=Watched(values["watched"]),
+        pipeline=values["pipeline"],
+        band=values["band"],
+        requester=who,
+        reason=values["reason"],
+    )
+    return Done(f"The rule {values['name']} is judged from now on.")
+
+
+def change_rule(of: str, values: Values, who: str) -> Done:
+    rules.change_rule(name=of, band=values["band"], requester=who, reason=values["reason"])
+    return Done(f"The rule {of} is changed.")
+
+
+def switch_on(of: str, values: Values, who: str) -> Done:
+    rules.switch_rule(name=of, is_on=True, requester=who, reason=values["reason"])
+    return Done(f"The rule {of} is on.")
+
+
+def switch_off(of: str, values: Values, who: str) -> Done:
+    rules.switch_rule(name=of, is_on=False, requester=who, reason=values["reason"])
+    return Done(f"The rule {of} is off.")
+
+
+def delete_rule(of: str, values: Values, who: str) -> Done:
+    rules.delete_rule(name=of, requester=who, reason=values["reason"])
+    return Done(f"The rule {of} is deleted.")
+
+
+def acknowledge(of: str, values: Values, who: str) -> Done:
+    alert = _alert(of)
+    rules.acknowledge(alert=alert.key, requester=who, reason=values["reason"])
+    return Done(f"You look after {_called(of)}.")
+
+
+def make_webhook(_: str, values: Values, who: str) -> Done:
+    made = channels.make_webhook(
+        name=values["name"],
+        address=values["address"],
+        pipeline=values["pipeline"],
+        requester=who,
+        reason=values["reason"],
+    )
+    return Done(f"The key with which messages to {made.name} are signed", made.key)
+
+
+def make_mail(_: str, values: Values, who: str) -> Done:
+    channels.make_mail(
+        name=values["name"],
+        addresses=values["address"],
+        pipeline=values["pipeline"],
+        requester=who,
+        reason=values["reason"],
+    )
+    return Done(f"The channel {values['name']} is told from now on; send it a test.")
+
+
+def send_test(of: str, values: Values, who: str) -> Done:
+    channels.send_test(name=of, requester=who, reason=values["reason"])
+    return Done(f"A test is on its way to {of}; what becomes of it is shown with the channel.")
+
+
+def delete_channel(of: str, values: Values, who: str) -> Done:
+    channels.delete_channel(name=of, requester=who, reason=values["reason"])
+    return Done(f"The channel {of} is deleted.")
+
+
+def _rule(of: str) -> queries.RuleView:
+    found = queries.rule(of)
+    if found is None:
+        raise Http404(f"There is no rule {of!r}.")
+    return found
+
+
+def _channel(of: str) -> queries.ChannelView:
+    found = queries.channel(of)
+    if found is None:
+        raise Http404(f"There is no channel {of!r}.")
+    return found
+
+
+def _alert(of: str) -> queries.AlertView:
+    is_number = of.isdecimal() and len(of) < 19
+    found = queries.alert(int(of)) if is_number else None
+    if found is None:
+        raise Http404(f"There is no alert {of!r}.")
+    return found
+
+
+def _before_change(of: str) -> str:
+    return f"It watches: {_rule(of).watched.label}. What fires now goes on until it clears."
+
+
+def _before_switching_on(of: str) -> str:
+    return f"It is judged again: {_rule(of).watched.label}, above {_rule(of).fires_above}."
+
+
+def _before_ending(of: str) -> str:
+    firing = _rule(of).firing
+    now = f"It fires for {', '.join(firing)}, and clears there." if firing else "It fires nowhere."
+    return f"{now} Nobody is alerted by it any more."
+
+
+def _before_acknowledging(of: str) -> str:
+    return (
+        f"{_alert(of).sentence} Others see that you look after it; it stays until it clears by"
+        " itself."
+    )
+
+
+def _called(of: str) -> str:
+    return f"{_alert(of).rule} of {_alert(of).pipeline}"
+
+
+def _before_test(of: str) -> str:
+    return f"One message goes to {_channel(of).address} now."
+
+
+def _before_deleting_channel(of: str) -> str:
+    waiting = _channel(of).waiting
+    dropped = f" {plural(waiting, 'message')} that wait are dropped." if waiting else ""
+    return f"Nothing is told there any more.{dropped}"
+
+
+ACTIONS = {
+    "make-rule": SettingsAction(
+        "Make an alert rule",
+        "Make rule",
+        NewRuleForm,
+        lambda _: "It fires above one value, and clears below a lower one: between them it stays.",
+        make_rule,
+    ),
+    "change-rule": SettingsAction(
+        "Change an alert rule", "Change rule", BandForm, _before_change, change_rule
+    ),
+    "switch-on": SettingsAction(
+        "Switch a rule on", "Switch on", SettingsForm, _before_switching_on, switch_on
+    ),
+    "switch-off": SettingsAction(
+        "Switch a rule off", "Switch off", SettingsForm, _before_ending, switch_off
+    ),
+    "delete-rule": SettingsAction(
+        "Delete an alert rule", "Delete rule", ConfirmedSettingsForm, _before_ending, delete_rule
+    ),
+    "make-webhook": SettingsAction(
+        "Tell alerts to a webhook",
+        "Make webhook",
+        WebhookForm,
+        lambda _: "Each alert is posted as JSON, signed with a key that you are shown once.",
+        make_webhook,
+        shows_secret=True,
+    ),
+    "make-mail": SettingsAction(
+        "Tell alerts by mail",
+        "Make channel",
+        MailForm,
+        lambda _: "Each alert is sent to these addresses, when it fires and when it clears.",
+        make_mail,
+    ),
+    "test-channel": SettingsAction(
+        "Send a test", "Send test", SettingsForm, _before_test, send_test
+    ),
+    "delete-channel": SettingsAction(
+        "Delete a channel",
+        "Delete channel",
+        ConfirmedSettingsForm,
+        _before_deleting_channel,
+        delete_channel,
+    ),
+    "acknowledge": SettingsAction(
+        "Look after an alert",
+        "I look after it",
+        SettingsForm,
+        _before_acknowledging,
+        acknowledge,
+        back="alerts",
+        subject=_called,
+    ),
+}

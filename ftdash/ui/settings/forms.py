@@ -1,0 +1,101 @@
+"""What an admin fills in to change settings: the reason always, the rest by kind.
+
+Fields say what they are and no more: what may be done, the services decide, whose refusal is shown
+in the form it came from.
+"""
+
+from typing import Any
+
+from django import forms
+from django.contrib.auth.forms import PasswordChangeForm
+from django.contrib.auth.password_validation import password_validators_help_texts
+
+from ftdash.accounts import queries
+from ftdash.accounts.models import TokenScope
+from ftdash.accounts.people import Role
+from ftdash.ui.actions.forms import PLAIN_TEXT, REASON_LENGTH_MAX
+
+ROLES = (
+    (Role.OPERATOR.value, "operator: sees everything"),
+    (Role.ADMIN.value, "admin: sees everything and acts"),
+)
+EXPIRY_DAYS = (("7", "7 days"), ("30", "30 days"), ("90", "90 days"), ("365", "a year"))
+NEVER = ("", "never")
+
+
+class SettingsForm(forms.Form):
+    """`of` names what is changed: a person, a token; empty where something is made."""
+
+    reason = forms.CharField(
+        label="Why",
+        max_length=REASON_LENGTH_MAX,
+        help_text="Kept in the audit log, with your name and the time.",
+        widget=forms.TextInput(attrs={"autocomplete": "off"}),
+    )
+
+    def __init__(self, *args: Any, of: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.of = of
+        self.order_fields([name for name in self.fields if name not in ("reason", "confirmation")])
+
+
+class ConfirmedSettingsForm(SettingsForm):
+    """For what takes something away: the name has to be typed."""
+
+    confirmation = forms.CharField(
+        label="Type the name to confirm", widget=forms.TextInput(attrs=PLAIN_TEXT)
+    )
+
+    def __init__(self, *args: Any, of: str, **kwargs: Any) -> None:
+        super().__init__(*args, of=of, **kwargs)
+        self.fields["confirmation"].help_text = of
+
+    def clean_confirmation(self) -> str:
+        typed: str = self.cleaned_data["confirmation"].strip()
+        if typed != self.of:
+            raise forms.ValidationError(f"The name is {self.of}.")
+        return typed
+
+
+class InviteForm(SettingsForm):
+    name = forms.CharField(label="Name", widget=forms.TextInput(attrs=PLAIN_TEXT))
+    role = forms.ChoiceField(label="Role", choices=ROLES, initial=Role.OPERATOR.value)
+
+
+class RoleForm(SettingsForm):
+    """Of somebody who has one: the other is what it can be changed to."""
+
+    role = forms.ChoiceField(label="Role", choices=ROLES)
+
+    def __init__(self, *args: Any, of: str, **kwargs: Any) -> None:
+        super().__init__(*args, of=of, **kwargs)
+        person = queries.person(of)
+        others = [role for role, _ in ROLES if person is None or role != person.role.value]
+        self.fields["role"].initial = others[0]
+
+
+class TokenForm(SettingsForm):
+    name = forms.CharField(
+        label="Name",
+        help_text="Who will use it; the audit log says this.",
+        widget=forms.TextInput(attrs=PLAIN_TEXT),
+    )
+    scope = forms.ChoiceField(
+        label="Scope",
+        choices=[(scope.value, f"{scope.value}: {scope.label}") for scope in TokenScope],
+        initial=TokenScope.READ.value,
+    )
+    days = forms.TypedChoiceField(
+        label="Expires after",
+        choices=(*EXPIRY_DAYS, NEVER),
+        initial="90",
+        coerce=int,
+        empty_value=None,
+        required=False,
+    )
+
+
+class OwnPasswordForm(PasswordChangeForm):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["new_password1"].help_text = " ".join(password_validators_help_texts())

@@ -1,0 +1,142 @@
+"""Coalescing: which of the records that are queued in front of an operator it handles as one batch.
+
+Every batch costs an operator some tenths of a millisecond, however few rows it has, and exchanges
+cut batches into ever smaller ones. So the reader takes what is queued together: the records of one
+input, from as many of its channels as have some, up to a number of rows. Nothing is held outside of
+the gate's queues. A `Run` decides what may be joined; the gate offers it element by element.
+
+A run takes watermarks along, and the operator hears of the newest ones once it has handled the
+records. That is as if the sender had sent a larger batch, with one difference that must not be:
+records that come too late behind a watermark would be in time before it. So no record is joined
+that is as old as a watermark before it on its channel.
+
+Source: Flink's mini-batches (`table.exec.mini-batch.*`), for any operator and without a timer.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pipelines.channels.limits import MAX_COALESCED_BATCHES, MAX_COALESCED_BYTES
+from pipelines.domain.elements import MAX_WATERMARK_MS, Element, Records, Watermark
+from pipelines.domain.ids import ChannelId
+from pipelines.domain.origin import MOST_ORIGINS, Origins
+
+_EVENT_TIME = pa.timestamp("ms", "UTC")
+
+
+def _none_stands_alone(origins: Origins) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class InputOfChannel:
+    """The operator's input that a channel belongs to, and the event time of its records."""
+
+    port: int
+    time_column: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Coalescing:
+    """How the gate of one subtask joins batches. `inputs` has all of its channels."""
+
+    inputs: Mapping[ChannelId, InputOfChannel]
+    max_rows: int
+    wait_ms: float = 0.0  # for more, while less than `max_rows` are queued
+    stands_alone: Callable[[Origins], bool] = _none_stands_alone  # and is never joined
+
+
+class Run:
+    """Records of one input that are handled as one batch, and the event time behind them.
+
+    Begins with `first`, whatever it is.
+    """
+
+    __slots__ = (
+        "_coalescing",
+        "_size_bytes",
+        "_splits",
+        "first",
+        "port",
+        "records",
+        "rows",
+        "watermarks",
+    )
+
+    def __init__(
+        self, coalescing: Coalescing, channel: ChannelId, first: Records, cost_bytes: int
+    ) -> None:
+        self._coalescing = coalescing
+        self.port = coalescing.inputs[channel].port
+        self.first = first
+        self.records = [first]
+        self.rows: int = first.batch.num_rows
+        self.watermarks: dict[ChannelId, int] = {}
+        self._size_bytes = cost_bytes
+        self._splits: set[tuple[str, int, str]] | None = None  # not asked for yet
+
+    @property
+    def has_room(self) -> bool:
+        return self.rows < self._coalescing.max_rows and len(self.records) < MAX_COALESCED_BATCHES
+
+    def batch(self) -> pa.RecordBatch:
+        """Of all records, in the order in which they were taken."""
+        if len(self.records) == 1:
+            return self.first.batch
+        return pa.concat_batches([records.batch for records in self.records])
+
+    def try_take(self, channel: ChannelId, element: Element, cost_bytes: int) -> bool:
+        """Whether the next element of a channel belongs to this run; then it does."""
+        if isinstance(element, Watermark):
+            self.watermarks[channel] = element.timestamp_ms
+            return True
+        if not isinstance(element, Records) or not self._may_join(channel, element, cost_bytes):
+            return False
+        self.records.append(element)
+        self.rows += element.batch.num_rows
+        self._size_bytes += cost_bytes
+        return True
+
+    def _may_join(self, channel: ChannelId, records: Records, cost_bytes: int) -> bool:
+        coalescing = self._coalescing
+        return (
+            self.rows + records.batch.num_rows <= coalescing.max_rows
+            and len(self.records) < MAX_COALESCED_BATCHES
+            and self._size_bytes + cost_bytes <= MAX_COALESCED_BYTES
+            and coalescing.inputs[channel].port == self.port
+            and records.batch.schema.equals(self.first.batch.schema, check_metadata=True)
+            and self._is_in_time(channel, records.batch)
+            and self._may_mix(records.origins)
+        )
+
+    def _may_mix(self, origins: Origins) -> bool:
+        stands_alone = self._coalescing.stands_alone
+        if self._splits is None:
+            if stands_alone(self.first.origins):
+                return False
+            self._splits = set(_splits_of(self.first.origins))
+        both = self._splits.union(_splits_of(origins))
+        if len(both) > MOST_ORIGINS or stands_alone(origins):
+            return False
+        self._splits = both
+        return True
+
+    def _is_in_time(self, channel: ChannelId, batch: pa.RecordBatch) -> bool:
+        """Every record is younger than what the channel said of event time before it."""
+        watermark_ms = self.watermarks.get(channel)
+        time_column = self._coalescing.inputs[channel].time_column
+        if watermark_ms is None or time_column is None:
+            return True
+        times = batch.column(time_column)
+        if times.type != _EVENT_TIME:
+            return False
+        if times.null_count:
+            times = times.drop_null()
+        oldest_ms = times.view(pa.int64()).to_numpy().min(initial=MAX_WATERMARK_MS)
+        return bool(oldest_ms > watermark_ms)
+
+
+def _splits_of(origins: Origins) -> Iterator[tuple[str, int, str]]:
+    return ((origin.source, origin.subtask, origin.split) for origin in origins)

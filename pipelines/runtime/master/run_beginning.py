@@ -1,0 +1,64 @@
+"""Keeps what the sources of a run were given when it began, for all of its attempts and drivers.
+
+What it holds is in `connectors.beginning`. It is in the run's directory before a slot is told, so
+that no later driver finds something else. A run of an earlier version has none: its driver looks
+when it starts.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from pipelines.connectors.beginning import Beginning, listing_once
+from pipelines.connectors.source import AnySource, BeginsOnce
+from pipelines.disk.atomic_files import replace_atomically
+from pipelines.disk.directories import make_durable
+from pipelines.domain.decoding import UNDECODABLE
+from pipelines.domain.errors import Rejected
+from pipelines.domain.ids import Uid
+
+
+class RunBeginning:
+    def __init__(self, file: Path | None = None) -> None:
+        """`file` None: it is kept for one driver only. Raises Rejected when it makes no sense."""
+        self._file = file
+        self._found = Beginning() if file is None else _read(file)
+
+    @property
+    def packed(self) -> bytes:
+        return self._found.packed()
+
+    @contextmanager
+    def listing(self) -> Iterator[None]:
+        """Around building the pipeline."""
+        with listing_once(self._found.directories) as listed:
+            yield
+        if listed != self._found.directories:
+            self._keep(msgspec.structs.replace(self._found, directories=listed))
+
+    def look(self, sources: Mapping[Uid, AnySource]) -> None:
+        """Where to begin with sources that were not looked at yet. Raises Retryable."""
+        new = {
+            uid: source.find(frozenset(), is_start=True)
+            for uid, source in sources.items()
+            if isinstance(source, BeginsOnce) and uid not in self._found.splits
+        }
+        if new:
+            self._keep(msgspec.structs.replace(self._found, splits={**self._found.splits, **new}))
+
+    def _keep(self, found: Beginning) -> None:
+        if self._file is not None:
+            replace_atomically(self._file, msgspec.json.encode(found))
+            make_durable(self._file.parent)
+        self._found = found
+
+
+def _read(file: Path) -> Beginning:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Beginning)
+    except FileNotFoundError:
+        return Beginning()
+    except UNDECODABLE as error:
+        raise Rejected(f"{file} does not say what the sources began with: {error}.") from error

@@ -1,0 +1,90 @@
+"""A run's claims to the targets of its sinks: made once and kept in the run's directory.
+
+A claim is durable before its target sees it. So a driver that follows a dead one knows whether the
+run has ever had a target, and never takes it over a second time (`domain.ownership`).
+"""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from pipelines.bus.lease import Lease
+from pipelines.connectors.sink import HoldsTarget, Sink
+from pipelines.disk.atomic_files import replace_atomically
+from pipelines.disk.directories import make_durable
+from pipelines.domain.decoding import UNDECODABLE
+from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.events import Event, TargetTakenOver
+from pipelines.domain.ids import Uid
+from pipelines.domain.ownership import Claim, Holder
+from pipelines.domain.run import RunSpec
+
+
+class TargetClaims:
+    """Of one run, for one driver of it."""
+
+    def __init__(self, spec: RunSpec, lease: Lease, emit: Callable[[Event], None]) -> None:
+        self._run = Holder(
+            run_id=spec.run_id, installation=spec.installation, started_by=spec.started_by
+        )
+        self._lease = lease
+        self._emit = emit
+        self._claims: dict[Uid, Claim] | None = None
+
+    def hold(self, sinks: Iterable[tuple[Uid, Sink]]) -> None:
+        """Before an attempt begins. 1. Look who holds what was never claimed. 2. Put the claims
+        down. 3. Hold all targets. 4. Say from whom one was taken.
+
+        Raises TargetTaken, Retryable, Rejected, LeaseLost.
+        """
+        held = {uid: sink for uid, sink in sinks if isinstance(sink, HoldsTarget)}
+        claims = self._known()
+        new = {
+            uid: Claim.after(sink.holder(), self._run, sink.target)
+            for uid, sink in held.items()
+            if uid not in claims
+        }
+        if new:
+            self._keep(claims | new)
+        for uid, sink in held.items():
+            sink.hold((claims | new)[uid])
+        for uid, claim in new.items():
+            self._say(uid, held[uid].target, claim)
+
+    def _known(self) -> dict[Uid, Claim]:
+        if self._claims is None:
+            file = self._lease.run_directory.targets_file
+            try:
+                self._claims = msgspec.json.decode(file.read_bytes(), type=dict[Uid, Claim])
+            except FileNotFoundError:
+                self._claims = {}
+            except UNDECODABLE as error:
+                raise Rejected(
+                    f"{file} does not say what the run may write to: {error}."
+                ) from error
+            except OSError as error:
+                raise Retryable(f"The claims of the run cannot be read: {error}") from error
+        return self._claims
+
+    def _keep(self, claims: dict[Uid, Claim]) -> None:
+        self._lease.check_held()
+        file = self._lease.run_directory.targets_file
+        try:
+            replace_atomically(file, msgspec.json.encode(claims))
+            make_durable(file.parent)
+        except OSError as error:
+            raise Retryable(f"The claims of the run cannot be kept: {error}") from error
+        self._claims = claims
+
+    def _say(self, uid: Uid, target: str, claim: Claim) -> None:
+        """Between the runs of one installation it goes without saying."""
+        before = claim.follows
+        if before is not None and before.installation != self._run.installation:
+            event = TargetTakenOver(
+                sink=uid,
+                target=target,
+                from_run=before.run_id,
+                from_installation=before.installation,
+                epoch=claim.holder.epoch,
+            )
+            self._emit(event)

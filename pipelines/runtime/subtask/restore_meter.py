@@ -1,0 +1,99 @@
+"""How much of a recovery point a slot has read: files and bytes, of how many.
+
+Counts what passes; decides nothing. The slot tells the driver, which ends an attempt whose restore
+stands still and leaves every other alone, however long it takes.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from pipelines.domain.events import RestoreProgress
+from pipelines.domain.snapshots import FileHandle
+
+
+class ReadsFiles(Protocol):
+    """The part of `CheckpointStore` that a restore needs."""
+
+    def read_batches(self, location: str, file: FileHandle) -> Iterator[pa.RecordBatch]: ...
+
+    def fetch(
+        self, location: str, file: FileHandle, target: Path, *, may_share: bool = False
+    ) -> None: ...
+
+
+class RestoreMeter:
+    """Thread-safe. Each expected file counts once, however often it is read.
+
+    A file that was not expected (records in flight, the segment of a sink) moves the meter and is
+    no part of the total.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lengths: dict[str, int] = {}
+        self._unread: dict[str, int] = {}  # bytes of each file that is not done
+        self._steps = 0
+        self._told_steps = 0
+
+    def expect(self, files: Iterable[FileHandle]) -> None:
+        with self._lock:
+            for file in files:
+                self._lengths[file.name] = self._unread[file.name] = file.length
+            self._steps += 1
+
+    def step(self) -> None:
+        """Something was done that is not read from a file: an operator or a sink is open."""
+        with self._lock:
+            self._steps += 1
+
+    def on_read(self, file: FileHandle, length: int) -> None:
+        """So many more bytes of it, at most; what a batch holds may be more than what was read."""
+        with self._lock:
+            if file.name in self._unread:
+                self._unread[file.name] = max(0, self._unread[file.name] - length)
+            self._steps += 1
+
+    def on_done(self, file: FileHandle) -> None:
+        with self._lock:
+            self._unread.pop(file.name, None)
+            self._steps += 1
+
+    def progress(self) -> RestoreProgress:
+        with self._lock:
+            total_bytes, total_files = sum(self._lengths.values()), len(self._lengths)
+            return RestoreProgress(
+                read_bytes=total_bytes - sum(self._unread.values()),
+                total_bytes=total_bytes,
+                read_files=total_files - len(self._unread),
+                total_files=total_files,
+            )
+
+    def has_news(self) -> bool:
+        """Whether it moved since this was last asked."""
+        with self._lock:
+            moved, self._told_steps = self._steps != self._told_steps, self._steps
+            return moved
+
+
+class MeteredFiles:
+    """Implements `ReadsFiles`: what is read of a store is counted."""
+
+    def __init__(self, files: ReadsFiles, meter: RestoreMeter) -> None:
+        self._files = files
+        self._meter = meter
+
+    def read_batches(self, location: str, file: FileHandle) -> Iterator[pa.RecordBatch]:
+        for batch in self._files.read_batches(location, file):
+            yield batch
+            self._meter.on_read(file, batch.nbytes)
+        self._meter.on_done(file)
+
+    def fetch(
+        self, location: str, file: FileHandle, target: Path, *, may_share: bool = False
+    ) -> None:
+        self._files.fetch(location, file, target, may_share=may_share)
+        self._meter.on_done(file)

@@ -1,0 +1,138 @@
+"""The wheel: whole, typed, and usable where there is no checkout."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+NOT_FOR_AUTHORS = ("django", "celery", "pyspark", "redis", "psycopg", "confluent_kafka", "kafka")
+WITHOUT_THE_REST = f"""
+import sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {NOT_FOR_AUTHORS!r}:
+            raise ImportError(f"{{name}} is not for authors of pipelines")
+
+sys.meta_path.insert(0, Refuse())
+import pipelines.stream
+print(pipelines.stream.__file__)
+"""
+SIGN_IN_PAGE = """
+import django
+django.setup()
+from django.test import Client
+answer = Client(SERVER_NAME="localhost").get("/login/")
+print(answer.status_code, "password" in answer.content.decode())
+"""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", str(ROOT), "--no-deps", "--quiet"]
+    subprocess.run([*command, "--no-build-isolation", "--wheel-dir", str(directory)], check=True)
+    (built,) = directory.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory that holds what the wheel brings, and nothing of the checkout."""
+    directory = tmp_path_factory.mktemp("installed")
+    zipfile.ZipFile(wheel).extractall(directory)
+    return directory
+
+
+def test_authors_of_pipelines_need_neither_django_nor_celery_nor_spark(installed: Path) -> None:
+    told = python(installed, "-c", WITHOUT_THE_REST)
+
+    assert told.strip() == str(installed / "pipelines" / "stream" / "__init__.py")
+
+
+def test_the_command_serves_the_pages_of_the_wheel(installed: Path, tmp_path: Path) -> None:
+    home = {"FTDASH_HOME": str(tmp_path), "DJANGO_SETTINGS_MODULE": "ftdash.settings"}
+
+    python(installed, "-m", "ftdash", "migrate", "--verbosity", "0", **home)
+    python(installed, "-m", "ftdash", "collectstatic", "--noinput", "--verbosity", "0", **home)
+
+    assert python(installed, "-c", SIGN_IN_PAGE, **home).split() == ["200", "True"]
+
+
+def test_the_documentation_is_built_from_the_wheel(installed: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    python(installed, "-m", "ftdash", "docs", f"--directory={site}", FTDASH_HOME=str(tmp_path))
+
+    assert (site / "reference" / "settings" / "index.html").is_file()
+
+
+def test_without_a_checkout_the_home_is_where_data_of_a_user_belongs(
+    installed: Path, tmp_path: Path
+) -> None:
+    ask = "from django.conf import settings; print(settings.FTDASH_HOME)"
+    told = python(
+        installed,
+        "-c",
+        ask,
+        XDG_DATA_HOME=str(tmp_path),
+        FTDASH_HOME="",
+        DJANGO_SETTINGS_MODULE="ftdash.settings",
+    )
+
+    assert told.strip() == str(tmp_path / "ftdash")
+
+
+def test_the_wheel_is_typed_licensed_and_starts_a_command(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+
+    assert {"pipelines/py.typed", "ftdash/py.typed"} <= set(names)
+    assert [name for name in names if name.endswith("licenses/LICENSE")] != []
+    entries = next(name for name in names if name.endswith("entry_points.txt"))
+    assert "ftdash = ftdash.__main__:main" in zipfile.ZipFile(wheel).read(entries).decode()
+    assert [name for name in names if name.startswith(("tests/", "bench/"))] == []
+
+
+def test_what_is_tested_satisfies_what_the_package_asks_for() -> None:
+    pinned = dict(re.findall(r"^([\w-]+)(?:\[.*\])?==(.*)$", requirements(), re.MULTILINE))
+    pins = {canonicalize_name(name): pin for name, pin in pinned.items()}
+    extras = [each for group in PROJECT["optional-dependencies"].values() for each in group]
+
+    for text in [*PROJECT["dependencies"], *extras]:
+        asked = Requirement(text)
+        if asked.name != PROJECT["name"]:
+            assert pins[canonicalize_name(asked.name)] in asked.specifier, text
+            assert version(asked.name) in asked.specifier
+
+
+def test_the_changelog_has_a_section_for_what_comes() -> None:
+    assert "## Unreleased" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def requirements() -> str:
+    return (ROOT / "requirements.txt").read_text()
+
+
+def python(installed: Path, *arguments: str, **variables: str) -> str:
+    """Run Python on the installed packages, away from the checkout."""
+    environment = {**os.environ, "PYTHONPATH": str(installed), **variables}
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=installed.parent,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -1,0 +1,61 @@
+"""What is said before a start about the output that is there."""
+
+from pathlib import Path
+
+import pytest
+
+from pipelines.connectors.sink import HoldsTarget
+from pipelines.domain.errors import Retryable
+from pipelines.domain.ids import RunId, Uid
+from pipelines.points.output import takeovers
+from pipelines.stream import Pipeline
+from tests.processes import numbers
+from tests.takeovers import held
+
+FILES = Uid("files")
+
+
+def test_a_run_of_another_installation_is_named_with_what_becomes_of_it(tmp_path: Path) -> None:
+    pipeline = writing_to(tmp_path)
+    held(pipeline.sinks[FILES], RunId("0003-abc"), installation="elsewhere")
+
+    assert list(takeovers(pipeline, "here")) == [
+        f"The output of 'files', the directory {tmp_path}, is held by run 0003-abc of installation"
+        " elsewhere, started by ada: the new run takes it over, and run 0003-abc ends as FAILED if"
+        " it still runs."
+    ]
+
+
+def test_what_is_free_or_of_the_own_installation_goes_without_saying(tmp_path: Path) -> None:
+    pipeline = writing_to(tmp_path / "out")
+    free = list(takeovers(pipeline, "here"))
+    held(pipeline.sinks[FILES], RunId("0003-abc"), installation="here")
+
+    assert free == list(takeovers(pipeline, "here")) == []
+
+
+def test_to_look_makes_nothing(tmp_path: Path) -> None:
+    assert list(takeovers(writing_to(tmp_path / "out"), "here")) == []
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_target_that_does_not_answer_is_said_and_refuses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = writing_to(tmp_path)
+    sink = pipeline.sinks[FILES]
+    assert isinstance(sink, HoldsTarget)
+
+    def away(sink: object) -> None:
+        raise Retryable("the disk is away")
+
+    monkeypatch.setattr(type(sink), "holder", away)
+
+    assert list(takeovers(pipeline, "here")) == [
+        "Who holds the output of 'files' cannot be told now: the disk is away."
+    ]
+
+
+def writing_to(directory: Path) -> Pipeline:
+    return numbers.FLOW.build({"output": str(directory)})

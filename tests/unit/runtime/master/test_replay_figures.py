@@ -1,0 +1,150 @@
+"""How much is read again after a failure: the difference of two positions, whatever restarts do.
+
+A model of a run that dies again and again, and of drivers that follow each other, is held against
+the board and the watch: what they say is how far some attempt had come as far as its slots had said
+so, less what the point holds; and no rate says that more was read than was.
+"""
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from pipelines.domain.events import Event, MetricsSampled, RecoveryPhaseReached
+from pipelines.domain.ids import CheckpointId
+from pipelines.domain.status import JobStatus, RecoveryPhase
+from pipelines.runtime.control import Sampled
+from pipelines.runtime.master.metrics_board import MetricsBoard
+from pipelines.runtime.master.recovery_watch import RecoveryWatch
+from tests.unit.runtime.fakes import ManualClock
+
+SPLITS = 6
+SLOTS = 3
+Positions = list[int]
+"""How many records of each split lie before it."""
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_is_read_again_is_the_difference_of_two_positions(seed: int) -> None:
+    world = World(random.Random(seed))
+
+    for _ in range(250):
+        world.step()
+
+    assert world.recoveries
+    for said, at_failure, at_point in world.recoveries:
+        assert said == max(0, at_failure - at_point)
+    assert world.said_to_be_read <= world.really_read + 1e-6
+
+
+@dataclass
+class World:
+    """`heard` is the furthest position that all slots of an attempt have told."""
+
+    rng: random.Random
+    clock: ManualClock = field(default_factory=ManualClock)
+    recoveries: list[tuple[int | None, int, int]] = field(default_factory=list)
+    really_read: int = 0
+    said_to_be_read: float = 0.0
+    heard: int = 0
+
+    def __post_init__(self) -> None:
+        self.points: list[Positions] = [[0] * SPLITS]
+        self.told: dict[int, int] = {}
+        self.last_report: MetricsSampled | None = None
+        self._new_driver()
+        self._begin(self.points[0])
+
+    def step(self) -> None:
+        self.clock.now_ms += self.rng.uniform(1, 400)
+        act, weight = zip(
+            (self._read, 6),
+            (self._sample, 8),
+            (self._report, 4),
+            (self._complete, 1),
+            (self._fail, 1),
+            (self._lose_driver, 0.3),
+            strict=True,
+        )
+        self.rng.choices(act, weight)[0]()
+
+    def _read(self) -> None:
+        split, count = self.rng.randrange(SPLITS), self.rng.randint(1, 5_000)
+        self.now[split] += count
+        self.really_read += count
+
+    def _sample(self) -> None:
+        slot = self.rng.randrange(SLOTS)
+        records = sum(self.now[split] for split in range(SPLITS) if self.owner[split] == slot)
+        self.told[slot] = records
+        self.board.on_sampled(
+            slot, Sampled(subtasks=[], source_records=records, resident_bytes=1, counters={})
+        )
+        if len(self.told) == SLOTS:
+            self.heard = max(self.heard, sum(self.told.values()))
+        assert self.board.reached_records == self.heard
+
+    def _report(self) -> None:
+        before = self.clock.now_ms - self.reported_ms
+        self.last_report = self.board.report(JobStatus.RUNNING, None, None)
+        self.said_to_be_read += self.last_report.records_per_s * max(before, 1.0) / 1000
+        self.reported_ms = self.clock.now_ms
+        assert self.last_report.reached_records == self.heard
+
+    def _complete(self) -> None:
+        self.points.append(list(self.now))
+
+    def _fail(self) -> None:
+        self.watch.on_failure(self.clock.now_ms, self.board.reached_records)
+        self._recover()
+
+    def _lose_driver(self) -> None:
+        """What was heard and not reported is lost with it."""
+        said = self.last_report.reached_records if self.last_report else 0
+        self.heard = said or 0
+        self._new_driver(self.heard)
+        self.watch.on_failure(self.clock.now_ms, self.board.reached_records)
+        self._recover()
+
+    def _recover(self) -> None:
+        """To the newest point, or, where that is damaged, to the one before it."""
+        if len(self.points) > 1 and self.rng.random() < 0.2:
+            self.points.pop()
+        point = self.points[-1]
+        self.recoveries.append((None, self.heard, sum(point)))
+        self._begin(point)
+
+    def _begin(self, point: Positions) -> None:
+        self.now, self.told = list(point), {}
+        self.owner = [self.rng.randrange(SLOTS) for _ in range(SPLITS)]
+        self.heard = max(self.heard, sum(point))
+        self.board.on_attempt_ended(sum(point))
+        self.watch.on_decided(CheckpointId(1), "", sum(point))
+
+    def _new_driver(self, reached: int = 0) -> None:
+        self.board = MetricsBoard(self.clock, SLOTS, reached)  # type: ignore[arg-type]
+        self.watch = RecoveryWatch(self.clock, self._emit)  # type: ignore[arg-type]
+        self.reported_ms = self.clock.now_ms
+
+    def _emit(self, event: Event) -> None:
+        if isinstance(event, RecoveryPhaseReached) and event.phase is RecoveryPhase.DECIDE:
+            _, heard, point = self.recoveries[-1]
+            self.recoveries[-1] = (event.records_to_replay, heard, point)
+
+
+def test_at_most_once_nothing_is_read_again_and_nothing_has_to_be_caught_up_with() -> None:
+    events: list[Event] = []
+    clock = ManualClock()
+    board = MetricsBoard(clock, 1)  # type: ignore[arg-type]
+    watch = RecoveryWatch(clock, events.append)  # type: ignore[arg-type]
+    sample = Sampled(subtasks=[], source_records=900, resident_bytes=1, counters={})
+    board.on_sampled(0, sample)
+
+    watch.on_failure(clock.now_ms, board.reached_records)
+    board.on_attempt_ended(500, reads_again=False)
+    watch.on_decided(CheckpointId(1), "", 500, reads_again=False)
+
+    decided = events[-1]
+    assert isinstance(decided, RecoveryPhaseReached)
+    assert decided.records_to_replay == 0
+    assert board.reached_records == 500

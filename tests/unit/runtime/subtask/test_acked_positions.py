@@ -1,0 +1,67 @@
+"""In mode ACKED a cut counts as many records as lie before its position, not those in flight."""
+
+import random
+from collections import deque
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipelines.connectors.positions import SplitPositions
+from pipelines.domain.elements import Element, Records
+from pipelines.domain.ids import ChannelId
+from pipelines.domain.settings import AckingOptions
+from pipelines.protocol.spout import Spout
+from pipelines.protocol.trees import numbers_of
+from pipelines.runtime.subtask.acker_messages import verdict
+from pipelines.runtime.subtask.source_reader import SourceReader
+from pipelines.runtime.subtask.spout_reader import SpoutReader
+from tests.unit.runtime.fakes import ListSource, ManualClock
+
+TOTAL = 60
+
+
+class Verdicts:
+    """What the ackers say, in the order in which the test says it."""
+
+    def __init__(self) -> None:
+        self.said: deque[Records] = deque()
+
+    def poll(self) -> tuple[ChannelId, Element] | None:
+        return (ChannelId("acker"), self.said.popleft()) if self.said else None
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_was_emitted_less_what_lies_beyond_is_the_position(seed: int) -> None:
+    rng = random.Random(seed)
+    clock, verdicts = ManualClock(), Verdicts()
+    rows = [(n, n) for n in range(TOTAL)]
+    reader = SourceReader(
+        ListSource([rows], batch_rows=rng.randint(1, 9)), (), 0, 1, clock, None, None
+    )
+    options = AckingOptions(acker_count=1, timeout_ms=30_000, pending_max=25)
+    spout = SpoutReader(reader, Spout(0, in_flight_max=25), options, verdicts, clock)  # type: ignore[arg-type]
+    in_flight: list[Any] = []
+    emitted = 0
+
+    for _ in range(400):
+        if rng.random() < 0.5:
+            batch = spout.next()
+            if batch is not None:
+                in_flight += numbers_of(spout.trees).tolist()  # type: ignore[arg-type]
+                emitted += 0 if spout.is_replay else batch.num_rows
+        elif in_flight:
+            rng.shuffle(in_flight)
+            said, in_flight = in_flight[:5], in_flight[5:]
+            none = np.array([], np.int64)
+            told = np.array(said, np.int64)
+            is_acked = rng.random() < 0.8
+            verdicts.said.append(verdict(told, none) if is_acked else verdict(none, told))
+            spout.attend()
+            clock.now_ms += 50
+
+        position = SplitPositions.from_json(spout.positions())
+        before = TOTAL if position.frontier > 0 and not position.backlog else position.current()[1]
+        assert emitted - spout.records_beyond_positions() == before
+
+    assert emitted == TOTAL

@@ -1,0 +1,85 @@
+"""A database that was fetched: what it lacks is damage, what the local disk cannot do is not."""
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rocksdict import Cache
+
+from pipelines.domain.errors import CorruptSnapshot, Retryable
+from pipelines.domain.snapshots import FileHandle, StateFormat, StateHandle, StatePart
+from pipelines.state import stored_database
+from pipelines.state.increments import StoredDatabase
+from pipelines.state.stored_database import fetch_database, opened, row_schema
+
+FILES = {"CURRENT": b"MANIFEST-000001\n", "schema.arrow": b"schema"}
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.ESTALE, errno.EACCES])
+def test_a_local_disk_that_fails_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    fetch_database(database(), tmp_path / "db")
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OSError(code, os.strerror(code))
+
+    for name in ("mkdir", "read_text"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, name, fail)
+            with pytest.raises(Retryable, match=os.strerror(code)):
+                fetch_database(database(), tmp_path / name)
+    monkeypatch.setattr(Path, "read_bytes", fail)
+    with pytest.raises(Retryable, match=os.strerror(code)):
+        row_schema(tmp_path / "db")
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("IO error: No space left on device: While appending to file: 000009.log", Retryable),
+        ("IO error: Input/output error: While pread", Retryable),
+        ("IO error: No such file or directory: While open a file: 000008.sst", CorruptSnapshot),
+        ("Corruption: checksum mismatch", CorruptSnapshot),
+    ],
+)
+def test_what_the_library_says_of_the_disk_is_told_from_what_it_says_of_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, kind: type[Exception]
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:  # the library raises nothing more particular
+        raise Exception(said)
+
+    monkeypatch.setattr(stored_database, "SortedFiles", fail)
+
+    with pytest.raises(kind) as raised:
+        opened(database(), tmp_path, Cache(1 << 20))
+    assert type(raised.value) is kind
+
+
+def test_a_database_without_the_name_of_its_manifest_is_damaged(tmp_path: Path) -> None:
+    with pytest.raises(CorruptSnapshot, match="belongs to no database"):
+        fetch_database(database(without="CURRENT"), tmp_path / "db")
+
+
+def database(without: str = "") -> StoredDatabase:
+    handle = StateHandle(
+        state="totals",
+        kind="table",
+        file=FileHandle(name="c1-a1-MANIFEST", length=0, digest=""),
+        key_groups=(0, 127),
+        rows=1,
+        schema={},
+        format=StateFormat.ROCKSDB,
+        parts=[
+            StatePart(name=name, file=FileHandle(name=name, length=0, digest=""))
+            for name in FILES
+            if name != without
+        ],
+    )
+    return StoredDatabase(handle, fetch, is_own=False)
+
+
+def fetch(file: FileHandle, target: Path, *, may_share: bool = False) -> None:
+    target.write_bytes(FILES.get(file.name, b""))

@@ -1,0 +1,40 @@
+"""The documentation in a real browser: its scripts run under the policy, and its search finds."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.web.browser_site import CHROMIUM, ROOT, Site, complaints_of, sign_in
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.slow,
+    pytest.mark.skipif(not CHROMIUM, reason="no chromium on PATH and no FTDASH_CHROMIUM"),
+]
+
+
+def test_a_reader_searches_the_documentation_and_opens_what_was_found(
+    dashboard: Site, browser: Browser
+) -> None:
+    subprocess.run(
+        [sys.executable, str(ROOT / "manage.py"), "docs"],
+        env={**os.environ, **dashboard.environment},
+        check=True,
+    )
+    page = browser.new_page(base_url=dashboard.address)
+    sign_in(page, dashboard)
+    said = complaints_of(page)
+
+    page.get_by_role("link", name="Docs").click()
+    page.get_by_role("textbox", name="Search").fill("tolerable-failed-checkpoints")
+    found = page.locator(".md-search-result__link").first
+    expect(found).to_contain_text("tolerable")
+    found.click()
+
+    expect(page).to_have_url(re.compile("/docs/reference/"))
+    assert said == []
+    page.close()
