@@ -8,7 +8,7 @@ import sys
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.web.browser_site import CHROMIUM, ROOT, Site, complaints_of, sign_in
+from tests.web.browser_site import CHROMIUM, PATIENCE_MS, ROOT, Site, complaints_of, sign_in
 
 pytestmark = [
     pytest.mark.browser,
@@ -31,10 +31,9 @@ def test_a_reader_searches_the_documentation_and_opens_what_was_found(
 
     page.get_by_role("link", name="Docs").click()
     page.get_by_role("textbox", name="Search").fill("tolerable-failed-checkpoints")
-    found = page.locator(".md-search-result__link").first
-    expect(found).to_contain_text("tolerable")
-    found.click()
+    found = page.locator(".md-search-result__link", has_text="tolerable-failed-checkpoints").first
+    found.click(timeout=PATIENCE_MS)
 
-    expect(page).to_have_url(re.compile("/docs/reference/"))
+    expect(page).to_have_url(re.compile("/docs/reference/settings/.*#.*tolerable"))
     assert said == []
     page.close()
