@@ -6,7 +6,7 @@ does not know. The splits are either a sequence that never changes (`Source`), o
 found while the run goes on (`GrowingSource`). Source: Flink's FLIP-27 (`SplitReader`).
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -193,6 +193,20 @@ class KnowsPending(Protocol):
     def pending_records(self) -> int | None:
         """Of the splits that are read, as last heard from where they are: at least about so many
         are there and were not given yet. None: not known of all of them. From any thread."""
+        ...
+
+
+@runtime_checkable
+class ConfirmsSplits(Protocol):
+    """A reader that can tell whether a name still stands for the split whose records it has read,
+    as a topic that was deleted and created again does not."""
+
+    def confirmed(self, splits: Sequence[SplitProgress]) -> Mapping[str, str]:
+        """The versions of these splits, by name, as they are now; a split whose version cannot be
+        asked now is missing. Called at each cut, so it waits briefly.
+
+        Raises Rejected: a split is another one than its version says.
+        """
         ...
 
 

@@ -8,17 +8,18 @@ import msgspec
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from pipelines.connectors.kafka import waiting as kafka_waiting
-from pipelines.connectors.kafka.connection import KafkaAddress
-from pipelines.connectors.kafka.reader import RAW, JsonValues, RawValues
+from pipelines.connectors.kafka.connection import KafkaAddress, KafkaAdmin
+from pipelines.connectors.kafka.reader import RAW, JsonValues, RawValues, partition_of
 from pipelines.connectors.kafka.topics import KafkaTopics
-from pipelines.connectors.reachability import check_still_there
+from pipelines.connectors.reachability import check_still_there, named_problems_of
 from pipelines.connectors.source import LoggedRecords, MalformedRecord
 from pipelines.connectors.split_progress import NamedPositions, SplitProgress
 from pipelines.connectors.start_at import StartAt
 from pipelines.domain.errors import Rejected, Retryable
-from pipelines.domain.ids import CheckpointId
+from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.runtime.clocks import SystemClock
 from pipelines.runtime.subtask.source_reader import SourceReader
 from pipelines.runtime.subtask.told_progress import ToldProgress
@@ -150,6 +151,76 @@ def test_a_topic_made_anew_is_not_taken_for_the_old_one(kafka_server: KafkaBroke
         check_still_there(source, SplitProgress("renewed-0", 9, 9))
     with pytest.raises(Retryable):
         read(source, SplitProgress("renewed-0", 9, 9), 1)
+
+
+def test_a_topic_made_anew_that_is_longer_is_known_by_its_id(kafka_server: KafkaBroker) -> None:
+    kafka_server.create_topic("longer")
+    kafka_server.produce("longer", [b'{"key": 1}'] * 2)
+    source = source_of(kafka_server, "longer")
+    reader = SourceReader(source, (), 0, 1, SystemClock(), None)
+    position = position_once(reader, offset=4)
+    reader.close()
+
+    check_still_there(source, position)
+    renew(kafka_server, "longer", [b'{"key": 2}'] * 9)
+
+    sentence = (
+        rf"The topic longer was deleted and created again: .*{position.version} when .*"
+        rf"{id_of(kafka_server, 'longer')} now.*start the pipeline without a recovery point"
+    )
+    with pytest.raises(Rejected, match=sentence):
+        check_still_there(source, position)
+    assert named_problems_of(Uid("clicks"), source, [NamedPositions((position,), True)], ahead=True)
+    check_still_there(source, msgspec.structs.replace(position, version=None))  # of an old point
+
+
+def test_no_cut_holds_what_was_read_of_a_topic_made_anew_while_the_run_was_away(
+    kafka_server: KafkaBroker,
+) -> None:
+    """The client reads on by name, and does not say that the topic is another one."""
+    kafka_server.create_topic("replaced")
+    kafka_server.produce("replaced", [b'{"key": 1}'] * 2)
+    source = source_of(kafka_server, "replaced")
+    reader = SourceReader(source, (), 0, 1, SystemClock(), None)
+    position_once(reader, offset=4)
+    reader.confirm()
+    consumer, partition = client_of(reader), partition_of("replaced-0")
+
+    consumer.pause([partition])
+    renew(kafka_server, "replaced", [b'{"key": 2}'] * 9)
+    consumer.resume([partition])
+    position_once(reader, offset=18)  # records of the new topic, without a word
+
+    with pytest.raises(Rejected, match="The topic replaced was deleted and created again"):
+        reader.confirm()
+    reader.close()
+
+
+def test_a_partition_that_an_old_point_knows_gets_its_topic_s_id_at_the_first_cut(
+    kafka_server: KafkaBroker,
+) -> None:
+    kafka_server.create_topic("unknown-before")
+    source = source_of(kafka_server, "unknown-before")
+    old = NamedPositions((SplitProgress("unknown-before-0"),), has_looked=True)
+    reader = SourceReader(source, (old.to_json(),), 0, 1, SystemClock(), None)
+    reader.next()
+
+    reader.confirm()
+    (split,) = NamedPositions.from_json(reader.positions()).splits
+    reader.close()
+
+    assert split.version == id_of(kafka_server, "unknown-before")
+
+
+def test_a_broker_that_is_away_holds_no_cut_up_and_confirms_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pipelines.connectors.kafka.reader.CONFIRM_TIMEOUT_S", 0.01)
+    address = KafkaAddress("127.0.0.1:1")
+    source = KafkaTopics(address, ("t",), format=JsonValues(SCHEMA))
+
+    with closing(source.open()) as reader:
+        assert reader.confirmed([SplitProgress("t-0", 4, 2, version="old")]) == {}
 
 
 def test_raw_values_keep_key_value_and_time(kafka_server: KafkaBroker) -> None:
@@ -322,6 +393,29 @@ def test_offsets_that_are_refused_are_counted_and_reading_goes_on(
     reader.close()
 
     assert (counts, committed) == ({"commits_failed": 1}, {})
+
+
+def renew(broker: KafkaBroker, topic: str, values: list[bytes | None]) -> None:
+    """The topic is deleted and made again under its name, with these records."""
+    broker.delete_topic(topic)
+    tries = Retrying(
+        retry=retry_if_exception_type(KafkaException),  # it is deleted a moment later
+        stop=stop_after_delay(PATIENCE_S),
+        wait=wait_fixed(0.05),
+    )
+    tries(broker.create_topic, topic)
+    broker.produce(topic, values)
+
+
+def id_of(broker: KafkaBroker, topic: str) -> str:
+    """As `kafka-topics --describe` shows it."""
+    (found,) = KafkaAdmin(KafkaAddress(broker.bootstrap_servers)).topic_ids({topic}).values()
+    return str(found)
+
+
+def client_of(reader: SourceReader) -> Consumer:
+    """Paused, it asks for nothing, as when the network is away."""
+    return reader._splits._reader._consumer
 
 
 def source_of(broker: KafkaBroker, topic: str, **options: object) -> KafkaTopics:

@@ -5,12 +5,19 @@ neither topic nor user for a moment, and no run gives up its progress for that. 
 anything has started may take it for a refusal. Reads no records.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition, admin
+from confluent_kafka import (
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+    admin,
+)
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from pipelines.domain.errors import Rejected, Retryable
@@ -22,6 +29,9 @@ ANSWER_TIMEOUT_S = TURN_S * ANSWER_TURNS
 LEADER_PAUSE_S = 0.05
 QUIET = 0
 """What librdkafka would print goes nowhere: every error reaches us as an error."""
+
+URL_SAFE = str.maketrans("+/", "-_")
+"""From the client's spelling of an id to that of Kafka's tools."""
 
 _untyped: Any = admin
 EARLIEST, LATEST = _untyped.OffsetSpec.earliest(), _untyped.OffsetSpec.latest()
@@ -133,6 +143,20 @@ class KafkaAdmin:
         kept_ms = int(found["retention.ms"].value)
         return None if kept_ms < 0 or "delete" not in found["cleanup.policy"].value else kept_ms
 
+    def topic_ids(
+        self, topics: Collection[str], timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> dict[str, str | None]:
+        """By topic, the id as Kafka's tools show it; None: the brokers give topics no ids.
+
+        Raises Retryable, also when one of them does not exist (any more).
+        """
+        wanted = TopicCollection(sorted(topics))
+        asked = self._client.describe_topics(wanted, request_timeout=patience_s(timeout_s))
+        try:
+            return {topic: _text_of(answer.result().topic_id) for topic, answer in asked.items()}
+        except KafkaException as error:
+            raise self._address.translated(self._cause(error)) from error
+
     def oldest(self, partitions: Sequence[TopicPartition]) -> list[int]:
         return self._offsets(partitions, EARLIEST)
 
@@ -172,3 +196,9 @@ class KafkaAdmin:
         refusal, self._refusal = self._refusal, None
         cause: KafkaError = refusal or error.args[0]
         return cause
+
+
+def _text_of(topic_id: Any) -> str | None:
+    """Brokers before version 2.8 know no ids and answer with zeros."""
+    bits = (topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits())
+    return str(topic_id).translate(URL_SAFE) if any(bits) else None

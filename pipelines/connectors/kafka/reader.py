@@ -5,7 +5,7 @@ What retention takes away before it is read ends the attempt with the range, ins
 leaping over it. A partition that is asked for less often than it delivers is paused meanwhile.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,8 @@ OF_GROUPS = frozenset(  # the client looks for its group, of which nothing is us
 )
 NO_GROUP = {"group.id": "ftdash"}
 """Asked for by the client; nothing is committed to it."""
+
+CONFIRM_TIMEOUT_S = 0.5
 
 NO_TIME = -1
 RAW = pa.schema(
@@ -107,6 +109,7 @@ class TopicsReader:
         self._format = format
         self._timestamp_column = timestamp_column
         self._refusal: KafkaError | None = None
+        self._admin: KafkaAdmin | None = None  # asked at every cut, and so kept
         with address.settings_are_understood():
             self._consumer = Consumer(
                 {
@@ -163,6 +166,22 @@ class TopicsReader:
         if waiting.is_paused:
             self._consumer.resume([partition])
         self._consumer.incremental_unassign([partition])
+
+    def confirmed(self, splits: Sequence[SplitProgress]) -> dict[str, str]:
+        """See `ConfirmsSplits`. Their versions are ids of topics. The client reads on by name, and
+        does not say when a topic was created again; so what it has fetched before the answer is of
+        the topic of that id."""
+        topics = {split.name: partition_of(split.name).topic for split in splits}
+        if self._admin is None:
+            self._admin = KafkaAdmin(self._address)
+        try:
+            ids = self._admin.topic_ids(set(topics.values()), CONFIRM_TIMEOUT_S)
+        except Retryable:
+            return {}  # who cannot be asked delivers nothing; the next cut asks again
+        for split in splits:
+            check_same_topic(split, ids[topics[split.name]])
+        found = {name: ids[topic] for name, topic in topics.items()}
+        return {name: topic_id for name, topic_id in found.items() if topic_id is not None}
 
     def close(self) -> None:
         self._consumer.close()
@@ -222,10 +241,13 @@ class TopicsReader:
             raise self._failure(error, self._at.get(name))
 
     def _failure(self, error: KafkaError, at: SplitProgress | None) -> Rejected | Retryable:
-        """`at` None: it is the client's and not a partition's."""
+        """`at` None: it is the client's and not a partition's. Raises Rejected where the topic is
+        another one."""
         is_gone = error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
         if at is not None and is_gone:
-            (oldest,) = KafkaAdmin(self._address).oldest([partition_of(at.name)])
+            admin, partition = KafkaAdmin(self._address), partition_of(at.name)
+            check_same_topic(at, admin.topic_ids({partition.topic})[partition.topic])
+            (oldest,) = admin.oldest([partition])
             if oldest > at.offset:
                 return Rejected(range_gone(at, oldest))
             # The partition ends before the offset, for a moment or for good: recovery asks which.
@@ -265,6 +287,20 @@ def name_of(partition: TopicPartition) -> str:
 def partition_of(name: str) -> TopicPartition:
     topic, _, number = name.rpartition("-")
     return TopicPartition(topic, int(number))
+
+
+def check_same_topic(split: SplitProgress, topic_id: str | None) -> None:
+    """`topic_id`: of the topic that has the name now. A topic keeps its id for ever, and no other
+    one gets it (KIP-516). Raises Rejected."""
+    if None in (split.version, topic_id) or split.version == topic_id:
+        return
+    raise Rejected(
+        f"The topic {partition_of(split.name).topic} was deleted and created again: it had the id"
+        f" {split.version} when it was read, and has the id {topic_id} now. What was not read of"
+        " the old topic is gone. To read the new topic, start the pipeline without a recovery"
+        " point. To keep the state as well, give the source another uid, and restore with"
+        " non-restored state allowed."
+    )
 
 
 def range_gone(split: SplitProgress, oldest: int) -> str:

@@ -1,7 +1,8 @@
 """Source: topics of Apache Kafka, a split per partition, read by assignment and not by a group.
 
-Decides where partitions begin and end, and finds new ones. Progress is in the checkpoint only.
-Reads nothing itself; see `kafka.reader`. Source: Flink's `KafkaSource`.
+Decides where partitions begin and end, and finds new ones. Progress is in the checkpoint only; the
+version of a split is the id of its topic. Reads nothing itself; see `kafka.reader`. Source: Flink's
+`KafkaSource`, KIP-516 for the ids.
 """
 
 from collections.abc import Collection, Sequence
@@ -19,6 +20,7 @@ from pipelines.connectors.kafka.progress import TellingTopicsReader
 from pipelines.connectors.kafka.reader import (
     TopicsReader,
     ValueFormat,
+    check_same_topic,
     name_of,
     partition_of,
     range_gone,
@@ -97,11 +99,17 @@ class KafkaTopics:
         new = [partition for partition in there_are if name_of(partition) not in known]
         if not new:
             return []
+        ids = admin.topic_ids({partition.topic for partition in new})
         newest = admin.newest(new, committed_only=self.read_committed)
         is_late = is_start and self.start_at is StartAt.NEWEST and not self.is_bounded
         begins = newest if is_late else admin.oldest(new)
         return [
-            SplitProgress(name_of(p), begin, end_offset=end if self.is_bounded else None)
+            SplitProgress(
+                name_of(p),
+                begin,
+                end_offset=end if self.is_bounded else None,
+                version=ids[p.topic],
+            )
             for p, begin, end in zip(new, begins, newest, strict=True)
         ]
 
@@ -116,6 +124,8 @@ class KafkaTopics:
         if partition.topic not in self.topics:
             raise Rejected(f"The topic {partition.topic} is not among those to read any more.")
         admin = KafkaAdmin(self.address)
+        if split.version is not None:  # an earlier version of ftdash kept none
+            check_same_topic(split, admin.topic_ids({partition.topic})[partition.topic])
         (end,) = admin.newest([partition], committed_only=False)
         if end < split.offset:
             raise Rejected(

@@ -12,7 +12,13 @@ import msgspec
 
 from pipelines.connectors.positions import SplitPositions
 from pipelines.connectors.reachability import check_still_there
-from pipelines.connectors.source import Batch, GrowingSource, KnowsPending, TellsProgress
+from pipelines.connectors.source import (
+    Batch,
+    ConfirmsSplits,
+    GrowingSource,
+    KnowsPending,
+    TellsProgress,
+)
 from pipelines.connectors.split_progress import NamedPositions, SplitProgress, owned
 from pipelines.domain.clock import Clock
 from pipelines.domain.errors import Retryable
@@ -45,6 +51,7 @@ class FoundSplits:
         self._known = {split.name for positions in old for split in positions.splits}
         self._had_looked = [positions.has_looked for positions in old]
         self._beginning = beginning
+        self._unconfirmed: set[int] = set()  # splits that handed out records since the last answer
         self._reader = source.open()
         self._looking = looking or ThreadPoolExecutor(1, thread_name_prefix="find-splits")
         self._look: Future[list[SplitProgress]] | None = None
@@ -95,6 +102,19 @@ class FoundSplits:
         self._splits[index] = msgspec.structs.replace(
             split, passed=split.passed + records, version=version or split.version
         )
+        self._unconfirmed.add(index)
+
+    def confirm(self, positions: SplitPositions) -> None:
+        """Raises Rejected when a split of which records were handed out is another one now."""
+        if not isinstance(self._reader, ConfirmsSplits):
+            return
+        begun = sorted({*dict(positions.backlog), *self._unconfirmed})
+        versions = self._reader.confirmed([self._splits[index] for index in begun]) if begun else {}
+        for index in begun:
+            split = self._splits[index]
+            if split.name in versions:
+                self._unconfirmed.discard(index)
+                self._splits[index] = msgspec.structs.replace(split, version=versions[split.name])
 
     def to_json(self, positions: SplitPositions) -> Json:
         offsets = dict(positions.backlog)

@@ -62,6 +62,10 @@ class ReplayingReader:
     def take_far_ahead_count(self) -> int:
         return self._source.take_far_ahead_count()
 
+    def confirm(self) -> None:
+        """As `SourceReader.confirm`."""
+        self._source.confirm()
+
     def close(self) -> None:
         """The reader of the quarantine is closed by whoever gave it."""
         self._source.close()

@@ -139,6 +139,10 @@ class ReservingReader:
         self.split = first.split
         return first.batch
 
+    def confirm(self) -> None:
+        """As `SourceReader.confirm`."""
+        self._reader.confirm()
+
     def close(self) -> None:
         self._reader.close()
 

@@ -106,6 +106,10 @@ class SourceFeed:
     def on_injected(self, barrier: Barrier, subtask: Subtask) -> None:
         if barrier.is_final:
             self._stopping_id = barrier.checkpoint_id
+        try:
+            self._reader.confirm()
+        except Exception as error:
+            raise located(subtask.place.vertex.uid, (), error) from error
         delay_ms = max(0.0, float(subtask.clock.wall_ms() - barrier.trigger_ms))
         subtask.checkpoints.snapshot(barrier, delay_ms, 0.0, [])
         if self._told is not None:

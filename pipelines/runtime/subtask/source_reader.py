@@ -106,6 +106,10 @@ class SourceReader:
     def positions(self) -> Json:
         return self._splits.to_json(self._positions)
 
+    def confirm(self) -> None:
+        """At a cut. Raises Rejected when a name stands for another split than what was read."""
+        self._splits.confirm(self._positions)
+
     def close(self) -> None:
         """Called once, when nothing is read any more."""
         self._splits.close()

@@ -57,6 +57,10 @@ class SplitSequence(Protocol):
 
     def on_handed_out(self, index: int, records: int, version: str | None = None) -> None: ...
 
+    def confirm(self, positions: SplitPositions) -> None:
+        """At a cut: is what was read so far of the splits that were found? Raises Rejected."""
+        ...
+
     def to_json(self, positions: SplitPositions) -> Json: ...
 
     def close(self) -> None: ...
@@ -92,6 +96,9 @@ class FixedSplits:
 
     def on_handed_out(self, index: int, records: int, version: str | None = None) -> None:
         pass  # the position says it already
+
+    def confirm(self, positions: SplitPositions) -> None:
+        pass  # a file that was begun is compared when a run goes back to it
 
     def to_json(self, positions: SplitPositions) -> Json:
         return self._memory.beside(positions).to_json()

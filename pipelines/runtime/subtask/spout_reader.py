@@ -157,6 +157,10 @@ class SpoutReader:
                 self._failed.append((self._clock.monotonic_ms() + FAILED_PAUSE_MS, failed))
         return True
 
+    def confirm(self) -> None:
+        """As `SourceReader.confirm`."""
+        self._reader.confirm()
+
     def close(self) -> None:
         self._reader.close()
 

@@ -1,6 +1,6 @@
 """A growing source in memory: splits that appear while it is read, and logs with gaps."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pipelines.connectors.source import LoggedRecords
 from pipelines.connectors.split_progress import SplitProgress
-from pipelines.domain.errors import Retryable
+from pipelines.domain.errors import Rejected, Retryable
 from tests.unit.runtime.fakes import SCHEMA, batch_of
 
 
@@ -81,6 +81,24 @@ class GrowingLog:
 
     def close(self) -> None:
         pass
+
+
+@dataclass(slots=True)
+class NamedAgainLog(GrowingLog):
+    """`versions` are those of the splits that have the names now; what is missing is not known.
+    `asked` holds the names of each question."""
+
+    versions: dict[str, str] = field(default_factory=dict)
+    asked: list[list[str]] = field(default_factory=list)
+
+    def confirmed(self, splits: Sequence[SplitProgress]) -> dict[str, str]:
+        self.asked.append([split.name for split in splits])
+        for split in splits:
+            now = self.versions.get(split.name, split.version)
+            if split.version not in (None, now):
+                raise Rejected(f"{split.name} is {now} and was {split.version}.")
+        names = {split.name for split in splits}
+        return {name: version for name, version in self.versions.items() if name in names}
 
 
 class AtOnce(Executor):

@@ -13,14 +13,16 @@ from confluent_kafka import (
     KafkaError,
     KafkaException,
     Message,
+    TopicCollection,
     TopicPartition,
+    Uuid,
 )
 
 from pipelines.connectors.kafka import reader as kafka_reader
 from pipelines.connectors.kafka import waiting as kafka_waiting
-from pipelines.connectors.kafka.connection import REFUSALS, KafkaAddress
+from pipelines.connectors.kafka.connection import REFUSALS, KafkaAddress, KafkaAdmin
 from pipelines.connectors.kafka.fetched import fetched_of
-from pipelines.connectors.kafka.reader import JsonValues, RawValues, TopicsReader
+from pipelines.connectors.kafka.reader import JsonValues, RawValues, TopicsReader, check_same_topic
 from pipelines.connectors.kafka.topics import KafkaTopics
 from pipelines.connectors.kafka.waiting import WaitingRecords
 from pipelines.connectors.split_progress import SplitProgress
@@ -94,6 +96,19 @@ class EmptyAdmin:
     def list_topics(self, topic: str, timeout: float) -> SimpleNamespace:
         missing = SimpleNamespace(error=KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), partitions={})
         return SimpleNamespace(topics={topic: missing})
+
+
+class DescribingAdmin:
+    def __init__(self, ids: dict[str, Uuid]) -> None:
+        self._ids = ids
+
+    def describe_topics(
+        self, topics: TopicCollection, request_timeout: float
+    ) -> dict[str, "Future[Any]"]:
+        answers: dict[str, Future[Any]] = {topic: Future() for topic in topics.topic_names}
+        for topic, answer in answers.items():
+            answer.set_result(SimpleNamespace(topic_id=self._ids[topic]))
+        return answers
 
 
 @pytest.fixture
@@ -212,6 +227,21 @@ def test_a_topic_that_is_not_there_may_come_but_before_the_start_it_is_refused(
         source.find(set(), is_start=True)
     with pytest.raises(Rejected, match=r"There is no topic t at Kafka nowhere:1\.$"):
         source.validate()
+
+
+def test_an_id_is_spelled_as_kafka_s_tools_do_and_an_old_broker_has_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ids = {"new": Uuid(-1, -5), "old": Uuid(0, 0)}
+    monkeypatch.setattr("confluent_kafka.admin.AdminClient", lambda _: DescribingAdmin(ids))
+
+    found = KafkaAdmin(ADDRESS).topic_ids({"new", "old"})
+
+    assert found == {"new": "____________________-w", "old": None}
+    check_same_topic(SplitProgress("old-0", version=None), found["new"])
+    check_same_topic(SplitProgress("old-0", version="any"), found["old"])
+    with pytest.raises(Rejected):
+        check_same_topic(SplitProgress("new-0", version="any"), found["new"])
 
 
 @pytest.mark.parametrize("code", sorted(REFUSALS))

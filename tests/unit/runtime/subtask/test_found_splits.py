@@ -16,7 +16,7 @@ from pipelines.domain.snapshots import Json
 from pipelines.runtime.subtask import found_splits
 from pipelines.runtime.subtask.source_reader import SourceReader
 from tests.unit.runtime.fakes import ManualClock, keys_of
-from tests.unit.runtime.growing_log import AtOnce, GrowingLog
+from tests.unit.runtime.growing_log import AtOnce, GrowingLog, NamedAgainLog
 
 UID = Uid("clicks")
 
@@ -223,6 +223,34 @@ def test_a_split_read_to_its_end_is_not_read_again_and_may_be_gone() -> None:
     source.oldest_offset["a"] = 100
 
     assert drained(reader_of(source, clock, (reader.positions(),))) == []
+
+
+def test_a_name_that_stands_for_another_split_is_noticed_at_the_next_cut() -> None:
+    source = NamedAgainLog({"a": [(0, 0, 0)]}, versions={"a": "first"})
+    reader = reader_of(source, ManualClock())
+    assert drained(reader) == [0]
+    assert split_of(reader).version is None  # as of a point that knows no versions
+
+    reader.confirm()
+    assert split_of(reader).version == "first"
+    source.versions["a"] = "second"
+
+    with pytest.raises(Rejected, match="a is second and was first"):
+        reader.confirm()
+
+
+def test_what_cannot_be_asked_at_a_cut_is_asked_at_the_next_even_if_it_has_ended() -> None:
+    log = {"a": [(0, 0, 0)], "b": [(0, 1, 1)]}
+    source = NamedAgainLog(log, ended={"a"})
+    reader = reader_of(source, ManualClock())
+    assert sorted(drained(reader)) == [0, 1]
+
+    reader.confirm()
+    source.versions = {"a": "first", "b": "first"}
+    reader.confirm()
+    reader.confirm()
+
+    assert source.asked == [["a", "b"], ["a", "b"], ["b"]]
 
 
 def reader_of(

@@ -18,7 +18,9 @@ from pipelines.domain.elements import (
 )
 from pipelines.domain.errors import Retryable
 from pipelines.domain.ids import CheckpointId
+from pipelines.runtime.subtask.operator_failure import OperatorFailed, is_fatal
 from tests.unit.runtime.fakes import ListSource, keys_of
+from tests.unit.runtime.growing_log import NamedAgainLog
 from tests.unit.runtime.hosted import ReadingSubtask
 
 SECOND = timedelta(seconds=1)
@@ -38,6 +40,23 @@ def test_a_barrier_stands_where_the_position_of_its_snapshot_says(tmp_path: Path
     assert operator.counters == {"records_read": 6, "barriers_sent": 1}
     assert operator.watermark_ms == 4
     assert keys_before(host.output.sent, None) == list(range(8))
+
+
+@pytest.mark.parametrize("reads_ahead_bytes", [None, 1 << 20])
+def test_no_snapshot_holds_positions_in_a_split_that_is_another_one_now(
+    tmp_path: Path, reads_ahead_bytes: int | None
+) -> None:
+    source = NamedAgainLog({"a": [(0, 0, 0)]}, versions={"a": "first"})
+    host = ReadingSubtask(tmp_path, source, reads_ahead_bytes=reads_ahead_bytes)
+    host.feed.advance(host.subtask)
+    host.feed.on_injected(barrier(1), host.subtask)
+    source.versions["a"] = "second"
+
+    with pytest.raises(OperatorFailed, match="a is second and was first") as failure:
+        host.feed.on_injected(barrier(2), host.subtask)
+
+    assert is_fatal(failure.value)
+    assert list(host.reporter.snapshots) == [1]
 
 
 def test_a_source_that_has_read_everything_says_so_once_and_still_answers_barriers(
