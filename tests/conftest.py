@@ -3,6 +3,8 @@
 The whole suite runs in two processes: whatever starts real slots or Spark, where time matters, one
 after the other in one of them, from the beginning on; all that only computes in the other; and what
 drives a browser or workers at the end, a file at a time, in whichever comes to it first.
+
+A plain `python -m pytest` leaves out the slow tests (`tests/thorough.py`) and says how many.
 """
 
 import os
@@ -17,9 +19,11 @@ import pytest
 from django.conf import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 from ftdash.supervision import java
 from tests.shared_machine import SharedMachine
+from tests.thorough import is_slow, runs_slow_tests
 
 if TYPE_CHECKING:
     from tests.brokers.kafka_broker import KafkaBroker
@@ -36,6 +40,9 @@ SHORT_LIVED_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Of every Java, where tests start Spark: it only hosts here and lives for seconds, and to optimise
 its code costs a fourth of all the processor time of a test."""
 REQUIRE_ALL = os.environ.get("FTDASH_REQUIRE_ALL") == "1"
+LEFT_OUT = pytest.StashKey[int]()
+"""How many slow tests this process has left out."""
+LEFT_OUT_BY_WORKER = "left_out"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,6 +51,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=float,
         default=2.4,
         help="how long processes of a run are killed; real trouble takes 120 or more",
+    )
+    parser.addoption(
+        "--all",
+        dest="runs_all",
+        action="store_true",
+        help="run the slow tests too; FTDASH_REQUIRE_ALL=1 and naming tests have the same effect",
     )
 
 
@@ -61,6 +74,15 @@ def pytest_configure(config: pytest.Config) -> None:
     if settings.configured:
         settings.FTDASH_HOME = home
         settings.JOBS_ROOT = home / "jobs"
+    config.stash[LEFT_OUT] = 0
+    config.option.runs_all = runs_slow_tests(
+        asked=config.option.runs_all, required=REQUIRE_ALL, named=not is_whole_suite(config)
+    )
+
+
+def is_whole_suite(config: pytest.Config) -> bool:
+    """Whether the command names no test, file or directory."""
+    return config.args_source is pytest.Config.ArgsSource.TESTPATHS
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -69,8 +91,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """A test that somebody asked for runs in the process that was started."""
-    is_whole_suite = config.args_source is pytest.Config.ArgsSource.TESTPATHS
-    return WORKERS if is_whole_suite else 0
+    return WORKERS if is_whole_suite(config) else 0
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
@@ -110,10 +131,39 @@ def turn_of(item: pytest.Item) -> int:
     return 1 if group == PROCESSES else 3 if group.startswith(PAGES) else 2
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.option.runs_all:
+        leave_out_slow(config, items)
     items.sort(key=turn_of)
     if any(item.get_closest_marker("spark") for item in items):
         os.environ.update(java.environment(), JDK_JAVA_OPTIONS=SHORT_LIVED_JAVA)
+
+
+def leave_out_slow(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left_out = [item for item in items if is_slow(item.nodeid)]
+    items[:] = [item for item in items if not is_slow(item.nodeid)]
+    config.hook.pytest_deselected(items=left_out)
+    config.stash[LEFT_OUT] = len(left_out)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput[LEFT_OUT_BY_WORKER] = session.config.stash[LEFT_OUT]
+
+
+def pytest_testnodedown(node: WorkerController) -> None:
+    """Each of the processes has collected all tests, so that one number is that of all."""
+    output: dict[str, int] = getattr(node, "workeroutput", {})  # a process that died has none
+    node.config.stash[LEFT_OUT] = output.get(LEFT_OUT_BY_WORKER, node.config.stash[LEFT_OUT])
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if left_out := config.stash[LEFT_OUT]:
+        terminalreporter.write_line(
+            f"{left_out} slow tests were left out. `python -m pytest --all` runs them too."
+        )
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

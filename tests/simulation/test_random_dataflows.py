@@ -25,6 +25,7 @@ from tests.simulation.circumstances import (
 from tests.simulation.plans import ENDS, OPERATORS_MAX, OPERATORS_MIN, TWO_INPUTS, draw
 
 SEEDS = 1_000
+FEW_SEEDS = 20
 TURNS_MAX = 12_000_000
 """What decides how long it takes, and does not depend on the machine."""
 
@@ -81,6 +82,14 @@ def test_random_dataflows_keep_every_promise_under_random_faults() -> None:
     assert {verdict.mode for verdict in verdicts} == set(MODES)
     assert [what for what in REACHED if seen[what] < 5] == []
     assert turns * SEEDS < TURNS_MAX * len(seeds)
+
+
+@pytest.mark.slow
+def test_the_first_seeds_keep_every_promise_in_a_plain_run_too() -> None:
+    verdicts = list(campaign(range(FEW_SEEDS), 1))
+
+    assert sorted(verdict.seed for verdict in verdicts) == list(range(FEW_SEEDS))
+    assert [_told(verdict) for verdict in verdicts if verdict.problems] == []
 
 
 def test_a_seed_that_failed_is_kept_with_what_it_found(tmp_path: Path) -> None:
