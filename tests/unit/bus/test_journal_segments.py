@@ -38,6 +38,7 @@ from pipelines.domain.events import (
     FailureOccurred,
     JobStatusChanged,
     JournalContinued,
+    RecordQuarantined,
     RecordsIsolated,
     RecoveryPhaseReached,
     RequestAccepted,
@@ -48,7 +49,7 @@ from pipelines.domain.events import (
     SlotLost,
 )
 from pipelines.domain.ids import Attempt, CheckpointId, RequestId, RunId, Uid
-from pipelines.domain.poison import IsolatedRange
+from pipelines.domain.poison import IsolatedRange, PoisonRecord
 from pipelines.domain.run import RunDirectory
 from pipelines.domain.status import CheckpointKind, JobStatus, RecoveryPhase, RequestOutcome
 from tests.unit.storage.disks import STEPS_MAX, DurableDisk, Killed
@@ -88,7 +89,8 @@ def test_however_long_a_run_is_every_reader_finds_what_it_found_in_one_file(
         with writer(directory) as journal:
             for kind in (JobStatusChanged, SettingsChanged, CheckpointTriggered):
                 assert journal.newest(kind) == newest_of(told, kind)
-            assert journal.every(RecordsIsolated) == all_of(told, RecordsIsolated)
+            for kind in (RecordsIsolated, RecordQuarantined):
+                assert journal.every(kind) == all_of(told, kind)
             answers = all_of(told, RequestEnded)[-REQUESTS_KEPT:]
             assert journal.every(RequestEnded)[-len(answers) :] == answers
         assert newest_slots(directory) == connected(told)
@@ -467,6 +469,15 @@ def any_event(rng: random.Random, number: int) -> Event:
     isolated = IsolatedRange(
         source=Uid("s"), split="a", first_offset=number, last_offset=number, step=1
     )
+    poison = PoisonRecord(
+        source=Uid("s"),
+        split="a",
+        offset=number,
+        operator=Uid("o"),
+        error_type="ValueError",
+        error=name,
+        trace="",
+    )
     answer = RequestEnded(
         request_id=RequestId(f"r{number}"), outcome=RequestOutcome.FAILED, message=name
     )
@@ -482,6 +493,7 @@ def any_event(rng: random.Random, number: int) -> Event:
             answer,
             changed if rare else lost(0),
             RecordsIsolated(range=isolated) if rare else lost(1),
+            RecordQuarantined(record=poison, directory="q", count=1, limit=9) if rare else lost(2),
         ]
     )
 
