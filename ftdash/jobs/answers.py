@@ -80,6 +80,8 @@ class SubtaskView:
     pending_records: int | None = None  # of a source that knows: there to be read
     bytes_in: int | None = None  # through channels, since the attempt started
     bytes_out: int | None = None
+    queued_ms: int | None = None  # what is queued takes about so long; None: not measured
+    window_bytes: int | None = None  # what each of its channels may hold
 
 
 @dataclass(frozen=True, slots=True)

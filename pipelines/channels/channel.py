@@ -75,6 +75,8 @@ class ChannelStatistics:
     queued_bytes: int
     read_bytes: int  # since the channel began, as credit counts it
     held_back: bool
+    window_bytes: int  # what it may hold at present
+    queued_ms: float | None  # what is queued takes the reader so long; None: not measured
 
 
 class HeldStep(NamedTuple):

@@ -56,12 +56,12 @@ class Run:
 
     __slots__ = (
         "_coalescing",
-        "_size_bytes",
         "_splits",
         "first",
         "port",
         "records",
         "rows",
+        "size_bytes",
         "watermarks",
     )
 
@@ -74,7 +74,7 @@ class Run:
         self.records = [first]
         self.rows: int = first.batch.num_rows
         self.watermarks: dict[ChannelId, int] = {}
-        self._size_bytes = cost_bytes
+        self.size_bytes = cost_bytes  # as credit counts it
         self._splits: set[tuple[str, int, str]] | None = None  # not asked for yet
 
     @property
@@ -96,7 +96,7 @@ class Run:
             return False
         self.records.append(element)
         self.rows += element.batch.num_rows
-        self._size_bytes += cost_bytes
+        self.size_bytes += cost_bytes
         return True
 
     def _may_join(self, channel: ChannelId, records: Records, cost_bytes: int) -> bool:
@@ -104,7 +104,7 @@ class Run:
         return (
             self.rows + records.batch.num_rows <= coalescing.max_rows
             and len(self.records) < MAX_COALESCED_BATCHES
-            and self._size_bytes + cost_bytes <= MAX_COALESCED_BYTES
+            and self.size_bytes + cost_bytes <= MAX_COALESCED_BYTES
             and coalescing.inputs[channel].port == self.port
             and records.batch.schema.equals(self.first.batch.schema, check_metadata=True)
             and self._is_in_time(channel, records.batch)

@@ -18,7 +18,8 @@ class Credit:
 
     Guarantee: what is in flight never exceeds the capacity by more than one element, and an
     element of any size passes an empty channel. Needs that credit comes back for every byte,
-    though the reader may withhold less than a capacity of it to save messages.
+    though the reader may withhold less than a capacity of it: to save messages, and to keep the
+    channel shorter than it could be.
     """
 
     def __init__(self) -> None:
@@ -36,12 +37,14 @@ class Credit:
         self._wake = wake
         wake()
 
-    def open(self, capacity_bytes: int) -> bool:
-        """The reader is there and takes `capacity_bytes`; False if it has said so before."""
+    def open(self, capacity_bytes: int, granted_bytes: int | None = None) -> bool:
+        """The reader is there, and its channel holds `capacity_bytes`. It gives this much of that
+        now and the rest later, or never; None: all. False if it has said so before."""
         with self._lock:
             if self._is_open:
                 return False
-            self._capacity_bytes = self._available_bytes = capacity_bytes
+            self._capacity_bytes = capacity_bytes
+            self._available_bytes = capacity_bytes if granted_bytes is None else granted_bytes
             self._is_open = True
         self._wake()
         return True

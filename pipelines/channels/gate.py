@@ -1,7 +1,8 @@
 """The input gate of one subtask: a bounded queue per channel, served in turn.
 
 Decides which channel is served next and when credit goes back. How elements get here (from the
-same slot or over a socket) is the business of whoever holds an `Inlet`.
+same slot or over a socket) is the business of whoever holds an `Inlet`. How much a channel may
+hold is decided in `debloating.py`; the gate measures how long its reader takes for what it gets.
 
 Source: Flink's `SingleInputGate` (the list of channels with data).
 """
@@ -9,6 +10,7 @@ Source: Flink's `SingleInputGate` (the list of channels with data).
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
@@ -20,6 +22,7 @@ from pipelines.channels.channel import (
     HeldStep,
 )
 from pipelines.channels.coalescing import Coalescing, Run
+from pipelines.channels.debloating import Debloater, Debloating
 from pipelines.channels.inlet import Inlet
 from pipelines.channels.limits import MAX_QUEUED_MARKS
 from pipelines.channels.recorder import ChannelRecorder
@@ -43,23 +46,52 @@ class Writer(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class _Work:
+    """What the reader was given last, and how long it has been busy with it so far."""
+
+    size_bytes: int = 0
+    took_ms: float = 0.0
+    since_ms: float = 0.0  # when it came last
+    is_going_on: bool = False
+
+
 class Gate:
     """All inputs of one subtask; implements `InputGate`.
 
     Guarantee: FIFO per channel, nothing lost, and per channel at most `capacity_bytes` and one
     element in flight. Needs one writer per channel, which takes credit before it delivers.
+
+    With `debloating`, a channel holds less: what its reader consumes in the target time. That
+    needs a clock (`measure_by`) and a reader that takes runs.
     """
 
     def __init__(
-        self, channels: Sequence[ChannelId], capacity_bytes: int = DEFAULT_CAPACITY_BYTES
+        self,
+        channels: Sequence[ChannelId],
+        capacity_bytes: int = DEFAULT_CAPACITY_BYTES,
+        debloating: Debloating | None = None,
+        *,
+        joins: bool = True,
     ) -> None:
         check(capacity_bytes > 0, "a channel has a capacity", capacity_bytes=capacity_bytes)
         check(len(set(channels)) == len(channels), "channels have distinct ids", ids=channels)
         self.capacity_bytes = capacity_bytes
-        # Small enough to keep the writer busy, large enough that credit is not a message a batch.
-        self._credit_step_bytes = max(1, capacity_bytes // 4)
+        self._window_bytes = capacity_bytes  # of each channel, at present
+        self._debloater: Debloater | None = None
+        if debloating is not None:
+            self._debloater = Debloater(
+                debloating,
+                channel_count=len(channels),
+                capacity_bytes=capacity_bytes,
+                joins=joins,
+            )
+            self._window_bytes = self._debloater.window_bytes
+        self._work = _Work()
         self._lock = threading.Lock()
-        self._inlets = {channel: Inlet(self.offer, channel) for channel in channels}
+        self._inlets = {
+            channel: Inlet(self.offer, channel, self._window_bytes) for channel in channels
+        }
         self._ready: deque[Inlet] = deque()  # open channels with something queued
         self._wake: Callable[[], None] = _wake_nobody
         self._is_closed = False
@@ -145,6 +177,8 @@ class Gate:
 
     def poll_run(self) -> Run | tuple[ChannelId, Mark] | None:
         """Raises ChannelClosed once the gate is closed."""
+        if self._debloater is not None and self._clock is not None:
+            self._measure(self._debloater, self._clock.monotonic_ms())
         with self._lock:
             if not self._ready:
                 self._refuse_if_closed()
@@ -155,6 +189,7 @@ class Gate:
             first, cost_bytes = inlet.elements[0]
             inlet.dequeue()
             inlet.is_ready = False
+            self._work.is_going_on = True
             if not isinstance(first, Records):
                 self._list_if_servable(inlet)
                 return inlet.channel, first
@@ -162,10 +197,10 @@ class Gate:
             served = [inlet, *(self._ready if run.has_room else ())]
             self._extend(run, served)
             self._list_if_servable(inlet)
-            due = [each for each in served if each.credit_due_bytes >= self._credit_step_bytes]
-            credits = [(each.return_credit, self._credit_to_return(each)) for each in due]
+            self._work.size_bytes = run.size_bytes
+            credits = [(each.return_credit, self._credit_to_return(each)) for each in served]
         for return_credit, credit_bytes in credits:
-            if return_credit is not None:
+            if credit_bytes and return_credit is not None:
                 return_credit(credit_bytes)
         return run
 
@@ -221,12 +256,7 @@ class Gate:
 
     def statistics(self) -> list[ChannelStatistics]:
         with self._lock:
-            return [
-                ChannelStatistics(
-                    i.channel, i.queued_records, i.queued_bytes, i.read_bytes, held_back=i.held_back
-                )
-                for i in self._inlets.values()
-            ]
+            return [self._statistics_of(inlet) for inlet in self._inlets.values()]
 
     def on_available(self, wake: Callable[[], None]) -> None:
         """Called when the gate goes from nothing to serve to something, and when it closes."""
@@ -248,6 +278,18 @@ class Gate:
                 on_close(GATE_CLOSED)
         self._wake()
 
+    def _statistics_of(self, inlet: Inlet) -> ChannelStatistics:
+        debloater = self._debloater
+        return ChannelStatistics(
+            inlet.channel,
+            inlet.queued_records,
+            inlet.queued_bytes,
+            inlet.read_bytes,
+            held_back=inlet.held_back,
+            window_bytes=self._window_bytes,
+            queued_ms=None if debloater is None else debloater.consumed_in_ms(inlet.queued_bytes),
+        )
+
     def _inlet(self, channel: ChannelId) -> Inlet:
         check(channel in self._inlets, "the channel is an input of this gate", channel=channel)
         return self._inlets[channel]
@@ -262,6 +304,24 @@ class Gate:
             raise ProtocolError(f"channel {inlet.channel}: the writer has overrun its credit")
         if not cost_bytes and inlet.queued_marks >= MAX_QUEUED_MARKS:
             raise ProtocolError(f"channel {inlet.channel}: {MAX_QUEUED_MARKS} marks wait unread")
+
+    def _measure(self, debloater: Debloater, now_ms: float) -> None:
+        """The reader comes back: with what it was given last it has been busy until now.
+
+        That includes the time in which it waited for credit of its own. The time of a mark counts
+        with the records after it, the time without input with none.
+        """
+        work = self._work
+        if work.is_going_on:
+            work.took_ms += now_ms - work.since_ms
+        work.since_ms, work.is_going_on = now_ms, False
+        if not work.size_bytes:
+            return
+        debloater.on_consumed(work.size_bytes, work.took_ms, now_ms)
+        work.size_bytes, work.took_ms = 0, 0.0
+        if debloater.window_bytes != self._window_bytes:
+            with self._lock:
+                self._window_bytes = debloater.window_bytes
 
     def _rules(self) -> Coalescing:
         if self._coalescing is None:
@@ -291,7 +351,7 @@ class Gate:
         return queued_rows >= self._rules().max_rows
 
     def _is_full(self, inlet: Inlet) -> bool:
-        return inlet.queued_bytes + inlet.credit_due_bytes >= self.capacity_bytes
+        return inlet.queued_bytes + inlet.credit_due_bytes >= inlet.granted_bytes
 
     def _extend(self, run: Run, served: list[Inlet]) -> None:
         """Take from these channels what the run takes."""
@@ -311,10 +371,8 @@ class Gate:
             inlet.is_ready = True
 
     def _credit_to_return(self, inlet: Inlet) -> int:
-        if inlet.credit_due_bytes < self._credit_step_bytes:
-            return 0
-        credit_bytes, inlet.credit_due_bytes = inlet.credit_due_bytes, 0
-        return credit_bytes
+        # Small enough to keep the writer busy, large enough that credit is not a message a batch.
+        return inlet.credit_to_return(self._window_bytes, max(1, self._window_bytes // 4))
 
 
 def _wake_nobody() -> None:

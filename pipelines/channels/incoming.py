@@ -17,7 +17,16 @@ from pipelines.channels.inlet import Inlet
 from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.origins import origins_of
 from pipelines.channels.serialization import RecordsDecoder
-from pipelines.channels.wire import FORWARD, Frame, FrameReader, Kind, bytes_frame, frame, mark_of
+from pipelines.channels.wire import (
+    FORWARD,
+    Frame,
+    FrameReader,
+    Kind,
+    bytes_frame,
+    frame,
+    grant_frame,
+    mark_of,
+)
 from pipelines.domain.elements import EndOfInput, Records
 from pipelines.domain.errors import ProtocolError
 from pipelines.domain.ids import ChannelId
@@ -102,7 +111,7 @@ class IncomingConnection:
         except ChannelClosed:
             self.on_reader_gone(number)
         else:
-            self._send(bytes_frame(Kind.GRANT, number, gate.capacity_bytes))
+            self._send(grant_frame(number, gate.capacity_bytes, channel.inlet.granted_bytes))
 
     def on_reader_gone(self, number: int) -> None:
         self._channels[number].is_over = True

@@ -22,6 +22,7 @@ class Inlet:
         "channel",
         "credit_due_bytes",
         "elements",
+        "granted_bytes",
         "held_back",
         "held_steps",
         "is_ready",
@@ -34,7 +35,7 @@ class Inlet:
         "urgent_marks",
     )
 
-    def __init__(self, offer: Offer, channel: ChannelId) -> None:
+    def __init__(self, offer: Offer, channel: ChannelId, granted_bytes: int) -> None:
         self._offer = offer
         self.channel = channel
         self.elements: deque[tuple[Element, int]] = deque()
@@ -42,6 +43,7 @@ class Inlet:
         self.urgent_marks = 0  # those that are more than a watermark
         self.read_bytes = 0
         self.credit_due_bytes = 0  # taken by the reader, not yet given back to the writer
+        self.granted_bytes = granted_bytes  # the writer's, with what is queued and what is due
         self.held_back = False
         self.held_steps: list[HeldStep] = []  # one for each arrival, so no more than are queued
         self.is_ready = False  # stands in the gate's list of channels to serve
@@ -81,6 +83,21 @@ class Inlet:
             self.queued_marks -= 1
             self.urgent_marks -= not isinstance(element, Watermark)
         return element
+
+    def credit_to_return(self, window_bytes: int, step_bytes: int) -> int:
+        """What of the credit goes back now, so that `granted_bytes` becomes the window.
+
+        A smaller window is reached as the reader takes what is queued: what is too much stays
+        here. Less than a step is not worth a message, unless the window has grown.
+        """
+        surplus = min(self.granted_bytes - window_bytes, self.credit_due_bytes)
+        if surplus:  # below zero: the window has grown
+            self.granted_bytes -= surplus
+            self.credit_due_bytes -= surplus
+        if self.credit_due_bytes < step_bytes:
+            return 0
+        credit_bytes, self.credit_due_bytes = self.credit_due_bytes, 0
+        return credit_bytes
 
     def drop_queue(self) -> None:
         self.elements.clear()

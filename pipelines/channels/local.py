@@ -28,7 +28,7 @@ class LocalOutput(CreditedOutput):
         except ChannelClosed as error:
             self.credit.close(str(error))
         else:
-            self.credit.open(gate.capacity_bytes)
+            self.credit.open(gate.capacity_bytes, self._inlet.granted_bytes)
 
     def close(self, reason: str) -> None:
         """For a channel whose gate may never come."""

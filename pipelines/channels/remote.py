@@ -25,6 +25,7 @@ from pipelines.channels.wire import (
     Kind,
     bytes_of,
     frame,
+    grant_of,
     mark_frame,
 )
 from pipelines.domain.elements import Element, EndOfInput, Records
@@ -174,7 +175,7 @@ class OutgoingConnection:
             case Kind.CREDIT:
                 is_legal = output.credit.try_give_back(bytes_of(received))
             case Kind.GRANT:
-                is_legal = output.credit.open(bytes_of(received))
+                is_legal = output.credit.open(*grant_of(received))
             case Kind.CLOSED:
                 is_legal = True
                 output.credit.close(f"slot {self.peer_slot} reads {output.channel} no more")

@@ -3,9 +3,9 @@
 Forward (writer to reader): OPEN names a channel and gives it a number; SCHEMA and RECORDS carry
 Arrow IPC; DICTIONARIES is a whole Arrow stream of one batch, for schemas with dictionaries;
 ORIGIN says where the next batch of its channel came from; BARRIER, CANCEL, WATERMARK, STATUS (idle
-or active) and END are marks. Backward: GRANT opens a channel with its capacity, CREDIT gives bytes
-back, CLOSED says that nobody reads the channel any more. Decides what a legal frame is, not what it
-means.
+or active) and END are marks. Backward: GRANT opens a channel with its capacity and its first
+credit, CREDIT gives bytes back, CLOSED says that the channel is read no more. Decides what a legal
+frame is, not what it means.
 """
 
 import socket
@@ -34,6 +34,7 @@ WATERMARK = struct.Struct("<q")
 CANCEL = struct.Struct("<q")  # checkpoint
 STATUS = struct.Struct("<?")
 BYTES = struct.Struct("<Q")
+GRANT = struct.Struct("<QQ")  # capacity, and what of it may be sent now
 IS_SAVEPOINT, IS_FINAL, IS_NATIVE, OVERTAKES = 1, 2, 4, 8
 READ_AHEAD_BYTES = 128 << 10  # many small frames in one system call
 
@@ -60,7 +61,7 @@ FIXED_LENGTHS = {
     Kind.CANCEL: CANCEL.size,
     Kind.STATUS: STATUS.size,
     Kind.END: 0,
-    Kind.GRANT: BYTES.size,
+    Kind.GRANT: GRANT.size,
     Kind.CREDIT: BYTES.size,
     Kind.CLOSED: 0,
 }
@@ -123,6 +124,18 @@ def mark_of(received: Frame) -> Mark:
 def bytes_of(received: Frame) -> int:
     (count_bytes,) = BYTES.unpack(received.body)
     return int(count_bytes)
+
+
+def grant_frame(number: int, capacity_bytes: int, granted_bytes: int) -> bytes:
+    return frame(Kind.GRANT, number, GRANT.pack(capacity_bytes, granted_bytes))
+
+
+def grant_of(received: Frame) -> tuple[int, int]:
+    """The capacity of the channel, and what of it may be sent now."""
+    capacity_bytes, granted_bytes = GRANT.unpack(received.body)
+    if granted_bytes > capacity_bytes:
+        raise ProtocolError(f"a grant of {granted_bytes} bytes in a channel of {capacity_bytes}")
+    return int(capacity_bytes), int(granted_bytes)
 
 
 def _barrier_of(received: Frame) -> Barrier:

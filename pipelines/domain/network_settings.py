@@ -15,6 +15,7 @@ from pipelines.domain.setting_readers import (
 
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?|[0-9a-fA-F:.]{2,45}")
 COALESCING = "pipeline.coalescing."
+DEBLOATING = "taskmanager.network.memory.buffer-debloat."
 _SSL = "security.ssl.internal."
 TLS_ENABLED = _SSL + "enabled"
 TLS_CERTIFICATE = _SSL + "certificate-file"
@@ -58,6 +59,47 @@ NETWORK_DEFINITIONS = (
         "For so long an operator that has nothing else to do waits for more rows before it handles"
         " a small batch. It never keeps a barrier waiting. 0: only what is queued already is"
         " handled together. Ours.",
+    ),
+    Definition(
+        DEBLOATING + "enabled",
+        "debloats_channels",
+        "true",
+        true_or_false,
+        "Hold in the channels in front of an operator only what it consumes within the target"
+        " time, so that an aligned checkpoint is soon through, however slow the operator is. false:"
+        " each channel holds up to 8 MiB. Not in mode ACKED, which has no barriers. Flink: false.",
+    ),
+    Definition(
+        DEBLOATING + "target",
+        "debloat_target_ms",
+        "500 ms",
+        duration_within(10, 60_000),
+        "In so long an operator should consume what is queued in all of its channels. A channel"
+        " holds at least one batch and at most 8 MiB. Flink: 1 s.",
+    ),
+    Definition(
+        DEBLOATING + "period",
+        "debloat_period_ms",
+        "200 ms",
+        duration_within(1, 10_000),
+        "Time between two changes of what a channel may hold. The first measurement counts at"
+        " once. Flink's default.",
+    ),
+    Definition(
+        DEBLOATING + "samples",
+        "debloat_samples",
+        "20",
+        count_within(1, 1_000),
+        "How many periods the average looks back that says how fast an operator consumes. Flink's"
+        " default.",
+    ),
+    Definition(
+        DEBLOATING + "threshold-percentages",
+        "debloat_threshold_percent",
+        "25",
+        count_within(0, 100),
+        "What a channel may hold stays as it is while the new figure differs by no more than this"
+        " part of the old one, in percent. Flink's default.",
     ),
     Definition(
         "jobmanager.rpc.address",

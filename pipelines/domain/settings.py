@@ -66,6 +66,10 @@ class InputOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     coalesced_rows: int = 1  # of small batches that are handled as one
     coalescing_wait_ms: int = 0  # for more of them
+    debloat_target_ms: int = 0  # to consume what is queued; 0: channels are bounded in bytes alone
+    debloat_period_ms: int = 200
+    debloat_samples: int = 20
+    debloat_threshold_percent: int = 25
 
 
 class StateBackendType(StrEnum):
@@ -171,6 +175,11 @@ class Settings:
     on_damaged_point: DamagedPointPolicy
     coalesced_rows: int
     coalescing_wait_ms: int
+    debloats_channels: bool
+    debloat_target_ms: int
+    debloat_period_ms: int
+    debloat_samples: int
+    debloat_threshold_percent: int
     driver_host: str
     driver_bind_host: str  # empty: driver_host
     driver_port: int  # 0: any
@@ -210,11 +219,17 @@ class Settings:
 
     @property
     def inputs(self) -> InputOptions:
-        """Mode ACKED fails and repeats batches as they were sent, so it joins none."""
+        """Mode ACKED fails and repeats batches as they were sent, so it joins none. No barrier
+        waits there behind what is queued, so its channels need no bound in time."""
         if self.checkpointing_mode is CheckpointingMode.ACKED:
             return InputOptions()
         return InputOptions(
-            coalesced_rows=self.coalesced_rows, coalescing_wait_ms=self.coalescing_wait_ms
+            coalesced_rows=self.coalesced_rows,
+            coalescing_wait_ms=self.coalescing_wait_ms,
+            debloat_target_ms=self.debloat_target_ms if self.debloats_channels else 0,
+            debloat_period_ms=self.debloat_period_ms,
+            debloat_samples=self.debloat_samples,
+            debloat_threshold_percent=self.debloat_threshold_percent,
         )
 
     @property

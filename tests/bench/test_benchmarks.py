@@ -237,9 +237,11 @@ def test_coordinator_is_told_of_a_file_by_each_subtask_that_has_keys(keys: int, 
 
 
 def test_backpressure_holds_an_aligned_checkpoint_against_an_overtaking_one() -> None:
-    found = backpressure.measure(checkpoints=1, keys=2_000, slow_ms=3, full_bytes=1 << 20)
+    found = backpressure.measure(
+        checkpoints=1, keys=2_000, slow_ms=3, full_bytes=1 << 20, slow_us=200
+    )
 
-    assert min(found["unaligned_ms"], found["aligned_ms"]) > 0
+    assert min(found["unaligned_ms"], found["aligned_ms"], found["small_records_ms"]) > 0
     ratio = found["aligned_ms"] / found["unaligned_ms"]
     assert found["aligned_over_unaligned"] == pytest.approx(ratio, rel=0.1)
     assert found["persisted_bytes"] > 0

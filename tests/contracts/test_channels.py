@@ -11,6 +11,7 @@ import pytest
 
 from pipelines.channels.channel import ChannelClosed, ChannelStatistics, Output, PeerAddress
 from pipelines.channels.credit import cost_of
+from pipelines.channels.debloating import INITIAL_WINDOW_BYTES, Debloating
 from pipelines.channels.gate import Gate
 from pipelines.channels.slot_network import SlotNetwork
 from pipelines.domain.elements import (
@@ -91,6 +92,17 @@ def test_in_flight_is_never_more_than_the_capacity_and_one_element(
     assert 0 < max(seen) <= allowed
 
 
+def test_a_channel_whose_reader_is_measured_begins_with_a_small_window(pair: "Pair") -> None:
+    gate = Gate([A], debloating=Debloating(target_ms=500.0))
+    output = pair.outputs(gate)[A]
+    element = numbers(*range(50))
+
+    in_thread(lambda: write(output, *[element] * 1_000))
+    wait_until(lambda: not output.flush() and queued(gate, A).queued_bytes >= INITIAL_WINDOW_BYTES)
+
+    assert queued(gate, A).queued_bytes < INITIAL_WINDOW_BYTES + 2 * cost_of(element)
+
+
 def test_what_a_full_channel_does_not_take_waits_at_its_writer_in_order(pair: "Pair") -> None:
     gate, output = pair.channel(A, capacity_bytes=1)
     sent = [numbers(1), numbers(2), Watermark(3), numbers(4)]
@@ -165,7 +177,7 @@ def test_a_held_back_channel_gives_nothing_and_keeps_count_of_what_arrives(pair:
 
     assert gate.poll() is None
     held = sum(map(cost_of, elements))
-    assert queued(gate, A) == ChannelStatistics(A, 3, held, 0, held_back=True)
+    assert queued(gate, A) == ChannelStatistics(A, 3, held, 0, True, gate.capacity_bytes, None)
 
 
 def test_what_is_held_back_is_noted_when_that_begins_and_with_each_arrival(pair: "Pair") -> None:
@@ -221,7 +233,7 @@ def test_resume_gives_what_arrived_meanwhile_in_order(pair: "Pair") -> None:
 
     assert [rows(e) for _, e in take(gate, 4)] == [[1], [2], [3], [4]]
     passed = sum(map(cost_of, elements))
-    assert queued(gate, A) == ChannelStatistics(A, 0, 0, passed, held_back=False)
+    assert queued(gate, A) == ChannelStatistics(A, 0, 0, passed, False, gate.capacity_bytes, None)
     assert output.sent_bytes == passed
 
 

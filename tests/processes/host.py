@@ -52,6 +52,7 @@ FLOWS["ends"] = "tests.processes.ends"
 FLOWS["event_times"] = "tests.processes.event_times"
 FLOWS["views"] = "tests.processes.views"
 FLOWS["wide_rows"] = "tests.processes.wide_rows"
+FLOWS["small_records"] = "tests.processes.small_records"
 PRELOADED = ["pytest", "tests.processes.host", *sorted(set(FLOWS.values())), "pandas"]
 HURRY = "hurry"
 STALL = "stall"

@@ -12,6 +12,7 @@ from pipelines.bus.inbox import submit
 from pipelines.domain.commands import ChangeSettings, TriggerCheckpoint
 from pipelines.domain.events import CheckpointTriggered, FailureOccurred, SubtaskAcknowledged
 from pipelines.domain.ids import RequestId
+from pipelines.domain.network_settings import DEBLOATING
 from pipelines.domain.phases import ChannelAlignment, SubtaskPhases
 from pipelines.domain.status import JobStatus
 from tests.driven_run import StartedRun
@@ -41,6 +42,7 @@ BY_HAND = {
     CHECKPOINTING + "interval": "2 h",
     CHECKPOINTING + "min-pause": "1 h",
     "pipeline.coalescing.max-rows": "1",  # one batch is in work, and the next ones are queued
+    DEBLOATING + "enabled": "false",  # all of them
 }
 EXACT = Balance(lost=0, doubled=0)
 

@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from pipelines.domain.ids import Uid
+from pipelines.domain.network_settings import DEBLOATING
 from tests.simulation.plans import Plan
 from tests.simulation.poison import NO_POISON, Poison, draw_poison
 
@@ -125,6 +126,9 @@ def _draw_settings(
     settings["heartbeat.timeout"] = "1500 ms" if is_silenced else "1 h"
     if has_short_timeout:
         settings[CHECKPOINTING + "timeout"] = "200 ms"
+    settings[DEBLOATING + "enabled"] = rng.choice(["true", "true", "false"])
+    settings[DEBLOATING + "target"] = rng.choice(["10 ms", "500 ms"])
+    settings[DEBLOATING + "period"] = rng.choice(["1 ms", "200 ms"])
     return settings
 
 

@@ -276,7 +276,10 @@ class Simulation:
         slot = "pipelines.runtime.slot"
         with (
             machines_validated(),
-            patch(f"{slot}.subtask_building.Gate", lambda channels: Gate(channels, capacity)),
+            patch(
+                f"{slot}.subtask_building.Gate",
+                lambda channels, **given: Gate(channels, capacity, **given),
+            ),
             patch(f"{slot}.deployment.CheckpointStores", lambda *a, **k: self.outcome.disk.open()),
         ):
             yield

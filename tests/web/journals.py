@@ -341,6 +341,8 @@ def subtask_sample(uid: str, index: int, records: int) -> SubtaskSample:
         pending_records=700 if uid == "flights" else None,
         bytes_in=0 if not VERTICES[uid] else 80 * records,
         bytes_out=90 * records,
+        queued_ms=None if not VERTICES[uid] else 400,
+        window_bytes=None if not VERTICES[uid] else 20_000,
     )
 
 

@@ -45,6 +45,8 @@ class SubtaskLoad:
     bytes_out: int | None = None
     bytes_in_per_s: float | None = None
     bytes_out_per_s: float | None = None
+    queued_ms: int | None = None  # what is queued takes about so long
+    window_bytes: int | None = None  # what each of its channels may hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,8 @@ def _load(entry: Entry, before: Entry | None, elapsed_s: float) -> SubtaskLoad:
         bytes_out=entry.get("bytes_out"),
         bytes_in_per_s=per_s("bytes_in"),
         bytes_out_per_s=per_s("bytes_out"),
+        queued_ms=entry.get("queued_ms"),
+        window_bytes=entry.get("window_bytes"),
     )
 
 

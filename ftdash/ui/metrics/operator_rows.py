@@ -46,6 +46,8 @@ class OperatorRow:
     watermark_at: datetime | None
     subtasks: list[SubtaskRow]
     pending_records: int | None  # of a source: there to be read
+    queued_ms: int | None  # of the subtask that takes longest for what is queued
+    window_bytes: int | None  # of a channel that may hold most
 
 
 def operator_rows(vertices: list[VertexView], loads: RunLoads | None) -> list[OperatorRow]:
@@ -84,4 +86,10 @@ def _row(vertex: VertexView, loads: list[SubtaskLoad]) -> OperatorRow:
         watermark_at=watermark_moment(least_watermark_ms(loads)),
         subtasks=[SubtaskRow(load) for load in loads],
         pending_records=sum_known([load.pending_records for load in loads]),
+        queued_ms=_most([load.queued_ms for load in loads]),
+        window_bytes=_most([load.window_bytes for load in loads]),
     )
+
+
+def _most(values: list[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)

@@ -27,6 +27,8 @@ class SubtaskSample(msgspec.Struct, frozen=True, kw_only=True):
     pending_records: int | None = None  # of a source: there to be read; None: not known
     bytes_in: int | None = None  # through channels since the attempt started, as is the one below
     bytes_out: int | None = None
+    queued_ms: int | None = None  # what is queued takes about so long; None: not measured
+    window_bytes: int | None = None  # what each channel may hold; None: there is no channel
 
 
 class SlotSample(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import psutil
 
+from pipelines.channels.channel import ChannelStatistics
 from pipelines.domain.clock import Clock
 from pipelines.domain.events import SubtaskSample
 from pipelines.runtime.control import Message, Sampled
@@ -72,7 +73,14 @@ class Sampler(threading.Thread):
             pending_records=subtask.pending_records(),
             bytes_in=sum(each.read_bytes for each in queued),
             bytes_out=subtask.chain.bytes_out,
+            queued_ms=_queued_ms(queued),
+            window_bytes=queued[0].window_bytes if queued else None,
         )
+
+
+def _queued_ms(queued: list[ChannelStatistics]) -> int | None:
+    known = [each.queued_ms for each in queued if each.queued_ms is not None]
+    return round(sum(known)) if known else None
 
 
 def ratios(before: Spent, now: Spent) -> tuple[float, float, float]:

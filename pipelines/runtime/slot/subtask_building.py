@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from pipelines.channels.channel import Output
 from pipelines.channels.coalescing import Coalescing, InputOfChannel
+from pipelines.channels.debloating import Debloating
 from pipelines.channels.gate import Gate
 from pipelines.channels.slot_network import SlotNetwork
 from pipelines.connectors.beginning import Beginning
@@ -20,7 +21,7 @@ from pipelines.domain.faults import FaultPoint
 from pipelines.domain.graph import Vertex
 from pipelines.domain.ids import Attempt, ChannelId, Uid, channel_id
 from pipelines.domain.key_groups import KeyGroupRange, range_of
-from pipelines.domain.settings import CheckpointingMode
+from pipelines.domain.settings import CheckpointingMode, InputOptions
 from pipelines.domain.snapshots import FileHandle
 from pipelines.runtime.clocks import ProcessingTime
 from pipelines.runtime.control import Deploy
@@ -178,7 +179,8 @@ class SubtaskBuilder:
         ports = dict(self._ports(vertex))
         if not ports:
             return None
-        gate = Gate(list(ports))
+        inputs = self.message.inputs
+        gate = Gate(list(ports), debloating=_debloating(inputs), joins=inputs.coalesced_rows > 1)
         gate.on_available(mailbox.wake)
         self.network.register_gate(gate)
         return gate
@@ -268,3 +270,14 @@ class SubtaskBuilder:
             event_hours_per_s=None,
             screen=screen,
         )
+
+
+def _debloating(inputs: InputOptions) -> Debloating | None:
+    if not inputs.debloat_target_ms:
+        return None
+    return Debloating(
+        target_ms=inputs.debloat_target_ms,
+        period_ms=inputs.debloat_period_ms,
+        samples=inputs.debloat_samples,
+        threshold_percent=inputs.debloat_threshold_percent,
+    )

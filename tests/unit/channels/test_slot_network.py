@@ -21,7 +21,7 @@ from pipelines.channels.handshake import Refusal, prove_token, verify_token
 from pipelines.channels.limits import NetworkLimits
 from pipelines.channels.remote import _send_all
 from pipelines.channels.slot_network import SlotNetwork
-from pipelines.channels.wire import BYTES, HEADER, Kind, bytes_frame, frame
+from pipelines.channels.wire import GRANT, HEADER, Kind, bytes_frame, frame, grant_frame
 from pipelines.domain.elements import EndOfInput, Records, Watermark
 from pipelines.domain.errors import ProtocolError, Rejected, Retryable
 from pipelines.domain.ids import Attempt, ChannelId
@@ -196,7 +196,8 @@ def test_a_peer_that_overruns_its_credit_is_cut_off(slots: "Slots") -> None:
     ("said", "claim"),
     [
         (bytes_frame(Kind.CREDIT, 0, 1), "an illegal CREDIT frame"),
-        (bytes_frame(Kind.GRANT, 0, 5) * 2, "an illegal GRANT frame"),
+        (grant_frame(0, 5, 5) * 2, "an illegal GRANT frame"),
+        (grant_frame(0, 5, 6), "a grant of 6 bytes in a channel of 5"),
         (frame(Kind.CLOSED, 4), "channel number 4, never opened"),
         (frame(Kind.END, 0), "END frame came the wrong way"),
         (b"", "ended while channels were open"),
@@ -223,7 +224,7 @@ def test_a_writer_blocked_in_the_kernel_ends_when_the_network_closes(slots: "Slo
     network = slots.start(0, limits=NetworkLimits(unanswered_ms=3 * int(DEADLINE_S) * 1_000))
     output = network.output(A, 1)
     reader = slots.listen_as_peer(network)
-    reader.sendall(bytes_frame(Kind.GRANT, 0, 1 << 40))
+    reader.sendall(grant_frame(0, 1 << 40, 1 << 40))
     wait_until(output.flush)
     large = Records(pa.record_batch({"n": range(1 << 20)}))
     ended = threading.Event()
@@ -265,7 +266,7 @@ def test_credit_that_crosses_the_close_does_not_cost_the_last_bytes(slots: "Slot
     network = slots.start(0, limits=PATIENT)
     output = network.output(A, 1)
     reader = slots.listen_as_peer(network)
-    reader.sendall(bytes_frame(Kind.GRANT, 0, 1 << 40))
+    reader.sendall(grant_frame(0, 1 << 40, 1 << 40))
     wait_until(output.flush)
     output.send(Records(pa.record_batch({"n": range(1 << 17)})))
     output.send(EndOfInput())
@@ -365,12 +366,12 @@ import signal, socket
 import pyarrow as pa
 from pipelines.channels.dialing import audience_of
 from pipelines.channels.handshake import prove_token
-from pipelines.channels.wire import HEADER, Kind, frame
+from pipelines.channels.wire import GRANT, HEADER, Kind, frame
 
 peer = socket.create_connection(("{host}", {port}))
 prove_token(peer, "{token}", attempt=2, slot=1, audience=audience_of(0))
 peer.sendall(frame(Kind.OPEN, 0, b"{channel}"))
-peer.recv(20, socket.MSG_WAITALL)
+peer.recv(HEADER.size + GRANT.size, socket.MSG_WAITALL)
 batch = pa.record_batch({{"n": [1]}})
 peer.sendall(frame(Kind.SCHEMA, 0, batch.schema.serialize().to_pybytes()))
 peer.sendall(frame(Kind.RECORDS, 0, batch.serialize().to_pybytes()))
@@ -474,7 +475,7 @@ def slots() -> Iterator[Slots]:
 def open_channel(peer: socket.socket) -> None:
     """Opens channel 0 and waits for its credit."""
     peer.sendall(frame(Kind.OPEN, 0, A.encode()))
-    granted = peer.recv(HEADER.size + BYTES.size, socket.MSG_WAITALL)
+    granted = peer.recv(HEADER.size + GRANT.size, socket.MSG_WAITALL)
     assert granted[0] == Kind.GRANT
 
 

@@ -20,6 +20,8 @@ from pipelines.channels.wire import (
     bytes_frame,
     bytes_of,
     frame,
+    grant_frame,
+    grant_of,
     mark_frame,
     mark_of,
 )
@@ -76,6 +78,13 @@ def test_marks_survive_the_wire(mark: Barrier | Watermark | EndOfInput) -> None:
 
     assert received is not None
     assert (received.number, mark_of(received)) == (7, mark)
+
+
+def test_a_grant_survives_the_wire() -> None:
+    received = reading(grant_frame(1, 2**40, 2**14), BACKWARD).read()
+
+    assert received is not None
+    assert grant_of(received) == (2**40, 2**14)
 
 
 def test_counts_of_bytes_survive_the_wire() -> None:

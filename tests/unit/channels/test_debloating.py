@@ -1,0 +1,393 @@
+"""How much a channel may hold: what its reader consumes in time, never nothing, never too much."""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pytest
+
+from pipelines.channels.coalescing import Coalescing, InputOfChannel, Run
+from pipelines.channels.credit import cost_of
+from pipelines.channels.debloating import (
+    INITIAL_WINDOW_BYTES,
+    MIN_WINDOW_BYTES,
+    ROUND_TRIPS_MS,
+    Debloater,
+    Debloating,
+)
+from pipelines.channels.gate import Gate
+from pipelines.channels.local import LocalOutput
+from pipelines.domain.elements import Barrier, EndOfInput, Records, Watermark
+from pipelines.domain.errors import ProtocolError
+from pipelines.domain.ids import ChannelId, CheckpointId
+from tests.unit.runtime.fakes import ManualClock
+
+CAPACITY_BYTES = 8 << 20
+HALF_A_SECOND = Debloating(target_ms=500.0)
+EVERY_BATCH = Debloating(target_ms=500.0, period_ms=0.001, samples=10**6, threshold_percent=0)
+A, B = ChannelId("a"), ChannelId("b")
+
+Cost = Callable[[int], float]
+"""What a batch of so many bytes takes, in ms."""
+
+
+@pytest.mark.parametrize("channels", [1, 2, 16])
+@pytest.mark.parametrize("bytes_per_ms", [0.5, 10.0, 1_000.0, 100_000.0])
+@pytest.mark.parametrize("seed", range(10))
+def test_what_all_channels_hold_is_consumed_in_about_the_target_time(
+    seed: int, bytes_per_ms: float, channels: int
+) -> None:
+    rng = random.Random(seed)
+    work = worked(channels, lambda size: size / bytes_per_ms * rng.uniform(0.5, 1.5))
+
+    work.go_on(rng, ms=20_000)
+
+    window_ms = work.window_bytes / bytes_per_ms
+    is_bounded = work.window_bytes in (MIN_WINDOW_BYTES, CAPACITY_BYTES)
+    aimed_ms = max(500 / channels, ROUND_TRIPS_MS)
+    assert is_bounded or 0.6 * aimed_ms < window_ms < 1.7 * aimed_ms, (seed, window_ms)
+    if window_ms < 0.6 * aimed_ms:
+        assert work.window_bytes == CAPACITY_BYTES, seed
+    if window_ms > 1.7 * aimed_ms:
+        assert work.window_bytes == MIN_WINDOW_BYTES, seed
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_the_window_stays_within_its_bounds_whatever_is_measured(seed: int) -> None:
+    rng = random.Random(seed)
+    capacity_bytes = rng.choice([1, 500, MIN_WINDOW_BYTES, 20_000, CAPACITY_BYTES])
+    machine = debloater(rng.randint(1, 300), capacity_bytes, joins=rng.random() < 0.5)
+    now_ms = 0.0
+
+    for _ in range(500):
+        took_ms = rng.choice([0.0, 1e-6, 1.0, 1e4, 1e9, -1.0])
+        now_ms += rng.choice([0.0, 1.0, 1e4])
+        machine.on_consumed(rng.choice([1, 300, 10**6, 10**12]), took_ms, now_ms)
+
+        least_bytes = min(MIN_WINDOW_BYTES, capacity_bytes)
+        assert least_bytes <= machine.window_bytes <= capacity_bytes, seed
+
+
+def test_before_anything_is_measured_the_window_is_small() -> None:
+    assert debloater(4).window_bytes == INITIAL_WINDOW_BYTES
+    assert debloater(4, capacity_bytes=10).window_bytes == 10
+
+
+def test_the_first_measurement_counts_at_once() -> None:
+    machine = debloater(1)
+
+    machine.on_consumed(1_000, 1.0, now_ms=0.0)
+
+    assert machine.window_bytes == 500_000
+
+
+def test_a_sudden_slow_down_shows_within_a_few_seconds() -> None:
+    rng = random.Random(1)
+    cost = Changing(1_000.0)
+    work = worked(2, cost)
+    work.go_on(rng, ms=10_000)
+    before_bytes = work.window_bytes
+
+    cost.bytes_per_ms = 10.0
+    work.go_on(rng, ms=5_000)
+
+    assert work.window_bytes < before_bytes / 20
+    assert work.window_bytes / 10.0 < 2 * 250.0
+
+
+def test_a_reader_that_is_fast_again_gets_more_again() -> None:
+    rng = random.Random(1)
+    cost = Changing(10.0)
+    work = worked(2, cost)
+    work.go_on(rng, ms=10_000)
+
+    cost.bytes_per_ms = 1_000.0
+    work.go_on(rng, ms=10_000)
+
+    assert work.window_bytes > 200_000
+
+
+def test_a_fast_reader_gets_the_whole_capacity() -> None:
+    work = worked(8, lambda size: size / 1e6)
+
+    work.go_on(random.Random(1), ms=1_000)
+
+    assert work.window_bytes == CAPACITY_BYTES
+
+
+def test_a_window_lasts_two_round_trips_however_many_channels_there_are() -> None:
+    machine = debloater(1_000)
+
+    machine.on_consumed(10_000, 1.0, now_ms=0.0)
+
+    assert machine.window_bytes == ROUND_TRIPS_MS * 10_000
+
+
+def test_within_a_period_the_window_changes_once() -> None:
+    machine = debloater(1)
+    machine.on_consumed(1_000, 1.0, now_ms=0.0)
+
+    machine.on_consumed(100_000, 1.0, now_ms=199.0)
+    before_bytes = machine.window_bytes
+    machine.on_consumed(100_000, 1.0, now_ms=200.0)
+
+    assert before_bytes == 500_000
+    assert machine.window_bytes > before_bytes
+
+
+@pytest.mark.parametrize(
+    ("change", "is_told"), [(1.2, False), (0.8, False), (1.3, True), (0.7, True)]
+)
+def test_a_small_change_is_none(change: float, is_told: bool) -> None:
+    machine = debloater(1, forgets_at_once=True)
+    machine.on_consumed(100_000, 1_000.0, now_ms=0.0)
+
+    machine.on_consumed(round(100_000 * change), 1_000.0, now_ms=1_000.0)
+
+    assert (machine.window_bytes != 50_000) is is_told
+
+
+def test_the_bounds_are_reached_by_a_small_change_too() -> None:
+    machine = debloater(1, capacity_bytes=55_000, forgets_at_once=True)
+    machine.on_consumed(100_000, 1_000.0, now_ms=0.0)
+
+    machine.on_consumed(112_000, 1_000.0, now_ms=1_000.0)
+
+    assert machine.window_bytes == 55_000
+
+
+def test_what_every_batch_costs_by_itself_does_not_make_batches_smaller_and_smaller() -> None:
+    """A call to a service takes a second for any number of rows: fewer at once help nothing."""
+    work = worked(2, lambda size: 1_000.0)
+
+    work.go_on(random.Random(1), ms=120_000)
+
+    assert work.window_bytes > INITIAL_WINDOW_BYTES
+
+
+def test_what_batches_seem_to_cost_by_themselves_is_bounded() -> None:
+    rng = random.Random(1)
+    machine = debloater(1)
+    now_ms = 0.0
+    for _ in range(1_000):
+        now_ms += 1_000.0
+        machine.on_consumed(rng.randint(100_000, 1_900_000), 1_000.0, now_ms)
+
+    assert 1_000_000 < machine.window_bytes < 3_000_000  # 4 times half an average batch
+
+
+def test_where_nothing_is_joined_every_batch_costs_what_it_costs() -> None:
+    rng = random.Random(1)
+    machine = debloater(1, joins=False)
+    now_ms = 0.0
+    for _ in range(1_000):
+        now_ms += 10.0
+        machine.on_consumed(rng.randint(100, 1_900), 10.0, now_ms)
+
+    assert 35_000 < machine.window_bytes < 65_000  # 50 batches of 1,000 bytes on average
+
+
+def test_how_long_what_is_queued_takes_is_known_once_something_was_consumed() -> None:
+    machine = debloater(1)
+    assert machine.consumed_in_ms(1_000) is None
+
+    machine.on_consumed(100, 10.0, now_ms=0.0)
+
+    assert machine.consumed_in_ms(1_000) == 100.0
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_channel_whose_window_changes_goes_on_to_its_end_in_order(seed: int) -> None:
+    """No credit is lost, and none is given twice: the writer never stands still for good."""
+    rng = random.Random(seed)
+    host = Measured(rng.choice([1, 700, 5_000, CAPACITY_BYTES]), rng)
+    sent = list(range(300))
+
+    received = host.run([numbers(*[n] * rng.randint(1, 30)) for n in sent])
+
+    assert list(dict.fromkeys(received)) == sent, seed
+    assert host.output.flush()
+
+
+def test_a_slow_reader_has_little_in_front_of_it() -> None:
+    """As many batches as it consumes in the target time, one that was on its way, and its own."""
+    host = Measured(CAPACITY_BYTES, random.Random(1), ms_of_row=100.0)
+    element = numbers(1)
+
+    host.run([element] * 500)
+
+    most = 5 + 2
+    assert max(host.seen_bytes[-300:]) <= most * cost_of(element)
+
+
+def test_a_writer_may_not_fill_more_than_the_window() -> None:
+    gate = Gate([A], CAPACITY_BYTES, HALF_A_SECOND)
+    inlet = gate.attach(A, return_credit=lambda count: None, on_close=lambda reason: None)
+    inlet.offer(numbers(1), INITIAL_WINDOW_BYTES)
+
+    with pytest.raises(ProtocolError, match="overrun its credit"):
+        inlet.offer(numbers(2), 1)
+
+
+def test_without_a_target_the_channel_is_filled_to_its_capacity() -> None:
+    gate, output = Gate([A], 50_000), LocalOutput(A)
+    output.on_gate(gate)
+
+    while output.flush():
+        output.send(numbers(1))
+
+    assert 50_000 <= gate.statistics()[0].queued_bytes < 51_000
+
+
+def test_time_without_input_is_no_time_of_the_records() -> None:
+    gate, output, clock = measured_gate()
+    for _ in range(3):
+        output.send(numbers(1))
+        assert isinstance(gate.poll_run(), Run)
+        clock.now_ms += 1
+        assert gate.poll_run() is None
+        clock.now_ms += 60_000
+
+    assert gate.statistics()[0].window_bytes == 500 * cost_of(numbers(1))
+
+
+def test_time_of_marks_counts_with_the_records_after_them() -> None:
+    gate, output, clock = measured_gate()
+    output.send(numbers(1))
+    assert isinstance(gate.poll_run(), Run)
+    clock.now_ms += 1
+    output.send(Watermark(1))
+    output.send(Barrier(CheckpointId(1), 0))
+    for _ in range(2):
+        assert not isinstance(gate.poll_run(), Run)
+        clock.now_ms += 1_000
+    output.send(numbers(1))
+    assert isinstance(gate.poll_run(), Run)
+    clock.now_ms += 1
+
+    assert gate.poll_run() is None
+
+    assert gate.statistics()[0].window_bytes < 2 * MIN_WINDOW_BYTES
+
+
+def test_what_is_held_back_gives_nothing_back_and_loses_nothing() -> None:
+    gate, output, clock = measured_gate()
+    while output.flush():
+        output.send(numbers(1))
+    gate.hold_back(A)
+
+    assert gate.poll_run() is None
+    gate.resume(A)
+    received = 0
+    while (run := gate.poll_run()) is not None:
+        assert isinstance(run, Run)
+        received += run.rows
+        clock.now_ms += 1
+    assert received * cost_of(numbers(1)) >= INITIAL_WINDOW_BYTES
+    assert output.flush()
+
+
+@dataclass(slots=True)
+class Changing:
+    bytes_per_ms: float
+
+    def __call__(self, size_bytes: int) -> float:
+        return size_bytes / self.bytes_per_ms
+
+
+@dataclass(slots=True)
+class Worked:
+    """A reader that takes at once what its channels hold."""
+
+    machine: Debloater
+    cost: Cost
+    channels: int
+    now_ms: float = 0.0
+
+    @property
+    def window_bytes(self) -> int:
+        return self.machine.window_bytes
+
+    def go_on(self, rng: random.Random, ms: float) -> None:
+        end_ms = self.now_ms + ms
+        while self.now_ms < end_ms:
+            size_bytes = max(1, round(self.channels * self.window_bytes * rng.uniform(0.3, 1.0)))
+            took_ms = self.cost(size_bytes)
+            self.now_ms += took_ms + rng.choice([0.0, 0.0, 5.0])
+            self.machine.on_consumed(size_bytes, took_ms, self.now_ms)
+
+
+class Measured:
+    """One writer and one reader of a local channel, in turn; the reader's speed changes."""
+
+    def __init__(
+        self, capacity_bytes: int, rng: random.Random, ms_of_row: float | None = None
+    ) -> None:
+        self.clock, self._rng, self._ms_of_row = ManualClock(), rng, ms_of_row
+        debloating = HALF_A_SECOND if ms_of_row else EVERY_BATCH
+        self.gate = Gate([A], capacity_bytes, debloating)
+        self.gate.measure_by(self.clock)
+        rows = 1 if ms_of_row else rng.choice([1, 50, 8_192])
+        self.gate.coalesce(Coalescing({A: InputOfChannel(0)}, rows))
+        self.output = LocalOutput(A)
+        self.output.on_gate(self.gate)
+        self.seen_bytes: list[int] = []
+
+    def run(self, elements: list[Records]) -> list[int]:
+        received: list[int] = []
+        waiting = iter([*elements, EndOfInput()])
+        for _ in range(100 * len(elements)):
+            self._write(waiting)
+            self.seen_bytes.append(self.gate.statistics()[0].queued_bytes)
+            match self.gate.poll_run():
+                case None:
+                    self.clock.now_ms += self._rng.choice([0, 50])
+                case Run() as run:
+                    received += run.batch().column(0).to_pylist()
+                    self.clock.now_ms += round(self._cost_ms(run.rows))
+                case _:
+                    return received
+        raise AssertionError("the writer stands still")
+
+    def _write(self, waiting: Iterator[Records | EndOfInput]) -> None:
+        while self.output.flush() and self._rng.random() < 0.95:
+            element = next(waiting, None)
+            if element is None:
+                return
+            self.output.send(element)
+
+    def _cost_ms(self, rows: int) -> float:
+        return rows * (self._ms_of_row or self._rng.choice([0.0, 1.0, 40.0]))
+
+
+def debloater(
+    channel_count: int,
+    capacity_bytes: int = CAPACITY_BYTES,
+    *,
+    joins: bool = True,
+    forgets_at_once: bool = False,
+) -> Debloater:
+    debloating = replace(HALF_A_SECOND, samples=1, period_ms=1.0) if forgets_at_once else None
+    return Debloater(
+        debloating or HALF_A_SECOND,
+        channel_count=channel_count,
+        capacity_bytes=capacity_bytes,
+        joins=joins,
+    )
+
+
+def numbers(*values: int) -> Records:
+    return Records(pa.record_batch({"n": pa.array(values, pa.int64())}))
+
+
+def worked(channel_count: int, cost: Cost) -> Worked:
+    return Worked(debloater(channel_count), cost, channel_count)
+
+
+def measured_gate() -> tuple[Gate, LocalOutput, ManualClock]:
+    gate, output, clock = Gate([A], CAPACITY_BYTES, EVERY_BATCH), LocalOutput(A), ManualClock()
+    gate.measure_by(clock)
+    gate.coalesce(Coalescing({A: InputOfChannel(0)}, 8_192))
+    output.on_gate(gate)
+    return gate, output, clock
