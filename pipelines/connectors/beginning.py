@@ -1,9 +1,9 @@
-"""What the sources of a run were given when it began: found once, by the driver, for all slots.
+"""The names and positions with which the sources of a run begin, found once for all slots.
 
-A source that lists a directory would be another one in each slot if a file appeared in between:
-splits are numbered in the order of the listing, so that a file would be read twice or never. A log
-that is read from its newest record on would begin somewhere else in each slot, and again somewhere
-else after a failure that comes before the first checkpoint.
+The driver looks once and hands the result to every slot. If each slot listed a directory itself and
+a file appeared in between, the slots would number the splits differently: a file would be read
+twice or never. A log that is read from its newest record on would begin elsewhere in each slot, and
+again elsewhere after a failure before the first checkpoint.
 """
 
 import zlib
@@ -17,19 +17,19 @@ from pipelines.connectors.split_progress import SplitProgress
 from pipelines.domain.ids import Uid
 
 Listings = Mapping[str, Sequence[str]]
-"""By directory and suffix, the names in it."""
+"""The names in each directory, by directory and suffix."""
 
 _LISTED: ContextVar[dict[str, list[str]] | None] = ContextVar("listed", default=None)
 
 
 class Beginning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`splits`: by source, those that there were, and where to begin with each."""
+    """`splits`: for each source, the splits that existed and where to begin with each."""
 
     directories: dict[str, list[str]] = {}
     splits: dict[Uid, list[SplitProgress]] = {}
 
     def packed(self) -> bytes:
-        """Names of files resemble each other, and there may be a million."""
+        """Compressed, because file names resemble each other and there may be a million of them."""
         return zlib.compress(msgspec.json.encode(self))
 
     @classmethod
@@ -39,9 +39,9 @@ class Beginning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @contextmanager
 def listing_once(known: Listings) -> Iterator[dict[str, list[str]]]:
-    """Within, a directory is listed as it is `known`, or else as it is when it is looked at first.
+    """Within this context a directory has the names in `known`, or else those of its first listing.
 
-    Gives what has been listed, to be known the next time.
+    Yields all listings, to be passed as `known` the next time.
     """
     listed = {place: list(names) for place, names in known.items()}
     token = _LISTED.set(listed)
@@ -52,7 +52,7 @@ def listing_once(known: Listings) -> Iterator[dict[str, list[str]]]:
 
 
 def listed_once(directory: str, suffix: str, look: Callable[[], list[str]]) -> list[str]:
-    """The names in a directory, as the author spells it; see `listing_once`."""
+    """The names in `directory`, which is spelled as the author spelled it; see `listing_once`."""
     listed = _LISTED.get()
     if listed is None:
         return look()

@@ -1,4 +1,4 @@
-"""Sink: counts what arrives and keeps nothing. For measuring everything before it."""
+"""Sink: counts what arrives and keeps nothing, to measure everything in front of it."""
 
 from dataclasses import dataclass
 
@@ -30,7 +30,7 @@ class BlackHoleWriter:
 
 @dataclass(frozen=True, slots=True)
 class BlackHole:
-    """No output leaves the engine, so its own guarantee is the whole one."""
+    """No output leaves the engine, so the engine's own guarantee is all there is."""
 
     @property
     def guarantee(self) -> str:

@@ -1,4 +1,4 @@
-"""What a column of event time is, for sources that an author gives a schema."""
+"""Checks and reads the event time column of sources whose author declares a schema."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ EVENT_TIME = pa.timestamp("ms", tz="UTC")
 
 
 def check_event_time(schema: pa.Schema, column: str | None) -> None:
-    """Raises Rejected: the column is not there, or is no time."""
+    """Raises Rejected if the column is missing or holds no time."""
     if column is None:
         return
     if column not in schema.names or schema.field(column).type != EVENT_TIME:
@@ -30,7 +30,7 @@ class NoEventTime(Rejected):
 def check_has_event_time(
     batch: pa.RecordBatch, column: str | None, place_of: Callable[[int], str]
 ) -> None:
-    """Raises NoEventTime for the first record without it; `place_of` names that of a row."""
+    """Raises NoEventTime for the first record without time; `place_of` names a row's place."""
     if column is None or batch.column(column).null_count == 0:
         return
     row = batch.column(column).is_null().index(True).as_py()

@@ -1,4 +1,4 @@
-"""Source: rows made from a seed, at a rate, for ever or up to a number.
+"""Source: rows made from a seed, at a given rate, endless or up to a number.
 
 Every number follows from (seed, split, name, offset) alone, so a restart makes the same rows from
 any offset on, at any parallelism. Numbers come from SplitMix64 over counters, a batch at a time.

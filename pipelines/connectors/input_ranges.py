@@ -1,7 +1,7 @@
-"""What lies between two cuts of a source: which offsets of which splits were read.
+"""The input between two cuts of a source: which offsets of which splits were read.
 
-Pure arithmetic over the positions that snapshots keep: numbered splits (`positions`) or named ones
-(`split_progress`), of all subtasks, at any parallelism before and after. Positions of another kind
+Pure arithmetic over the positions in snapshots, of numbered splits (`positions`) or named ones
+(`split_progress`), of all subtasks, at any parallelism before and after. Other kinds of positions
 have no ranges.
 """
 
@@ -13,11 +13,11 @@ from pipelines.domain.ledger import SplitRange
 from pipelines.domain.snapshots import Json
 
 Place = int | None
-"""The offset next to read; None: everything was read."""
+"""The offset to read next; None: everything was read."""
 
 
 def ranges(before: Sequence[Json], after: Sequence[Json]) -> list[SplitRange]:
-    """Of all splits that were read on, in order of their numbers or names."""
+    """The ranges of all splits that were read further, in order of their numbers or names."""
     if _are(after, "frontier"):
         return list(_numbered(_numbered_of(before), _numbered_of(after)))
     if _are(after, "splits"):
@@ -40,7 +40,7 @@ def _numbered(before: list[SplitPositions], after: list[SplitPositions]) -> Iter
 
 
 class _Numbered:
-    """How far each split was read, by all subtasks together."""
+    """How far all subtasks together have read each split."""
 
     def __init__(self, positions: Iterable[SplitPositions]) -> None:
         self._backlog = {s: offset for each in positions for s, offset in each.backlog}
@@ -76,7 +76,7 @@ def _named(old: dict[str, SplitProgress], new: dict[str, SplitProgress]) -> Iter
         known, end = old.get(name), None if split.is_finished else split.offset
         if known is not None:
             yield from _range(name, None if known.is_finished else known.offset, end)
-        elif split.passed or split.is_finished:  # where its reading began is not kept
+        elif split.passed or split.is_finished:  # positions do not keep its beginning
             yield SplitRange(split=name, first=None, end=end)
 
 

@@ -1,8 +1,8 @@
-"""Lines of JSON to a batch of a declared schema, all at once, or which line does not fit.
+"""Decodes lines of JSON into one batch of a declared schema, or finds the line that does not fit.
 
-A line is one object; fields that the schema does not name are left out, missing ones are null;
-times are ISO 8601 with an offset.
-Knows neither files nor brokers: whoever calls says where the lines came from.
+A line is one object. Fields that the schema does not name are left out, missing ones are null;
+times are ISO 8601 with an offset. Knows neither files nor brokers: the caller says where the lines
+came from.
 """
 
 from codecs import BOM_UTF8
@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.json as pajson
 
 BESIDE = b" \t\r\n" + BOM_UTF8
-"""What may stand before and behind an object."""
+"""Bytes that may stand before and after an object."""
 
 
 class MalformedLine(Exception):
-    """`line` counts from 0 in what was decoded; the text says what is wrong with it."""
+    """`line` counts from 0 within the decoded lines; the message says what is wrong with it."""
 
     def __init__(self, line: int, problem: str) -> None:
         super().__init__(problem)
@@ -60,9 +60,9 @@ def _decoded(lines: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _begin_and_end_objects(lines: Sequence[bytes], text: bytes) -> bool:
-    """Where all of it is JSON this says that no object goes over the end of a line, because within
-    one a brace that closes is not followed by one that opens; so as many objects as lines are one
-    in each. `text`: all lines.
+    """For text that is valid JSON: True if no object crosses a line end. Within an object no
+    closing brace is followed by an opening one, so with as many objects as lines, each line holds
+    one. `text` is all lines.
     """
     ends = len(lines) - 1
     if text.count(b"}\n{") == text.count(b"\n") == ends and text[:1] + text[-1:] == b"{}":
@@ -80,7 +80,7 @@ def _with_fractions(schema: pa.Schema) -> pa.Schema:
 
 
 def _first_malformed(lines: Sequence[bytes], schema: pa.Schema) -> int:
-    """By halving: the longest beginning that fits ends before it."""
+    """Finds by halving the longest beginning that fits; the malformed line comes next."""
     fits, fails = 0, len(lines)
     while fails - fits > 1:
         middle = (fits + fails) // 2
@@ -94,6 +94,6 @@ def _first_malformed(lines: Sequence[bytes], schema: pa.Schema) -> int:
 
 
 def _problem(error: pa.ArrowInvalid) -> str:
-    """Arrow counts rows in what it was given, which is one line here."""
+    """Without the row number, which Arrow counts within this one line."""
     first = str(error).strip().split("\n")[0].rstrip(".")
     return first.removeprefix("JSON parse error: ").removesuffix(" in row 0").rstrip(".")

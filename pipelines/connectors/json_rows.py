@@ -1,7 +1,7 @@
-"""Rows as JSON objects, a line each: for files, and for records of Kafka.
+"""Rows as JSON objects, one per line, for files and for Kafka records.
 
-Times are ISO 8601 in UTC, decimals and dates text, binary base64; NaN and infinity, which JSON
-lacks, are null. Every column is there, null or not.
+Times are ISO 8601 in UTC, decimals and dates are text, binary is base64. NaN and infinity, which
+JSON lacks, are null. Every column is written, null or not.
 """
 
 import msgspec
@@ -13,7 +13,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def json_lines_of(table: pa.Table) -> bytes:
-    """Each line ends with a newline; there is none within."""
+    """Each line ends with a newline and contains none."""
     for index, column in enumerate(table.schema):
         if pa.types.is_timestamp(column.type):
             table = table.set_column(index, column.name, iso_times(table.column(index)))
@@ -31,7 +31,7 @@ def has_json(type_: pa.DataType, *, nested: bool = False) -> bool:
 
 
 def record_text(row: pa.RecordBatch) -> str:
-    """One row as JSON; of a column that has no JSON form, the value as Python writes it."""
+    """One row as JSON. A column without a JSON form is written as Python prints it."""
     table = pa.Table.from_batches([row])
     for index, column in enumerate(table.schema):
         if not has_json(column.type):

@@ -1,8 +1,8 @@
 """Source: CSV files without a header line, a split per file, parsed at the speed of Arrow.
 
-Meant for plain columns at a high rate: one line is one record (a blank one is a record of nulls,
-and a value that holds a line break is refused), and there is no event time. A rewind skips lines
-unparsed. How a block is parsed is known to `csv_blocks`, which line does not fit to `csv_lines`.
+Meant for plain columns at a high rate. One line is one record; a blank line is a record of nulls,
+and a value that contains a line break is refused. There is no event time. A rewind skips lines
+without parsing them. `csv_blocks` parses blocks, `csv_lines` finds the line that does not fit.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,10 +31,10 @@ Parse = Callable[[Path, CsvLayout, int, int], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True)
 class CsvFiles:
-    """Each file is a split; `repeat` reads all of them that often, one round after the other.
+    """Each file is a split; `repeat` says how many times all files are read, round after round.
 
-    `file_columns` name all values of a line, in their order, where `schema` wants only some: what
-    is not wanted is not looked at, may be anything, and costs less.
+    `file_columns` names all values of a line, in order, if `schema` wants only some of them. The
+    other values are not parsed, may hold anything, and cost less.
     """
 
     paths: FilePaths
@@ -83,7 +83,7 @@ class CsvFiles:
                     yield batch
                     at += batch.num_rows
             except pa.ArrowInvalid as refusal:
-                # Some line does not fit; or only the one before `offset`, which is passed already.
+                # A line does not fit; perhaps only the one before `offset`, which was read already.
                 yield from self._by_lines(file, at, refusal)
 
     def event_time_ms(self, index: int, offset: int) -> int | None:
@@ -106,7 +106,7 @@ class CsvFiles:
         if file.stat().st_size == 0:
             batches: Iterator[pa.RecordBatch] = iter(())
         else:
-            # One record early, so that a file that has shrunk is told from one at its end.
+            # One record early, to distinguish a file that has shrunk from a file at its end.
             batches = parse(file, self.layout, max(0, offset - 1), self.block_bytes)
         if offset:
             first = next((batch for batch in batches if batch.num_rows), None)
@@ -118,8 +118,8 @@ class CsvFiles:
     def _by_lines(
         self, file: Path, offset: int, refusal: pa.ArrowInvalid
     ) -> Iterator[pa.RecordBatch]:
-        """Raises MalformedRecord behind the last record that fits; or `refusal`, where lines
-        cannot be told apart."""
+        """Raises MalformedRecord after the last record that fits, or `refusal` if the lines cannot
+        be separated."""
         with file.open("rb") as content:
             try:
                 yield from batches_of(content, offset, self.layout)

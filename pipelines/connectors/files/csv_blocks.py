@@ -1,8 +1,8 @@
-"""Blocks of CSV to batches at the speed of Arrow, from any line on.
+"""Parses blocks of CSV into batches at the speed of Arrow, from any line on.
 
-While no block holds a quote, lines are records and only the columns that are wanted are converted
-(1.4 times as fast for one of three). From the first quote on, all are, so that a value that holds
-a line break is refused wherever it stands. Which line does not fit is found by `csv_lines`.
+Until a block holds a quote, each line is a record and only the wanted columns are converted (1.4
+times as fast for one column of three). From the first quote on all columns are converted, so that a
+value with a line break is refused in any column. `csv_lines` finds the line that does not fit.
 """
 
 from collections.abc import Iterator
@@ -18,22 +18,22 @@ QUOTE = b'"'
 
 
 class Quoted(Exception):
-    """A block that was read ahead holds a quote."""
+    """A block that was read ahead contains a quote."""
 
 
 def unquoted(
     file: Path, layout: CsvLayout, skip: int, block_bytes: int
 ) -> Iterator[pa.RecordBatch]:
-    """The records behind the first `skip` lines of a file that is not empty.
+    """The records after the first `skip` lines of a file that is not empty.
 
-    Raises Quoted, behind some of those that come before the first quote, and ArrowInvalid.
+    Raises Quoted after some of the records before the first quote, and ArrowInvalid.
     """
     content = pa.TransformInputStream(pa.OSFile(str(file)), _without_quote)
     return iter(_opened(content, layout, skip, block_bytes, are_quoted=False))
 
 
 def quoted(file: Path, layout: CsvLayout, skip: int, block_bytes: int) -> Iterator[pa.RecordBatch]:
-    """As `unquoted`, whatever it holds. Raises ArrowInvalid."""
+    """Like `unquoted`, for any content. Raises ArrowInvalid."""
     content = pa.OSFile(str(file))
     for batch in _opened(content, layout, skip, block_bytes, are_quoted=True):
         yield layout.as_declared(of_one_line_each(batch))

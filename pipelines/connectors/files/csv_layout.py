@@ -1,7 +1,8 @@
-"""What a line of CSV holds, and which of it is read.
+"""The columns of a CSV line, and which of them are read.
 
-Owns how Arrow is told to convert columns: those of the schema to their types and, where a quote
-makes lines and records two things, all others to bytes, so that a line break within any is seen.
+Owns Arrow's conversion options. Columns of the schema are converted to their types. Where quotes
+mean that a line need not be a record, all other columns are converted to bytes, so that a line
+break in any of them is noticed.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ class CsvLayout:
 
     @classmethod
     def of(cls, schema: pa.Schema, columns: Sequence[str] | None) -> "CsvLayout":
-        """None: a line holds what the schema has. Raises Rejected."""
+        """`columns` None: a line holds the columns of `schema`. Raises Rejected."""
         names = tuple(schema.names if columns is None else columns)
         absent = sorted(set(schema.names) - set(names))
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -35,7 +36,7 @@ class CsvLayout:
         return cls(schema, names)
 
     def conversion(self, *, of_all: bool) -> pacsv.ConvertOptions:
-        """To the columns of the schema; `of_all`: to all, for `as_declared`."""
+        """Converts the columns of the schema, or with `of_all` every column, for `as_declared`."""
         if not of_all:
             return pacsv.ConvertOptions(column_types=self.schema, include_columns=self.schema.names)
         others = {name: pa.binary() for name in self.columns}
@@ -43,6 +44,6 @@ class CsvLayout:
         return pacsv.ConvertOptions(column_types={**others, **declared})
 
     def as_declared(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The columns of the schema, of a batch of all."""
+        """Picks the columns of the schema from a batch of all columns."""
         columns = [batch.column(name) for name in self.schema.names]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)

@@ -1,8 +1,8 @@
-"""Lines of CSV to batches of a declared layout, or which line does not fit.
+"""Parses lines of CSV into batches of a declared layout, or finds the line that does not fit.
 
-The slow way beside `csv_blocks`: taken from where Arrow has refused a block, because Arrow does not
-say which line was at fault. One line is one record, as there; a file whose records end otherwise
-cannot be told apart so. Knows a file by its bytes only.
+The slow way: the source switches to it where Arrow has refused a block in `csv_blocks`, because
+Arrow does not say which line is at fault. Here too, one line is one record; a file whose records
+end otherwise cannot be separated this way. Knows a file by its bytes only.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,20 +16,20 @@ import pyarrow.csv as pacsv
 from pipelines.connectors.files.csv_layout import CsvLayout
 
 LINES = 16_384
-"""Decoded at once."""
+"""How many lines are decoded at once."""
 
 BLOCK_BYTES_MAX = 1 << 30
-"""Of what Arrow takes at once, where a line may not go beyond."""
+"""The most that Arrow accepts at once; a line may not be longer."""
 
 TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
 class OtherLineEnds(Exception):
-    """Records do not all end with a line feed, so that lines do not count them."""
+    """Some records do not end with a line feed, so counting lines does not count records."""
 
 
 class MalformedCsv(Exception):
-    """`row` counts from 0 behind what was skipped, `text` is the line; the error says what is
+    """`row` counts from 0 after the skipped lines, `text` is the line; the message says what is
     wrong."""
 
     def __init__(self, row: int, text: bytes, problem: pa.ArrowInvalid) -> None:
@@ -39,9 +39,9 @@ class MalformedCsv(Exception):
 
 
 def batches_of(content: BinaryIO, skip: int, layout: CsvLayout) -> Iterator[pa.RecordBatch]:
-    """The records behind the first `skip` of an open file.
+    """The records after the first `skip` of an open file.
 
-    Raises MalformedCsv behind all that come before that line, and OtherLineEnds.
+    Raises MalformedCsv after all records before the malformed line, and OtherLineEnds.
     """
     left, before = skip, 0
     while wanted := _lines(content):
@@ -75,8 +75,9 @@ def decoded(lines: Sequence[bytes], layout: CsvLayout) -> pa.RecordBatch:
 
 
 def of_one_line_each(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same. Raises ArrowInvalid where a value holds a line break, because lines would not count
-    records any more: Arrow takes one between quotes, and closes the last quote of a file itself.
+    """Returns the batch. Raises ArrowInvalid if a value contains a line break, because then lines
+    no longer count records: Arrow accepts a line break between quotes, and closes the last quote of
+    a file itself.
 
     Needs a batch that is not a slice.
     """
@@ -87,7 +88,7 @@ def of_one_line_each(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _texts(batch: pa.RecordBatch) -> Iterator[bytes]:
-    """All values of each column that can hold line breaks, without anything between them."""
+    """For each column that can hold line breaks, all values joined without separators."""
     for column in batch.columns:
         values = column.dictionary if pa.types.is_dictionary(column.type) else column
         if values.type in TEXTS or pa.types.is_fixed_size_binary(values.type):
@@ -107,7 +108,7 @@ def _lines(content: BinaryIO) -> list[bytes]:
 
 
 def _fitting(lines: Sequence[bytes], layout: CsvLayout) -> int:
-    """How many of the first lines fit, by halving."""
+    """Counts, by halving, how many of the first lines fit."""
     if _fits(lines, layout):
         return len(lines)
     fits, fails = 0, len(lines)

@@ -1,9 +1,9 @@
-"""Source: the rows of any Spark DataFrame, put into files once and read from there.
+"""Source: the rows of any Spark DataFrame, written to files once and read from there.
 
-A DataFrame has no offsets, and asked twice it may answer otherwise. So the driver writes it into
-Parquet files before anything is read, and every attempt and every restore reads those: a point
-names them, and finds them again. Owns where they lie and which are the newest; `pipelines.spark`
-writes them. Source: Spark's `DataFrame.localCheckpoint`, which has the same reason.
+A DataFrame has no offsets, and a second evaluation may give other rows. So the driver writes it to
+Parquet files before anything is read, and every attempt and every restore reads those files; a
+point names them and so finds them again. Owns where the files are and which are the newest;
+`pipelines.spark` writes them. Source: Spark's `DataFrame.localCheckpoint`, for the same reason.
 """
 
 import errno
@@ -31,24 +31,24 @@ from pipelines.disk.directories import make_directory, make_durable
 from pipelines.domain.errors import Rejected, Retryable
 
 LASTING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
-"""What a wrong place or a missing right causes; a new start would only meet it again."""
+"""Errors of a wrong directory or a missing permission; a restart would only meet them again."""
 
 NEWEST = "_newest"
 PREFIX, SUFFIX = "rows-", ".parquet"
 ALL = 1 << 20
 PASSING = "_passing"
-"""In rows that may be deleted once no point names them; those without were kept before that."""
+"""In the names of rows that may be deleted once no point names them; older rows lack it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFrameRows:
-    """`load` is given the run's SparkSession and returns the DataFrame; it is called once, by the
-    driver of a fresh start. Its columns of `schema` are kept in `directory`, which all machines of
-    the run see: `rows-1/`, `rows-2/`, ... for one start each, until no point names them and there
-    are newer ones. Bounded: the run ends with them.
+    """`load` gets the run's SparkSession and returns the DataFrame; the driver calls it once, in a
+    fresh start. The columns of `schema` are kept in `directory`, which all machines of the run see:
+    one subdirectory `rows-1/`, `rows-2/`, ... for each start. Each stays until no point names it
+    and a newer one exists. Bounded: the run ends after the last row.
 
-    A partition of the DataFrame is a split. With event time each is sorted by it, and a subtask
-    reads its splits side by side, so that no row is late.
+    A partition of the DataFrame is a split. With event time, each partition is sorted by it, and a
+    subtask reads its splits side by side, so that no row is late.
     """
 
     load: Callable[[Any], Any]
@@ -70,7 +70,7 @@ class DataFrameRows:
         return None
 
     def validate(self) -> None:
-        """What the DataFrame holds is known once Spark runs."""
+        """Checks the directory only; the contents of the DataFrame are known once Spark runs."""
         existing = next(p for p in self.directory.absolute().parents if p.exists())
         place = self.directory if self.directory.exists() else existing
         if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
@@ -78,7 +78,7 @@ class DataFrameRows:
 
     @property
     def has_rows(self) -> bool:
-        """Whether a start has put rows there."""
+        """True once a start has written rows there."""
         return (self.directory / NEWEST).exists()
 
     def begin(self) -> Path:
@@ -103,14 +103,14 @@ class DataFrameRows:
         return rows
 
     def finish(self, rows: Path) -> None:
-        """All of its files are there and durable: from now on a start reads them."""
+        """Call when all files are there and durable; from now on a start reads them."""
         write_listing(rows)
         make_durable(rows)
         replace_atomically(self.directory / NEWEST, rows.name.encode(), FOR_ALL)
         make_durable(self.directory)
 
     def note_reader(self, name: str, text: bytes) -> None:
-        """Of a run that reads here, for whoever deletes rows. Raises OSError."""
+        """Notes that a run reads here, for the code that deletes rows. Raises OSError."""
         make_directory(self.notes)
         replace_atomically(self.notes / f"{name}.json", text, FOR_ALL)
         make_durable(self.notes)
@@ -120,18 +120,18 @@ class DataFrameRows:
         return self.directory / "_runs"
 
     def earlier_rows(self) -> list[Path]:
-        """That a start has no use for any more; a point may have. Raises OSError and Retryable."""
+        """Rows that only points may still need, no new start. Raises OSError and Retryable."""
         newest = self._newest()
         rows = self.directory.glob(f"{PREFIX}*")
         return sorted(each for each in rows if each.name != newest and (each / PASSING).exists())
 
     def forget(self, rows: Path) -> None:
-        """Without its listing it is nobody's, should this be cut short. Raises OSError."""
+        """Removes the listing first: if this is cut short, no run uses the rest. Raises OSError."""
         (rows / LISTING).unlink(missing_ok=True)
         shutil.rmtree(rows)
 
     def find(self, known: Collection[str], *, is_start: bool) -> list[SplitProgress]:
-        """Those of one start: a point that knows some of them has the rest of the same."""
+        """The splits of one start: a point that knows some of them gets the rest of that start."""
         if not is_start:
             return []
         rows = {rows_of(name) for name in known} or {self._newest()}
@@ -143,7 +143,7 @@ class DataFrameRows:
         ]
 
     def owner(self, name: str, parallelism: int) -> int:
-        """Dealt in turn, by the number of the partition."""
+        """Deals the partitions in turn, by their numbers."""
         return int(name.removesuffix(SUFFIX).rpartition("-")[2]) % parallelism
 
     def oldest(self, split: SplitProgress) -> int:
@@ -181,7 +181,7 @@ class DataFrameRows:
 
 
 def rows_of(split: str) -> str:
-    """The name of the directory in that of a split."""
+    """The name of the directory, which is part of the split's name."""
     return split.partition("/")[0]
 
 

@@ -1,4 +1,4 @@
-"""A file that is digested while it is written, and stays when the power goes."""
+"""A file that is digested while it is written, and survives a loss of power once closed."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ from pipelines.disk.digests import RunningDigest
 
 
 class DigestedFile:
-    """File-like, for whoever writes what a file is to hold. Every call raises OSError."""
+    """File-like, for the code that writes the contents. Every call raises OSError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -30,7 +30,7 @@ class DigestedFile:
         self._file.close()
 
     def close_durably(self) -> None:
-        """Raises also when the disk has taken less than it said."""
+        """Also raises when the disk has taken less than it reported."""
         self._file.flush()
         os.fsync(self._file.fileno())
         found_bytes = os.fstat(self._file.fileno()).st_size

@@ -14,14 +14,14 @@ from pipelines.domain.errors import Rejected
 
 
 class TableWriter(Protocol):
-    """Puts tables into a file that is somebody else's to close."""
+    """Writes tables into a file; the caller closes the file."""
 
     def write_table(self, table: pa.Table) -> None:
         """Raises OSError."""
         ...
 
     def close(self) -> None:
-        """Everything has been handed to the file."""
+        """Hands everything that is left to the file."""
         ...
 
 

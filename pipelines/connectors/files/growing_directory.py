@@ -1,9 +1,9 @@
-"""Source: a directory into which complete files are put while the run goes on, a split per file.
+"""Source: a directory that receives complete files while the run goes on, a split per file.
 
-Finds the files and holds each against what it was when it was found; reading one is the business of
-its format. A file has to appear whole (be renamed into place): one that changes later is refused by
-name, because part of it may have been read. Names that begin with a dot or an underscore are not
-seen. Source: Flink's `FileSource.monitorContinuously`.
+Finds the files and compares each with what it was when it was found; the format's source reads
+them. A file has to appear whole, by a rename. A file that changes later is refused by name, because
+part of it may have been read. Names that begin with a dot or an underscore are ignored. Source:
+Flink's `FileSource.monitorContinuously`.
 """
 
 import os
@@ -30,8 +30,8 @@ LOOK_EVERY = timedelta(seconds=10)
 class GrowingDirectory:
     """`format_of` makes the source of one file; build it with one of the functions below.
 
-    Files found together are read in the order of their names, files found later behind them.
-    `look_every` None: the run ends with the files that were there when it began.
+    Files found together are read in the order of their names, files found later after them.
+    `look_every` None: the run ends with the files that existed when it began.
     """
 
     directory: Path
@@ -94,7 +94,7 @@ class GrowingDirectory:
         pass  # each file is closed when it is read
 
     def _files(self) -> list[Path]:
-        """Raises OSError: what cannot be listed is not empty (as `Path.glob` would have it)."""
+        """Raises OSError if it cannot be listed; `Path.glob` would report no files."""
         with os.scandir(self.directory) as entries:
             names = [entry.name for entry in entries if entry.name.endswith(self.suffix)]
         return [self.directory / name for name in sorted(names) if name[0] not in "._"]
@@ -153,7 +153,7 @@ def csv_directory(
     file_columns: Sequence[str] | None = None,
     look_every: timedelta | None = LOOK_EVERY,
 ) -> GrowingDirectory:
-    """Without header lines and without event time, as `CsvFiles`, whose `file_columns` it takes."""
+    """No header lines and no event time, as in `CsvFiles`; `file_columns` as there."""
     return GrowingDirectory(
         Path(directory),
         suffix=".csv",

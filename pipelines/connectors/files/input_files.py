@@ -1,7 +1,7 @@
-"""Input files as splits: their names, and what is said about one that cannot be read.
+"""Input files as splits: their names, and the errors for files that cannot be read.
 
-Owns the sentences a person reads when an input is gone, malformed or lacks a column. Reads nothing
-itself; each format does.
+Owns the sentences that a person reads when an input is gone, malformed or lacks a column. Reads no
+records; each format does.
 """
 
 import hashlib
@@ -24,11 +24,11 @@ FilePaths = str | Path | Sequence[str | Path]
 LISTING = "_files.json"
 
 VERSION_BYTES = 4_096
-"""Read at each end of a file to tell it from another one of the same length."""
+"""How much is read at each end of a file, to tell it from another file of the same length."""
 
 
 class ListedFile(msgspec.Struct, frozen=True):
-    """One file of a directory that lists what belongs in it."""
+    """One file in the listing that says which files belong in a directory."""
 
     name: str
     length: int  # bytes
@@ -37,9 +37,9 @@ class ListedFile(msgspec.Struct, frozen=True):
 def input_files(paths: FilePaths, suffix: str) -> tuple[Path, ...]:
     """The files in reading order. Raises Rejected when there is nothing to read.
 
-    A directory is read in the order of its listing, if it has one, else of the names in it. Only a
-    listing notices a file that has vanished; without it the later ones would silently move up.
-    Within a run it is listed once (`connectors.beginning`).
+    A directory is read in the order of its listing if it has one, else in the order of the names in
+    it. Only a listing shows that a file has vanished; without one, the later files would silently
+    move up. Within a run, a directory is listed once (`connectors.beginning`).
     """
     if not isinstance(paths, str | Path):
         files = tuple(Path(path) for path in paths)
@@ -53,15 +53,15 @@ def input_files(paths: FilePaths, suffix: str) -> tuple[Path, ...]:
 
 
 def write_listing(directory: Path) -> None:
-    """Fixes what belongs in a directory: the visible files that are there now. It is there whole or
-    not at all; that its name stays is for whoever syncs the directory."""
+    """Writes down which files belong in a directory: the visible ones that are there now. The
+    listing appears whole or not at all; the caller syncs the directory to keep its name."""
     files = sorted(path for path in directory.iterdir() if _is_visible(path))
     listed = [ListedFile(path.name, path.stat().st_size) for path in files]
     replace_atomically(directory / LISTING, msgspec.json.encode(listed), FOR_ALL)
 
 
 def read_listing(directory: Path) -> list[ListedFile] | None:
-    """None: the directory has no listing. Raises Rejected: it has one that makes no sense."""
+    """None if the directory has no listing. Raises Rejected if its listing makes no sense."""
     listing = directory / LISTING
     try:
         return msgspec.json.decode(listing.read_bytes(), type=list[ListedFile])
@@ -73,9 +73,9 @@ def read_listing(directory: Path) -> list[ListedFile] | None:
 
 @contextmanager
 def reading(file: Path, split: str, offset: int, columns: Sequence[str] = ()) -> Iterator[None]:
-    """Turns what a reader of `file` raises into one sentence that names it.
+    """Turns an exception of a reader of `file` into one sentence that names the file.
 
-    `columns` are the names of columns that the reader knows by number only.
+    `columns` are the names of columns that the reader knows only by number.
     """
     try:
         yield
@@ -124,7 +124,7 @@ def check_columns(file: Path, found: pa.Schema, wanted: pa.Schema) -> None:
 def malformed(
     file: Path, error: BaseException, columns: Sequence[str], place: str = ""
 ) -> Rejected:
-    """`place`: where in the file, as a clause; `columns` as for `reading`."""
+    """`place`: the place in the file, as a clause; `columns` as for `reading`."""
     problem = str(error).strip().split("\n")[0].rstrip(".")
     for number, name in reversed(list(enumerate(columns))):  # so that #1 leaves #10 alone
         problem = problem.replace(f"CSV column #{number}", f"column {name}")
@@ -138,7 +138,7 @@ def _names_in(directory: Path, suffix: str) -> list[str]:
     if listed is not None:
         return [file.name for file in listed]
     try:
-        names = os.listdir(directory)  # `Path.glob` takes what cannot be listed for empty
+        names = os.listdir(directory)  # `Path.glob` would report it empty
     except OSError as error:
         problem = f"cannot be listed: {error.strerror}"
         raise Rejected(f"The input directory {directory} {problem}.") from error

@@ -85,7 +85,7 @@ class JsonLinesFiles:
     def _batches(
         self, file: Path, first_line: int, lines: list[bytes], wanted: list[int], at: int
     ) -> Iterator[pa.RecordBatch]:
-        """What is before a line that does not fit comes first. `at`: the offset of the first."""
+        """Yields the records before a line that does not fit. `at`: the offset of the first."""
         try:
             batch = self._decoded(file, first_line, lines, wanted, at)
         except MalformedRecord as error:
@@ -124,7 +124,7 @@ def _records(lines: list[bytes]) -> list[int]:
 
 
 def _blocks(file: Path, content: BinaryIO, block_bytes: int) -> Iterator[tuple[int, list[bytes]]]:
-    """Whole lines, with the number of the first one."""
+    """Whole lines, and the number of the first of them."""
     rest, line = b"", 0
     while block := content.read(block_bytes):
         text = rest + block

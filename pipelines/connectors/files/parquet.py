@@ -38,11 +38,11 @@ CACHED_ROW_GROUPS = 16
 class ParquetFiles:
     """Each file is a split, in the order of `paths`. Columns are projected to `schema`.
 
-    `concurrent_splits` files are read side by side by each subtask, and event time is the slowest
-    one's: needed where the times of the files overlap.
+    Each subtask reads `concurrent_splits` files side by side, and the slowest one sets event time:
+    needed where the times of the files overlap.
 
-    `forever` repeats the files without end; each cycle moves every timestamp column on by
-    `cycle_shift_ms`, so that later splits still hold later event time.
+    `forever` repeats the files without end. Each cycle adds `cycle_shift_ms` to every timestamp
+    column, so that later splits still hold later event time.
     """
 
     paths: FilePaths
@@ -126,7 +126,7 @@ class ParquetFiles:
             skip = max(0, skip - batch.num_rows)
 
     def _checked(self, batch: pa.RecordBatch, file: Path, at: int) -> Iterator[pa.RecordBatch]:
-        """Raises MalformedRecord behind the records before it. `at`: the offset of the first."""
+        """Raises MalformedRecord after the records before it. `at`: the offset of the first."""
         arrays = [batch.column(name) for name in self.schema.names]
         rows = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         try:
@@ -170,6 +170,6 @@ def _timestamps_ms(file: Path, column: str, group: int) -> npt.NDArray[np.int64]
     with pq.ParquetFile(file) as parquet:
         table = parquet.read_row_group(group, columns=[column], use_threads=False)
     times = table.column(column).cast(pa.int64())
-    # A record without time is refused when it is read; to pace a replay its neighbour's will do.
+    # A record without time is refused when it is read; for pacing, its neighbour's time is enough.
     known = pc.fill_null(pc.fill_null_forward(pc.fill_null_backward(times)), 0)
     return np.asarray(known)

@@ -1,8 +1,9 @@
 """The quarantine of a source: JSON lines, one for each poison record, exactly once.
 
-Owns where the files are and what a line holds. They are those of `sink.ExactlyOnceFiles`: prepared
-at the barrier, visible when the checkpoint completes, set aside when a run goes back behind them. A
-source has a directory of its own, because a file's name tells the subtask only.
+Owns where the files are and what a line holds. The files are those of `sink.ExactlyOnceFiles`:
+prepared at the barrier, visible when the checkpoint completes, and set aside when a run is restored
+to an earlier point. Each source has a directory of its own, because a file's name gives only the
+subtask.
 """
 
 from pathlib import Path
@@ -27,8 +28,8 @@ QUARANTINED = pa.schema(
         ("record", pa.string()),
     ]
 )
-"""A line. `record` is the row as the source gave it, a JSON object as text; of one that the source
-could not read, the text it found."""
+"""The columns of a line. `record` is the row as the source gave it, a JSON object as text; if the
+source could not read the record, the text that it found."""
 
 
 def quarantine_of(home: str | Path, source: Uid, pipeline: str) -> ExactlyOnceFiles:

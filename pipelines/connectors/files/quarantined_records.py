@@ -1,9 +1,9 @@
 """Source: the records in a quarantine, as their source gave them, for a corrected function.
 
-A split is a file of the quarantine, an offset the number of its line, so a run that reads them has
-each exactly once. Owns the way back from the lines of `files.quarantine`; reading lines is
-`json_lines`, finding the files `growing_directory`. Bounded: what is set aside later is for the
-next run.
+A split is a file of the quarantine and an offset the number of a line, so a run that reads them
+gets each record exactly once. Turns the lines of `files.quarantine` back into rows; `json_lines`
+reads the lines, `growing_directory` finds the files. Bounded: records that are quarantined later
+are for the next run.
 """
 
 import base64
@@ -42,10 +42,10 @@ def quarantined_records(
     out_of_orderness_ms: int = 0,
     row_of_text: RowOfText | None = None,
 ) -> GrowingDirectory:
-    """`directory` is that of one source's quarantine, `schema` that of the source. `row_of_text`:
-    the source's, where it has one, for what it could not read.
+    """`directory` is the quarantine of one source, `schema` that source's schema. `row_of_text` is
+    the source's own, if it has one, for the records that it could not read.
 
-    Raises Rejected naming a column whose values a line does not hold as they were.
+    Raises Rejected naming a column whose values do not come back from a line unchanged.
     """
     for column in schema:
         check_comes_back(column)
@@ -64,7 +64,7 @@ def quarantined_records(
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedRecords:
-    """One file; its only split. Implements `Source`."""
+    """One quarantine file, as the only split. Implements `Source`."""
 
     file: Path
     _: KW_ONLY
@@ -83,7 +83,7 @@ class QuarantinedRecords:
         return self.time
 
     def validate(self) -> None:
-        """What a record holds is looked at when it is read: it may be one that cannot be."""
+        """Checks the lines only; a record is checked when it is read, since it may be malformed."""
         self._lines.validate()
 
     def split_id(self, index: int) -> str | None:
@@ -151,11 +151,11 @@ class QuarantinedRecords:
 class _Record:
     text: bytes
     is_unread: bool
-    """Its source failed on it, and not an operator that was given it."""
+    """The source failed to read it; False: an operator failed on it."""
 
 
 def _records_of(lines: pa.RecordBatch) -> list[_Record]:
-    """Of batches of `LINE`."""
+    """From batches of `LINE`."""
     columns = (lines.column(name).to_pylist() for name in LINE.names)
     return [
         _Record(record.encode(), source is not None and source == operator)
@@ -175,7 +175,7 @@ def _unread(records: list[_Record], row_of_text: RowOfText) -> pa.RecordBatch:
 
 
 def _as_text(column: pa.Field) -> pa.Field:
-    """Of what JSON holds as text that Arrow does not read as such."""
+    """The column as text, for types that JSON holds as text and Arrow does not read as such."""
     return pa.field(column.name, pa.string()) if _is_text(column.type) else column
 
 

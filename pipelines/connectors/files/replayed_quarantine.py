@@ -1,7 +1,7 @@
-"""The quarantine of a source as more splits of that source: what was set aside is read once more.
+"""The quarantine of a source as more splits of that source, to read its records once more.
 
-Owns which files those are, and their names among the source's own splits. Reading them is
-`quarantined_records`; that each is read once is what positions are for.
+Owns which files belong to it, and their names among the source's own splits. `quarantined_records`
+reads the files; positions see to it that each is read once.
 """
 
 from collections.abc import Collection, Iterator
@@ -22,9 +22,9 @@ from pipelines.domain.poison import REPLAYED_PREFIX
 
 @dataclass(frozen=True, slots=True)
 class ReplayedQuarantine:
-    """Guarantee: finds each file that was there when the run began, and none that the run itself
-    adds: a record that fails again waits for the next replay. Implements `GrowingSource`; has no
-    event time, so that old records hold no window back.
+    """Guarantee: finds each file that existed when the run began, and none that the run itself
+    adds: a record that fails again waits for the next replay. Implements `GrowingSource`. There is
+    no event time, so that old records hold no window back.
 
     Needs a directory in which exactly the files of the starting point are visible.
     """
@@ -33,7 +33,7 @@ class ReplayedQuarantine:
     run_id: RunId
     _: KW_ONLY
     looks: bool
-    """False: what a point has begun is read to its end, and nothing else."""
+    """False: finds no new files, and only reads those that the point had begun to their end."""
 
     timestamp_column: None = None
     out_of_orderness_ms: int = 0
@@ -44,7 +44,7 @@ class ReplayedQuarantine:
     def of(
         cls, home: str | Path, uid: Uid, source: AnySource, run_id: RunId, *, looks: bool
     ) -> "ReplayedQuarantine":
-        """Raises Rejected naming a column whose values a line does not hold as they were."""
+        """Raises Rejected naming a column whose values do not come back from a line unchanged."""
         records = quarantined_records(
             Path(home) / uid,
             schema=source.schema,
@@ -61,7 +61,7 @@ class ReplayedQuarantine:
         pass  # the files are ours
 
     def find(self, known: Collection[str], *, is_start: bool) -> list[SplitProgress]:
-        del is_start  # each run looks once, whatever it goes on from
+        del is_start  # each run looks once, from whatever point it starts
         if not self.looks or not self.directory.directory.exists():
             return []
         names = {name.removeprefix(REPLAYED_PREFIX) for name in known}
