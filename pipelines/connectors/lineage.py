@@ -1,11 +1,11 @@
-"""Which output belongs to a starting point, as all sinks read it from a lineage."""
+"""The output that belongs to a starting point, which all sinks derive from its lineage."""
 
 from collections.abc import Sequence
 
 from pipelines.domain.ids import CheckpointId, RunId
 
 Lineage = Sequence[tuple[RunId, CheckpointId]]
-"""The points a starting point descends from, oldest first, itself last."""
+"""The points from which a starting point descends, oldest first, itself last."""
 
 
 def newest_of(lineage: Lineage) -> dict[RunId, int]:

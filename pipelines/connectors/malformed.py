@@ -1,8 +1,8 @@
-"""What of a batch comes before the first record in it that cannot be read.
+"""Finds the first record of a batch that cannot be read, and the records before it.
 
-A source looks for one fault after the other (values that fit no column, then a missing event time),
-so the first fault that it meets need not be that of the first record. Decides nothing about what
-becomes of the record.
+A source checks for one kind of fault after another (values that fit no column, then a missing event
+time), so the first fault that it meets need not be that of the first record. Decides nothing about
+what happens to the record.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 def before_malformed(met: MalformedRecord, decode: Callable[[int], T]) -> Iterator[T]:
-    """One batch, or none. `decode` makes one of the first so many rows, or raises MalformedRecord
+    """Yields one batch or none. `decode` decodes the first so many rows, or raises MalformedRecord
     as it did with `met`.
 
-    Always raises MalformedRecord: the first of them.
+    Always raises MalformedRecord, for the first malformed record.
     """
     first = met
     while first.row:

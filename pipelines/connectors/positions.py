@@ -1,7 +1,7 @@
-"""Which splits a subtask still has to read, and how the rest is dealt again at another parallelism.
+"""Which splits a subtask has still to read, and how the rest is dealt at another parallelism.
 
 Pure arithmetic over an ordered, possibly endless sequence of splits 0, 1, 2, ... Knows no source:
-an index behind the last split may occur here, and means that nothing is left. Source: Flink's
+an index may lie behind the last split, which means that nothing is left. Source: Flink's
 FLIP-27 enumerator, with a static assignment instead of requests.
 """
 
@@ -14,7 +14,7 @@ from pipelines.domain.snapshots import Json
 
 
 class SeenSplit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A split that was read, as it was then; `version` None: the source cannot tell."""
+    """A split that was read, as it was then; `version` None: the source has no versions."""
 
     index: int
     name: str
@@ -24,10 +24,10 @@ class SeenSplit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class SplitPositions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What one subtask has still to read: `backlog`, then frontier, frontier + stride, and so on.
 
-    Splits are opened in ascending order; where one is read at a time, event time ascends with
-    them. Everything in the backlog
-    lies before the frontier. `seen` is stored beside it and is no part of the arithmetic: it is
-    held against the source before a run goes back there (`connectors.reachability`).
+    Splits are opened in ascending order; if one is read at a time, event time ascends with them.
+    All splits of the backlog lie before the frontier. `seen` is stored with the positions but is no
+    part of the arithmetic: before a run is restored there, it is compared with the source
+    (`connectors.reachability`).
     """
 
     backlog: tuple[tuple[int, int], ...]  # (split, offset next to read)
@@ -48,7 +48,7 @@ class SplitPositions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
         return self.backlog[0] if self.backlog else (self.frontier, 0)
 
     def opened(self, count: int, has_split: Callable[[int], bool]) -> "SplitPositions":
-        """With the first `count` splits in the backlog, or as many as there are."""
+        """With the first `count` splits in the backlog, or all if there are fewer."""
         backlog, frontier = list(self.backlog), self.frontier
         while len(backlog) < count and has_split(frontier):
             backlog.append((frontier, 0))
@@ -56,7 +56,7 @@ class SplitPositions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
         return SplitPositions(tuple(backlog), frontier, self.stride)
 
     def advanced(self, distance: int, split: int | None = None) -> "SplitPositions":
-        """That far further in that split, or in the current one; gaps between records count."""
+        """`distance` further in that split or in the current one; gaps between records count."""
         wanted = self.current()[0] if split is None else split
         begun = self if self.backlog else self.opened(1, lambda _: True)
         check(any(s == wanted for s, _ in begun.backlog), "the split is open", split=wanted)
@@ -91,8 +91,8 @@ def initial(subtask: int, parallelism: int) -> SplitPositions:
 def redistribute(old: Sequence[SplitPositions], subtask: int, parallelism: int) -> SplitPositions:
     """The share of one new subtask, given the positions of all old ones, in any order.
 
-    1. The new frontier is the furthest old one: from there on nobody has read anything.
-    2. What an old subtask had not reached before it becomes backlog, at offset 0.
+    1. The new frontier is the furthest old one: no subtask has read anything from there on.
+    2. Splits before it that an old subtask had not reached become backlog, at offset 0.
     3. The whole backlog, in order, and the splits from the frontier on are dealt in turn.
     """
     check(0 <= subtask < parallelism, "a subtask is one of the parallelism", subtask=subtask)
@@ -108,7 +108,7 @@ def _unread_before(position: SplitPositions, frontier: int) -> list[tuple[int, i
 
 
 def _check_complete(old: Sequence[SplitPositions]) -> None:
-    """A subtask's positions that are missing would be splits that nobody reads."""
+    """If a subtask's positions were missing, no subtask would read its splits."""
     strides = {position.stride for position in old}
     residues = {position.frontier % position.stride for position in old}
     check(

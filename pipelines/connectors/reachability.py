@@ -1,9 +1,9 @@
-"""Whether a source can still give what a stored position asks for, and what is remembered for that.
+"""Decides whether a source can still supply what a stored position needs.
 
 A position is an index into a sequence of splits. When a file vanishes, all later ones move up, and
-a position would silently mean other records; so names and versions of splits that were read are
-stored beside it and compared before a run goes back. What was read completely may be gone: only
-its name is compared. Source: Flink's `SourceSplit.splitId`, which restores by name.
+the position would silently mean other records. So the names and versions of splits that were read
+are stored with it and compared before a run is restored. A split that was read completely may be
+gone: only its name is compared. Source: Flink's `SourceSplit.splitId`, which restores by name.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -17,20 +17,20 @@ from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import Uid
 
 SPLITS_AHEAD_MAX = 1_000
-"""Unread splits that are looked at; a source may have no last one."""
+"""How many unread splits are checked; a source may have no last split."""
 
 
 class SplitMemory:
-    """Which splits one subtask has opened, as they were; used by the subtask's thread only."""
+    """The splits that one subtask has opened, as they were; used by the subtask's thread only."""
 
     def __init__(self, source: Source, restored: Sequence[SplitPositions]) -> None:
         self._source = source
         self._seen = {split.index: split for position in restored for split in position.seen}
 
     def on_opened(self, index: int, offset: int, still_open: Collection[int] = ()) -> None:
-        """Splits are opened in ascending order, so others before this one are read.
+        """Splits are opened in ascending order, so earlier ones that are not still open are read.
 
-        From an offset on, what is known of the split is what it was when it was begun.
+        If the split is opened at an offset, keeps what was known when it was begun.
         """
         if offset == 0 or index not in self._seen:
             name = self._source.split_id(index) or ""
@@ -48,7 +48,7 @@ class SplitMemory:
 def problems_of(
     uid: Uid, source: Source, positions: Sequence[SplitPositions], *, ahead: bool
 ) -> list[str]:
-    """One sentence for each split that cannot be read on, by name; with `ahead` unread ones too."""
+    """One sentence for each split that cannot be read on; with `ahead` also unread splits."""
     begun = {split for position in positions for split, offset in position.backlog if offset}
     seen = {split.index: split for position in positions for split in position.seen}
     moved = [*_moved(uid, source, [seen[index] for index in sorted(seen)])]
@@ -61,7 +61,7 @@ def problems_of(
 def named_problems_of(
     uid: Uid, source: GrowingSource, positions: Sequence[NamedPositions], *, ahead: bool
 ) -> list[str]:
-    """One sentence for each split that cannot be read on; with `ahead` also who does not answer."""
+    """One sentence for each split that cannot be read on; with `ahead` also if no answer comes."""
     every = [split for position in positions for split in position.splits]
     problems: list[str] = []
     for split in (split for split in every if not split.is_finished):
@@ -70,7 +70,7 @@ def named_problems_of(
         except Rejected as refusal:
             problems.append(f"The source {uid!r} cannot go back: {refusal}")
         except Retryable as error:
-            # A point is not refused because nobody can be asked now: its reader asks again.
+            # A point is not refused because the source is away now: the reader asks again later.
             return (
                 [*problems, f"The source {uid!r} cannot be asked: {error}"] if ahead else problems
             )

@@ -1,10 +1,10 @@
-"""What Kafka's coordinators are asked beyond what the producing client can: the state of a
-transaction, to commit one that another process has prepared, to end one, and a mark to remember.
+"""The questions to Kafka's coordinators that the producing client cannot ask.
 
-The one connector that speaks kafka-python, and that uses what is private in it (finding a
-coordinator, sending a request to it); its version is pinned. Requests are those of the transaction
-protocol that confluent-kafka speaks (before KIP-890): a commit that is repeated is answered alike.
-Source: Kafka, `TransactionCoordinator.endTransaction`; Flink, `FlinkKafkaInternalProducer`.
+They read the state of a transaction, commit one that another process has prepared, end one, and
+look up a marker. The one connector that speaks kafka-python, and that uses private parts of it
+(finding a coordinator, sending it a request); its version is pinned. The requests are those of the
+transaction protocol that confluent-kafka speaks (before KIP-890): a repeated commit gets the same
+answer.
 """
 
 import logging
@@ -42,7 +42,7 @@ from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.patience import patience_s
 
 logging.getLogger("kafka").setLevel(logging.CRITICAL + 1)
-"""It would log its settings, and so a password; every error reaches us as an error."""
+"""kafka-python would log its settings, and with them a password; every error reaches us anyway."""
 
 NEWEST_END_TXN = 4
 NO_PRODUCER = -1
@@ -67,9 +67,9 @@ class CommitAnswer(Enum):
 
 
 class KafkaCoordinator:
-    """Questions of one thread, tried again while the broker is starting or busy.
+    """Used by one thread; repeats a question while the broker is starting or busy.
 
-    Raises Retryable (it does not answer) or Rejected (it refuses), on every question.
+    Every question raises Retryable if the broker does not answer, Rejected if it refuses.
     """
 
     def __init__(self, address: KafkaAddress) -> None:
@@ -78,7 +78,7 @@ class KafkaCoordinator:
         self._client: Any = None
 
     def prepared(self, transactional_id: str, topic: str) -> PreparedAtKafka | None:
-        """What the broker holds of it now; None: it is not open any more."""
+        """What the broker holds of the transaction now; None: it is no longer open."""
         try:
             (told,) = self._ask(
                 lambda client: client.describe_transactions([transactional_id])
@@ -106,7 +106,7 @@ class KafkaCoordinator:
         )
 
     def is_aborted(self, prepared: PreparedAtKafka) -> bool:
-        """For certain; a coordinator forgets, and a writer that follows it hides it."""
+        """True only if certain: a coordinator forgets, and a later writer hides the state."""
         try:
             (told,) = self._ask(
                 lambda client: client.describe_transactions([prepared.transactional_id])
@@ -131,9 +131,9 @@ class KafkaCoordinator:
         return CommitAnswer.DONE
 
     def end(self, transactional_id: str, timeout: timedelta) -> None:
-        """Aborts what is open under that id, waits until it is, and fences its producer.
+        """Aborts what is open under that id, waits until it is aborted, and fences its producer.
 
-        Raises Rejected when the broker allows no transaction of that length.
+        Raises Rejected when the broker does not allow so long a timeout.
         """
         request = InitProducerIdRequest(
             transactional_id=transactional_id,
@@ -151,12 +151,12 @@ class KafkaCoordinator:
             ) from error
 
     def ongoing(self) -> list[str]:
-        """Transactional ids with an open transaction, of anybody."""
+        """All transactional ids with an open transaction, of all users of the broker."""
         told = self._ask(lambda client: client.list_transactions(state_filters=[ONGOING]))
         return [each.transactional_id for listed in told.values() for each in listed]
 
     def remembered(self, topic: str, *groups: str) -> list[tuple[int, str] | None]:
-        """For each group, offset and text that were put down."""
+        """The committed offset and text of each group; None: the broker has none."""
         place = TopicPartition(topic, 0)
         told = self._ask(
             lambda client: client.list_group_offsets({group: [place] for group in groups})
@@ -194,7 +194,7 @@ class KafkaCoordinator:
             ) from None  # its text may repeat a setting
 
     def _send(self, transactional_id: str, request: Any) -> None:
-        """To the coordinator of that id. Raises what it answers."""
+        """Sends to the coordinator of that id. Raises the error that it answers with."""
 
         async def send(client: Any) -> Any:
             node = await client._find_coordinator_id(transactional_id, CoordinatorType.TRANSACTION)
@@ -239,7 +239,7 @@ class KafkaCoordinator:
             raise
         except KafkaError as error:
             if _may_pass(error):
-                self.close()  # it may know brokers that are gone
+                self.close()  # the client may know only brokers that are gone
             raise
 
 

@@ -1,8 +1,8 @@
-"""Records of one partition as columns, made of the client's messages as soon as they are fetched.
+"""Records of one partition as columns, made from the client's messages as soon as they arrive.
 
-Python's garbage collector looks through a message again and again for as long as it lives, which
-costs more than to fetch it; at bytes and numbers it does not look. So no message outlives its
-fetch. Decides nothing about what is read.
+Python's garbage collector inspects a message again and again for as long as it lives, which costs
+more than fetching it; it does not inspect bytes and numbers. So no message outlives its fetch.
+Decides nothing about what is read.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,8 +22,8 @@ Blobs = list[bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """In the order of their offsets. `times_ms`: -1 where Kafka keeps none. `bytes`: of keys and
-    values."""
+    """In the order of their offsets. `times_ms`: -1 where Kafka keeps no time. `bytes`: the size of
+    keys and values."""
 
     offsets: Offsets
     keys: Blobs
@@ -35,21 +35,22 @@ class Fetched:
         return len(self.values)
 
     def divided(self, row: int) -> tuple["Fetched", "Fetched"]:
-        """Up to that row, and from there on."""
+        """The records before that row, and those from it on."""
         if row == len(self):
             return self, NOTHING
         return self._slice(0, row), self._slice(row, len(self))
 
     def fitting_count(self, rows: int, bytes_: int) -> int:
-        """Of the first so many rows, up to the one that makes them so many bytes or more."""
-        if self.bytes <= bytes_:  # sizes are looked at one by one only where they matter
+        """How many of the first `rows` to take, up to the one that brings them to `bytes_` or
+        more."""
+        if self.bytes <= bytes_:  # looks at single sizes only where they matter
             return min(len(self), rows)
         totals = accumulate(map(_size, islice(self.keys, rows), self.values))
         fitting = (count for count, total in enumerate(totals, 1) if total >= bytes_)
         return next(fitting, min(len(self), rows))
 
     def with_values(self) -> "Fetched":
-        """Without those that are deletions."""
+        """Without the records that are deletions."""
         if None not in self.values:
             return self
         rows = np.array([row for row, value in enumerate(self.values) if value is not None], int)
@@ -71,7 +72,7 @@ NOTHING = Fetched(np.empty(0, np.int64), [], [], np.empty(0, np.int64), 0)
 
 
 def fetched_of(messages: Sequence[Message]) -> Fetched:
-    """None of them is an error."""
+    """`messages` contains no errors."""
     offsets = list(map(Message.offset, messages))
     check(None not in offsets, "what was consumed has an offset")
     keys = list(map(Message.key, messages))
@@ -97,7 +98,7 @@ def joined(parts: Sequence[Fetched]) -> Fetched:
 
 
 def by_partition(messages: Sequence[Message]) -> Iterator[tuple[str, Fetched]]:
-    """`<topic>-<partition>` of those that follow each other; most often there is but one."""
+    """Groups successive messages by `<topic>-<partition>`; usually there is only one group."""
     if len(set(map(Message.partition, messages))) == len(set(map(Message.topic, messages))) == 1:
         yield place_of(messages[0]), fetched_of(messages)
         return

@@ -1,6 +1,6 @@
-"""Whether a transaction's records can be read: the proof where the coordinator has forgotten it.
+"""Proves from the log that a transaction was committed, once the coordinator has forgotten it.
 
-Looks at one offset as a reader of committed records does. Decides nothing about what follows.
+Looks at one offset, as a reader of committed records does. Decides nothing about what follows.
 """
 
 from enum import Enum, auto
@@ -15,11 +15,11 @@ class Shown(Enum):
     YES = auto()
     NO = auto()
     DELETED = auto()
-    """Retention has passed it: were it shown, nobody could read it now."""
+    """Retention has deleted the offset; even if committed, no reader could see it now."""
 
 
 def is_shown(address: KafkaAddress, place: TopicPartition) -> Shown:
-    """Raises Retryable when an open transaction before it holds readers back."""
+    """Raises Retryable when an open transaction before the offset holds readers back."""
     admin = KafkaAdmin(address)
     if admin.oldest([place])[0] > place.offset:
         return Shown.DELETED
@@ -32,12 +32,12 @@ def is_shown(address: KafkaAddress, place: TopicPartition) -> Shown:
 
 
 def _first_shown(address: KafkaAddress, place: TopicPartition) -> int | None:
-    """From `place` on; None: nothing more."""
+    """The first offset from `place` on that readers see; None: there is none."""
     with address.settings_are_understood():
         consumer = Consumer(
             {
                 **address.settings(lambda error: None),
-                "group.id": "ftdash",  # asked for by the client; nothing is committed to it
+                "group.id": "ftdash",  # the client requires one; nothing is committed to it
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
                 "auto.offset.reset": "error",

@@ -1,7 +1,8 @@
-"""Which names Kafka and its client take, said before either is asked.
+"""Checks the names that Kafka and its client accept, before either of them sees one.
 
-The client cuts a name off at a NUL, so that it would be another one, and ends the whole process
-where it cannot read a group's; a broker says of a topic only that it is none. Source: Kafka,
+The client truncates a name at a NUL, which makes it another name, and ends the whole process if it
+cannot read a group's name. A broker only says of a bad topic name that it is invalid. Source:
+Kafka,
 `org.apache.kafka.common.internals.Topic`.
 """
 

@@ -1,13 +1,13 @@
-"""What a snapshot keeps of a transaction at Kafka, so that any process can end it.
+"""The handle of a transaction at Kafka that a snapshot keeps, so that any process can end it.
 
-Decides nothing: the coordinator tells it, and takes it back.
+Decides nothing: the coordinator supplies it and takes it back.
 """
 
 import msgspec
 
 
 class PreparedAtKafka(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A transaction that waits for its end. `ranges`: first offset and records, by partition."""
+    """A transaction that waits for its end. `ranges`: first offset and count, by partition."""
 
     transactional_id: str
     producer_id: int

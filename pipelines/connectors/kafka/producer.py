@@ -1,7 +1,8 @@
-"""A transactional producer at Kafka: queues batches, bounded, and knows when all has arrived.
+"""A transactional producer at Kafka: queues batches, bounded, and knows when all have arrived.
 
-Fences whoever used its transactional id before. Its `close` would abort what has been prepared, so
-nobody calls that: it is forgotten. Decides nothing about when a transaction ends.
+Fences the previous user of its transactional id. The client's `close` would abort what has been
+prepared, so it is never called: the client is just dropped. Decides nothing about when a
+transaction ends.
 """
 
 import math
@@ -22,16 +23,16 @@ from pipelines.domain.errors import Rejected, Retryable
 
 CHUNK_ROWS = 20_000
 BUFFER_BYTES = 64 * 1024 * 1024
-"""What may wait in the client, about; a record that is larger waits alone."""
+"""About how much may wait in the client; a record that is larger waits alone."""
 
 QUEUE_RECORDS = 1_000_000
 DELIVERY = timedelta(minutes=1)
-"""How long a record is tried to be delivered; a shorter transaction shortens it."""
+"""How long the client tries to deliver a record; a shorter transaction shortens it."""
 
 RECONNECT = timedelta(seconds=1)
 ROOM_TURN_S = 0.05
 LARGEST_RECORD_BYTES = 1_000_000_000
-"""The client does not judge sizes; the broker knows what the topic takes."""
+"""The client does not limit sizes; the broker knows what the topic accepts."""
 
 MILLISECOND = timedelta(milliseconds=1)
 REFUSALS = {
@@ -51,7 +52,7 @@ ENDED_BY_BROKER = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class KafkaOutput:
-    """Where records go, and in which form. `timeout` is the transaction's."""
+    """Where records go, and in which form. `timeout` is the transaction timeout."""
 
     address: KafkaAddress
     topic: str
@@ -79,16 +80,16 @@ class KafkaOutput:
 
 
 class TransactionalProducer:
-    """Guarantee: after `flush` every record is with the broker, or it has raised.
+    """Guarantee: after `flush` returns, the broker has every record; otherwise it has raised.
 
-    Used by one thread. Raises Retryable or Rejected, in words of `KafkaOutput`.
+    Used by one thread. Raises Retryable or Rejected, translated by `KafkaOutput`.
     """
 
     def __init__(self, output: KafkaOutput, transactional_id: str) -> None:
         self.transactional_id = transactional_id
         self._output = output
         self._problem: KafkaError | None = None
-        self._widest_bytes = 1.0  # of what waits
+        self._widest_bytes = 1.0  # of the records that wait
         delivery = min(DELIVERY, output.timeout / 2)
         self._delivery_s = delivery.total_seconds()
         with output.address.settings_are_understood():
@@ -120,7 +121,7 @@ class TransactionalProducer:
             self._check()
 
     def flush(self) -> None:
-        """Looks now and then: behind a record that was refused, none arrives any more."""
+        """Checks for errors in between: after a refused record no later one arrives."""
         for _ in range(math.ceil((self._delivery_s + ANSWER_TIMEOUT_S) / TURN_S)):
             left = self._serve(lambda: self._client.flush(TURN_S))
             self._check()
@@ -132,7 +133,7 @@ class TransactionalProducer:
         )
 
     def commit(self, group: str, offset: TopicPartition) -> None:
-        """All that was flushed, and the offset of the group with it: in one step or not at all."""
+        """Commits all that was flushed and the group's offset, in one step or not at all."""
         with self._output.address.settings_are_understood():
             consumer = Consumer(
                 {**self._output.address.settings(self._on_error), "group.id": group}
@@ -145,17 +146,17 @@ class TransactionalProducer:
         self._ask(lambda: self._client.commit_transaction(ANSWER_TIMEOUT_S))
 
     def abandon(self) -> None:
-        """Aborts what is open, if the broker answers; otherwise its timeout does."""
+        """Aborts what is open; if the broker does not answer, the transaction timeout does."""
         with suppress(KafkaException, SystemError):
             self._client.purge()
             self._client.abort_transaction(ANSWER_TIMEOUT_S)
 
     def _queue(self, columns: list[Blobs]) -> None:
-        """The loop over the records is not one of Python's: that would cost as much again."""
+        """Loops over the records in C: a Python loop would double the cost."""
         deque(map(partial(self._client.produce, self._output.topic), *columns), maxlen=0)
 
     def _wait_for_room(self, part: pa.RecordBatch) -> None:
-        """Waits no longer than a delivery may take: then what waits has failed."""
+        """Waits no longer than a delivery may take; by then the waiting records have failed."""
         waiting = len(self._client)
         mean_bytes = max(1.0, part.nbytes / part.num_rows)
         self._widest_bytes = max(self._widest_bytes, mean_bytes) if waiting else mean_bytes
@@ -183,8 +184,8 @@ class TransactionalProducer:
             raise self._output.translated(self._problem or error.args[0]) from error
 
     def _serve(self, callbacks: Callable[[], int]) -> int:
-        """The client raises what is fatal out of its callbacks; from within another one, as the
-        cause of a SystemError, or of none where two of them tell of it."""
+        """The client raises fatal errors from its callbacks. From a nested callback the error comes
+        as the cause of a SystemError, or without a cause if two callbacks raise."""
         try:
             return callbacks()
         except (KafkaException, SystemError) as error:
@@ -194,7 +195,7 @@ class TransactionalProducer:
             raise self._output.translated(fatal.args[0]) from error
 
     def _fatal(self) -> KafkaException | None:
-        """Why the client does nothing any more, which it says to whoever asks for a transaction."""
+        """Why the client refuses to work; it says so when asked to begin a transaction."""
         try:
             self._client.begin_transaction()
         except KafkaException as error:
@@ -205,7 +206,7 @@ class TransactionalProducer:
         self._problem = self._problem or error
 
     def _on_error(self, error: KafkaError) -> None:
-        """Only what does not pass; the client connects again by itself."""
+        """Keeps only lasting errors; the client reconnects by itself."""
         if error.fatal() or error.code() in kafka_connection.REFUSALS:
             self._problem = self._problem or error
 

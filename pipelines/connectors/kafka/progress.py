@@ -1,8 +1,7 @@
 """Commits to a group of Kafka how far completed checkpoints have come, for tools that show lag.
 
-Nobody reads from there: a run goes back to its checkpoints and to nothing else. What cannot be
-committed is counted and logged, and delays nothing. Source: Flink, `KafkaSource` with
-`commit.offsets.on.checkpoint`.
+Runs never read these offsets: they restore from checkpoints only. A failed commit is counted and
+logged, and delays nothing. Source: Flink, `KafkaSource` with `commit.offsets.on.checkpoint`.
 """
 
 import logging
@@ -18,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class TellingTopicsReader(TopicsReader):
-    """Implements `TellsProgress`. Answers come by the way, with what is read."""
+    """Implements `TellsProgress`. Kafka's answers arrive while the reader polls for records."""
 
     def __init__(
         self,
@@ -59,14 +58,14 @@ class TellingTopicsReader(TopicsReader):
             self._succeeded_count += 1
         else:
             self._failed_count += 1
-            if not self._is_failing:  # a lasting trouble is told once
+            if not self._is_failing:  # logs a lasting problem once
                 name = refused.name()
                 log.warning("Kafka did not take the offsets of group %s: %s", self._group, name)
         self._is_failing = refused is not None
 
 
 def _place_of(split: SplitProgress) -> TopicPartition:
-    """The offset next to read; a finished split stands at its end."""
+    """The offset to read next; a finished split stands at its end."""
     place = partition_of(split.name)
     end_offset = split.end_offset if split.is_finished else None
     place.offset = split.offset if end_offset is None else end_offset

@@ -1,7 +1,6 @@
-"""What a sink writes to Kafka for a batch: a value and perhaps a key per record.
+"""The records that a sink writes to Kafka for a batch: a value and perhaps a key each.
 
-Decides the form of both; which partition a record goes to is the client's `PARTITIONER`. Knows no
-broker.
+Decides the form of both; the client's `PARTITIONER` decides the partition. Knows no broker.
 """
 
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from pipelines.connectors.json_rows import has_json, json_lines_of
 from pipelines.domain.errors import Rejected
 
 PARTITIONER = "murmur2_random"
-"""By key as Java's clients do, so that other writers agree; without one, in turn by batches."""
+"""By key as Java's clients do, to agree with other writers; without a key, in turn by batches."""
 
 Blobs = list[bytes | None]
 
@@ -21,7 +20,7 @@ Blobs = list[bytes | None]
 @dataclass(frozen=True, slots=True)
 class RecordForm:
     """`value` names a column of text or bytes; None: the whole row, as `json_rows` writes it. `key`
-    may also hold whole numbers, which become decimal digits."""
+    may also name a column of whole numbers, which become decimal digits."""
 
     value: str | None = None
     key: str | None = None
@@ -36,7 +35,7 @@ class RecordForm:
             self._check_column(schema, self.key, topic, "key", _is_key)
 
     def columns(self, batch: pa.RecordBatch) -> list[Blobs]:
-        """The values of the records; and their keys, where they have some."""
+        """The values of the records, and their keys if they have any."""
         values = self._values(batch)
         return [values] if self.key is None else [values, _as_bytes(batch.column(self.key))]
 

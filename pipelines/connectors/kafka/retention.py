@@ -1,7 +1,7 @@
-"""When a topic may forget records: their own time and the topic's retention.
+"""When a topic may delete records: computed from the records' times and the topic's retention.
 
-A broker deletes whole segments, by the newest record in each, so records often live longer; none
-that is younger is deleted for its age. What is deleted for its size has no date, and is not told.
+A broker deletes whole segments, by the newest record in each, so records often live longer; it
+deletes no younger record for its age. Deletion for size has no date, so it is not predicted.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from pipelines.domain.errors import Retryable
 
 
 def kept_until_ms(address: KafkaAddress, places: Sequence[TopicPartition]) -> int | None:
-    """The soonest of what lies at these offsets or behind; None: nothing there has a limit.
+    """The soonest time at which a record at or after these offsets may go; None: there is no limit.
 
     Raises Retryable.
     """
@@ -35,7 +35,7 @@ def kept_until_ms(address: KafkaAddress, places: Sequence[TopicPartition]) -> in
 def first_written_ms(
     address: KafkaAddress, places: Sequence[TopicPartition]
 ) -> dict[tuple[str, int], int]:
-    """By topic and partition, the time of the first record there is; none for those without.
+    """The time of the first record there is, by topic and partition; empty partitions are left out.
 
     Raises Retryable.
     """
@@ -43,7 +43,7 @@ def first_written_ms(
         consumer = Consumer(
             {
                 **address.settings(lambda error: None),
-                "group.id": "ftdash",  # asked for by the client; nothing is committed to it
+                "group.id": "ftdash",  # the client requires one; nothing is committed to it
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
                 "auto.offset.reset": "earliest",
@@ -78,7 +78,7 @@ def _first_of_each(
 
 
 def _answered(address: KafkaAddress, message: Message | None) -> tuple[str, int] | None:
-    """The partition whose first record this is, or whose end; None: nothing that counts."""
+    """The partition of which this is the first record, or the end; None: not an answer."""
     if message is None:
         return None
     error = message.error()

@@ -1,6 +1,6 @@
-"""The security settings of a `KafkaAddress`, which are librdkafka's, as kafka-python names them.
+"""Translates the security settings of a `KafkaAddress` from librdkafka to kafka-python.
 
-No value of them is in any text: they hold passwords.
+No text contains a value of them: they hold passwords.
 """
 
 from collections.abc import Mapping

@@ -1,12 +1,12 @@
 """Sink: exactly once into a topic of Kafka, by transactions that outlive their writer.
 
-confluent-kafka writes, since it is the fast client; it can neither prepare a transaction nor take
-up that of a dead process. So the coordinator is asked by kafka-python: at the barrier for producer
-id, epoch and what has arrived, which proves in one question that the transaction is still open; and
-on completion to commit it by those, from whichever process.
+confluent-kafka writes, because it is the fast client, but it can neither prepare a transaction nor
+take over that of a dead process. So kafka-python asks the coordinator. At the barrier it asks for
+producer id, epoch and what has arrived, which also proves that the transaction is still open. On
+completion it commits the transaction by those values, from any process.
 
-A transaction waits no longer than its timeout: an outage that outlasts it is a loss, which is told
-with its range; `kafka.write_ahead` loses nothing. Source: Flink, `KafkaSink`.
+A transaction waits no longer than its timeout. If an outage outlasts it, the output is lost and
+reported with its range; `kafka.write_ahead` loses nothing. Source: Flink, `KafkaSink`.
 """
 
 import logging
@@ -37,7 +37,7 @@ from pipelines.domain.snapshots import Json
 log = logging.getLogger(__name__)
 
 TRANSACTION_TIMEOUT = timedelta(minutes=15)
-"""The most that a broker allows unless told otherwise."""
+"""The most that a broker allows by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class ExactlyOnceKafka(KafkaSink):
 
 
 class KafkaWriter(TwoPhaseCommitWriter):
-    """Says in the ledger whose its transactions are in the log, and where."""
+    """Reports the place of its transactions in the log, for the ledger."""
 
     def token(self, committable: Json) -> str:
         prepared = msgspec.convert(committable, PreparedTransaction)
@@ -69,10 +69,10 @@ class KafkaWriter(TwoPhaseCommitWriter):
 
 
 class KafkaTransactionTarget:
-    """Guarantee: no id is used twice, and no transaction ends but by its checkpoint, its timeout or
-    whoever replaces its writer.
+    """Guarantee: no id is used twice, and only its checkpoint, its timeout or the writer's
+    replacement ends a transaction.
 
-    While one transaction is written the producer of the next one introduces itself to the broker.
+    While one transaction is written, the producer of the next one registers with the broker.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class KafkaTransactionTarget:
         self, context: SinkContext, schema: pa.Schema, after: CheckpointId
     ) -> "KafkaTransaction":
         waiting, self._next = self._next, None
-        if waiting is None or waiting.exception() is not None:  # the broker was away meanwhile
+        if waiting is None or waiting.exception() is not None:  # the broker was away
             producer = self._introduced()
         else:
             producer = waiting.result()
@@ -101,7 +101,7 @@ class KafkaTransactionTarget:
         return KafkaTransaction(self, producer)
 
     def prepared(self, producer: TransactionalProducer, records: int) -> PreparedAtKafka:
-        """Raises Retryable unless the broker holds all of it, and ProtocolError when replaced."""
+        """Raises Retryable unless the broker holds all records, ProtocolError if replaced."""
         self._held.check_current()
         prepared = self._coordinator.prepared(producer.transactional_id, self._output.topic)
         if prepared is None or prepared.records != records:
@@ -124,11 +124,11 @@ class KafkaTransactionTarget:
             )
 
     def end_orphans(self, context: SinkContext, keep: list[Json]) -> None:
-        """Of this sink, of earlier attempts and of any run: whoever restores has replaced it, and
-        an open transaction holds up all readers.
+        """Ends the open transactions of this sink, of earlier attempts and of any run: a restore
+        has replaced their writers, and an open transaction holds up all readers.
 
-        They are listed before this attempt is found to be the newest: so none is of a newer one.
-        What is to `keep` has been committed, and so is not open.
+        The ids are listed before this attempt is known to be the newest, so none belongs to a newer
+        one. The transactions in `keep` have been committed, so they are not open.
         """
         orphans = [each for each in self._coordinator.ongoing() if self._is_orphan(each)]
         self._held.check_current()
@@ -153,8 +153,9 @@ class KafkaTransactionTarget:
         return name is not None and name.uid == context.uid and context.inherits(name.subtask)
 
     def _was_committed(self, prepared: PreparedAtKafka) -> bool:
-        """All of a transaction or nothing: one partition that still has it tells. Where retention
-        has taken it from all, nobody can read it any more, and the coordinator may know."""
+        """A transaction is visible as a whole or not at all, so one partition that still has it
+        decides. If retention has deleted it everywhere, no reader can see it, and the coordinator
+        may know."""
         for partition, (first, _) in prepared.ranges.items():
             place = TopicPartition(prepared.topic, int(partition), first)
             shown = is_shown(self._output.address, place)

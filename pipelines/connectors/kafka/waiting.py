@@ -1,7 +1,7 @@
-"""Records of one partition that were fetched and are not handed out yet, and how many may be.
+"""Fetched records of one partition that are not handed out yet, and how many there may be.
 
-A consumer delivers the records of all its partitions in one sequence, whichever is asked for; those
-of the others wait here. Says when a partition has to pause; pauses none itself.
+A consumer delivers the records of all its partitions in one sequence, whichever you ask for; those
+of the other partitions wait here. Says when a partition has to pause; pauses none itself.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ BATCH_BYTES = 16 * 1024 * 1024
 
 
 class WaitingRecords:
-    """In order. Pausing at two batches and going on below one, it holds less than two batches and
+    """In order. Pauses at two batches and resumes below one, so it holds less than two batches and
     what came with the fetch that filled it.
     """
 
@@ -41,12 +41,12 @@ class WaitingRecords:
     @property
     def end(self) -> int:
         """Behind all that was taken there is nothing before it but markers of transactions, which
-        nobody gets; 0 where that is not known.
+        do not get. 0 if not known.
         """
         return 0 if self._rows else self._end_seen
 
     def add(self, fetched: Fetched) -> None:
-        """At least one record."""
+        """`fetched` holds at least one record."""
         if self._end_offset is not None and fetched.offsets[-1] >= self._end_offset:
             inside = int(np.searchsorted(fetched.offsets, self._end_offset))
             self.on_end(int(fetched.offsets[inside]))
@@ -57,9 +57,9 @@ class WaitingRecords:
         self._end_seen = offset
 
     def take(self) -> Fetched:
-        """The next batch, or what there is."""
+        """The next batch, or as much of it as there is."""
         parts: list[Fetched] = []
-        rows, bytes_ = BATCH_ROWS, BATCH_BYTES  # that there is room for
+        rows, bytes_ = BATCH_ROWS, BATCH_BYTES  # the room that is left
         while self._fetched and rows > 0 and bytes_ > 0:
             first = self._fetched.popleft()
             taken, rest = first.divided(first.fitting_count(rows, bytes_))

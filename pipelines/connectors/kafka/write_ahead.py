@@ -1,19 +1,20 @@
 """Sink: exactly once into a topic of Kafka, from a log in the snapshot; it survives any outage.
 
-A segment is sent when its checkpoint has completed, in one transaction with its marker: the offset
-of a consumer group, which is the segment's checkpoint. What was sent halfway is ended, and its
-sender fenced, before the marker is read; so it needs neither to prepare nor to take up a
-transaction. Price: records wait in memory until the barrier and are visible after it.
+When its checkpoint has completed, a segment is sent in one transaction with its marker: the offset
+of a consumer group, which is the segment's checkpoint. Before the sink reads the marker, it ends
+what was sent halfway and fences the sender. So it never prepares a transaction or takes one over.
+Price: records wait in memory until the barrier and are visible after it.
 
-Brokers forget a group's offsets when nothing was committed for a week, and with its topic. So each
-segment says up to where the marker stood when it was prepared: one that is missing or stands before
-that is lost, and the run ends instead of publishing twice. Records that retention has deleted
-change nothing, because the marker lies elsewhere.
+Brokers forget a group's offsets a week after the last commit, and when the topic is deleted. So
+each segment records how far the marker had come when the segment was prepared. A marker that is
+missing or stands before that is lost, and the run ends instead of publishing twice. Deletion of
+records by retention changes nothing, because the marker is stored elsewhere.
 
-The first attempt of a run puts a marker down when it opens, so that this is known of whatever an
-outage lets it prepare. A later one asks behind what it restored: an outage that begins before its
-first segment ends that attempt, and the next one reads those records again. So no segment is kept
-of which nobody could tell later whether it was published.
+The first attempt of a run writes a marker when it opens the sink, so the position is known for
+every segment that it prepares during an outage. A later attempt asks once it has committed what it
+restored. An outage that begins before its first segment ends that attempt, and the next one reads
+those records again. So the sink keeps no segment for which it could not tell later whether it was
+published.
 """
 
 import logging
@@ -39,10 +40,10 @@ log = logging.getLogger(__name__)
 
 
 class LostMarker(StrEnum):
-    """What becomes of a segment of which the broker has forgotten whether it is published."""
+    """What to do with a segment if the broker has forgotten whether it is published."""
 
     FAIL = "fail"
-    """The run ends with its range, for a person to look for it in the topic and to choose."""
+    """The run ends and names the range, so that a person looks for it in the topic and decides."""
 
     PUBLISH = "publish"
     LEAVE_OUT = "leave out"
@@ -50,7 +51,7 @@ class LostMarker(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WriteAheadKafka(KafkaSink):
-    """See `KafkaSink`. `transaction_timeout` bounds the sending of one segment only."""
+    """See `KafkaSink`. `transaction_timeout` only bounds the sending of one segment."""
 
     transaction_timeout: timedelta = field(default=SENDING_TIMEOUT, kw_only=True)
     lost_marker: LostMarker = field(default=LostMarker.FAIL, kw_only=True)
@@ -61,10 +62,10 @@ class WriteAheadKafka(KafkaSink):
 
 
 class KafkaLogTarget:
-    """Guarantee: of each subtask that ever prepared, segments are published in order, each once.
+    """Guarantee: the segments of each subtask that ever prepared are published in order, each once.
 
-    The transactional id follows from who prepared a segment, whoever publishes it: so two that try
-    to publish the same one cannot both succeed.
+    The transactional id follows from the preparing writer, not from the publisher. So if two try
+    to publish the same segment, only one can succeed.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class KafkaLogTarget:
         return sender.newest >= marker.checkpoint_id
 
     def begun(self, marker: Marker) -> CheckpointId:
-        """Where there is no marker yet, all before this segment is published: there is nothing."""
+        """Without a marker yet, writes one: there is nothing to publish before this segment."""
         sender = self._sender(marker)
         if sender.newest < 0:
             sender.producer.begin()
@@ -115,7 +116,7 @@ class KafkaLogTarget:
         sender.newest = newest
 
     def _choose(self, marker: Marker, sender: "_Sender") -> None:
-        """Raises MarkerLost unless somebody has chosen."""
+        """Raises MarkerLost unless the author has chosen with `lost_marker`."""
         group = self._ownership.log_id(marker.uid, marker.run_id, marker.subtask)
         why = (
             f"Kafka has forgotten the offsets of group {group} for topic {self._output.topic}"
@@ -131,7 +132,7 @@ class KafkaLogTarget:
             sender.newest = marker.checkpoint_id
 
     def _sender(self, marker: Marker) -> "_Sender":
-        """Whoever had that id before is fenced, and then its marker cannot change any more."""
+        """Fences the previous user of the id; after that its marker cannot change any more."""
         name = self._ownership.log_id(marker.uid, marker.run_id, marker.subtask)
         if name not in self._senders:
             producer = TransactionalProducer(self._output, name)
@@ -142,7 +143,7 @@ class KafkaLogTarget:
 
 @dataclass(slots=True)
 class _Sender:
-    """`newest` is kept here: the broker shows a marker a moment after its commit."""
+    """Keeps `newest` itself: the broker shows a marker a moment after its commit."""
 
     producer: TransactionalProducer
     newest: int

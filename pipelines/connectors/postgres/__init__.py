@@ -1,1 +1,1 @@
-"""Tables of PostgreSQL: rows exactly once, by one plain transaction or by PREPARE TRANSACTION."""
+"""Tables of PostgreSQL: rows exactly once, by plain transactions or by PREPARE TRANSACTION."""

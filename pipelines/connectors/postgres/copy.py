@@ -1,7 +1,7 @@
-"""Arrow batches into a PostgreSQL table by one COPY, within a transaction of somebody else's.
+"""Writes Arrow batches into a PostgreSQL table by one COPY, within the caller's transaction.
 
-In PostgreSQL's binary format: it costs client and server less than text, and there is no spelling
-to get wrong. Nor are there conversions, so each value goes in the width of its column.
+Uses PostgreSQL's binary format, which costs client and server less than text and leaves no spelling
+to get wrong. The server does not convert it, so each value is sent in the width of its column.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import CheckpointId
 
 PIECE_ROWS = 65_536
-"""What is encoded at once: bounds the memory of a COPY, not its size."""
+"""How many rows are encoded at once: limits the memory of a COPY, not its size."""
 
 _NARROW = {"int2": pa.int16(), "int4": pa.int32()}
 
@@ -29,7 +29,7 @@ class TableCopy:
     def __init__(self, copy: psycopg.Copy, table: str, schema: pa.Schema, number: int) -> None:
         self._copy = copy
         self._table = table
-        self._schema = schema  # as the table takes it, with the origin
+        self._schema = schema  # as the table stores it, with the origin
         self._number = number  # of the run
         self._encoder = ArrowToPostgresBinaryEncoder(schema)
 
@@ -69,10 +69,10 @@ class TableCopy:
 def copying(
     cursor: "psycopg.Cursor[Any]", table: str, schema: pa.Schema, number: int
 ) -> Iterator[TableCopy]:
-    """Batches of `schema` that the run of that number wrote (`sql.origins`).
+    """Takes batches of `schema` from the run with that number (`sql.origins`).
 
-    Names are quoted here, whatever they contain. What leaves by an exception is not in the table.
-    Raises psycopg.Error.
+    Quotes names itself, whatever they contain. If the context is left by an exception, no row is in
+    the table. Raises psycopg.Error.
     """
     fields = [*schema, pa.field(ORIGIN, pa.int64())]
     place = sql.Identifier(table)
@@ -92,7 +92,7 @@ def copying(
 
 
 def _stored_type(written: pa.DataType, oid: int) -> pa.DataType:
-    """Of a column that was checked to take `written`."""
+    """The stored type of a column that was checked to accept `written`."""
     is_type = pa.types
     if is_type.is_integer(written):
         info = psycopg.adapters.types.get(oid)

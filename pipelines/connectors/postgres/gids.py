@@ -1,13 +1,13 @@
-"""Names of prepared transactions: whose each is, so that nobody ends one that is not his own.
+"""Names of prepared transactions: they say who owns each, so that a writer ends only its own.
 
     ftdash-<place>-<uid>-<run>-a<attempt>-s<subtask>-i<interval>
 
-`place` is a digest of database, schema and table, `uid` one of the sink's: a server has one list
-for all its databases.
+`place` is a digest of database, schema and table, because a server has one list for all its
+databases; `uid` is a digest of the sink's uid.
 
-`interval` is where it begins: one more than the checkpoint before it. For a completed checkpoint n
-that tells as much as the checkpoint it is prepared for, which is not known while it is written:
-n has passed every subtask, so what began before n ended with n at the latest.
+`interval` is its beginning: one more than the checkpoint before it. The checkpoint that ends it is
+not known while it is written. For a completed checkpoint n the beginning is enough: n has passed
+every subtask, so an interval that began before n ended with n at the latest.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from pipelines.domain.errors import Rejected
 from pipelines.domain.ids import Attempt, RunId
 
 GID_BYTES_MAX = 199
-"""Of PostgreSQL."""
+"""PostgreSQL's limit."""
 
 _PATTERN = re.compile(
     r"ftdash-(?P<place>[0-9a-f]{16})-(?P<uid>[0-9a-f]{8})-(?P<run>.+)"
@@ -56,7 +56,7 @@ class Gid:
 
     @classmethod
     def parsed(cls, text: str) -> "Gid | None":
-        """None: somebody else's."""
+        """None: the name is not one of ours."""
         found = _PATTERN.fullmatch(text)
         if found is None:
             return None
@@ -76,7 +76,7 @@ class Gid:
         )
 
     def is_orphan_of(self, place: str, context: SinkContext) -> bool:
-        """Of an earlier attempt of the same run and sink, and dealt to this subtask."""
+        """True if an earlier attempt of the run and sink left it to this subtask."""
         return (
             self.place == place
             and self.uid == _digest(4, context.uid)

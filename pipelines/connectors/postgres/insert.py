@@ -1,9 +1,9 @@
 """Sink: rows of a PostgreSQL table, exactly once, by one plain transaction per interval.
 
-The rows wait in the checkpoint, and come into the table together with a marker when it has
-completed. A server that is away, or that was killed between the two, costs nothing but time. As a
-rule they are with the server by then (`postgres.staging`).
-`postgres.two_phase` is the other way: what is with the server is all there is of them.
+The rows wait in the checkpoint. When it has completed, they enter the table in one transaction with
+a marker. If the server is away or is killed in between, that only costs time. Usually the server
+has the rows by then (`postgres.staging`). The alternative is `postgres.two_phase`, which keeps the
+rows at the server only.
 """
 
 import logging
@@ -83,7 +83,7 @@ class PostgresInsert:
 
 
 class PlainTransactions:
-    """Guarantee: a segment's rows and its marker are visible together, once, and only while this
+    """Guarantee: a segment's rows and its marker become visible together, once, and only while this
     attempt is the newest."""
 
     def __init__(
@@ -114,7 +114,7 @@ class PlainTransactions:
         self._database.close()
 
     def _commit_stage(self, marker: Marker) -> bool:
-        """False: there is none, or it is not known whether it is committed."""
+        """False: there is none, or its outcome is unknown."""
         is_own = marker.is_of(self._context)
         stage = self._stages.take(marker.checkpoint_id) if is_own else None
         if stage is None:
@@ -142,7 +142,7 @@ class PlainTransactions:
         self, connection: sa.Connection, marker: Marker, batches: Iterable[pa.RecordBatch]
     ) -> None:
         if self._is_there(connection, marker):
-            return  # the answer to an earlier try was lost
+            return  # the answer to an earlier try had been lost
         self._copy(connection, marker, batches)
         self._mark(connection, marker)
 

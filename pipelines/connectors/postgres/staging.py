@@ -1,12 +1,12 @@
-"""Rows on their way into a PostgreSQL table before their checkpoint has completed.
+"""Sends rows to a PostgreSQL table before their checkpoint has completed, invisibly.
 
-The rows of an interval are copied as they come, in a transaction that nobody sees. When their
-checkpoint has completed it gets their marker and is committed. It is a short cut and no more: what
-counts is the segment in the snapshot, so whatever goes wrong here ends the short cut alone, and the
-segment is published in a transaction of its own.
+The rows of an interval are copied as they come, in an open transaction. When their checkpoint has
+completed, the transaction gets their marker and is committed. This is only a short cut. The segment
+in the snapshot is what counts: any failure here ends just the short cut, and the segment is
+published in a transaction of its own.
 
-A row carries the checkpoint that it belongs to, which is not known while it is written. The next
-number is taken for granted; a transaction for which it was wrong is thrown away.
+Each row carries its checkpoint, which is not known while the row is written. The sink assumes the
+next number, and discards a transaction for which that proves wrong.
 """
 
 import logging
@@ -25,10 +25,10 @@ from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import CheckpointId
 
 STAGES_MAX = 3
-"""Transactions that one subtask has open; it takes more only while no checkpoint completes."""
+"""Open transactions of one subtask; it needs more only while no checkpoint completes."""
 
 LOCK_WAIT_MS = 500
-"""For the lock of somebody who changes the table; after that its rows are not staged."""
+"""How long to wait for a lock while another session changes the table; then rows are not staged."""
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +39,11 @@ _INDEX = sa.table(
 
 
 class NotStaged(Exception):
-    """Says why in a clause."""
+    """Gives the reason as a clause."""
 
 
 class Stage:
-    """One interval's transaction; `checkpoint_id` is the one that it is taken to belong to."""
+    """The transaction of one interval, which is assumed to belong to `checkpoint_id`."""
 
     def __init__(
         self, database: SqlDatabase, table: str, schema: pa.Schema, number: int, at: CheckpointId
@@ -67,25 +67,25 @@ class Stage:
             self._copy.write(batch, self.checkpoint_id)
 
     def end(self) -> None:
-        """The server has all rows."""
+        """After this the server has all rows."""
         with self._database.explained(), driver_errors("COPY"):
             self._copying.close()
 
     def commit(self, mark: Callable[[sa.Connection], None]) -> None:
-        """With what `mark` writes. Raises what it raises, Rejected, and Retryable: then it is not
-        known whether it is committed."""
+        """Commits with what `mark` writes. Raises what `mark` raises, Rejected, and Retryable: then
+        the outcome is unknown."""
         with self._database.explained(), self._open:
             mark(self._connection)
 
     def abandon(self) -> None:
-        """The server rolls back."""
+        """The server rolls the transaction back."""
         unheard = suppress(_Abandoned, Retryable, Rejected)
         with unheard, self._database.explained(), self._open, self._copying:
             raise _Abandoned
 
     def _check(self, table: str) -> None:
-        """Rows that nobody sees must hold nobody up: a value that has to be unique would, and so
-        may whatever a trigger does. Both would wait for each other, through a checkpoint."""
+        """Refuses a table where invisible rows could block others: unique values do, and a trigger
+        may. Both sides would then wait for each other through a checkpoint."""
         self._connection.execute(
             sa.select(sa.func.set_config("lock_timeout", f"{LOCK_WAIT_MS}", True))
         )
@@ -98,14 +98,14 @@ class Stage:
 
 
 class Stages:
-    """The stages of one subtask, in the order of their checkpoints. Raises nothing that the segment
-    would survive."""
+    """The stages of one subtask, in the order of their checkpoints. Raises no error that the
+    segment would survive."""
 
     def __init__(
         self, database: SqlDatabase, table: str, number: int, newest: CheckpointId | None
     ) -> None:
-        """`database`: for these alone, so that they take no connection from what must be done.
-        `newest`: what was prepared last; None: not known yet."""
+        """`database` serves only the stages, so that they take no connection from necessary work.
+        `newest`: the checkpoint prepared last; None: not known yet."""
         self._database = database
         self._table = table
         self._number = number
@@ -125,7 +125,7 @@ class Stages:
             self._give_up(why)
 
     def end(self, checkpoint_id: CheckpointId) -> None:
-        """What was written since the last one belongs to `checkpoint_id`."""
+        """What was written since the previous checkpoint belongs to `checkpoint_id`."""
         stage, self._writing = self._writing, None
         if stage is not None:
             self._end(stage, checkpoint_id)
@@ -167,4 +167,4 @@ class Stages:
 
 
 class _Abandoned(Exception):
-    """Why a transaction ends that nobody wants any more."""
+    """Makes the server roll back a transaction that is no longer needed."""
