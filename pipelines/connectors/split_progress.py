@@ -1,8 +1,8 @@
-"""How far splits that are known by name have been read, and how they are dealt again.
+"""How far named splits have been read, and how they are dealt again.
 
-The splits of a growing source have no numbers that all subtasks could agree on, so positions name
-them. Each subtask keeps those that it owns, in the order in which it found them; what it has read
-to the end stays named, because it is not to be read again. Pure.
+The splits of a growing source have no numbers on which all subtasks could agree, so positions name
+them. Each subtask keeps the splits that it owns, in the order in which it found them. A split that
+was read to the end stays, so that it is not read again. Pure.
 
 Source: Flink's `SourceSplit.splitId` and `ContinuousFileSplitEnumerator`.
 """
@@ -16,16 +16,16 @@ from pipelines.domain.snapshots import Json
 
 
 class SplitProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One split: the offset next to read, and what was known of it when it was found.
+    """One split: the offset to read next, and what was known of it when it was found.
 
-    `passed` counts the records before `offset`, as far as the source has ever told of them.
-    `version` is equal as long as the records are.
+    `passed` counts the records before `offset`, as far as the source reports them. `version` stays
+    equal as long as the records do.
     """
 
     name: str
     offset: int = 0
     passed: int = 0
-    end_offset: int | None = None  # not to be read; None: the split has no end, or its own
+    end_offset: int | None = None  # exclusive; None: the split has no end, or its own
     version: str | None = None
     is_finished: bool = False
 
@@ -36,7 +36,7 @@ class SplitProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
 class NamedPositions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The splits that one subtask owns, in the order in which they were found.
 
-    `has_looked`: it has looked for splits, so those it does not know came later.
+    `has_looked`: the subtask has looked for splits, so splits that it does not know came later.
     """
 
     splits: tuple[SplitProgress, ...]

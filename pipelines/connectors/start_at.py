@@ -1,4 +1,4 @@
-"""Where a run begins in a log when it restores nothing."""
+"""Where in a log a run begins if it restores nothing."""
 
 from enum import StrEnum
 

@@ -1,4 +1,4 @@
-"""Text to columns of declared types, a column at a time, or which value does not fit; and back."""
+"""Converts text to columns of declared types and back, or finds the value that does not fit."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ ISO_TIME = "%Y-%m-%dT%H:%M:%S"
 
 
 class UnfitValue(Exception):
-    """`row` counts from 0 in what was converted."""
+    """`row` counts from 0 among the values to convert."""
 
     def __init__(self, row: int, column: str, problem: str) -> None:
         super().__init__(problem)
@@ -38,14 +38,14 @@ def typed(values: Sequence[bytes | None], column: pa.Field) -> pa.Array:
 
 
 def text_of(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """What `typed` reads back, as large strings."""
+    """Text that `typed` reads back, as large strings."""
     if pa.types.is_timestamp(column.type):
         column = iso_times(column)
     return column.cast(pa.large_string())
 
 
 def iso_times(times: pa.ChunkedArray) -> pa.ChunkedArray:
-    """ISO 8601; in UTC, with a Z, where the type has a zone."""
+    """ISO 8601; in UTC with a Z if the type has a zone."""
     if times.type.tz is None:
         return pc.strftime(times, ISO_TIME)
     return pc.strftime(times.cast(pa.timestamp(times.type.unit, "UTC")), ISO_TIME + "Z")

@@ -1,8 +1,8 @@
-"""A base for sinks whose target can hold a transaction that is prepared: durable, not visible.
+"""A base for sinks whose target can hold a prepared transaction: durable, but not visible.
 
 A transaction begins with the first record of an interval, is prepared at the barrier and committed
-when the checkpoint has completed. Its handle is kept in the snapshot. A transaction that the target
-has given up meanwhile is reported as lost, with what it held; it is never passed over.
+when the checkpoint has completed. The snapshot keeps its handle. If the target has given a
+transaction up meanwhile, the sink reports it as lost, with its contents, and never skips it.
 
 Extend it: implement `TwoPhaseCommitTarget`, and return a `TwoPhaseCommitWriter` from `Sink.open`.
 
@@ -21,9 +21,9 @@ from pipelines.domain.snapshots import Json
 
 
 class TransactionLost(Exception):
-    """A prepared transaction can be proven neither pending nor committed. Says why, in a clause.
+    """A prepared transaction is provably neither pending nor committed. Says why, in a clause.
 
-    `on_restore`, another one: what becomes of the output behind an older point that is restored.
+    `on_restore`, another clause, says what happens to the output after an older restored point.
     """
 
     def __init__(
@@ -39,10 +39,10 @@ class Transaction(Protocol):
     def write(self, batch: pa.RecordBatch) -> None: ...
 
     def prepare(self, checkpoint_id: CheckpointId) -> Json:
-        """Make it durable and keep it invisible; returns the handle by which it is finished.
+        """Make it durable and keep it invisible; returns the handle that finishes it.
 
-        Raises PrepareRefused when it could not, and goes on as it was; Retryable when it is gone.
-        Either way the checkpoint does not complete.
+        Raises PrepareRefused if it could not and goes on as before, Retryable if it is gone. In
+        either case the checkpoint does not complete.
         """
         ...
 
@@ -55,7 +55,7 @@ class TwoPhaseCommitTarget(Protocol):
     """Where transactions live, for one subtask; used by its thread only."""
 
     def begin(self, context: SinkContext, schema: pa.Schema, after: CheckpointId) -> Transaction:
-        """For what is written behind `after`; NO_CHECKPOINT: since the attempt began."""
+        """For records written after `after`; NO_CHECKPOINT: since the attempt began."""
         ...
 
     def commit(self, handle: Json) -> None:
@@ -65,8 +65,9 @@ class TwoPhaseCommitTarget(Protocol):
     def end_orphans(self, context: SinkContext, keep: list[Json]) -> None:
         """Abort what earlier attempts of this run and sink left prepared or open.
 
-        Only what belongs to subtasks that `context.inherits`, and none of `keep`: handles that
-        were restored and committed just now. Whatever another run or sink has made is left alone.
+        Ends only transactions of subtasks that `context.inherits`, and none in `keep`: those
+        handles were restored and committed just now. Leaves transactions of other runs and sinks
+        alone.
         """
         ...
 
@@ -75,20 +76,20 @@ class TwoPhaseCommitTarget(Protocol):
 
 @runtime_checkable
 class HoldsTransactions(Protocol):
-    """A sink whose target gives up a transaction that was open for too long."""
+    """A sink whose target gives up a transaction that stays open for too long."""
 
     @property
     def transaction_timeout_ms(self) -> int: ...
 
 
 class PreparedTransaction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a snapshot keeps: the handle, and what is gone if it is lost."""
+    """What a snapshot keeps: the handle, and the range that is gone if the transaction is lost."""
 
     run_id: RunId
     attempt: Attempt
     uid: Uid
     subtask: int
-    after: CheckpointId | None  # the checkpoint before; None: where this attempt started
+    after: CheckpointId | None  # the checkpoint before; None: where this attempt began
     checkpoint_id: CheckpointId
     records: int
     handle: Json
@@ -107,8 +108,8 @@ class TwoPhaseCommitWriter:
     """Guarantee: nothing is visible before its checkpoint has completed; what was prepared for a
     completed checkpoint becomes visible, or is reported as lost.
 
-    Orphans are ended after what was restored has been committed, so that nothing due is among
-    them, and before the first record is written, which an orphan's locks might hold up.
+    Orphans are ended after restored transactions have been committed, so that none of those is
+    among them, and before the first record is written, which an orphan's locks might block.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """How the event time of a split follows from its records, and when a silent split stops counting.
 
-Every split has a generator of its own; what the source tells downstream is the smallest watermark
-of its splits (`protocol.watermarks`). Decides nothing about clocks or splits.
+Every split has a generator of its own; the source sends the smallest watermark of its splits
+downstream (`protocol.watermarks`). Decides nothing about clocks or splits.
 
 Source: Flink's `WatermarkStrategy`, `BoundedOutOfOrdernessWatermarks`, `WatermarksWithIdleness`.
 The guard against leaps is ours.
@@ -21,27 +21,27 @@ from pipelines.domain.errors import Rejected
 Times = npt.NDArray[np.int64]
 
 MAX_LEAP_MS = 365 * 24 * 3_600_000
-"""How far event time may leap in one split before the leap has to be confirmed."""
+"""How far event time may leap in one split before other records have to confirm the leap."""
 
 
 class WatermarkGenerator(Protocol):
-    """One per split. Used by one thread; begins anew after a recovery."""
+    """One per split, used by one thread; a recovery starts a new one."""
 
     def on_batch(self, batch: pa.RecordBatch, times_ms: Times) -> None:
-        """The records handed out next, with their event times."""
+        """`batch` holds the records handed out next, `times_ms` their event times."""
         ...
 
     def watermark_ms(self) -> int | None:
-        """No record at or before this follows in the split; None: nothing is known yet."""
+        """No record at or before this time follows in the split; None: not known yet."""
         ...
 
 
 class BoundedOutOfOrderness:
     """No record lies more than the bound behind the newest one before it.
 
-    A leap, beyond the newest by more than `max_leap_ms`, does not move event time by itself, or
-    one wrong timestamp would close every window. It is believed when most records of two batches
-    in a row have leapt; until then those records are only counted.
+    A leap is a time that exceeds the newest by more than `max_leap_ms`. It does not move event time
+    by itself; otherwise one wrong timestamp would close every window. It is believed when most
+    records of two batches in a row have leapt; until then those records are only counted.
     """
 
     def __init__(self, bound_ms: int, max_leap_ms: int | None) -> None:
@@ -61,7 +61,7 @@ class BoundedOutOfOrderness:
         return None if self._newest_ms is None else self._newest_ms - self._bound_ms - 1
 
     def _guarded(self, times_ms: Times, newest_ms: int, max_leap_ms: int) -> int:
-        """The newest time that may be believed."""
+        """The newest time that is believed."""
         known_ms = int(np.median(times_ms)) if self._newest_ms is None else self._newest_ms
         if newest_ms <= known_ms + max_leap_ms:
             self._leap_is_pending = False
@@ -81,16 +81,16 @@ class WatermarkStrategy:
     """`create` None: bounded out-of-orderness. Immutable; safe to build in every process."""
 
     out_of_orderness_ms: int = 0
-    idle_after_ms: int | None = None  # None: a silent split holds event time back
+    idle_after_ms: int | None = None  # None: a silent split always holds event time back
     max_leap_ms: int | None = MAX_LEAP_MS
     create: Callable[[], WatermarkGenerator] | None = None
 
     def with_idleness(self, timeout: timedelta) -> "WatermarkStrategy":
-        """A split that has been silent for that long holds nothing back until it speaks again."""
+        """A split that is silent for that long holds nothing back until it has records again."""
         return replace(self, idle_after_ms=_positive_ms(timeout, "idleness timeout"))
 
     def with_max_leap(self, leap: timedelta | None) -> "WatermarkStrategy":
-        """How far a single batch may move event time; None: as far as its records say."""
+        """How far a single batch may move event time; None: without limit."""
         leap_ms = None if leap is None else _positive_ms(leap, "maximum leap")
         return replace(self, max_leap_ms=leap_ms)
 
@@ -114,7 +114,7 @@ def monotonous() -> WatermarkStrategy:
 
 
 def generated_by(create: Callable[[], WatermarkGenerator]) -> WatermarkStrategy:
-    """An author's own generator, made anew for each split and each attempt."""
+    """An author's own generator; `create` makes one for each split and each attempt."""
     return WatermarkStrategy(create=create)
 
 

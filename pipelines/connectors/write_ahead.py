@@ -1,10 +1,10 @@
 """A base for sinks whose target cannot hold a prepared transaction: a log, kept in the snapshot.
 
-The records of an interval stay with the writer and go into the snapshot as a segment. When its
+The writer keeps the records of an interval and puts them into the snapshot as a segment. When its
 checkpoint has completed, the segment is published together with its marker, in one transaction of
-the target; after a recovery the marker tells whether that happened. Survives any outage of the
-target. Price: the records are visible an interval later, and wait in memory until then. A target
-that `StagesRows` has most of the work behind it when the checkpoint completes.
+the target. After a recovery the marker shows whether that happened. Survives any outage of the
+target. Price: the records become visible an interval later, and wait in memory until then. If the
+target `StagesRows`, most of the work is done when the checkpoint completes.
 
 Extend it: implement `WriteAheadTarget`, and return a `WriteAheadWriter` from `Sink.open`.
 
@@ -23,7 +23,7 @@ from pipelines.domain.ids import NO_CHECKPOINT, Attempt, CheckpointId, RunId, Ui
 from pipelines.domain.snapshots import Json
 
 FIRST_ATTEMPT = Attempt(1)
-"""Of a run: before it, nothing of the run can be anywhere."""
+"""The first attempt of a run: before it, nothing of the run can be in the target."""
 
 FIRST_CHECKPOINT = CheckpointId(1)
 
@@ -31,11 +31,11 @@ FIRST_CHECKPOINT = CheckpointId(1)
 class Marker(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """Which segment: what `subtask` of the sink `uid` wrote in `run_id` before `checkpoint_id`.
+    """Names a segment: what `subtask` of the sink `uid` wrote in `run_id` before `checkpoint_id`.
 
-    It keeps its name whoever publishes it, in this run or one that was restored from it. Of one
-    run, sink and subtask, segments are published in the order of their checkpoints. `after`: up to
-    there the target was seen to have them all when this one was prepared; None: it never forgets.
+    The name stays the same in any publishing process, in this run or one restored from it. Segments
+    of one run, sink and subtask are published in the order of their checkpoints. `after`: the
+    target had all segments up to there when this one was prepared; None: it never forgets.
     """
 
     run_id: RunId
@@ -45,28 +45,28 @@ class Marker(
     after: CheckpointId | None = None
 
     def is_of(self, writer: SinkContext) -> bool:
-        """Whether `writer` or an earlier attempt of it wrote the segment."""
+        """True if `writer` or an earlier attempt of it wrote the segment."""
         mine = (writer.run_id, writer.uid, writer.subtask)
         return (self.run_id, self.uid, self.subtask) == mine
 
 
 class MarkerLost(Exception):
-    """The target knows less than it did: whether a segment is there cannot be told. Says why, and
+    """The target has forgotten a marker, so it is unknown whether a segment is there. Says why, and
     what a person can do about it."""
 
 
 class WriteAheadTarget(Protocol):
-    """Where segments go, for one subtask; used by its thread only."""
+    """Where the segments of one subtask go; used by its thread only."""
 
     def published(self, marker: Marker) -> bool:
-        """Whether the segment is there already. Raises MarkerLost, Retryable."""
+        """True if the segment is there already. Raises MarkerLost, Retryable."""
         ...
 
     def publish(self, marker: Marker, batches: Iterable[pa.RecordBatch]) -> None:
         """Make records and marker visible in one step, or nothing.
 
-        A try that is repeated because its outcome is not known asks for the marker again. Raises
-        Retryable, or ProtocolError when this attempt has been replaced.
+        To repeat a try whose outcome is unknown, ask for the marker again. Raises Retryable, or
+        ProtocolError if this attempt has been replaced.
         """
         ...
 
@@ -75,39 +75,39 @@ class WriteAheadTarget(Protocol):
 
 @runtime_checkable
 class ForgetsMarkers(Protocol):
-    """A target that may lose its markers, and can tell, once it is asked before the first of them.
+    """A target that may lose its markers, and can notice that if asked before the first of them.
 
-    What it answers goes into the next segment, and so into the snapshot: none is prepared without.
-    A run's first attempt asks as soon as it has opened the target, so that an outage that begins
-    later costs it nothing; later ones have to commit first what they restored.
+    Its answer goes into the next segment, and so into the snapshot; no segment is prepared without
+    it. A run's first attempt asks as soon as it has opened the target, so a later outage costs it
+    nothing. Later attempts have to commit first what they restored.
     """
 
     def begun(self, marker: Marker) -> CheckpointId:
-        """Up to where segments of its subtask are there; from now on the target holds that for
-        certain. Raises Retryable, ProtocolError."""
+        """The checkpoint up to which the subtask's segments are there; from now on the target holds
+        that for certain. Raises Retryable, ProtocolError."""
         ...
 
 
 @runtime_checkable
 class StagesRows(Protocol):
-    """A target that takes rows as they come, where nobody sees them, so that little is left to do
-    when their checkpoint has completed. It also sets the pace of who writes.
+    """A target that takes rows as they come, invisibly, so that little is left to do when their
+    checkpoint has completed. It also slows down a writer that is too fast for it.
 
-    A short cut, which the target may give up at any time: `publish` gets the rows anyway.
+    A short cut, which the target may abandon at any time: `publish` gets the rows anyway.
     """
 
     def stage(self, batch: pa.RecordBatch) -> None:
-        """Raises nothing that `publish` would survive, or could say better."""
+        """Raises no error that `publish` would survive, or could report better."""
         ...
 
     def end_stage(self, checkpoint_id: CheckpointId) -> None:
-        """Of every checkpoint, whether there were rows or not."""
+        """Called for every checkpoint, with rows or without."""
         ...
 
 
 class WriteAheadWriter:
-    """Guarantee: a segment is published once its checkpoint has completed, and only once; where
-    that cannot be told, it is said with its range.
+    """Guarantee: a segment is published once its checkpoint has completed, and only once; if that
+    cannot be determined, the writer reports it with its range.
 
     Needs a target that publishes records and marker together.
     """
@@ -117,7 +117,7 @@ class WriteAheadWriter:
         self._context = context
         self._stages = target if isinstance(target, StagesRows) else None
         self._interval: list[pa.RecordBatch] = []
-        self._published: CheckpointId | None = None  # of its own segments, as far as is known
+        self._published: CheckpointId | None = None  # the newest of its own segments, if known
         if context.attempt == FIRST_ATTEMPT:
             self._begin(FIRST_CHECKPOINT)
 
@@ -153,7 +153,7 @@ class WriteAheadWriter:
         self._target.close()
 
     def _begin(self, before: CheckpointId) -> None:
-        """Where nothing has told yet up to where the target has the segments."""
+        """Asks the target how far it has the segments, unless that is known."""
         if self._published is None and isinstance(self._target, ForgetsMarkers):
             self._published = self._target.begun(self._marker(before))
 

@@ -1,6 +1,7 @@
-"""A client of a Redis server, and what its errors mean; nothing here tells the password.
+"""A client of a Redis server, and the meaning of its errors; no text here holds the password.
 
-`Retryable`: the server is away, comes up, or takes nothing at the moment. `Rejected`: it refuses.
+`Retryable`: the server is away, starts up, or accepts nothing at the moment. `Rejected`: it
+refuses.
 """
 
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ def client_of(url: str) -> Any:
             retry=None,
         )
     except ValueError:
-        # The text of the error may hold the address, and so the password.
+        # The text of the error may contain the address, and so the password.
         raise Rejected("The address of the Redis server is no redis:// address.") from None
 
 
@@ -53,7 +54,7 @@ def database_of(client: Any) -> str:
 
 @contextmanager
 def asking(client: Any, wish: str) -> Iterator[None]:
-    """`wish`: what is refused, as in `to read the stream x`. Other answers pass through."""
+    """`wish` says what was refused, such as `to read the stream x`. Other answers pass through."""
     try:
         yield
     except (redis.AuthenticationError, NoPermissionError) as error:

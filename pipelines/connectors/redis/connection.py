@@ -13,13 +13,13 @@ from pipelines.connectors.redis.stream_extent import StreamExtent
 from pipelines.domain.errors import Rejected
 
 Entry = tuple[bytes, list[bytes]]
-"""An id, and its fields and values in turn."""
+"""An id, then its fields and values in turn."""
 
 PAGE = 10_000
 
 
 class Found(NamedTuple):
-    """All of one moment. `extent` None: there is no such stream."""
+    """One consistent reading. `extent` None: the stream does not exist."""
 
     extent: StreamExtent | None
     entries: list[Entry]
@@ -49,20 +49,20 @@ class RedisConnection:
         self._client.close()
 
     def extent(self, stream: str) -> StreamExtent | None:
-        """None: there is no such stream."""
+        """None: the stream does not exist."""
         with self._asking(stream):
             answer = self._client.execute_command("XINFO STREAM", stream)
             return StreamExtent.of(_pairs(answer))
         return None
 
     def look(self, stream: str, marked: int | None) -> Found:
-        """Without entries."""
+        """As `entries`, but fetches no entries."""
         return self.entries(stream, 0, None, 0, marked)
 
     def entries(
         self, stream: str, offset: int, end_offset: int | None, count: int, marked: int | None
     ) -> Found:
-        """At most `count` entries from `offset` on, and what the one at `marked` holds."""
+        """At most `count` entries from `offset` on, and the contents of the entry at `marked`."""
         with self._asking(stream):
             transaction = self._client.pipeline(transaction=True)
             transaction.execute_command("XINFO STREAM", stream)
@@ -77,8 +77,8 @@ class RedisConnection:
         return Found(None, [], None)
 
     def count(self, stream: str, extent: StreamExtent) -> int:
-        """Of the entries up to the largest id that was deleted. Counts from both ends of what is
-        there, in turn, so that it takes no longer than the shorter part."""
+        """Counts the entries up to the largest id that was deleted. Counts from both ends in turn,
+        so that it takes no longer than the shorter part."""
         hole = extent.max_deleted + 1
         up_to, behind = self._pages(stream, 0, hole), self._pages(stream, hole, extent.last + 1)
         counted_up_to = counted_behind = 0
@@ -92,7 +92,7 @@ class RedisConnection:
         return extent.length - counted_behind
 
     def _pages(self, stream: str, offset: int, end_offset: int) -> Iterator[int]:
-        """How many entries each page has; the last one is not full."""
+        """The number of entries on each page; the last page is not full."""
         is_last = False
         while not is_last:
             entries: list[Entry] = []
@@ -105,7 +105,7 @@ class RedisConnection:
 
     @contextmanager
     def _asking(self, stream: str) -> Iterator[None]:
-        """Leaves quietly when there is no such stream."""
+        """Leaves the context quietly if the stream does not exist."""
         try:
             with asking(self._client, f"to read the stream {stream}"):
                 yield
@@ -123,7 +123,7 @@ def _range(stream: str, offset: int, end_offset: int | None, count: int) -> tupl
 
 
 def _as_it_comes(answer: object, **options: object) -> object:
-    """The client would make a dictionary of every entry, which takes longer than all else."""
+    """Keeps the answer raw: the client's dictionary per entry would take longer than all else."""
     return answer
 
 

@@ -1,7 +1,7 @@
-"""An entry of a stream that does not fit its columns, as text, and as a row once they have changed.
+"""A stream entry that does not fit its columns, as text, and as a row once the columns change.
 
-The text is a JSON object of the entry's fields, in the form that a line of a quarantine has: what
-is binary is base64, so that nothing of it is lost; of anything else, what is no text is escaped.
+The text is a JSON object of the entry's fields, in the form of a quarantine line. Binary values are
+base64, so that nothing is lost; in other values, bytes that are not text are escaped.
 """
 
 import base64
@@ -16,7 +16,7 @@ from pipelines.connectors.text_columns import UnfitValue, typed
 
 
 def text_of_fields(fields: Sequence[bytes], schema: pa.Schema) -> bytes:
-    """`fields`: names and values in turn; of several with one name the first counts."""
+    """`fields`: names and values in turn; if a name repeats, the first one counts."""
     binary = {column.name for column in schema if pa.types.is_binary(column.type)}
     found: dict[str, str] = {}
     for name, value in zip(fields[::2], fields[1::2], strict=True):
@@ -40,7 +40,7 @@ def row_of_fields(text: str, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _value(found: object, column: pa.Field) -> bytes | None:
-    """As it was in the entry; what an operator was given has JSON's numbers and truth values."""
+    """The bytes as in the entry; a row that an operator got has JSON's numbers and truth values."""
     if found is None:
         return None
     if not isinstance(found, str):

@@ -1,17 +1,18 @@
-"""The Lua scripts of a writer of `RedisHashes`: each one step, done whole, behind the fence.
+"""The Lua scripts of a writer of `RedisHashes`; each runs as one atomic step behind the fence.
 
-What the keys mean is in `redis.hash_store`. An error reply begins with a word of ours:
-FENCED, TAKEN, FOREIGN, UNOWNED, LOST, OCCUPIED.
+`redis.hash_store` explains the keys. An error reply begins with one of our own words: FENCED,
+TAKEN, FOREIGN, UNOWNED, LOST, OCCUPIED.
 
-A score says who wrote a row last: the number of the run, counted from 1, times 2^32, plus the
-checkpoint; so the order of scores is the order of writing, in a run and from run to run.
+A score says which run and checkpoint wrote a row last: the number of the run, counted from 1, times
+2^32, plus the checkpoint. So the order of scores is the order of writing, within a run and across
+runs.
 """
 
 RUN_STEP = 2**32
-"""What one run is worth in a score; its checkpoints are below."""
+"""The step of one run in a score; the checkpoint numbers are below it."""
 
 CHUNK_ROWS_MAX = 2000
-"""Lua passes no more than about 8,000 arguments at once, and a row takes two."""
+"""Lua passes at most about 8,000 arguments in a call, and a row takes two."""
 
 KEYS_NAMED = """
 local OWNER, RUNS, OPEN, DONE, INDEX, ASIDE = unpack(KEYS)
@@ -51,10 +52,10 @@ redis.call('HSET', KEYS[1], 'run', ARGV[4], 'epoch', ARGV[5], 'installation', AR
 if owner[2] ~= ARGV[4] then redis.call('HSET', KEYS[1], 'attempt', -1, 'closed', -1) end
 return 1
 """
-"""ARGV: pipeline; run and epoch of the holder that was looked at; run, epoch, installation and
-person of the next one. Returns 0 when another one holds the prefix by now.
+"""ARGV: pipeline; run and epoch of the holder that was read; run, epoch, installation and person of
+the next holder. Returns 0 if another one holds the prefix by now.
 
-Does not name the pipeline: where that is missing, the server has lost what was written.
+Does not write the pipeline's name: if it is missing, the server has lost data.
 """
 
 ENTER = (
@@ -71,7 +72,7 @@ end
     + NUMBER_RUN
     + "redis.call('HSET', OWNER, 'attempt', ARGV[2])"
 )
-"""ARGV: run, attempt, pipeline. A writer starts; from now on older attempts are refused."""
+"""ARGV: run, attempt, pipeline. A writer starts; from now on, older attempts are refused."""
 
 STAGE = (
     FENCE
@@ -144,8 +145,8 @@ return left
 )
 """ARGV: run, attempt, transaction, the run that prepared it, its writer, checkpoint.
 
-Makes the first chunk visible and takes it off the list. A row that a later checkpoint has written
-stays: transactions of one run may be committed in any order.
+Makes the first chunk visible and removes it from the list. A row that a later checkpoint has
+written stays, because transactions of one run may be committed in any order.
 """
 
 DROP_LEFT_OVER = """
@@ -172,4 +173,4 @@ end
 """
     + DROP_LEFT_OVER
 )
-"""ARGV: run, attempt. Drops what older attempts of the run staged behind its starting point."""
+"""ARGV: run, attempt. Drops what the run's older attempts staged after its starting point."""

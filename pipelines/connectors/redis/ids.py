@@ -1,7 +1,7 @@
 """Ids of stream entries, `<milliseconds>-<number>`, as offsets that fit 64 bits.
 
 44 bits of milliseconds reach the year 2527; 19 bits number the entries of one millisecond. An id
-beyond is refused by name: two entries must never get the same offset.
+beyond that is refused by name: two entries must never get the same offset.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def offset_of(entry_id: bytes) -> int:
 
 
 def offsets_of(entry_ids: Sequence[bytes]) -> Offsets:
-    """All at once. Raises Rejected for the first id that does not fit."""
+    """Converts all at once. Raises Rejected for the first id that does not fit."""
     ids = pa.array(entry_ids, pa.string())
     parts = pc.split_pattern(ids, "-").flatten()
     numbers = np.asarray(parts.cast(pa.uint64())).reshape(-1, 2)

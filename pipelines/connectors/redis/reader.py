@@ -1,8 +1,8 @@
-"""Reads Redis Streams for one subtask: entries to batches, and no loss unseen.
+"""Reads Redis Streams for one subtask: decodes entries into batches, and notices every loss.
 
-Whether anything was lost is asked in one transaction with the entries, so that nothing is trimmed
-in between. A server that is away is waited for: there is nothing at the moment, barriers go on, and
-it is asked again with every turn, for one stream only, for a bounded time.
+It asks in one transaction for the entries and for whether any were lost, so that nothing is trimmed
+in between. If the server is away, the reader waits: it yields empty batches, so that barriers go
+on, and asks again each turn, for one stream only, for a bounded time.
 """
 
 import time
@@ -31,7 +31,7 @@ from pipelines.connectors.text_columns import UnfitValue, typed
 from pipelines.domain.errors import Rejected, Retryable
 
 AWAY_S_MAX = 60.0
-"""How long questions may fail before the attempt ends and the restart strategy decides."""
+"""How long requests may fail before the attempt ends and the restart strategy decides."""
 
 
 NONE: Offsets = np.array([], np.int64)
@@ -48,7 +48,7 @@ class StreamsReader:
         self._timestamp_column = timestamp_column
         self._batch_rows = batch_rows
         self._away_since_s: float | None = None  # the first failure since the last answer
-        self._told_away: set[str] = set()  # streams that have had their turn since a failure
+        self._told_away: set[str] = set()  # streams that had their turn since a failure
         self._pending: dict[str, int | None] = {}
 
     def read(self, split: SplitProgress) -> Iterator[LoggedRecords]:
@@ -77,17 +77,17 @@ class StreamsReader:
         self._connection.close()
 
     def pending_records(self) -> int | None:
-        """Entries that were added since, less those that were deleted before they were read."""
+        """Entries added since the last read, less those that were deleted unread."""
         return sum_known(self._pending.copy().values())
 
     def _behind(self, at: SplitProgress, entries: list[Entry]) -> SplitProgress:
-        """Raises Rejected when entries are missing among these."""
+        """The position after these entries. Raises Rejected when entries are missing among them."""
         offsets = offsets_of([entry[0] for entry in entries]) if entries else NONE
         last = entries[-1][1] if entries else []
         return passed_by(at, offsets, last, is_all=len(entries) < self._batch_rows)
 
     def _next(self, at: SplitProgress) -> list[Entry] | None:
-        """None: the server is away. Raises Rejected naming what is gone."""
+        """None: the server is away. Raises Rejected naming the entries that are gone."""
         if self._told_away and at.name not in self._told_away:
             self._told_away.add(at.name)
             return None
@@ -106,7 +106,7 @@ class StreamsReader:
         return entries
 
     def _on_failure(self, stream: str, failure: Retryable) -> None:
-        """A question may take seconds to fail, so nobody else asks until this stream has asked."""
+        """A request may take seconds to fail, so this stream alone asks next."""
         now_s = time.monotonic()
         if self._away_since_s is None:
             self._away_since_s = now_s
@@ -147,7 +147,7 @@ def _malformed(sentence: str, entries: list[Entry], row: int, schema: pa.Schema)
 
 
 def _values(entries: list[Entry], name: str) -> list[bytes | None]:
-    """Where the first entry has the field, most others have it as well."""
+    """Looks first where the first entry has the field, which most others share."""
     field, first = name.encode(), entries[0][1]
     place = next((i for i in range(0, len(first), 2) if first[i] == field), None)
     if place is None:

@@ -1,7 +1,8 @@
 """Batches as rows of Redis hashes: keys, fields and values as text, packed for a script.
 
-Column by column, never row by row. Decides how a key is spelled: the values of the key columns,
-joined by colons; a colon or percent sign within one is escaped, so that no two keys are one.
+Works column by column, never row by row. Decides how a key is spelled: the values of the key
+columns, joined by colons. Colons and percent signs within a value are escaped, so that no two keys
+collide.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,14 +16,14 @@ from pipelines.connectors.text_columns import text_of
 from pipelines.domain.errors import Rejected
 
 CHUNK_BYTES = 1024 * 1024
-"""About as much is applied at once; the server does nothing else meanwhile."""
+"""About how much is applied at once; meanwhile the server does nothing else."""
 
 Chunk = bytes
 """MessagePack of [field names, row keys, columns of values]; null: the field is absent."""
 
 
 def check_rows(schema: pa.Schema, keys: Sequence[str]) -> None:
-    """Raises Rejected naming the column that has no counterpart in a hash, or names no key."""
+    """Raises Rejected naming a column that a hash cannot hold, or a key that is no column."""
     if not keys:
         raise Rejected("Hashes in Redis need key columns to be written again without harm.")
     missing = next((key for key in keys if key not in schema.names), None)

@@ -1,19 +1,19 @@
-"""What a Redis stream still holds, and whether anything was lost that a reader had not read.
+"""What a Redis stream still holds, and whether it has lost entries that a reader had not read.
 
-A stream says how many entries were ever added, how many there are, which is the first, and the
-largest id that was deleted by its id. Trimming does not move `max-deleted-entry-id` (seen with
-Valkey 9.1), and takes from the old end only. So there are three ways to know:
+A stream reports how many entries were ever added, how many it has, the first one, and the largest
+id that was deleted by its id. Trimming does not move `max-deleted-entry-id` (seen with Valkey 9.1),
+and removes entries from the old end only. So there are three cases:
 
-- No entry before the position is there any more. Then exactly as many are missing as were when the
-  run began, wherever they had been, and as have been read since. More: some were lost. Fewer: this
-  is another stream of that name.
-- One is there, so nothing behind the position was trimmed. What is deleted by its id shows where it
-  moves the largest such id.
-- It does not, where an older hole lies ahead. So the entries up to that hole are counted when the
-  run begins, and have to be as many once they are read.
+- No entry before the position exists any more. Then as many are missing as were missing when the
+  run began, wherever they had been, plus those read since. If more are missing, some were lost; if
+  fewer, this is another stream of that name.
+- Such an entry exists, so nothing behind the position was trimmed. A deletion by id shows, because
+  it moves the largest deleted id.
+- It does not show if an older hole lies ahead. So the entries up to that hole are counted when the
+  run begins, and the reader must get as many.
 
-Whether it is the same stream, `redis.stream_mark` tells as well. What nothing tells is a new stream
-that has lost, when it is looked at, exactly as many entries as were missing or read of the old one.
+`redis.stream_mark` also recognizes another stream. One case goes unnoticed: a new stream that has
+lost, when it is looked at, exactly as many entries as were missing or read of the old one.
 Pure.
 """
 
@@ -34,7 +34,7 @@ Fields = Sequence[bytes]
 
 @dataclass(frozen=True, slots=True)
 class StreamExtent:
-    """Of one moment. `first` None: the stream is empty."""
+    """The state at one moment. `first` None: the stream is empty."""
 
     added: int
     length: int
@@ -66,18 +66,18 @@ class StreamExtent:
 
     @property
     def has_hole_ahead(self) -> bool:
-        """To who begins with the first entry."""
+        """For a reader that begins with the first entry."""
         return self.first is not None and self.max_deleted > self.first
 
     def from_oldest(self, name: str, end_offset: int | None, ahead: int | None) -> SplitProgress:
-        """To begin with the first entry. What was deleted before is nobody's loss.
+        """The position of the first entry. Entries deleted before do not count as lost.
 
         `ahead`: how many entries there are up to the hole that lies ahead.
         """
         begin = self.last + 1 if self.first is None else self.first
         due = None if ahead is None else self.removed + ahead
         mark = StreamMark(self.max_deleted, due, self.first_entry)
-        # With those deleted between entries that are there: `removed` will always hold them too.
+        # Includes those deleted between existing entries: `removed` will always count them too.
         return SplitProgress(name, begin, self.removed, end_offset, str(mark))
 
     def from_newest(self, name: str) -> SplitProgress:
@@ -85,7 +85,7 @@ class StreamExtent:
         return SplitProgress(name, self.last + 1, self.added, None, str(mark))
 
     def oldest(self, split: SplitProgress, marked: Fields | None) -> int:
-        """As `GrowingSource.oldest`. `marked`: what the entry of the position's mark holds now.
+        """See `GrowingSource.oldest`. `marked`: the present contents of the mark's entry.
 
         Raises Rejected: this is another stream of that name.
         """
@@ -119,7 +119,7 @@ class StreamExtent:
             return False
         if marked is not None:
             return digest_of(marked) != entry.digest
-        if entry.offset >= split.offset:  # nothing was read yet, and so it has been lost
+        if entry.offset >= split.offset:  # nothing was read yet, so the entry has been lost
             return has_read_ones or self.removed <= split.passed
         return self._begin < entry.offset and self.max_deleted < entry.offset
 
@@ -129,7 +129,7 @@ class StreamExtent:
 
 
 def oldest_of(extent: StreamExtent | None, split: SplitProgress, marked: Fields | None) -> int:
-    """`extent` None: there is no stream. Raises Rejected when there was one."""
+    """`extent` None: the stream does not exist. Raises Rejected if it did."""
     if extent is not None:
         return extent.oldest(split, marked)
     if split.offset:
@@ -140,7 +140,7 @@ def oldest_of(extent: StreamExtent | None, split: SplitProgress, marked: Fields 
 def passed_by(
     split: SplitProgress, offsets: Offsets, last: Fields, *, is_all: bool
 ) -> SplitProgress:
-    """The position behind entries that were read from it on; `last` is what the last one holds.
+    """The position after the entries read from `split` on; `last` holds the fields of the last.
 
     `is_all`: there are no more at the moment. Raises Rejected when entries up to the hole that lay
     ahead are missing.
@@ -173,8 +173,8 @@ def _check_complete(split: SplitProgress, mark: StreamMark, passed: int) -> None
 
 
 def pending_of(extent: StreamExtent | None, split: SplitProgress, given: int) -> int | None:
-    """What is left behind the next `given` entries. None: of a bounded split nobody knows how much
-    of it lies before its end."""
+    """How much is left after the next `given` entries. None for a bounded split: how many of the
+    entries lie before its end is unknown."""
     if extent is None:
         return 0
     if split.end_offset is not None:

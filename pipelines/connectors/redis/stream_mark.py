@@ -1,7 +1,7 @@
-"""What a position in a Redis stream remembers of the stream, to know it again.
+"""What a position in a Redis stream remembers, to recognize the stream later.
 
-Redis gives a stream no identity: one that was deleted and made again has the same name, and may
-have the same ids. So a position names an entry that was there, with a digest of what it held. Pure.
+Redis gives a stream no identity: one that was deleted and created again has the same name, and may
+have the same ids. So a position names an entry of the stream, with a digest of its contents. Pure.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ PARTS = 4
 
 @dataclass(frozen=True, slots=True)
 class MarkedEntry:
-    """The newest one that was read, or the first one to be read."""
+    """The newest entry that was read, or the first one to read."""
 
     offset: int
     digest: str
@@ -25,8 +25,8 @@ class MarkedEntry:
 
 @dataclass(frozen=True, slots=True)
 class StreamMark:
-    """`max_deleted`: of the stream, when the run began. `due`: how many entries are passed once all
-    up to there are read; None where that is not ahead, or an earlier version wrote this."""
+    """`max_deleted`: the stream's, when the run began. `due`: how many entries are passed once all
+    up to there are read; None if it is not ahead, or if an earlier version wrote this."""
 
     max_deleted: int = 0
     due: int | None = None
@@ -34,7 +34,7 @@ class StreamMark:
 
     @classmethod
     def of(cls, version: str | None) -> "StreamMark":
-        """From the version of a position; an earlier one has `max_deleted` alone."""
+        """From a position's `version`; an earlier release stored `max_deleted` alone."""
         max_deleted, due, entry_id, digest = (f"{version or 0}".split(":") + [""] * PARTS)[:PARTS]
         return cls(
             int(max_deleted),
@@ -52,7 +52,7 @@ class StreamMark:
 
 
 def digest_of(fields: Sequence[bytes]) -> str:
-    """Of an entry's fields and values; their lengths keep `a, bc` from `ab, c`."""
+    """Digests an entry's fields and values; their lengths distinguish `a, bc` from `ab, c`."""
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for field in fields:
         digest.update(b"%d:" % len(field))
@@ -61,6 +61,6 @@ def digest_of(fields: Sequence[bytes]) -> str:
 
 
 def marked_offset(split: SplitProgress) -> int | None:
-    """Where to look for the entry of its mark; None: an earlier version wrote none."""
+    """The offset of the mark's entry; None: an earlier version stored none."""
     entry = StreamMark.of(split.version).entry
     return None if entry is None else entry.offset

@@ -1,6 +1,6 @@
-"""Source: Redis Streams, a split per stream, ids as offsets; no consumer groups.
+"""Source: Redis Streams, a split per stream, ids as offsets, without consumer groups.
 
-Decides where to begin and to end. Progress is in the checkpoint only: a group would be a second
+Decides where to begin and end. Only the checkpoint holds the progress; a group would be a second
 truth. Reads nothing itself; see `redis.reader`.
 """
 
@@ -24,10 +24,10 @@ BATCH_ROWS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class RedisStreams:
-    """Fields become the columns of `schema`; one that an entry lacks is null. `url` is a secret: it
-    may hold a password, and is in no text that this source makes.
+    """Fields become the columns of `schema`; a field that an entry lacks is null. `url` is a
+    secret: it may hold a password, and appears in no text of this source.
 
-    `is_bounded`: the run ends with the entries that were there when it began.
+    `is_bounded`: the run ends with the entries that existed when it began.
     """
 
     url: str = field(repr=False)

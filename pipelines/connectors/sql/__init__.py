@@ -1,1 +1,1 @@
-"""Tables of SQLite and PostgreSQL, a row per key, written again without harm."""
+"""Tables of SQLite and PostgreSQL: a row per key, which may be written again without harm."""

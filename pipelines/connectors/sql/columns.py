@@ -1,4 +1,4 @@
-"""Which tables and columns results need in SQL, and whether a column that is there takes them."""
+"""The tables and columns that results need in SQL, and checks that existing columns fit them."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,20 +11,20 @@ from sqlalchemy.dialects import postgresql
 from pipelines.domain.errors import Rejected
 
 NAME_BYTES_MAX = 63
-"""Of PostgreSQL: for a column's name, and for the longest that is made of a table's."""
+"""PostgreSQL's limit for the name of a column, and for the longest name made from a table's."""
 
 SqlType = sa.Boolean | sa.BigInteger | sa.Double[float] | sa.Text | sa.Date | sa.DateTime
 
 
 def check_name(name: str) -> None:
-    """PostgreSQL would cut a longer name off, and then two tables might be one."""
+    """PostgreSQL would truncate a longer name, and two tables might become one."""
     if not name or "\0" in name or len(f"{name}_superseded".encode()) > NAME_BYTES_MAX:
         limit = NAME_BYTES_MAX - len("_superseded")
         raise Rejected(f"The table name {name!r} is not one of 1 to {limit} bytes without NUL.")
 
 
 def check_column_names(names: Sequence[str]) -> None:
-    """PostgreSQL would cut a longer name off, and look for the whole one at the next start."""
+    """PostgreSQL would truncate a longer name, and the next start would look for the whole one."""
     for name in names:
         if not name or "\0" in name or len(name.encode()) > NAME_BYTES_MAX:
             raise Rejected(
@@ -39,7 +39,7 @@ def check_column_names(names: Sequence[str]) -> None:
 
 
 def takes(found: sa.types.TypeEngine[Any], wanted: sa.types.TypeEngine[Any]) -> bool:
-    """Whether every value of `wanted` that fits the column's size can be stored as it is."""
+    """True if `found` stores every `wanted` value that fits its size, without a change."""
     if isinstance(found, postgresql.TIMESTAMP):  # SQLite keeps no zone
         return isinstance(wanted, sa.DateTime) and found.timezone == wanted.timezone
     families: dict[type, tuple[type, ...]] = {

@@ -1,6 +1,6 @@
-"""A database for `SqlUpsert`: connecting, short transactions, and what is said when they fail.
+"""A database for `SqlUpsert`: connections, short transactions, and the errors when they fail.
 
-Decides how often a locked or unreachable database is tried again. Knows SQLite and PostgreSQL.
+Decides how often to retry a locked or unreachable database. Supports SQLite and PostgreSQL.
 """
 
 import math
@@ -37,7 +37,7 @@ LONGEST_PAUSE_S = 1.0
 Result = TypeVar("Result")
 
 SUPPORTED = ("sqlite", "postgresql")
-"""The dialects whose insert can turn into an update."""
+"""The dialects that can turn an insert into an update."""
 
 
 class SqlDatabase:
@@ -57,11 +57,11 @@ class SqlDatabase:
             yield database
 
     def is_there(self) -> bool:
-        """False: an SQLite file that does not exist yet."""
+        """False for an SQLite file that does not exist yet."""
         return self._file is None or self._file.exists()
 
     def check_reachable(self) -> bool:
-        """False: an SQLite file that does not exist yet, but can. Raises Rejected otherwise."""
+        """False for an SQLite file that does not exist yet but can be made. Raises Rejected."""
         file = self._file
         if file is not None and not self.is_there():
             existing = next(p for p in file.absolute().parents if p.exists())
@@ -72,17 +72,17 @@ class SqlDatabase:
         return True
 
     def examine(self, work: Callable[[sa.Connection], None]) -> None:
-        """A transaction of who asks before anything has started: Rejected also when it is away."""
+        """A transaction for checks before a start: raises Rejected also if the database is away."""
         try:
             self.transaction(work)
         except Retryable as error:
             raise Rejected(str(error)) from error
 
     def transaction(self, work: Callable[[sa.Connection], Result]) -> Result:
-        """Runs `work` in one transaction, again where `sql.sqlstates` says so.
+        """Runs `work` in one transaction, and again where `sql.sqlstates` says so.
 
-        `work` must be repeatable, and look first: an earlier try may have been committed although
-        its answer was lost. Raises Retryable when the database stays busy or away, Rejected when it
+        `work` must be repeatable and look first: an earlier try may have been committed although
+        its answer was lost. Raises Retryable if the database stays busy or away, Rejected if it
         refuses the statement.
         """
         if self._file is not None:
@@ -99,8 +99,8 @@ class SqlDatabase:
 
     @contextmanager
     def begun(self) -> Iterator[sa.Connection]:
-        """A transaction that lasts as long as its context, tried once; what leaves by an exception
-        is rolled back. Each of its statements sees what was committed before it."""
+        """A transaction for the length of the context, tried once and rolled back on an exception.
+        Each of its statements sees what was committed before the statement."""
         with self._leaving_standby(), self._engine.connect() as connection:
             each_sees = connection.execution_options(isolation_level="READ COMMITTED")
             with each_sees.begin():
@@ -108,9 +108,9 @@ class SqlDatabase:
 
     @contextmanager
     def connected(self) -> Iterator["psycopg.Connection"]:
-        """A connection to PostgreSQL of the caller's own, in no pool, closed at the end.
+        """A PostgreSQL connection of the caller's own, outside the pool, closed at the end.
 
-        Raises Retryable when there is none to be had.
+        Raises Retryable if the server accepts none.
         """
         positional, named = self._engine.dialect.create_connect_args(self.url)
         with self.explained(), driver_errors("connect"):
@@ -120,7 +120,7 @@ class SqlDatabase:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Around statements: Retryable when the database is away, Rejected when it refuses one."""
+        """Wraps statements: Retryable if the database is away, Rejected if it refuses one."""
         try:
             yield
         except DBAPIError as error:
@@ -139,8 +139,8 @@ class SqlDatabase:
 
     @contextmanager
     def _leaving_standby(self) -> Iterator[None]:
-        """A connection to a server that takes no writes would be taken from the pool each time,
-        even after another server has taken over."""
+        """Empties the pool. It would otherwise keep supplying a connection to a server that takes
+        no writes, even after another server has taken over."""
         try:
             yield
         except DBAPIError as error:
@@ -149,7 +149,7 @@ class SqlDatabase:
             raise
 
     def _bound(self, connection: sa.Connection) -> None:
-        """Where a person waits, no statement waits for a lock, or a slow server, for longer."""
+        """While a person waits, limits how long a statement waits for a lock or a slow server."""
         limit_s = patience_s(math.inf)
         if self._file is None and limit_s < math.inf:
             connection.exec_driver_sql(f"SET LOCAL statement_timeout = {round(1000 * limit_s)}")
@@ -160,9 +160,9 @@ class SqlDatabase:
 
 
 def place_of(address: str) -> str:
-    """The same text for the same database, however it is addressed; without user and password.
+    """The same text for the same database, however it is addressed, without user and password.
 
-    Raises Rejected: not an address of SQLite or PostgreSQL.
+    Raises Rejected if the address is neither SQLite nor PostgreSQL.
     """
     url = _parsed(address)
     if url.get_backend_name() == "sqlite":
@@ -179,13 +179,13 @@ def _problem(error: DBAPIError) -> str:
 
 
 def _said(error: DBAPIError) -> str:
-    """The first line: the others repeat the statement, or advise about the server's machine."""
+    """The first line; the others repeat the statement, or advise about the server's machine."""
     return str(error.orig).partition("\n")[0].rstrip(".")
 
 
 @contextmanager
 def driver_errors(statement: str) -> Iterator[None]:
-    """Around what goes past SQLAlchemy to psycopg: its errors are then told apart like all."""
+    """Wraps calls that bypass SQLAlchemy, so that psycopg's errors are classified like others."""
     try:
         yield
     except (psycopg.OperationalError, psycopg.InterfaceError) as error:
@@ -225,12 +225,12 @@ def _engine(url: sa.URL, name: str) -> sa.Engine:
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, record: object) -> None:
-    """The driver's own transactions are switched off; ours start by taking the write lock."""
+    """Switches off the driver's own transactions; ours begin by taking the write lock."""
     connection.isolation_level = None
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
 
 
 def _begin_immediate(connection: sa.Connection) -> None:
-    """A transaction that reads first and writes later could not wait for another writer."""
+    """Takes the lock at once: a transaction that reads first could not wait for another writer."""
     connection.exec_driver_sql("BEGIN IMMEDIATE")

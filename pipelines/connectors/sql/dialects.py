@@ -1,4 +1,4 @@
-"""What SQLite and PostgreSQL both have, and SQLAlchemy makes of each by itself."""
+"""Features that SQLite and PostgreSQL share and SQLAlchemy supports separately for each."""
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -7,5 +7,5 @@ Insert = sqlite.Insert | postgresql.Insert
 
 
 def insert_into(dialect: str, table: sa.Table) -> Insert:
-    """With ON CONFLICT, which standard SQL has not."""
+    """An insert with ON CONFLICT, which standard SQL lacks."""
     return sqlite.insert(table) if dialect == "sqlite" else postgresql.insert(table)

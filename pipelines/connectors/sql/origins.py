@@ -1,8 +1,9 @@
-"""Which run and checkpoint a row of a table comes from, in one number: its origin.
+"""The origin of a row: one number for the run and checkpoint that wrote it.
 
-The run's number times 2^40, plus the checkpoint's. Run and checkpoint by name would cost a short
-row as much as its values do. `ftdash_runs` tells the numbers: of each table its runs are counted
-from 1, as they come. Rows whose checkpoint is not known yet have a negative origin of their run.
+It is the run's number times 2^40, plus the checkpoint's. Storing run and checkpoint by name would
+cost a short row as much as its values do. `ftdash_runs` maps the numbers: the runs of each table
+are counted from 1, in order of arrival. Rows whose checkpoint is not known yet have a negative
+origin of their run.
 """
 
 from collections.abc import Mapping
@@ -30,7 +31,7 @@ def origin_of(number: int, checkpoint_id: CheckpointId) -> int:
 
 
 def early_origin_of(number: int, writer: int) -> int:
-    """Of rows of `writer`, from 0 to less than 2^40 - 1, whose checkpoint is not known yet."""
+    """For rows whose checkpoint is not known yet; `writer` is from 0 to less than 2^40 - 1."""
     return -number * RUN_STEP - 1 - writer
 
 
@@ -46,13 +47,13 @@ def is_up_to(
 
 
 def numbers_of(connection: sa.Connection, sink: str) -> Mapping[RunId, int]:
-    """Of all runs that have written to the table."""
+    """The numbers of all runs that have written to the table."""
     mine = sa.select(RUNS.c.run, RUNS.c.number).where(RUNS.c.sink == sink)
     return {RunId(row.run): row.number for row in connection.execute(mine)}
 
 
 def number_of(connection: sa.Connection, sink: str, run_id: RunId) -> int:
-    """Given to the run if it has none. Raises Retryable when another run was numbered meanwhile."""
+    """Numbers the run if it has no number. Raises Retryable if another run took it meanwhile."""
     mine = sa.and_(RUNS.c.sink == sink, RUNS.c.run == run_id)
     number = connection.scalar(sa.select(RUNS.c.number).where(mine))
     if number is None:

@@ -1,7 +1,7 @@
-"""What an error of a database asks for: to try again, to look first, or to end.
+"""Decides how to answer a database error: try again, look first, or end.
 
-One table for every class of SQLSTATE, and beside it the states that differ from their class. An
-error without a SQLSTATE comes from SQLite or from the driver; its class in Python tells.
+One table has every class of SQLSTATE, a second one the states that differ from their class. An
+error without a SQLSTATE comes from SQLite or from the driver; its Python class decides.
 
 Source: PostgreSQL, Appendix A (error codes); psycopg, `psycopg.errors`.
 """
@@ -12,17 +12,18 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 
 class Verdict(StrEnum):
-    """All but END repeat the transaction, which looks first whether its work has been done."""
+    """All but END repeat the transaction, which looks first whether its work is done."""
 
     AGAIN = "again"
     """The database is away, busy or full. It may work later, however long that takes."""
 
     LOOK_FIRST = "look first"
     """The work may have been done: a COMMIT whose answer was lost was still under way, or another
-    session made the same table. What comes back each time is no accident, and ends the run."""
+    session made the same table. An error that comes back each time is no coincidence, and ends the
+    run."""
 
     END = "end"
-    """The same statement fails in the same way, whenever it is tried."""
+    """The same statement fails in the same way each time."""
 
 
 AGAIN, LOOK_FIRST, END = Verdict.AGAIN, Verdict.LOOK_FIRST, Verdict.END

@@ -1,15 +1,15 @@
-"""The tables of `SqlUpsert`: output, what was set aside of it, and the fence.
+"""The tables of `SqlUpsert`: the output, the rows set aside from it, and the fence.
 
-Every output row carries its origin, the run and the checkpoint that wrote it last (`sql.origins`),
-so that a rewind can tell which rows belong to a starting point:
+Every output row carries its origin: the run and the checkpoint that wrote it last (`sql.origins`).
+By it, a rewind decides which rows belong to a starting point:
 
 - rows of the lineage stay, and come back if an earlier rewind had set them aside;
-- rows of other runs go to `<table>_superseded`: their points may still be restored;
+- rows of other runs move to `<table>_superseded`, because their points may still be restored;
 - rows of the run itself behind its starting point are deleted: no restorable point names them.
 
-With results that are written once per key (windows), the table is then exactly the output of the
-starting point. With results that are overwritten (running totals), the older value is gone: the
-key is missing until the replay, which is deterministic, writes it again.
+If results are written once per key (windows), the table is then exactly the output of the starting
+point. If results are overwritten (running totals), the older value is gone: the key is missing
+until the deterministic replay writes it again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ FENCE = sa.Table(
     sa.Column("attempt", sa.BigInteger, nullable=False),
 )
 
-HOLDERS = sa.Table(  # beside the fence, whose columns are those of older versions
+HOLDERS = sa.Table(  # separate from the fence, whose columns are those of older versions
     "ftdash_holders",
     sa.MetaData(),
     sa.Column("sink", sa.Text, primary_key=True),  # the output table
@@ -50,7 +50,7 @@ _NARROW = (postgresql.SMALLINT, postgresql.INTEGER)
 
 
 def output_table(name: str, schema: pa.Schema, keys: Sequence[str]) -> sa.Table:
-    """Raises Rejected naming the table or column that cannot be one, or has no counterpart."""
+    """Raises Rejected naming a table or column whose name or type SQL cannot hold."""
     check_name(name)
     check_column_names([*schema.names, ORIGIN])
     columns = [
@@ -64,7 +64,7 @@ def output_table(name: str, schema: pa.Schema, keys: Sequence[str]) -> sa.Table:
 
 
 def superseded_table(output: sa.Table) -> sa.Table:
-    """The same columns, without a key: several runs may have had a row for it."""
+    """The same columns without a key: several runs may have had a row for it."""
     columns = [sa.Column(column.name, column.type) for column in output.columns]
     return sa.Table(f"{output.name}_superseded", sa.MetaData(), *columns)
 
@@ -82,7 +82,7 @@ def upsert(dialect: str, table: sa.Table) -> Insert:
 
 
 def check_fits(connection: sa.Connection, wanted: sa.Table, database: str) -> None:
-    """Raises Rejected if the table exists and lacks a column, or has another type or key."""
+    """Raises Rejected if the table exists and lacks a column, or differs in a type or its key."""
     inspector = sa.inspect(connection)
     if not inspector.has_table(wanted.name):
         return
@@ -116,7 +116,7 @@ def check_fits(connection: sa.Connection, wanted: sa.Table, database: str) -> No
 
 
 def _check_spelling(names: Sequence[str], name: str, database: str) -> None:
-    """SQLite takes capital and small letters for the same, and nothing else here does."""
+    """SQLite treats capital and small letters as equal; nothing else here does."""
     there = next((each for each in names if each.lower() == name.lower()), name)
     if name not in names and there != name:
         raise Rejected(f"Table {name} of {database} is there as {there}; call it by that name.")
@@ -143,7 +143,7 @@ def holder_of(connection: sa.Connection, sink: str) -> Holder | None:
 
 
 def hold(connection: sa.Connection, sink: str, pipeline: str, claim: Claim) -> None:
-    """From now on writers of other runs are refused. Raises TargetTaken."""
+    """Writers of other runs are refused from now on. Raises TargetTaken."""
     one_at_a_time(connection)
     create_if_absent(connection, FENCE, RUNS, HOLDERS)
     check_owner(connection, sink, pipeline)
@@ -172,7 +172,7 @@ def hold(connection: sa.Connection, sink: str, pipeline: str, claim: Claim) -> N
 def check_holds(
     connection: sa.Connection, dialect: str, sink: str, pipeline: str, run_id: RunId
 ) -> None:
-    """Until the transaction ends, no other run takes the table over. Raises TargetTaken."""
+    """Until the transaction ends, no other run can take the table over. Raises TargetTaken."""
     claim_if_absent(connection, dialect, sink, pipeline, run_id)
     pass_as_holder(connection, sink, run_id)
 
@@ -205,11 +205,11 @@ def pass_fence(
     *,
     is_shared: bool = False,
 ) -> None:
-    """Raises ProtocolError for an older attempt and TargetTaken for a run that does not hold the
+    """Raises ProtocolError for an older attempt, and TargetTaken for a run that does not hold the
     table; then nothing is written.
 
-    The row stays locked until the transaction ends, so that no newer writer comes in between;
-    `is_shared`: others of the same attempt, which has passed before, may.
+    The row stays locked until the transaction ends, so that no newer writer comes in between.
+    `is_shared` lets in other writers of the same attempt, which has passed before.
     """
     mine = FENCE.c.sink == sink
     there = pass_as_holder(connection, sink, run_id, is_shared=is_shared)
@@ -226,7 +226,7 @@ def pass_fence(
 def pass_as_holder(
     connection: sa.Connection, sink: str, run_id: RunId, *, is_shared: bool = False
 ) -> Attempt:
-    """The newest attempt of the run that has come. Raises TargetTaken."""
+    """The newest attempt of the run that has registered. Raises TargetTaken."""
     found = sa.select(FENCE.c.run, FENCE.c.attempt).where(FENCE.c.sink == sink)
     row = connection.execute(found.with_for_update(read=is_shared)).one()
     if row.run != run_id:
@@ -238,7 +238,7 @@ def pass_as_holder(
 def rewind(
     connection: sa.Connection, dialect: str, name: str, newest: Mapping[RunId, int], run_id: RunId
 ) -> int:
-    """How many rows of other runs were set aside."""
+    """Returns how many rows of other runs were set aside."""
     inspector = sa.inspect(connection)
     if not inspector.has_table(name) or not inspector.has_table(f"{name}_superseded"):
         return 0
@@ -258,15 +258,15 @@ def rewind(
 
 
 def one_at_a_time(connection: sa.Connection) -> None:
-    """Two sessions that make the same table at the same moment are an error in PostgreSQL, even
-    with IF NOT EXISTS. The lock ends with the transaction; SQLite has one writer at a time anyway.
+    """In PostgreSQL, two sessions that create the same table at the same moment fail, even with IF
+    NOT EXISTS. The lock ends with the transaction; SQLite has one writer at a time anyway.
     """
     if connection.dialect.name == "postgresql":
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtext("ftdash"))))
 
 
 def _columns_of(inspector: sa.Inspector, name: str) -> sa.Table:
-    """No more than the columns: keys, indexes and comments take longer to ask for."""
+    """Only the columns: keys, indexes and comments take longer to read."""
     found = inspector.get_columns(name)
     return sa.Table(name, sa.MetaData(), *(sa.Column(c["name"], c["type"]) for c in found))
 
@@ -287,6 +287,6 @@ def _move(
 
 
 def _belongs(table: sa.Table, newest: Mapping[int, int]) -> sa.ColumnElement[bool]:
-    """`newest`: by the number of a run, up to which checkpoint its rows are of the lineage."""
+    """`newest`: for each run number, the checkpoint up to which its rows belong to the lineage."""
     origin = table.c[ORIGIN]
     return sa.or_(sa.false(), *(is_up_to(origin, *each) for each in newest.items()))

@@ -1,8 +1,8 @@
-"""Sink: rows of an SQL table, one per key, written again without harm.
+"""Sink: rows of an SQL table, one per key, which may be written again without harm.
 
-Idempotent: a replay overwrites the rows it wrote before. Rows are visible before their checkpoint
-completes, and exact once the checkpoint after a replay has completed. How a rewind makes the table
-fit a starting point, and how older writers are fenced, is in `sql.tables`.
+Idempotent: a replay overwrites the rows that it wrote before. Rows are visible before their
+checkpoint completes, and exact once the checkpoint after a replay has completed. `sql.tables`
+decides how a rewind fits the table to a starting point, and how older writers are fenced.
 """
 
 from dataclasses import KW_ONLY, dataclass, field
@@ -25,7 +25,7 @@ BUFFER_ROWS = 50_000
 
 @dataclass(frozen=True, slots=True)
 class SqlUpsert:
-    """`table` of the database at `url` belongs to `pipeline` alone; it is made if absent."""
+    """`table` of the database at `url` belongs to `pipeline` alone; it is created if absent."""
 
     url: str = field(repr=False)
     table: str
@@ -40,8 +40,8 @@ class SqlUpsert:
 
     @property
     def place(self) -> str:
-        """See `OwnsPlace`: of a row that two sinks write, a rewind could keep only the newer one's,
-        and neither could tell its early rows from the other's."""
+        """See `OwnsPlace`: if two sinks wrote the same row, a rewind could keep only the newer
+        one's row, and neither sink could tell its early rows from the other's."""
         database = place_of(self.url)
         is_sqlite = database.startswith("sqlite")
         return f"table {self.table.lower() if is_sqlite else self.table} of {database}"
@@ -115,7 +115,7 @@ class SqlUpsert:
         output: sa.Table,
         context: SinkContext,
     ) -> int:
-        """The number of the run."""
+        """Returns the number of the run."""
         sql_tables.claim_if_absent(
             connection, database.dialect, self.table, self.pipeline, context.run_id
         )
@@ -141,8 +141,8 @@ class SqlWriter:
     """One subtask's rows. Guarantee: after `prepare(n)` every row written is in the table, with n
     or an earlier checkpoint as its origin; a fenced writer changes nothing.
 
-    Rows that must be written before their checkpoint is known, because too many are buffered,
-    carry an early origin until it is.
+    Rows that are written before their checkpoint is known, because too many are buffered, carry an
+    early origin until then.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class SqlWriter:
         database: SqlDatabase,
         output: sa.Table,
         context: SinkContext,
-        number: int,  # of the run
+        number: int,  # the run's
         buffer_rows: int,
     ) -> None:
         self._database = database
@@ -186,7 +186,7 @@ class SqlWriter:
         return []
 
     def commit(self, checkpoint_id: CheckpointId, committables: list[Json]) -> None:
-        """Nothing is left to do: the rows are there."""
+        """Does nothing: the rows are there."""
 
     def close(self) -> None:
         self._forget_buffer()
