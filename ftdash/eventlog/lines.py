@@ -18,6 +18,7 @@ class LineKind(StrEnum):
     CHECKPOINT = "checkpoint"  # and savepoints
     REFUSAL = "refusal"  # of a damaged point, or of an attempt that is over
     OUTPUT = "output set aside"
+    REPEATED = "output published again"
     QUARANTINE = "quarantine"
     AUDIT = "audit"
     GAME_DAY = "game day"

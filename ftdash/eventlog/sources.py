@@ -16,6 +16,7 @@ from ftdash.jobs.models import (
     Failure,
     QuarantinedRecord,
     Recovery,
+    RepeatedOutput,
     Request,
     RequestKind,
     RequestPhase,
@@ -104,6 +105,13 @@ def _superseded(row: SupersededOutput) -> Told:
     return Told(f"{row.files} outputs of {row.sink} were set aside", row.moved_to)
 
 
+def _repeated(row: RepeatedOutput) -> Told:
+    count = "an unknown number of" if row.records is None else f"{row.records:,}"
+    bound = "up to " if row.is_at_most and row.records is not None else ""
+    what = f"{row.sink} publishes {bound}{count} records again to {row.target}"
+    return Told(what, "readers see them twice")
+
+
 def _quarantined(row: QuarantinedRecord) -> Told:
     what = f"record {row.offset} of {row.split} is not given to {row.operator} any more"
     return Told(what, why=row.error)
@@ -177,6 +185,7 @@ SOURCES = (
     ),
     Source(LineKind.REFUSAL, ZombieRefusal.objects.all, "at", _zombie),
     Source(LineKind.OUTPUT, SupersededOutput.objects.all, "at", _superseded),
+    Source(LineKind.REPEATED, RepeatedOutput.objects.all, "at", _repeated),
     Source(LineKind.QUARANTINE, QuarantinedRecord.objects.all, "at", _quarantined),
     Source(LineKind.AUDIT, Audit.objects.all, "created_at", _audit, actor="requester"),
     Source(

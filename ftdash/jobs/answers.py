@@ -270,7 +270,7 @@ class AxisPoint:
 class Notice:
     """Something a person should know that is neither failure nor recovery, oldest first."""
 
-    kind: str  # "restore_refused", "zombie_refused", "output_superseded"
+    kind: str  # restore_refused, zombie_refused, output_superseded or output_published_again
     run_id: str
     attempt: int
     at: datetime

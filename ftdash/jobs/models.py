@@ -315,6 +315,15 @@ class SupersededOutput(JournalRow):
     moved_to = models.TextField()
 
 
+class RepeatedOutput(JournalRow):
+    """Records that a target has already, and that the run publishes a second time."""
+
+    sink = models.CharField(max_length=200)
+    target = models.TextField()
+    records = models.PositiveBigIntegerField(null=True)  # null: not known
+    is_at_most = models.BooleanField(default=False)
+
+
 class QuarantinedRecord(JournalRow):
     """A record of a source that no operator is given any more, and where its line goes."""
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from django.conf import settings as configuration
 
+from ftdash.jobs.directories import run_directory
+from ftdash.jobs.models import Run
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.guarantees import EndToEnd, check_required, end_to_end
 from pipelines.domain.secrets import check_no_secrets
@@ -68,13 +70,16 @@ def check_sources(flow: str, parameters: dict[str, str], settings: dict[str, str
     registered_flow(flow).build(parameters).validate_sources(parse_settings(settings))
 
 
-def takeovers_of(flow: str, parameters: dict[str, str]) -> list[str]:
-    """A sentence for each output that a run of another installation holds."""
+def output_notes(flow: str, parameters: dict[str, str], newest: Run | None) -> list[str]:
+    """Of a start from nothing: a sentence for each output that a run of another installation holds,
+    and for each that is published again. `newest`: the pipeline's run before it."""
     from pipelines.flows.registry import flow as registered_flow
-    from pipelines.points.output import takeovers
+    from pipelines.points.output import repeated, takeovers
 
     pipeline = registered_flow(flow).build(parameters)
-    return list(takeovers(pipeline, configuration.INSTALLATION_ID))
+    newest_run = "" if newest is None else str(run_directory(newest).path)
+    held = takeovers(pipeline, configuration.INSTALLATION_ID)
+    return [*held, *repeated(pipeline, newest_run, None)]
 
 
 def check_place(path: str) -> None:

@@ -14,6 +14,7 @@ from ftdash.jobs.models import (
     PointsVerification,
     QuarantinedRecord,
     Recovery,
+    RepeatedOutput,
     RestoreRefusal,
     Run,
     StatusChange,
@@ -25,6 +26,7 @@ from pipelines.domain.events import (
     Envelope,
     FailureOccurred,
     JobStatusChanged,
+    OutputPublishedAgain,
     OutputSuperseded,
     PointsVerified,
     RecordQuarantined,
@@ -40,12 +42,14 @@ JOURNAL_ROWS: tuple[type[JournalRow], ...] = (
     PointsVerification,
     QuarantinedRecord,
     Recovery,
+    RepeatedOutput,
     RestoreRefusal,
     StatusChange,
     SupersededOutput,
     ZombieRefusal,
 )
 _OF_FAILURE = ("cause", "vertex", "subtask", "slot", "detail", "operator")
+_OF_REPEAT = ("sink", "target", "records", "is_at_most")
 _OF_RECORD = ("source", "split", "offset", "operator", "error_type", "error")
 
 
@@ -80,6 +84,9 @@ class IncidentFold:
             case OutputSuperseded(sink=sink, files=files, moved_to=moved_to):
                 row = SupersededOutput(sink=sink, files=files, moved_to=moved_to)
                 self._add(row, envelope)
+            case OutputPublishedAgain() as event:
+                told = {name: getattr(event, name) for name in _OF_REPEAT}
+                self._add(RepeatedOutput(**told), envelope)
             case RecordQuarantined(record=record, directory=directory, limit=limit):
                 columns = {name: getattr(record, name) for name in _OF_RECORD}
                 kept = QuarantinedRecord(**columns, directory=directory, limit=limit)

@@ -18,7 +18,7 @@ from ftdash.jobs.validation import (
     check_slot,
     check_sources,
     check_startable,
-    takeovers_of,
+    output_notes,
 )
 from ftdash.requests.asking import (
     Question,
@@ -65,7 +65,8 @@ def submit_pipeline(
     parameters, settings = parameters or {}, settings or {}
     found = check_startable(flow, parallelism, max_parallelism, parameters, settings)
     check_sources(flow, parameters, settings)
-    said = [found.sentence, *takeovers_of(flow, parameters)]
+    newest = Run.objects.filter(pipeline__name=name).order_by("-number").first()
+    said = [found.sentence, *output_notes(flow, parameters, newest)]
     with transaction.atomic():
         existing = Pipeline.objects.filter(name=name).first()
         if existing is not None:

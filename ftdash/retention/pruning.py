@@ -24,6 +24,7 @@ from ftdash.history.pruned_counts import Counter, Tally
 from ftdash.jobs.models import (
     Failure,
     Recovery,
+    RepeatedOutput,
     RestoreRefusal,
     Run,
     StatusChange,
@@ -84,7 +85,7 @@ def _checkpoints(before: datetime) -> list[Rows]:
 def _events(before: datetime) -> list[Rows]:
     newest = StatusChange.objects.order_by().values("run", "status").annotate(key=Max("pk"))
     statuses = StatusChange.objects.filter(at__lt=before).exclude(pk__in=newest.values("key"))
-    others = (Failure, Recovery, RestoreRefusal, SupersededOutput, ZombieRefusal)
+    others = (Failure, Recovery, RepeatedOutput, RestoreRefusal, SupersededOutput, ZombieRefusal)
     return [statuses, *(model.objects.filter(at__lt=before) for model in others)]
 
 

@@ -14,6 +14,7 @@ from ftdash.history.models import Kind
 from ftdash.jobs.models import (
     Failure,
     Recovery,
+    RepeatedOutput,
     RestoreRefusal,
     StatusChange,
     SupersededOutput,
@@ -28,7 +29,15 @@ _WHERE: dict[Kind, tuple[str, tuple[type[Model], ...]]] = {  # the column of tim
     Kind.CHECKPOINTS: ("trigger_at", (Checkpoint,)),
     Kind.EVENTS: (
         "at",
-        (StatusChange, Failure, Recovery, RestoreRefusal, SupersededOutput, ZombieRefusal),
+        (
+            StatusChange,
+            Failure,
+            Recovery,
+            RepeatedOutput,
+            RestoreRefusal,
+            SupersededOutput,
+            ZombieRefusal,
+        ),
     ),
     Kind.ALERTS: ("fired_at", (Alert,)),
     Kind.LABS: ("asked_at", (Lab,)),

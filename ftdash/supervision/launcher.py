@@ -104,7 +104,15 @@ def _spec(run: Run) -> RunSpec:
         replayed_sources=[Uid(uid) for uid in run.replayed_sources],
         installation=settings.INSTALLATION_ID,
         started_by=_requester(run),
+        follows=_run_before(run),
     )
+
+
+def _run_before(run: Run) -> RunId | None:
+    """Of the same pipeline."""
+    before = Run.objects.filter(pipeline=run.pipeline_id, number__lt=run.number)
+    run_id = before.order_by("-number").values_list("run_id", flat=True).first()
+    return None if run_id is None else RunId(run_id)
 
 
 def _requester(run: Run) -> str:

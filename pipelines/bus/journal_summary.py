@@ -22,6 +22,7 @@ from pipelines.domain.events import (
     JournalContinued,
     LedgerAdvanced,
     LedgerBegun,
+    OutputPublishedAgain,
     RecordQuarantined,
     RecordsIsolated,
     RecoveryPhaseReached,
@@ -41,6 +42,9 @@ REQUESTS_KEPT = 100
 """A request is marked as answered right after its answer, so the newest one would nearly do; and
 no more than that many are under way at once."""
 
+REPEATS_KEPT = 20
+"""An attempt that begins where the one before it began says nothing again; one for each sink."""
+
 _KEPT: dict[type[Event], int | None] = {  # how many of the newest; None: all
     RunStarted: 1,
     SettingsChanged: 1,
@@ -52,6 +56,7 @@ _KEPT: dict[type[Event], int | None] = {  # how many of the newest; None: all
     LedgerAdvanced: 2,  # what a checkpoint gave begins where the one before it ends
     RequestAccepted: REQUESTS_KEPT,
     RequestEnded: REQUESTS_KEPT,
+    OutputPublishedAgain: REPEATS_KEPT,
     RecordQuarantined: None,
     RecordsIsolated: None,
 }

@@ -167,6 +167,17 @@ class Sink(Protocol):
 
 
 @runtime_checkable
+class TakesNothingBack(Protocol):
+    """A sink whose target keeps what was published: a start from an older point publishes it again,
+    and `rewind` sets nothing aside."""
+
+    @property
+    def published_to(self) -> str:
+        """Where readers see it; for a person to read."""
+        ...
+
+
+@runtime_checkable
 class HoldsTarget(Protocol):
     """A sink whose target keeps which run holds it; all others are refused (`domain.ownership`).
 

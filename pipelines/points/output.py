@@ -4,9 +4,14 @@ Asks the targets, which are as they were afterwards.
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from pipelines.connectors.sink import HoldsTarget
 from pipelines.domain.errors import Rejected, Retryable
+from pipelines.domain.output_figures import published_again
+from pipelines.domain.run import RunDirectory
+from pipelines.domain.snapshots import Manifest
+from pipelines.runtime.master.published_output import Start, published_up_to, repeats
 from pipelines.stream import Pipeline
 
 
@@ -29,3 +34,18 @@ def takeovers(pipeline: Pipeline, installation: str) -> Iterator[str]:
                 f" the new run takes it over, and run {holder.run_id} ends as FAILED if it still"
                 " runs."
             )
+
+
+def repeated(pipeline: Pipeline, newest_run: str, manifest: Manifest | None) -> Iterator[str]:
+    """A sentence for each target at which readers see records again that they have already seen.
+
+    `newest_run`: the directory of the newest run of the pipeline; empty: there is none. `manifest`
+    None: the new run starts from nothing.
+    """
+    if not newest_run:
+        return
+    run = RunDirectory(Path(newest_run))
+    start = Start() if manifest is None else Start.at(manifest)
+    published = published_up_to(run)
+    for each in repeats(run, pipeline.sinks, start, lambda uid: published):
+        yield published_again(each.sink, each.target, each.records, is_at_most=each.is_at_most)

@@ -18,7 +18,7 @@ from pipelines.domain.preflight_verdict import Check, Finding, Measured, Outcome
 from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.snapshots import Manifest
 from pipelines.flows.registry import flow
-from pipelines.points.output import takeovers
+from pipelines.points.output import repeated, takeovers
 from pipelines.protocol.compatibility import Compatibility, Target, compare
 from pipelines.runtime.master.declared_states import declared_states
 from pipelines.runtime.master.restore_points import unreachable
@@ -49,6 +49,7 @@ class RestoreQuestion:
     settings: Mapping[str, str] = field(default_factory=dict)
     refused_before: str = ""  # why, when a run wanted to start there; empty: it was not
     installation: str = ""  # of the new run
+    newest_run: str = ""  # the directory of the pipeline's newest run; empty: there is none
 
 
 def preflight(question: RestoreQuestion, store: CheckpointStore) -> Verdict:
@@ -69,7 +70,7 @@ def preflight(question: RestoreQuestion, store: CheckpointStore) -> Verdict:
         _compatibility(found),
         _files(question, manifest, store),
         _sources(manifest, pipeline),
-        _output(question, pipeline),
+        _output(question, manifest, pipeline),
         _pending(manifest, pipeline),
         _replay(question, manifest),
         _time(question, manifest),
@@ -176,8 +177,9 @@ def _sources(manifest: Manifest, pipeline: Pipeline) -> Iterator[Finding]:
         yield Finding(Check.SOURCES, Outcome.FINE, text)
 
 
-def _output(question: RestoreQuestion, pipeline: Pipeline) -> Iterator[Finding]:
-    for text in takeovers(pipeline, question.installation):
+def _output(question: RestoreQuestion, manifest: Manifest, pipeline: Pipeline) -> Iterator[Finding]:
+    again = repeated(pipeline, question.newest_run, manifest)
+    for text in (*takeovers(pipeline, question.installation), *again):
         yield Finding(Check.OUTPUT, Outcome.NOTE, text)
 
 

@@ -38,6 +38,7 @@ FLOWS["numbers_rows"] = "tests.processes.rows"
 FLOWS["relay"] = "tests.processes.relay"
 FLOWS["scripted"] = "tests.processes.scripted"
 FLOWS["diamond"] = "tests.processes.diamond"
+FLOWS["published"] = "tests.processes.published"
 FLOWS["silent"] = "tests.processes.silent"
 FLOWS["numbers_again"] = "tests.processes.numbers"  # another pipeline of the same uids
 FLOWS["numbers_held"] = "tests.processes.held_restores"

@@ -20,6 +20,7 @@ from pipelines.domain.events import (
     FailureOccurred,
     JobStatusChanged,
     MetricsSampled,
+    OutputPublishedAgain,
     RecordQuarantined,
     RecoveryPhaseReached,
     RequestAccepted,
@@ -370,3 +371,9 @@ def quarantined(offset: int, *, count: int, split: str = "a", error: str = "") -
         trace="where it was",
     )
     return RecordQuarantined(record=record, directory="/quarantine/events", count=count, limit=100)
+
+
+def published_again(records: int | None) -> OutputPublishedAgain:
+    return OutputPublishedAgain(
+        sink=Uid("topic"), target="topic t", records=records, published_by=RunId("0001-a")
+    )

@@ -8,6 +8,7 @@ from html import unescape
 from io import StringIO
 from itertools import chain
 
+import msgspec
 import pytest
 from django.test import Client
 from django.utils import timezone
@@ -36,10 +37,18 @@ from pipelines.domain.events import (
 from pipelines.domain.ids import Attempt, CheckpointId, Uid
 from pipelines.domain.status import CheckpointKind
 from tests.web.fetching import fetch
-from tests.web.journals import Story, StoryClock, new_request, new_run, quarantined
+from tests.web.journals import (
+    Story,
+    StoryClock,
+    new_request,
+    new_run,
+    published_again,
+    quarantined,
+)
 
 pytestmark = pytest.mark.usefixtures("site", "patient")
 
+TWICE = "readers see them twice"
 EXPIRED = "Checkpoint expired before completing."
 
 
@@ -330,6 +339,20 @@ def test_what_the_page_shows_is_taken_away_with_all_that_is_older(
     assert "/events/csv/?kind=action" in text_of(operator, "/events/?kind=action")
 
 
+def test_output_that_is_published_again_is_a_line_with_its_count_or_without_one() -> None:
+    story = Story(new_run()).started()
+    bound = msgspec.structs.replace(published_again(640), is_at_most=True)
+    story.tell(bound, published_again(None))
+    Projector().run_once()
+
+    lines = whole(Asked(kind=LineKind.REPEATED))
+
+    assert [(line.what, line.outcome) for line in lines] == [
+        ("topic publishes an unknown number of records again to topic t", TWICE),
+        ("topic publishes up to 640 records again to topic t", TWICE),
+    ]
+
+
 def test_an_empty_log_says_so(operator: Client) -> None:
     assert "Nothing of that kind is kept." in text_of(operator, "/events/")
 
@@ -346,6 +369,7 @@ def eventful() -> Story:
         RestorePointRefused(path="chk-1", message="chk-1/a.arrow is truncated."),
         ZombieRefused(zombie_attempt=Attempt(1), what="slot 1 acknowledged"),
         OutputSuperseded(sink=Uid("delays"), files=3, moved_to="superseded/1"),
+        published_again(1_600),
         quarantined(7, count=1),
     )
     Projector().run_once()

@@ -25,6 +25,7 @@ from ftdash.jobs.models import (
     Failure,
     QuarantinedRecord,
     Recovery,
+    RepeatedOutput,
     RestoreRefusal,
     Run,
     StatusChange,
@@ -51,7 +52,7 @@ from tests.web.journals import Story, new_run, quarantined
 pytestmark = pytest.mark.usefixtures("site")
 
 LONG_AGO = timedelta(days=400)
-EVENTS = (Failure, Recovery, RestoreRefusal, SupersededOutput, ZombieRefusal)
+EVENTS = (Failure, Recovery, RepeatedOutput, RestoreRefusal, SupersededOutput, ZombieRefusal)
 
 
 def test_checkpoints_that_are_there_stay_however_old() -> None:

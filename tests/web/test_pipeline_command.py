@@ -31,7 +31,7 @@ def installation(settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     settings.JOBS_ROOT = tmp_path
     monkeypatch.setattr(services, "check_startable", lambda *_: GUARANTEED)
     monkeypatch.setattr(services, "check_sources", lambda *_: None)
-    monkeypatch.setattr(services, "takeovers_of", lambda *_: [])
+    monkeypatch.setattr(services, "output_notes", lambda *_: [])
 
 
 def test_submit_starts_a_run_in_the_name_of_the_person() -> None:

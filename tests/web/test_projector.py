@@ -44,6 +44,7 @@ from tests.web.journals import (
     new_request,
     new_run,
     phase,
+    published_again,
     quarantined,
     run_started,
 )
@@ -512,6 +513,8 @@ def test_fencing_fallback_and_set_aside_output_leave_rows() -> None:
         ZombieRefused(zombie_attempt=Attempt(1), what="a late acknowledgement"),
         RestorePointRefused(path="/chk-3", message="/chk-3/a.arrow is truncated."),
         OutputSuperseded(sink=Uid("delays"), files=4, moved_to="/set-aside"),
+        published_again(640),
+        published_again(None),
         CheckpointDiscarded(checkpoint_id=CheckpointId(1)),
     )
 
@@ -520,6 +523,8 @@ def test_fencing_fallback_and_set_aside_output_leave_rows() -> None:
     assert ZombieRefusal.objects.get(run=run).what == "a late acknowledgement"
     assert run.restorerefusal_set.get().message == "/chk-3/a.arrow is truncated."
     assert run.supersededoutput_set.get().files == 4
+    repeated = run.repeatedoutput_set.values_list("sink", "target", "records", "is_at_most")
+    assert list(repeated) == [("topic", "topic t", n, False) for n in (640, None)]
     assert Checkpoint.objects.get(run=run).status == CheckpointStatus.DISCARDED
 
 

@@ -24,7 +24,7 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.ids import Attempt, CheckpointId, Uid
 from pipelines.domain.status import CheckpointKind, JobStatus
-from tests.web.journals import Story, StoryClock, new_request, new_run
+from tests.web.journals import Story, StoryClock, new_request, new_run, published_again
 
 pytestmark = pytest.mark.django_db
 
@@ -297,6 +297,7 @@ def test_the_recovery_axis_holds_failures_recoveries_points_and_notices_in_order
     ).wait(10).tell(
         RestorePointRefused(path="/chk-3", message="/chk-3/a.arrow is truncated."),
         OutputSuperseded(sink=Uid("delays"), files=4, moved_to="/aside"),
+        published_again(640),
     )
     fold()
 
@@ -312,6 +313,7 @@ def test_the_recovery_axis_holds_failures_recoveries_points_and_notices_in_order
         "zombie_refused",
         "restore_refused",
         "output_superseded",
+        "output_published_again",
     ]
     assert queries.recovery_axis("nothing") is None
 

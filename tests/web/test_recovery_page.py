@@ -22,7 +22,7 @@ from pipelines.domain.events import (
 from pipelines.domain.ids import Attempt, Uid
 from pipelines.domain.origin import RecordOrigin
 from pipelines.domain.status import RecoveryPhase
-from tests.web.journals import Story, new_run, phase
+from tests.web.journals import Story, new_run, phase, published_again
 from tests.web.page_words import regions_in, text_of, words_in, words_of
 
 PAGE = "/pipelines/flights/recovery/"
@@ -121,6 +121,8 @@ def test_refused_points_and_output_set_aside_are_told(operator: Client) -> None:
     story.tell(
         RestorePointRefused(path="chk-1", message="chk-1/a.arrow is truncated."),
         OutputSuperseded(sink=Uid("delays"), files=3, moved_to="superseded/1"),
+        published_again(1_600),
+        published_again(None),
     )
     fold(story)
 
@@ -128,6 +130,9 @@ def test_refused_points_and_output_set_aside_are_told(operator: Client) -> None:
 
     assert "chk-1/a.arrow is truncated." in words
     assert "3 outputs of the sink delays" in words
+    assert "1,600 records that readers of topic t have already seen will be published" in words
+    assert "How many records that readers of topic t have already seen" in words
+    assert words.count("Output is published again.") == 2
 
 
 def test_the_last_verification_and_the_fitness_of_each_point_are_shown(

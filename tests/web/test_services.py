@@ -16,7 +16,7 @@ from ftdash.jobs.models import (
     RequestPhase,
     Run,
 )
-from ftdash.jobs.validation import check_sources, check_startable, takeovers_of
+from ftdash.jobs.validation import check_sources, check_startable, output_notes
 from ftdash.projection.projector import Projector
 from ftdash.requests import services
 from ftdash.requests.commands import command_of
@@ -44,7 +44,7 @@ def published(settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list
     settings.JOBS_ROOT = tmp_path
     monkeypatch.setattr(services, "check_startable", accept)
     monkeypatch.setattr(services, "check_sources", accept)
-    monkeypatch.setattr(services, "takeovers_of", lambda *_: [])
+    monkeypatch.setattr(services, "output_notes", lambda *_: [])
     return catch_errands(monkeypatch)
 
 
@@ -394,7 +394,7 @@ def test_who_submits_is_told_from_whom_the_output_is_taken_over(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(FLOWS, "numbers", "tests.processes.numbers")
-    monkeypatch.setattr(services, "takeovers_of", takeovers_of)
+    monkeypatch.setattr(services, "output_notes", output_notes)
     parameters = {"output": str(tmp_path / "out")}
     sink = flow("numbers").build(parameters).sinks[Uid("files")]
     held(sink, RunId("0003-abc"), installation="elsewhere")

@@ -19,6 +19,7 @@ from ftdash.checkpoints.queries import checkpoints as checkpoint_queries
 from ftdash.checkpoints.queries.savepoints import reading_of
 from ftdash.checkpoints.savepoint_answers import Reading
 from ftdash.errands import Errand, publish_on_commit
+from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import Pipeline, PointInspection, RequestKind, Run
 from ftdash.jobs.validation import check_place, check_reason, check_startable, roots
 from ftdash.points.services.disposal import check_claimable, check_disposable
@@ -184,6 +185,7 @@ def _verdict(row: Pipeline, path: str, asked: Restore) -> Verdict:
     from pipelines.storage.stores import CheckpointStores
 
     known = checkpoint_queries.recovery_point(path)
+    newest = row.runs.order_by("-number").first()
     question = RestoreQuestion(
         path=path,
         flow=row.flow,
@@ -196,6 +198,7 @@ def _verdict(row: Pipeline, path: str, asked: Restore) -> Verdict:
         settings=row.settings,
         refused_before=known.problem if known else "",
         installation=configuration.INSTALLATION_ID,
+        newest_run="" if newest is None else str(run_directory(newest).path),
     )
     try:
         return look_at(question, CheckpointStores(roots(), max_memory_state_bytes=0))

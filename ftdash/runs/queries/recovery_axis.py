@@ -22,6 +22,7 @@ from ftdash.jobs.models import (
     JournalRow,
     PointsVerification,
     Recovery,
+    RepeatedOutput,
     RestoreRefusal,
     Run,
     StatusChange,
@@ -31,6 +32,7 @@ from ftdash.jobs.models import (
 from ftdash.runs.queries.failures import failure_view
 from ftdash.runs.recovery_times import to_running_ms
 from ftdash.times import moment
+from pipelines.domain.output_figures import published_again
 
 Row = TypeVar("Row", bound=JournalRow)
 Found = TypeVar("Found")  # whole rows, or some of their fields
@@ -144,6 +146,10 @@ def _notices(run: Run) -> list[Notice]:
             Notice("output_superseded", run.run_id, row.attempt, row.at, _superseded(row))
             for row in _newest(SupersededOutput.objects.filter(run=run))
         ),
+        *(
+            Notice("output_published_again", run.run_id, row.attempt, row.at, _repeated(row))
+            for row in _newest(RepeatedOutput.objects.filter(run=run))
+        ),
     ]
     return sorted(notices, key=_time)
 
@@ -172,6 +178,10 @@ def _superseded(row: SupersededOutput) -> str:
         f"{row.files} outputs of the sink {row.sink} were written after the restored point and"
         f" were set aside in {row.moved_to}."
     )
+
+
+def _repeated(row: RepeatedOutput) -> str:
+    return published_again(row.sink, row.target, row.records, is_at_most=row.is_at_most)
 
 
 def _time(notice: Notice) -> datetime:

@@ -65,6 +65,11 @@ class KafkaSink:
         """See `HoldsTarget`."""
         return self.output.place
 
+    @property
+    def published_to(self) -> str:
+        """See `TakesNothingBack`."""
+        return f"topic {self.topic}"
+
     def holder(self) -> Holder | None:
         with closing(KafkaCoordinator(self.address)) as coordinator:
             return self.ownership.holder(coordinator)

@@ -24,6 +24,7 @@ from pipelines.domain.events.checkpoints import (
 )
 from pipelines.domain.events.failures import (
     FailureOccurred,
+    OutputPublishedAgain,
     OutputSuperseded,
     RecordQuarantined,
     RecordsIsolated,
@@ -67,6 +68,7 @@ __all__ = [
     "LedgerAdvanced",
     "LedgerBegun",
     "MetricsSampled",
+    "OutputPublishedAgain",
     "OutputSuperseded",
     "PointsVerified",
     "RecordQuarantined",
@@ -109,6 +111,7 @@ EngineEvent = (
     | RestorePointRefused
     | PointsVerified
     | ZombieRefused
+    | OutputPublishedAgain
     | OutputSuperseded
     | TargetTakenOver
     | LedgerBegun

@@ -60,6 +60,20 @@ class OutputSuperseded(Event, frozen=True, kw_only=True):
     moved_to: str
 
 
+class OutputPublishedAgain(Event, frozen=True, kw_only=True):
+    """The run starts from a point behind which a target, which takes nothing back, has records
+    already. Without `restored_id` it starts from nothing."""
+
+    sink: Uid
+    target: str
+    records: int | None  # None: not known
+    is_at_most: bool = False  # that all of them are visible is not known
+    published_by: RunId
+    published_id: CheckpointId | None = None  # the newest checkpoint that they belong to
+    restored_run: RunId | None = None
+    restored_id: CheckpointId | None = None
+
+
 class TargetTakenOver(Event, frozen=True, kw_only=True):
     """The run, which a person started, holds a target from now on that another installation's run
     held; that one may not write there any more."""

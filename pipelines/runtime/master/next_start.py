@@ -7,7 +7,8 @@ from collections.abc import Collection
 
 from pipelines.domain.errors import InvariantViolated, Retryable
 from pipelines.domain.events import RestorePointRefused, RestoreProgress
-from pipelines.domain.ids import CheckpointId
+from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.runtime.master.published_output import Published, newest_published, repeats
 from pipelines.runtime.master.run_end import RunEnd
 from pipelines.runtime.master.run_parts import RunParts, RunWatchers
 from pipelines.runtime.master.run_record import RunRecord
@@ -78,6 +79,7 @@ class NextStart:
         checkpoints, start = self._watchers.checkpoints, self._start
         if start is None:
             raise InvariantViolated("an attempt begins where it was decided")
+        self._say_what_comes_again(start)
         checkpoints.ancestors = start.ancestors_of(self._parts.spec.run_id)
         checkpoints.ledger.begin(start.lineage, start.ledger)
         self._look_at_sources()
@@ -102,6 +104,17 @@ class NextStart:
             status, done = self._record.status, checkpoints
             sample = board.report(status, done.last_completed_ms, done.last_committed_ms, progress)
             self._record.emit(sample)
+
+    def _say_what_comes_again(self, start: StartingPoint) -> None:
+        """Before the ledger begins again: where the newest output belongs is in the one before."""
+        spec, run = self._parts.spec, self._parts.lease.run_directory
+
+        def published(uid: Uid) -> Published | None:
+            return newest_published(run, self._claims.followed(uid) or spec.follows)
+
+        for event in repeats(run, self._parts.pipeline.sinks, start.output, published):
+            if not self._record.has_said(event):
+                self._record.emit(event)
 
     def _look_at_sources(self) -> None:
         try:

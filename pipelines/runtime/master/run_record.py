@@ -38,6 +38,10 @@ class RunRecord:
         """Of any driver of the run."""
         return newest_completed(self._journal)
 
+    def has_said(self, event: Event) -> bool:
+        """These very words, by any driver of the run, as far as they are kept."""
+        return event in self._journal.every(type(event))  # type: ignore[type-var]
+
     def emit(self, event: Event) -> None:
         self._journal.append(event, self._fence.current)
 

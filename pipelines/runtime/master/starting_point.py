@@ -20,6 +20,7 @@ from pipelines.domain.settings import CheckpointingMode, Settings
 from pipelines.protocol.compatibility import compare
 from pipelines.protocol.recovery import NoUsablePoint, choose_point
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
+from pipelines.runtime.master.published_output import Start
 from pipelines.runtime.master.restore_points import PointFit, requested_point, verifier
 from pipelines.runtime.master.run_ledger import LedgerStart
 from pipelines.runtime.master.underway import source_records_of
@@ -44,6 +45,7 @@ class StartingPoint:
     asked to restore, whether the run has claimed it or not."""
     dropped_states: tuple[tuple[Uid, str], ...] = ()  # left behind, because that was allowed
     ledger: LedgerStart = field(default_factory=LedgerStart)
+    output: Start = field(default_factory=Start)
 
     @property
     def location(self) -> str | None:
@@ -175,4 +177,5 @@ class StartingPointChooser:
             is_own,
             dropped,
             LedgerStart.at(manifest),
+            Start.at(manifest),
         )

@@ -15,7 +15,7 @@ from pipelines.disk.directories import make_durable
 from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.events import Event, TargetTakenOver
-from pipelines.domain.ids import Uid
+from pipelines.domain.ids import RunId, Uid
 from pipelines.domain.ownership import Claim, Holder
 from pipelines.domain.run import RunSpec
 
@@ -50,6 +50,11 @@ class TargetClaims:
             sink.hold((claims | new)[uid])
         for uid, claim in new.items():
             self._say(uid, held[uid].target, claim)
+
+    def followed(self, uid: Uid) -> RunId | None:
+        """The run that held the target before this one. None: not known, or nobody did."""
+        claim = self._known().get(uid)
+        return None if claim is None or claim.follows is None else claim.follows.run_id
 
     def _known(self) -> dict[Uid, Claim]:
         if self._claims is None:

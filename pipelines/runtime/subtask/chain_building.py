@@ -12,6 +12,7 @@ from pipelines.connectors.sink import SinkContext
 from pipelines.domain.elements import MIN_WATERMARK_MS
 from pipelines.domain.graph import NodeKind
 from pipelines.domain.ids import Uid
+from pipelines.domain.output_figures import counter_of_sink
 from pipelines.domain.poison import Isolation
 from pipelines.operators.operator import Collector, Operator, OperatorContext
 from pipelines.protocol.commit import CommitLog
@@ -82,7 +83,7 @@ class ChainBuilder:
             case NodeKind.OPERATOR:
                 node.operator = self._open_operator(uid, context)
             case NodeKind.SINK:
-                node.sink = self._open_sink(uid)
+                node.sink = self._open_sink(uid, context)
             case NodeKind.SOURCE:
                 node.quarantine = self._open_quarantine(uid, context)
         return node
@@ -141,7 +142,7 @@ class ChainBuilder:
         place = self._place
         return SinkContext(place.run_id, place.attempt, uid, place.subtask, place.parallelism)
 
-    def _open_sink(self, uid: Uid) -> OpenSink:
+    def _open_sink(self, uid: Uid, context: OperatorContext) -> OpenSink:
         (schema,) = self._pipeline.input_schemas(uid)
         sink = self._pipeline.sinks[uid]
         # What a black hole was given cannot be read again, so that a digest of it proves nothing.
@@ -151,6 +152,8 @@ class ChainBuilder:
             sink.open(self._sink_context(uid), schema),
             CommitLog(self._restored[uid].prepared),
             given,
+            counter_of_sink(context.counters, has_state=self._restored[uid].is_known),
         )
+        context.count(opened.counter, 0)
         opened.commit_restored()
         return opened

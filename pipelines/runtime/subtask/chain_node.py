@@ -14,6 +14,7 @@ from pipelines.domain.elements import MAX_WATERMARK_MS, Barrier
 from pipelines.domain.ids import CheckpointId, Uid
 from pipelines.domain.ledger import OutputShare
 from pipelines.domain.origin import Firing, Origins
+from pipelines.domain.output_figures import RECORDS_WRITTEN
 from pipelines.operators.operator import Operator, OperatorContext
 from pipelines.protocol.commit import CommitLog, Prepared
 from pipelines.protocol.output_ledger import OutputLedger
@@ -54,6 +55,7 @@ class OpenSink:
     writer: SinkWriter
     log: CommitLog
     given: RowDigest | RowCount = field(default_factory=RowDigest)
+    counter: str = RECORDS_WRITTEN  # of what it was given
     ledger: OutputLedger = field(default_factory=OutputLedger)
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -100,6 +102,7 @@ class ChainNode:
         """Raises whatever the operator or the sink raises."""
         if self.sink is not None:
             self.sink.write(batch)
+            self.context.count(self.sink.counter, batch.num_rows)
         elif self.operator is not None:
             self.operator.on_batch(port, batch)
 

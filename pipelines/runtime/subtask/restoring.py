@@ -50,6 +50,7 @@ class RestoredOperator:
     quarantined: tuple[Prepared, ...] = ()
     replayed: tuple[Json, ...] = ()  # of all old subtasks
     counters: tuple[tuple[str, int], ...] = ()
+    is_known: bool = False  # to the point
     watermark_ms: int | None = None  # the least of all old subtasks
     key_times_ms: tuple[KeyTime, ...] = ()  # of all old subtasks
 
@@ -111,6 +112,7 @@ class RestorePoint:
             quarantined=quarantined_of(mine),
             replayed=tuple(s.replayed for _, s in old if s.replayed is not None),
             counters=tuple(_sum_counters(mine).items()),
+            is_known=bool(old),
             watermark_ms=min(known) if known and len(known) == len(watermarks) else None,
             key_times_ms=tuple(self._key_times(old)),
         )

@@ -1,0 +1,58 @@
+"""What lies between two cuts is a difference of counts, and is never guessed."""
+
+import pytest
+
+from pipelines.domain.ids import Uid
+from pipelines.domain.output_figures import (
+    NOTHING_WRITTEN,
+    RECORDS_WRITTEN,
+    RECORDS_WRITTEN_SINCE,
+    WrittenFigure,
+    counter_of_sink,
+    published_again,
+    written_between,
+    written_by,
+)
+
+OUT = Uid("out")
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "between"),
+    [
+        (NOTHING_WRITTEN, WrittenFigure(640), 640),
+        (WrittenFigure(900), WrittenFigure(1_600), 700),
+        (WrittenFigure(9), WrittenFigure(8), 0),
+        (None, WrittenFigure(640), None),
+        (WrittenFigure(640), None, None),
+        (NOTHING_WRITTEN, WrittenFigure(640, is_whole=False), None),
+        (WrittenFigure(40, is_whole=False), WrittenFigure(640, is_whole=False), 600),
+    ],
+)
+def test_what_was_never_counted_is_not_known(
+    earlier: WrittenFigure | None, later: WrittenFigure | None, between: int | None
+) -> None:
+    assert written_between(earlier, later) == between
+
+
+def test_who_goes_on_from_a_point_of_an_earlier_version_says_since_when_it_counts() -> None:
+    assert counter_of_sink({}, has_state=False) == RECORDS_WRITTEN
+    assert counter_of_sink({RECORDS_WRITTEN: 3}, has_state=True) == RECORDS_WRITTEN
+    assert counter_of_sink({}, has_state=True) == RECORDS_WRITTEN_SINCE
+    assert counter_of_sink({RECORDS_WRITTEN_SINCE: 3}, has_state=True) == RECORDS_WRITTEN_SINCE
+    both = {RECORDS_WRITTEN: 3, RECORDS_WRITTEN_SINCE: 4}  # of subtasks that became one
+    assert counter_of_sink(both, has_state=True) == RECORDS_WRITTEN_SINCE
+
+
+def test_the_figure_of_a_sink_is_found_among_the_counters_of_a_cut() -> None:
+    assert written_by(OUT, {"out.records_written": 7, "in.records_read": 9}) == WrittenFigure(7)
+    assert written_by(OUT, {"in.records_read": 9}) is None
+    since = {"out.records_written": 7, "out.records_written_since_upgrade": 2}
+    assert written_by(OUT, since) == WrittenFigure(9, is_whole=False)
+
+
+def test_the_sentence_names_the_count_the_target_and_what_is_not_known() -> None:
+    exact = published_again("out", "topic t", 1_600, is_at_most=False)
+    assert exact.startswith("1,600 records that readers of topic t have already seen will be pub")
+    assert published_again("out", "topic t", 5, is_at_most=True).startswith("Up to 5 records")
+    assert "is not known" in published_again("out", "topic t", None, is_at_most=True)
