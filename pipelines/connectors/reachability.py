@@ -39,7 +39,7 @@ class SplitMemory:
         self._seen = {split: seen for split, seen in self._seen.items() if split >= first}
 
     def beside(self, positions: SplitPositions) -> SplitPositions:
-        """Begun splits, and the last one of all: it tells when those before it have moved."""
+        """Adds the begun splits, and the last one, which shows whether those before it moved."""
         begun = {split for split, offset in positions.backlog if offset}
         wanted = sorted(self._seen.keys() & (begun | {max(self._seen, default=-1)}))
         return msgspec.structs.replace(positions, seen=tuple(self._seen[i] for i in wanted))

@@ -1,6 +1,6 @@
-"""Which numpy array stands for which Arrow type, and the way back.
+"""Maps Arrow types to numpy arrays and back.
 
-Times are the integers behind them, in the unit of their type: that is what tables read and write.
+Times are their underlying integers, in the unit of their type, because tables read and write those.
 """
 
 import numpy as np
@@ -34,7 +34,7 @@ def decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def as_numbers(array: pa.Array) -> npt.NDArray[np.generic]:
-    """The numbers behind a fixed-width column; what stands for a null is 0."""
+    """The numbers underlying a fixed-width column; a null becomes 0."""
     if not pa.types.is_floating(array.type):
         return as_integers(array)
     filled = array.fill_null(0.0) if array.null_count else array

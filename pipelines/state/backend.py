@@ -1,9 +1,8 @@
 """The contract of a state backend: tables and batch lists, cut in constant time.
 
 An operator declares its states by descriptor (Arrow schemas, never Python objects) and works on
-whole batches of keys. A cut freezes every state at once and costs no copy; another thread reads
-the frozen rows while the operator goes on writing. Nothing is ever unpickled.
-
+whole batches of keys. A cut freezes every state at once without a copy; another thread reads the
+frozen rows while the operator goes on writing. Nothing is ever unpickled.
 Source: Flink's `KeyedStateBackend` and `AsyncSnapshotStrategy`; the vectorised shape is ours.
 """
 
@@ -29,22 +28,22 @@ Rows = npt.NDArray[np.int64]
 """Row numbers of a table, one per key of the batch that was looked up."""
 
 NO_ROW = -1
-"""In the place of a row number: the table does not hold this key."""
+"""Stands for a row number where the table does not hold the key."""
 
 Default = int | float | bool | str | bytes | None
 
 ScanPosition = int | bytes
-"""Where a scan goes on; only the table that gave it can read it."""
+"""Where a scan continues; only the table that returned it can read it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableDescriptor:
     """One row per key. Values are ints, floats, booleans, timestamps, dates, strings or binary.
 
-    `defaults` gives what a fresh row holds, per value column; a column whose default is None may
-    hold nulls, the others may not. A table may have no value column at all. `key_group_by` names
-    the key columns that decide the key group (the stream's key); the others, such as a window or
-    the position in a list, do not.
+    `defaults` gives the initial value of each value column. A column whose default is None may hold
+    nulls, the others may not. A table may have no value column at all. `key_group_by` names the key
+    columns that decide the key group (the stream's key); the others, such as a window or the
+    position in a list, do not.
     """
 
     name: str
@@ -58,8 +57,8 @@ class TableDescriptor:
 class BatchListDescriptor:
     """An append-only list of rows per namespace (such as a window), in order of arrival.
 
-    `defaults` holds what a column gets in rows that were stored before it was declared; a column
-    without one must be in the snapshot.
+    `defaults` gives the value of a column in rows that were stored before it was declared; a column
+    without a default must be in the snapshot.
     """
 
     name: str
@@ -105,10 +104,10 @@ class Table(Protocol):
         ...
 
     def scan(self, after: ScanPosition | None, limit: int) -> tuple[Rows, ScanPosition | None]:
-        """At most `limit` rows behind `after`, and where to go on; None begins, None has ended.
+        """At most `limit` rows after `after`, and where to continue; None begins, None has ended.
 
-        Round after round, every row that stays is met, however the table changes meanwhile; the
-        work of one call is bounded by `limit`.
+        Over repeated rounds a scan meets every row that stays, whatever changes meanwhile; `limit`
+        bounds the work of one call.
         """
         ...
 
@@ -155,7 +154,7 @@ class FrozenState:
 
 @dataclass(frozen=True, slots=True)
 class RestoredSize:
-    """How much is about to be restored: a hint, so that memory need not grow step by step."""
+    """How much a restore is about to load: a hint, so that memory need not grow step by step."""
 
     rows: int = 0
     text_bytes: int = 0  # of all strings and binaries, at most
@@ -183,12 +182,13 @@ class StateBackend(Protocol):
     def cut_increment(
         self, checkpoint_id: CheckpointId, confirmed_id: CheckpointId
     ) -> list[FrozenState]:
-        """`cut` for a checkpoint: a backend that can hands out what has changed since one that is
-        complete. All up to `confirmed_id` are complete, whether or not it has been told."""
+        """Like `cut`, for a checkpoint: a backend that can do so hands out the changes since an
+        earlier, complete checkpoint. All checkpoints up to `confirmed_id` are complete, whether or
+        not the backend was notified."""
         ...
 
     def cut_native(self) -> list[FrozenState]:
-        """`cut` for a native savepoint: the backend's own files, all of them and shared by none."""
+        """Like `cut`, for a native savepoint: all of the backend's own files, shared by none."""
         ...
 
     def on_checkpoint_completed(self, checkpoint_id: CheckpointId) -> None: ...
@@ -196,9 +196,9 @@ class StateBackend(Protocol):
     def on_checkpoint_aborted(self, checkpoint_id: CheckpointId) -> None: ...
 
     def adopt(self, database: StoredDatabase) -> bool:
-        """Take the database of a snapshot over as it is, into a declared state that is empty.
+        """Take over the database of a snapshot as it is, into a declared state that is empty.
 
-        False: it does not fit as it is, and its rows are to be restored one by one.
+        False: the database does not fit as it is, and its rows have to be restored one by one.
         """
         ...
 
@@ -207,9 +207,10 @@ class StateBackend(Protocol):
     ) -> None:
         """Load rows of a snapshot into a declared state, keeping only own key groups.
 
-        `size` is about what will be kept of them.
+        `size` describes the rows that will be kept.
 
-        An added column gets its default and a wider type is cast to (`state.evolution`).
+        An added column gets its default, and a narrower type is cast to a wider one
+        (`state.evolution`).
 
         Raises:
             Rejected: `state` is not declared, or a column is missing, gone or has another type;
@@ -222,7 +223,7 @@ class StateBackend(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of files; the states are not used any more. May be called twice."""
+        """Release files; the states must not be used any more. May be called twice."""
         ...
 
     def statistics(self) -> "BackendStatistics": ...

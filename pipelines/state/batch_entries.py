@@ -1,7 +1,7 @@
 """One batch of a batch list as an entry of a database.
 
-The key is the namespace and a number that grows with each append, so that the order of the keys
-is the order of arrival; the value is an Arrow stream of the rows and their key groups.
+The key is the namespace and a number that grows with each append, so that key order is order of
+arrival. The value is an Arrow stream of the rows and their key groups.
 """
 
 import struct

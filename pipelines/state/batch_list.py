@@ -1,7 +1,7 @@
 """Append-only rows per namespace, kept as the Arrow batches in which they came.
 
-Small batches are merged as they come, so that a namespace of n rows holds about n / 32,768 of
-them and a cut, which copies the list of batches but no row, stays cheap.
+Small batches are merged as they come, so that a namespace of n rows holds about n / 32,768 batches.
+A cut copies the list of batches but no row, so it stays cheap.
 """
 
 from collections.abc import Iterable, Iterator
@@ -101,7 +101,7 @@ def snapshot_schema(descriptor: BatchListDescriptor) -> pa.Schema:
 
 
 def with_namespace(batch: pa.RecordBatch, namespace: int, groups: KeyGroups) -> pa.RecordBatch:
-    """Rows of one namespace as the rows of a snapshot."""
+    """Turns rows of one namespace into rows of a snapshot."""
     added = [pa.array(np.full(batch.num_rows, namespace, np.int64)), pa.array(groups)]
     names = [*batch.schema.names, NAMESPACE_COLUMN, KEY_GROUP_COLUMN]
     return pa.RecordBatch.from_arrays([*batch.columns, *added], names=names)
@@ -142,7 +142,7 @@ def _is_worth_merging(batches: list[pa.RecordBatch]) -> bool:
 
 
 def _unshared(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A small slice must not keep the large batch alive of which it was cut."""
+    """Copies a small slice, so that it does not keep the large batch that it came from alive."""
     if batch.get_total_buffer_size() <= 2 * batch.nbytes:
         return batch
     return batch.take(pa.array(np.arange(batch.num_rows)))

@@ -1,6 +1,6 @@
-"""A map that is the same in every subtask, because all get the same records to make it of.
+"""A map that is the same in every subtask, because every subtask builds it from the same records.
 
-Source: Flink's `BroadcastState`: written where broadcast records are processed, read anywhere.
+Source: Flink's `BroadcastState`, written where broadcast records are processed, read anywhere.
 """
 
 from collections.abc import Iterator
@@ -21,10 +21,10 @@ VALUE = "value"
 
 
 class BroadcastState:
-    """Small: it lies in memory as Python values, and a cut makes arrays of them.
+    """Small: kept in memory as Python values; a cut turns them into arrays.
 
-    Guarantee: what a function reads is what a cut holds. Values are copied on their way in and out,
-    so that only `put` and `remove` change the state.
+    Guarantee: functions read what a cut holds. Values are copied on their way in and out, so that
+    only `put` and `remove` change the state.
     """
 
     kind = Redistribution.BROADCAST
@@ -37,7 +37,7 @@ class BroadcastState:
         self._descriptor = descriptor
         self._may_change = may_change(descriptor.value_type)
         self._entries: dict[Any, Any] = {}
-        self._arrays: tuple[pa.Array, pa.Array] | None = None  # of the entries, until they change
+        self._arrays: tuple[pa.Array, pa.Array] | None = None  # the entries, until they change
         self._nbytes = 0
 
     def __len__(self) -> int:
@@ -45,11 +45,11 @@ class BroadcastState:
 
     @property
     def nbytes(self) -> int:
-        """As of the last cut or look-up; may be asked for on another thread."""
+        """As of the last cut or look-up; any thread may ask."""
         return self._nbytes
 
     def get(self, key: Any) -> Any:
-        """None where there is none. Changing what is returned changes nothing; `put` it."""
+        """None if there is no value. Changing the result changes nothing; `put` it."""
         value = self._entries.get(key)
         return copy_of(value) if self._may_change else value
 
@@ -57,7 +57,7 @@ class BroadcastState:
         return key in self._entries
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """As of now, copied as by `get`."""
+        """The present entries, copied as by `get`."""
         entries = list(self._entries.items())
         return iter(copy_of(entries) if self._may_change else entries)
 
@@ -84,7 +84,7 @@ class BroadcastState:
         self._arrays = None
 
     def freeze(self) -> FrozenState:
-        """Raises Rejected when an entry has not the declared types."""
+        """Raises Rejected if an entry does not have the declared types."""
         batch = pa.RecordBatch.from_arrays(list(self._columns()), schema=self.schema)
         return FrozenState(self.name, self.kind, self.schema, len(self), iter([batch]))
 

@@ -1,7 +1,7 @@
-"""Which rows of a table have changed since any of its recent cuts.
+"""Which rows of a table have changed since each of its recent cuts.
 
-Keeps one mask per cut, as long as an increment may still build on what came before it. Masks may
-be merged under the younger number: an increment then holds some rows more than it must.
+Keeps one mask per cut, for as long as an increment may still build on the state before it. Masks
+may be merged under the smaller number; an increment then holds some more rows than necessary.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ MASKS_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    masks: tuple[tuple[int, Mask], ...]  # none of them is written to any more
+    masks: tuple[tuple[int, Mask], ...]  # no longer written to
 
     def since(self, cut: int) -> Mask:
         """Rows that changed between that cut and the newest one."""
@@ -25,14 +25,14 @@ class ChangedRows:
 
     def __init__(self) -> None:
         self._dirty = DirtyRows()
-        self._masks: list[tuple[int, Mask]] = []  # what changed up to a cut, since the one before
+        self._masks: list[tuple[int, Mask]] = []  # the changes up to a cut, since the one before
         self._cuts = 0
 
     def mark(self, rows: Rows) -> None:
         self._dirty.mark(rows)
 
     def cut(self) -> int:
-        """The number of the cut that is made now."""
+        """Returns the number of this cut."""
         self._cuts += 1
         self._masks.append((self._cuts, self._dirty.take()))
         if len(self._masks) > MASKS_MAX:
@@ -40,11 +40,11 @@ class ChangedRows:
         return self._cuts
 
     def up_to_now(self) -> "Changes":
-        """What has changed up to the newest cut; for any thread, whatever follows here."""
+        """The changes up to the newest cut, for any thread; later changes do not affect them."""
         return Changes(tuple(self._masks))
 
     def forget_up_to(self, cut: int) -> None:
-        """Nothing will build on that cut's predecessors any more."""
+        """No increment will build on anything before that cut any more."""
         self._masks = [(number, mask) for number, mask in self._masks if number > cut]
 
     def _merge(self, index: int) -> None:

@@ -1,7 +1,7 @@
-"""Keys whose 64-bit hash belongs to another key that came first: rare, so a dict will do.
+"""Keys whose 64-bit hash belongs to another, earlier key: rare, so a dict is enough.
 
-Among a billion keys one such pair is to be expected about once in 37 tables; merging two keys
-even once would be a wrong answer.
+In a table of a billion keys, expect one such pair in about one of 37 tables; merging two keys even
+once would give a wrong answer.
 """
 
 from collections.abc import Hashable
@@ -16,7 +16,7 @@ Key = tuple[Hashable, ...]
 
 
 class Collisions:
-    """Second and further keys of a hash. The first one is in the table's index."""
+    """The second and further keys of a hash; the first one is in the table's index."""
 
     def __init__(self) -> None:
         self._by_hash: dict[int, dict[Key, int]] = {}
@@ -39,11 +39,11 @@ class Collisions:
             del self._by_hash[key_hash]
 
     def holds(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Which of these rows are here rather than in the index."""
+        """Flags which of these rows are here rather than in the index."""
         return np.isin(rows, np.fromiter(self._owner, np.int64, len(self._owner)))
 
     def pop_successor(self, key_hash: int) -> int:
-        """A row with this hash, which the index is to hold from now on; ABSENT if none is left."""
+        """A row with this hash, which moves to the index; ABSENT if none is left."""
         others = self._by_hash.get(key_hash)
         if not others:
             return ABSENT

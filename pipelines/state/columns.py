@@ -1,11 +1,11 @@
 """One fixed-width column that can be frozen without copying it.
 
-A frozen column starts out sharing the live array. It is divided into segments; before the owner
-first overwrites a segment that somebody still has to read, it saves the segment as it was (the
-pre-image). The reader takes the pre-image where there is one and copies the live segment where
-there is none; a lock makes "there is none" and the copy one step.
+A frozen column starts out sharing the live array, which is divided into segments. Before the owner
+first overwrites a segment that a reader still needs, it saves the segment as it was (the
+pre-image). The reader takes the pre-image if there is one, and else copies the live segment; a lock
+makes the check and the copy one step.
 
-One thread writes (the subtask's); any other thread may read what was frozen.
+One thread writes (the subtask's); any other thread may read the frozen columns.
 """
 
 import threading
@@ -28,7 +28,7 @@ INITIAL_ROWS = 1 << 10
 
 
 class FrozenColumn:
-    """A column as it was at the cut. Each segment is taken at most once, from any one thread."""
+    """A column as it was at the cut. One thread at most may take each segment, at most once."""
 
     def __init__(self, values: Values, length: int, lock: threading.Lock) -> None:
         self._values = values
@@ -47,7 +47,7 @@ class FrozenColumn:
             if not self.shared[segment]:
                 return self._preimages.pop(segment)
             values = self._values[first : min(first + SEGMENT_ROWS, self._length)].copy()
-            # Only now: the owner looks at `shared` without the lock, and then writes.
+            # Only now: the owner checks `shared` without the lock, and then writes.
             self.shared[segment] = False
             return values
 
@@ -100,7 +100,7 @@ class Column:
         larger = np.full(max(length, 2 * len(self._values), INITIAL_ROWS), self._fill, self.dtype)
         larger[: len(self._values)] = self._values
         self._values = larger
-        # What was frozen shares the array that was just left behind: nobody writes there again.
+        # Frozen columns share the array just left behind, to which nothing writes any more.
         self._frozen = []
 
     def freeze(self, length: int) -> FrozenColumn:
@@ -122,7 +122,7 @@ class Column:
             self._save_preimage(segment, readers)
 
     def _readers(self) -> Iterator[FrozenColumn]:
-        """The frozen columns that are still wanted and still share a segment."""
+        """The frozen columns that are still in use and still share a segment."""
         for reference in self._frozen:
             frozen = reference()
             if frozen is not None and frozen.shared.any():
@@ -134,7 +134,7 @@ class Column:
             if not sharing:
                 return
             first = segment << SEGMENT_BITS
-            # One copy serves all of them: the segment has not changed since the oldest cut.
+            # One copy serves all readers: the segment has not changed since the oldest cut.
             preimage = self._values[first : first + SEGMENT_ROWS].copy()
             for reader in sharing:
                 reader.keep(segment, preimage)
@@ -149,7 +149,7 @@ def first_row(segment: int) -> int:
 
 
 def segment_of(flags: npt.NDArray[np.bool_], segment: int, length: int) -> npt.NDArray[np.bool_]:
-    """The flags of one segment's rows below `length`; what `flags` does not reach is False."""
+    """The flags of one segment's rows below `length`; False where `flags` is too short."""
     first = segment << SEGMENT_BITS
     part = flags[first : min(first + SEGMENT_ROWS, length)]
     padded = np.zeros(min(SEGMENT_ROWS, length - first), np.bool_)

@@ -1,8 +1,8 @@
-"""Copies of Python values that states hand out and take in, so that only a put changes a state.
+"""Copies Python values on their way into and out of a state, so that only a put changes the state.
 
-A value that a function keeps and changes in place would otherwise change the state for some readers
-and not for others: the function sees it, the snapshot may not, and where a batch ends decides.
-Values of most types never change and are handed out as they are.
+Otherwise a function could keep a value and change it in place. The function would see the change
+and the snapshot might not, depending on where a batch ends. Values of most types are immutable and
+are handed out as they are.
 """
 
 import copy
@@ -18,7 +18,7 @@ _NEVER_CHANGES = frozenset(
 
 
 def copy_of(value: Any) -> Any:
-    """Nothing that is changed in one of them is changed in the other."""
+    """A copy that shares nothing changeable with `value`."""
     kind = type(value)
     if kind in _NEVER_CHANGES:
         return value
@@ -32,10 +32,10 @@ def copy_of(value: Any) -> Any:
 
 
 def may_change(declared: pa.DataType) -> bool:
-    """Whether a value of that type has to be copied where it goes in or out."""
+    """True if values of that type have to be copied on their way in and out."""
     return (
         pa.types.is_nested(declared)
-        or pa.types.is_binary(declared)  # a bytearray is taken for one
+        or pa.types.is_binary(declared)  # a bytearray is accepted as one
         or pa.types.is_large_binary(declared)
         or pa.types.is_fixed_size_binary(declared)
         or isinstance(declared, pa.BaseExtensionType)

@@ -1,9 +1,9 @@
 """A snapshot of a RocksDB database: hard links at the cut, and a copy of each new file.
 
-RocksDB's sorted files never change, so one that the newest completed checkpoint holds is referred
-to again; what says which files belong together is small and is copied every time. Beside them
-goes the schema of the rows, so that anybody can read the database. A native savepoint is the same
-with a copy of every file, so that it depends on nothing.
+RocksDB's sorted files never change, so a checkpoint refers again to the files that the newest
+completed checkpoint holds. The small files that say which files belong together are copied every
+time. The schema of the rows is stored with them, so that any reader can read the database. A native
+savepoint copies every file, so that it depends on nothing else.
 
 Source: Flink's `RocksIncrementalSnapshotStrategy` and, for savepoints, its
 `RocksNativeFullSnapshotStrategy`.
@@ -28,14 +28,14 @@ MANIFEST_PREFIX = "MANIFEST-"
 CURRENT = "CURRENT"
 SCHEMA_FILE = "schema.arrow"
 KEY_COUNT = b"keys"
-"""In the schema's metadata: how many of its columns, from the first on, are the key."""
+"""In the schema's metadata: how many of its first columns are the key."""
 
 Reusable = Mapping[str, FileHandle]
-"""By the name of the file in the database's directory."""
+"""The files to refer to again, by their name in the database's directory."""
 
 
 class LinkedFiles:
-    """Takes the hard links as soon as the cut is written; they go with this object."""
+    """Makes the hard links as soon as the cut is written; they are deleted with this object."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -62,13 +62,13 @@ class LinkedFiles:
 
 @dataclass(frozen=True, slots=True)
 class CutDatabase:
-    """A database as it is at one cut, once `flush` is written."""
+    """A database as it was at one cut, once `flush` is written."""
 
     flushes: Flushes
     flush: Flush
     links: LinkedFiles
     schema: pa.Schema
-    key_count: int  # of a table; a batch list's columns are in its entries
+    key_count: int  # for a table; a batch list has its columns in its entries
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a declared state must look like; anything else is refused before the first record."""
+"""Checks declared states; refuses anything that a backend cannot keep before the first record."""
 
 import pyarrow as pa
 

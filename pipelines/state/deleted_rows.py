@@ -1,7 +1,7 @@
-"""Rows of a RocksDB table that are deleted while the database may still know their keys.
+"""Deleted rows of a RocksDB table whose keys the database may still hold.
 
-They stay in memory as deleted until the flush that tells the database is done. An epoch lasts from
-one cut to the next.
+They stay in memory as deleted until the flush that removes them from the database is done. An epoch
+lasts from one cut to the next.
 """
 
 from collections.abc import Iterator
@@ -23,13 +23,13 @@ class DeletedRows:
         self._now.append(rows)
 
     def on_cut(self, flush: Flush, epoch: int) -> None:
-        """What was deleted in this epoch leaves with this flush."""
+        """This flush removes the rows deleted in this epoch from the database."""
         if self._now:
             self._waiting.append((flush, epoch, np.concatenate(self._now)))
             self._now = []
 
     def taken_over(self) -> Iterator[tuple[int, Rows]]:
-        """Epoch and rows of which the database knows by now; each once."""
+        """Epochs and rows whose deletion the database has taken over by now; each once."""
         while self._waiting and self._waiting[0][0].is_done:
             _, epoch, rows = self._waiting.pop(0)
             yield epoch, np.unique(rows)

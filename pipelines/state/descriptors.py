@@ -1,7 +1,7 @@
-"""What an author declares of a keyed state: its name, Arrow types, functions and time-to-live.
+"""An author's declaration of a keyed state: its name, Arrow types, functions and time-to-live.
 
-A type that is a struct is kept as one column per field; every other type as one column, named
-like the state. Nothing of Python is stored. Source: Flink's `StateDescriptor` family.
+A struct is kept as one column per field, every other type as one column named like the state. No
+Python object is stored. Source: Flink's `StateDescriptor` family.
 """
 
 import re
@@ -15,12 +15,12 @@ import pyarrow as pa
 from pipelines.domain.errors import Rejected
 from pipelines.state.ttl import StateTtlConfig
 
-# Part of file names; the dot is left to the tables that the engine adds beside a state's own.
+# Part of file names; the dot is reserved for tables that the engine adds to a state's own.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
 
 Reduce = Callable[[Any, Any], Any]
-"""Associative. A batch function's gets two arrays of equal length and combines them element by
-element (`pyarrow.compute.add`); a row function's gets two Python values."""
+"""Associative. In a batch function it gets two arrays of equal length and combines them element by
+element (`pyarrow.compute.add`); in a row function it gets two Python values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class StateDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class ValueStateDescriptor(StateDescriptor):
-    """One value per key; null where there is none."""
+    """One value per key; null if there is none."""
 
     type: pa.DataType
     ttl: StateTtlConfig | None = field(default=None, kw_only=True)
@@ -53,7 +53,7 @@ class ListStateDescriptor(StateDescriptor):
 
 @dataclass(frozen=True, slots=True)
 class MapStateDescriptor(StateDescriptor):
-    """A map per key. A map key has a type that can be a key; null is one."""
+    """A map per key. Map keys have a type that can be a key; null is a valid one."""
 
     key_type: pa.DataType
     value_type: pa.DataType
@@ -62,7 +62,7 @@ class MapStateDescriptor(StateDescriptor):
 
 @dataclass(frozen=True, slots=True)
 class ReducingStateDescriptor(StateDescriptor):
-    """One value per key, into which each added one is reduced."""
+    """One value per key, into which every added value is reduced."""
 
     reduce: Reduce
     type: pa.DataType
@@ -70,29 +70,29 @@ class ReducingStateDescriptor(StateDescriptor):
 
 
 class AggregateFunction(ABC):
-    """Of a row function's aggregating state; accumulators and values are Python values."""
+    """For a row function's aggregating state; accumulators and values are Python values."""
 
     @abstractmethod
     def create_accumulator(self) -> Any: ...
 
     @abstractmethod
     def add(self, accumulator: Any, value: Any) -> Any:
-        """The new accumulator."""
+        """Returns the new accumulator."""
 
     @abstractmethod
     def get_result(self, accumulator: Any) -> Any: ...
 
 
 class BatchAggregateFunction(ABC):
-    """Of a batch function's aggregating state; one array element per record or key."""
+    """For a batch function's aggregating state; one array element per record or key."""
 
     @abstractmethod
     def lift(self, values: pa.Array) -> pa.Array:
-        """The accumulator of each value alone."""
+        """Returns the accumulator of each single value."""
 
     @abstractmethod
     def merge(self, left: pa.Array, right: pa.Array) -> pa.Array:
-        """Element by element, associative; `left` came first."""
+        """Merges element by element; associative, and `left` came first."""
 
     @abstractmethod
     def get_result(self, accumulators: pa.Array) -> pa.Array: ...
@@ -100,7 +100,7 @@ class BatchAggregateFunction(ABC):
 
 @dataclass(frozen=True, slots=True)
 class AggregatingStateDescriptor(StateDescriptor):
-    """One accumulator per key; what is added and what is read may have other types."""
+    """One accumulator per key; added values and results may have other types than it."""
 
     aggregate: AggregateFunction | BatchAggregateFunction
     accumulator_type: pa.DataType

@@ -1,6 +1,6 @@
-"""Which rows of a table have changed since the last time somebody asked.
+"""Which rows of a table have changed since the last `take`.
 
-One flag per row number. Used by the subtask's thread only; what `take` returns may go anywhere.
+One flag per row number. Used by the subtask's thread only; any thread may use what `take` returns.
 """
 
 import numpy as np
@@ -28,7 +28,7 @@ class DirtyRows:
         return int(np.count_nonzero(self._flags))
 
     def take(self) -> Mask:
-        """The flags so far; from now on nothing is dirty."""
+        """The flags so far; clears them all."""
         taken = self._flags
         self._flags = np.zeros(len(taken), np.bool_)
         return taken
@@ -42,7 +42,7 @@ class DirtyRows:
 
 
 def union(masks: list[Mask]) -> Mask:
-    """Rows that are in any of them; they may differ in length."""
+    """The rows that are in any of the masks, which may differ in length."""
     merged = np.zeros(max((len(mask) for mask in masks), default=0), np.bool_)
     for mask in masks:
         merged[: len(mask)] |= mask

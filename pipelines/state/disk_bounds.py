@@ -1,6 +1,6 @@
-"""Whether rows that lie on disk only may be due, without looking there.
+"""Decides without reading the disk whether rows that are only there may be due.
 
-Knows one bound per integer key column; a bound may be too low, never too high.
+Keeps one bound per integer key column; a bound may be too low, never too high.
 """
 
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ _SMALLEST = int(np.iinfo(np.int64).min)
 
 @dataclass(slots=True)
 class Search:
-    """For the rows whose key column is <= `bound`, among all that are on disk."""
+    """A search for rows on disk whose key column is <= `bound`."""
 
     key_column: str
     bound: int
-    later: int = _LARGEST  # the least number above the bound that was met
+    later: int = _LARGEST  # the smallest number above the bound that the search met
 
     def due_among(self, keys: pa.RecordBatch) -> pa.RecordBatch:
         numbers = as_integers(keys.column(self.key_column))
@@ -32,15 +32,15 @@ class Search:
 
 class DiskBounds:
     def __init__(self, key: pa.Schema) -> None:
-        # No number of a row that is on disk only is below it, by key column.
+        # By key column: no row that is only on disk has a smaller number.
         self._least = {f.name: _LARGEST for f in key if is_integer_like(f.type)}
 
     def may_hold(self, key_column: str, bound: int) -> bool:
-        """Whether a row whose key column is <= `bound` may be on disk only."""
+        """True if a row whose key column is <= `bound` may be only on disk."""
         return self._least[key_column] <= bound
 
     def on_evicted(self, keys: pa.RecordBatch) -> None:
-        """Rows of these keys are on disk only from now on."""
+        """From now on the rows of these keys are only on disk."""
         for name in self._least:
             numbers = as_integers(keys.column(name).drop_null())
             self._least[name] = min(self._least[name], int(numbers.min(initial=_LARGEST)))
@@ -50,5 +50,5 @@ class DiskBounds:
         self._least = dict.fromkeys(self._least, _SMALLEST)
 
     def on_searched(self, search: Search) -> None:
-        """It has met every row, and those that were due are in memory now."""
+        """The search has met every row on disk; the due ones are in memory now."""
         self._least[search.key_column] = search.later

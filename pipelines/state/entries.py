@@ -1,7 +1,7 @@
-"""One table of a keyed state as its time-to-live lets it be seen.
+"""One table of a keyed state, restricted to the entries that its time-to-live lets readers see.
 
-Owns the rule of expiry for whatever is kept one row per key: values, accumulators, the elements
-of lists and the entries of maps. Which of them belong together is their own affair.
+Owns expiry for everything kept one row per key: values, accumulators, the elements of lists and the
+entries of maps. Which rows belong together is up to those states.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ class KeyedStateContext:
     now_ms: NowMs
 
     def table(self, name: str, key: pa.Schema, value: pa.Schema, defaults: "Defaults") -> Table:
-        """Keys begin with those of the stream, which alone decide the key group."""
+        """Keys begin with the columns of the stream's key, which alone decide the key group."""
         whole = pa.schema([*self.key, *key])
         by = tuple(self.key.names)
         return self.backend.table(TableDescriptor(name, whole, value, defaults, by))
@@ -50,10 +50,10 @@ Defaults = dict[str, Default]
 
 
 class Entries:
-    """Values by key, where `key` are the columns behind those of the stream.
+    """Values by key, where `key` are the columns after those of the stream's key.
 
-    `extra` are further columns of the same rows that the state itself keeps; they never expire
-    alone.
+    `extra` are further columns of the same rows, which the state itself keeps; they never expire on
+    their own.
     """
 
     def __init__(
@@ -102,13 +102,13 @@ class Entries:
         self.renew(rows)
 
     def renew(self, rows: Rows) -> None:
-        """The entries at `rows` have been updated now."""
+        """Notes that the entries at `rows` have been updated now."""
         if self._ttl is not None:
             now_ms = np.full(len(rows), self._now_ms(), np.int64)
             self.table.write(UPDATED_COLUMN, rows, now_ms)
 
     def expired(self, rows: Rows) -> Mask:
-        """Which of `rows`, among which may be NO_ROW, have outlived their time."""
+        """Which of `rows` have outlived their time; `rows` may contain NO_ROW."""
         mask = np.zeros(len(rows), np.bool_)
         if self._ttl is not None:
             found = rows != NO_ROW
@@ -117,20 +117,20 @@ class Entries:
         return mask
 
     def visible(self, rows: Rows) -> Mask:
-        """Which of `rows` hold what may be read."""
+        """Which of `rows` hold a value that may be read."""
         found: Mask = rows != NO_ROW
         if self._ttl is not None and self._ttl.hides_expired:
             found &= ~self.expired(rows)
         return found
 
     def renew_read(self, rows: Rows) -> None:
-        """The entries at `rows` have been read; that keeps those alive that have not expired."""
+        """Notes that the entries at `rows` have been read, which keeps unexpired ones alive."""
         if self.renews_on_read:
             found = distinct_rows(rows)
             self.renew(found[~self.expired(found)])
 
     def scan_expired(self, limit: int) -> Rows:
-        """Expired rows among the next `limit` ones; call after call goes round the table."""
+        """The expired rows among the next `limit` rows; repeated calls go round the table."""
         if self._ttl is None:
             return np.empty(0, np.int64)
         rows, self._scanned = self.table.scan(self._scanned, limit)
@@ -143,13 +143,13 @@ def distinct_rows(rows: Rows) -> Rows:
 
 
 def last_of_each(rows: Rows) -> Rows:
-    """Where each distinct row stands last."""
+    """The last position of each distinct row."""
     _, first = np.unique(rows[::-1], return_index=True)
     return np.asarray(len(rows) - 1 - first)
 
 
 def ranks(groups: Rows) -> Rows:
-    """How many earlier elements are of the same group, for each element."""
+    """For each element, how many earlier elements are in the same group."""
     order = np.argsort(groups, kind="stable")
     sorted_groups = groups[order]
     starts = np.flatnonzero(np.diff(sorted_groups, prepend=-1))
@@ -160,7 +160,7 @@ def ranks(groups: Rows) -> Rows:
 
 
 def ranges(starts: Rows, lengths: Rows) -> tuple[Rows, Rows]:
-    """All numbers of some ranges, one range behind the other, and which range each is of."""
+    """All numbers of the ranges, one range after another, and the range of each number."""
     owner = np.repeat(np.arange(len(lengths)), lengths)
     before = np.cumsum(lengths) - lengths
     return np.arange(len(owner)) - before[owner] + starts[owner], owner

@@ -1,7 +1,7 @@
-"""Rows of an older snapshot, turned into rows of the state as it is declared now.
+"""Turns rows of an older snapshot into rows of the state as it is declared now.
 
-Carries out what `domain.schema_evolution` accepts: fills in added columns and casts widened ones,
-a whole batch at a time. A batch that already fits passes as it is.
+Carries out what `domain.schema_evolution` accepts: fills in added columns and casts widened ones, a
+whole batch at a time. A batch that already fits passes unchanged.
 """
 
 import pyarrow as pa
@@ -22,8 +22,8 @@ def evolved(descriptor: Descriptor, batch: pa.RecordBatch) -> pa.RecordBatch:
     """`batch` with exactly the columns of the state's snapshots.
 
     Raises:
-        Rejected: a column is missing, has another type or does not exist any more; the message
-            names it, the state and both types.
+        Rejected: a column is missing, has another type or no longer exists; the message names the
+        column, the state and both types.
     """
     schema = snapshot_schema(descriptor)
     if batch.schema.equals(schema):
@@ -34,7 +34,7 @@ def evolved(descriptor: Descriptor, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def declared_columns(descriptor: Descriptor) -> DeclaredColumns:
-    """What a manifest is held against. Keys and the columns that the engine adds are fixed."""
+    """The columns to compare with a manifest. Keys and columns that the engine adds are fixed."""
     kind, keys = "batches", list[str]()
     if isinstance(descriptor, TableDescriptor):
         kind, keys = "table", descriptor.key.names
@@ -66,7 +66,7 @@ def _column(descriptor: Descriptor, field: pa.Field, batch: pa.RecordBatch) -> p
 
 
 def _filled(default: object, field: pa.Field, rows: int) -> pa.Array:
-    """Times are declared by the integers behind them, as tables read and write them."""
+    """Declares times by their underlying integers, as tables read and write them."""
     is_raw_time = pa.types.is_temporal(field.type) and isinstance(default, int)
     if not is_raw_time:
         return pa.repeat(pa.scalar(default, field.type), rows)

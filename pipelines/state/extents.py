@@ -1,8 +1,8 @@
-"""Numbered elements of a key: which positions a list, or the keys of a map, have in use.
+"""Numbered elements of a key: the positions that a list, or the keys of a map, use.
 
-A key has one row with the range of its positions, and each element a row of its own under the
-key and its position. So everything of a key is found by computing, not by searching, and a
-backend needs no order among its keys.
+Each key has one row with the range of its positions, and one row per element under the key and its
+position. So all elements of a key are found by computing, not by searching, and a backend needs no
+order among its keys.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _COLUMNS = pa.schema([(BEGIN, pa.int64()), (END, pa.int64())])
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """All elements of some keys, key by key: `owners` tells which of the keys each is of."""
+    """All elements of some keys, key by key; `owners` maps each element to its key."""
 
     keys: pa.RecordBatch  # with the position
     positions: Rows
@@ -42,25 +42,25 @@ class Extents:
         """The position of one more element for each of `keys`, in their order."""
         rows = self._table.rows_for(keys)
         positions = self._longs(END, rows) + ranks(rows)
-        self._table.write(END, rows, positions + 1)  # of a key that repeats the last one stays
+        self._table.write(END, rows, positions + 1)  # for a repeated key, the last one stays
         return positions
 
     def of(self, keys: pa.RecordBatch) -> tuple[Rows, Rows]:
-        """Where the positions of each key begin and end; nowhere, if there are none."""
+        """Where the positions of each key begin and end; equal if there are none."""
         return self._bounds(self._table.find(keys))
 
     def elements_of(self, keys: pa.RecordBatch) -> Elements:
         return _elements(keys, *self.of(keys))
 
     def take(self, keys: pa.RecordBatch) -> Elements:
-        """The elements of the keys, which have none from now on; keys may repeat."""
+        """Removes and returns the elements of the keys; keys may repeat."""
         rows = self._table.find(keys)
         elements = _elements(keys, *self._bounds(rows))
         self._table.delete(distinct_rows(rows))
         return elements
 
     def distinct(self, keys: pa.RecordBatch) -> tuple[pa.RecordBatch, Rows]:
-        """The distinct among keys that have elements, and which of them each is."""
+        """The distinct keys among keys that have elements, and which of them each one is."""
         rows, owners = np.unique(self._table.find(keys), return_inverse=True)
         return self._table.keys(rows), owners
 
@@ -73,7 +73,7 @@ class Extents:
         self._table.delete(rows[~remains])
 
     def next_keys(self, limit: int) -> pa.RecordBatch:
-        """The next keys that have elements; call after call goes round all of them."""
+        """The next keys that have elements; repeated calls go round all of them."""
         rows, self._scanned = self._table.scan(self._scanned, limit)
         return self._table.keys(rows)
 
@@ -98,7 +98,7 @@ def element_keys(keys: pa.RecordBatch, positions: Rows) -> pa.RecordBatch:
 
 
 def as_lists(elements: pa.Array, owners: Rows, count: int) -> pa.ListArray:
-    """`count` lists out of elements that are sorted by the list they are of."""
+    """`count` lists made of elements that are sorted by their list."""
     lengths = np.bincount(owners, minlength=count)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), elements)

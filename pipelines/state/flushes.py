@@ -1,7 +1,7 @@
-"""What was changed up to a cut, on its way from memory into a database, in the order of the cuts.
+"""Writes the changes up to each cut from memory into a database, in the order of the cuts.
 
-A cut only notes what is to be written; whoever first needs a cut's content writes it, and all that
-came before it, on its own thread. A flush that fails stays in the queue and is tried again.
+A cut only notes what is to be written. The first thread that needs a cut's content writes it, and
+everything before it. A flush that fails stays in the queue and is tried again.
 """
 
 import threading
@@ -17,7 +17,7 @@ SortedRows = Iterator[tuple[bytes, bytes | None]]
 
 
 class CutReader(Protocol):
-    """Somebody who wants the database exactly as it is after one flush."""
+    """A reader that needs the database exactly as it is after one flush."""
 
     def on_flushed(self, files: SortedFiles) -> None: ...
 
@@ -30,7 +30,7 @@ class Flush:
     ) -> None:
         self._content: Callable[[], Callable[[], SortedRows]] | None = content
         self._rows: Callable[[], SortedRows] | None = None
-        # Weak: a cut that nobody will read any more must not pin files of the database.
+        # Weak: a cut that has no reader any more must not pin files of the database.
         self._reader = None if reader is None else weakref.ref(reader)
         self.is_done = False
 
@@ -59,7 +59,7 @@ class Flushes:
         self._waiting.append(flush)
 
     def run_until(self, flush: Flush) -> None:
-        """Afterwards `flush` and all before it are written. Raises what the database raises."""
+        """On return, `flush` and all before it are written. Raises what the database raises."""
         with self._writing:
             while not flush.is_done:
                 self._waiting[0].run(self._files)

@@ -1,8 +1,8 @@
-"""Reducing and aggregating state: what is added is folded into one accumulator per key.
+"""Reducing and aggregating state: added values are folded into one accumulator per key.
 
-The values of a batch are folded among themselves first, pair by pair, so that a key that comes
-n times takes about log2(n) calls of the function, each for all keys at once; then once into the
-state. Order is kept. Source: Flink's `ReducingState` and `AggregatingState`.
+The values of a batch are first folded among themselves, pair by pair: a key that occurs n times
+takes about log2(n) calls of the function, each for all keys at once. The result is then folded into
+the state once. Order is kept. Source: Flink's `ReducingState` and `AggregatingState`.
 """
 
 from collections.abc import Callable
@@ -43,19 +43,19 @@ class Accumulators:
 
     @property
     def renews_on_read(self) -> bool:
-        """Whether it matters that something was read."""
+        """True if reading renews an entry."""
         return self._entries.renews_on_read
 
     def peek(self, keys: pa.RecordBatch) -> pa.Array:
-        """Null where there is none; does not count as a read."""
+        """The accumulator of each key, null if there is none; does not count as a read."""
         return self._entries.read(self._visible_rows(keys))
 
     def put(self, keys: pa.RecordBatch, accumulators: pa.Array) -> None:
-        """Overwrite those of distinct keys."""
+        """Overwrite the accumulators of distinct keys."""
         self._entries.write(self._entries.table.rows_for(keys), accumulators)
 
     def renew_read(self, keys: pa.RecordBatch) -> None:
-        """What `peek` gave has been read after all."""
+        """Counts the preceding `peek` of these keys as a read."""
         if self._entries.renews_on_read:
             self._entries.renew_read(self._entries.table.find(keys))
 
@@ -64,7 +64,7 @@ class Accumulators:
         table.delete(distinct_rows(table.find(keys)))
 
     def remove_expired(self, limit: int) -> None:
-        """Look at the next `limit` entries; call after call goes round all of them."""
+        """Check the next `limit` entries; repeated calls go round all of them."""
         self._entries.table.delete(self._entries.scan_expired(limit))
 
     def _visible_rows(self, keys: pa.RecordBatch) -> Rows:
@@ -105,7 +105,7 @@ class FoldingState(Accumulators):
         return results.take(pa.array(np.cumsum(found) - 1, mask=~found))
 
     def _fold(self, groups: Rows, values: pa.Array) -> tuple[pa.Array, Rows]:
-        """One value per group, and where in `groups` each group stands last; sorted by group."""
+        """One value per group, and each group's last position in `groups`; sorted by group."""
         order = np.argsort(groups, kind="stable")
         remaining, values = groups[order], values.take(pa.array(order))
         while True:
@@ -115,7 +115,7 @@ class FoldingState(Accumulators):
                 return values, last_of_each(groups)
             right = np.flatnonzero(is_right)
             merged = self._merge(values.take(pa.array(right - 1)), values.take(pa.array(right)))
-            # Each left one is replaced by the pair; one that has no partner stays as it is.
+            # Each left value is replaced by the pair; a value without a partner stays as it is.
             left = np.flatnonzero(~is_right)
             source = left.copy()
             paired = np.isin(left, right - 1)
@@ -127,7 +127,7 @@ class FoldingState(Accumulators):
 def accumulators(
     context: KeyedStateContext, descriptor: ReducingStateDescriptor | AggregatingStateDescriptor
 ) -> Accumulators:
-    """For whoever calls the descriptor's function on single values."""
+    """For callers that apply the descriptor's function to single values."""
     return Accumulators(_entries(context, descriptor))
 
 
@@ -136,7 +136,7 @@ def reducing(context: KeyedStateContext, descriptor: ReducingStateDescriptor) ->
 
 
 def aggregating(context: KeyedStateContext, descriptor: AggregatingStateDescriptor) -> FoldingState:
-    """Raises Rejected for a function that works on single values."""
+    """Raises Rejected if the function works on single values."""
     aggregate = descriptor.aggregate
     if not isinstance(aggregate, BatchAggregateFunction):
         raise Rejected(

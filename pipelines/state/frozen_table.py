@@ -13,10 +13,10 @@ from pipelines.state.columns import FrozenColumn, first_row, segment_count, segm
 from pipelines.state.key_columns import FrozenArrays
 
 ROW_COLUMN = "__row"
-"""In an increment: the number of the row in the table."""
+"""In an increment: the row's number in the table."""
 
 DELETED_COLUMN = "__deleted"
-"""In an increment: the row is gone, its other columns are null."""
+"""In an increment: the row is deleted and its other columns are null."""
 
 Mask = npt.NDArray[np.bool_]
 
@@ -26,7 +26,7 @@ def snapshot_schema(descriptor: TableDescriptor) -> pa.Schema:
 
 
 def increment_schema(schema: pa.Schema) -> pa.Schema:
-    """The rows of a snapshot, and what tells them apart between several files."""
+    """The columns of a snapshot, and those that identify rows across several files."""
     return pa.schema([*schema, (ROW_COLUMN, pa.int64()), (DELETED_COLUMN, pa.bool_())])
 
 
@@ -51,7 +51,7 @@ class FrozenTable:
                 yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def increment(self, only: Mask | None) -> Iterator[pa.RecordBatch]:
-        """The rows that `only` flags, deleted ones as tombstones; None: all live rows."""
+        """The rows that `only` flags, with deleted ones as tombstones; None: all live rows."""
         schema = increment_schema(self.schema)
         for segment, live, wanted in self._segments(only):
             kept = live if wanted is None else live & wanted
@@ -66,7 +66,7 @@ class FrozenTable:
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _segments(self, only: Mask | None) -> Iterator[tuple[int, Mask, Mask | None]]:
-        """Number, live rows and wanted rows of each segment of which anything is wanted."""
+        """Number, live rows and wanted rows of each segment that has wanted rows."""
         for segment in range(segment_count(self.length)):
             wanted = None if only is None else segment_of(only, segment, self.length)
             if wanted is None or wanted.any():

@@ -1,8 +1,8 @@
 """The hash of keys: 64 bits, stable across processes, releases and machines, a batch at a time.
 
-It decides key groups, so every snapshot depends on it: it can never change. Integers, timestamps
-and booleans go through the finaliser of SplitMix64, which is a bijection; strings and binary
-through XXH64 of their bytes; several columns are combined in order.
+It decides key groups, and every snapshot depends on those, so it can never change. Integers,
+timestamps and booleans go through the finaliser of SplitMix64, which is a bijection; strings and
+binaries through XXH64 of their bytes. Several columns are combined in order.
 
 Sources: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (2014); XXH64.
 """
@@ -48,7 +48,7 @@ def key_groups(hashes: Hashes, max_parallelism: int) -> KeyGroups:
 
 
 def is_bijective(schema: pa.Schema) -> bool:
-    """Whether equal hashes mean equal keys: one integer-like column, and it holds no null."""
+    """True if equal hashes mean equal keys: one integer-like column without nulls."""
     return len(schema) == 1 and is_integer_like(schema.field(0).type)
 
 
@@ -89,7 +89,7 @@ def _dictionary_hashes(column: pa.DictionaryArray, name: str) -> Hashes:
         return _column_hashes(column.dictionary_decode(), name)
     is_large = pa.types.is_large_string(column.dictionary.type)
     values = column.dictionary.cast(pa.large_binary() if is_large else pa.binary()).to_pylist()
-    # The last place is that of nulls, which have no index.
+    # The last place is for nulls, which have no index.
     of_value = np.empty(len(values) + 1, dtype=np.uint64)
     of_value[:-1] = [NULL_HASH if v is None else xxhash.xxh64_intdigest(v) for v in values]
     of_value[-1] = NULL_HASH
@@ -98,7 +98,7 @@ def _dictionary_hashes(column: pa.DictionaryArray, name: str) -> Hashes:
 
 
 def as_integers(array: pa.Array) -> npt.NDArray[np.int64]:
-    """The 64-bit integers behind a key column; what stands for a null is 0."""
+    """The 64-bit integers underlying a key column; a null becomes 0."""
     if array.null_count:
         array = array.fill_null(False if pa.types.is_boolean(array.type) else 0)
     if pa.types.is_temporal(array.type):

@@ -1,7 +1,7 @@
 """The hashmap backend: all states of one operator of one subtask, in memory.
 
 The states themselves are `table` and `batch_list`, or `incremental_table` and
-`incremental_batch_list` where checkpoints are to hold what has changed. The class itself is the
+`incremental_batch_list` if checkpoints are to hold only changes. The class itself is the
 `BackendFactory`.
 """
 

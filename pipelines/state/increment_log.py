@@ -1,4 +1,4 @@
-"""`protocol.increments` between two threads: cuts and notices on one, uploads on another."""
+"""Shares `protocol.increments` between the thread of cuts and notices and that of uploads."""
 
 import threading
 from typing import Generic, TypeVar

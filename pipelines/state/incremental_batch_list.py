@@ -1,8 +1,8 @@
-"""A batch list of the hashmap backend that can write what was appended since a checkpoint.
+"""A batch list of the hashmap backend that can write only what was appended since a checkpoint.
 
-A checkpoint is a chain of files in the order of their making. Each namespace carries an
-incarnation, a number that is new whenever the namespace comes into being: rows are only ever
-appended to an incarnation, and one that was popped is held as a tombstone.
+A checkpoint is a chain of files in the order in which they were written. A namespace gets a new
+incarnation number whenever it comes into being. Rows are only ever appended to an incarnation; a
+popped one is recorded as a tombstone.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,12 +24,12 @@ from pipelines.state.key_rows import HashKeys
 INCARNATION_COLUMN = "__incarnation"
 DELTAS_MAX = 8
 GONE_SHARE_MAX = 0.5
-"""Rows of popped incarnations, as a part of those in the files; above it a new base is written."""
+"""Above this share of rows of popped incarnations in the files, a new base is written."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListChain:
-    """The files of one checkpoint of one list, and how many rows of each incarnation they hold."""
+    """The files of one checkpoint of one list, and the row count of each incarnation in them."""
 
     base: FileHandle
     deltas: tuple[FileHandle, ...]
@@ -39,7 +39,7 @@ class ListChain:
 
 @dataclass(frozen=True, slots=True)
 class _Appended:
-    """Rows of one incarnation that the chain lacks, behind `skip` rows that it has."""
+    """Rows of one incarnation that the chain lacks, after the `skip` rows that it has."""
 
     namespace: int
     incarnation: int
@@ -55,7 +55,7 @@ class _Appended:
 
 
 class IncrementalBatchList(HashMapBatchList):
-    """Implements `BatchList`, and hands out increments besides whole cuts."""
+    """Implements `BatchList`, and hands out increments in addition to whole cuts."""
 
     def __init__(
         self, descriptor: BatchListDescriptor, max_parallelism: int, hash_keys: HashKeys
@@ -107,7 +107,7 @@ class ListIncrement:
     chain: ListChain | None  # None: a new base
     appended: list[_Appended]
     gone: list[int]
-    rows: dict[int, int]  # of each incarnation that lives
+    rows: dict[int, int]  # of each live incarnation
     gone_rows: int
     schema: pa.Schema
     key_groups_of: Callable[[pa.RecordBatch], KeyGroups]
@@ -149,7 +149,7 @@ def _increment(
     key_groups_of: Callable[[pa.RecordBatch], KeyGroups],
     on_written: Callable[[ListChain], None],
 ) -> ListIncrement:
-    """A delta behind the chain, unless that is long or holds mostly what is gone."""
+    """A delta for the chain, unless that is long or holds mostly popped rows."""
     rows = {i: sum(b.num_rows for b in batches) for i, (_, batches) in content.items()}
     covered = {} if chain is None else chain.rows
     gone = [incarnation for incarnation in covered if incarnation not in content]
@@ -169,7 +169,7 @@ def _increment(
 def merged_batches(
     oldest_first: Callable[[], Iterable[Iterable[pa.RecordBatch]]],
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a chain in order of arrival; its files are read twice, for tombstones first."""
+    """The rows of a chain in order of arrival; reads its files twice, first for tombstones."""
     gone: set[int] = set()
     for batches in oldest_first():
         for batch in batches:

@@ -1,9 +1,9 @@
-"""A table of the hashmap backend that can write what has changed since an earlier checkpoint.
+"""A table of the hashmap backend that can write only what has changed since a checkpoint.
 
-A checkpoint is a chain of files: a base with every row, and deltas in order. Rows are told apart
-by their number in the table: the newest file that holds a number is right, and a row that was
-deleted is held as a tombstone. Owns the choice between another delta and a new base, so that no
-chain gets long or much larger than the table.
+A checkpoint is a chain of files: a base with every row, then deltas in order. Rows are identified
+by their number in the table. The newest file that holds a number is right; a deleted row is
+recorded as a tombstone. Decides between another delta and a new base, so that no chain gets long or
+much larger than the table.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -32,15 +32,15 @@ from pipelines.state.key_rows import HashKeys
 from pipelines.state.table import HashMapTable
 
 DELTAS_MAX = 8
-"""Files behind the base; a restore reads all of them."""
+"""The most files after the base; a restore reads all of them."""
 
 DELTA_SHARE_MAX = 0.5
-"""Rows in the deltas, as a part of those in the base; above it a new base costs less to restore."""
+"""The most rows in the deltas, relative to the base; above it a new base restores faster."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaChain:
-    """The files of one checkpoint of one table, and the cuts of the base and of the newest."""
+    """The files of one checkpoint of one table, and the cuts of the base and the newest file."""
 
     base: FileHandle
     base_cut: int
@@ -55,7 +55,7 @@ class DeltaChain:
 
 
 class IncrementalTable(HashMapTable):
-    """Implements `Table`, and hands out increments besides whole cuts."""
+    """Implements `Table`, and hands out increments in addition to whole cuts."""
 
     def __init__(
         self,
@@ -110,11 +110,11 @@ class IncrementalTable(HashMapTable):
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Which rows to write (None: all that live), and the chain that comes of their file."""
+    """Which rows to write (None: all live ones), and the chain that results from their file."""
 
     rows: Mask | None
     chain_with: Callable[[FileHandle], DeltaChain]
-    unchanged: DeltaChain | None = None  # nothing is to be written at all
+    unchanged: DeltaChain | None = None  # set if there is nothing to write
 
 
 def _plan(chain: DeltaChain | None, changes: Changes, cut: int, live_rows: int) -> _Plan:
@@ -145,7 +145,7 @@ def _plan(chain: DeltaChain | None, changes: Changes, cut: int, live_rows: int) 
 
 @dataclass(frozen=True, slots=True)
 class TableIncrement:
-    """Implements `Increment`. What to write is counted here, beside the processing."""
+    """Implements `Increment`. Counts the rows to write here, off the subtask's thread."""
 
     frozen: FrozenTable
     plan: Callable[[], _Plan]
@@ -167,7 +167,7 @@ class TableIncrement:
 def merged_rows(
     newest_first: Iterable[Iterable[pa.RecordBatch]],
 ) -> Iterator[pa.RecordBatch]:
-    """The live rows of a chain, given its files; of each row number the newest counts."""
+    """The live rows of a chain, given its files; for each row number the newest file decides."""
     seen = np.zeros(0, np.bool_)
     for batches in newest_first:
         for batch in batches:

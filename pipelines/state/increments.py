@@ -1,6 +1,6 @@
-"""The contract of increments: what one state writes for a checkpoint, and what comes back of it.
+"""The contract of increments: what one state writes for a checkpoint, and the handles it gets back.
 
-Who builds on what is decided by `protocol.increments`; where files go, by the runtime.
+`protocol.increments` decides which increment builds on which; the runtime decides where files go.
 """
 
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ class IncrementFiles(Protocol):
         ...
 
     def copy(self, label: str, path: Path, *, is_shared: bool) -> FileHandle:
-        """A file of the local disk, as it is."""
+        """Stores a file of the local disk unchanged."""
         ...
 
 
@@ -41,7 +41,7 @@ class Increment(Protocol):
 
 
 class FetchFile(Protocol):
-    """Brings one file of a snapshot to the local disk, verified; see `CheckpointStore.fetch`."""
+    """Fetches one file of a snapshot to the local disk, verified; see `CheckpointStore.fetch`."""
 
     def __call__(self, file: FileHandle, target: Path, *, may_share: bool = False) -> None: ...
 
@@ -52,4 +52,4 @@ class StoredDatabase:
 
     handle: StateHandle
     fetch: FetchFile
-    is_own: bool  # of this run, so that its files may be referred to again
+    is_own: bool  # of this run, so later checkpoints may refer to its files

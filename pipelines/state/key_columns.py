@@ -1,6 +1,6 @@
 """How key columns are kept: numbers in an array by row, texts in a heap with positions by row.
 
-Both can be compared with a batch, handed back as Arrow, and frozen with the rest of a table.
+Both can be compared with a batch, returned as Arrow, and frozen with the rest of a table.
 """
 
 import threading
@@ -19,9 +19,9 @@ from pipelines.state.text_heap import NULL_POSITION, FrozenHeap, TextHeap, equal
 
 Mask = npt.NDArray[np.bool_]
 LiveMask = Callable[[], Mask]
-"""Which rows are live, by row number; asked for only when it is needed."""
+"""Which rows are live, by row number; evaluated only when needed."""
 
-# Below this, tidying a heap is not worth its cost.
+# Below this, cleaning up a heap is not worth its cost.
 _GARBAGE_MIN = 65_536  # values
 _GARBAGE_MIN_BYTES = 16 << 20
 
@@ -40,7 +40,7 @@ class KeyColumn(Protocol):
     def get(self, rows: Rows) -> pa.Array: ...
 
     def matches(self, rows: Rows, array: pa.Array) -> Mask:
-        """Whether the key at each row equals the one in `array`; null equals null."""
+        """True where the key at a row equals the one in `array`; null equals null."""
         ...
 
     def identities(self, array: pa.Array) -> list[Hashable]:
@@ -48,7 +48,7 @@ class KeyColumn(Protocol):
         ...
 
     def tidy(self, live: LiveMask) -> None:
-        """Give back what keys that are no longer live hold, if it is worth the effort."""
+        """Free the memory of keys that are no longer live, if it is worth the effort."""
         ...
 
     def freeze(self, length: int) -> FrozenArrays: ...
@@ -115,12 +115,12 @@ class NumberKeys:
         if self._valid is not None:
             candidates = candidates & self._valid.values[: len(candidates)]
         numbers = self._numbers.values[: len(candidates)]
-        # With the due rows, since the caller need not delete them.
+        # Counts the due rows too, since the caller need not delete them.
         self._least = int(numbers.min(where=candidates, initial=self._largest))
         return np.flatnonzero(candidates & (numbers <= bound))
 
     def tidy(self, live: LiveMask) -> None:
-        """Numbers leave nothing behind."""
+        """Nothing to do: deleted numbers take no extra memory."""
 
     def freeze(self, length: int) -> FrozenArrays:
         valid = None if self._valid is None else self._valid.freeze(length)
@@ -161,7 +161,7 @@ class TextKeys:
         self._positions.reserve(length)
 
     def expect(self, count: int, text_bytes: int) -> None:
-        """Make room for so many texts more, so that they are not moved as the heap grows."""
+        """Make room for `count` more texts, so that growing the heap does not move them."""
         self._heap.expect(count, text_bytes)
 
     def put(self, rows: Rows, array: pa.Array) -> None:
@@ -177,7 +177,7 @@ class TextKeys:
         return list(array.to_pylist())
 
     def tidy(self, live: LiveMask) -> None:
-        """Move the live keys to a new heap once most of the old one is garbage."""
+        """Move the live keys to a new heap once most of the old heap is garbage."""
         if len(self._heap) < self._tidy_at and self._heap.size_bytes < self._tidy_at_bytes:
             return
         rows = np.flatnonzero(live())

@@ -1,10 +1,11 @@
-"""Which row a hash has: an open-addressing index over numpy arrays, a whole batch per call.
+"""Maps hashes to rows: an open-addressing index over numpy arrays, a whole batch per call.
 
 Every key of a batch probes at once; each further round looks only at the keys that are still
-unresolved. It knows hashes and rows; whether equal hashes mean equal keys is its caller's affair.
+unresolved. The index knows hashes and rows; its caller decides whether equal hashes mean equal
+keys.
 
-Source: Knuth, TAOCP 3, 6.4 (open addressing); probing by triangular numbers visits every slot
-of a table whose size is a power of two.
+Source: Knuth, TAOCP 3, 6.4 (open addressing); probing by triangular numbers visits every slot of a
+table whose size is a power of two.
 """
 
 from dataclasses import dataclass
@@ -23,15 +24,15 @@ _EMPTY = -1
 _DELETED = -2
 INITIAL_CAPACITY = 1024
 _LOAD_MAX = 0.6  # above it, probing takes ever more rounds
-_DELETED_MAX = 128  # beyond as many as are live: what comes and goes would make probes long
+_DELETED_MAX = 128  # beyond as many as are live: turnover would make probes long
 _LOAD_REBUILT = 0.5  # well below, so that deletions do not cause a rebuild on every batch
 
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
-    """The distinct among some hashes, in order of first appearance.
+    """The distinct hashes among some, in order of first appearance.
 
-    `first` is where each appeared first, `code` maps every original position to its hash here.
+    `first` is where each appeared first; `code` maps every original position to its hash here.
     """
 
     hashes: Hashes
@@ -44,13 +45,13 @@ class Distinct:
         code = encoded.indices.to_numpy().astype(np.int64)
         distinct = encoded.dictionary.to_numpy()
         first = np.empty(len(distinct), np.int64)
-        # Written backwards, so that the first appearance is the one that stays.
+        # Written in reverse, so that the first appearance stays.
         first[code[::-1]] = np.arange(len(code) - 1, -1, -1)
         return cls(distinct, first, code)
 
 
 def has_repeats(hashes: Hashes) -> bool:
-    """Several times as fast as `Distinct`, which also says where."""
+    """Several times as fast as `Distinct`, which also finds the positions."""
     ordered = np.sort(hashes)
     return bool((ordered[1:] == ordered[:-1]).any())
 
@@ -58,8 +59,8 @@ def has_repeats(hashes: Hashes) -> bool:
 class KeyIndex:
     """A map from 64-bit hash to row.
 
-    Slots are chosen by the upper bits: the lower ones decide the key group, so that among the
-    keys of one subtask they vary less.
+    The upper bits choose the slot: the lower ones decide the key group, so they vary less among the
+    keys of one subtask.
     """
 
     def __init__(self) -> None:
@@ -98,7 +99,7 @@ class KeyIndex:
         self._live -= len(hashes)
 
     def replace(self, hashes: Hashes, rows: Rows) -> None:
-        """Give hashes that are distinct and present other rows."""
+        """Change the rows of hashes that are distinct and present."""
         self._rows[self._slots_of(hashes)] = rows
 
     def _allocate(self, capacity: int) -> None:
@@ -128,7 +129,7 @@ class KeyIndex:
         return result
 
     def _slots_of(self, hashes: Hashes) -> Rows:
-        """Where each of these hashes lies; all must be present."""
+        """The slot of each of these hashes; all must be present."""
         result = self._first_slots(hashes)
         pending = np.arange(len(hashes))
         slots = result
@@ -158,9 +159,9 @@ class KeyIndex:
         self._used = len(rows)
 
     def _place(self, hashes: Hashes, rows: Rows) -> None:
-        """Put each where its probe finds the first slot that was never used.
+        """Put each hash into the first never-used slot that its probe finds.
 
-        Several may claim one slot in the same round: the last write stays, and the others, who
+        Several may claim one slot in the same round: the last write stays, and the others, which
         read another row than their own, go on.
         """
         slots = self._first_slots(hashes)

@@ -1,7 +1,7 @@
-"""Which row of a table each key has, also where two keys share a hash.
+"""Maps each key of a table to its row, even where two keys share a hash.
 
-Owns the keys themselves, their hashes and key groups, and the numbers of the rows. What else a row
-holds is the table's affair, which is told of each fresh row.
+Owns the keys themselves, their hashes and key groups, and the row numbers. The table owns the other
+contents of a row; it is notified of each fresh row.
 
 Source: none; Flink's `CopyOnWriteStateMap` chains entries of equal hash instead.
 """
@@ -47,7 +47,7 @@ class KeyRows:
         self._on_added = on_added
         self._types = [(f.name, f.type) for f in descriptor.key]
         self._is_text = len(self._types) == 1 and is_bytes_like(self._types[0][1])
-        self._is_exact = is_bijective(descriptor.key)  # until the first null
+        self._is_exact = is_bijective(descriptor.key)  # up to the first null
         self._numbers = RowNumbers()
         self._index = KeyIndex()
         self._collisions = Collisions()
@@ -66,7 +66,7 @@ class KeyRows:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes per row, texts aside."""
+        """Bytes per row, not counting texts."""
         own = [self._hashes, self.groups, self.live]
         return sum(column.dtype.itemsize for column in own) + 8 * len(self.columns)
 
@@ -79,9 +79,9 @@ class KeyRows:
         return self._look_up(keys, self._rows_for)
 
     def try_load(self, keys: pa.RecordBatch) -> Rows | None:
-        """Fresh rows for keys of a snapshot, whose values the caller fills in at once.
+        """Fresh rows for keys of a snapshot; the caller fills in their values at once.
 
-        None: some of them are there already, or share a hash, and nothing was done.
+        None: some keys exist already or share a hash, and nothing was changed.
         """
         if self._is_exact and keys.column(0).null_count:
             return None
@@ -93,7 +93,7 @@ class KeyRows:
         return rows
 
     def expect(self, count: int) -> None:
-        """Make room for so many rows more."""
+        """Make room for `count` more rows."""
         self._index.reserve(count)
         for column in (self._hashes, self.groups, self.live):
             column.reserve(self.length + count)
@@ -101,7 +101,7 @@ class KeyRows:
             key.reserve(self.length + count)
 
     def find(self, keys: pa.RecordBatch) -> Rows:
-        """The row of each key, ABSENT where there is none."""
+        """The row of each key, ABSENT if there is none."""
         return self._look_up(keys, self._find)
 
     def delete(self, rows: Rows) -> None:
@@ -122,7 +122,7 @@ class KeyRows:
         return pa.RecordBatch.from_arrays(arrays, schema=self._descriptor.key)
 
     def key_groups_of(self, keys: pa.RecordBatch) -> KeyGroups:
-        """Where the stream's key puts each row."""
+        """The key group of each row, by the stream's key."""
         return key_groups(self._group_hashes(keys), self._max_parallelism)
 
     def live_mask(self) -> npt.NDArray[np.bool_]:
@@ -132,7 +132,7 @@ class KeyRows:
         return [column.freeze(length) for column in self.columns.values()]
 
     def _look_up(self, keys: pa.RecordBatch, of: Callable[[pa.RecordBatch], Rows]) -> Rows:
-        """Each distinct text is looked up once."""
+        """Looks each distinct text up only once."""
         if not keys.schema.equals(self._descriptor.key):
             keys = decoded(keys)
             given = [(f.name, f.type) for f in keys.schema]
@@ -162,7 +162,7 @@ class KeyRows:
     def _rows_for(self, keys: pa.RecordBatch) -> Rows:
         hashes = self._hash_keys(keys, self._descriptor.key.names)
         if self._is_exact and keys.column(0).null_count:
-            self._is_exact = False  # some number has the hash of null
+            self._is_exact = False  # a number may have the hash of null
         rows = self._index.find(hashes)
         missing = np.flatnonzero(rows == ABSENT)
         if len(missing):
@@ -170,7 +170,7 @@ class KeyRows:
         return rows if self._is_exact else self._separate(keys, hashes, rows)
 
     def _insert(self, keys: pa.RecordBatch, hashes: Hashes, missing: Rows) -> Rows:
-        """Rows for the unseen hashes at `missing`, in which hashes may repeat."""
+        """Rows for the unseen hashes at `missing`, which may repeat."""
         distinct = Distinct.of(hashes[missing])
         rows = self._add(keys.take(pa.array(missing[distinct.first])), distinct.hashes)
         self._index.insert(distinct.hashes, rows)
@@ -205,7 +205,7 @@ class KeyRows:
         return self._hash_keys(keys, self._descriptor.key_group_by)
 
     def _separate(self, keys: pa.RecordBatch, hashes: Hashes, rows: Rows) -> Rows:
-        """Give keys that only share the hash of the row they found rows of their own."""
+        """Give a row of its own to each key that only shares its hash with the row it found."""
         strangers = np.flatnonzero(~self._same(keys, rows))
         for at, key in zip(strangers.tolist(), self._identities(keys, strangers), strict=True):
             key_hash = int(hashes[at])
@@ -217,7 +217,7 @@ class KeyRows:
         return rows
 
     def _same(self, keys: pa.RecordBatch, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Whether each row holds the key, and not another one of the same hash."""
+        """True where a row holds the key itself, not another one with the same hash."""
         same = np.ones(len(rows), np.bool_)
         for (name, _), array in zip(self._types, keys.columns, strict=True):
             same &= self.columns[name].matches(rows, array)
@@ -231,7 +231,7 @@ class KeyRows:
         return list(zip(*(self.columns[n].identities(a) for (n, _), a in named), strict=True))
 
     def _forget_hashes(self, rows: Rows) -> None:
-        """Take rows out of the index; a key that collided with one moves up into it."""
+        """Take rows out of the index; for each, a key that collided with it moves up."""
         if len(self._collisions):
             collided = self._collisions.holds(rows)
             for row in rows[collided].tolist():

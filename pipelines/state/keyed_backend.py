@@ -1,7 +1,7 @@
-"""The states of one operator of one subtask: what every backend does alike.
+"""The states of one operator of one subtask: what all backends have in common.
 
-Owns the set of states and checks what is declared and what is restored. How a state keeps its
-rows is the business of the backends, `hashmap` and `rocksdb`.
+Owns the set of states, and checks declarations and restored rows. The backends `hashmap` and
+`rocksdb` decide how a state keeps its rows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,11 +37,11 @@ class KeptTable(Table, Protocol):
     """A table as its backend sees it."""
 
     def expect(self, rows: int, text_bytes: int) -> None:
-        """So many rows are about to be restored."""
+        """A restore is about to load that many rows."""
         ...
 
     def try_load(self, keys: pa.RecordBatch, values: Sequence[pa.Array]) -> bool:
-        """Take rows of a snapshot at once, if that can be done faster. False: it cannot."""
+        """Take rows of a snapshot at once if that is faster. False: not possible."""
         ...
 
     @property
@@ -87,7 +87,7 @@ class IncrementNotices(Protocol):
 
 
 class KeyedBackend:
-    """Implements `StateBackend`; a backend says how a table and a batch list are made."""
+    """Implements `StateBackend`; subclasses make the tables and batch lists."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class KeyedBackend:
 
     @property
     def descriptors(self) -> dict[str, TableDescriptor | BatchListDescriptor]:
-        """What has been declared, by the name of the state."""
+        """The declared states, by name."""
         return {name: state.descriptor for name, state in self._states.items()}
 
     def cut(self) -> list[FrozenState]:
@@ -144,7 +144,7 @@ class KeyedBackend:
         ]
 
     def cut_native(self) -> list[FrozenState]:
-        """Rows in Arrow's layout are what the memory holds."""
+        """Arrow rows, since they are what the memory holds."""
         return self.cut()
 
     def on_checkpoint_completed(self, checkpoint_id: CheckpointId) -> None:
@@ -156,7 +156,7 @@ class KeyedBackend:
             state.log.on_aborted(checkpoint_id)
 
     def adopt(self, database: StoredDatabase) -> bool:
-        """There is no database here that could take its place."""
+        """False: this backend keeps no database."""
         return False
 
     def restore(
@@ -179,10 +179,10 @@ class KeyedBackend:
             self.settle()
 
     def settle(self) -> None:
-        """All rows stay in memory."""
+        """Nothing to do: all rows stay in memory."""
 
     def close(self) -> None:
-        """Nothing is held but memory."""
+        """Nothing to do: the backend holds only memory."""
 
     def statistics(self) -> BackendStatistics:
         states = self._states.values()

@@ -1,4 +1,4 @@
-"""The keyed states of one operator, by descriptor, and the removal of what has expired in them.
+"""The keyed states of one operator, by descriptor, and the removal of their expired entries.
 
 Source: Flink's `RuntimeContext.getState` and its siblings; the handles work on batches of keys.
 """
@@ -34,7 +34,7 @@ _Kept = TypeVar("_Kept", bound=_State)
 
 
 class KeyedStates:
-    """Each method raises Rejected for a name that is taken or a type that cannot be kept."""
+    """Each method raises Rejected if the name is taken or the type cannot be kept."""
 
     def __init__(self, context: KeyedStateContext) -> None:
         self._context = context
@@ -61,7 +61,7 @@ class KeyedStates:
         return self._kept(accumulators(self._context, descriptor), descriptor.ttl)
 
     def remove_expired(self) -> None:
-        """A bounded step, taken after each batch."""
+        """One bounded step; call it after each batch."""
         for state in self._expiring:
             state.remove_expired(CLEANED_PER_BATCH)
 

@@ -22,16 +22,16 @@ class ListState:
 
     @property
     def type(self) -> pa.DataType:
-        """Of an element."""
+        """The type of an element."""
         return self._entries.type
 
     @property
     def renews_on_read(self) -> bool:
-        """Whether it matters that something was read."""
+        """True if reading renews an entry."""
         return self._entries.renews_on_read
 
     def get(self, keys: pa.RecordBatch) -> pa.ListArray:
-        """The elements of each key in order of arrival; none where there is no list."""
+        """The elements of each key in order of arrival; an empty list if there are none."""
         lists = self.peek(keys)
         self.renew_read(keys)
         return lists
@@ -45,7 +45,7 @@ class ListState:
         self._entries.write(rows, elements)
 
     def update(self, keys: pa.RecordBatch, lists: pa.ListArray) -> None:
-        """Other elements for distinct keys; a list that is empty or null clears its key."""
+        """Replaces the elements of distinct keys; an empty or null list clears its key."""
         self.clear(keys)
         lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
         owners = np.repeat(np.arange(len(lists)), lengths)
@@ -58,7 +58,7 @@ class ListState:
             table.delete(distinct_rows(table.find(elements.keys)))
 
     def peek(self, keys: pa.RecordBatch) -> pa.ListArray:
-        """`get` that does not count as a read."""
+        """Like `get`, but does not count as a read."""
         elements = self._extents.elements_of(keys)
         rows = self._entries.table.find(elements.keys)
         visible = self._entries.visible(rows)
@@ -66,13 +66,13 @@ class ListState:
         return as_lists(values, elements.owners[visible], keys.num_rows)
 
     def renew_read(self, keys: pa.RecordBatch) -> None:
-        """What `peek` gave has been read after all."""
+        """Counts the preceding `peek` of these keys as a read."""
         if self._entries.renews_on_read:
             elements = self._extents.elements_of(keys)
             self._entries.renew_read(self._entries.table.find(elements.keys))
 
     def remove_expired(self, limit: int) -> None:
-        """Look at the lists of the next `limit` keys; call after call goes round all of them."""
+        """Check the lists of the next `limit` keys; repeated calls go round all of them."""
         if self._entries.ttl is None:
             return
         keys = self._extents.next_keys(limit)
@@ -86,7 +86,7 @@ class ListState:
     def _shorten(
         self, keys: pa.RecordBatch, elements: Elements, remains: npt.NDArray[np.bool_]
     ) -> None:
-        """Let each list begin with its first remaining element; gaps behind it do no harm."""
+        """Let each list begin with its first remaining element; gaps after it do no harm."""
         _, ends = self._extents.of(keys)
         begins = ends.copy()
         owners, first = np.unique(elements.owners[remains], return_index=True)

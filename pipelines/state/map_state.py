@@ -1,8 +1,8 @@
 """A map per key, for whole batches of keys. Source: Flink's `MapState`, expiry by entry.
 
-An entry lies under the key and the map key, and knows its position; at that position of the key
-lies the map key once more, so that all entries of a key can be found. Positions stay dense: the
-gap that a removed entry leaves is filled by one from the end.
+An entry is stored under the key and the map key, and knows its position. The map key is stored
+again at that position of the key, so that all entries of a key can be found. Positions stay dense:
+an entry from the end fills the gap that a removed entry leaves.
 """
 
 import numpy as np
@@ -23,11 +23,11 @@ from pipelines.state.extents import POSITION, POSITION_KEY, Extents, as_lists, e
 from pipelines.state.value_layout import ValueLayout
 
 NOT_NUMBERED = -1
-"""The position of an entry that was just made."""
+"""The position of an entry that was just created."""
 
 
 class MapState:
-    """`keys` have the columns of the stream's key and may repeat, with other map keys or not."""
+    """`keys` have the columns of the stream's key; they may repeat, with any map keys."""
 
     def __init__(self, context: KeyedStateContext, descriptor: MapStateDescriptor) -> None:
         layout = ValueLayout.of(descriptor.name, descriptor.value_type)
@@ -54,11 +54,11 @@ class MapState:
 
     @property
     def renews_on_read(self) -> bool:
-        """Whether it matters that something was read."""
+        """True if reading renews an entry."""
         return self._entries.renews_on_read
 
     def get(self, keys: pa.RecordBatch, map_keys: pa.Array) -> pa.Array:
-        """The value of each pair, null where there is none."""
+        """The value of each pair, null if there is none."""
         rows = self._visible_rows(keys, map_keys)
         self._entries.renew_read(rows)
         return self._entries.read(rows)
@@ -87,7 +87,7 @@ class MapState:
             self._remove(rows)
 
     def entries(self, keys: pa.RecordBatch) -> pa.ListArray:
-        """Of each key a list of structs of `key` and `value`, in no particular order."""
+        """For each key, a list of structs of `key` and `value`, in no particular order."""
         lists = self.peek(keys)
         self.renew_read(keys)
         return lists
@@ -103,7 +103,7 @@ class MapState:
         self._keys.delete(distinct_rows(places))
 
     def peek(self, keys: pa.RecordBatch) -> pa.ListArray:
-        """`entries` that does not count as a read."""
+        """Like `entries`, but does not count as a read."""
         elements = self._extents.elements_of(keys)
         pairs = self._pairs_at(elements.keys)
         rows = self._entries.table.find(pairs)
@@ -114,19 +114,19 @@ class MapState:
         return as_lists(entries, elements.owners[visible], keys.num_rows)
 
     def renew_read(self, keys: pa.RecordBatch) -> None:
-        """What `peek` gave has been read after all."""
+        """Counts the preceding `peek` of these keys as a read."""
         if self._entries.renews_on_read:
             elements = self._extents.elements_of(keys)
             self._entries.renew_read(self._entries.table.find(self._pairs_at(elements.keys)))
 
     def remove_expired(self, limit: int) -> None:
-        """Look at the next `limit` entries; call after call goes round all of them."""
+        """Check the next `limit` entries; repeated calls go round all of them."""
         rows = self._entries.scan_expired(limit)
         if len(rows):
             self._remove(rows)
 
     def renew_read_entries(self, keys: pa.RecordBatch, map_keys: pa.Array) -> None:
-        """Some of the entries that `peek` gave have been read after all."""
+        """Counts some of the entries that `peek` returned as read."""
         if self._entries.renews_on_read:
             self._entries.renew_read(self._entries.table.find(self._pairs(keys, map_keys)))
 
@@ -163,7 +163,7 @@ class MapState:
     def _fill_gaps(
         self, keys: pa.RecordBatch, owners: Rows, gone: Rows, shorter: Rows, ends: Rows
     ) -> None:
-        """Entries at or behind the new end move to the positions before it that are free."""
+        """Entries at or behind the new end move to the free positions before it."""
         gap = np.flatnonzero(gone < shorter[owners])
         gap = gap[np.argsort(owners[gap], kind="stable")]
         tail, tail_owners = ranges(shorter, ends - shorter)

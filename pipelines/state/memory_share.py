@@ -1,7 +1,7 @@
-"""How much memory the RocksDB states of one slot may use, and what part of it each one gets.
+"""How much memory the RocksDB states of one slot may use, and the share of each state.
 
-Half goes to RocksDB's block cache, which all databases of the slot share; the other half is
-divided among the states for the rows that they hold in memory.
+RocksDB's block cache gets half, and all databases of the slot share it. The other half is divided
+among the states for the rows that they hold in memory.
 """
 
 from rocksdict import Cache
@@ -9,8 +9,8 @@ from rocksdict import Cache
 BLOCK_CACHE_SHARE = 0.5
 
 ROOM_PER_BYTE = 6
-"""Memory that a byte of a row stands for: columns and index have room to grow, and a flush holds
-the changed rows as Arrow, encoded, and once more while they are put in order. Measured: 5.5."""
+"""Memory to allow per byte of a row: columns and index have room to grow, and a flush holds the
+changed rows as Arrow, then encoded, and a second time while it sorts them. Measured: 5.5."""
 
 
 class SlotMemory:
@@ -29,5 +29,5 @@ class SlotMemory:
         return self._rows_bytes // max(1, self._states)
 
     def share_of(self, row_bytes: int) -> float:
-        """What part of a state's rows of that size has room in memory; all from 1 on."""
+        """The share of a state's rows of that size that fits into memory; from 1 on, all fit."""
         return self.bytes_per_state / max(1, row_bytes * ROOM_PER_BYTE)

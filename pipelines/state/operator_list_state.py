@@ -12,9 +12,9 @@ from pipelines.state.descriptors import ListStateDescriptor
 
 
 class OperatorListState:
-    """Kept as copies of the arrays that were added, which never change: a cut copies references.
+    """Kept as copies of the added arrays, which never change, so a cut copies only references.
 
-    Without the copy, an array that was made over memory of NumPy's would change with it.
+    Without the copy, an array made over NumPy memory would change with that memory.
     """
 
     def __init__(self, name: str, descriptor: ListStateDescriptor, kind: Redistribution) -> None:
@@ -38,7 +38,7 @@ class OperatorListState:
         return whole
 
     def add(self, elements: pa.Array) -> None:
-        """Raises Rejected when they have another type than was declared."""
+        """Raises Rejected if their type is not the declared one."""
         declared = self._descriptor
         if elements.type != declared.type:
             raise Rejected(
@@ -59,7 +59,7 @@ class OperatorListState:
         return FrozenState(self.name, self.kind, self.schema, len(self), batches)
 
     def restore(self, batch: pa.RecordBatch) -> None:
-        """A part of what the subtask gets; the parts come in order."""
+        """Adds one part of what the subtask gets; the parts come in order."""
         self.add(batch.column(0))
 
 

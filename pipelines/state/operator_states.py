@@ -1,7 +1,7 @@
 """The states of one operator of one subtask that belong to no key, on any backend.
 
-In memory and meant to be small. `domain.redistribution` decides who gets what of them after a
-restore. Source: Flink's `DefaultOperatorStateBackend`.
+They are kept in memory and should be small. `domain.redistribution` decides which subtask gets
+which of them after a restore. Source: Flink's `DefaultOperatorStateBackend`.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ from pipelines.state.evolution import type_names
 from pipelines.state.operator_list_state import OperatorListState
 
 PREFIX = "operator."
-"""In front of the author's name: a keyed state may have the same one."""
+"""Precedes the author's name, because a keyed state may have the same name."""
 
 
 class OperatorStates:
@@ -26,7 +26,7 @@ class OperatorStates:
         self._states: dict[str, OperatorListState | BroadcastState] = {}
 
     def list_of(self, descriptor: ListStateDescriptor, kind: Redistribution) -> OperatorListState:
-        """Raises Rejected, as `broadcast` does, for a name that is taken or a time-to-live."""
+        """Raises Rejected, as `broadcast` does, if the name is taken or has a time-to-live."""
         name = self._free_name(descriptor)
         state = self._states[name] = OperatorListState(name, descriptor, kind)
         return state
@@ -53,7 +53,7 @@ class OperatorStates:
         return [state.freeze() for state in self._states.values()]
 
     def restore(self, name: str, batches: Iterable[pa.RecordBatch]) -> None:
-        """Rows of a declared state, in the types that it has now or in narrower ones."""
+        """Restores rows of a declared state, in its present types or in narrower ones."""
         state = self._states.get(name)
         if state is None:
             raise Rejected(f"The snapshot holds a state {name!r} that the operator does not have.")

@@ -1,4 +1,4 @@
-"""Rows of a snapshot, checked against what the pipeline declares before they become state."""
+"""Checks rows of a snapshot against what the pipeline declares, before they become state."""
 
 from collections.abc import Callable
 
@@ -21,8 +21,8 @@ def own_rows(
     """The rows of own key groups, with exactly the columns of `schema`.
 
     Raises:
-        Rejected: a column is missing, has another type or holds what it cannot; or the rows were
-            cut into other key groups than this run uses.
+        Rejected: a column is missing, has another type or holds invalid values; or the rows were
+        divided into other key groups than this run uses.
     """
     arrays = [_column(state, field, batch) for field in schema]
     rows = pa.RecordBatch.from_arrays(arrays, schema=schema)

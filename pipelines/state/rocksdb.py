@@ -1,6 +1,6 @@
-"""The RocksDB backend: all states of one operator of one subtask, on disk behind a bounded memory.
+"""The RocksDB backend: all states of one operator of one subtask, on disk with bounded memory.
 
-One database per state, below the working directory of the slot. The states themselves are
+It has one database per state, below the slot's working directory. The states themselves are
 `rocksdb_table` and `rocksdb_batch_list`.
 
 Source: Flink's `EmbeddedRocksDBStateBackend`.

@@ -1,6 +1,6 @@
-"""One batch list of the RocksDB backend: rows on disk by namespace, and in memory what is newer.
+"""One batch list of the RocksDB backend: older rows on disk by namespace, newer ones in memory.
 
-Every batch is one entry (`batch_entries`). Which entries a namespace has is known in memory.
+Every batch is one entry (`batch_entries`). Memory holds which entries each namespace has.
 """
 
 from collections.abc import Callable, Iterator
@@ -48,7 +48,7 @@ class _Stored:
 
 
 class RocksDbBatchList:
-    """Implements `BatchList`. Used by the subtask's thread only; cuts are read by another."""
+    """Implements `BatchList`. Used by the subtask's thread only; another thread reads cuts."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class RocksDbBatchList:
         return self._frozen(WholeDatabase(self._cut_database()))
 
     def adopt(self, files: SortedFiles, rows: int, reusable: Reusable) -> None:
-        """Go on with the database of a snapshot, which holds `rows` rows of own key groups."""
+        """Continue with the database of a snapshot, which holds `rows` rows of own key groups."""
         check(len(self) == 0, "only an empty list takes a database over", rows=len(self))
         self._files.close()
         self._files, self._flushes = files, Flushes(files)
@@ -164,7 +164,7 @@ class RocksDbBatchList:
         return [decoded_batch(content)[0] for content in found if content is not None]
 
     def _cut(self, reader: CutReader | None) -> Flush:
-        """Note what was appended and removed since the last cut; somebody will write it."""
+        """Note what was appended and removed since the last cut; a later flush writes it."""
         entries: dict[Entry, Content] = dict.fromkeys(self._removed)
         self._removed = []
         for namespace in self._newer.namespaces():

@@ -1,9 +1,9 @@
 """One keyed table of the RocksDB backend: a working set in memory over a database on disk.
 
-Rows that an operator touches are held in memory; those that were changed since the last cut go to
-the database in one sorted file. When the working set outgrows its share of the memory, the rows
-that were not used for longest leave it. Owns which row is where; what lies in memory is
-`working_rows`, what lies on disk `table_files`.
+Rows that an operator touches are held in memory; the rows changed since the last cut go to the
+database in one sorted file. When the working set outgrows its share of the memory, the longest
+unused rows leave it. Owns where each row is; `working_rows` keeps those in memory, `table_files`
+those on disk.
 
 Source: Flink's `RocksDBKeyedStateBackend`; the vectorised working set is ours.
 """
@@ -41,7 +41,7 @@ from pipelines.state.working_rows import WorkingRows
 
 
 class RocksDbTable:
-    """Implements `Table`. Used by the subtask's thread only; cuts are read by another."""
+    """Implements `Table`. Used by the subtask's thread only; another thread reads cuts."""
 
     def __init__(
         self,
@@ -104,11 +104,11 @@ class RocksDbTable:
         self._working.write_arrow(column, rows, values)
 
     def try_load(self, keys: pa.RecordBatch, values: Sequence[pa.Array]) -> bool:
-        """They go through the working set, which bounds the memory."""
+        """False: rows go through the working set, which bounds the memory."""
         return False
 
     def expect(self, rows: int, text_bytes: int) -> None:
-        """What does not fit into the memory goes to the disk."""
+        """Rows that do not fit into memory go to disk."""
 
     def delete(self, rows: Rows) -> None:
         if len(rows):
@@ -121,8 +121,8 @@ class RocksDbTable:
         return self._working.select_at_most(key_column, bound)
 
     def scan(self, after: ScanPosition | None, limit: int) -> tuple[Rows, ScanPosition | None]:
-        """First the memory by row, then the disk by key: a row is always in one of them, and one
-        that is read from the disk or leaves for it meanwhile is met in the second part."""
+        """Scans memory by row, then the disk by key. A row is always in one of them; a row that
+        moves between them during the scan is met in the second part."""
         if isinstance(after, bytes):
             return self._scan_disk(after, limit)
         rows, position = self._working.scan(after, limit)
@@ -146,7 +146,7 @@ class RocksDbTable:
         self._files.close()
 
     def freeze(self) -> FrozenState:
-        """Rows that all lie in memory are read there; the database need not hear of them."""
+        """If all rows are in memory, reads them there without a flush to the database."""
         batches = self._read_database() if self._on_disk_only else self._working.freeze()
         schema = snapshot_schema(self._descriptor)
         return FrozenState(self._descriptor.name, "table", schema, self._count, batches)
@@ -167,7 +167,7 @@ class RocksDbTable:
         return self._frozen(WholeDatabase(self._cut_database()))
 
     def adopt(self, files: SortedFiles, rows: int, reusable: Reusable) -> None:
-        """Go on with the database of a snapshot, which holds `rows` rows of own key groups."""
+        """Continue with the database of a snapshot, which holds `rows` rows of own key groups."""
         check(self._count == 0, "only an empty table takes a database over", rows=self._count)
         self._files.close()
         self._files = TableFiles(self._descriptor, files)
@@ -189,7 +189,7 @@ class RocksDbTable:
         return FrozenState(name, "table", schema, self._count, iter(()), increment)
 
     def _known_rows(self, keys: pa.RecordBatch) -> Rows:
-        """Rows of the keys, also of those that are deleted but still in memory."""
+        """Rows of the keys, including deleted ones that are still in memory."""
         rows = self._working.rows_for(keys)
         fresh = self._working.fresh_among(rows)
         if len(fresh):
@@ -198,7 +198,7 @@ class RocksDbTable:
         return rows
 
     def _find_out(self, fresh: Rows) -> None:
-        """Load what the database knows of rows that the working set has just made."""
+        """Load what the database holds for the rows that the working set has just made."""
         unknown = fresh
         if self._on_disk_only:
             keys = self._working.keys(fresh)
@@ -209,7 +209,7 @@ class RocksDbTable:
         self._working.add_new(unknown)
 
     def _find_on_disk(self, keys: pa.RecordBatch) -> Rows:
-        """Keys that are not in memory; those that the database knows are loaded."""
+        """Looks up keys that are not in memory; loads those that the database holds."""
         at, values = self._files.find(keys, self._working.key_groups_of(keys))
         rows = np.full(keys.num_rows, NO_ROW, np.int64)
         rows[at] = self._working.rows_for(keys.take(pa.array(at)))
@@ -230,7 +230,7 @@ class RocksDbTable:
             self._on_disk_only -= len(rows)
 
     def _load_at_most(self, key_column: str, bound: int) -> None:
-        """Bring the due rows of the disk into memory; finds the next bound on the way."""
+        """Bring the due rows from disk into memory, and find the next bound on the way."""
         search = Search(key_column, bound)
         for keys in self._files.all_keys():
             due = search.due_among(keys)
@@ -239,7 +239,7 @@ class RocksDbTable:
         self._bounds.on_searched(search)
 
     def _cut(self, reader: CutReader | None) -> Flush:
-        """Note what has changed since the last cut; somebody will write it."""
+        """Note what has changed since the last cut; a later flush writes it."""
         files, changed = self._files, self._working.cut()
         flush = Flush(lambda: files.in_order(*changed()), reader)
         files.flushes.add(flush)
@@ -247,7 +247,7 @@ class RocksDbTable:
         return flush
 
     def _make_room(self) -> None:
-        """Write what has changed, then let go of what was not used for longest."""
+        """Write what has changed, then evict the longest unused rows."""
         flush = self._cut(None)
         self._files.flushes.run_until(flush)
         self._working.forget_deleted()

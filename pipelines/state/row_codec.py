@@ -1,9 +1,9 @@
 """Rows of Arrow columns as byte strings and back, a whole batch at a time.
 
 A row is a fixed part, then its texts one after the other. The fixed part holds an optional key
-group (big-endian, so that rows sort by it), one validity bit per column, the fixed-width values
-and the lengths of the texts. Equal rows have equal bytes and different rows have different ones,
-so the encoding of a key can stand for the key; what lies under a null is written as zero.
+group (big-endian, so that rows sort by it), one validity bit per column, the fixed-width values and
+the lengths of the texts. Equal rows have equal bytes and different rows different ones, so the
+encoding of a key can replace the key; the value of a null is written as zero.
 
 The format is stored in snapshots: it can never change.
 """
@@ -21,8 +21,8 @@ from pipelines.state.hashing import is_bytes_like
 
 Records = npt.NDArray[np.void]
 Packed = Any
-"""Encoded rows: fixed-width ones as numpy `Records` of bytes, others as Arrow binaries, which are
-untyped anyway."""
+"""Encoded rows: numpy `Records` of bytes if fixed-width, else Arrow binaries, which are untyped
+anyway."""
 
 KeyGroups = npt.NDArray[np.uint16]
 Structured = npt.NDArray[Any]
@@ -65,7 +65,7 @@ class RowCodec:
             pa.binary(self._fixed.itemsize), count, [None, pa.py_buffer(records)]
         )
         parts = [_bytes_of(columns[index]) for index in self._texts]
-        nothing = pa.scalar(b"", pa.large_binary())  # goes between two parts
+        nothing = pa.scalar(b"", pa.large_binary())  # joins two parts
         return pc.binary_join_element_wise(fixed.cast(pa.large_binary()), *parts, nothing)
 
     def decode(self, rows: list[bytes]) -> tuple[pa.RecordBatch, KeyGroups | None]:
@@ -151,7 +151,7 @@ def _texts(
     valid: npt.NDArray[np.bool_],
     column_type: pa.DataType,
 ) -> pa.Array:
-    """Values that lie apart from each other, as one array."""
+    """Values that are scattered in `content`, as one array."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     places = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])

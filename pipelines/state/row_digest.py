@@ -1,18 +1,18 @@
 """A digest of rows in any order: the sum, modulo 2^64, of a 64-bit hash of each row.
 
-Addition is commutative and associative, so neither the order of rows nor how they are cut into
-batches, files and subtasks matters, and digests of parts add up to that of the whole. A sum, unlike
-an exclusive or, changes with a row that is there twice.
+Addition is commutative and associative, so the order of rows does not matter, nor how they are
+divided into batches, files and subtasks. The digests of the parts add up to that of the whole. A
+sum, unlike an exclusive or, changes when a row occurs twice.
 
-A changed, missing or doubled row goes unnoticed with probability 2^-64; so do several changes that
-cancel each other out, which chance does as rarely and somebody who knows the hash can construct:
-it guards against errors, not against forgers. The order of rows is not covered.
+A changed, missing or doubled row goes unnoticed with probability 2^-64. Several changes that cancel
+each other out are as unlikely by chance, but an attacker who knows the hash can construct them: the
+digest guards against errors, not forgery. It does not cover the order of rows.
 
-Values, not representations, are hashed: a column that was stored and read again as another Arrow
-type of the same values (dictionary or plain, large or small, s, ms or us) has the same digest.
+It hashes values, not representations: a column that was stored and read again as another Arrow type
+of the same values (dictionary or plain, large or small, s, ms or us) has the same digest.
 
-Each step on the way from one value to its row's hash is a bijection, for numbers at least, so that
-a row of which one value was changed never keeps its hash.
+Each step from one value to its row's hash is a bijection, at least for numbers, so a row with one
+changed value never keeps its hash.
 
 Sources: SplitMix64's finaliser and XXH64, as in `state.hashing`; a multiplier of MurmurHash3;
 Clarke et al., "Incremental multiset hash functions" (2003), MSet-Add-Hash.
@@ -28,7 +28,7 @@ from pipelines.state.hashing import NULL_HASH, Hashes, is_bytes_like, is_integer
 
 MODULUS = 1 << 64
 CHUNK_ROWS = 8_192
-"""What is worked on at a time: it has to stay in the cache."""
+"""How many rows are hashed at a time: they have to fit into the cache."""
 GATHERED_BYTES = 4 << 20
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
@@ -40,7 +40,7 @@ _TO_MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
 
 
 class RowCount:
-    """In the place of a `RowDigest` where nobody could compare one."""
+    """Replaces a `RowDigest` where nothing could compare one."""
 
     def __init__(self) -> None:
         self._rows = 0
@@ -49,13 +49,13 @@ class RowCount:
         self._rows += batch.num_rows
 
     def take(self) -> tuple[int, None]:
-        """How many rows since the last call, and no digest."""
+        """The number of rows since the last call, and no digest."""
         rows, self._rows = self._rows, 0
         return rows, None
 
 
 class RowDigest:
-    """Of the rows of many batches; small ones are gathered first, since each costs its calls."""
+    """Digests the rows of many batches; gathers small ones first, since each batch costs calls."""
 
     def __init__(self) -> None:
         self._rows = 0
@@ -74,7 +74,7 @@ class RowDigest:
             self._digest_gathered()
 
     def take(self) -> tuple[int, int]:
-        """How many rows since the last call, and their digest."""
+        """The number of rows since the last call, and their digest."""
         self._digest_gathered()
         taken = self._rows, self._digest
         self._rows = self._digest = 0
@@ -90,7 +90,7 @@ class RowDigest:
 
 
 def digest_of(batch: pa.RecordBatch) -> int:
-    """Of all rows, over the columns in their order; 0 of no rows."""
+    """The digest of all rows, over the columns in their order; 0 if there are no rows."""
     starts = range(0, batch.num_rows, CHUNK_ROWS)
     return sum(_digest_of(batch.slice(start, CHUNK_ROWS)) for start in starts) % MODULUS
 
@@ -99,7 +99,7 @@ def _digest_of(batch: pa.RecordBatch) -> int:
     rows = np.full(batch.num_rows, _EMPTY_ROW)
     for column in batch.columns:
         rows ^= _column_hashes(column)
-        rows *= _ODD  # so that it matters which column a value is in
+        rows *= _ODD  # so that the column of a value matters
     return int(mix(rows).sum(dtype=np.uint64))
 
 
@@ -124,7 +124,7 @@ def _value_hashes(column: pa.Array) -> Hashes:
 
 
 def _scrambled(values: Hashes) -> Hashes:
-    """A bijection, and half of a hash: the other half is done once for each row."""
+    """A bijection, and half of a hash; the other half is done once per row."""
     scrambled = values * _SCRAMBLING
     scrambled ^= scrambled >> _32
     return scrambled
@@ -149,7 +149,7 @@ def _filled(column: pa.Array, value: object) -> np.ndarray[tuple[int], np.dtype[
 
 
 def _looked_up(column: pa.DictionaryArray) -> Hashes:
-    """Each distinct value is hashed once; the last place is that of nulls."""
+    """Hashes each distinct value once; the last place is for nulls."""
     values = column.dictionary
     of_value = _hashed_bytes(values) if is_bytes_like(values.type) else _column_hashes(values)
     of_value = np.append(of_value, NULL_HASH)
@@ -166,7 +166,7 @@ def _hashed_each(column: pa.Array, as_bytes: Callable[[object], bytes]) -> Hashe
 
 
 def _hashed_bytes(column: pa.Array) -> Hashes:
-    """As `_hashed_each`, in a loop that is not Python's unless there are nulls."""
+    """Like `_hashed_each`, but loops in C unless there are nulls."""
     blobs = column.cast(pa.large_binary())
     if blobs.null_count:
         return _hashed_each(blobs, bytes)  # type: ignore[arg-type]

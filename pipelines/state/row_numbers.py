@@ -1,4 +1,4 @@
-"""Which row numbers of a table are in use. Deleted rows are handed out again, newest first."""
+"""Which row numbers of a table are in use. Numbers of deleted rows are reused, newest first."""
 
 import numpy as np
 import numpy.typing as npt

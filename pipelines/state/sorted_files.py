@@ -1,9 +1,8 @@
 """One RocksDB database: sorted files that are written whole and read by key or in order.
 
-Rows reach it as sorted files that RocksDB takes in as they are, which is twenty times as fast
-from Python as its memtable and needs no log: what a crash loses comes back with the checkpoint.
-Owns the database's options and its directory. Raw bytes only; nothing is ever pickled.
-
+Rows reach it as sorted files, which RocksDB ingests as they are. From Python that is twenty times
+as fast as its memtable, and needs no log: the checkpoint restores what a crash loses. Owns the
+database's options and directory. Handles raw bytes only; nothing is ever pickled.
 Source: RocksDB's `IngestExternalFile` and `Checkpoint`, through the library rocksdict.
 """
 
@@ -29,14 +28,14 @@ from rocksdict import (
 from pipelines.domain.errors import check
 
 LEVEL_ZERO_FILES = 16
-"""Files that one increment after the other leaves before RocksDB merges them; each is small, and
-merging rewrites, and so uploads, the whole state."""
+"""How many files successive increments leave before RocksDB merges them. Each is small, and merging
+rewrites, and so uploads, the whole state."""
 
 MEMTABLE_BYTES = 1 << 16  # it stays empty
 BLOOM_BITS = 10
 METADATA_BLOCK_BYTES = 4096
-"""Indexes and filters lie in parts of this size, of which the cache holds those in use. Whole ones
-outgrow the cache with the state, and then each lookup reads megabytes of them.
+"""Indexes and filters are divided into parts of this size; the cache holds the parts in use. Whole
+ones would outgrow the cache with the state, and each lookup would then read megabytes.
 
 Source: Flink's `state.backend.rocksdb.memory.partitioned-index-filters`."""
 
@@ -46,7 +45,7 @@ _RAW_SIZES = re.compile(r"raw key size=(\d+);.* raw value size=(\d+);")
 
 
 class SortedFiles:
-    """Thread-safe: RocksDB's reads and ingestions are; an iterator sees what was there before."""
+    """Thread-safe, as RocksDB's reads and ingestions are; an iterator sees no later rows."""
 
     def __init__(self, path: Path, cache: Cache, *, is_read_only: bool = False) -> None:
         self._path = path
@@ -58,7 +57,7 @@ class SortedFiles:
 
     @property
     def live_bytes(self) -> int:
-        """Estimated size of what is not overwritten or deleted; 0 once it is closed."""
+        """Estimated size of the rows that are not overwritten or deleted; 0 once it is closed."""
         if self._is_closed:
             return 0
         return self._database.property_int_value("rocksdb.estimate-live-data-size") or 0
@@ -69,8 +68,9 @@ class SortedFiles:
 
     @property
     def unpacked_bytes(self) -> int:
-        """What all blocks become in memory, at least, as the files themselves tell. A block has one
-        key in RESTART_INTERVAL whole, and of the others what differs from the one before."""
+        """The least memory that all blocks take, according to the files themselves. A block stores
+        one key in RESTART_INTERVAL whole, and of the others only what differs from the key
+        before."""
         told = _RAW_SIZES.search(self._database.property_value(_TABLE_PROPERTIES) or "")
         check(told is not None, "RocksDB tells how much its tables hold")
         keys, values = map(int, told.groups()) if told else (0, 0)
@@ -101,11 +101,11 @@ class SortedFiles:
         return cast(list[bytes | None], self._database.get(list(keys)))
 
     def scan(self, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """All rows from `first` on, as they are at this call."""
+        """All rows from `first` on, as they are at the time of this call."""
         return cast(Iterator[tuple[bytes, bytes]], self._database.items(from_key=first))
 
     def link_to(self, directory: Path) -> None:
-        """A copy of the database made of hard links; `directory` must not exist."""
+        """Copies the database with hard links; `directory` must not exist."""
         Checkpoint(self._database).create_checkpoint(str(directory))
 
     def close(self) -> None:

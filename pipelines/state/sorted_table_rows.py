@@ -7,7 +7,7 @@ from pipelines.state.dirty_rows import Mask
 from pipelines.state.flushes import SortedRows
 from pipelines.state.row_codec import Packed, RowCodec, bytes_list, sort_order, take
 
-PART_ROWS = 1 << 13  # so many exist as Python objects at a time
+PART_ROWS = 1 << 13  # how many exist as Python objects at a time
 
 
 class SortedTableRows:
@@ -26,7 +26,7 @@ class SortedTableRows:
         count = rows.num_rows
         keys = key_codec.encode(rows.select(key_codec.schema.names).columns, count, groups)
         order = sort_order(keys)
-        keys = take(keys, order)  # one after the other: only one of them exists twice at a time
+        keys = take(keys, order)  # one after the other, so that only one exists twice at a time
         values = value_codec.encode(rows.select(value_codec.schema.names).columns, count)
         return cls(keys, take(values, order), gone[order])
 

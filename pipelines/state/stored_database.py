@@ -1,6 +1,6 @@
-"""The database of a snapshot, brought to the local disk: to be taken over, or to be read.
+"""The database of a snapshot, brought to the local disk to be taken over or read.
 
-Reading needs no state backend: the schema lies beside the files.
+Reading needs no state backend: the schema is stored with the files.
 """
 
 import struct
@@ -32,16 +32,16 @@ from pipelines.state.row_codec import RowCodec
 from pipelines.state.sorted_files import SortedFiles
 
 DISK_FAILED, FILE_MISSING = "IO error", "No such file or directory"
-"""How RocksDB begins to say so, and what it says of a file that its manifest names."""
+"""How RocksDB's disk errors begin, and what it says of a missing file that its manifest names."""
 
 READ_CACHE_BYTES = 8 << 20
-READ_ROWS = 1 << 14  # each a tuple of bytes, some 150 bytes of Python objects
+READ_ROWS = 1 << 14  # each a tuple of bytes: some 150 bytes of Python objects
 _GROUP = struct.Struct(">H")
 
 
 @dataclass(frozen=True, slots=True)
 class RowSchema:
-    """The columns of a table's database; those of a batch list are in its entries."""
+    """The columns of a table's database; a batch list has its columns in its entries."""
 
     key: pa.Schema
     value: pa.Schema
@@ -74,12 +74,12 @@ def fetch_database(database: StoredDatabase, directory: Path) -> None:
 def opened(
     database: StoredDatabase, directory: Path, cache: Cache, *, is_read_only: bool = False
 ) -> SortedFiles:
-    """What `fetch_database` has put into `directory`. Raises CorruptSnapshot, also if the files
-    would unpack into far more than they hold, which none that is written here can; and Retryable
-    when the local disk fails."""
+    """Opens what `fetch_database` has put into `directory`. Raises CorruptSnapshot, also if the
+    files would unpack into far more than they hold, which no file that we write can do. Raises
+    Retryable if the local disk fails."""
     try:
         files = SortedFiles(directory, cache, is_read_only=is_read_only)
-    except Exception as error:  # the library raises nothing more particular
+    except Exception as error:  # the library raises nothing more specific
         said = str(error)
         if said.startswith(DISK_FAILED) and FILE_MISSING not in said:
             raise Retryable(f"{directory} cannot be used: {_first_line(error)}.") from error
@@ -96,7 +96,7 @@ def opened(
 
 
 def row_schema(directory: Path) -> RowSchema:
-    """Raises CorruptSnapshot when the file beside the database cannot be understood."""
+    """Raises CorruptSnapshot if the schema file of the database makes no sense."""
     try:
         with _on_local_disk(directory):
             content = (directory / SCHEMA_FILE).read_bytes()
@@ -114,7 +114,7 @@ def sorted_files_of(database: StoredDatabase) -> dict[str, FileHandle]:
 
 
 def reusable_files(database: StoredDatabase) -> Reusable:
-    """What a later checkpoint may refer to: files of the run itself, and of no savepoint."""
+    """The files to which a later checkpoint may refer: the run's own, but not a savepoint's."""
     if not database.is_own:
         return {}
     return {name: file for name, file in sorted_files_of(database).items() if file.is_shared}
@@ -138,7 +138,7 @@ def stored_rows(
 def decoded_rows(
     rows: Iterator[tuple[bytes, bytes]], key_codec: RowCodec, value_codec: RowCodec
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of a table's database as the rows of a snapshot."""
+    """Turns the rows of a table's database into rows of a snapshot."""
     added = [(KEY_GROUP_COLUMN, pa.uint16())]
     schema = pa.schema([*key_codec.schema, *value_codec.schema, *added])
     while chunk := list(islice(rows, READ_ROWS)):
@@ -158,7 +158,7 @@ def _table_rows(
 
 
 def _list_rows(files: SortedFiles, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Whoever restores them keeps those of its own key groups."""
+    """All rows; the restore keeps those of its own key groups."""
     for key, content in files.scan():
         batch, groups = decoded_batch(content)
         namespaces = pa.repeat(pa.scalar(decoded_namespace(key), pa.int64()), batch.num_rows)
@@ -169,7 +169,7 @@ def _list_rows(files: SortedFiles, schema: pa.Schema) -> Iterator[pa.RecordBatch
 
 @contextmanager
 def _on_local_disk(directory: Path) -> Iterator[None]:
-    """Only a file that is not there says something about the point."""
+    """Raises Retryable for errors of the disk; only a missing file is the point's own fault."""
     try:
         yield
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""The rows of one stored state, whatever the format of its files.
+"""The rows of one stored state, in any format of its files.
 
-For a restore at another parallelism or into another backend, and for whoever only reads.
+For a restore at another parallelism or into another backend, and for tools that only read.
 """
 
 import tempfile
@@ -24,8 +24,8 @@ def rows_of(
 ) -> Generator[pa.RecordBatch, None, None]:
     """At least the rows of `groups`, with the columns that `handle.schema` names.
 
-    Only a database needs the disk for that, until the end.
-    Raises CorruptSnapshot and Retryable as `read` and `fetch` do.
+    Only a database needs the local disk, until the iteration ends. Raises CorruptSnapshot and
+    Retryable as `read` and `fetch` do.
     """
     match handle.format:
         case StateFormat.ROWS:

@@ -1,9 +1,9 @@
-"""One keyed table of the hashmap backend: keys and their rows, and a column per field of the value.
+"""One keyed table of the hashmap backend: keys with their rows, and a column per value field.
 
-Which row a key has is decided by `key_rows`; freezing is the columns' affair (`columns`), snapshots
-and restores are the backend's.
+`key_rows` decides which row a key has; the columns freeze themselves (`columns`); the backend makes
+snapshots and restores.
 
-Source: Flink's `CopyOnWriteStateMap` for the idea that a cut costs nothing until a write.
+Source: Flink's `CopyOnWriteStateMap`, for the idea that a cut costs nothing until a write.
 """
 
 import threading
@@ -65,7 +65,7 @@ class HashMapTable:
         return self._keys.rows_for(keys)
 
     def try_load(self, keys: pa.RecordBatch, values: Sequence[pa.Array]) -> bool:
-        """Take rows of a snapshot whose keys are all new. False: nothing was taken."""
+        """Take rows of a snapshot if all keys are new. False: nothing was taken."""
         rows = self._keys.try_load(keys)
         if rows is None:
             return False
@@ -76,7 +76,7 @@ class HashMapTable:
         return True
 
     def expect(self, rows: int, text_bytes: int) -> None:
-        """Make room for so many rows more, so that a restore does not grow step by step."""
+        """Make room for `rows` more rows, so that a restore does not grow step by step."""
         self._keys.expect(rows)
         texts = [c for c in self._values.values() if isinstance(c, TextValues)]
         for column in self._values.values():
@@ -126,7 +126,7 @@ class HashMapTable:
         )
 
     def freeze_rows(self) -> FrozenTable:
-        """The table as it is now, to be read once; takes a time independent of its length."""
+        """The table as it is now, to be read once; takes time independent of its length."""
         length = self.length
         return FrozenTable(
             schema=snapshot_schema(self._descriptor),
@@ -143,7 +143,7 @@ class HashMapTable:
         return self._keys.length
 
     def reset(self, rows: Rows) -> None:
-        """Give rows the defaults of their values again."""
+        """Set the values of rows back to their defaults."""
         for column in self._values.values():
             column.reset(rows)
 
@@ -151,10 +151,10 @@ class HashMapTable:
         return np.flatnonzero(self._keys.live_mask())
 
     def _on_loaded(self, rows: Rows) -> None:
-        """Rows of a snapshot, which get no defaults."""
+        """Called for rows of a snapshot, which get no defaults."""
 
     def _on_added(self, rows: Rows) -> None:
-        """Rows for keys that are new."""
+        """Called for rows of new keys."""
         for column in self._values.values():
             column.reserve(self.length)
         self.reset(rows)

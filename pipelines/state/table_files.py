@@ -1,6 +1,6 @@
 """The database of one RocksDB table: Arrow batches of keys in, Arrow batches of values out.
 
-Decides nothing about what lies in memory besides; keys that have not been flushed are unknown here.
+Does not know what is in memory; keys that have not been flushed are unknown here.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ class TableFiles:
         self._files.close()
 
     def find(self, keys: pa.RecordBatch, groups: KeyGroups) -> tuple[Rows, pa.RecordBatch]:
-        """The positions of those keys that are here, and the values of each."""
+        """The positions of the keys that exist here, and the values of each."""
         packed = self._key_codec.encode(keys.columns, keys.num_rows, groups)
         found = self._files.get(bytes_list(packed))
         at = np.array([i for i, value in enumerate(found) if value is not None], np.int64)
@@ -61,7 +61,7 @@ class TableFiles:
             yield keys
 
     def in_order(self, changed: pa.RecordBatch, is_deleted: Mask) -> SortedTableRows:
-        """Changed rows as they go to the database."""
+        """The changed rows as the database stores them."""
         return SortedTableRows.of(changed, is_deleted, self._key_codec, self._value_codec)
 
     def reader(self) -> "CutScan":

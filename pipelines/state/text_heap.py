@@ -1,8 +1,8 @@
 """Append-only strings or binaries by position, in two growing numpy arrays.
 
-What has been appended never changes, so a frozen heap is the two arrays and a length: later
-appends write behind it, growth and compaction move to new arrays. A null has no place here; its
-position is NULL_POSITION.
+Appended values never change, so a frozen heap is the two arrays and a length: later appends write
+behind it, and growth and compaction move to new arrays. Nulls are not stored; their position is
+NULL_POSITION.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class FrozenHeap:
 
     def take(self, positions: Positions) -> pa.Array:
         """The values at `positions`, as an array of the declared type."""
-        # An array of no values has no position to take: all are null, or there are none.
+        # With no values there is no position to take: all are null, or none are asked for.
         if self.length == 0:
             return pa.nulls(len(positions), self.type)
         buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.content)]
@@ -52,11 +52,11 @@ class TextHeap:
         return int(self._offsets[self._length]) + 8 * self._length
 
     def expect(self, count: int, text_bytes: int) -> None:
-        """Make room for so many values more."""
+        """Make room for `count` more values."""
         self._reserve(self._length + count + 1, int(self._offsets[self._length]) + text_bytes)
 
     def append(self, array: pa.Array) -> Positions:
-        """Positions of the values of `array`, in order."""
+        """Appends the values of `array`; returns their positions, in order."""
         valid = array.is_valid().to_numpy(zero_copy_only=False)
         positions = np.full(len(array), NULL_POSITION, np.int64)
         positions[valid] = self._length + np.arange(int(valid.sum()))
@@ -80,7 +80,7 @@ class TextHeap:
         if last > first:
             content = np.frombuffer(content_buffer, np.uint8)[first:last]
             self._content[start : start + last - first] = content
-        # Offsets come last and only behind the length that a frozen heap may look at.
+        # Offsets come last, and only behind the length that a frozen heap may read.
         end = self._length + len(wide)
         self._offsets[self._length + 1 : end + 1] = offsets[1:] - first + start
         self._length = end

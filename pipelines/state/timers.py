@@ -1,8 +1,8 @@
-"""Timers per key: registered for a moment, fired when it has come, once per key and moment.
+"""Timers per key: registered for a time, fired once that time has come, once per key and time.
 
-Event-time and processing-time timers are a table each, of keys alone, so they are in every
-snapshot and follow their key group to another parallelism. Source: Flink's
-`InternalTimerServiceImpl`; all due timers of all keys are taken together.
+Event-time and processing-time timers are one table each, with keys only. So they are in every
+snapshot, and follow their key group to another parallelism. Source: Flink's
+`InternalTimerServiceImpl`; ours takes all due timers of all keys together.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from pipelines.state.entries import KeyedStateContext, distinct_rows, with_colum
 
 TIMESTAMP = "__timestamp_ms"
 KEY_CHARS_MAX = 200
-"""Of a key in a sentence."""
+"""The most characters of a key in a sentence."""
 _NO_VALUES = pa.schema([])
 
 
@@ -28,14 +28,14 @@ class TimeDomain(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FiredTimers:
-    """Sorted by timestamp. A key may be here with several of them."""
+    """Sorted by timestamp. A key may occur with several of them."""
 
     domain: TimeDomain
     keys: pa.RecordBatch
     timestamps_ms: Rows
 
     def described(self, row: int) -> Firing:
-        """One of them, for a failure that it has led to; -1: which one is not known."""
+        """One timer, for the failure that it caused; -1: it is unknown which one."""
         count = self.keys.num_rows
         what = "time" if self.domain is TimeDomain.EVENT_TIME else "processing time"
         if row < 0 and count > 1:
@@ -60,11 +60,11 @@ class Timers:
         return len(self._table)
 
     def register(self, keys: pa.RecordBatch, timestamps_ms: Rows) -> None:
-        """A timer that is registered again is one timer."""
+        """Registering the same timer again has no effect."""
         self._table.rows_for(_moments(keys, timestamps_ms))
 
     def delete(self, keys: pa.RecordBatch, timestamps_ms: Rows) -> None:
-        """Nothing happens to a timer that was never registered or has fired."""
+        """Has no effect on a timer that was never registered or has fired."""
         rows = self._table.find(_moments(keys, timestamps_ms))
         self._table.delete(distinct_rows(rows))
 
@@ -75,7 +75,7 @@ class Timers:
             return None
         due = self._table.keys(rows)
         self._table.delete(rows)
-        # By key as well, so that the same state fires in the same order.
+        # Also by key, so that the same state fires in the same order.
         order = [(TIMESTAMP, "ascending"), *((name, "ascending") for name in self._key_names)]
         due = due.sort_by(order)
         timestamps_ms = due.column(TIMESTAMP).to_numpy()
@@ -83,7 +83,7 @@ class Timers:
 
 
 def moment_text(timestamp_ms: int) -> str:
-    """Any 64-bit number of milliseconds since the epoch, in UTC."""
+    """Any 64-bit number of milliseconds since the epoch, as text in UTC."""
     return f"{np.datetime64(int(timestamp_ms), 'ms')}Z"
 
 

@@ -1,8 +1,8 @@
-"""Time-to-live of state: when an entry has expired, and who gets to see it nevertheless.
+"""Time-to-live of state: when an entry expires, and whether it may still be read afterwards.
 
-Time is processing time, handed in by the caller in milliseconds since the epoch. Source: Flink's
-`StateTtlConfig` and `AbstractTtlDecorator`; expiry is judged from the time of the last update,
-which is what is stored, so a changed duration applies to old entries as well.
+Time is processing time, which the caller passes in, in milliseconds since the epoch. The time of
+the last update is stored, and expiry is computed from it; so a changed duration also applies to old
+entries. Source: Flink's `StateTtlConfig` and `AbstractTtlDecorator`.
 """
 
 from dataclasses import dataclass
@@ -14,25 +14,25 @@ import numpy.typing as npt
 from pipelines.domain.errors import Rejected
 
 UPDATED_COLUMN = "__updated_ms"
-"""Added to every table with a time-to-live: int64, when the entry was last updated."""
+"""Added to every table with a time-to-live: int64, the time of the entry's last update."""
 
 NOT_YET_UPDATED_MS = 2**62
-"""What entries get that were stored before their state had a time-to-live: they start to age
-when they are next updated, not at once."""
+"""The time of entries that were stored before their state had a time-to-live: they begin to age at
+their next update, not at once."""
 
 CLEANED_PER_BATCH = 1_000
-"""Entries looked at for expiry after each batch: a bounded cost, as Flink's incremental cleanup."""
+"""Entries checked for expiry after each batch: a bounded cost, like Flink's incremental cleanup."""
 
 
 class TtlUpdate(StrEnum):
-    """What lets an entry start anew. Flink: `StateTtlConfig.UpdateType`."""
+    """Which accesses restart an entry's time. Flink: `StateTtlConfig.UpdateType`."""
 
     ON_CREATE_AND_WRITE = "OnCreateAndWrite"
     ON_READ_AND_WRITE = "OnReadAndWrite"
 
 
 class TtlVisibility(StrEnum):
-    """Whether an expired entry may still be read. Flink: `StateTtlConfig.StateVisibility`."""
+    """Decides if an expired entry may still be read. Flink: `StateTtlConfig.StateVisibility`."""
 
     NEVER_RETURN_EXPIRED = "NeverReturnExpired"
     RETURN_EXPIRED_IF_NOT_CLEANED_UP = "ReturnExpiredIfNotCleanedUp"

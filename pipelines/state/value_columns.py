@@ -1,6 +1,6 @@
-"""How value columns are kept: numbers in an array, with validity where nulls may be, or texts.
+"""How value columns are kept: numbers in an array, with validity if nulls are allowed, or texts.
 
-All can be read and written as Arrow; numbers without nulls also as numpy, which is the fast way.
+All can be read and written as Arrow; numbers without nulls also as numpy, which is faster.
 """
 
 import threading
@@ -22,7 +22,7 @@ _NULLS = "a column holds nulls only if its default is null"
 class ValueColumn(Protocol):
     @property
     def row_bytes(self) -> int:
-        """Bytes per row, texts aside."""
+        """Bytes per row, not counting texts."""
         ...
 
     @property
@@ -34,7 +34,7 @@ class ValueColumn(Protocol):
     def reserve(self, length: int) -> None: ...
 
     def reset(self, rows: Rows) -> None:
-        """Give `rows` the default."""
+        """Set `rows` back to the default."""
         ...
 
     def read(self, rows: Rows) -> Values: ...
@@ -99,14 +99,14 @@ class NumberValues:
         self._column.write(rows, as_numbers(values))
 
     def tidy(self, live: LiveMask) -> None:
-        """Numbers leave nothing behind."""
+        """Nothing to do: overwritten numbers take no extra memory."""
 
     def freeze(self, length: int) -> FrozenArrays:
         return FrozenNumberKeys(self._type, self._column.freeze(length), None)
 
 
 class NullableValues:
-    """Fixed-width values of which any may be null, as a fresh one is."""
+    """Fixed-width values, any of which may be null, as a fresh one is."""
 
     heap_bytes = 0
 
@@ -144,7 +144,7 @@ class NullableValues:
         self._valid.write(rows, validity(values))
 
     def tidy(self, live: LiveMask) -> None:
-        """Numbers leave nothing behind."""
+        """Nothing to do: overwritten numbers take no extra memory."""
 
     def freeze(self, length: int) -> FrozenArrays:
         return FrozenNumberKeys(

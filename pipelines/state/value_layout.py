@@ -1,4 +1,4 @@
-"""Between one array of values and the columns of a table: a struct has one column per field."""
+"""Converts between one array of values and the columns of a table; a struct has one per field."""
 
 from dataclasses import dataclass
 
@@ -35,7 +35,7 @@ class ValueLayout:
             table.write_arrow(name, rows, column)
 
     def columns(self, values: pa.Array) -> list[pa.Array]:
-        """Raises Rejected when the values have another type than was declared."""
+        """Raises Rejected if the type of the values is not the declared one."""
         if values.type != self.type:
             raise Rejected(
                 f"The state {self.state!r} holds {self.type}; it was given {values.type}."

@@ -22,7 +22,7 @@ class ValueState:
 
     @property
     def renews_on_read(self) -> bool:
-        """Whether it matters that something was read."""
+        """True if reading renews an entry."""
         return self._entries.renews_on_read
 
     def value(self, keys: pa.RecordBatch) -> pa.Array:
@@ -47,16 +47,16 @@ class ValueState:
         table.delete(distinct_rows(table.find(keys)))
 
     def peek(self, keys: pa.RecordBatch) -> pa.Array:
-        """`value` that does not count as a read."""
+        """Like `value`, but does not count as a read."""
         rows = self._entries.table.find(keys)
         rows[~self._entries.visible(rows)] = NO_ROW
         return self._entries.read(rows)
 
     def renew_read(self, keys: pa.RecordBatch) -> None:
-        """What `peek` gave has been read after all."""
+        """Counts the preceding `peek` of these keys as a read."""
         if self._entries.renews_on_read:
             self._entries.renew_read(self._entries.table.find(keys))
 
     def remove_expired(self, limit: int) -> None:
-        """Look at the next `limit` entries; call after call goes round all of them."""
+        """Check the next `limit` entries; repeated calls go round all of them."""
         self._entries.table.delete(self._entries.scan_expired(limit))

@@ -1,8 +1,8 @@
-"""A directory on the local disk that belongs to one process and goes when the process is gone.
+"""A directory on the local disk that belongs to one process and is removed after it.
 
-A killed process cannot clean up, so whoever makes the next directory beside it does: each one is
-locked by its owner with flock(2), and a lock that can be taken shows that the owner is dead. The
-kernel drops the lock with the process, whatever ended it.
+A killed process cannot clean up, so the next process that makes a directory in the same place does.
+Each owner locks its directory with flock(2), and a lock that can be taken shows that the owner is
+dead. The kernel drops the lock with the process, however the process ended.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ class WorkingDirectory:
         self._made = 0
 
     def fresh(self, label: str) -> Path:
-        """A path inside that nobody uses; it is not created."""
+        """An unused path inside the directory; it is not created."""
         self._made += 1
         return self.path / f"{label}-{self._made}"
 
@@ -39,12 +39,12 @@ class WorkingDirectory:
 
 
 def remove_abandoned(root: Path) -> None:
-    """Remove the directories beside ours whose owners are dead."""
+    """Remove the neighbouring directories whose owners are dead."""
     for path in root.glob(f"{PREFIX}*"):
         try:
             lock = os.open(path / LOCK, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
-            continue  # just being made, or just being removed
+            continue  # it is just being made, or just being removed
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -56,8 +56,8 @@ def remove_abandoned(root: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """The lock goes last: whoever dies halfway leaves what a later neighbour still recognises."""
-    with contextlib.suppress(OSError):  # another neighbour is at it too
+    """Removes the lock last: after a crash halfway a later neighbour still recognizes the rest."""
+    with contextlib.suppress(OSError):  # another neighbour may be removing it too
         for content in path.iterdir():
             if content.is_dir():
                 shutil.rmtree(content, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""The rows of a RocksDB table that lie in memory, and what of them the database does not know yet.
+"""The rows of a RocksDB table that are in memory, and which changes the database lacks.
 
-Owns what is known of each such row: whether its key is in the database, whether it was changed or
-deleted since the last cut, when it was last used. What lies on disk is its owner's affair.
+Owns the status of each such row: whether its key is in the database, whether it was changed or
+deleted since the last cut, and when it was last used. The table owns what is on disk.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,14 +25,14 @@ from pipelines.state.recent_use import RecentUse
 from pipelines.state.table import HashMapTable
 
 ORIGIN = "__origin"
-"""Of a row: FRESH, STORED, the epoch in which its key was new, or minus one minus the epoch in
-which it was deleted. An epoch lasts from one cut to the next; the first is 1."""
+"""A row's origin: FRESH, STORED, the epoch in which its key was new, or minus one minus the epoch
+in which it was deleted. An epoch lasts from one cut to the next; the first is 1."""
 
-FRESH = 0  # just made; whether the database knows the key is to be found out
-STORED = -1  # the database knows the key, or will by the next flush
+FRESH = 0  # just made; not yet known whether the database holds the key
+STORED = -1  # the database holds the key, or will after the next flush
 
 Changed = tuple[pa.RecordBatch, Mask]
-"""Rows that have changed, and which of them are deleted."""
+"""The changed rows, and which of them are deleted."""
 
 
 class WorkingRows:
@@ -60,13 +60,12 @@ class WorkingRows:
 
     @property
     def unwritten_bytes(self) -> int:
-        """Of rows that the next flush takes to the database, about."""
+        """About how many bytes the next flush takes to the database."""
         row_bytes = max(1, self.state_bytes // max(1, len(self._table)))
         return self._dirty.count() * row_bytes
 
     def find(self, keys: pa.RecordBatch) -> tuple[Rows, Mask]:
-        """The row of each key that is live, else NO_ROW; and which keys memory knows, also as
-        deleted."""
+        """The row of each live key, else NO_ROW; and which keys memory knows, live or deleted."""
         rows = self._table.find(keys)
         is_known = rows != NO_ROW
         known = rows[is_known]
@@ -74,11 +73,11 @@ class WorkingRows:
         return rows, is_known
 
     def rows_for(self, keys: pa.RecordBatch) -> Rows:
-        """Rows of the keys, also of those that are deleted; unseen keys get fresh ones."""
+        """Rows of the keys, including deleted ones; unseen keys get fresh rows."""
         return self._table.rows_for(keys)
 
     def fresh_among(self, rows: Rows) -> Rows:
-        """Distinct rows of which is to be found out whether the database knows their keys."""
+        """The distinct rows for which it is not known yet whether the database holds their keys."""
         fresh = self._origins(rows) == FRESH
         return np.unique(rows[fresh]) if fresh.any() else _NO_ROWS
 
@@ -90,18 +89,18 @@ class WorkingRows:
         return rows[self._origins(rows) >= STORED]
 
     def add_new(self, rows: Rows) -> None:
-        """Fresh rows whose keys the database does not know."""
+        """Fresh rows whose keys the database does not hold."""
         self._table.write(ORIGIN, rows, np.full(len(rows), self._epoch))
         self._dirty.mark(rows)
 
     def add_stored(self, rows: Rows, values: pa.RecordBatch) -> None:
-        """Fresh rows that hold what the database knows of them."""
+        """Fresh rows, filled with the values from the database."""
         for name in values.schema.names:
             self._table.write_arrow(name, rows, values.column(name))
         self._table.write(ORIGIN, rows, np.full(len(rows), STORED))
 
     def revive(self, rows: Rows) -> None:
-        """Keys that come back after their rows were deleted, and before memory forgot them."""
+        """Keys that return after their rows were deleted, and before memory forgot them."""
         self._table.reset(rows)
         self._table.write(ORIGIN, rows, np.full(len(rows), STORED))
         self._dirty.mark(rows)
@@ -123,7 +122,7 @@ class WorkingRows:
     def delete(self, rows: Rows) -> None:
         origin = self._origins(rows)
         check(bool((origin >= STORED).all()), "only live rows are deleted")
-        is_new = origin == self._epoch  # neither the database nor any cut has heard of it
+        is_new = origin == self._epoch  # neither the database nor any cut holds it
         self._dirty.clear(rows[is_new])
         self._table.delete(rows[is_new])
         known = rows[~is_new]
@@ -148,34 +147,33 @@ class WorkingRows:
         self._use.note(rows, self._table.length)
 
     def settle(self) -> None:
-        """One more call of the operator is over; deletions that the database has taken over are
-        forgotten."""
+        """Ends one call of the operator; forgets deletions that the database has taken over."""
         self._use.tick()
         self.forget_deleted()
 
     def freeze(self) -> Iterator[pa.RecordBatch]:
-        """All live rows as they are now; to be read once, on any thread."""
+        """All live rows as they are now; may be read once, on any thread."""
         return _live(self._table.freeze_rows())
 
     def cut(self) -> Callable[[], Changed]:
-        """What has changed up to now; to be called once, on any thread. `on_cut` follows."""
+        """What has changed up to now; may be called once, on any thread. `on_cut` follows."""
         frozen, dirty = self._table.freeze_rows(), self._dirty.take()
         return lambda: _changed(frozen, dirty)
 
     def on_cut(self, flush: Flush) -> None:
-        """`flush` will take what the last `cut` gave to the database."""
+        """`flush` will write what the last `cut` returned to the database."""
         self._deleted.on_cut(flush, self._epoch)
         self._epoch += 1
 
     def forget_deleted(self) -> None:
         """Rows whose deletion the database has taken over leave the memory."""
         for epoch, rows in self._deleted.taken_over():
-            # A key may have come back meanwhile, and may even be deleted again.
+            # A key may have come back since, and may even have been deleted again.
             still = self._origins(rows) == STORED - epoch
             self._table.delete(rows[still])
 
     def least_used(self, share_kept: float) -> Rows:
-        """The rows that leave the memory if only that share of them may stay."""
+        """The rows that have to leave memory if only that share of them may stay."""
         rows = self._table.live_rows()
         self.note_use(_NO_ROWS)
         return self._use.oldest(rows, len(rows) - int(len(rows) * share_kept))

@@ -40,8 +40,8 @@ class WaitingRecords:
 
     @property
     def end(self) -> int:
-        """Behind all that was taken there is nothing before it but markers of transactions, which
-        do not get. 0 if not known.
+        """The end behind what was taken: only transaction markers come before it, and consumers
+        do not get those. 0 if not known.
         """
         return 0 if self._rows else self._end_seen
 

@@ -86,7 +86,7 @@ class Gid:
         )
 
     def is_behind(self, place: str, run_id: RunId, restored_id: int) -> bool:
-        """Of the run, and later than its starting point: its checkpoint has never completed."""
+        """True if the run made it behind its starting point: its checkpoint never completed."""
         return self.place == place and self.run_id == run_id and self.interval > restored_id
 
 

@@ -44,7 +44,7 @@ class SqlDatabase:
     """One pool of connections; used by one thread, closed by it."""
 
     def __init__(self, address: str) -> None:
-        """Raises Rejected: not an address of SQLite or PostgreSQL, or its driver is missing."""
+        """Raises Rejected if it is no SQLite or PostgreSQL address, or its driver is missing."""
         self.url = _parsed(address)
         self.name = self.url.set(query={}).render_as_string(hide_password=True)
         self.dialect = self.url.get_backend_name()
