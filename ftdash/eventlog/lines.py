@@ -19,6 +19,8 @@ class LineKind(StrEnum):
     REFUSAL = "refusal"  # of a damaged point, or of an attempt that is over
     OUTPUT = "output set aside"
     REPEATED = "output published again"
+    CLEAN_UP = "clean-up"  # of output that was never committed
+    TAKEOVER = "takeover"  # of a target that another installation's run held
     QUARANTINE = "quarantine"
     AUDIT = "audit"
     GAME_DAY = "game day"

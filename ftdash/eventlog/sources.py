@@ -11,9 +11,11 @@ from ftdash.alerts.message import written
 from ftdash.alerts.models import Alert, Watched
 from ftdash.checkpoints.models import ROUTINE, Audit, Checkpoint, CheckpointStatus
 from ftdash.eventlog.lines import LineKind
+from ftdash.formats import size
 from ftdash.gameday.models import Fault, GameDay, GameDayState, Verdict
 from ftdash.jobs.models import (
     Failure,
+    Leftover,
     QuarantinedRecord,
     Recovery,
     RepeatedOutput,
@@ -23,6 +25,7 @@ from ftdash.jobs.models import (
     RestoreRefusal,
     StatusChange,
     SupersededOutput,
+    TargetTakeover,
     ZombieRefusal,
 )
 from ftdash.lab.models import Lab, LabState
@@ -112,6 +115,20 @@ def _repeated(row: RepeatedOutput) -> Told:
     return Told(what, "readers see them twice")
 
 
+def _leftover(row: Leftover) -> Told:
+    count = f"{row.count} " if row.count else ""
+    volume = f" ({size(row.size_bytes)})" if row.size_bytes is not None else ""
+    what = f"{count}{row.what}{volume} of {row.sink} in {row.target}"
+    outcome = "kept" if row.why_kept else "cleaned up"
+    left_by = f": left by {row.left_by}" if row.left_by else ""
+    return Told(what, f"{outcome}{left_by}", row.why_kept)
+
+
+def _takeover(row: TargetTakeover) -> Told:
+    what = f"{row.target} was taken over for {row.sink}"
+    return Told(what, f"{row.loser} may not write there any more")
+
+
 def _quarantined(row: QuarantinedRecord) -> Told:
     what = f"record {row.offset} of {row.split} is not given to {row.operator} any more"
     return Told(what, why=row.error)
@@ -186,6 +203,8 @@ SOURCES = (
     Source(LineKind.REFUSAL, ZombieRefusal.objects.all, "at", _zombie),
     Source(LineKind.OUTPUT, SupersededOutput.objects.all, "at", _superseded),
     Source(LineKind.REPEATED, RepeatedOutput.objects.all, "at", _repeated),
+    Source(LineKind.CLEAN_UP, Leftover.objects.all, "at", _leftover),
+    Source(LineKind.TAKEOVER, TargetTakeover.objects.all, "at", _takeover),
     Source(LineKind.QUARANTINE, QuarantinedRecord.objects.all, "at", _quarantined),
     Source(LineKind.AUDIT, Audit.objects.all, "created_at", _audit, actor="requester"),
     Source(

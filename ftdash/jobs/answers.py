@@ -270,7 +270,10 @@ class AxisPoint:
 class Notice:
     """Something a person should know that is neither failure nor recovery, oldest first."""
 
-    kind: str  # restore_refused, zombie_refused, output_superseded or output_published_again
+    kind: str
+    """restore_refused, zombie_refused, output_superseded, output_published_again,
+    leftovers_discarded, leftovers_kept or target_taken_over"""
+
     run_id: str
     attempt: int
     at: datetime

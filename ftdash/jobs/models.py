@@ -324,6 +324,42 @@ class RepeatedOutput(JournalRow):
     is_at_most = models.BooleanField(default=False)
 
 
+class Leftover(JournalRow):
+    """Output that was never committed: cleaned up from a target, or kept there and why."""
+
+    sink = models.CharField(max_length=200)
+    target = models.TextField()
+    what = models.TextField()  # in the plural
+    count = models.PositiveIntegerField()
+    size_bytes = models.PositiveBigIntegerField(null=True)
+    runs = models.JSONField(default=list)  # that left it, or some of them
+    run_count = models.PositiveIntegerField()
+    why_kept = models.TextField(default="")  # empty: it was cleaned up
+
+    @property
+    def left_by(self) -> str:
+        """`run a, run b and 3 more`; empty when that is not known."""
+        named = ", ".join(f"run {run_id}" for run_id in self.runs)
+        more = self.run_count - len(self.runs)
+        return f"{named} and {more} more" if more else named
+
+
+class TargetTakeover(JournalRow):
+    """The run holds a target that a run of another installation held."""
+
+    sink = models.CharField(max_length=200)
+    target = models.TextField()
+    from_run = models.CharField(max_length=200)
+    from_installation = models.TextField()  # empty: not known
+    epoch = models.PositiveBigIntegerField()
+
+    @property
+    def loser(self) -> str:
+        """`run a of installation b`"""
+        of = f" of installation {self.from_installation}" if self.from_installation else ""
+        return f"run {self.from_run}{of}"
+
+
 class QuarantinedRecord(JournalRow):
     """A record of a source that no operator is given any more, and where its line goes."""
 

@@ -11,6 +11,7 @@ from django.db.models import Q
 from ftdash.jobs.models import (
     Failure,
     JournalRow,
+    Leftover,
     PointsVerification,
     QuarantinedRecord,
     Recovery,
@@ -19,6 +20,7 @@ from ftdash.jobs.models import (
     Run,
     StatusChange,
     SupersededOutput,
+    TargetTakeover,
     ZombieRefusal,
 )
 from ftdash.times import moment
@@ -26,6 +28,8 @@ from pipelines.domain.events import (
     Envelope,
     FailureOccurred,
     JobStatusChanged,
+    LeftoversDiscarded,
+    LeftoversKept,
     OutputPublishedAgain,
     OutputSuperseded,
     PointsVerified,
@@ -33,12 +37,14 @@ from pipelines.domain.events import (
     RecoveryPhaseReached,
     RestorePointRefused,
     RunStarted,
+    TargetTakenOver,
     ZombieRefused,
 )
 from pipelines.domain.status import RecoveryPhase
 
 JOURNAL_ROWS: tuple[type[JournalRow], ...] = (
     Failure,
+    Leftover,
     PointsVerification,
     QuarantinedRecord,
     Recovery,
@@ -46,10 +52,13 @@ JOURNAL_ROWS: tuple[type[JournalRow], ...] = (
     RestoreRefusal,
     StatusChange,
     SupersededOutput,
+    TargetTakeover,
     ZombieRefusal,
 )
 _OF_FAILURE = ("cause", "vertex", "subtask", "slot", "detail", "operator")
 _OF_REPEAT = ("sink", "target", "records", "is_at_most")
+_OF_LEFTOVER = ("sink", "target", "what", "count", "run_count")
+_OF_TAKEOVER = ("sink", "target", "from_run", "from_installation", "epoch")
 _OF_RECORD = ("source", "split", "offset", "operator", "error_type", "error")
 
 
@@ -87,6 +96,11 @@ class IncidentFold:
             case OutputPublishedAgain() as event:
                 told = {name: getattr(event, name) for name in _OF_REPEAT}
                 self._add(RepeatedOutput(**told), envelope)
+            case LeftoversDiscarded() | LeftoversKept() as event:
+                self._add(_leftover(event), envelope)
+            case TargetTakenOver() as event:
+                taken = {name: getattr(event, name) for name in _OF_TAKEOVER}
+                self._add(TargetTakeover(**taken), envelope)
             case RecordQuarantined(record=record, directory=directory, limit=limit):
                 columns = {name: getattr(record, name) for name in _OF_RECORD}
                 kept = QuarantinedRecord(**columns, directory=directory, limit=limit)
@@ -144,6 +158,17 @@ class IncidentFold:
         row.attempt = envelope.attempt
         row.at = moment(envelope.at_ms)
         self._new.append(row)
+
+
+def _leftover(event: LeftoversDiscarded | LeftoversKept) -> Leftover:
+    columns = {name: getattr(event, name) for name in _OF_LEFTOVER}
+    row = Leftover(**columns, runs=list(event.runs))
+    match event:
+        case LeftoversDiscarded(size_bytes=size_bytes):
+            row.size_bytes = size_bytes
+        case LeftoversKept(why=why):
+            row.why_kept = why
+    return row
 
 
 def forget(run: Run, rows: Q) -> None:

@@ -23,12 +23,14 @@ from ftdash.history.models import Counted, Kind
 from ftdash.history.pruned_counts import Counter, Tally
 from ftdash.jobs.models import (
     Failure,
+    Leftover,
     Recovery,
     RepeatedOutput,
     RestoreRefusal,
     Run,
     StatusChange,
     SupersededOutput,
+    TargetTakeover,
     ZombieRefusal,
 )
 from ftdash.lab.models import Lab, LabState
@@ -85,7 +87,16 @@ def _checkpoints(before: datetime) -> list[Rows]:
 def _events(before: datetime) -> list[Rows]:
     newest = StatusChange.objects.order_by().values("run", "status").annotate(key=Max("pk"))
     statuses = StatusChange.objects.filter(at__lt=before).exclude(pk__in=newest.values("key"))
-    others = (Failure, Recovery, RepeatedOutput, RestoreRefusal, SupersededOutput, ZombieRefusal)
+    others = (
+        Failure,
+        Recovery,
+        RepeatedOutput,
+        RestoreRefusal,
+        SupersededOutput,
+        Leftover,
+        TargetTakeover,
+        ZombieRefusal,
+    )
     return [statuses, *(model.objects.filter(at__lt=before) for model in others)]
 
 

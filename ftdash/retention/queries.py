@@ -13,11 +13,13 @@ from ftdash.history.limits import choices, default, kept_for
 from ftdash.history.models import Kind
 from ftdash.jobs.models import (
     Failure,
+    Leftover,
     Recovery,
     RepeatedOutput,
     RestoreRefusal,
     StatusChange,
     SupersededOutput,
+    TargetTakeover,
     ZombieRefusal,
 )
 from ftdash.lab.models import Lab
@@ -36,6 +38,8 @@ _WHERE: dict[Kind, tuple[str, tuple[type[Model], ...]]] = {  # the column of tim
             RepeatedOutput,
             RestoreRefusal,
             SupersededOutput,
+            Leftover,
+            TargetTakeover,
             ZombieRefusal,
         ),
     ),

@@ -181,6 +181,11 @@ class Lease:
         self.close()
 
 
+def is_driven(run_directory: RunDirectory) -> bool:
+    """Whether a process holds the lease, on this machine or another one, alive or stopped."""
+    return _is_locked(run_directory.lease_lock)
+
+
 def owner_of(run_directory: RunDirectory) -> Owner | None:
     """Who drives this run right now: holds the lock, and lives. None when nobody does."""
     if not _is_locked(run_directory.lease_lock):

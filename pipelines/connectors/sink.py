@@ -11,7 +11,7 @@ Source: Flink's Sink V2 (`TwoPhaseCommittingStatefulSink`, `Committer`).
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -199,5 +199,42 @@ class HoldsTarget(Protocol):
 
         Called by the driver before `rewind`, at every start; harmless when the run holds the
         target already. Raises TargetTaken, Retryable, Rejected.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """Output that waits in a target where no reader sees it: open, staged or prepared."""
+
+    name: str
+    """As the committable that commits it names it, so that a point that needs it can be found."""
+
+    run_id: RunId
+    what: str
+    """In words, in the plural: `prepared transactions`."""
+
+    checkpoint_id: CheckpointId | None = None  # that it was prepared for; None: not known, or none
+    size_bytes: int | None = None  # None: the target does not say
+    is_ended_by_writers: bool = False
+    """It holds readers up, so the writers of the run that holds the target end it in any case."""
+
+
+@runtime_checkable
+class LeavesUnfinished(Protocol):
+    """A sink whose target keeps unfinished output after its writers have died."""
+
+    def unfinished(self) -> list[Unfinished]:
+        """Of all runs that wrote to the target for this pipeline. Touches nothing.
+
+        What only looks like ours, by its name, is not listed. Raises Retryable, Rejected.
+        """
+        ...
+
+    def discard(self, names: Collection[str], run_id: RunId) -> int:
+        """End what `unfinished` has listed under these names; how many were still there.
+
+        Called by the driver of `run_id` while no subtask of the run writes. Idempotent. Raises
+        TargetTaken when another run holds the target, Retryable, Rejected.
         """
         ...

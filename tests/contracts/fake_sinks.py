@@ -3,11 +3,11 @@
 `FakeSink` commits in two phases by itself; the others stand on the two bases.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import pyarrow as pa
 
-from pipelines.connectors.sink import SinkContext, SinkWriter, Superseded
+from pipelines.connectors.sink import SinkContext, SinkWriter, Superseded, Unfinished
 from pipelines.connectors.two_phase_commit import TransactionLost, TwoPhaseCommitWriter
 from pipelines.connectors.write_ahead import Marker, WriteAheadWriter
 from pipelines.domain.errors import OutputLost, ProtocolError
@@ -62,6 +62,15 @@ class FakeSink:
         superseded = len(self.current - belonging)
         self.current = belonging
         return Superseded(superseded, "nowhere") if superseded else None
+
+    def unfinished(self) -> list[Unfinished]:
+        left = [name for name, ids in self.prepared.items() if ids and name not in self.output]
+        return [Unfinished(name, RunId(name.split("/")[0]), "entries") for name in left]
+
+    def discard(self, names: Collection[str], run_id: RunId) -> int:
+        self.check_holds(run_id)
+        found = [name for name in names if self.prepared.pop(name, None) is not None]
+        return len(found)
 
     def visible(self) -> list[int]:
         return sorted(i for name in self.current for i in self.output[name])

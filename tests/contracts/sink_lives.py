@@ -25,11 +25,11 @@ class Lives:
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
 
-    def live(self, kind: str, home: Path, run_id: RunId, seam: Seam) -> int:
+    def live(self, kind: str, home: Path, run_id: RunId, seam: Seam, *, dies_at: int = 2) -> int:
         """How the process ended that came to `seam`: -9 if it was killed there."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps([kind, str(home), run_id, seam]) + "\n")
+        self._process.stdin.write(json.dumps([kind, str(home), run_id, seam, dies_at]) + "\n")
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
 
@@ -59,12 +59,12 @@ def main() -> None:
         print(os.waitstatus_to_exitcode(status), flush=True)
 
 
-def live(kind: str, home: str, run_id: str, seam: str) -> None:
+def live(kind: str, home: str, run_id: str, seam: str, dies_at: int) -> None:
     """Does not return."""
     try:
         sink = KINDS[kind].sink(Path(home), PIPELINE)
         host = Host(Path(home), sink, die=lambda: os.kill(os.getpid(), signal.SIGKILL))
-        host.live(RunId(run_id), seam=Seam(seam))
+        host.live(RunId(run_id), seam=Seam(seam), dies_at=dies_at)
     except BaseException:
         traceback.print_exc()
     finally:

@@ -13,7 +13,13 @@ from pipelines.connectors.postgres.gids import Gid, place_of
 from pipelines.connectors.postgres.two_phase import PostgresTwoPhase
 from pipelines.connectors.sink import PrepareRefused, SinkContext
 from pipelines.connectors.two_phase_commit import TwoPhaseCommitWriter
-from pipelines.domain.errors import OutputLost, ProtocolError, Rejected, Retryable
+from pipelines.domain.errors import (
+    OutputLost,
+    ProtocolError,
+    Rejected,
+    Retryable,
+    TargetTaken,
+)
 from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.snapshots import Json
 from tests.contracts.sink_host import SCHEMA, records
@@ -217,6 +223,60 @@ def test_a_writer_that_was_replaced_while_it_prepared_leaves_nothing(
     assert gids(url) == []
 
 
+def test_a_writer_whose_run_lost_the_table_while_it_prepared_leaves_nothing(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run that has it by now may have looked for such transactions already."""
+    zombie = opened(url)
+    zombie.write(records([1]))
+    prepare_really = CopyTransaction._prepare
+
+    def prepare_late(transaction: CopyTransaction) -> None:
+        rewound(sink(url), [], LATER)
+        prepare_really(transaction)
+
+    monkeypatch.setattr(CopyTransaction, "_prepare", prepare_late)
+
+    with pytest.raises(TargetTaken, match="has taken over"):
+        zombie.prepare(CheckpointId(1))
+
+    assert gids(url) == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "",
+        "insert into results (id, ftdash_origin) values (99, 1)",
+        "insert into ftdash_published select 'x', 'x', 'x', 1, 1",
+        "insert into others (id, ftdash_origin) values (99, 1)",
+    ],
+)
+def test_a_strangers_transaction_is_not_ours_for_its_name(
+    url: str, statement: LiteralString
+) -> None:
+    """It has the name that a writer of ours would give, and has not written what that writes."""
+    complete(opened(url), 1, [1])
+    PostgresTwoPhase(url, "others", pipeline="p").open(context_of(RUN), SCHEMA).close()
+    schema = url.rpartition("%3D")[2]
+    name = str(Gid.of(place_of("postgres", schema, "results"), context_of(RUN), 7))
+    prepare_by_hand(url, name, statement)
+
+    assert sink(url).unfinished() == []
+    execute(url, f"rollback prepared '{name}'")
+
+
+def test_of_two_tables_each_lists_what_was_prepared_for_it(url: str) -> None:
+    prepare(opened(url), 1, [1])
+    other = PostgresTwoPhase(url, "others", pipeline="p")
+    other.open(context_of(OLDER), SCHEMA).close()
+    writer = other.open(context_of(OLDER), SCHEMA)
+    prepare(writer, 1, [2])
+
+    assert [each.run_id for each in sink(url).unfinished()] == [RUN]
+    assert [each.run_id for each in other.unfinished()] == [OLDER]
+
+
 def test_a_writer_that_ends_leaves_no_transaction_open(url: str) -> None:
     writer = opened(url)
     writer.write(records([1]))
@@ -244,6 +304,7 @@ def test_a_server_that_is_killed_and_started_keeps_what_was_prepared(
     writer.close()
 
     own_server.start()
+    assert [each.run_id for each in sink(url).unfinished()] == [RUN]
     again = opened(url, attempt=2)
     again.commit(CheckpointId(1), prepared)
     complete(again, 2, [2])

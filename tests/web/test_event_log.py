@@ -30,11 +30,14 @@ from pipelines.domain.checkpoint_failures import CheckpointFailureReason
 from pipelines.domain.events import (
     CheckpointDiscarded,
     CheckpointFailed,
+    LeftoversDiscarded,
+    LeftoversKept,
     OutputSuperseded,
     RestorePointRefused,
+    TargetTakenOver,
     ZombieRefused,
 )
-from pipelines.domain.ids import Attempt, CheckpointId, Uid
+from pipelines.domain.ids import Attempt, CheckpointId, RunId, Uid
 from pipelines.domain.status import CheckpointKind
 from tests.web.fetching import fetch
 from tests.web.journals import (
@@ -75,6 +78,47 @@ def test_an_action_says_who_when_why_and_how_it_ended() -> None:
         "succeeded: It is cancelled.",
     )
     assert (line.pipeline, line.run_id) == ("flights", "flights-1")
+
+
+def test_what_was_cleaned_up_or_kept_and_whose_target_was_taken_is_in_it() -> None:
+    story = eventful()
+    runs = (RunId("flights-7"), RunId("flights-8"))
+    story.tell(
+        LeftoversDiscarded(
+            sink=Uid("pages"),
+            target="the directory /out",
+            what="hidden files",
+            count=9,
+            runs=runs,
+            run_count=4,
+            size_bytes=2_048,
+        ),
+        LeftoversKept(
+            sink=Uid("pages"), target="the directory /out", what="unfinished output", why="It is."
+        ),
+    )
+    Projector().run_once()
+
+    told = {(line.what, line.outcome, line.why) for line in whole(Asked(kind=LineKind.CLEAN_UP))}
+    [takeover] = whole(Asked(kind=LineKind.TAKEOVER))
+
+    assert told == {
+        (
+            "5 prepared transactions of delays in table delays",
+            "cleaned up: left by run flights-0",
+            "",
+        ),
+        (
+            "9 hidden files (2.05 kB) of pages in the directory /out",
+            "cleaned up: left by run flights-7, run flights-8 and 2 more",
+            "",
+        ),
+        ("unfinished output of pages in the directory /out", "kept", "It is."),
+    }
+    assert (takeover.what, takeover.outcome) == (
+        "table delays was taken over for delays",
+        "run flights-9 of installation night shift may not write there any more",
+    )
 
 
 def test_a_stranger_is_no_attempt_that_is_over() -> None:
@@ -370,6 +414,21 @@ def eventful() -> Story:
         ZombieRefused(zombie_attempt=Attempt(1), what="slot 1 acknowledged"),
         OutputSuperseded(sink=Uid("delays"), files=3, moved_to="superseded/1"),
         published_again(1_600),
+        LeftoversDiscarded(
+            sink=Uid("delays"),
+            target="table delays",
+            what="prepared transactions",
+            count=5,
+            runs=(RunId("flights-0"),),
+            run_count=1,
+        ),
+        TargetTakenOver(
+            sink=Uid("delays"),
+            target="table delays",
+            from_run=RunId("flights-9"),
+            from_installation="night shift",
+            epoch=3,
+        ),
         quarantined(7, count=1),
     )
     Projector().run_once()

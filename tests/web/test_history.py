@@ -23,6 +23,7 @@ from ftdash.history import limits
 from ftdash.history.models import Kind
 from ftdash.jobs.models import (
     Failure,
+    Leftover,
     QuarantinedRecord,
     Recovery,
     RepeatedOutput,
@@ -30,6 +31,7 @@ from ftdash.jobs.models import (
     Run,
     StatusChange,
     SupersededOutput,
+    TargetTakeover,
     ZombieRefusal,
 )
 from ftdash.lab.models import Lab, LabState
@@ -52,7 +54,16 @@ from tests.web.journals import Story, new_run, quarantined
 pytestmark = pytest.mark.usefixtures("site")
 
 LONG_AGO = timedelta(days=400)
-EVENTS = (Failure, Recovery, RepeatedOutput, RestoreRefusal, SupersededOutput, ZombieRefusal)
+EVENTS = (
+    Failure,
+    Recovery,
+    RepeatedOutput,
+    RestoreRefusal,
+    SupersededOutput,
+    Leftover,
+    TargetTakeover,
+    ZombieRefusal,
+)
 
 
 def test_checkpoints_that_are_there_stay_however_old() -> None:

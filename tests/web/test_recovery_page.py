@@ -14,12 +14,15 @@ from ftdash.projection.projector import Projector
 from ftdash.runs.queries.failures import error_type
 from pipelines.domain.events import (
     FailureOccurred,
+    LeftoversDiscarded,
+    LeftoversKept,
     OutputSuperseded,
     PointsVerified,
     RestorePointRefused,
+    TargetTakenOver,
     ZombieRefused,
 )
-from pipelines.domain.ids import Attempt, Uid
+from pipelines.domain.ids import Attempt, RunId, Uid
 from pipelines.domain.origin import RecordOrigin
 from pipelines.domain.status import RecoveryPhase
 from tests.web.journals import Story, new_run, phase, published_again
@@ -133,6 +136,41 @@ def test_refused_points_and_output_set_aside_are_told(operator: Client) -> None:
     assert "1,600 records that readers of topic t have already seen will be published" in words
     assert "How many records that readers of topic t have already seen" in words
     assert words.count("Output is published again.") == 2
+
+
+@pytest.mark.parametrize("page", [PAGE, "/pipelines/flights/"])
+def test_what_was_cleaned_up_what_stays_and_a_takeover_are_told(
+    operator: Client, page: str
+) -> None:
+    story = Story(new_run()).started().completed()
+    left = {"sink": Uid("delays"), "target": "table delays", "what": "prepared transactions"}
+    story.tell(
+        LeftoversDiscarded(**left, count=5, runs=(RunId("flights-0"),), run_count=1),
+        LeftoversKept(**left, why="A point needs them.", count=2),
+        TargetTakenOver(
+            sink=Uid("delays"),
+            target="table delays",
+            from_run=RunId("flights-9"),
+            from_installation="night shift",
+            epoch=3,
+        ),
+    )
+    fold(story)
+
+    words = words_of(operator, page)
+
+    assert (
+        "Output that was never committed was cleaned up. 5 prepared transactions of the sink delays"
+        " in table delays, left by run flights-0." in words
+    )
+    assert (
+        "Output that was never committed stays. 2 prepared transactions of the sink delays in table"
+        " delays. A point needs them." in words
+    )
+    assert (
+        "A target was taken over from another installation. The sink delays holds table delays from"
+        " this run on. Run flights-9 of installation night shift held it before" in words
+    )
 
 
 def test_the_last_verification_and_the_fitness_of_each_point_are_shown(

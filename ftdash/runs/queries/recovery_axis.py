@@ -7,6 +7,7 @@ from django.db.models import Case, Count, Max, QuerySet, Value, When
 from django.utils import timezone
 
 from ftdash.checkpoints.models import COMPLETE, Checkpoint, CheckpointStatus
+from ftdash.formats import size
 from ftdash.jobs.answers import (
     AxisPoint,
     Notice,
@@ -20,6 +21,7 @@ from ftdash.jobs.answers import (
 from ftdash.jobs.models import (
     Failure,
     JournalRow,
+    Leftover,
     PointsVerification,
     Recovery,
     RepeatedOutput,
@@ -27,6 +29,7 @@ from ftdash.jobs.models import (
     Run,
     StatusChange,
     SupersededOutput,
+    TargetTakeover,
     ZombieRefusal,
 )
 from ftdash.runs.queries.failures import failure_view
@@ -150,6 +153,14 @@ def _notices(run: Run) -> list[Notice]:
             Notice("output_published_again", run.run_id, row.attempt, row.at, _repeated(row))
             for row in _newest(RepeatedOutput.objects.filter(run=run))
         ),
+        *(
+            Notice(_fate(row), run.run_id, row.attempt, row.at, _leftover(row))
+            for row in _newest(Leftover.objects.filter(run=run))
+        ),
+        *(
+            Notice("target_taken_over", run.run_id, row.attempt, row.at, _takeover(row))
+            for row in _newest(TargetTakeover.objects.filter(run=run))
+        ),
     ]
     return sorted(notices, key=_time)
 
@@ -182,6 +193,25 @@ def _superseded(row: SupersededOutput) -> str:
 
 def _repeated(row: RepeatedOutput) -> str:
     return published_again(row.sink, row.target, row.records, is_at_most=row.is_at_most)
+
+
+def _fate(row: Leftover) -> str:
+    return "leftovers_kept" if row.why_kept else "leftovers_discarded"
+
+
+def _leftover(row: Leftover) -> str:
+    count = f"{row.count} " if row.count else ""
+    volume = f" ({size(row.size_bytes)})" if row.size_bytes is not None else ""
+    left_by = f", left by {row.left_by}" if row.left_by else ""
+    where = f"{count}{row.what}{volume} of the sink {row.sink} in {row.target}{left_by}"
+    return f"{where}. {row.why_kept}".strip()
+
+
+def _takeover(row: TargetTakeover) -> str:
+    return (
+        f"The sink {row.sink} holds {row.target} from this run on. {row.loser[0].upper()}"
+        f"{row.loser[1:]} held it before, may not write there any more, and ends as failed."
+    )
 
 
 def _time(notice: Notice) -> datetime:

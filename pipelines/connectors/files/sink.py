@@ -8,6 +8,7 @@ them, in `files.formats`.
 Source: Flink's FileSink (in progress, pending, finished).
 """
 
+from collections.abc import Collection
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from pipelines.connectors.files.target import (
     FileTarget,
     writing,
 )
-from pipelines.connectors.sink import SinkContext, Superseded
+from pipelines.connectors.sink import SinkContext, Superseded, Unfinished
 from pipelines.disk.digests import RunningDigest, blocks_of
 from pipelines.disk.directories import make_durable
 from pipelines.domain.errors import OutputLost, ProtocolError, TargetTaken, check
@@ -86,6 +87,15 @@ class ExactlyOnceFiles:
         with writing(target.directory):
             items = target.rewind(ancestors, run_id)
         return Superseded(items, str(target.directory / SUPERSEDED / run_id)) if items else None
+
+    def unfinished(self) -> list[Unfinished]:
+        """See `LeavesUnfinished`."""
+        with writing(self._files.directory):
+            return self._files.unfinished()
+
+    def discard(self, names: Collection[str], run_id: RunId) -> int:
+        with writing(self._files.directory):
+            return self._files.discard(names, run_id)
 
     @property
     def _files(self) -> FileTarget:

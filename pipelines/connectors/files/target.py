@@ -9,9 +9,10 @@
 Who removes what, so that nothing restorable is lost:
 
 - in progress: whoever starts next, of this run or another. No checkpoint names such a file.
-- prepared: only of the run that starts, and only behind its starting point. That run restores its
-  newest whole point, so what lies behind it belongs to checkpoints that never completed. Prepared
-  files of other runs stay: their last checkpoint may be restored later.
+- prepared: of the run that starts, what lies behind its starting point. That run restores its
+  newest whole point, so what lies behind it belongs to checkpoints that never completed. Of other
+  runs, `discard` removes the files that its caller names, because no point needs them; a file that
+  a point names stays, since the point may be restored later.
 - both are removed by `rewind`, and again when writers of the next attempt start and end: a slot
   that was fenced may finish what it was doing for as long as it takes to die. Whatever of older
   attempts is still there goes with the first checkpoint that an attempt completes: then all that
@@ -24,17 +25,18 @@ import fcntl
 import filecmp
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from pipelines.connectors.lineage import Lineage, newest_of
+from pipelines.connectors.sink import Unfinished
 from pipelines.disk.directories import make_directory, make_durable
 from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.errors import ProtocolError, Rejected, Retryable, check
-from pipelines.domain.ids import Attempt, RunId
+from pipelines.domain.ids import Attempt, CheckpointId, RunId
 from pipelines.domain.ownership import Claim, Holder, taken
 
 OWNER_FILE = "_ftdash.json"
@@ -157,6 +159,23 @@ class FileTarget:
         self._check_ours(owner)
         self._check_newest(self._held_by(owner, run_id), attempt)
 
+    def unfinished(self) -> list[Unfinished]:
+        """Of all runs; see `LeavesUnfinished`."""
+        if not self.directory.exists():
+            return []
+        self._check_ours(self._owner())
+        return [each for file in self.directory.iterdir() if (each := _unfinished(file))]
+
+    def discard(self, names: Collection[str], run_id: RunId) -> int:
+        """See `LeavesUnfinished`."""
+        with self._locked() as owner:
+            self._held_by(owner, run_id)
+            files = [self.directory / name for name in names]
+            found = [f for f in files if f.parent == self.directory and _unfinished(f)]
+            for file in found:
+                file.unlink(missing_ok=True)
+        return len(found)
+
     def remove_left_over(self, run_id: RunId, attempt: Attempt, subtask: int) -> None:
         """What older attempts of this subtask left behind the starting point; subtask 0 also
         stands in for those gone."""
@@ -275,3 +294,22 @@ def _final_belongs(file: Path, newest: dict[RunId, int]) -> bool | None:
     """None: not a file of ours."""
     name = FINAL.fullmatch(file.name)
     return None if name is None else int(name["checkpoint"]) <= newest.get(RunId(name["run"]), 0)
+
+
+def _unfinished(file: Path) -> Unfinished | None:
+    """None: not a hidden file of ours, or not there any more."""
+    name = PREPARED.fullmatch(file.name)
+    found = name or IN_PROGRESS.fullmatch(file.name)
+    if found is None:
+        return None
+    try:
+        size_bytes = file.stat().st_size
+    except FileNotFoundError:
+        return None
+    return Unfinished(
+        file.name,
+        RunId(found["run"]),
+        "hidden files",
+        CheckpointId(int(name["checkpoint"])) if name else None,
+        size_bytes,
+    )

@@ -84,6 +84,13 @@ class KafkaOwnership:
         """Of what publishes segments, and of the group that remembers the last one."""
         return f"{self.prefix}/{_quoted(uid)}/{_quoted(run_id)}/log/{subtask}"
 
+    def run_of(self, transactional_id: str) -> RunId | None:
+        """That writes by this id, by transactions or from a log. None: it is not of a writer of
+        this pipeline and topic."""
+        writer = r"(?:t/\d+/\d+/\d+|log/\d+)"
+        found = re.fullmatch(rf"{re.escape(self.prefix)}/{PART}/{PART}/{writer}", transactional_id)
+        return None if found is None else RunId(unquote(found[2]))
+
     def is_log_of_another_run(self, transactional_id: str, run_id: RunId) -> bool:
         found = re.fullmatch(rf"{re.escape(self.prefix)}/{PART}/{PART}/log/\d+", transactional_id)
         return found is not None and found[2] != _quoted(run_id)

@@ -3,6 +3,7 @@
 How records become visible exactly once is in `kafka.transactions` and `kafka.write_ahead`.
 """
 
+from collections.abc import Collection
 from contextlib import closing
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
@@ -15,7 +16,7 @@ from pipelines.connectors.kafka.names import check_topic
 from pipelines.connectors.kafka.owner import KafkaOwnership
 from pipelines.connectors.kafka.producer import KafkaOutput
 from pipelines.connectors.kafka.records import RecordForm
-from pipelines.connectors.sink import Superseded
+from pipelines.connectors.sink import Superseded, Unfinished
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, RunId
 from pipelines.domain.ownership import Claim, Holder
@@ -89,3 +90,22 @@ class KafkaSink:
                 if self.ownership.is_log_of_another_run(transactional_id, run_id):
                     coordinator.end(transactional_id, self.transaction_timeout)
         return None
+
+    def unfinished(self) -> list[Unfinished]:
+        """See `LeavesUnfinished`. An open transaction hides from readers what comes behind it,
+        until it ends or its timeout has passed."""
+        with closing(KafkaCoordinator(self.address)) as coordinator:
+            return [
+                Unfinished(each, run_id, "open transactions", is_ended_by_writers=True)
+                for each in coordinator.ongoing()
+                if (run_id := self.ownership.run_of(each)) is not None
+            ]
+
+    def discard(self, names: Collection[str], run_id: RunId) -> int:
+        """Ends the transactions and fences their producers."""
+        with closing(KafkaCoordinator(self.address)) as coordinator:
+            self.ownership.check_holds(coordinator, run_id, self.target)
+            found = [each for each in coordinator.ongoing() if each in names]
+            for transactional_id in found:
+                coordinator.end(transactional_id, self.transaction_timeout)
+        return len(found)

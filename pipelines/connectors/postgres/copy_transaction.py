@@ -20,7 +20,7 @@ from pipelines.connectors.postgres.tables import PUBLISHED
 from pipelines.connectors.sink import PrepareRefused, SinkContext
 from pipelines.connectors.sql.database import driver_errors
 from pipelines.connectors.write_ahead import Marker
-from pipelines.domain.errors import ProtocolError, Retryable
+from pipelines.domain.errors import ProtocolError, Retryable, TargetTaken
 from pipelines.domain.ids import CheckpointId
 from pipelines.domain.snapshots import Json
 
@@ -92,7 +92,7 @@ class CopyTransaction:
             raise self._not_prepared()
         try:
             self._pass_fence()
-        except ProtocolError:
+        except (ProtocolError, TargetTaken):
             self._transactions.roll_back(gid)
             raise
 

@@ -11,9 +11,26 @@ import sqlalchemy as sa
 from psycopg import sql
 
 from pipelines.connectors.postgres.gids import Gid, place_of
-from pipelines.connectors.postgres.tables import PostgresTable
+from pipelines.connectors.postgres.tables import PUBLISHED, PostgresTable
 from pipelines.connectors.sql.database import SqlDatabase, driver_errors
 from pipelines.connectors.write_ahead import Marker
+from pipelines.domain.ids import RunId
+
+_LOCKING = """
+SELECT x.gid
+FROM pg_prepared_xacts x
+JOIN pg_locks own ON own.locktype = 'transactionid' AND own.transactionid = x.transaction
+  AND own.mode = 'ExclusiveLock' AND own.pid IS NULL
+WHERE x.database = current_database() AND 2 = (
+  SELECT count(DISTINCT l.relation) FROM pg_locks l
+  WHERE l.locktype = 'relation' AND l.pid IS NULL
+    AND l.virtualtransaction = own.virtualtransaction
+    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND l.relation IN (to_regclass(quote_ident(:output)), to_regclass(quote_ident(:markers)))
+)
+"""
+"""A prepared transaction has no session (no `pid`). What else it holds goes by the same virtual
+number as the lock on its own number, which the server names anew when it starts again."""
 
 
 class Handle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,6 +55,12 @@ class PreparedTransactions:
         found = [Gid.parsed(text) for text in texts]
         return [gid for gid in found if gid is not None and gid.place == self.place]
 
+    def written(self) -> list[Gid]:
+        """Those of `all` that hold locks on the output table and on the table of markers, as each
+        of ours does: it has written to both. A stranger's that only has such a name is left out."""
+        texts = set(self.database.transaction(self._locking))
+        return [gid for gid in self.all() if str(gid) in texts]
+
     def is_there(self, gid: str) -> bool:
         return gid in self.database.transaction(_gids)
 
@@ -59,6 +82,19 @@ class PreparedTransactions:
     def roll_back(self, gid: str) -> None:
         """Harmless when it is gone. Raises Retryable."""
         self.database.transaction(lambda _: self.finish("ROLLBACK", gid))
+
+    def roll_back_as_holder(self, gid: str, run_id: RunId) -> bool:
+        """While `run_id` holds the table. False: it is gone. Raises TargetTaken, Retryable."""
+
+        def roll_back(connection: sa.Connection) -> bool:
+            self.table.pass_as_holder(connection, run_id)
+            return self.finish("ROLLBACK", gid)
+
+        return self.database.transaction(roll_back)
+
+    def _locking(self, connection: sa.Connection) -> list[str]:
+        names = {"output": self.table.name, "markers": PUBLISHED.name}
+        return list(connection.scalars(sa.text(_LOCKING), names))
 
 
 def _place(connection: sa.Connection, table: str) -> str:

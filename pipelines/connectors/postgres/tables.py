@@ -102,6 +102,10 @@ class PostgresTable:
             connection, self.name, context.run_id, context.attempt, is_shared=True
         )
 
+    def pass_as_holder(self, connection: sa.Connection, run_id: RunId) -> None:
+        """Until the transaction ends, no other run takes the table over. Raises TargetTaken."""
+        sql_tables.pass_as_holder(connection, self.name, run_id, is_shared=True)
+
     def is_published(self, connection: sa.Connection, marker: Marker) -> bool:
         newer = sa.and_(_of(self.name, marker), PUBLISHED.c.checkpoint >= marker.checkpoint_id)
         return connection.scalar(sa.select(sa.literal(1)).where(sa.exists().where(newer))) == 1

@@ -8,6 +8,7 @@ For intervals that are too large to wait in memory and in the checkpoint; otherw
 `postgres.insert` does the same and needs nothing of the server.
 """
 
+from collections.abc import Collection
 from dataclasses import KW_ONLY, dataclass, field
 
 import msgspec
@@ -19,7 +20,7 @@ from pipelines.connectors.postgres.copy_transaction import CopyTransaction
 from pipelines.connectors.postgres.gids import Gid
 from pipelines.connectors.postgres.prepared import Handle, PreparedTransactions
 from pipelines.connectors.postgres.tables import PostgresTable
-from pipelines.connectors.sink import SinkContext, Superseded
+from pipelines.connectors.sink import SinkContext, Superseded, Unfinished
 from pipelines.connectors.sql.database import SqlDatabase
 from pipelines.connectors.two_phase_commit import (
     PreparedTransaction,
@@ -81,8 +82,8 @@ class PostgresTwoPhase:
     def rewind(
         self, ancestors: list[tuple[RunId, CheckpointId]], run_id: RunId
     ) -> Superseded | None:
-        """What this run has prepared behind its starting point is rolled back; what other runs
-        have is not: their last checkpoint may be restored later."""
+        """What this run has prepared behind its starting point is rolled back. What other runs have
+        is not: `discard` ends what no point needs."""
         database = SqlDatabase(self.url)
         restored_id = newest_of(ancestors).get(run_id, 0)
         try:
@@ -97,6 +98,19 @@ class PostgresTwoPhase:
         finally:
             database.close()
         return superseded
+
+    def unfinished(self) -> list[Unfinished]:
+        """See `LeavesUnfinished`. A gid says where its interval begins, not which checkpoint ends
+        it."""
+        with SqlDatabase.opened(self.url) as database:
+            found = PreparedTransactions(database, self._table).written()
+        return [Unfinished(str(gid), gid.run_id, "prepared transactions") for gid in found]
+
+    def discard(self, names: Collection[str], run_id: RunId) -> int:
+        with SqlDatabase.opened(self.url) as database:
+            transactions = PreparedTransactions(database, self._table)
+            ended = [transactions.roll_back_as_holder(name, run_id) for name in names]
+        return sum(ended)
 
     @property
     def _table(self) -> PostgresTable:

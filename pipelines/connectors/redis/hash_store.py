@@ -14,8 +14,9 @@ one script, so it happens whole or not at all, and behind the fence; see `redis.
 and `redis.rewind_scripts`.
 """
 
+import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,7 +26,7 @@ from redis.exceptions import MovedError
 from pipelines.connectors.redis import hash_scripts as scripts
 from pipelines.connectors.redis import rewind_scripts as rewinding
 from pipelines.connectors.redis.client import asking, client_of, place_of
-from pipelines.connectors.sink import SinkContext
+from pipelines.connectors.sink import SinkContext, Unfinished
 from pipelines.connectors.two_phase_commit import TransactionLost
 from pipelines.domain.errors import ProtocolError, Rejected, Retryable
 from pipelines.domain.ids import CheckpointId, RunId
@@ -133,6 +134,24 @@ class RedisHashStore:
 
     def sweep(self, context: SinkContext) -> None:
         self._run(scripts.SWEEP, context.run_id, context.attempt)
+
+    def unfinished(self) -> list[Unfinished]:
+        """What is staged, of all runs. A list that no entry of `open` names is not of this sink."""
+        found = []
+        for transaction, opened, size in self._run(rewinding.UNFINISHED):
+            _, checkpoint, run = opened.decode().split(" ", 2)
+            prepared_for = CheckpointId(int(checkpoint)) if int(checkpoint) else None
+            size_bytes = int(size) if int(size) >= 0 else None
+            name = transaction.decode()
+            found.append(Unfinished(name, RunId(run), "staged lists", prepared_for, size_bytes))
+        return found
+
+    def discard_staged(self, names: Collection[str], run_id: RunId) -> int:
+        """Raises TargetTaken."""
+        left, count = iter(names), 0
+        while some := list(itertools.islice(left, REWIND_ROWS)):
+            count += int(self._run(rewinding.DISCARD_STAGED, run_id, *some))
+        return count
 
     def rewind(self, newest: Mapping[RunId, int], run_id: RunId, pipeline: str) -> int:
         """How many rows of other runs were set aside. Can be repeated after an interruption.

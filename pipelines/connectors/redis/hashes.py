@@ -8,7 +8,7 @@ The steps on the server are in `redis.hash_store`; what rows look like, in `redi
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from dataclasses import KW_ONLY, dataclass, field
 
@@ -19,7 +19,7 @@ from pipelines.connectors.lineage import newest_of
 from pipelines.connectors.redis.client import client_of, database_of
 from pipelines.connectors.redis.hash_store import RedisHashStore
 from pipelines.connectors.redis.rows import check_rows, chunks_of
-from pipelines.connectors.sink import SinkContext, Superseded
+from pipelines.connectors.sink import SinkContext, Superseded, Unfinished
 from pipelines.connectors.two_phase_commit import (
     PreparedTransaction,
     TransactionLost,
@@ -98,6 +98,15 @@ class RedisHashes:
                     " point into a new run to write it again from there."
                 ) from loss
         return Superseded(items, f"keys {{{self.prefix}}}:own:aside:*") if items else None
+
+    def unfinished(self) -> list[Unfinished]:
+        """See `LeavesUnfinished`."""
+        with closing(self._store()) as store:
+            return store.unfinished()
+
+    def discard(self, names: Collection[str], run_id: RunId) -> int:
+        with closing(self._store()) as store:
+            return store.discard_staged(names, run_id)
 
     def _store(self) -> RedisHashStore:
         return RedisHashStore(self.url, self.prefix)

@@ -47,6 +47,34 @@ end
 )
 """ARGV: run. Drops what nobody goes on writing, and what the run prepared behind its start."""
 
+UNFINISHED = (
+    KEYS_NAMED
+    + """
+local open, found = redis.call('HGETALL', OPEN), {}
+for i = 1, #open, 2 do
+  local size = redis.pcall('MEMORY', 'USAGE', STAGED .. open[i])
+  found[#found + 1] = {open[i], open[i + 1], type(size) == 'number' and size or -1}
+end
+return found
+"""
+)
+"""Returns each staged transaction, what `open` says of it, and its bytes; -1: not known."""
+
+DISCARD_STAGED = (
+    _REWINDING
+    + """
+local count = 0
+for i = 2, #ARGV do
+  if redis.call('HDEL', OPEN, ARGV[i]) == 1 then
+    redis.call('DEL', STAGED .. ARGV[i])
+    count = count + 1
+  end
+end
+return count
+"""
+)
+"""ARGV: run, transactions. Returns how many were staged."""
+
 SET_ASIDE = (
     _REWINDING
     + """

@@ -24,6 +24,8 @@ from pipelines.domain.events.checkpoints import (
 )
 from pipelines.domain.events.failures import (
     FailureOccurred,
+    LeftoversDiscarded,
+    LeftoversKept,
     OutputPublishedAgain,
     OutputSuperseded,
     RecordQuarantined,
@@ -67,6 +69,8 @@ __all__ = [
     "JournalContinued",
     "LedgerAdvanced",
     "LedgerBegun",
+    "LeftoversDiscarded",
+    "LeftoversKept",
     "MetricsSampled",
     "OutputPublishedAgain",
     "OutputSuperseded",
@@ -113,6 +117,8 @@ EngineEvent = (
     | ZombieRefused
     | OutputPublishedAgain
     | OutputSuperseded
+    | LeftoversDiscarded
+    | LeftoversKept
     | TargetTakenOver
     | LedgerBegun
     | LedgerAdvanced

@@ -74,6 +74,31 @@ class OutputPublishedAgain(Event, frozen=True, kw_only=True):
     restored_id: CheckpointId | None = None
 
 
+class LeftoversDiscarded(Event, frozen=True, kw_only=True):
+    """Output that was never committed and that no recovery point needs was removed from a target:
+    what earlier runs of the pipeline left there, or what the run itself leaves at its end."""
+
+    sink: Uid
+    target: str
+    what: str  # in the plural: "prepared transactions"
+    count: int = 0
+    runs: tuple[RunId, ...] = ()  # that left it, or some of them
+    run_count: int = 0
+    size_bytes: int | None = None  # None: the target does not say
+
+
+class LeftoversKept(Event, frozen=True, kw_only=True):
+    """Output that was never committed stays in a target."""
+
+    sink: Uid
+    target: str
+    what: str
+    why: str  # a sentence
+    count: int = 0
+    runs: tuple[RunId, ...] = ()
+    run_count: int = 0
+
+
 class TargetTakenOver(Event, frozen=True, kw_only=True):
     """The run, which a person started, holds a target from now on that another installation's run
     held; that one may not write there any more."""

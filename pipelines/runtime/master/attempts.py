@@ -152,6 +152,11 @@ class Attempts:
         if self._stages is not None:
             self._stages.start(self._address, spec.parallelism)
 
+    def clean_up(self) -> None:
+        """What the run leaves in its targets, at its end. Raises LeaseLost."""
+        with self._parts.loop.long_step():
+            self._next.clean_up_own()
+
     # Progress.
 
     def on_slot_arrived(self, event: SlotArrived) -> None:

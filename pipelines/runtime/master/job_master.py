@@ -222,6 +222,8 @@ class JobMaster(CheckpointListener):
         self._verifier.close()
         self._control.close()
         self._check_work()
+        if status is not JobStatus.FINISHED:  # then everything is committed
+            self._attempts.clean_up()
         self._record.emit(RunEnded(status=status, reason=reason))
         return status
 

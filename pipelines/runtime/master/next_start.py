@@ -8,6 +8,8 @@ from collections.abc import Collection
 from pipelines.domain.errors import InvariantViolated, Retryable
 from pipelines.domain.events import RestorePointRefused, RestoreProgress
 from pipelines.domain.ids import CheckpointId, Uid
+from pipelines.runtime.master.leftovers import Leftovers
+from pipelines.runtime.master.needed_output import NeededOutput
 from pipelines.runtime.master.published_output import Published, newest_published, repeats
 from pipelines.runtime.master.run_end import RunEnd
 from pipelines.runtime.master.run_parts import RunParts, RunWatchers
@@ -41,6 +43,10 @@ class NextStart:
             self._on_verified,
         )
         self._claims = TargetClaims(parts.spec, parts.lease, record.emit)
+        directory = parts.lease.run_directory
+        needed = NeededOutput(directory, parts.store, parts.storage_roots)
+        self._leftovers = Leftovers(parts.spec.run_id, needed, record.emit)
+        self._has_cleaned_up = False
         self._start: StartingPoint | None = None
 
     @property
@@ -83,7 +89,13 @@ class NextStart:
         checkpoints.ancestors = start.ancestors_of(self._parts.spec.run_id)
         checkpoints.ledger.begin(start.lineage, start.ledger)
         self._look_at_sources()
+        self._clean_up_once(start)
         self._chooser.rewind_sinks(start)
+
+    def clean_up_own(self) -> None:
+        """When no slot of the run writes any more, and its points are those that it leaves."""
+        self._parts.lease.check_held()
+        self._leftovers.discard_own(self._chooser.targets())
 
     def on_output_lost(self, checkpoint_id: CheckpointId, why: str) -> None:
         """It was prepared for that checkpoint: whoever starts there, or at a later point, has to
@@ -121,6 +133,16 @@ class NextStart:
             self._parts.beginning.look(self._parts.pipeline.sources)
         except Retryable as error:
             raise EndsNotReady(f"The attempt cannot begin: {error}") from error
+
+    def _clean_up_once(self, start: StartingPoint) -> None:
+        """While this run holds its targets, no earlier run leaves anything more there."""
+        if self._has_cleaned_up:
+            return
+        try:
+            self._leftovers.discard_earlier(self._chooser.targets(), start.location)
+        except Retryable as error:
+            raise EndsNotReady(f"The attempt cannot begin: {error}") from error
+        self._has_cleaned_up = True
 
     def _say_what_is_gone(self, known: Collection[CheckpointId], start: StartingPoint) -> None:
         """A choice refuses a damaged point by name, but it does not miss one that was deleted."""
