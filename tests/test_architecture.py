@@ -49,8 +49,11 @@ DASHBOARD = [  # each may import those before it
     *("api", "prometheus", "ui", "documentation", "embedded", "command_line"),
     *("urls", "asgi", "__init__", "__main__"),
 ]
-SHOWN = {"ftdash.documentation": {"pipelines.protocol"}}
-"""Whose tables the documentation draws."""
+SHOWN = {
+    "ftdash.documentation": {"pipelines.protocol"},
+    "ftdash.supervision": {"pipelines.protocol"},
+}
+"""The documentation draws tables of the machines, and the supervision hosts one of them."""
 
 KINDS = {f"pipelines.connectors.{kind}." for kind in ("files", "kafka", "postgres", "redis", "sql")}
 NOT_WITHIN = {  # directory -> what of its own package lies in another process, or above it

@@ -96,6 +96,7 @@ class Run(models.Model):
     launched_pid = models.PositiveIntegerField(null=True)
     launched_process_started_at = models.FloatField(null=True)  # seconds after the boot
     driver_note = models.TextField(default="")  # what the control plane last did, and why
+    driver_silence = models.TextField(default="")  # it shows no sign of life now; a sentence
     stop_requested_at = models.DateTimeField(null=True)
 
     # Written by the history of journals.

@@ -25,6 +25,7 @@ from ftdash.jobs.models import (
 )
 from ftdash.times import moment
 from pipelines.domain.events import (
+    DriverReplaced,
     Envelope,
     FailureOccurred,
     JobStatusChanged,
@@ -81,6 +82,8 @@ class IncidentFold:
                 failure = {name: getattr(event, name) for name in _OF_FAILURE}
                 origin = msgspec.to_builtins(event.origin)
                 self._add(Failure(**failure, origin=origin), envelope)
+            case DriverReplaced(reason=reason):
+                self._add(Failure(cause=reason), envelope)
             case RecoveryPhaseReached() as event:
                 self._on_recovery_phase(envelope, event)
             case RestorePointRefused(path=path, message=message):

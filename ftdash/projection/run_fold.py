@@ -23,6 +23,7 @@ from pipelines.domain.events import (
     CheckpointCommitted,
     CheckpointCompleted,
     CheckpointTriggered,
+    DriverReplaced,
     Envelope,
     JobStatusChanged,
     MetricsSampled,
@@ -112,11 +113,15 @@ class RunFold:
                 self._on_sample(event)
             case SettingsChanged(settings=settings):
                 run.changed_settings = settings
+            case DriverReplaced():
+                run.slots = {}
+                run.records_per_s = 0.0
             case RunEnded() as event:
                 self._on_ended(at, event)
         run.attempt = max(run.attempt, envelope.attempt)
         run.restart_count = max(0, run.attempt - 1)
-        run.last_event_at = at
+        if not isinstance(envelope.event, DriverReplaced):  # which no driver said
+            run.last_event_at = at
         run.last_sequence = envelope.sequence
 
     def save(self) -> None:

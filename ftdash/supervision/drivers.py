@@ -1,4 +1,4 @@
-"""Compares what should run with what runs, and repairs: starts, ends, gives up.
+"""Compares what should run with what runs, and repairs: starts, replaces, ends, gives up.
 
 Rows say what should be; leases and journals say what is. All of it may run twice, and at the same
 time as itself: starting is a conditional update and ending needs the lease. It writes columns of
@@ -15,6 +15,7 @@ from django.db.models import F, Q
 from django.utils import timezone
 
 from ftdash.audits import process as audit_process
+from ftdash.formats import age
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.failure_isolation import isolated
 from ftdash.jobs.models import (
@@ -27,6 +28,7 @@ from ftdash.jobs.models import (
 )
 from ftdash.metrics.models import Heartbeat, HeartbeatName
 from ftdash.supervision import delivery, launcher
+from ftdash.supervision.driver_watches import DriverWatches, silence_of
 from ftdash.times import WallClock
 from pipelines.bus.announce import announce_nothing
 from pipelines.bus.journal import JournalWriter
@@ -34,11 +36,19 @@ from pipelines.bus.journal_reading import last_event
 from pipelines.bus.lease import Lease, LeaseHeld, Owner, owner_of
 from pipelines.bus.process_identity import began_after_boot_s
 from pipelines.domain.errors import Rejected
-from pipelines.domain.events import FailureOccurred, JobStatusChanged, RunEnded
+from pipelines.domain.events import DriverReplaced, FailureOccurred, JobStatusChanged, RunEnded
 from pipelines.domain.ids import RunId
 from pipelines.domain.status import JobStatus
+from pipelines.protocol.driver_watch import Hung, Lives, Silent
 
 WATCH_ENDED_RUNS_FOR = timedelta(minutes=10)
+
+KILLED = "was killed"
+FENCED = "was fenced off, because it could not be killed: it changes nothing when it goes on"
+
+ALIVE = Lives()
+
+watches = DriverWatches()
 
 
 class Repair(Enum):
@@ -47,11 +57,14 @@ class Repair(Enum):
     CLOSE_AS_CANCELED = auto()  # nobody is there to carry out the cancel request
     GIVE_UP = auto()
     KILL = auto()  # the driver stays longer than it may
+    REPLACE = auto()  # the driver hangs
 
 
 def reconcile() -> None:
     """One round over everything that may need repair; one run's trouble is not another's."""
-    for key in _watched_runs():
+    watched = _watched_runs()
+    watches.keep_only(watched)
+    for key in watched:
         with isolated(f"The supervision of run row {key}"):
             supervise_run(key)
     delivery.deliver_forgotten()
@@ -67,7 +80,9 @@ def supervise_run(run_key: int) -> None:
     run = Run.objects.select_related("pipeline").filter(pk=run_key).first()
     if run is None:
         return
-    match needed_repair(run, timezone.now()):
+    owner = owner_of(run_directory(run))
+    found = _looked_at(run, owner)
+    match needed_repair(run, timezone.now(), owner, found):
         case Repair.START:
             _start(run)
         case Repair.CLOSE_AS_CANCELED:
@@ -75,20 +90,28 @@ def supervise_run(run_key: int) -> None:
         case Repair.GIVE_UP:
             _close(run, JobStatus.FAILED, _why_given_up(run))
         case Repair.KILL:
-            _kill(run)
+            _kill(run, owner)
+        case Repair.REPLACE:
+            _replace(run, owner, found)
         case Repair.NONE:
             return
 
 
-def needed_repair(run: Run, now: datetime) -> Repair:
-    """1. A living driver is left alone, unless it overstays. 2. An ended journal is final.
-    3. A driver that was just launched gets time. 4. Then a dead driver is replaced or given up.
+def needed_repair(
+    run: Run, now: datetime, owner: Owner | None = None, found: Lives | Silent | Hung = ALIVE
+) -> Repair:
+    """1. A living driver is left alone, unless it overstays or hangs. 2. An ended journal is
+    final. 3. A driver that was just launched gets time. 4. Then a dead driver is replaced or given
+    up. `owner` is the driver, `found` what its signs of life say.
     """
-    directory = run_directory(run)
-    if owner_of(directory) is not None:
-        return Repair.KILL if _overstays(run, now) else Repair.NONE
-    if isinstance(last_event(directory.journal_file), RunEnded):
+    if owner is not None and _overstays(run, now):
+        return Repair.KILL
+    if owner is not None and not isinstance(found, Hung):
         return Repair.NONE
+    if isinstance(last_event(run_directory(run).journal_file), RunEnded):
+        return Repair.NONE
+    if owner is not None:
+        return Repair.REPLACE
     if _is_starting(run, now):
         return Repair.NONE
     if run.desired == DesiredState.STOPPED:
@@ -96,6 +119,16 @@ def needed_repair(run: Run, now: datetime) -> Repair:
     if _starts_in_row(run) >= settings.DRIVER_STARTS_MAX:
         return Repair.GIVE_UP
     return Repair.START if now >= _next_start_at(run, now) else Repair.NONE
+
+
+def _looked_at(run: Run, owner: Owner | None) -> Lives | Silent | Hung:
+    """What its signs of life say; a silence is shown on its page until it ends."""
+    found = ALIVE if owner is None or run.is_terminal else watches.look(run, owner)
+    silence = silence_of(found) if isinstance(found, Silent) else ""
+    if run.driver_silence != silence:
+        run.driver_silence = silence
+        Run.objects.filter(pk=run.pk).update(driver_silence=silence, version=F("version") + 1)
+    return found
 
 
 def _watched_runs() -> list[int]:
@@ -145,7 +178,7 @@ def _next_start_at(run: Run, now: datetime) -> datetime:
     return min(run.driver_started_at + wait, now + wait)
 
 
-def _start(run: Run) -> None:
+def _start(run: Run, why: str = "The driver is gone") -> None:
     """1. Win the right to start. 2. Clear away what the dead driver left. 3. Start."""
     starts = _starts_in_row(run) + 1
     unchanged = Run.objects.filter(
@@ -155,7 +188,7 @@ def _start(run: Run) -> None:
         driver_start_count=F("driver_start_count") + 1,
         driver_starts_in_row=starts,
         driver_started_at=timezone.now(),
-        driver_note=_start_note(run, starts),
+        driver_note=_start_note(run, why, starts),
         launched_pid=None,
         launched_process_started_at=None,
         version=F("version") + 1,
@@ -176,13 +209,13 @@ def _start(run: Run) -> None:
     )
 
 
-def _start_note(run: Run, starts: int) -> str:
+def _start_note(run: Run, why: str, starts: int) -> str:
     if run.driver_start_count == 0:
         return "Its driver is starting."
     words = launcher.last_log_line(run_directory(run))
     said = f" The last line of its log: {words}" if words else ""
     return (
-        f"The driver is gone; another one is starting from the latest checkpoint (start {starts}"
+        f"{why}; another one is starting from the latest checkpoint (start {starts}"
         f" of at most {settings.DRIVER_STARTS_MAX} without a new checkpoint).{said}"
     )
 
@@ -215,13 +248,59 @@ def _close(run: Run, status: JobStatus, reason: str) -> None:
         journal.append(RunEnded(status=status, reason=reason), attempt)
 
 
-def _kill(run: Run) -> None:
-    owner = owner_of(run_directory(run))
-    process = owner.process() if owner else None
-    if process is not None:
-        process.kill()
-        _note(run, f"The driver (pid {process.pid}) did not end when asked to and was killed.")
+def _kill(run: Run, owner: Owner | None) -> None:
+    if owner is not None:
+        lease, how = _taken_from(run, owner)
+        lease.close()
+        _note(run, f"The driver (pid {owner.pid}) did not end when asked to and {how}.")
     launcher.kill_driver_tree(run)
+
+
+def _replace(run: Run, owner: Owner | None, found: Lives | Silent | Hung) -> None:
+    """1. Take the run away from the driver that hangs. 2. Say so in the journal, in a driver's
+    place. 3. Start another one.
+    """
+    if owner is None or not isinstance(found, Hung):
+        return
+    directory, run_id = run_directory(run), RunId(run.run_id)
+    try:
+        lease, how = _taken_from(run, owner)
+    except LeaseHeld:
+        return  # another worker was faster
+    why = (
+        f"The driver (pid {owner.pid} on {owner.host}) had {found.trouble.value} for"
+        f" {age(found.for_ms)} ({age(found.limit_ms)} are allowed, see heartbeat.driver-timeout),"
+        f" and {how}"
+    )
+    event = DriverReplaced(
+        pid=owner.pid,
+        host=owner.host,
+        silent_ms=found.for_ms,
+        reason=f"{why}.",
+        was_killed=how == KILLED,
+    )
+    with lease, JournalWriter(directory, run_id, WallClock(), announce_nothing) as journal:
+        journal.append(event, lease.attempts_so_far())
+    _forget_launch(run)
+    if needed_repair(run, timezone.now()) is Repair.START:
+        _start(run, why)
+
+
+def _taken_from(run: Run, owner: Owner) -> tuple[Lease, str]:
+    """The lease, and what became of its owner. The fence holds even if the signal should not.
+
+    Raises LeaseHeld when the run has another owner by now.
+    """
+    is_gone = launcher.kill_driver(owner)
+    return Lease.take_over(run_directory(run), owner), KILLED if is_gone else FENCED
+
+
+def _forget_launch(run: Run) -> None:
+    """Or a process that nothing ends would count as a driver that starts."""
+    run.launched_pid = run.launched_process_started_at = None
+    Run.objects.filter(pk=run.pk, driver_start_count=run.driver_start_count).update(
+        launched_pid=None, launched_process_started_at=None
+    )
 
 
 def _note(run: Run, sentence: str) -> None:

@@ -13,11 +13,13 @@ from pathlib import Path
 import msgspec
 import psutil
 from django.conf import settings
+from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from ftdash.jobs.directories import run_directory
 from ftdash.jobs.models import STARTS, Run
 from ftdash.supervision import java
 from pipelines.bus.announce import REDIS_URL_VARIABLE
+from pipelines.bus.lease import Owner
 from pipelines.disk.atomic_files import create_if_absent
 from pipelines.domain.faults import PERMISSION as FAULT_PERMISSION
 from pipelines.domain.ids import CheckpointId, RunId, Uid
@@ -28,6 +30,7 @@ RUN_ID_VARIABLE = "FTDASH_RUN_ID"
 LOG_TAIL_BYTES = 4096
 LOG_LINE_LENGTH_MAX = 300
 KILL_WAIT_S = 5.0
+KILL_POLL_S = 0.02
 KILL_ROUNDS_MAX = 5
 
 
@@ -50,14 +53,38 @@ def start_driver(run: Run) -> psutil.Process:
     return psutil.Process(driver.pid)
 
 
+def kill_driver(owner: Owner) -> bool:
+    """SIGKILL the very process that holds a lease; whether it is gone.
+
+    False: it is on another machine, belongs to another user, or waits for a disk that is dead.
+    """
+    process = owner.process()
+    if process is None:
+        return owner.is_here
+    try:
+        process.kill()
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.AccessDenied:
+        return False
+    lives_on: bool = Retrying(
+        retry=retry_if_result(bool),
+        wait=wait_fixed(KILL_POLL_S),
+        stop=stop_after_delay(KILL_WAIT_S),
+        retry_error_callback=lambda _: True,
+    )(lambda: owner.is_alive)
+    return not lives_on
+
+
 def kill_driver_tree(run: Run) -> list[int]:
     """SIGKILL every process that carries the run's id; the process ids of those.
 
     It looks until there is none: one that was just being started had no environment to be known by.
     """
-    killed: list[int] = []
+    killed: list[psutil.Process] = []
     for _ in range(KILL_ROUNDS_MAX):
-        ours = list(_processes_of(run))
+        # One that waits for a dead disk ends when the disk answers; no second signal helps.
+        ours = [process for process in _processes_of(run) if process not in killed]
         if not ours:
             break
         for process in ours:
@@ -66,8 +93,8 @@ def kill_driver_tree(run: Run) -> list[int]:
             except psutil.NoSuchProcess:
                 continue
         psutil.wait_procs(ours, timeout=KILL_WAIT_S)
-        killed += [process.pid for process in ours]
-    return killed
+        killed += ours
+    return [process.pid for process in killed]
 
 
 def last_log_line(directory: RunDirectory) -> str:

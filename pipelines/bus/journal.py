@@ -31,6 +31,7 @@ from pipelines.domain.clock import Clock
 from pipelines.domain.decoding import UNDECODABLE
 from pipelines.domain.errors import Retryable, check
 from pipelines.domain.events import (
+    DriverReplaced,
     EngineEvent,
     Envelope,
     Event,
@@ -100,8 +101,9 @@ class JournalWriter:
         self._size, last = end_of(self._segment.path)
         self._full_size = segment_bytes  # from then on a new segment is due
         self._sequence = last.sequence if last else 0
-        self._silent_ms = max(0, clock.wall_ms() - last.at_ms) if last else 0
+        self._silent_ms = max(0.0, clock.wall_ms() - _heard_at_ms(last)) if last else 0.0
         self._opened_ms = clock.monotonic_ms()
+        check_held()  # it may have taken a while
         os.ftruncate(self._file, self._size)
 
     @property
@@ -204,6 +206,13 @@ class JournalWriter:
         except OSError as error:
             written, problem = 0, str(error)
         if written != len(line):
+            self._check_held()  # what follows may be a successor's
             os.ftruncate(self._file, self._size)
             raise Retryable(f"The journal of {self._run_id} could not be written: {problem}.")
         self._size += written
+
+
+def _heard_at_ms(last: Envelope) -> float:
+    """Of the driver itself: that it was replaced is said by the control plane."""
+    silent_ms = last.event.silent_ms if isinstance(last.event, DriverReplaced) else 0.0
+    return last.at_ms - silent_ms

@@ -3,11 +3,16 @@
 The lock is the kernel's (`flock`), so it ends with its holder, however that dies. The numbers are
 files created with O_EXCL, so none is ever given out twice, whoever holds the lock; of the files the
 newest stay.
+
+A holder that hangs keeps its lock. `Lease.take_over` takes the run away from it: it puts another
+file in the place of the locked one. The old holder finds that out by the record of the owner, and
+does so before everything that it makes durable.
 """
 
 import fcntl
 import os
 import socket
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +22,7 @@ import msgspec
 import psutil
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from pipelines.bus.process_identity import began_after_boot_s
+from pipelines.bus.process_identity import began_after_boot_s, home
 from pipelines.disk.atomic_files import replace_atomically
 from pipelines.disk.directories import make_directory, make_durable
 from pipelines.domain.decoding import UNDECODABLE
@@ -44,22 +49,33 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     process_began_s: float  # after the boot of the machine, so that a step of its clock is no end
     host: str
     acquired_at: float  # seconds since the epoch
+    epoch: int = 0  # grows with every owner; 0: of a version that shows no signs of life
+    home: str = ""  # where its process id means something; empty: not known, taken for here
 
     @classmethod
-    def this_process(cls) -> "Owner":
+    def this_process(cls, epoch: int = 0) -> "Owner":
         return cls(
             pid=os.getpid(),
             process_began_s=began_after_boot_s(os.getpid()),
             host=socket.gethostname(),
             acquired_at=time.time(),
+            epoch=epoch,
+            home=home(),
         )
+
+    @property
+    def is_here(self) -> bool:
+        """Whether its process, if it lives, can be seen and ended from here."""
+        return self.home in ("", home())
 
     @property
     def is_alive(self) -> bool:
         return self.process() is not None
 
     def process(self) -> psutil.Process | None:
-        """The very process, or None when it is gone."""
+        """The very process, or None when it is gone or elsewhere."""
+        if not self.is_here:
+            return None
         try:
             process = psutil.Process(self.pid)
             age_difference_s = abs(began_after_boot_s(self.pid) - self.process_began_s)
@@ -103,25 +119,68 @@ class Lease:
         self._directory = run_directory
         self._descriptor: int | None = descriptor
         self._file = run_directory.lease_file
+        owner = _recorded_owner(run_directory)
+        self._epoch = owner.epoch if owner is not None else 0
         self._record = _version_of(self._file)
         os.register_at_fork(after_in_child=self.close)
 
     @classmethod
     def acquire(cls, run_directory: RunDirectory) -> "Lease":
-        """Raises LeaseHeld when another process has it."""
+        """Raises LeaseHeld when another process has it, or has just taken it over."""
         make_directory(run_directory.path)
         descriptor = os.open(run_directory.lease_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         try:
             _lock_patiently(descriptor)
+            _check_in_place(descriptor, run_directory.lease_lock)
+            _record_this_process(run_directory)
+            _check_in_place(descriptor, run_directory.lease_lock)
+            return cls(run_directory, descriptor)
         except BlockingIOError as error:
             os.close(descriptor)
             raise LeaseHeld(run_directory, _recorded_owner(run_directory)) from error
-        replace_atomically(run_directory.lease_file, msgspec.json.encode(Owner.this_process()))
-        return cls(run_directory, descriptor)
+        except OSError:
+            os.close(descriptor)
+            raise
+
+    @classmethod
+    def take_over(cls, run_directory: RunDirectory, owner: Owner) -> "Lease":
+        """Fence off the `owner`, who holds the lease and hangs, wherever it is. When it goes on,
+        its lease is lost.
+
+        1. Nobody else takes over meanwhile, and the owner is still the same. 2. A new lock, which
+        is held already, takes the place of the old one. 3. The record names this process.
+
+        Raises LeaseHeld when somebody else owns the run by now.
+        """
+        guard = os.open(run_directory.lease_guard, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        try:
+            _lock_patiently(guard)
+            if _recorded_owner(run_directory) != owner:
+                raise BlockingIOError("the run has another owner")
+            return cls._on_a_new_lock(run_directory)
+        except BlockingIOError as error:
+            raise LeaseHeld(run_directory, _recorded_owner(run_directory)) from error
+        finally:
+            os.close(guard)
+
+    @classmethod
+    def _on_a_new_lock(cls, run_directory: RunDirectory) -> "Lease":
+        descriptor = _locked_anew(run_directory.lease_lock)
+        try:
+            _record_this_process(run_directory)
+            return cls(run_directory, descriptor)
+        except OSError:
+            os.close(descriptor)
+            raise
 
     @property
     def run_directory(self) -> RunDirectory:
         return self._directory
+
+    @property
+    def epoch(self) -> int:
+        """Of this lease; every later owner has a greater one."""
+        return self._epoch
 
     def check_held(self) -> None:
         """Raises LeaseLost when somebody else has taken the run over. Cheap: one stat."""
@@ -187,11 +246,15 @@ def is_driven(run_directory: RunDirectory) -> bool:
 
 
 def owner_of(run_directory: RunDirectory) -> Owner | None:
-    """Who drives this run right now: holds the lock, and lives. None when nobody does."""
+    """Who drives this run right now: holds the lock, and lives. None when nobody does.
+
+    Of an owner elsewhere the lock alone tells that it lives.
+    """
     if not _is_locked(run_directory.lease_lock):
         return None
     owner = _recorded_owner(run_directory)
-    return owner if owner is not None and owner.is_alive else None
+    is_there = owner is not None and (owner.is_alive or not owner.is_here)
+    return owner if is_there else None
 
 
 def _version_of(path: Path) -> tuple[int, int] | None:
@@ -212,6 +275,32 @@ def _lock_patiently(descriptor: int) -> None:
     ):
         with attempt:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _record_this_process(run_directory: RunDirectory) -> None:
+    """It holds the lock. From now on the owner before it has lost the lease."""
+    before = _recorded_owner(run_directory)
+    owner = Owner.this_process(1 if before is None else before.epoch + 1)
+    replace_atomically(run_directory.lease_file, msgspec.json.encode(owner))
+
+
+def _check_in_place(descriptor: int, path: Path) -> None:
+    """Raises BlockingIOError when another lock has taken the place of this one."""
+    ours = os.fstat(descriptor)
+    try:
+        theirs = path.stat()
+    except FileNotFoundError:
+        return  # deleted; who locks what is created next replaces the record
+    if (ours.st_dev, ours.st_ino) != (theirs.st_dev, theirs.st_ino):
+        raise BlockingIOError(f"{path} was replaced")
+
+
+def _locked_anew(path: Path) -> int:
+    """A lock in the place of the one that is held; no one else ever finds it free."""
+    descriptor, name = tempfile.mkstemp(prefix=".", dir=path.parent)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.replace(name, path)
+    return descriptor
 
 
 def _is_locked(path: Path) -> bool:

@@ -2,9 +2,13 @@
 
 `psutil` gives wall time, which is computed from the time of boot and so moves with every step of
 the machine's clock; a living driver would then be taken for dead. Linux counts from the boot.
+An id means something only among processes that see each other, which is what `home` names.
 """
 
 import os
+import socket
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -22,3 +26,13 @@ def began_after_boot_s(pid: int) -> float:
         raise psutil.NoSuchProcess(pid) from error
     ticks = int(status.rpartition(")")[2].split()[_START_FIELD])
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+@cache
+def home() -> str:
+    """The boot of this machine and the namespace of its process ids: in another one, the same id
+    is another process."""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
+    return socket.gethostname()

@@ -171,10 +171,15 @@ RECOVERY_DEFINITIONS = (
         "driver_timeout_ms",
         "20 s",
         duration_of_at_least(3_000),
-        "A driver whose control loop stands still for this long counts as hung: its slots no longer"
-        " hear that it lives, and end themselves. Long enough for a disk that stalls; while the"
-        " driver loads a recovery point or cleans up, it may take 10 min from one file to the next."
-        " Flink has no such setting: there the leader election of its high availability finds out.",
+        "A driver that shows no sign of life for this long, or whose control loop stands still for"
+        " this long, counts as hung. Its slots end themselves, and the control plane kills it and"
+        " starts another one from the latest checkpoint. A driver that cannot be killed, because it"
+        " runs on another machine or waits for a dead disk, is fenced off: it changes nothing when"
+        " it goes on. The control plane never replaces a driver sooner than after"
+        " heartbeat.timeout. The default is long enough for a disk that stalls for 10 s. While the"
+        " driver starts, loads a recovery point or cleans up, its loop may stand still for 10 min"
+        " from one file to the next. Flink has no such setting: there the leader election of its"
+        " high availability finds out.",
     ),
     Definition(
         "slot.request.timeout",

@@ -36,7 +36,7 @@ class RunDirectory:
     driver share. Layout below `<root>/<pipeline>/`:
 
     runs/<run id>/{run.json, journal.jsonl, lease.lock, lease.json, driver.log, beginning.json}
-    runs/<run id>/targets.json
+    runs/<run id>/{targets.json, alive.json, lease.guard}
     runs/<run id>/{journal-<where it begins>.jsonl, ...}, once the journal is long
     runs/<run id>/{requests/<request id>.json, attempts/<n>}
 
@@ -92,6 +92,16 @@ class RunDirectory:
     @property
     def lease_file(self) -> Path:
         return self.path / "lease.json"
+
+    @property
+    def lease_guard(self) -> Path:
+        """Locked while a lease is taken away from a driver."""
+        return self.path / "lease.guard"
+
+    @property
+    def sign_file(self) -> Path:
+        """The newest sign of life of its driver."""
+        return self.path / "alive.json"
 
     @property
     def beginning_file(self) -> Path:

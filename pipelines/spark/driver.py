@@ -19,14 +19,13 @@ from pipelines.domain.errors import Retryable
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.setting_parsing import parse_settings
 from pipelines.domain.status import JobStatus
-from pipelines.runtime.master.driving import drive
+from pipelines.runtime.master.driving import EXIT_LEASE_HELD, drive, end_at_once
 from pipelines.runtime.master.job_events import JobEvent
 from pipelines.runtime.networking import driver_networking
 from pipelines.spark.session import open_session
 from pipelines.spark.stage import SparkStageHost
 
 EXIT_FAILED = 1
-EXIT_LEASE_HELD = 3
 EXIT_AWAY = 4
 STAGE_END_TIMEOUT_S = 10.0
 
@@ -45,10 +44,9 @@ def main() -> int:
         return EXIT_LEASE_HELD
     try:
         with lease:
-            status = drive(directory, lease, spark_stages)
+            status = drive(directory, lease, spark_stages, end_at_once)
     except LeaseLost as lost:
-        log.error("Stopped: %s", lost)
-        return EXIT_LEASE_HELD
+        end_at_once(lost)
     except Retryable as away:
         log.error("Not resumed yet: %s", away)
         return EXIT_AWAY

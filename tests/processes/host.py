@@ -14,9 +14,11 @@ from contextlib import contextmanager, suppress
 from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 
+from pipelines.bus import lease as lease_module
 from pipelines.bus.journal import JournalWriter
 from pipelines.bus.lease import Lease, LeaseHeld, LeaseLost
 from pipelines.domain.faults import PERMISSION
@@ -25,7 +27,7 @@ from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.status import JobStatus
 from pipelines.flows.registry import FLOWS
 from pipelines.lab.slot_processes import SlotProcesses, forks
-from pipelines.runtime.master.driving import drive
+from pipelines.runtime.master.driving import EXIT_LEASE_HELD, drive, end_at_once
 from pipelines.runtime.master.job_events import JobEvent
 from pipelines.runtime.slot.slot import run_slot
 from pipelines.runtime.slot_address import SlotAddress
@@ -59,7 +61,11 @@ HURRY = "hurry"
 STALL = "stall"
 """A file with a number: the driver's next line of the journal takes so many seconds more."""
 
-EXIT_FAILED, EXIT_LEASE_HELD = 1, 3
+ELSEWHERE = "FTDASH_TEST_ELSEWHERE"
+"""In the environment of a driver that acts as if on the machine that this names: no process id of
+it means anything here."""
+
+EXIT_FAILED = 1
 
 forks.set_forkserver_preload(PRELOADED)
 
@@ -147,16 +153,25 @@ def _places_in(root: Path, pipeline: str) -> dict[str, str]:
 
 def _driver_main(path: str, environment: dict[str, str]) -> None:
     directory = RunDirectory(Path(path))
-    _log_to(directory)
+    log_to(directory)
     # Slots come from the server that this process was forked from; by itself it would start one.
     forkserver._forkserver.ensure_running = lambda: None  # type: ignore[attr-defined]
     os.environ.update(environment)
     enter_machine(0)
     _let_disk_stall(directory.jobs_root)
+    if ELSEWHERE in os.environ:
+        lease_module.home = lambda: os.environ[ELSEWHERE]
+    drive_to_the_end(directory)
+
+
+def drive_to_the_end(directory: RunDirectory) -> NoReturn:
+    """Of the run, and of this process."""
     try:
         with Lease.acquire(directory) as lease:
-            status = drive(directory, lease, plain_stages)
-    except (LeaseHeld, LeaseLost) as held:
+            status = drive(directory, lease, plain_stages, end_at_once)
+    except LeaseLost as lost:
+        end_at_once(lost)
+    except LeaseHeld as held:
         logging.error("Stopped: %s", held)
         os._exit(EXIT_LEASE_HELD)
     os._exit(EXIT_FAILED if status is JobStatus.FAILED else 0)
@@ -182,7 +197,7 @@ def _slot_main(address: SlotAddress, slot: int, environment: dict[str, str]) -> 
     os._exit(0)
 
 
-def _log_to(directory: RunDirectory) -> None:
+def log_to(directory: RunDirectory) -> None:
     log = os.open(directory.driver_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)

@@ -11,7 +11,7 @@ import pytest
 
 from pipelines.domain.events import FailureOccurred
 from pipelines.domain.status import JobStatus
-from pipelines.spark.driver import EXIT_LEASE_HELD
+from pipelines.runtime.master.driving import EXIT_LEASE_HELD
 from tests.driven_run import ROOT
 from tests.processes.host import hosted_run, hurry
 from tests.processes.numbers import TOTAL, assert_exact

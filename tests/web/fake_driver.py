@@ -1,7 +1,8 @@
-"""A driver without Spark: lease, journal and inbox are real, the dataflow is not.
+"""A driver without Spark: lease, signs of life, journal and inbox are real, the dataflow is not.
 
 The run's parameter `behaviour` says how it acts: `runs` until it is cancelled or told to stop,
-`dies` before it takes the lease, `deaf` runs and answers nothing.
+`dies` before it takes the lease, `deaf` runs and answers nothing. With a second argument it acts as
+a driver of the machine that this names.
 """
 
 import os
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from pipelines.bus import lease as lease_module
 from pipelines.bus.inbox import Inbox
 from pipelines.bus.journal import JournalWriter
 from pipelines.bus.lease import Lease, LeaseHeld
@@ -24,8 +26,11 @@ from pipelines.domain.events import (
 )
 from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.status import JobStatus, RequestOutcome
+from pipelines.runtime.master.control_loop import ControlLoop
+from pipelines.runtime.master.signs_of_life import SignsOfLife
 
 LIFE_S = 60.0
+EXIT_LEASE_HELD = 3
 
 
 class Clock:
@@ -43,11 +48,18 @@ def main() -> int:
     if behaviour == "dies":
         print("No Java was found.", flush=True)
         return 1
+    if len(sys.argv) > 2:
+        lease_module.home = lambda: sys.argv[2]
     try:
         lease = Lease.acquire(directory)
     except LeaseHeld:
-        return 3
-    with lease, JournalWriter(directory, spec.run_id, Clock(), lambda *_: None) as journal:
+        return EXIT_LEASE_HELD
+    clock = Clock()
+    with (
+        lease,
+        SignsOfLife(lease, ControlLoop(clock), lambda _: os._exit(EXIT_LEASE_HELD)),
+        JournalWriter(directory, spec.run_id, clock, lambda *_: None) as journal,
+    ):
         return drive(directory, spec, lease, journal, behaviour)
 
 

@@ -124,7 +124,10 @@ def _silence(run: Run, silent_for: timedelta) -> str:
 
 
 def fresh_driver_note(run: Run) -> str:
-    """What the control plane last did about the driver, until the driver speaks for itself."""
+    """What the control plane last did about the driver, until the driver speaks for itself; or
+    that it is silent."""
+    if run.driver_silence and not run.is_terminal:
+        return run.driver_silence
     started_at, spoke_at = run.driver_started_at, run.last_event_at
     if spoke_at is not None and (started_at is None or started_at <= spoke_at):
         return ""

@@ -23,6 +23,7 @@ from pipelines.domain.events.checkpoints import (
     SubtaskAcknowledged,
 )
 from pipelines.domain.events.failures import (
+    DriverReplaced,
     FailureOccurred,
     LeftoversDiscarded,
     LeftoversKept,
@@ -61,6 +62,7 @@ __all__ = [
     "CheckpointFailed",
     "CheckpointTriggered",
     "ClaimedPointDiscarded",
+    "DriverReplaced",
     "EngineEvent",
     "Envelope",
     "Event",
@@ -120,6 +122,7 @@ EngineEvent = (
     | LeftoversDiscarded
     | LeftoversKept
     | TargetTakenOver
+    | DriverReplaced
     | LedgerBegun
     | LedgerAdvanced
     | RequestAccepted

@@ -108,3 +108,16 @@ class TargetTakenOver(Event, frozen=True, kw_only=True):
     from_run: RunId
     from_installation: str  # empty: not known
     epoch: int
+
+
+class DriverReplaced(Event, frozen=True, kw_only=True):
+    """The control plane took the run away from a driver that hung; another one follows.
+
+    The control plane writes it, under the run's lease, in place of both drivers.
+    """
+
+    pid: int = 0
+    host: str = ""
+    silent_ms: float = 0.0  # how long it had shown no sign of life, or no progress
+    reason: str = ""  # a sentence: what was missing
+    was_killed: bool = False  # else it was fenced off, and changes nothing when it goes on

@@ -135,7 +135,8 @@ class Attempts:
         self._begin()
 
     def _begin(self) -> None:
-        self._next.hold_targets()
+        with self._parts.loop.long_step():
+            self._next.hold_targets()
         spec = self._parts.spec
         attempt = self._parts.lease.next_attempt()
         self._fence.on_attempt(attempt)
@@ -235,7 +236,8 @@ class Attempts:
         if self._host is None:
             return
         self.abandon()
-        self._watchers.checkpoints.on_stopped(reason, why, failed)
+        with self._parts.loop.long_step():
+            self._watchers.checkpoints.on_stopped(reason, why, failed)
         self._fence.on_ended()
 
     def abandon(self) -> None:

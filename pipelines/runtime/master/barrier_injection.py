@@ -63,7 +63,8 @@ class BarrierInjection:
 
     def prepare(self, underway: Underway) -> None:
         self._preparing = underway.checkpoint_id
-        self._files.prepare(underway.checkpoint_id, underway.location)
+        attempt = self._around.fence.current
+        self._files.prepare(attempt, underway.checkpoint_id, underway.location)
 
     def on_prepared(self, underway: Underway, attempt: AttemptHost | None) -> None:
         """Its barriers start; None: the attempt has ended meanwhile."""

@@ -1,29 +1,41 @@
 """Whether the control loop of a driver gets on, for the threads that speak for it meanwhile.
 
 The loop writes the journal, so it stands still while the disk does. That is no reason to end the
-slots: heartbeats to them and the driver's sign of life come from threads of their own. They ask
-here, and fall silent when the loop has stood still for too long. Then the slots end themselves, and
-the control plane replaces the driver.
+slots: heartbeats to them and the driver's signs of life come from threads of their own. The
+heartbeats stop when the loop has stood still for too long, and the slots end themselves. The signs
+of life tell the control plane how far the loop has come, and it replaces the driver.
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pipelines.domain.clock import Clock
-
-LONG_STEP_MAX_MS = 600_000.0
-"""Before the first turn, between two attempts and at the end there is work that takes minutes, such
-as reading a large point. `tick` is called as it gets on."""
+from pipelines.domain.driver_sign import LONG_STEP_MAX_MS
 
 
 class ControlLoop:
     """Written by the loop's thread; read by any."""
 
-    def __init__(self, clock: Clock, timeout_ms: float) -> None:
+    def __init__(self, clock: Clock, timeout_ms: float = math.inf) -> None:
         self._clock = clock
         self._timeout_ms = timeout_ms
         self._moved_ms = clock.monotonic_ms()
+        self._moves = 0
         self._long_steps = 1  # until the first turn
+
+    @property
+    def moves(self) -> int:
+        """Grows as the loop gets on."""
+        return self._moves
+
+    @property
+    def is_in_long_step(self) -> bool:
+        return self._long_steps > 0
+
+    def set_timeout(self, timeout_ms: float) -> None:
+        """Once the settings of the run are known."""
+        self._timeout_ms = timeout_ms
 
     def on_turn(self) -> None:
         self._long_steps = 0
@@ -31,6 +43,7 @@ class ControlLoop:
 
     def tick(self) -> None:
         self._moved_ms = self._clock.monotonic_ms()
+        self._moves += 1
 
     @contextmanager
     def long_step(self) -> Iterator[None]:

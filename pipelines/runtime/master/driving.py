@@ -5,8 +5,11 @@ Knows nothing of Spark: where slots run is passed in.
 """
 
 import logging
+import os
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import NoReturn
 
 import msgspec
 
@@ -14,7 +17,7 @@ from pipelines.bus.announce import announcer_from_environment
 from pipelines.bus.inbox import Inbox
 from pipelines.bus.journal import JournalWriter
 from pipelines.bus.journal_reading import last_event
-from pipelines.bus.lease import Lease
+from pipelines.bus.lease import Lease, LeaseLost
 from pipelines.connectors.files.data_frame import DataFrameRows
 from pipelines.domain.clock import Clock
 from pipelines.domain.errors import Rejected, Retryable
@@ -37,18 +40,45 @@ from pipelines.runtime.master.job_master import JobMaster
 from pipelines.runtime.master.kept_rows import KeptRows
 from pipelines.runtime.master.run_beginning import RunBeginning
 from pipelines.runtime.master.run_parts import KeepsDataFrames, RunParts, StageHost
+from pipelines.runtime.master.signs_of_life import SignsOfLife
 from pipelines.storage.placement import check_placement, configured_roots
 from pipelines.storage.stores import CheckpointStores
 
 OpenStages = Callable[[RunSpec, Callable[[JobEvent], None]], AbstractContextManager[StageHost]]
 """Brings up what slots run on; left when the run is over."""
 
+EXIT_LEASE_HELD = 3
+"""Status of a driver process whose run another driver has."""
+
 log = logging.getLogger("ftdash.driver")
 
+_ending = threading.Lock()  # held from the sentence on to the end of the process
 
-def drive(directory: RunDirectory, lease: Lease, open_stages: OpenStages) -> JobStatus:
+
+def end_at_once(lost: LeaseLost) -> NoReturn:
+    """From any thread: the run is another driver's, so nothing more is to be written for it."""
+    _ending.acquire()  # for good, so that a second thread says nothing more
+    log.error("Stopped: %s", lost)
+    os._exit(EXIT_LEASE_HELD)
+
+
+def _leave_to_the_loop(lost: LeaseLost) -> None:
+    """Which finds it out at the next thing that it writes."""
+    log.warning("%s", lost)
+
+
+def drive(
+    directory: RunDirectory,
+    lease: Lease,
+    open_stages: OpenStages,
+    on_lost: Callable[[LeaseLost], None] = _leave_to_the_loop,
+) -> JobStatus:
     """Until the run is over; what cannot be run as asked is FAILED, with the reason. A run that was
     over before is not begun again, and nothing follows in its journal.
+
+    `on_lost` is called on another thread as soon as another driver has the run. A process that does
+    nothing else ends itself there (`end_at_once`): it may have been stopped in the middle of
+    anything.
 
     Raises LeaseLost when another driver has taken the run over: nothing of this one lives on; and
     Retryable when a system that a run in progress works with does not answer: try again later.
@@ -58,13 +88,15 @@ def drive(directory: RunDirectory, lease: Lease, open_stages: OpenStages) -> Job
         log.warning("The run is over, and stays so: %s", ended.reason)
         return ended.status
     clock = SystemClock()
+    loop = ControlLoop(clock)
     run_id = directory.run_id
     with (
+        SignsOfLife(lease, loop, on_lost),
         announcer_from_environment() as announce,
         JournalWriter(directory, run_id, clock, announce, lease.check_held) as journal,
     ):
         try:
-            return _host(directory, lease, journal, clock, open_stages)
+            return _host(directory, lease, journal, loop, clock, open_stages)
         except Rejected as refusal:
             if lease.attempts_so_far() and _may_pass(refusal):
                 raise Retryable(str(refusal)) from refusal
@@ -77,16 +109,18 @@ def _host(
     directory: RunDirectory,
     lease: Lease,
     journal: JournalWriter,
+    loop: ControlLoop,
     clock: Clock,
     open_stages: OpenStages,
 ) -> JobStatus:
     spec = msgspec.json.decode(directory.spec_file.read_bytes(), type=RunSpec)
     spec = msgspec.structs.replace(spec, settings=given_settings(spec, journal))
     settings = parse_settings(spec.settings)
+    loop.set_timeout(settings.driver_timeout_ms)
     plan = parse_faults(settings.faults)
     check_permission(plan)
     check_parallelism(spec.parallelism, spec.max_parallelism)
-    beginning = RunBeginning(directory.beginning_file)
+    beginning = RunBeginning(directory.beginning_file, lease.check_held)
     with beginning.listing():
         pipeline = flow(spec.pipeline).build(spec.parameters)
     check_required(
@@ -102,7 +136,6 @@ def _host(
     places = SnapshotPlaces.of(directory, settings)
     store = CheckpointStores(roots, settings.max_memory_state_bytes)
     inbox = Inbox(directory)
-    loop = ControlLoop(clock, settings.driver_timeout_ms)
     parts = RunParts(
         spec,
         places,
@@ -122,12 +155,18 @@ def _host(
         for uid, source in pipeline.sources.items():
             if isinstance(source, DataFrameRows):
                 kept = KeptRows(source, directory, places, store)
-                _keep_data_frame(uid, source, kept, stages, is_fresh=is_fresh)
+                _keep_data_frame(uid, source, kept, stages, lease, is_fresh=is_fresh)
         return master.run(stages)
 
 
 def _keep_data_frame(
-    uid: Uid, source: DataFrameRows, kept: KeptRows, stages: StageHost, *, is_fresh: bool
+    uid: Uid,
+    source: DataFrameRows,
+    kept: KeptRows,
+    stages: StageHost,
+    lease: Lease,
+    *,
+    is_fresh: bool,
 ) -> None:
     """A start that goes on somewhere reads the rows that are kept. Raises Rejected."""
     kept.leave_note()
@@ -138,7 +177,7 @@ def _keep_data_frame(
     count = stages.keep_rows(source)
     log.info("%s has %d rows, kept in %s", uid, count, source.directory)
     if is_fresh:
-        kept.delete_unneeded()
+        kept.delete_unneeded(lease.check_held)
 
 
 def given_settings(spec: RunSpec, journal: JournalWriter) -> dict[str, str]:

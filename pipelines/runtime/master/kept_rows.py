@@ -10,7 +10,7 @@ import errno
 import hashlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -73,12 +73,17 @@ class KeptRows:
                 raise Retryable(f"{self._source.notes} cannot be written: {error}") from error
             log.warning("%s: %s; rows may go that this run reads", self._source.notes, error)
 
-    def delete_unneeded(self) -> None:
-        """By a run that has no point yet, and has rows of its own."""
+    def delete_unneeded(self, check_held: Callable[[], None] = lambda: None) -> None:
+        """By a run that has no point yet, and has rows of its own.
+
+        Raises what `check_held` raises when another driver has the run by now: it may have kept
+        rows meanwhile, which look like earlier ones from here.
+        """
         try:
             needed = set(self._needed())
             for rows in self._source.earlier_rows():
                 if rows.name not in needed:
+                    check_held()
                     self._source.forget(rows)
                     log.info("%s is named by no point any more, and was deleted", rows)
         except (InDoubt, Retryable, Rejected, OSError) as error:

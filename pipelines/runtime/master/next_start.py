@@ -41,6 +41,7 @@ class NextStart:
             parts.settings.may_fall_back,
             parts.places.quarantine,
             self._on_verified,
+            parts.lease.check_held,
         )
         self._claims = TargetClaims(parts.spec, parts.lease, record.emit)
         directory = parts.lease.run_directory

@@ -1,7 +1,7 @@
 """A run's points as files, off the job master's thread: published, deleted, swept.
 
-Whatever takes files away asks the lease first: a successor may use the same place. Decides nothing
-about which points are kept (`protocol.retention`).
+The lease is asked before anything is made or taken away: a successor may use the same place.
+Decides nothing about which points are kept (`protocol.retention`).
 """
 
 import logging
@@ -21,6 +21,8 @@ from pipelines.runtime.master.job_events import LocationPrepared, ManifestWritte
 from pipelines.runtime.master.shared_file_deletion import discard_claimed
 from pipelines.runtime.master.underway import Underway
 from pipelines.storage.store import Publication
+
+NOT_OWNED = "this driver no longer owns the run"
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +44,9 @@ class PointFiles:
         where = self._places.savepoint if is_savepoint else self._places.checkpoint
         return where(checkpoint_id)
 
-    def prepare(self, checkpoint_id: CheckpointId, location: str) -> None:
+    def prepare(self, attempt: Attempt, checkpoint_id: CheckpointId, location: str) -> None:
         """Make its place; the outcome is posted."""
-        self._executor.submit(self._prepare, checkpoint_id, location)
+        self._executor.submit(self._prepare, attempt, checkpoint_id, location)
 
     def publish(self, attempt: Attempt, location: str, manifest: Manifest) -> Future[None]:
         """Its outcome is posted. The lease is asked right before the point becomes durable."""
@@ -79,9 +81,11 @@ class PointFiles:
         """Delete what earlier attempts wrote for checkpoints that never completed."""
         self._executor.submit(self._sweep, attempt, first_new_id)
 
-    def _prepare(self, checkpoint_id: CheckpointId, location: str) -> None:
+    def _prepare(self, attempt: Attempt, checkpoint_id: CheckpointId, location: str) -> None:
         reason, why = None, ""
         try:
+            if not self._owns_run(attempt):
+                raise Retryable(NOT_OWNED)
             self._store.prepare(location)
         except (Retryable, OSError) as error:
             reason, why = CheckpointFailureReason.IO_EXCEPTION, str(error)
@@ -99,7 +103,7 @@ class PointFiles:
         self, attempt: Attempt, location: str, manifest: Manifest
     ) -> Publication | str:
         if not self._owns_run(attempt):
-            return "this driver no longer owns the run"
+            return NOT_OWNED
         try:
             return self._store.publish(location, manifest)
         except (Retryable, Rejected, OSError) as error:

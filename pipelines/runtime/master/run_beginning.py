@@ -5,7 +5,7 @@ that no later driver finds something else. A run of an earlier version has none:
 when it starts.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,9 +21,13 @@ from pipelines.domain.ids import Uid
 
 
 class RunBeginning:
-    def __init__(self, file: Path | None = None) -> None:
-        """`file` None: it is kept for one driver only. Raises Rejected when it makes no sense."""
+    def __init__(
+        self, file: Path | None = None, check_held: Callable[[], None] = lambda: None
+    ) -> None:
+        """`file` None: it is kept for one driver only. `check_held` is asked before it is written,
+        and raises when the lease is lost. Raises Rejected when it makes no sense."""
         self._file = file
+        self._check_held = check_held
         self._found = Beginning() if file is None else _read(file)
 
     @property
@@ -50,6 +54,7 @@ class RunBeginning:
 
     def _keep(self, found: Beginning) -> None:
         if self._file is not None:
+            self._check_held()
             replace_atomically(self._file, msgspec.json.encode(found))
             make_durable(self._file.parent)
         self._found = found

@@ -76,6 +76,7 @@ class StartingPointChooser:
     may_fall_back: bool = True  # to an older point, when the newest does not verify
     quarantine: str = ""  # the directory of the quarantines of all sources
     watch: Callable[[RestoreProgress], None] = lambda progress: None  # the reading of a point
+    check_held: Callable[[], None] = lambda: None  # raises when the lease is lost
 
     def choose(self, points: RetainedPoints, *, reads_on: bool = True) -> StartingPoint:
         """The newest own point that verifies; before there is one, the point asked for.
@@ -132,7 +133,9 @@ class StartingPointChooser:
             raise EndsNotReady(f"The attempt cannot begin: {error}") from error
 
     def _rewind_sinks(self, start: StartingPoint) -> None:
+        """A successor may have committed output that this driver's point does not know."""
         for uid, sink in self.targets():
+            self.check_held()
             superseded = sink.rewind(list(start.lineage), self.spec.run_id)
             if superseded is not None and superseded.items:
                 event = OutputSuperseded(

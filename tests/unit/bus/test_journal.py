@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,11 @@ from pipelines.bus.journal_reading import (
     last_event,
     read_journal,
 )
+from pipelines.bus.lease import LeaseLost
 from pipelines.domain.errors import Retryable
 from pipelines.domain.events import (
     CheckpointTriggered,
+    DriverReplaced,
     Event,
     FailureOccurred,
     JobStatusChanged,
@@ -229,6 +232,50 @@ def test_a_full_disk_leaves_no_half_line(
     assert [(each.sequence, each.event) for each in envelopes] == [(1, lost(1)), (2, lost(3))]
 
 
+@pytest.mark.parametrize("moment", ["while it opens the journal", "while its disk takes a part"])
+def test_a_driver_that_is_late_cuts_nothing_off_that_its_successor_wrote(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    with writer(directory) as journal:
+        journal.append(lost(1), FIRST)
+    has_successor = moment == "while it opens the journal"
+
+    def check_held() -> None:
+        if has_successor:
+            with writer(directory) as successor:
+                successor.append(lost(2), FIRST)
+            raise LeaseLost(directory, None)
+
+    def takes_half_late(file: int, line: bytes) -> int:
+        nonlocal has_successor
+        has_successor = True
+        monkeypatch.undo()
+        return 0
+
+    def write() -> None:
+        with writer(directory, check_held) as late:
+            monkeypatch.setattr("pipelines.bus.journal.os.write", takes_half_late)
+            late.append(lost(9), FIRST)
+
+    with pytest.raises(LeaseLost):
+        write()
+
+    envelopes, _ = read_journal(directory.journal_file, 0)
+    assert [(each.sequence, each.event) for each in envelopes] == [(1, lost(1)), (2, lost(2))]
+
+
+def test_silence_of_a_driver_that_was_replaced_counts_from_its_last_word(
+    directory: RunDirectory,
+) -> None:
+    with writer(directory) as journal:
+        journal.append(DriverReplaced(silent_ms=21_000.0), FIRST)
+
+    with writer(directory) as journal:
+        silent_ms = FixedClock().monotonic_ms() - journal.last_heard_ms
+
+    assert silent_ms == 21_000.0
+
+
 def test_every_append_is_announced_after_it_is_written(directory: RunDirectory) -> None:
     seen: list[tuple[str, int, int]] = []
 
@@ -299,8 +346,9 @@ class YieldingClock(FixedClock):
         return 1_000
 
 
-def writer(directory: RunDirectory) -> JournalWriter:
-    return JournalWriter(directory, RunId("r1"), FixedClock(), lambda run_id, sequence: None)
+def writer(directory: RunDirectory, check_held: Callable[[], None] = lambda: None) -> JournalWriter:
+    clock, run_id = FixedClock(), RunId("r1")
+    return JournalWriter(directory, run_id, clock, lambda run_id, sequence: None, check_held)
 
 
 def lost(slot: int) -> SlotLost:

@@ -2,10 +2,12 @@
 
 import fcntl
 import os
+import random
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -247,8 +249,136 @@ def test_a_clock_that_is_set_makes_no_living_driver_dead(
     assert owner.pid == os.getpid()
 
 
+@pytest.mark.slow
+def test_a_stopped_driver_is_fenced_off_and_its_successor_has_the_run_alone(
+    directory: RunDirectory, processes: list
+) -> None:
+    holder = hold(directory, processes)
+    os.kill(holder.pid, signal.SIGSTOP)
+    owner = owner_of(directory)
+    assert owner is not None
+
+    Lease.take_over(directory, owner).close()
+
+    with Lease.acquire(directory) as successor:
+        os.kill(holder.pid, signal.SIGCONT)
+        assert successor.next_attempt() == 2
+        successor.check_held()
+        assert psutil.pid_exists(holder.pid), "or it was not fenced, but gone"
+
+
+def test_a_holder_that_was_fenced_off_has_lost_the_lease(directory: RunDirectory) -> None:
+    with Lease.acquire(directory) as hung:
+        attempt = hung.next_attempt()
+        with Lease.take_over(directory, owned_by(directory)) as taken:
+            taken.check_held()
+            assert not hung.is_current(attempt)
+            with pytest.raises(LeaseLost, match="this driver stops"):
+                hung.check_held()
+            with pytest.raises(LeaseLost):
+                hung.next_attempt()
+            with pytest.raises(LeaseHeld):
+                Lease.acquire(directory)
+        assert owner_of(directory) is None, "as if its lock still counted"
+
+
+def test_of_two_that_fence_off_one_driver_one_does(directory: RunDirectory) -> None:
+    with Lease.acquire(directory):
+        hung = owned_by(directory)
+        Lease.take_over(directory, hung).close()
+
+        with Lease.acquire(directory) as successor:
+            with pytest.raises(LeaseHeld):
+                Lease.take_over(directory, hung)
+            successor.check_held()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_of_many_that_fence_off_and_acquire_at_once_one_holds_the_lease(
+    directory: RunDirectory, seed: int
+) -> None:
+    hung = Lease.acquire(directory)
+    owner, order = owned_by(directory), random.Random(seed)
+    ways = [lambda: Lease.take_over(directory, owner), lambda: Lease.acquire(directory)] * 4
+    order.shuffle(ways)
+
+    with ThreadPoolExecutor(len(ways)) as pool:
+        taken = [lease for lease in pool.map(taken_or_none, ways) if lease is not None]
+
+    holders = [lease for lease in taken if holds(lease)]
+    assert len(holders) == 1
+    assert not holds(hung)
+    for lease in (hung, *taken):
+        lease.close()
+
+
+def test_who_waits_for_a_lock_that_is_replaced_meanwhile_does_not_get_the_run(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has opened the old file, whose holder dies as it is fenced off."""
+    hung, flock = Lease.acquire(directory), fcntl.flock
+    owner = owned_by(directory)
+
+    def flock_late(descriptor: int, operation: int) -> None:
+        monkeypatch.undo()
+        Lease.take_over(directory, owner).close()
+        hung.close()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock_late)
+    with pytest.raises(LeaseHeld):
+        Lease.acquire(directory)
+
+    with Lease.acquire(directory) as successor:
+        successor.check_held()
+
+
+def test_every_owner_has_a_greater_epoch(directory: RunDirectory) -> None:
+    epochs = []
+    for _ in range(3):
+        with Lease.acquire(directory) as lease:
+            epochs.append(lease.epoch)
+    with Lease.take_over(directory, owned_by(directory)) as lease:
+        epochs.append(lease.epoch)
+
+    assert epochs == [1, 2, 3, 4]
+
+
+def test_an_owner_elsewhere_lives_while_the_lock_is_held_whatever_has_its_id_here(
+    directory: RunDirectory,
+) -> None:
+    lease = Lease.acquire(directory)
+    elsewhere = msgspec.structs.replace(Owner.this_process(epoch=1), home="another machine")
+    directory.lease_file.write_bytes(msgspec.json.encode(elsewhere))
+
+    assert owner_of(directory) == elsewhere
+    assert elsewhere.process() is None
+
+    lease.close()
+    assert owner_of(directory) is None
+
+
 def test_nobody_owns_a_run_that_never_started(directory: RunDirectory) -> None:
     assert owner_of(directory) is None
+
+
+def owned_by(directory: RunDirectory) -> Owner:
+    return msgspec.json.decode(directory.lease_file.read_bytes(), type=Owner)
+
+
+def taken_or_none(way: Callable[[], Lease]) -> Lease | None:
+    try:
+        return way()
+    except LeaseHeld:
+        return None
+
+
+def holds(lease: Lease) -> bool:
+    try:
+        lease.check_held()
+    except LeaseLost:
+        return False
+    return True
 
 
 def hold(directory: RunDirectory, processes: list, way: str = "plain") -> subprocess.Popen[str]:

@@ -111,16 +111,28 @@ def test_what_could_not_be_deleted_is_no_point_and_is_swept_before_the_next_atte
 def test_after_the_lease_is_lost_nothing_is_published_or_announced(tmp_path: Path) -> None:
     master = Master(tmp_path)
     master.complete_one()
+    master.trigger()
 
     master.owns_run = False
-    for checkpoint_id in (2, 3):
-        master.trigger()
-        master.acknowledge_all(checkpoint_id)
+    master.acknowledge_all(2)
 
     assert master.completed == [1]
     assert len(master.attempt.of(Completed)) == 1
     assert master.published == ["chk-1"]
-    assert [event.message for event in master.failed] == ["this driver no longer owns the run"] * 2
+    assert [event.message for event in master.failed] == ["this driver no longer owns the run"]
+
+
+def test_after_the_lease_is_lost_no_place_is_made_and_no_barrier_starts(tmp_path: Path) -> None:
+    master = Master(tmp_path)
+    master.complete_one()
+    before = set(tmp_path.rglob("*"))
+
+    master.owns_run = False
+    master.trigger()
+
+    assert set(tmp_path.rglob("*")) == before
+    assert len(master.attempt.of(Inject)) == 1
+    assert [event.message for event in master.failed] == ["this driver no longer owns the run"]
 
 
 def test_a_point_that_another_driver_has_published_is_not_ours_and_stays(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from pipelines.bus.announce import announce_nothing
 from pipelines.bus.journal import JournalWriter
+from pipelines.bus.lease import LeaseLost
 from pipelines.connectors.files import data_frame
 from pipelines.connectors.files.data_frame import PASSING, DataFrameRows
 from pipelines.connectors.split_progress import NamedPositions, SplitProgress
@@ -184,6 +185,24 @@ def test_rows_without_the_sign_and_notes_that_make_no_sense_are_left_alone(tmp_p
     Run(tmp_path, "run-c").end()
     Run(tmp_path, "run-d").kept.delete_unneeded()
     assert rows_in(tmp_path) == ["rows-1", "rows-3"]
+
+
+def test_a_driver_that_has_lost_the_run_deletes_no_rows(tmp_path: Path) -> None:
+    first = Run(tmp_path, "run-a")
+    first.start_afresh()
+    late = Run(tmp_path, "run-b")
+    late.start_afresh()
+    first.end()
+
+    def lost() -> None:
+        raise LeaseLost(RunDirectory(tmp_path), None)
+
+    with pytest.raises(LeaseLost):
+        late.kept.delete_unneeded(lost)
+    kept = rows_in(tmp_path)
+    late.kept.delete_unneeded()
+
+    assert (kept, rows_in(tmp_path)) == (["rows-1", "rows-2"], ["rows-2"])
 
 
 class Run:

@@ -1,16 +1,18 @@
 """What a run may start from, and in which words anything else is refused."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from pipelines.bus.lease import LeaseLost
 from pipelines.connectors.files.quarantine import quarantine_of
 from pipelines.domain.errors import CorruptSnapshot, Rejected
 from pipelines.domain.events import Event, OutputSuperseded, RestorePointRefused
 from pipelines.domain.ids import CheckpointId, RunId, Uid
-from pipelines.domain.run import RunSpec
+from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.domain.snapshots import FileHandle, Manifest, StateHandle
 from pipelines.domain.status import CheckpointKind
 from pipelines.protocol.retention import RetainedPoint, RetainedPoints
@@ -249,6 +251,21 @@ def test_records_that_were_quarantined_behind_the_point_are_set_aside(tmp_path: 
     assert [path.name for path in quarantine.glob("part-*")] == ["part-run-0-00000006-0-0.jsonl"]
     moved_to = str(quarantine / "_superseded" / "run-1")
     assert OutputSuperseded(sink=Uid("left"), files=1, moved_to=moved_to) in chooser.events
+
+
+def test_a_driver_that_has_lost_the_run_sets_no_output_aside(tmp_path: Path) -> None:
+    chooser = Chooser(tmp_path)
+
+    def lost() -> None:
+        raise LeaseLost(RunDirectory(tmp_path), None)
+
+    late = replace(chooser.chooser, check_held=lost)
+    with pytest.raises(LeaseLost):
+        late.rewind_sinks(StartingPoint(None, (), 0))
+    untouched = list(chooser.sink.rewound_to)
+    chooser.chooser.rewind_sinks(StartingPoint(None, (), 0))
+
+    assert (untouched, len(chooser.sink.rewound_to)) == ([], 1)
 
 
 class Chooser:

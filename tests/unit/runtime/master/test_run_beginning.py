@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.bus.lease import LeaseLost
 from pipelines.connectors.beginning import Beginning
 from pipelines.connectors.files.input_files import input_files
 from pipelines.domain.errors import Rejected, Retryable
 from pipelines.domain.ids import Uid
+from pipelines.domain.run import RunDirectory
 from pipelines.runtime.master.run_beginning import RunBeginning
 from tests.unit.runtime.growing_log import GrowingLog
 
@@ -59,6 +61,23 @@ def test_a_log_that_does_not_answer_is_looked_at_again(tmp_path: Path) -> None:
     beginning.look({CLICKS: clicks})
 
     assert CLICKS in Beginning.unpacked(beginning.packed).splits
+
+
+def test_a_driver_that_has_lost_the_run_leaves_the_beginning_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "beginning.json"
+    late = RunBeginning(file, lost)
+    clicks = LogOfToday({"a": [(0, 1, 1)]})
+    RunBeginning(file).look({CLICKS: clicks})
+    before = file.read_bytes()
+
+    with pytest.raises(LeaseLost):
+        late.look({CLICKS: LogOfToday({"other": [(0, 1, 1)]})})
+
+    assert file.read_bytes() == before
+
+
+def lost() -> None:
+    raise LeaseLost(RunDirectory(Path("run")), None)
 
 
 def test_a_beginning_that_makes_no_sense_is_named(tmp_path: Path) -> None:
