@@ -1,1 +1,1 @@
-"""Reads the output of a run again, and says up to which checkpoint it is what the ledger says."""
+"""Reads a run's output again and reports up to which checkpoint it matches the ledger."""

@@ -1,8 +1,8 @@
-"""Audits the output of a run: up to which checkpoint it is, row for row, what the ledger says.
+"""Audits a run's output: up to which checkpoint it equals, row for row, what the ledger records.
 
-Only points whose output must be visible are judged, so a run may go on meanwhile. That what was
-given to a sink is the right answer is not the auditor's subject: it proves that nothing of it was
-lost, doubled or changed on the way to where readers find it.
+Judges only points whose output must be visible, so a run may go on meanwhile. Does not judge
+whether a sink was given the right rows: it proves that none of those rows was lost, doubled or
+changed on the way to its readers.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ from pipelines.domain.run import RunDirectory, RunSpec
 from pipelines.flows.registry import flow
 
 Tell = Callable[[str], None]
-"""Is told each step before it is taken, as the rest of a sentence."""
+"""Called before each step, with the rest of a sentence that names the step."""
 
 
 def audit(run: RunDirectory, tell: Tell = lambda _: None) -> AuditReport:
@@ -43,10 +43,10 @@ def audit_sinks(
     read: Callable[[], History],
     tell: Tell = lambda _: None,
 ) -> AuditReport:
-    """Each sink with the schema of the rows that it takes.
+    """Audits each sink; `taking` also has the schema of the rows that each sink takes.
 
-    1. The journal. 2. The targets, which therefore have all that is committed by it. 3. The journal
-    again, which therefore has all that the targets show.
+    1. Read the journal. 2. Read the targets, which then have all output committed by that journal.
+    3. Read the journal again, which then has all output that the targets show.
     """
     tell("reading the ledger")
     history = read()
@@ -75,7 +75,7 @@ def audit_sinks(
 class _SinkAudit:
     uid: Uid
     sink: Sink
-    reader: TargetReader | None  # None: nobody can read it again
+    reader: TargetReader | None  # None: the target cannot be read again
     history: History
     later: History
     covers: Covers = Covers.DIGESTED
@@ -133,7 +133,7 @@ class _SinkAudit:
 
 
 def _is_behind(stray: Difference, point: Point) -> bool:
-    """Whether the point ought to have it."""
+    """True if the point ought to contain the stray output."""
     cut, newest = stray.cut, point.cut
     return (
         cut is not None
@@ -154,7 +154,7 @@ def _spec_of(run: RunDirectory) -> RunSpec:
 
 
 def _journals_beside(run: RunDirectory) -> FindJournal:
-    """Runs are named uniquely over all pipelines of an installation."""
+    """Finds another run's journal: run names are unique within an installation."""
 
     def find(run_id: RunId) -> Path | None:
         runs = map(RunDirectory, run.jobs_root.glob(f"*/runs/{run_id}"))

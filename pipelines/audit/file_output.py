@@ -68,10 +68,10 @@ _NAME = re.compile(r"part-(?P<run>.+)-(?P<checkpoint>\d{8,})-\d+-\d+\.(parquet|j
 
 
 class FileOutput:
-    """`schema` is of the rows that the sink takes; Parquet says it itself, JSON does not.
+    """`schema` is that of the rows that the sink takes; JSON needs it, Parquet has its own.
 
-    Lists the directory when it is made: after the journal was read, so that no file is missed
-    that the ledger has.
+    Construct it after reading the journal: it lists the directory at once, and so misses no file
+    that the ledger names.
     """
 
     def __init__(self, directory: Path, schema: pa.Schema) -> None:

@@ -1,8 +1,7 @@
-"""What the journals say a run's output consists of: the ledger, along the lineage of its points.
+"""Decides what a run's output consists of: the ledger in the journals, along the points' lineage.
 
-Owns which entries hold: a recovery from an older point makes void what was entered behind it, and
-of an earlier run only what lies before the point that was restored belongs to this one. Reads
-journals; looks at no output.
+Owns which entries hold. A recovery from an older point voids the entries behind that point. Of an
+earlier run, only the entries up to the restored point belong to this run. Reads only journals.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -27,12 +26,12 @@ from pipelines.domain.status import JobStatus
 Unknown = dict[RunId, CheckpointId]
 
 FindJournal = Callable[[RunId], Path | None]
-"""Where another run's journal is; None: it is not there any more."""
+"""Finds another run's journal; None: it no longer exists."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cut:
-    """Between two barriers: what was given to sinks up to `checkpoint_id` of `run_id`."""
+    """What `run_id` gave its sinks between two barriers; `checkpoint_id` is the later one."""
 
     run_id: RunId
     checkpoint_id: CheckpointId
@@ -42,7 +41,7 @@ class Cut:
 class Point:
     """A completed checkpoint, and the output that it was the first to contain.
 
-    `after`: the point of the same run before it; 0: it is the first, or the first that is known.
+    `after`: the previous point of the same run, or its newest unknown one; 0: there is none.
     """
 
     cut: Cut
@@ -51,12 +50,12 @@ class Point:
     outputs: tuple[SinkOutput, ...]
 
     def spans(self, cut: Cut) -> bool:
-        """Whether it is the first point that has what was given at that cut."""
+        """True if this is the first point that contains what sinks were given at `cut`."""
         is_of_run = cut.run_id == self.cut.run_id
         return is_of_run and self.after < cut.checkpoint_id <= self.cut.checkpoint_id
 
     def given_to(self, sink: Uid) -> dict[Cut, list[SinkOutput]]:
-        """More than one cut, where checkpoints before it were aborted; oldest first."""
+        """By cut, oldest first; more than one cut where checkpoints before it were aborted."""
         cuts: dict[Cut, list[SinkOutput]] = {}
         for output in sorted(self.outputs, key=lambda each: each.share.checkpoint_id):
             if output.sink == sink:
@@ -67,9 +66,9 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """`committed` are the points whose output must be there, oldest first; `pending` what may be.
+    """`committed`: the points whose output must be there, oldest first; `pending`: may be there.
 
-    `unknown`: runs of the lineage whose ledger is not there, each up to which checkpoint.
+    `unknown`: up to which checkpoint the ledger of a run of the lineage is missing.
     """
 
     run_id: RunId
@@ -78,11 +77,11 @@ class History:
     unknown: Unknown
 
     def cuts_of(self, sink: Uid) -> set[Cut]:
-        """At which the sink was given something that must be there."""
+        """The cuts at which the sink was given output that must be there."""
         return {cut for point in self.committed for cut in point.given_to(sink)}
 
     def judged(self, cuts: Iterable[Cut]) -> list[Cut]:
-        """Those that lie before the newest committed point of their run, and have a ledger."""
+        """The cuts that have a ledger and do not lie behind their run's newest committed point."""
         newest = {point.cut.run_id: point.cut.checkpoint_id for point in self.committed}
         return [
             cut
@@ -94,7 +93,7 @@ class History:
 
     @property
     def known_runs(self) -> set[RunId]:
-        """Whose output may be in the target."""
+        """The runs whose output may be in the target."""
         points = (*self.committed, *self.pending)
         return {self.run_id, *self.unknown, *(point.cut.run_id for point in points)}
 
@@ -134,7 +133,7 @@ def _earlier(own: "_Ledger", find_journal: FindJournal) -> tuple[list[LedgerEntr
 
 
 def _ledger_up_to(run_id: RunId, checkpoint_id: CheckpointId, journal: Path | None) -> "_Ledger":
-    """As it held when that checkpoint was the newest: what came later is another branch."""
+    """The ledger as of that checkpoint: what came later belongs to another branch."""
     ledger = _Ledger(run_id)
     for event in _events(journal) if journal else ():
         ledger.on(event)
@@ -145,7 +144,7 @@ def _ledger_up_to(run_id: RunId, checkpoint_id: CheckpointId, journal: Path | No
 
 
 def _points(entries: Iterable[LedgerEntry], unknown: Unknown) -> list[Point]:
-    """An output that an earlier point has is not told again, be that point known or not."""
+    """Assigns each output to the first point that has it; drops it if that point is unknown."""
     points: list[Point] = []
     newest: dict[RunId, CheckpointId] = dict(unknown)
     told: set[tuple[Uid, int, Cut]] = set()
@@ -168,7 +167,7 @@ def _events(journal: Path) -> Iterator[EngineEvent]:
 
 
 class _Ledger:
-    """The fold of one run's journal."""
+    """Folds one run's journal."""
 
     def __init__(self, run_id: RunId) -> None:
         self.run_id = run_id
@@ -176,7 +175,7 @@ class _Ledger:
         self.lineage: list[tuple[RunId, CheckpointId]] = []
         self.start: LedgerEntry | None = None
         self.committed_id: int = NO_CHECKPOINT
-        self.unknown_id = NO_CHECKPOINT  # what was given up to there was never entered
+        self.unknown_id = NO_CHECKPOINT  # output up to there was never entered
         self.has_run = False  # an attempt has committed what its point had prepared
         self._restored_id = NO_CHECKPOINT
         self._has_begun = False
@@ -195,13 +194,13 @@ class _Ledger:
         return [each for each in self.lineage if each[0] != self.run_id]
 
     def leave_at(self, checkpoint_id: CheckpointId) -> None:
-        """Another run goes on from there."""
+        """Another run continues from there."""
         self._forget_behind(checkpoint_id)
         is_known = self._has_begun and self.unknown_id < checkpoint_id
         self.unknown_id = self.unknown_id if is_known else checkpoint_id
 
     def enter_again(self, start: LedgerEntry) -> None:
-        """The entry of a starting point, which the driver that completed it may not have made."""
+        """Enters a starting point, which the driver that completed it may not have entered."""
         if start.run_id == self.run_id and start.checkpoint_id > self.unknown_id:
             self._enter(start)
 
@@ -226,8 +225,8 @@ class _Ledger:
                 pass
 
     def _go_on(self, before: JournalContinued) -> None:
-        """Of what was entered before only the two newest entries are there: what the newest one has
-        is what lies behind the other."""
+        """Only the two newest of the earlier entries are left: the output of the newest one is what
+        lies behind the other."""
         for envelope in envelopes_of(before.kept):
             self.on(envelope.event)
         self.unknown_id = [self._restored_id, self._restored_id, *self._entries][-2]

@@ -1,10 +1,10 @@
-"""Audits what was read: from checkpoint to checkpoint each split goes on where it was.
+"""Audits what sources read: each split continues at every checkpoint where the last one left it.
 
-By the ledger alone, along the lineage of points: a gap is what no checkpoint read, an overlap what
-two did, and the counts of sources and of the run must agree. The sources are not asked.
+Uses only the ledger, along the lineage of points, and does not ask the sources. A gap is input that
+no checkpoint read, an overlap is input that two read. The counts of sources and run must agree.
 
-Not compared is what the ledger does not know: where reading of a split began, and across a point
-that a driver completed and died before it entered.
+Does not compare what the ledger does not know: where the reading of a split began, and the step
+across a point that its driver completed but did not live to enter.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from pipelines.domain.ledger import LedgerEntry, SourceInput, SplitRange
 
 
 def input_reports(history: History) -> list[InputReport]:
-    """Of every source that the ledger names, in order of their names."""
+    """Reports on every source that the ledger names, sorted by name."""
     points = history.committed
     named = {each.source for point in points for each in point.entry.inputs}
     return [_audited(source, points) for source in sorted(named)]
@@ -52,7 +52,7 @@ class _Reading:
 
     def go_on(self, point: Point, before: LedgerEntry | None) -> Difference | None:
         entry = point.entry
-        if not entry.inputs:  # of a starting point, entered again
+        if not entry.inputs:  # a starting point that was entered again
             self._ends = {}
             self.unknown_id = entry.checkpoint_id
             return None

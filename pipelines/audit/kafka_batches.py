@@ -1,10 +1,9 @@
-"""A topic's log as the broker keeps it: batches of records with their writer, and ends of
-transactions.
+"""Reads a topic's log as the broker keeps it: batches with their writer, and transaction ends.
 
-A consumer shows records without saying who wrote them; an auditor has to know, for transactions of
-several writers lie in one another. So the log is fetched as replicas do, whether committed or not.
+A consumer shows records without their writers. An auditor needs the writers, because transactions
+of several writers interleave. So it fetches the log as replicas do, committed or not.
 
-Uses what is private in kafka-python (finding leaders, sending a request to one); its version is
+Uses private parts of kafka-python (finding leaders, sending a request to one), so its version is
 pinned. Source: Kafka's protocol, Fetch, and its record batch format, version 2.
 """
 
@@ -33,7 +32,7 @@ from pipelines.domain.errors import Rejected
 FETCH_BYTES = 8 << 20
 FETCH_WAIT_MS = 500
 NEWEST_FETCH = 12
-"""Newer ones name topics by number."""
+"""Newer versions name topics by number."""
 
 Record = tuple[int, bytes | None, bytes | None]
 """Offset, key, value."""
@@ -49,7 +48,7 @@ class LogBatch:
     """Records, or the end of their writer's transaction on that partition."""
 
     partition: int
-    producer_id: int  # -1: written without a transaction, and without a number
+    producer_id: int  # -1: written without a transaction and without a producer id
     is_transactional: bool
     records: list[Record]
     end: End | None
@@ -70,15 +69,15 @@ class TopicLog:
         return sorted(int(each["partition_index"]) for each in told["partitions"])
 
     def begins(self) -> dict[int, int]:
-        """The oldest offset of each partition: what lies before was deleted."""
+        """The oldest offset of each partition; older records were deleted."""
         return self._offsets(OffsetSpec.EARLIEST)
 
     def ends(self) -> dict[int, int]:
-        """One behind the newest record or mark of each partition."""
+        """One past the newest record or marker of each partition."""
         return self._offsets(OffsetSpec.LATEST)
 
     def producers(self, transactional_ids: Sequence[str]) -> dict[str, int]:
-        """Of those that the broker has not forgotten."""
+        """Producer ids by transactional id, as far as the broker still knows them."""
         found = {}
         for each in transactional_ids:
             with suppress(TransactionalIdNotFoundError):
@@ -156,7 +155,7 @@ def reading_log(address: KafkaAddress, topic: str) -> Iterator[TopicLog]:
 
 
 def _told(partition: int, batch: Any, begin: int) -> LogBatch:
-    """Of a batch that began earlier, the records from `begin` on."""
+    """Leaves out the records of an earlier batch before `begin`."""
     end, records = None, []
     if batch.is_control_batch:
         end = End.ABORTED if next(batch).abort else End.COMMITTED

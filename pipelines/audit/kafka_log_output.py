@@ -1,6 +1,4 @@
-"""Audits a topic of Kafka that is written from a write-ahead log: each subtask's segments, in
-order.
-"""
+"""Audits a Kafka topic written from a write-ahead log: each subtask's segments, in order."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
@@ -17,18 +15,18 @@ from pipelines.domain.ids import Uid
 from pipelines.domain.ledger import SinkOutput
 
 SUBSETS_MAX = 10
-"""Of how many partitions all subsets are tried."""
+"""Up to this many partitions, all subsets are tried."""
 
 
 class PublishedSegments:
-    """Takes segments off, each once; that they are the right ones, count and digest prove."""
+    """Takes off each segment once; count and digest prove that it is the right one."""
 
     def __init__(self, committed: Mapping[int, Sequence[Committed]]) -> None:
         self._committed = committed
         self._taken: dict[tuple[int, int], int] = {}  # by producer and partition
 
     def take(self, producer_id: int, expected: Rows) -> Covers | Rows:
-        """The producer's next segment; or what is there instead, and is left there."""
+        """Takes the producer's next segment; or returns what is there instead and leaves it."""
         heads = self._heads(producer_id)
         for chosen in _choices(heads):
             found = total(each.rows for each in chosen)
@@ -69,7 +67,7 @@ def _choices(heads: Sequence[Committed]) -> Iterator[Sequence[Committed]]:
 
 
 class KafkaLogOutput:
-    """`reading`: made after the journal was read, so that it has all that is committed by it."""
+    """Make `reading` after reading the journal, so that it has all that the journal commits."""
 
     def __init__(self, reading: TopicReading, ownership: KafkaOwnership) -> None:
         self._reading = reading
@@ -79,7 +77,7 @@ class KafkaLogOutput:
         self._judged: set[Cut] = set()
 
     def stray(self, history: History, sink: Uid) -> Difference | None:
-        """What lies in the log beside a segment does not make it wrong: see `beside`."""
+        """Other records in the log do not make a segment wrong: see `beside`."""
         self._learn_producers(history.committed, sink)
         return None
 
@@ -87,7 +85,7 @@ class KafkaLogOutput:
         return judged_by_cut(point, sink, self._judge)
 
     def beside(self, later: History, sink: Uid) -> Difference | None:
-        """What `later` has besides may be published or not."""
+        """Output that only `later` has may be published or not."""
         points = (*later.committed, *later.pending)
         self._learn_producers(points, sink)
         for point in points:
@@ -102,7 +100,7 @@ class KafkaLogOutput:
 
     @property
     def _has_lost_some(self) -> bool:
-        """Where the order begins is gone, and with it what every segment is."""
+        """True if the log's beginning is deleted: then no segment can be identified."""
         return any(self._reading.begins.values())
 
     def _judge(self, cut: Cut, outputs: Sequence[SinkOutput]) -> Difference | Covers:

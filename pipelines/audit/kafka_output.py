@@ -1,10 +1,10 @@
-"""Audits a topic of Kafka that is written by transactions: each by the number of its producer.
+"""Audits a Kafka topic written by transactions: finds each one by its producer id.
 
-The ledger names the producer of each transaction, and no producer writes a second one. So what a
-checkpoint gave is told apart from all else in the log, however it lies in it.
+The ledger names the producer of each transaction, and no producer writes a second one. So the
+auditor can tell a checkpoint's records from all others, wherever they lie in the log.
 
-Records cannot be taken back: those of a run or a checkpoint that was left behind stay, and are
-found here as what no checkpoint has. So are those of other programs, once this one has begun.
+Records cannot be taken back. The auditor reports those of an abandoned run or checkpoint as records
+that no checkpoint has, and also those that other programs wrote once this one had begun.
 """
 
 import re
@@ -22,13 +22,13 @@ _FIRST = re.compile(r"offsets ([\d,]+) to [\d,]+ of partition (\d+)")
 
 
 class KafkaOutput:
-    """`reading`: made after the journal was read, so that it has all that is committed by it."""
+    """Make `reading` after reading the journal, so that it has all that the journal commits."""
 
     def __init__(self, reading: TopicReading) -> None:
         self._reading = reading
 
     def stray(self, history: History, sink: Uid) -> Difference | None:
-        """What lies in the log beside a transaction does not make it wrong: see `beside`."""
+        """Other records in the log do not make a transaction wrong: see `beside`."""
         return None
 
     def judge(self, point: Point, sink: Uid) -> Difference | Covers:
@@ -55,7 +55,7 @@ class KafkaOutput:
         return compared(cut, outputs, parts)
 
     def _is_deleted(self, token: str) -> bool:
-        """Whether the topic no longer keeps all of it. Where it was may not have found room."""
+        """True if the topic no longer keeps all of it; the token may have no room for its place."""
         begins, places = self._reading.begins, _FIRST.findall(token)
         if not places:
             return any(begins.values())

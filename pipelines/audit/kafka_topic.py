@@ -1,5 +1,6 @@
-"""A topic's log, read up to its end, and again where a transaction has still to end; and what each
-writer has committed to it: rows and their digest.
+"""Reads a topic's log to its end, and sums up each writer's committed rows and their digest.
+
+Reads on while a transaction has still to end.
 """
 
 from collections.abc import Collection, Sequence
@@ -20,7 +21,7 @@ NO_ROWS = Rows(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Of one writer, on one partition: one transaction, or one batch without any."""
+    """One writer's transaction on one partition, or one batch that it wrote without any."""
 
     partition: int
     first: int
@@ -39,7 +40,7 @@ class _Open:
 
 
 class RecordRows:
-    """Records as rows again: `value` and `key` name columns; without `value`, JSON."""
+    """Turns records into rows: `value` and `key` name columns; without `value`, each is JSON."""
 
     def __init__(self, schema: pa.Schema, value: str | None, key: str | None) -> None:
         self._schema = schema
@@ -48,8 +49,8 @@ class RecordRows:
         self._is_whole = value is None or set(schema.names) <= {value, key}
 
     def of(self, records: list[Record]) -> Rows:
-        """Counted only where the record does not hold all columns. What is no row of the schema
-        was never given: its digest is that of nothing."""
+        """Only counts records that do not hold all columns. Records that are no rows of the schema
+        were never given: they have the digest of no rows."""
         if not self._is_whole:
             return Rows(len(records), None)
         try:
@@ -70,7 +71,7 @@ class RecordRows:
 
 
 class KafkaWriters:
-    """`committed`: what readers see, or will when an open transaction before it has ended."""
+    """`committed`: what readers see, or will see once an open transaction before it has ended."""
 
     def __init__(self, rows: RecordRows) -> None:
         self._rows = rows
@@ -119,7 +120,7 @@ def _column(values: list[bytes | None], field: pa.Field) -> pa.Array:
 
 
 SETTLING_S = 10.0
-"""A broker that has promised to commit writes the end into the log a moment later."""
+"""A broker that has promised a commit writes its end into the log a moment later."""
 
 
 class TopicReading:
@@ -129,13 +130,13 @@ class TopicReading:
         """Raises Rejected when the topic cannot be read."""
         self.topic = topic
         self.writers = KafkaWriters(rows)
-        self.begins: dict[int, int] = {}  # what lies before was deleted, by partition
+        self.begins: dict[int, int] = {}  # by partition; older records were deleted
         self._address = address
-        self._read: dict[int, int] = {}  # up to where
+        self._read: dict[int, int] = {}  # by partition: the end of the last reading
         self.read_on()
 
     def producers(self, transactional_ids: Sequence[str]) -> dict[str, int]:
-        """Of those that the broker has not forgotten."""
+        """Producer ids by transactional id, as far as the broker still knows them."""
         with reading_log(self._address, self.topic) as log:
             return log.producers(transactional_ids)
 
@@ -149,7 +150,7 @@ class TopicReading:
                 self._read[partition] = max(begin, end)
 
     def wait_for_ends(self, producers: Collection[int]) -> None:
-        """Of their transactions, for a while."""
+        """Reads on until their transactions have ended, for at most SETTLING_S."""
 
         def waits() -> bool:
             is_open = any(map(self.writers.is_open, producers))
@@ -166,7 +167,7 @@ class TopicReading:
         tries(waits)
 
     def strangers(self, ours: Collection[int]) -> list[Committed]:
-        """What others have written since ours began, partition by partition."""
+        """What other producers have committed since ours began, partition by partition."""
         begun: dict[int, int] = {}
         for producer_id in ours:
             for each in self.writers.committed.get(producer_id, ()):

@@ -1,7 +1,7 @@
-"""What an auditor expects of one sink and what it finds there: values, and how they are compared.
+"""Values that an auditor expects of one sink and finds there, and how it compares them.
 
-Compared are sums over all subtasks of a cut: rows that have changed places between the files of one
-cut are the same output. A file is named where that can be told.
+It compares sums over all subtasks of a cut: rows that moved between the files of one cut are the
+same output. It names the file at fault where it can.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +16,7 @@ from pipelines.state.row_digest import MODULUS
 
 
 class Covers(StrEnum):
-    """What was compared, where nothing differs."""
+    """How thoroughly output was compared in which nothing differs."""
 
     DIGESTED = "digested"
     COUNTED = "counted, not digested"
@@ -25,7 +25,7 @@ class Covers(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """`digest` None: they are counted only."""
+    """`digest` None: the rows were only counted."""
 
     count: int
     digest: int | None
@@ -50,16 +50,16 @@ class TargetReader(Protocol):
     """Reads one sink's target again, without the code that wrote it."""
 
     def stray(self, history: History, sink: Uid) -> Difference | None:
-        """What a reader would take for output, and what no checkpoint has."""
+        """What a reader would take for output although no checkpoint has it."""
         ...
 
     def judge(self, point: Point, sink: Uid) -> Difference | Covers:
-        """Whether the target holds what the sink was given for that point. Covers.NOTHING: it
-        does not keep that any more, or nobody can tell."""
+        """Compares the target with what the sink was given for `point`. Covers.NOTHING: the target
+        no longer keeps that output, or it cannot be identified."""
         ...
 
     def beside(self, later: History, sink: Uid) -> Difference | None:
-        """What lies beside output that is proven all the same; `later` was read after it."""
+        """A difference that leaves the proven output proven; `later` was read after the target."""
         ...
 
 
@@ -67,7 +67,7 @@ JudgeCut = Callable[[Cut, Sequence[SinkOutput]], Difference | Covers]
 
 
 def judged_by_cut(point: Point, sink: Uid, judge: JudgeCut) -> Difference | Covers:
-    """For a target that tells apart what each checkpoint gave, were it aborted or not."""
+    """Judges a target that tells apart what each checkpoint gave, aborted ones included."""
     covers = Covers.DIGESTED
     for cut, outputs in point.given_to(sink).items():
         judged = judge(cut, outputs)
@@ -95,7 +95,7 @@ def given(outputs: Iterable[SinkOutput]) -> Rows:
 def compared(
     cut: Cut, outputs: Sequence[SinkOutput], parts: dict[str, Rows]
 ) -> Difference | Covers:
-    """Between what a cut's subtasks were given and what its parts, by their tokens, hold."""
+    """Compares what a cut's subtasks were given with what its parts hold, {token: rows}."""
     expected, found = given(outputs), total(parts.values())
     part = _part_at_fault(outputs, parts)
     if found.count != expected.count:
@@ -113,7 +113,7 @@ def _given(share: OutputShare) -> Rows:
 
 
 def _part_at_fault(outputs: Sequence[SinkOutput], parts: dict[str, Rows]) -> str | None:
-    """Of the first subtask whose parts together are not what it was given; None: none is."""
+    """The parts of the first subtask that do not add up to what it was given; None: all do."""
     for output in outputs:
         own = total(parts[token] for token in output.share.tokens if token in parts)
         if own not in (given([output]), Rows(output.share.rows, None)):

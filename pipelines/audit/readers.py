@@ -1,4 +1,4 @@
-"""Which reader audits which sink. A sink without one is reported as not audited."""
+"""Decides which reader audits which sink. A sink without one is reported as not audited."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from pipelines.connectors.sql.upsert import SqlUpsert
 
 
 def reader_of(sink: Sink, schema: pa.Schema) -> TargetReader | None:
-    """None: nobody can read it again. The target is read now: call it after the journal was read.
+    """None: the target cannot be read again. Reads the target at once: read the journal before.
 
     Raises Rejected when the target cannot be read.
     """

@@ -1,8 +1,8 @@
-"""Audits hashes in Redis by the index beside them, which says who wrote each of them last.
+"""Audits hashes in Redis by the index beside them, which names the last writer of each.
 
-A plain client, no scripts. Index and hash are read in one step of the server, so that a run may go
-on meanwhile. A hash that the index has and nobody can find any more is a difference; so is one that
-the index does not have. Otherwise judged as upserted rows are: see `tagged_rows`.
+Uses a plain client, no scripts. Reads index and hash in one step of the server, so a run may go on
+meanwhile. A hash that only the index has is a difference, and so is one that the index does not
+have. All others are judged like upserted rows: see `TaggedRows`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,12 +21,12 @@ from pipelines.domain.ids import CheckpointId, RunId, Uid
 from pipelines.state.row_digest import digest_of
 
 _ROWS = 1_000
-_RUN_STEP = 2**32  # what one run is worth in a score
+_RUN_STEP = 2**32  # the distance between two runs in a score
 _ANSWER_S = 30.0
 
 
 class RedisOutput:
-    """`schema` is of the rows that the sink takes. All hashes are read when it is made."""
+    """`schema` is that of the rows that the sink takes. Reads all hashes when constructed."""
 
     def __init__(self, url: str, prefix: str, schema: pa.Schema) -> None:
         """Raises Rejected when the server does not answer."""
@@ -63,9 +63,9 @@ class RedisOutput:
         return None
 
     def _read(self, client: Any) -> None:
-        """1. Every row of the index with its hash. 2. Hashes that are not in the index."""
+        """1. Take every row of the index with its hash. 2. Take hashes that the index lacks."""
         numbers = {int(n): RunId(run.decode()) for run, n in client.hgetall(self._runs).items()}
-        seen: set[bytes] = set()  # a scan may tell a row twice
+        seen: set[bytes] = set()  # a scan may return a row twice
         entries = (key for key, _ in client.zscan_iter(self._index, count=_ROWS))
         for keys in _chunks(entries):
             new = list(dict.fromkeys(key for key in keys if key not in seen))
@@ -89,7 +89,7 @@ class RedisOutput:
         by_cut: dict[Cut, list[dict[bytes, bytes]]] = {}
         for key, score, fields in zip(keys, scores, hashes, strict=True):
             name = self._row + key.decode()
-            if score is None:  # neither: a rewind has set it aside meanwhile
+            if score is None:  # without fields: a rewind has set it aside meanwhile
                 self._unknown_key = self._unknown_key or (name if fields else None)
                 continue
             cut = _cut(int(score), numbers)
@@ -101,7 +101,7 @@ class RedisOutput:
             self._rows.add(cut, self._digested(rows))
 
     def _digested(self, rows: Sequence[dict[bytes, bytes]]) -> Rows:
-        """Rows with a field that no row has, or a value that is none, were never given."""
+        """Rows with an unknown field, or a value that does not fit its type, were never given."""
         names = {name.encode() for name in self._schema.names}
         if any(not names.issuperset(row) for row in rows):
             return Rows(len(rows), 0)
@@ -113,7 +113,7 @@ class RedisOutput:
 
 
 def _cut(score: int, numbers: dict[int, RunId]) -> Cut:
-    """A run whose number is not known is somebody's whose name is not."""
+    """A number without a name belongs to an unknown run."""
     number, checkpoint_id = divmod(score, _RUN_STEP)
     return Cut(numbers.get(number, RunId(f"number {number}")), CheckpointId(checkpoint_id))
 

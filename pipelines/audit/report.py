@@ -10,7 +10,7 @@ from pipelines.domain.ids import CheckpointId, RunId, Uid
 
 
 class DifferenceReport(msgspec.Struct, frozen=True, kw_only=True):
-    """`what` is one sentence; the rest as far as it is known."""
+    """`what` is one sentence; the other fields are None where they are not known."""
 
     what: str
     run_id: RunId | None
@@ -23,10 +23,10 @@ class DifferenceReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SinkReport(msgspec.Struct, frozen=True, kw_only=True):
-    """`proven_checkpoint_id` is of `proven_run_id`; None: nothing is proven.
+    """`proven_checkpoint_id` belongs to `proven_run_id`; None: nothing is proven.
 
-    `unread_checkpoint_id`: the newest whose output the target does not keep any more, or whose
-    place in it the ledger does not say; it is not judged, and nor is what is older.
+    `unread_checkpoint_id`: the newest checkpoint whose output the target no longer keeps, or whose
+    place in it the ledger does not know. It is not judged, and older ones are not either.
     """
 
     sink: Uid
@@ -40,10 +40,10 @@ class SinkReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InputReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one source: whether what it read has neither gap nor overlap, split by split.
+    """Reports whether one source read each split without gap or overlap.
 
-    `records` were read up to `proven_checkpoint_id`; `unknown_checkpoint_id` is the newest before
-    which the ledger does not say where the reading was: nothing is compared across it.
+    `records` were read up to `proven_checkpoint_id`. `unknown_checkpoint_id` is the newest before
+    which the ledger does not know the position: nothing is compared across it.
     """
 
     source: Uid
@@ -55,15 +55,15 @@ class InputReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the points on the way to this run, and of its own. As long as nothing is committed no
-    target is looked at, which may not be there yet."""
+    """Covers this run's points and those on the way to it. Until something is committed, the audit
+    reads no target: it may not exist yet."""
 
     run_id: RunId
     is_as_recorded: bool  # nothing differs
     committed_checkpoint_id: CheckpointId | None  # the newest whose output must be visible
     pending_checkpoint_id: CheckpointId | None  # the newest that is complete and not committed yet
     records_read: int  # by the sources, up to the committed checkpoint, since the first run
-    unknown: dict[RunId, CheckpointId]  # runs it descends from whose ledger is not there any more
+    unknown: dict[RunId, CheckpointId]  # runs it descends from whose ledger no longer exists
     sources: list[InputReport]
     sinks: list[SinkReport]
 

@@ -27,18 +27,18 @@ NO_ROWS = Rows(0, 0)
 
 
 class Tags(Enum):
-    """What the number means that a row carries."""
+    """What the number in a row's origin means."""
 
     OF_CHECKPOINT = auto()
-    """Which gave it; the row is never written again."""
+    """The checkpoint that gave the row; the row is never written again."""
     OF_NEWEST = auto()
-    """Which gave it last."""
+    """The checkpoint that gave the row last."""
     OF_INTERVAL = auto()
-    """One more than the checkpoint before it: all that is known while it is written."""
+    """One more than the previous checkpoint: the writer knows no more while it writes."""
 
 
 class TaggedRows:
-    """`place` begins a sentence, `part` names the same for a report."""
+    """`place` begins a sentence, `part` names the same place in a report."""
 
     def __init__(self, place: str, part: str, tags: Tags) -> None:
         self._place = place
@@ -52,7 +52,7 @@ class TaggedRows:
     def stray(self, history: History, sink: Uid) -> Difference | None:
         ours, known = history.known_runs, history.cuts_of(sink)
         cuts = sorted(self._by_cut)
-        settled = history.judged(cuts)  # not so: a negative number, the checkpoint is not known yet
+        settled = history.judged(cuts)  # no negative numbers: their checkpoint is not known yet
         for cut in (cut for cut in cuts if cut.run_id not in ours):
             what = f"{self._place} has rows of a run that this one does not descend from."
             return Difference(what, cut, found=self._by_cut[cut])
@@ -84,7 +84,7 @@ class TaggedRows:
         return replace(judged, part=self._part) if isinstance(judged, Difference) else judged
 
     def _newest_is_gone(self, history: History, sink: Uid) -> Difference | None:
-        """Of the rows that were given last none is overwritten, as long as no newer ones come."""
+        """As long as no newer rows come, nothing overwrites the rows that were given last."""
         told = [each for point in history.committed for each in point.given_to(sink).items()]
         for cut, outputs in told[-1:]:
             if cut not in self._by_cut and given(outputs).count:
@@ -100,7 +100,7 @@ _STREAMED = {"yield_per": _ROWS}
 
 
 class TableOutput:
-    """`schema` is of the rows that the sink takes. The whole table is read when it is made."""
+    """`schema` is that of the rows that the sink takes. Reads the whole table when constructed."""
 
     def __init__(self, url: str, table: str, schema: pa.Schema, tags: Tags) -> None:
         """Raises Rejected when the database does not answer."""
@@ -110,7 +110,7 @@ class TableOutput:
         self._rows = TaggedRows(f"Table {table}", table, tags)
         try:
             self._read(url)
-        except (sa.exc.SQLAlchemyError, ValueError) as error:  # text that is no time
+        except (sa.exc.SQLAlchemyError, ValueError) as error:  # ValueError: text that is no time
             name = sa.make_url(url).set(query={}).render_as_string(hide_password=True)
             raise Rejected(f"The table {table} of {name} cannot be read for the audit.") from error
 
@@ -164,15 +164,15 @@ def _all_of(connection: sa.Connection, name: str) -> sa.MappingResult:
 
 
 def _cut(origin: int, runs: Mapping[int, RunId]) -> Cut:
-    """A run whose number is not known is somebody's whose name is not. Below 0: not yet of any
-    checkpoint."""
+    """A number without a name belongs to an unknown run. Below 0: no checkpoint has the row
+    yet."""
     number, checkpoint_id = divmod(abs(origin), _RUN_STEP)
     sign = -1 if origin < 0 else 1
     return Cut(runs.get(number, RunId(f"number {number}")), CheckpointId(sign * checkpoint_id))
 
 
 def _of_what_exists(url: sa.URL) -> sa.URL:
-    """SQLite would make a file that is not there."""
+    """Keeps SQLite from creating a missing file."""
     if url.get_backend_name() != "sqlite":
         return url
     return url.set(
@@ -181,5 +181,5 @@ def _of_what_exists(url: sa.URL) -> sa.URL:
 
 
 def _loses_digits(kind: pa.DataType) -> bool:
-    """Databases keep microseconds."""
+    """Databases keep only microseconds."""
     return bool(pa.types.is_timestamp(kind) and kind.unit == "ns")

@@ -1,1 +1,1 @@
-"""What the engine and the control plane say to each other: journal, inbox, lease."""
+"""How the engine and the control plane talk to each other: journal, inbox, lease."""

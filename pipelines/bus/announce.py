@@ -1,7 +1,7 @@
-"""News that a journal has grown, over a Redis Stream. Only ever a wake-up call.
+"""Announces over a Redis Stream that a journal has grown. Only ever a wake-up call.
 
-Nothing depends on it: the journal holds the events, and whoever waits for news also looks by
-itself. So an announcement may be lost, and its sender must never wait for it.
+Nothing depends on it: the journal holds the events, and each waiter also looks for itself. So an
+announcement may be lost, and its sender must never wait for it.
 """
 
 import os
@@ -29,7 +29,7 @@ PAUSE_AFTER_FAILURE_S = 1.0
 @dataclass(frozen=True, slots=True)
 class AnnouncerStatistics:
     announced_count: int  # entries that reached the stream
-    failed_count: int  # that did not; the readers see the events anyway, a little later
+    failed_count: int  # entries that did not; readers see the events anyway, a little later
 
 
 def announce_nothing(run_id: RunId, sequence: int) -> None:
@@ -37,7 +37,7 @@ def announce_nothing(run_id: RunId, sequence: int) -> None:
 
 
 class RedisAnnouncer:
-    """Calling it costs no input or output: one thread sends the newest sequence of each run."""
+    """A call does no input or output: one thread sends the newest sequence of each run."""
 
     def __init__(self, url: str) -> None:
         self._redis = redis.Redis.from_url(
@@ -61,7 +61,7 @@ class RedisAnnouncer:
         return AnnouncerStatistics(self._announced_count, self._failed_count)
 
     def close(self) -> None:
-        """What was announced last is sent before, unless Redis is away."""
+        """Sends the last announcements before it closes, unless Redis is away."""
         self._is_closed.set()
         self._has_news.set()
         self._thread.join(timeout=3 * TIMEOUT_S)
@@ -100,8 +100,8 @@ class NewsWaiter:
     """The reader's side: returns on news or after the timeout, with or without a Redis."""
 
     def __init__(self, url: str, *, longest_wait_ms: int) -> None:
-        # A Redis that hangs is given up soon and not tried again: the waiter's owner has work of
-        # its own, and looks by itself.
+        # A waiter soon gives up a Redis that hangs, and does not retry: its owner has other work
+        # and looks for itself.
         self._redis = redis.Redis.from_url(
             url,
             socket_connect_timeout=TIMEOUT_S,

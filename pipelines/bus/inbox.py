@@ -1,7 +1,7 @@
-"""Commands to a running driver: one file each in the run's directory.
+"""Carries commands to a running driver: one file each in the run's directory.
 
-A command is there from `submit` until the driver calls `done`, whatever dies in between. Both may
-be repeated: an id is executed by at most one `done`, and never offered again after it.
+A command stays from `submit` until the driver calls `done`, even if a process dies in between. You
+may repeat both calls: once an id is done, it is never offered again.
 """
 
 import logging
@@ -21,7 +21,7 @@ from pipelines.domain.ids import RequestId
 from pipelines.domain.run import RunDirectory
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
-"""What anything may be asked for under: the name of a file, whatever the file system."""
+"""The form of every request id: it names a file on any file system."""
 
 _decoder: msgspec.json.Decoder[DriverCommand] = msgspec.json.Decoder(DriverCommand)
 
@@ -29,7 +29,7 @@ log = logging.getLogger("ftdash.inbox")
 
 
 def submit(run_directory: RunDirectory, command: DriverCommand) -> bool:
-    """Deliver `command` once; False when its id was delivered or withdrawn before.
+    """Deliver `command` once; False if its id was delivered or withdrawn before.
 
     Raises Rejected when the id cannot be the name of a file.
     """
@@ -40,7 +40,7 @@ def submit(run_directory: RunDirectory, command: DriverCommand) -> bool:
 
 
 def withdraw(run_directory: RunDirectory, request_id: RequestId) -> None:
-    """Take back a command that nobody waits for any more; one under way goes on."""
+    """Take back a command whose sender no longer waits; a command under way goes on."""
     Inbox(run_directory).done(request_id)
 
 
@@ -53,10 +53,10 @@ def done_before(run_directory: RunDirectory, moment_s: float) -> list[RequestId]
 
 
 def forget(run_directory: RunDirectory, request_id: RequestId) -> None:
-    """The mark of a command that is done, and that nobody will ever deliver again, goes.
+    """Delete the mark of a command that is done and will never be delivered again.
 
-    Its file goes first: a delivery that raced with `done` may have left one, which would be offered
-    without the mark.
+    Deletes the command's file first: a delivery that raced with `done` may have left one, and
+    without the mark the driver would take it up.
     """
     path = _command_file(run_directory, request_id)
     path.unlink(missing_ok=True)
@@ -80,20 +80,20 @@ class Inbox:
         self._taken_up = waiting & _told(run_directory, RequestAccepted)
 
     def was_taken_up(self, request_id: RequestId) -> bool:
-        """By an earlier driver, which did not live to answer it."""
+        """True if an earlier driver took up the request and died before answering it."""
         return request_id in self._taken_up
 
     def pending(self) -> list[DriverCommand]:
-        """Commands that are not done, in order of arrival. What is no command is set aside."""
+        """Commands that are not done, in order of arrival. Sets aside files that are no command."""
         files = sorted(self._directory.requests.glob("*.json"), key=_arrival)
         commands = (self._read(file) for file in files if not _is_done(file))
         return [command for command in commands if command is not None]
 
     def done(self, request_id: RequestId) -> None:
-        """The request has its answer in the journal and is not offered again, ever.
+        """Marks the request as answered in the journal, so that it is never offered again.
 
-        The mark comes before the file goes: whoever delivers the command again in between
-        creates a file that `pending` passes over.
+        Writes the mark before it deletes the file: a sender that delivers the command again in
+        between creates a file that `pending` passes over.
         """
         path = _command_file(self._directory, request_id)
         create_if_absent(_marks(path)[0], b"")
@@ -128,8 +128,8 @@ def _is_done(path: Path) -> bool:
 
 
 def _marks(path: Path) -> tuple[Path, Path]:
-    """Apart from the commands, for marks stay long, and the driver lists what waits all the time.
-    Runs that are older than the directory of marks have them beside the commands."""
+    """Marks have their own directory, because they stay long and the driver keeps listing commands.
+    Runs older than that directory have their marks next to the commands."""
     return path.parent / "done" / path.stem, path.with_suffix(".done")
 
 

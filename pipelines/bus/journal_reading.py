@@ -1,8 +1,8 @@
-"""Reads the journal of a run: forwards from an offset, or what was newest, from its end.
+"""Reads a run's journal: forwards from an offset, or backwards from the end for the newest.
 
-A journal is named by the path of its first segment, which need not be there any more; an offset is
-a place in the whole of it. A reader needs no lease, and may come while a line is being written:
-only complete lines count.
+The path of its first segment names a journal, even once that segment is deleted; an offset is a
+place in the whole journal. A reader needs no lease and may read while a line is being written: only
+complete lines count.
 """
 
 import os
@@ -26,15 +26,15 @@ _decoder = msgspec.json.Decoder(Envelope)
 
 
 class UndecodableEvent(Exception):
-    """A complete line of a journal that this program cannot read. Names file and line."""
+    """This program cannot read a complete line of a journal. Names file and line."""
 
 
 class JournalCutShort(Exception):
-    """Lines that were read are gone: the machine was lost before they were on its disk."""
+    """Lines that were read are gone: the machine died before they were on its disk."""
 
 
 class JournalShortened(JournalCutShort):
-    """Lines that were to be read are gone: their segment was deleted, being old enough."""
+    """Lines that were not read yet are gone: their segment was deleted for its age."""
 
 
 def read_journal(
@@ -42,10 +42,10 @@ def read_journal(
 ) -> tuple[list[Envelope], int]:
     """Events of complete lines from `byte_offset` on, and the offset to go on from.
 
-    No more than one segment at once. Raises UndecodableEvent when the first unread line cannot be
-    read; events before such a line are returned first. Raises JournalCutShort when no line ends at
-    `byte_offset` any more; where one does by chance, the sequence of the first event tells. Raises
-    JournalShortened when the segment that had it was deleted.
+    Reads at most one segment. Raises UndecodableEvent if the first unread line cannot be read;
+    returns the events before such a line first. Raises JournalCutShort if no line ends at
+    `byte_offset` any more; if one does by chance, the sequence of the first event shows it. Raises
+    JournalShortened if the segment that had it was deleted.
     """
     segment, end = _segment_at(path, byte_offset)
     start = byte_offset - segment.base
@@ -71,8 +71,8 @@ def read_journal(
 
 
 def every_envelope(path: Path) -> Iterator[Envelope]:
-    """The journal as far as it is written, from the beginning of what is kept of it; raises as
-    `read_journal`."""
+    """The journal as far as it is written, from the oldest line that is kept. Raises what
+    `read_journal` raises."""
     envelopes, offset = read_journal(path, first_offset(path))
     while envelopes:
         yield from envelopes
@@ -80,12 +80,12 @@ def every_envelope(path: Path) -> Iterator[Envelope]:
 
 
 def first_offset(path: Path) -> int:
-    """Where what is kept of the journal begins."""
+    """Where the part of the journal that is kept begins."""
     return min((segment.base for segment in segments_of(path)), default=0)
 
 
 def last_event(path: Path) -> EngineEvent | None:
-    """The event of the last complete line; None while there is none."""
+    """The event of the last complete line; None if there is none yet."""
     segment = newest_segment(path)
     if not segment.path.exists():
         return None
@@ -96,9 +96,9 @@ def last_event(path: Path) -> EngineEvent | None:
 def newest_event(
     path: Path, kind: type[E], is_wanted: Callable[[E], bool] = lambda event: True
 ) -> E | None:
-    """The last one of this kind that is wanted; reads from the end. None: there is none.
+    """The last wanted event of this kind; reads from the end. None: there is none.
 
-    Raises UndecodableEvent when a line that may hold it cannot be read.
+    Raises UndecodableEvent if a line that may hold it cannot be read.
     """
     for line in _lines_naming(kind, path):
         event = _decode_line(path, line).event
@@ -108,13 +108,13 @@ def newest_event(
 
 
 def every_event(path: Path, kind: type[E]) -> list[E]:
-    """All of this kind that are kept, oldest first. Raises as `newest_event` does."""
+    """All kept events of this kind, oldest first. Raises what `newest_event` raises."""
     events = [_decode_line(path, line).event for line in _lines_naming(kind, path)]
     return [event for event in reversed(events) if isinstance(event, kind)]
 
 
 def end_of(path: Path) -> tuple[int, Envelope | None]:
-    """Of one segment: its size without a torn last line, and its last complete line."""
+    """One segment's size without a torn last line, and its last complete line."""
     size, tail_bytes = path.stat().st_size, _TAIL_BYTES
     while True:
         start = max(0, size - tail_bytes)
@@ -156,7 +156,7 @@ def _decode_line(path: Path, line: bytes) -> Envelope:
 
 
 def _segment_at(path: Path, byte_offset: int) -> tuple[Segment, int | None]:
-    """The one that has the line that begins there, and where the next one begins."""
+    """The segment with the line that begins there, and where the next segment begins."""
     segment, end = Segment(0, path), None
     for each in segments_of(path):
         if each.base > byte_offset:
@@ -171,8 +171,8 @@ def _segment_at(path: Path, byte_offset: int) -> tuple[Segment, int | None]:
 
 
 def _lines_naming(kind: type[Event], path: Path) -> Iterator[bytes]:
-    """Those that may hold an event of this kind, newest first; back to the newest summary, if that
-    has what was before."""
+    """Lines that may hold an event of this kind, newest first; stops at the newest summary if that
+    sums up this kind."""
     name = kind.__name__.encode()
     for segment in reversed(segments_of(path)):
         first = b""
@@ -188,7 +188,7 @@ def _lines_naming(kind: type[Event], path: Path) -> Iterator[bytes]:
 
 
 def _lines_from_the_end(path: Path) -> Iterator[bytes]:
-    """Complete ones; the first that it yields is empty."""
+    """Yields complete lines; the first is empty."""
     carried = b""
     with path.open("rb") as file:
         start = _complete_bytes(file)
@@ -203,7 +203,7 @@ def _lines_from_the_end(path: Path) -> Iterator[bytes]:
 
 
 def _complete_bytes(file: BinaryIO) -> int:
-    """Without a torn last line."""
+    """The file's size without a torn last line."""
     start = file.seek(0, os.SEEK_END)
     while start > 0:
         end, start = start, max(0, start - _TAIL_BYTES)

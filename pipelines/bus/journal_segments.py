@@ -1,9 +1,9 @@
-"""The segments of a journal: files of bounded size, each going on where the one before it ends.
+"""The segments of a journal: files of bounded size that each continue the one before.
 
-A segment is named after the place at which it begins in the whole journal, so a place is one number
-for the writer and for every reader, however many files there are and whichever are gone. Only the
-newest is written to. The first is `journal.jsonl`; each later one appears whole with its first
-line, the summary of all before it (`JournalContinued`), so those before it may be deleted.
+A segment is named after the place at which it begins in the whole journal. So a place is one number
+for the writer and all readers, however many files there are and whichever are gone. The writer
+appends only to the newest. The first is `journal.jsonl`. Each later one appears whole with its
+first line, the summary of all before it (`JournalContinued`), so those before it may be deleted.
 """
 
 import os
@@ -18,21 +18,21 @@ from pipelines.disk.directories import make_durable
 from pipelines.domain.errors import check
 
 SEGMENT_BYTES = 16 << 20
-"""Two hours of a run that writes 2 kB a second. A new driver reads no more than one."""
+"""Two hours of a run that writes 2 kB a second. A new driver reads at most one segment."""
 
 APPENDING = os.O_WRONLY | os.O_APPEND
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Segment:
-    """`base`: where it begins in the whole journal, in bytes."""
+    """`base`: where the segment begins in the whole journal, in bytes."""
 
     base: int
     path: Path
 
 
 def segments_of(journal: Path) -> list[Segment]:
-    """Those that are there, oldest first; `journal` is the path of the first."""
+    """The segments that exist, oldest first; `journal` is the path of the first."""
     try:
         names = os.listdir(journal.parent)
     except FileNotFoundError:
@@ -46,14 +46,14 @@ def segments_of(journal: Path) -> list[Segment]:
 
 
 def newest_segment(journal: Path) -> Segment:
-    """The one that is written to; the first, which need not be there yet, when there is none."""
+    """The segment that is written to; the first, which need not exist yet, if there is none."""
     return max(segments_of(journal), default=Segment(0, journal))
 
 
 def begin_segment(journal: Path, base: int, first_line: bytes) -> tuple[Segment, int]:
-    """The segment, which is there whole and stays, and the file to append to.
+    """Creates a segment, whole and durable; returns it and the file to append to.
 
-    Raises OSError: then it is not there.
+    Raises OSError: the segment then does not exist.
     """
     segment = Segment(base, journal.with_name(f"{journal.stem}-{base:018d}{journal.suffix}"))
     is_new = create_if_absent(segment.path, first_line, FOR_ALL)
@@ -68,7 +68,7 @@ def begin_segment(journal: Path, base: int, first_line: bytes) -> tuple[Segment,
 
 @dataclass(frozen=True, slots=True)
 class ClosedSegment:
-    """One that another follows on. `end`: where that one begins."""
+    """A segment with a successor. `end`: where the successor begins."""
 
     segment: Segment
     end: int
@@ -87,10 +87,10 @@ def closed_segments(journal: Path) -> list[ClosedSegment]:
 def expendable(
     closed: Sequence[ClosedSegment], read_up_to: int, closed_before_s: float
 ) -> list[ClosedSegment]:
-    """Those that may go, oldest first: each that every reader is past, and that is old enough.
+    """The segments that may be deleted, oldest first: old enough, and read by every reader.
 
-    None behind one that stays: what is left of a journal has no hole. `read_up_to` is the place of
-    the reader that is furthest behind.
+    Keeps all segments behind one that it keeps, so the rest of a journal has no hole. `read_up_to`
+    is the place of the slowest reader.
     """
     going: list[ClosedSegment] = []
     for each in closed:
@@ -101,7 +101,7 @@ def expendable(
 
 
 def delete_segments(segments: Sequence[Segment]) -> None:
-    """In this order; each is gone for good before the next goes. May be repeated."""
+    """Deletes in this order, each durably before the next. You may repeat it."""
     for segment in segments:
         segment.path.unlink(missing_ok=True)
         make_durable(segment.path.parent)

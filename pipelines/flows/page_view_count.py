@@ -1,4 +1,4 @@
-"""The flow `page_view_count`: views per key over CSV events, for measuring the engine."""
+"""The flow `page_view_count`: counts views per key in CSV files, for measuring the engine."""
 
 from collections.abc import Mapping
 from pathlib import Path

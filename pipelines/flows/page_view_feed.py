@@ -1,4 +1,4 @@
-"""Made-up page views that follow from a seed, and a feed that appends them to a log at a pace."""
+"""Makes up page views from a seed, and feeds them to a log at a given pace."""
 
 import argparse
 import logging
@@ -24,11 +24,11 @@ VIEWS = pa.schema(
     ]
 )
 OUT_OF_ORDER_MS = 1_000
-"""How far the time of a view may lie behind that of one before it in the same split."""
+"""How far the time of a view may lie behind that of an earlier view in the same split."""
 
 FIRST_MS = 1_767_225_600_000  # the first moment of 2026
 STEP_MS = 10
-"""From one view of a split to the next, on average."""
+"""Average time from one view of a split to the next."""
 
 APPS = pa.array([f"app-{number:02}" for number in range(20)])
 PAGES = pa.array(["/", "/search", "/item", "/item/reviews", "/cart", "/checkout", "/help"])
@@ -36,7 +36,7 @@ USERS = 100_000
 
 
 def page_views(seed: int, split: int, first: int, end: int) -> pa.RecordBatch:
-    """Those with the numbers from `first` up to but not `end`."""
+    """The views numbered from `first` up to but not including `end`."""
     draws = Draws(seed, split, np.arange(first, end, dtype=np.int64))
     lateness_ms = draws.integers("lateness", 0, OUT_OF_ORDER_MS)
     at_ms = FIRST_MS + draws.offsets * STEP_MS + OUT_OF_ORDER_MS - lateness_ms
@@ -57,14 +57,14 @@ def _apps(draws: Draws) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
 
 TURN_S = 0.05
 BATCH_VIEWS = 2_000
-"""Appended at once, at most. What fell due while the server was away is made up for by nobody."""
+"""The most that is appended at once. The feed does not catch up after the server was away."""
 
 log = logging.getLogger("ftdash.page_views")
 
 
 @dataclass(slots=True)
 class Feed:
-    """`views_per_s` is shared by all splits. Used by one thread."""
+    """All splits share `views_per_s`. One thread uses it."""
 
     log: ViewLog
     seed: int
@@ -77,7 +77,7 @@ class Feed:
     _begun_with: int = 0
 
     def append_due(self) -> None:
-        """What is due by now and not there yet. Raises Retryable, Rejected."""
+        """Appends what is due and not there yet. Raises Retryable, Rejected."""
         if not self._counts:
             self._counts = [self.log.count(split) for split in range(self.splits)]
             self._began_s, self._begun_with = self.now_s(), min(self._counts)
@@ -103,7 +103,7 @@ class Feed:
 
 
 def run(feed: Feed, ends: threading.Event) -> None:
-    """Until `ends` is set. Raises Rejected: the server will not have it."""
+    """Appends until `ends` is set. Raises Rejected if the server refuses."""
     while not ends.wait(TURN_S):
         try:
             feed.append_due()

@@ -1,6 +1,6 @@
-"""The logs that page views are appended to: Redis Streams, or the partitions of a topic of Kafka.
+"""The logs that page views are appended to: Redis Streams, or the partitions of a Kafka topic.
 
-Each says how many views it was ever given, so that nobody else has to remember. Decides neither
+Each log knows how many views it was ever given, so its callers need not remember. Decides neither
 which views there are nor when they come.
 """
 
@@ -20,8 +20,8 @@ from pipelines.domain.errors import Retryable
 from pipelines.flows import page_view_servers as servers
 
 KEPT_VIEWS = 1_000_000
-"""Of each stream, about: at 100 views/s those of the last 2.7 hours, in some 100 MB. A point that
-is older cannot be restored any more, which its preflight says."""
+"""About so many stay in each stream: at 100 views/s those of the last 2.7 hours, in some 100 MB.
+An older point cannot be restored any more; its preflight says so."""
 
 DELIVERY_MS = 30_000
 BROKER_DECIDES = -1
@@ -31,18 +31,18 @@ class ViewLog(Protocol):
     """Used by one thread. Raises Retryable while the server is away; then ask for the count."""
 
     def count(self, split: int) -> int:
-        """How many views the split was ever given, whatever is left of them."""
+        """How many views the split was ever given, however many are left."""
         ...
 
     def append(self, split: int, views: pa.RecordBatch) -> None:
-        """All of them in order; after a failure, none or the first of them."""
+        """Appends all of them in order; after a failure, none of them or the first ones."""
         ...
 
     def close(self) -> None: ...
 
 
 class RedisViewLog:
-    """A stream for each split, `<name>-<split>`; the newest `kept` views of each stay."""
+    """A stream for each split, `<name>-<split>`, which keeps its newest `kept` views."""
 
     def __init__(self, url: str, name: str, *, kept: int = KEPT_VIEWS) -> None:
         self._url = url
@@ -73,10 +73,10 @@ class RedisViewLog:
 
 
 class KafkaViewLog:
-    """A partition for each split; nobody else writes to the topic.
+    """A partition for each split; needs to be the topic's only writer.
 
-    The producer is idempotent, so a view that was sent twice is there once, and the end of a
-    partition is the number of its views.
+    The producer is idempotent: a view that was sent twice is there once. So the end of a partition
+    is the number of its views.
     """
 
     def __init__(self, address: KafkaAddress, topic: str) -> None:
@@ -110,7 +110,7 @@ class KafkaViewLog:
             raise Retryable(f"Kafka at {self._address.bootstrap_servers} has not taken all views")
 
     def close(self) -> None:
-        self._client = None  # what it was given has arrived, or was told to have failed
+        self._client = None  # all that it was given has arrived, or was reported as failed
 
     def _new_producer(self) -> Producer:
         with self._address.settings_are_understood():
@@ -118,7 +118,7 @@ class KafkaViewLog:
                 {
                     **self._address.settings(lambda error: None),
                     "enable.idempotence": True,
-                    "enable.gapless.guarantee": True,  # after one that failed, none arrives
+                    "enable.gapless.guarantee": True,  # after a record that failed, none arrives
                     "delivery.timeout.ms": DELIVERY_MS,
                     "linger.ms": 0,
                 }
@@ -126,7 +126,7 @@ class KafkaViewLog:
 
 
 def open_log(system: str, name: str, *, kept: int = KEPT_VIEWS) -> ViewLog:
-    """`system`: kafka or redis. Raises Rejected: the environment names no such server."""
+    """`system`: kafka or redis. Raises Rejected if the environment names no such server."""
     if system == "kafka":
         return KafkaViewLog(servers.kafka_address(), name)
     return RedisViewLog(servers.redis_url(), name, kept=kept)
@@ -137,7 +137,7 @@ def stream_of(name: str, split: int) -> str:
 
 
 def provide_topic(address: KafkaAddress, topic: str, partitions: int) -> None:
-    """Make the topic, with as many copies as the broker likes, unless it is there.
+    """Create the topic, with the broker's default of replicas, unless it exists.
 
     Raises Retryable.
     """
@@ -156,7 +156,7 @@ def provide_topic(address: KafkaAddress, topic: str, partitions: int) -> None:
 
 
 def _fields(views: pa.RecordBatch) -> list[list[str]]:
-    """Of each view: names and values in turn."""
+    """For each view, names and values in turn."""
     table = pa.Table.from_batches([views])
     columns = {name: text_of(table.column(name)).to_pylist() for name in table.schema.names}
     rows = zip(*columns.values(), strict=True)

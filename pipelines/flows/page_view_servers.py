@@ -1,4 +1,4 @@
-"""Where the flow `page_views` reads and writes: the servers that the environment names."""
+"""Finds the servers that `page_views` reads and writes: the environment names them."""
 
 import os
 
@@ -33,7 +33,7 @@ def kafka_address() -> KafkaAddress:
 
 
 def _named(variable: str, what: str) -> str:
-    """Raises Rejected naming the variable, and never what is in it."""
+    """Raises Rejected naming the variable, never its value."""
     value = os.environ.get(variable)
     if not value:
         raise Rejected(

@@ -1,11 +1,11 @@
-"""The flow `page_views`: views per app, in windows of event time and in total, into each system.
+"""The flow `page_views`: counts views per app, in event-time windows and in total.
 
-Views come from Kafka (a JSON object each) or from Redis Streams (fields of an entry), are keyed by
-app and counted. The same counts go into Redis, PostgreSQL, Kafka and files, as many of them as are
-asked for; each commits with the checkpoints of the run.
+Reads views from Kafka (a JSON object each) or from Redis Streams (fields of an entry), keys them by
+app and counts them. Writes the same counts into each system you ask for: Redis, PostgreSQL, Kafka
+and files. Each one commits with the checkpoints of the run.
 
-A view that is no JSON object, or has no time, ends the run with its place. One that names no app is
-counted under `UNNAMED`, so that the totals add up to what was read.
+A view that is no JSON object, or has no time, ends the run with its place. One without an app is
+counted under `UNNAMED`, so that the totals add up to the views that were read.
 """
 
 import re
@@ -34,7 +34,7 @@ from pipelines.stream import Environment, Pipeline, Stream, count, tumbling
 
 NAME = "page_views"
 UNNAMED = "(no app)"
-"""No app can be called so: a name has no blank."""
+"""No app can have this name: names have no blank."""
 
 APP = r"^[A-Za-z0-9._-]{1,64}$"
 TARGET = re.compile(r"[a-z][a-z0-9_]{0,39}")
@@ -63,7 +63,7 @@ def assemble(parameters: Mapping[str, str]) -> Pipeline:
 
 
 def with_app(views: pa.RecordBatch) -> pa.RecordBatch:
-    """What can name a key, a row and a record in every system is an app; the rest is `UNNAMED`."""
+    """Keeps apps that can name a key, a row and a record in every system; the rest is `UNNAMED`."""
     apps = views.column("app_id")
     is_named = pc.fill_null(pc.match_substring_regex(apps, APP), False)
     named = pc.if_else(is_named, apps, UNNAMED)
@@ -71,7 +71,7 @@ def with_app(views: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class Counts:
-    """The two results, and into what they go."""
+    """The two results, and the systems they go into."""
 
     def __init__(self, windows: Stream, totals: Stream, parameters: Mapping[str, str]) -> None:
         target = parameters["target"]
@@ -91,7 +91,7 @@ class Counts:
         self._totals.sink(totals, uid="totals-redis")
 
     def into_postgres(self) -> None:
-        """A total is overwritten; of a window there is one row for ever."""
+        """Overwrites a total; writes one row for each window, for ever."""
         url = servers.database_url()
         windows = PostgresInsert(url, self._windows_name, pipeline=NAME)
         self._windows.sink(windows, uid="windows-postgres")
@@ -106,7 +106,7 @@ class Counts:
         self._totals.sink(totals, uid="totals-kafka")
 
     def into_files(self) -> None:
-        """Lines of JSON, and a table of SQLite beside them."""
+        """Writes lines of JSON, and next to them a SQLite table."""
         if not self._output:
             raise Rejected(f"The pipeline {NAME} needs the parameter 'output' to write files.")
         directory = Path(self._output)

@@ -1,4 +1,4 @@
-"""The flows that ship, by name; and strict reading of their parameters."""
+"""Finds the flows that ship by name, and reads their parameters strictly."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,1 +1,1 @@
-"""The guarantee lab: one input and one schedule of faults under every mode, and what came out."""
+"""The guarantee lab: runs one input and one schedule of faults under every mode, and compares."""

@@ -1,4 +1,4 @@
-"""Runs every chosen mode through the same input and the same faults, and reports what came out."""
+"""Runs every chosen mode through the same input and the same faults, and reports the results."""
 
 import os
 import platform
@@ -42,7 +42,7 @@ ACKER_MESSAGES = "acker_messages"
 
 
 def run_lab(options: LabOptions, say: Say) -> LabReport:
-    """`say` hears of the progress. Raises TrialFailed, and Rejected for what a run refuses."""
+    """Calls `say` with the progress. Raises TrialFailed, and Rejected for what a run refuses."""
     forks.set_forkserver_preload([run_trial.__module__])
     began_s, began_at = time.monotonic(), datetime.now(UTC)
     apps = apps_of(options.seed, np.arange(options.records, dtype=np.int64))

@@ -1,5 +1,6 @@
-"""What one run of the lab amounts to: the facts it leaves, whether it may be compared at all, and
-what its sink shows and its source has noted.
+"""Measures one run of the lab: decides whether it can be compared, and counts its output.
+
+Works on the facts that the run leaves, the rows of its sink and the reads that its source noted.
 """
 
 from collections.abc import Iterable
@@ -18,17 +19,17 @@ E = TypeVar("E", bound=EngineEvent)
 
 
 class TrialFailed(Exception):
-    """The run did not come to its end, or not all faults happened: there is nothing to compare."""
+    """The run did not finish, or not all faults happened: there is nothing to compare."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """`reads` as `view_input.reads` gives them."""
+    """`reads` is what `view_input.reads` returns."""
 
     envelopes: list[Envelope]
     rows: Rows
     reads: list[tuple[int, Numbers]]
-    kills: list[tuple[int, int]]  # when, wall clock in milliseconds, and at which view
+    kills: list[tuple[int, int]]  # wall clock in milliseconds, and the view
     began_ms: int
 
     def of(self, kind: type[E]) -> list[E]:
@@ -36,7 +37,7 @@ class Facts:
 
 
 def check_comparable(facts: Facts, status: JobStatus, faults: int) -> None:
-    """Raises TrialFailed, saying why, unless the run has ended with all its `faults`."""
+    """Raises TrialFailed with the reason unless the run has finished with all its `faults`."""
     if status is not JobStatus.FINISHED:
         reasons = [ended.reason for ended in facts.of(RunEnded) if ended.reason]
         why = reasons[-1] if reasons else "its journal does not say why."
@@ -50,7 +51,7 @@ PERCENTILES = (50, 99)
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """`short` and `over`: by how many views the totals of the applications were too low, too high.
+    """`counted_short`, `counted_over`: by how many views the applications' totals were off.
 
     A total is that of the application's newest row, as in a table that is overwritten.
     """
@@ -63,14 +64,14 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """From when a view happened until a reader could see it, the first time, milliseconds."""
+    """Milliseconds from when a view happened until a reader could first see it."""
 
     p50_ms: float
     p99_ms: float
 
 
 def delivered(rows: Rows, apps: Numbers) -> Delivered:
-    """`apps`: of which application each view of the input is; `rows` in the order of writing."""
+    """`apps`: the application of each view of the input; `rows` in the order of writing."""
     times = np.bincount(rows["view"], minlength=len(apps))
     off = _totals(rows) - np.bincount(apps, minlength=_APPS_MAX)
     return Delivered(
@@ -82,7 +83,7 @@ def delivered(rows: Rows, apps: Numbers) -> Delivered:
 
 
 def latency(rows: Rows) -> Latency | None:
-    """None: nothing came out."""
+    """None: the run wrote no rows."""
     if not len(rows):
         return None
     order = np.argsort(rows["visible_ms"], kind="stable")
@@ -93,7 +94,7 @@ def latency(rows: Rows) -> Latency | None:
 
 
 def views_per_s(rows: Rows, began_ms: int) -> float:
-    """Of distinct views, from the first one asked for to the last one visible."""
+    """Distinct views, from the first one asked for to the last one visible."""
     if not len(rows):
         return 0.0
     elapsed_ms = max(1, int(rows["visible_ms"].max()) - began_ms)
@@ -101,7 +102,7 @@ def views_per_s(rows: Rows, began_ms: int) -> float:
 
 
 def read_again(reads: Iterable[tuple[int, Numbers]]) -> int:
-    """Views that the source has given out before; `reads` as `view_input.reads` gives them."""
+    """Views that the source gave out more than once; `reads` is what `view_input.reads` returns."""
     return sum(_covered_again(ranges) for _, ranges in reads)
 
 
@@ -109,7 +110,7 @@ _APPS_MAX = 1_024
 
 
 def _totals(rows: Rows) -> Numbers:
-    """By application; 0 for one that no row speaks of."""
+    """By application; 0 for one without rows."""
     totals = np.zeros(_APPS_MAX, np.int64)
     totals[rows["app"]] = rows["views"]  # of equal indices the last one stays
     return totals

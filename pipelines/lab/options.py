@@ -1,4 +1,4 @@
-"""What a person may choose for a lab, and the modes that are compared.
+"""Declares the options of a lab and the modes that it compares.
 
 Light on purpose: commands and pages load it for their help and their checks, without the engine.
 """
@@ -34,13 +34,13 @@ MODES = (
     ),
     LabMode("acked", {_MODE: "ACKED"}, False),
 )
-"""Each with the sink that a person would give it: a transaction where the mode can use one."""
+"""Each has the sink that suits it: a transactional one where the mode can use it."""
 
 MODE_NAMES = tuple(mode.name for mode in MODES)
 
 
 class LabOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One lab. The input and the places of the faults follow from `seed` and `records` alone."""
+    """One lab. `seed` and `records` alone determine the input and the places of the faults."""
 
     seed: int = 1
     records: int = 60_000

@@ -1,7 +1,7 @@
-"""The flow of the lab: page views, parsed, counted by application, each into the sink.
+"""The flow of the lab: parses page views, counts them by application, writes each to the sink.
 
-Two steps behind the source, each behind an exchange, as Storm's spout and two bolts. Whoever parses
-a view at which a slot is to die, kills its process with SIGKILL; each such place is used once.
+Two steps follow the source, each behind an exchange, like Storm's spout and two bolts. A slot that
+parses a view of the kill schedule kills its own process with SIGKILL; each place is used once.
 """
 
 import os
@@ -30,7 +30,7 @@ from pipelines.stream.streams import Stream
 NAME = "guarantee_lab"
 SOURCE, PARSE, COUNT, LOG = "page_views", "parse", "count", "log"
 STEPS = 2
-"""Exchanges that each record passes."""
+"""The number of exchanges that each record passes."""
 
 PARSED = pa.schema([("view", pa.int64()), ("app", pa.int64()), ("happened_ms", pa.int64())])
 COUNTED = PARSED.append(pa.field("views", pa.int64()))
@@ -40,7 +40,7 @@ _LINE = r"^/app/(?P<app>\d+)\?view=(?P<view>\d+)$"
 
 
 class Parse(Operator):
-    """One row for one row, and says so: an acker is told once per record."""
+    """Makes one row of each row, and reports that lineage: an acker hears of each record once."""
 
     def __init__(self, directory: Path, kill_places: tuple[int, ...]) -> None:
         self._directory = directory
@@ -69,7 +69,7 @@ class Parse(Operator):
 
 
 class CountViews(BatchProcessFunction):
-    """Each view goes on with how often its application has been viewed, up to its batch."""
+    """Adds to each view how often its application has been viewed, its batch included."""
 
     def open(self, context: ProcessContext) -> None:
         self._views = context.get_state(ValueStateDescriptor("views", pa.int64()))

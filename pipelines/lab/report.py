@@ -1,4 +1,4 @@
-"""What a lab says: one JSON object with a verdict on each mode's promise, and the same a table."""
+"""A lab's report: values with a verdict on each mode's promise, and the same as a table."""
 
 from collections.abc import Iterable
 
@@ -12,13 +12,13 @@ DOUBLES_NOTHING = (EXACTLY_ONCE, AT_MOST_ONCE)
 
 
 class FaultRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run at the rate of the input, whose slots were killed at the places of the schedule."""
+    """A run at the rate of the input, with slots killed at the places of the schedule."""
 
     lost: int
     doubled: int
     counted_short: int  # views that the totals by application lack at the end
-    counted_over: int  # views that they have too many
-    killed_at: list[int]  # the newest view that the slot had in hands
+    counted_over: int  # views that they count too many
+    killed_at: list[int]  # the newest view that the slot was parsing
     recovery_ms: list[int]  # from each kill until all subtasks ran again
     read_again: int  # views that the source gave out more than once
     latency_p50_ms: float | None  # from when a view happened until it could be seen
@@ -26,10 +26,10 @@ class FaultRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CostRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run of the same input without faults, as fast as it goes.
+    """A run of the same input without faults, at full speed.
 
-    `barriers`, `acker_ids` and `acker_messages` are counted by the subtasks that send them; the
-    fields `..._expected` are what the formulas say.
+    The sending subtasks count `barriers`, `acker_ids` and `acker_messages`; the fields
+    `..._expected` come from the formulas.
     """
 
     lost: int
@@ -38,10 +38,10 @@ class CostRun(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: int
     barriers: int
     barriers_expected: int
-    acknowledgements: int  # of subtasks to the driver, that their part of a checkpoint is durable
+    acknowledgements: int  # from subtasks to the driver, when their part of a checkpoint is durable
     acker_ids: int  # Storm's inits and acks
     acker_ids_expected: int
-    acker_messages: int  # in which these ids travelled; one speaks of a batch
+    acker_messages: int  # messages that carried these ids; one covers a batch
     control_per_record: float  # barriers and ids
 
 
@@ -51,11 +51,11 @@ class ModeReport(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     faulted: FaultRun
     cost: CostRun | None
-    broken: list[str]  # what was promised and not kept; empty: all was kept
+    broken: list[str]  # broken promises; empty: the mode kept all
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """On what it was measured."""
+    """The machine and the slots of the measurement."""
 
     slots: str
     machine: str
@@ -78,7 +78,7 @@ class LabReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def broken_promises(promise: str, faulted: FaultRun, cost: CostRun | None) -> list[str]:
-    """Sentences; a mode that promises less than it did has broken nothing."""
+    """Sentences; a mode that did better than it promises has broken nothing."""
     broken = []
     if promise in LOSES_NOTHING and faulted.lost:
         broken.append(f"It promises to lose nothing, and {faulted.lost} views are lost.")
@@ -96,8 +96,8 @@ def broken_promises(promise: str, faulted: FaultRun, cost: CostRun | None) -> li
 
 
 def comparison(report: LabReport) -> str:
-    """What it costs to follow every record, and what barriers cost, with the counts; empty: one of
-    the two was not measured."""
+    """Compares the cost of following every record with the cost of barriers, with the counts; empty
+    if one of the two was not measured."""
     acked = _cost_of(report, "acked")
     exact = _cost_of(report, "exactly-once")
     if acked is None or exact is None:

@@ -1,8 +1,8 @@
-"""Where the lab's slots run: processes of this machine, forked from a server that has everything
+"""Hosts the lab's slots: processes of this machine, forked from a server that has everything
 imported, so that each is up in milliseconds.
 
-What a slot does is the real thing; only Spark's placing of slots is missing. A stage ends with its
-first lost slot, or when it is cancelled; what is left of it has to end by itself.
+A slot does what it does in production; only Spark's placing of slots is missing. A stage ends with
+its first lost slot, or when it is cancelled; its other slots have to end by themselves.
 """
 
 import multiprocessing
@@ -22,14 +22,14 @@ forks = multiprocessing.get_context("forkserver")
 
 
 class SlotMain(Protocol):
-    """What a slot's process does; a function of a module, so that its name can be passed on."""
+    """The main function of a slot's process; a module's function, so that it can be named."""
 
     def __call__(self, address: SlotAddress, slot: int, environment: dict[str, str]) -> None: ...
 
 
 @dataclass(slots=True)
 class SlotProcesses:
-    """Implements `StageHost`. `environment` is asked for each stage."""
+    """Implements `StageHost`. Calls `environment` for each slot of a stage."""
 
     post: Callable[[JobEvent], None]
     main: SlotMain
@@ -58,7 +58,7 @@ class SlotProcesses:
         self.post(StageEnded(address.attempt, problem))
 
     def _watched(self, slots: list[BaseProcess], is_cancelled: threading.Event) -> str:
-        """Until the stage ends; why, if it did not end well."""
+        """Waits until the stage ends; returns why, if it did not end well."""
         alive = {slot.sentinel: slot for slot in slots}
         problem = ""
         while alive and not problem and not is_cancelled.is_set():

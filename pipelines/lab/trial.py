@@ -1,7 +1,7 @@
 """Runs the lab's flow once, from an empty directory to its end, and collects the facts.
 
-The driver is this process, under a lease as any other; slots are processes of their own. A run that
-does not end in time is cancelled by a request, as a person would.
+The driver is this process and holds a lease like any other; slots are processes of their own. A run
+that does not end in time is cancelled by a request, as a person would cancel it.
 """
 
 import logging
@@ -35,14 +35,14 @@ from pipelines.runtime.slot_address import SlotAddress
 START_S = 60.0
 SLOWEST_VIEWS_PER_S = 2_000
 RECOVERY_S = 15.0
-"""A run may take this much for each part of it, before it counts as stuck."""
+"""A run may take this much for each of its parts before it counts as stuck."""
 
 RESTARTS_MAX = 10
 """Without a completed checkpoint in between: only a run that cannot go on gives up."""
 
 
 def run_trial(root: Path, options: LabOptions, mode: LabMode, *, is_faulted: bool) -> Facts:
-    """In `root`, which is empty. `is_faulted`: at the input's rate, and with the schedule's faults.
+    """`root` is empty. `is_faulted`: at the input's rate, and with the schedule's faults.
 
     Raises TrialFailed, and Rejected for what a run refuses.
     """
@@ -80,7 +80,7 @@ def _slot_main(address: SlotAddress, slot: int, environment: dict[str, str]) -> 
 
 
 def _offer_flow() -> None:
-    """In the lab's own processes; nobody else can start it."""
+    """Registers the flow in the lab's own processes; no other process can start it."""
     FLOWS[page_views.NAME] = page_views.__name__
 
 
@@ -141,7 +141,7 @@ def _cancelled_after(patience_s: float, directory: RunDirectory) -> Iterator[Non
 
 @contextmanager
 def _logged_to(path: Path) -> Iterator[None]:
-    """What the driver logs is no progress of the lab."""
+    """The driver's log is no progress of the lab."""
     handler, root = logging.FileHandler(path), logging.getLogger()
     before = root.level
     root.addHandler(handler)

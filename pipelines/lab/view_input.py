@@ -1,5 +1,6 @@
-"""The seeded input of the lab: page views as lines of text, each with a time of its own, and the
-places in it where a slot is killed. Both follow from a seed, never from the clock.
+"""The seeded input of the lab: page views as lines of text, and the places where a slot is killed.
+
+Each view has a time of its own. Views and places follow from a seed, never from the clock.
 """
 
 import random
@@ -17,12 +18,12 @@ from pipelines.connectors.generator import Draws
 from pipelines.disk.atomic_files import create_if_absent
 
 FROM, TO = 0.4, 0.8
-"""Part of its stretch of the input in which a fault lies, so that no two come close together and
-the run has begun to take checkpoints before the first one."""
+"""The part of its stretch of the input in which a fault lies. So no two faults come close
+together, and the run has begun to take checkpoints before the first one."""
 
 
 def kill_places(seed: int, records: int, faults: int) -> tuple[int, ...]:
-    """Numbers of views, ascending: whoever parses one of these, or a later one, first, dies."""
+    """Numbers of views, ascending: the first slot to parse one of these, or a later one, dies."""
     rng = random.Random(seed)
     stretch = records / max(faults, 1)
     return tuple(int((index + rng.uniform(FROM, TO)) * stretch) for index in range(faults))
@@ -39,8 +40,8 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ViewInput:
-    """`rate` 0: everything has happened when the run begins. Split i of n holds the views i, i + n,
-    i + 2n, ...; `directory` keeps when it began and what was read."""
+    """`rate` 0: all views have happened when the run begins. Split i of n holds the views i, i + n,
+    i + 2n, ...; `directory` keeps the time of the beginning and what was read."""
 
     directory: Path
     seed: int
@@ -102,7 +103,7 @@ class ViewInput:
 
 
 def apps_of(seed: int, numbers: Numbers) -> Numbers:
-    """Of which application each view is."""
+    """The application of each view."""
     return Draws(seed, 0, numbers).integers("app", 0, APPS)
 
 
@@ -125,6 +126,6 @@ def wall_ms() -> int:
 
 
 def _begun_ms(directory: Path) -> int:
-    """Whoever asks first, says when it began."""
+    """The first caller sets the time of the beginning."""
     create_if_absent(directory / BEGAN, str(wall_ms()).encode())
     return began_ms(directory)

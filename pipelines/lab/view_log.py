@@ -1,9 +1,8 @@
 """The sink of the lab: one row per view, with the time at which a reader could first see it.
 
-Both kinds write the same bytes. Rows of the one are visible as soon as they are written, as of a
-sink that knows no transactions; those of the other with their checkpoint, by the base for sinks in
-two phases. Neither is for anything but the lab: whoever runs it owns `directory`, and restores
-nothing but the newest point of its own run.
+Both kinds write the same bytes. One shows its rows as soon as they are written, like a sink without
+transactions. The other shows them with their checkpoint, through the base for two-phase sinks. Both
+are only for the lab: it owns `directory`, and restores only the newest point of its own run.
 """
 
 import os
@@ -25,7 +24,7 @@ from pipelines.lab.view_input import wall_ms
 
 COLUMNS = ("view", "app", "views", "happened_ms")
 ROW = np.dtype([(name, np.int64) for name in (*COLUMNS, "visible_ms")])
-"""`views`: of the row's application, as far as it had been counted."""
+"""`views`: the count of the row's application so far."""
 
 Rows = npt.NDArray[np.void]
 
@@ -59,13 +58,13 @@ class ViewLog:
 
 
 def visible_rows(directory: Path) -> Rows:
-    """In the order in which each subtask wrote them. What a dying slot wrote of a row is none."""
+    """Each subtask's rows in the order of writing. Leaves out a row that a dying slot cut off."""
     parts = [_read(path) for path in sorted(directory.glob(f"{_VISIBLE}*"))]
     return np.concatenate(parts) if parts else np.zeros(0, ROW)
 
 
 class _PlainWriter:
-    """What is written has been handed to the kernel, and survives the death of its process."""
+    """Hands each row to the kernel at once, so the row survives the death of its process."""
 
     def __init__(self, directory: Path, context: SinkContext) -> None:
         name = f"{_VISIBLE}{context.attempt:06d}-{0:09d}-{context.subtask}"

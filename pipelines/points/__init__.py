@@ -1,1 +1,1 @@
-"""What can be known of a recovery point, and done about it, without a running pipeline."""
+"""What you can learn about a recovery point, and do with it, without a running pipeline."""

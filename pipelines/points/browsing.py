@@ -1,8 +1,8 @@
-"""Pages through the rows of one state of a point, for who looks; bounded in time and memory.
+"""Pages through the rows of one state of a point; bounded in time and memory.
 
 Rows come in the order in which they are stored, subtask by subtask. A page ends when it is full or
-its time is up, and says where the next one begins. Values become text for people; nothing that is
-stored is ever run. What is too large to be read within a page is refused: Spark reads it, by
+its time is up, and says where the next one begins. Values become text for people; nothing stored is
+ever executed. A page refuses a state that is too large for it: read that one with Spark, by
 `pipelines.spark.state_reader`.
 """
 
@@ -21,7 +21,7 @@ from pipelines.runtime.subtask.restoring import rows_of
 from pipelines.storage.store import CheckpointStore
 
 PART_BYTES_MAX = 256 << 20
-"""Of one subtask's files of a state: their digests are verified before the first row is shown."""
+"""For one subtask's files of a state: all their digests are verified before the first row shows."""
 
 
 def rows_page(
@@ -31,7 +31,7 @@ def rows_page(
     question: RowsQuestion,
     is_time_up: Callable[[], bool],
 ) -> RowsPage:
-    """At least one batch is looked at, so that every page comes further than the one before.
+    """Looks at at least one batch, so that every page gets further than the one before.
 
     Raises:
         Rejected: there is no such state or column, a value that is none of its type, or a part
@@ -71,7 +71,7 @@ def _check_wanted(wanted: Wanted | None, columns: list[Column]) -> None:
 def _batches(
     store: CheckpointStore, location: str, handles: list[StateHandle], begin: Place
 ) -> Generator[tuple[Place, pa.RecordBatch], None, None]:
-    """From `begin` on, each with the place of its first row."""
+    """The batches from `begin` on, each with the place of its first row."""
     for part in range(begin.part, len(handles)):
         _check_size(handles[part])
         skipped = begin.row if part == begin.part else 0
@@ -108,7 +108,7 @@ def _matching(batch: pa.RecordBatch, wanted: Wanted | None) -> pa.Array:
 
 
 def _normal(place: Place | None, handles: list[StateHandle]) -> Place | None:
-    """Not behind the last row of a part but before the first of the next; None: it is the end."""
+    """Turns a place behind a part's last row into the start of the next part; None: the end."""
     if place is None or place.row < handles[place.part].rows:
         return place
     return Place(place.part + 1) if place.part + 1 < len(handles) else None

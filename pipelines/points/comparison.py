@@ -1,9 +1,9 @@
 """Compares what two points hold, part by part, in bounded memory.
 
-A part is some key groups of one state, small enough to be held; where the number of key groups is
-not the same in both points, or a state has none, it is the whole state. Rows are told apart by the
-key that the operator declares, and without one as a whole. What is too large is said to be, with
-its rows counted. Touches nothing.
+A part is some key groups of one state, small enough to be held in memory. It is the whole state if
+the two points have different numbers of key groups, or the state has none. Rows are matched by the
+key that the operator declares, and without one compared as a whole. A part that is too large is
+reported, with its rows counted. Touches nothing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ STATE_BYTES_MAX = 1 << 30
 """In files, on each side: each part of a state reads those of its subtasks again."""
 
 Keys = Mapping[tuple[str, str], Sequence[str]]
-"""By operator and state, the columns that tell rows apart."""
+"""By operator and state, the columns that identify a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Point:
     manifest: Manifest
 
     def handles(self, uid: str, state: str) -> list[StateHandle]:
-        """Of a broadcast state every subtask has the same rows, so the first one's are enough."""
+        """A broadcast state has the same rows in every subtask, so the first handle is enough."""
         found = [
             handle
             for subtask in self.manifest.subtasks
@@ -76,7 +76,7 @@ class Part:
 
 
 def keys_of(flow_name: str, parameters: Mapping[str, str]) -> Keys:
-    """As the pipeline declares them now; empty when it cannot be built any more."""
+    """The keys that the pipeline declares now; empty if it can no longer be built."""
     try:
         declared = declared_states(flow(flow_name).build(parameters))
     except Rejected:
@@ -126,7 +126,7 @@ def difference_of(
 
 
 class _TooLarge(Exception):
-    """A part does not fit into what may be held."""
+    """A part is larger than what may be held in memory."""
 
 
 def _parts(left: Point, right: Point, uid: str, state: str) -> Iterator[Part]:
@@ -182,7 +182,7 @@ def _within(batch: pa.RecordBatch, groups: KeyGroupRange) -> pa.Array:
 def _compared(
     counted: StateDifference, left: pa.Table, right: pa.Table, key: Sequence[str]
 ) -> StateDifference:
-    """Columns that only one of them has are named, and compared in neither."""
+    """Names the columns that only one side has, and does not compare them."""
     shared = [name for name in right.column_names if name in left.column_names]
     columns = [name for name in shared if name != KEY_GROUP]
     only = sorted(set(left.column_names) ^ set(right.column_names))

@@ -1,4 +1,4 @@
-"""What a point holds, operator by operator, as its manifest says: no other file is read."""
+"""Lists what a point holds, operator by operator; reads only its manifest."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ def contents(manifest: Manifest) -> list[OperatorInside]:
 
 
 def handles_of(manifest: Manifest, uid: str, state: str) -> list[StateHandle]:
-    """Of every subtask that holds rows, in their order. Raises Rejected when there is none."""
+    """The handles of all subtasks that hold rows, in order. Raises Rejected if there is none."""
     found = [
         handle
         for subtask in manifest.subtasks

@@ -1,4 +1,4 @@
-"""Deletes a savepoint for good. Whether a run still needs it is for the caller to know."""
+"""Deletes a savepoint for good. The caller must know that no run still needs it."""
 
 from pipelines.domain.errors import Rejected
 from pipelines.domain.status import CheckpointKind
@@ -6,7 +6,7 @@ from pipelines.storage.store import CheckpointStore
 
 
 def dispose(location: str, store: CheckpointStore) -> None:
-    """Only a whole savepoint: checkpoints belong to their run, and anything else is none of ours.
+    """Deletes only whole savepoints: checkpoints belong to their run, and other files are not ours.
 
     Raises:
         Rejected: `location` lies outside the storage or holds no savepoint.

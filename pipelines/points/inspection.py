@@ -1,7 +1,7 @@
-"""Reads every byte of a point in steps, so that nobody has to wait for all of it at once.
+"""Reads every byte of a point in steps, so that no caller waits for all of it at once.
 
-A step begins at a file and reads until its time is up; where it has got to is for the caller to
-keep. Files are immutable, so steps may be repeated and may be far apart. Touches nothing.
+A step begins at a file and reads until its time is up; the caller keeps how far it has come. Files
+are immutable, so steps may be repeated and may be far apart. Touches nothing.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ class Inspected:
 def inspect(
     location: str, store: CheckpointStore, files_read: int, is_time_up: Callable[[], bool]
 ) -> Inspected:
-    """One step, of at least one file, behind the first `files_read`.
+    """Takes one step of at least one file, after the first `files_read`.
 
     Raises:
         Rejected: `location` lies outside the storage.

@@ -1,7 +1,7 @@
-"""Which rows are in one table and not in another, exactly, a column at a time.
+"""Finds the rows that are in one table and not in another, exactly, a column at a time.
 
 Rows become numbers that are equal where the rows are, so nothing is hashed and nothing can collide.
-Null equals null, and NaN equals NaN. Both tables are in memory; whoever calls bounds them.
+Null equals null, and NaN equals NaN. Both tables are in memory; the caller bounds them.
 """
 
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ import pyarrow as pa
 Numbers = npt.NDArray[np.int64]
 
 NULL = -1
-"""Beside the numbers of values, which begin at 0."""
+"""Values have numbers from 0 on."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowDifferences:
-    """Row numbers: of the right table, of the left one, and of both. `changed` None: no key."""
+    """Row numbers: of the right table, the left one, and both. `changed` None: there is no key."""
 
     added: Numbers
     removed: Numbers
@@ -29,7 +29,7 @@ class RowDifferences:
 def by_key(
     left: pa.Table, right: pa.Table, key: Sequence[str], columns: Sequence[str]
 ) -> RowDifferences | None:
-    """None: the key does not tell the rows apart."""
+    """None: the key is not unique."""
     left_keys, right_keys = _numbered(left, right, key)
     if _repeats(left_keys) or _repeats(right_keys):
         return None
@@ -46,7 +46,7 @@ def by_key(
 
 
 def by_row(left: pa.Table, right: pa.Table, columns: Sequence[str]) -> RowDifferences:
-    """A row that is there twice and was there once counts as one that is new."""
+    """A row that was there once and is there twice counts as one new row."""
     left_rows, right_rows = _numbered(left, right, columns)
     return RowDifferences(
         added=_surplus(right_rows, left_rows), removed=_surplus(left_rows, right_rows), changed=None
@@ -54,18 +54,18 @@ def by_row(left: pa.Table, right: pa.Table, columns: Sequence[str]) -> RowDiffer
 
 
 def _surplus(these: Numbers, those: Numbers) -> Numbers:
-    """Of each row that `these` have more often, as many as they have more, the last ones."""
+    """For each row that `these` have more often than `those`: the surplus ones, from the last."""
     size = int(max(these.max(initial=-1), those.max(initial=-1))) + 1
     there = np.bincount(those, minlength=size)
     order = np.argsort(these, kind="stable")
     ordered = these[order]
     first = np.searchsorted(ordered, ordered, side="left")
-    rank = np.arange(len(these)) - first  # among those equal to it
+    rank = np.arange(len(these)) - first  # among equal rows
     return np.sort(order[rank >= there[ordered]])
 
 
 def _numbered(left: pa.Table, right: pa.Table, columns: Sequence[str]) -> tuple[Numbers, Numbers]:
-    """Equal where the rows are equal in these columns, and below the number of rows."""
+    """Numbers that are equal where rows are equal in these columns, and below the row count."""
     numbers = np.zeros(left.num_rows + right.num_rows, np.int64)
     for name in columns:
         codes = _codes(left.column(name), right.column(name))
@@ -81,7 +81,7 @@ def _codes(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Numbers:
     both = pa.chunked_array([*left.chunks, *right.chunks], right.type).combine_chunks()
     try:
         encoded = both.dictionary_encode()
-    except pa.ArrowNotImplementedError:  # of nested values
+    except pa.ArrowNotImplementedError:  # nested values
         encoded = pa.array([repr(value) for value in both.to_pylist()]).dictionary_encode()
     codes: Numbers = encoded.indices.fill_null(NULL).to_numpy().astype(np.int64)
     return codes - NULL

@@ -1,5 +1,7 @@
-"""How long a point can be restored into the pipeline that wrote it: what the sources and the
-targets of its sinks say now. Touches nothing, starts nothing."""
+"""Asks the sources and the sinks' targets how long a point can be restored into its pipeline.
+
+Touches nothing, starts nothing.
+"""
 
 from collections.abc import Mapping
 
@@ -15,9 +17,9 @@ from pipelines.stream import Pipeline
 def shelf_life(
     manifest: Manifest, flow_name: str, parameters: Mapping[str, str], *, is_committed: bool
 ) -> ShelfLife:
-    """`is_committed`: what its sinks had prepared is known to be committed.
+    """`is_committed`: all output that its sinks had prepared is known to be committed.
 
-    Raises Rejected when the flow cannot be built with these parameters.
+    Raises Rejected if the flow cannot be built with these parameters.
     """
     return shelf_life_in(manifest, flow(flow_name).build(parameters), is_committed=is_committed)
 

@@ -1,4 +1,4 @@
-"""Rows as text for people. Nothing that is stored is ever run."""
+"""Turns rows into text for people. Nothing stored is ever executed."""
 
 import pyarrow as pa
 
@@ -13,7 +13,7 @@ def shown_rows(batch: pa.RecordBatch | pa.Table) -> list[list[Value]]:
 
 
 def texts_of(column: pa.Array) -> list[str | None]:
-    """Binary as hexadecimal digits; the rest as Arrow writes it, which knows all its values."""
+    """Binary as hexadecimal digits; the rest as Arrow writes it, or else as Python does."""
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
         return [None if value is None else value.hex() for value in column.to_pylist()]
     try:

@@ -1,14 +1,14 @@
-"""Storm's acker: whether all that descends from a record of a spout has been processed.
+"""Storm's acker: decides whether all that descends from a spout's record has been processed.
 
-Every record that travels between two subtasks is an edge of a tree and has a random 64-bit id.
-Its id is XORed into the tree twice: by whoever sends it, and by whoever has processed it. So the
-tree's value is 0 when nothing of it is under way, whatever the order the messages come in, and a
+Every record that travels between two subtasks is an edge of a tree and has a random 64-bit id. Two
+subtasks XOR this id into the tree: the one that sends the record and the one that has processed it.
+So the tree's value is 0 when nothing of it is under way, in whatever order the messages come in. A
 tree costs 9 bytes, however large it is. A value may also be 0 by chance: each message that leaves
-work under way does this with a probability of 2**-64, and then a record counts as processed
-though it is not; Storm accepts this, too.
+work under way does this with a probability of 2**-64. Then a record counts as processed though it
+is not; Storm accepts this, too.
 
-Pure: no clock, no I/O. Messages are arrays, and one message speaks of many trees. Says nothing to
-a spout about trees that are never settled: the spout gives them up itself (`protocol.spout`).
+Pure: no clock, no I/O. Messages are arrays, and one message covers many trees. Does not report
+trees that never settle: the spout gives them up itself (`protocol.spout`).
 
 Source: Storm, `org.apache.storm.daemon.Acker`; JStorm's is the same.
 """
@@ -28,7 +28,7 @@ from pipelines.protocol.trees import (
 )
 
 BUCKET_COUNT = 3
-"""As in Storm's acker: what nobody settles is forgotten between two and three rotations later."""
+"""As in Storm's acker: an unsettled tree is forgotten between two and three rotations later."""
 
 _INITIALISED = 1
 _FAILED = 2
@@ -36,7 +36,7 @@ _FAILED = 2
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What to tell a spout: which of its trees are processed, and which have failed."""
+    """Which trees of a spout are processed, and which have failed."""
 
     spout: int
     acked: Numbers
@@ -48,17 +48,17 @@ class AckerStatistics:
     init_count: int
     ack_count: int  # one per record and tree it belongs to, however many came in one message
     fail_count: int
-    late_count: int  # about trees that are forgotten or settled
+    late_count: int  # messages about trees that are forgotten or settled
     acked_count: int  # trees
 
 
 class Acker:
     """Follows the trees whose number is `index` modulo `count`.
 
-    Guarantee: a tree is acked once, when its spout has announced it and each edge was XORed twice,
-    or failed once, when its spout has announced it and anything of it has failed. What is said of
-    it later changes nothing. Needs ids of edges to be drawn at random, and what comes out of an
-    edge to be XORed in one message with the edge itself.
+    Guarantee: a tree is acked once, when its spout has announced it and each edge was XORed twice;
+    or it fails once, when its spout has announced it and any of its records has failed. Later
+    messages about it change nothing. Needs edge ids that are drawn at random, and one message that
+    XORs an edge together with the edges that came out of it.
     """
 
     def __init__(self, *, index: int, count: int) -> None:
@@ -80,12 +80,12 @@ class Acker:
         return self._on_message(trees, edges, 0)
 
     def on_fail(self, trees: Ids) -> list[Verdict]:
-        """Something of each of these trees could not be processed."""
+        """A record of each of these trees could not be processed."""
         self._fail_count += len(trees)
         return self._on_message(trees, np.zeros(len(trees), np.uint64), _FAILED)
 
     def rotate(self) -> None:
-        """A timeout has passed: forget what has been here for `BUCKET_COUNT` of them."""
+        """A timeout has passed: forget trees that have been here for `BUCKET_COUNT` timeouts."""
         for kept in self._spouts.values():
             kept.rotate()
 

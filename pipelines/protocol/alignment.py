@@ -36,7 +36,7 @@ class BarrierAligner:
 
     @property
     def aligning_id(self) -> CheckpointId | None:
-        """The checkpoint that some, but not all, inputs have delivered the barrier of."""
+        """The checkpoint whose barrier some, but not all, inputs have delivered."""
         return self._current if self._arrived else None
 
     @property
@@ -56,9 +56,9 @@ class BarrierAligner:
         return [*aborted, Block(channel), *self._snapshot_if_aligned()]
 
     def on_aborted(self, checkpoint_id: CheckpointId) -> list[AlignmentEffect]:
-        """The coordinator gave `checkpoint_id` up: stop waiting, and ignore its later barriers.
+        """The coordinator aborted `checkpoint_id`: stop waiting, and ignore its later barriers.
 
-        An older one may be under way beside it, as savepoints are, and goes on.
+        An older checkpoint, such as a savepoint, may be aligning at the same time and goes on.
         """
         if self._is_over(checkpoint_id):
             return []
@@ -69,9 +69,9 @@ class BarrierAligner:
     def on_cancelled(
         self, channel: ChannelId, checkpoint_id: CheckpointId
     ) -> list[AlignmentEffect]:
-        """A marker in the place of the barrier: upstream will never cut `checkpoint_id`.
+        """A marker in place of the barrier: upstream will never cut `checkpoint_id`.
 
-        An older alignment is over, too: the channel has passed by its barrier.
+        An older alignment is over, too: the channel has passed its barrier.
         """
         self._check_may_deliver(channel)
         is_cut = checkpoint_id == self._current and not self._arrived
@@ -83,7 +83,7 @@ class BarrierAligner:
         return [*given_up, CancelDownstream(checkpoint_id)]
 
     def leave(self, checkpoint_id: CheckpointId) -> frozenset[ChannelId]:
-        """`checkpoint_id` is cut without waiting; its late barriers are ignored from now on.
+        """The host cuts `checkpoint_id` without waiting; ignore its late barriers from now on.
 
         Returns the inputs that were held back for it, which the caller resumes.
         """
@@ -120,7 +120,7 @@ class BarrierAligner:
         return [outcome, resume]
 
     def _pass_on_to(self, checkpoint_id: CheckpointId) -> None:
-        """Some input has nothing older to deliver any more."""
+        """Some input will deliver nothing older any more."""
         self._current = max(self._current, checkpoint_id)
         self._given_up = {n for n in self._given_up if n >= self._current}
 

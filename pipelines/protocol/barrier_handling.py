@@ -1,4 +1,4 @@
-"""What a host expects of every machine that follows the barriers of one subtask's inputs.
+"""The interface of every machine that follows the barriers of one subtask's inputs.
 
 Decides nothing: the modes are `alignment` (wait and hold back), `barrier_tracking` (count) and
 `unaligned` (overtake). Source: Flink, `CheckpointBarrierHandler`.
@@ -11,29 +11,29 @@ from pipelines.protocol.effects import AlignmentEffect
 
 
 class BarrierHandler(Protocol):
-    """Events go in, in the order of their arrival; the effects are carried out, in order, before
+    """The host passes in events in order of arrival, and carries out the effects, in order, before
     the next event."""
 
     @property
     def aligning_id(self) -> CheckpointId | None:
-        """The checkpoint that some, but not all, inputs have delivered the barrier of."""
+        """The checkpoint whose barrier some, but not all, inputs have delivered."""
         ...
 
     @property
     def has_open_inputs(self) -> bool: ...
 
     def on_barrier(self, channel: ChannelId, checkpoint_id: CheckpointId) -> list[AlignmentEffect]:
-        """Everything before the barrier has been taken from `channel`, nothing behind it."""
+        """The host has taken all that lies before the barrier from `channel`, nothing behind it."""
         ...
 
     def on_cancelled(
         self, channel: ChannelId, checkpoint_id: CheckpointId
     ) -> list[AlignmentEffect]:
-        """`channel` has delivered a cancellation marker in the place of the barrier."""
+        """`channel` has delivered a cancellation marker in place of the barrier."""
         ...
 
     def on_aborted(self, checkpoint_id: CheckpointId) -> list[AlignmentEffect]:
-        """The coordinator, or this subtask itself, has given `checkpoint_id` up."""
+        """The coordinator, or this subtask itself, has aborted `checkpoint_id`."""
         ...
 
     def on_end(self, channel: ChannelId) -> list[AlignmentEffect]:

@@ -1,7 +1,7 @@
-"""At least once: the barriers of all inputs are counted, and nobody is held back.
+"""At least once: counts the barriers of all inputs and holds none of them back.
 
-Pure. A snapshot is taken when the last barrier has come, so it may hold records from behind the
-barriers of faster inputs; after a restore those are read again, and count twice.
+Pure. It asks for a snapshot when the last barrier has come. So the snapshot may hold records from
+behind the barriers of faster inputs; a restore reads those again, and they count twice.
 
 Source: Flink, `CheckpointBarrierTracker`.
 """
@@ -13,7 +13,7 @@ from pipelines.domain.ids import NO_CHECKPOINT, ChannelId, CheckpointId
 from pipelines.protocol.effects import Abort, AlignmentEffect, CancelDownstream, Snapshot
 
 MAX_TRACKED = 50
-"""Checkpoints whose barriers are counted at once; the oldest beyond that is given up."""
+"""Checkpoints whose barriers are counted at once; beyond that, the oldest is given up."""
 
 
 class BarrierTracker:
@@ -29,7 +29,7 @@ class BarrierTracker:
 
     @property
     def aligning_id(self) -> CheckpointId | None:
-        """The newest checkpoint that some, but not all, inputs have delivered the barrier of."""
+        """The newest checkpoint whose barrier some, but not all, inputs have delivered."""
         return max(self._arrived, default=None)
 
     @property
@@ -47,7 +47,7 @@ class BarrierTracker:
         return [*self._forget_the_oldest(), *self._snapshots_due()]
 
     def on_aborted(self, checkpoint_id: CheckpointId) -> list[AlignmentEffect]:
-        """The coordinator gave `checkpoint_id` up: stop counting, and ignore its later barriers."""
+        """The coordinator aborted `checkpoint_id`: stop counting, and ignore its later barriers."""
         if self._is_over(checkpoint_id):
             return []
         self._given_up.add(checkpoint_id)
@@ -57,7 +57,7 @@ class BarrierTracker:
     def on_cancelled(
         self, channel: ChannelId, checkpoint_id: CheckpointId
     ) -> list[AlignmentEffect]:
-        """A marker in the place of the barrier: upstream will never cut `checkpoint_id`."""
+        """A marker in place of the barrier: upstream will never cut `checkpoint_id`."""
         self._check_may_deliver(channel)
         if self._is_over(checkpoint_id):
             return []
@@ -81,7 +81,7 @@ class BarrierTracker:
             check(undecided, "the last barrier decides", checkpoint_id=checkpoint_id)
 
     def _snapshots_due(self) -> list[AlignmentEffect]:
-        """All that every open input has delivered, oldest first; what they passed by is over."""
+        """Cuts what every open input has delivered, oldest first; aborts what was passed by."""
         complete = sorted(n for n, arrived in self._arrived.items() if arrived >= self._open)
         effects: list[AlignmentEffect] = []
         for checkpoint_id in complete:

@@ -1,4 +1,4 @@
-"""What the coordinator may ask of its host, to be carried out in order."""
+"""What the coordinator asks of its host, to be carried out in order."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -33,7 +33,7 @@ class Finalize:
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """The manifest is durable: record the point and tell every subtask."""
+    """The manifest is durable: record the point and notify every subtask."""
 
     checkpoint_id: CheckpointId
     request: TriggerRequest
@@ -41,7 +41,7 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class AbortCheckpoint:
-    """Tell every subtask, delete what was written, answer who asked."""
+    """Notify every subtask, delete what was written, answer the requester."""
 
     checkpoint_id: CheckpointId
     request: TriggerRequest
@@ -59,7 +59,7 @@ class DiscardLate:
 
 @dataclass(frozen=True, slots=True)
 class FailAttempt:
-    """More checkpoints in a row failed than are tolerated."""
+    """More checkpoints in a row have failed than the settings tolerate."""
 
     message: str
 

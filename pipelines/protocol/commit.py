@@ -1,8 +1,8 @@
-"""Which prepared output of one sink subtask may become visible, and when.
+"""Decides which prepared output of one sink subtask may become visible, and when.
 
-Pure. What was prepared for checkpoint n is committed when n, or any later checkpoint, completes:
-an aborted checkpoint's output lies before the cut of the next one. Everything not yet known to be
-committed is part of every snapshot, so that a recovery can commit it again.
+Pure. Output prepared for checkpoint n is committed when n, or any later checkpoint, completes:
+an aborted checkpoint's output lies before the cut of the next one. Every snapshot carries all
+output that is not yet known to be committed, so that a recovery can commit it again.
 
 Source: Flink, `CommitterOperator` / `CommittableCollector`; Sink V2.
 """
@@ -24,7 +24,7 @@ class Prepared:
 class CommitLog:
     """Guarantee: nothing is released before a checkpoint that contains it has completed.
 
-    Needs a writer whose `commit` is idempotent: after a recovery `restored` is released at once.
+    Needs a writer whose `commit` is idempotent: a recovery releases `restored` at once.
     """
 
     def __init__(self, restored: tuple[Prepared, ...] = ()) -> None:
@@ -33,14 +33,14 @@ class CommitLog:
         self._restored = restored
 
     def take_restored(self) -> tuple[Prepared, ...]:
-        """What the restored checkpoint contains: to be committed before anything is written."""
+        """What the restored checkpoint contains: commit it before anything is written."""
         restored, self._restored = self._restored, ()
         return restored
 
     def on_prepared(
         self, checkpoint_id: CheckpointId, committables: list[object]
     ) -> tuple[Prepared, ...]:
-        """All that the snapshot of `checkpoint_id` must carry."""
+        """Returns all that the snapshot of `checkpoint_id` must carry."""
         check(
             checkpoint_id > self._newest_prepared,
             "checkpoints are prepared in order, each once",
@@ -52,7 +52,7 @@ class CommitLog:
         return tuple(self._pending.values())
 
     def on_completed(self, checkpoint_id: CheckpointId) -> tuple[Prepared, ...]:
-        """What may be committed now, oldest first. Hearing of a completion twice is harmless."""
+        """Returns what may be committed now, oldest first. Repeated completions are harmless."""
         due = tuple(p for p in self._pending.values() if p.checkpoint_id <= checkpoint_id)
         for prepared in due:
             del self._pending[prepared.checkpoint_id]

@@ -1,9 +1,9 @@
-"""Whether a pipeline can take over what a recovery point holds, operator by operator.
+"""Decides, operator by operator, whether a pipeline can take over what a recovery point holds.
 
-Pure, and knows no rows: state belongs to a uid, so everything follows from the manifest and from
-what the pipeline declares. A pipeline of another name with the same uids may take a point over; one
-that shares no uid may not. Source: Flink, `StateAssignmentOperation.checkStateMappingCompleteness`
-and `Checkpoints.loadAndValidateCheckpoint`; columns are ours.
+Pure, and reads no rows: state belongs to a uid, so the manifest and the pipeline's declarations
+decide everything. A pipeline of another name with the same uids may take a point over; one that
+shares no uid may not. Source: Flink, `StateAssignmentOperation.checkStateMappingCompleteness` and
+`Checkpoints.loadAndValidateCheckpoint`; columns are ours.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,7 +34,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Compatibility:
-    """`problems` empty: it fits. `dropped_states` are left behind because that was allowed."""
+    """`problems` empty: it fits. `dropped_states` stay behind because the run allows that."""
 
     problems: tuple[str, ...]
     matched: tuple[Uid, ...]  # has state in the point and is in the pipeline
@@ -45,7 +45,7 @@ class Compatibility:
 
 
 def compare(manifest: Manifest, target: Target) -> Compatibility:
-    """All that speaks against it, not only the first."""
+    """Finds all problems, not only the first."""
     held = _operators_with_state(manifest)
     uids = [node.uid for node in target.graph.nodes]
     dropped = tuple(uid for uid in held if uid not in uids)
@@ -69,7 +69,7 @@ def compare(manifest: Manifest, target: Target) -> Compatibility:
 
 
 def _operators_with_state(manifest: Manifest) -> dict[Uid, list[OperatorSnapshot]]:
-    """By uid, every subtask's; operators that hold nothing may come and go."""
+    """All subtasks' snapshots by uid; operators that hold nothing may come and go."""
     held: dict[Uid, list[OperatorSnapshot]] = {}
     for subtask in manifest.subtasks:
         for operator in subtask.operators:
@@ -91,7 +91,7 @@ def _parallelism_problems(manifest: Manifest, target: Target) -> Iterator[str]:
 
 
 def _cut_connections(manifest: Manifest, target: Target) -> Iterator[str]:
-    """Records in flight can only be taken in where the same two vertices are connected."""
+    """Records in flight can only be restored where the same two vertices are connected."""
     connected = {
         (edge.upstream_vertex, vertex.uid, edge.port)
         for vertex in target.graph.vertices
@@ -138,7 +138,7 @@ def _left_behind(
 
 
 def _roles(held: Mapping[Uid, list[OperatorSnapshot]], target: Target) -> Iterator[str]:
-    """Positions are a source's and committables a sink's; nobody else could take them."""
+    """Positions belong to a source, committables to a sink; no other operator can take them."""
     kinds = {node.uid: node.kind for node in target.graph.nodes}
     for uid, snapshots in held.items():
         kind = kinds.get(uid)

@@ -1,4 +1,4 @@
-"""What the machines that follow barriers may ask of their host."""
+"""What the machines that follow barriers ask of their host."""
 
 from dataclasses import dataclass
 
@@ -26,14 +26,14 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """This one will never be complete here: overtaken by a newer one, given up or cancelled."""
+    """The checkpoint will never complete here: overtaken by a newer one, aborted or cancelled."""
 
     checkpoint_id: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
 class CancelDownstream:
-    """Send a cancellation marker in the place of the barrier that will never be passed on."""
+    """Send a cancellation marker in place of the barrier, which will never be passed on."""
 
     checkpoint_id: CheckpointId
 
@@ -42,8 +42,8 @@ class CancelDownstream:
 class Overtake:
     """Pass the barrier on ahead of everything queued, cut, and keep what the barrier has overtaken.
 
-    For each channel of `unread`: what is queued before its barrier belongs to the snapshot, and
-    what arrives before its barrier does too, until `AllArrived`.
+    For each channel of `unread`, the snapshot contains what is queued before its barrier, and what
+    arrives before its barrier until `AllArrived`.
     """
 
     checkpoint_id: CheckpointId
@@ -52,7 +52,7 @@ class Overtake:
 
 @dataclass(frozen=True, slots=True)
 class AllArrived:
-    """No barrier of this checkpoint is awaited any more: its channel state is complete."""
+    """No barrier of this checkpoint is outstanding: its channel state is complete."""
 
     checkpoint_id: CheckpointId
 

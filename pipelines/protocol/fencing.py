@@ -1,8 +1,8 @@
-"""Who may still speak and commit for a run: only its newest attempt.
+"""Decides which attempt may speak and commit for a run: only the newest one.
 
 Pure. Attempts are fencing numbers (Kleppmann, "How to do distributed locking", 2016): allocated
-once each, growing; whoever holds an older one is a zombie and is refused, which is a normal
-outcome and is reported.
+once each, growing. The holder of an older number is a zombie. The fence refuses it, which is a
+normal outcome and is reported.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Stale:
 class CommitPermit:
     """Proof that checkpoint `checkpoint_id` is durable and its attempt was the current one.
 
-    Only `AttemptFence.permit_commit` makes one; telling sinks to commit takes it as an argument.
+    Only `AttemptFence.permit_commit` makes one; the order to commit takes it as an argument.
     """
 
     attempt: Attempt
@@ -31,7 +31,7 @@ class CommitPermit:
 
 
 class AttemptFence:
-    """The one place that knows who is current; whoever hears anybody asks here first."""
+    """The one place that knows the current attempt; every receiver of a message asks here first."""
 
     def __init__(self) -> None:
         self._current = Attempt(0)
@@ -48,7 +48,7 @@ class AttemptFence:
         self._is_over = False
 
     def on_ended(self) -> None:
-        """The newest attempt is over, too; nobody speaks until there is another one."""
+        """The newest attempt is over, too: every speaker is stale until the next one begins."""
         self._is_over = True
 
     def admit(self, attempt: Attempt) -> Stale | None:

@@ -1,7 +1,7 @@
-"""What the next increment of a state may build on: the newest checkpoint that is complete.
+"""Decides what the next increment of a state may build on: the newest completed checkpoint.
 
-Pure. A checkpoint that was only acknowledged may still fail and lose its files, so nothing is
-built on it (Flink, FLINK-25395); one older than the newest completed may be discarded at any time.
+Pure. A checkpoint that was only acknowledged may still fail and lose its files, so no increment
+builds on it (Flink, FLINK-25395). One older than the newest completed may be discarded at any time.
 """
 
 from typing import Generic, TypeVar
@@ -15,8 +15,8 @@ T = TypeVar("T")
 class CompletedIncrements(Generic[T]):
     """Guarantee: `base` is what was written for the newest checkpoint known to be complete.
 
-    `restored` is what the attempt started from, if the run's own checkpoint was taken over as it
-    is. Needs `on_written` before the checkpoint can complete, which acknowledging after it gives.
+    `restored` is what the attempt started from, if it took over the run's own checkpoint as it is.
+    Needs `on_written` before the checkpoint can complete; acknowledging afterwards ensures that.
     """
 
     def __init__(self, restored: T | None = None) -> None:
@@ -33,7 +33,7 @@ class CompletedIncrements(Generic[T]):
         self._written[checkpoint_id] = increment
 
     def on_completed(self, checkpoint_id: CheckpointId) -> None:
-        """Repeated, late and unknown ids change nothing; a savepoint's is unknown."""
+        """Repeated, late and unknown ids change nothing; a savepoint's id is unknown."""
         if checkpoint_id not in self._written or checkpoint_id < self._base_id:
             return
         self._base, self._base_id = self._written[checkpoint_id], checkpoint_id
@@ -45,7 +45,7 @@ class CompletedIncrements(Generic[T]):
         check(newer, "nothing older than the base is kept", base_id=self._base_id)
 
     def on_damaged(self) -> None:
-        """The base cannot be trusted; what was written since may refer to it."""
+        """The base cannot be trusted, nor what was written since, which may refer to it."""
         self._base = None
         self._written = {}
 

@@ -9,7 +9,7 @@ from pipelines.domain.status import JobStatus
 _S = JobStatus
 MOVES: dict[JobStatus, frozenset[JobStatus]] = {
     _S.CREATED: frozenset({_S.INITIALIZING, _S.CANCELLING, _S.FAILING}),
-    # Finished from there: it only had to commit what the point that ends the run had prepared.
+    # A run finishes from here if it only had to commit what its final point had prepared.
     _S.INITIALIZING: frozenset({_S.RUNNING, _S.RESTARTING, _S.CANCELLING, _S.FAILING, _S.FINISHED}),
     _S.RUNNING: frozenset({_S.RESTARTING, _S.CANCELLING, _S.FAILING, _S.FINISHED}),
     _S.RESTARTING: frozenset({_S.INITIALIZING, _S.CANCELLING, _S.FAILING}),

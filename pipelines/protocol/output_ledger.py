@@ -1,9 +1,9 @@
-"""What one sink subtask was given for each checkpoint: how many rows, and their digest.
+"""Counts and digests the rows that one sink subtask was given for each checkpoint.
 
-Pure. As with committables (`protocol.commit`), what was given for checkpoint n is part of every
-snapshot until n or a later checkpoint is known to be complete: an aborted checkpoint's output lies
-before the cut of the next one. A recovery begins empty, since the point it goes back to has all
-that was given before it.
+Pure. As with committables (`protocol.commit`), every snapshot carries the share of checkpoint n
+until n or a later checkpoint is known to be complete: an aborted checkpoint's output lies before
+the cut of the next one. A recovery begins empty, since the point it goes back to has all earlier
+shares.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class OutputLedger:
         self._pending: dict[CheckpointId, OutputShare] = {}
 
     def on_given(self, rows: int, digest: int | None) -> None:
-        """`digest` None: they were counted only, and so is what they are given with."""
+        """`digest` None: these rows are only counted, and so are all others of their checkpoint."""
         self._rows += rows
         known = None not in (self._digest, digest)
         self._digest = ((self._digest or 0) + (digest or 0)) % DIGEST_MODULUS if known else None
@@ -33,7 +33,7 @@ class OutputLedger:
     def on_prepared(
         self, checkpoint_id: CheckpointId, tokens: Sequence[str]
     ) -> tuple[OutputShare, ...]:
-        """All that the snapshot of `checkpoint_id` must carry, oldest first."""
+        """Returns all that the snapshot of `checkpoint_id` must carry, oldest first."""
         if self._rows or tokens:
             self._pending[checkpoint_id] = OutputShare(
                 checkpoint_id=checkpoint_id,
@@ -45,6 +45,6 @@ class OutputLedger:
         return tuple(self._pending.values())
 
     def on_completed(self, checkpoint_id: CheckpointId) -> None:
-        """Its snapshot has them; hearing of a completion twice is harmless."""
+        """The completed snapshot has them; repeated completions are harmless."""
         for each in [each for each in self._pending if each <= checkpoint_id]:
             del self._pending[each]

@@ -1,6 +1,6 @@
-"""A checkpoint under way: which subtasks of the attempt have acknowledged it.
+"""A checkpoint under way: knows which subtasks of the attempt have acknowledged it.
 
-Pure. What follows from that is `coordination`'s business.
+Pure. `coordination` decides what follows from that.
 
 Source: Flink, `PendingCheckpoint`.
 """
@@ -33,7 +33,7 @@ class AttemptSubtasks:
 
 @dataclass(slots=True)
 class PendingCheckpoint:
-    """`snapshots` has a place for each subtask: a list, since a dictionary that grows with every
+    """`snapshots` is a list with a place for each subtask: a dictionary that grows with every
     acknowledgement makes each one dearer the more subtasks there are."""
 
     checkpoint_id: CheckpointId
@@ -48,7 +48,7 @@ class PendingCheckpoint:
         return cls(checkpoint_id, request, [None] * len(subtasks), len(subtasks))
 
     def take(self, place: int, snapshot: SubtaskSnapshot) -> bool:
-        """Whether it is the first of its subtask."""
+        """True if it is the first snapshot of its subtask."""
         if self.snapshots[place] is not None:
             return False
         self.snapshots[place] = snapshot
@@ -65,6 +65,6 @@ class PendingCheckpoint:
         return not is_savepoint and not self.request.stops_run
 
     def missing(self, subtasks: AttemptSubtasks) -> list[SubtaskId]:
-        """In order. `subtasks` are those that it was made for."""
+        """In order. `subtasks` must be those that it was made for."""
         answers = zip(subtasks.ordered, self.snapshots, strict=True)
         return [subtask for subtask, snapshot in answers if snapshot is None]

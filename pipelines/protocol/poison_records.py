@@ -1,17 +1,17 @@
-"""Which record of a repeated failure is at fault: found by reading ever smaller parts of a batch.
+"""Finds the record that causes a repeated failure, by reading ever smaller parts of a batch.
 
-Pure. A range that fails as a whole is read in `PARTS` parts by the next attempt, the part that
-fails again in as many, until what fails is one record. That record is quarantined: no attempt gives
-it to an operator again.
+Pure. When a range fails as a whole, the next attempt reads it in `PARTS` parts. The part that fails
+again is split in the same way, until a single record fails. That record is quarantined: no attempt
+gives it to an operator again.
 
 Each step is a new attempt, from the newest checkpoint. Trying the halves of a batch again within an
-attempt would be quicker and wrong: the try that failed has changed the state of its operator, and
-sent some of its output on. A record costs one attempt for each factor of `PARTS` in its batch, on a
-path that nobody walks while nothing fails.
+attempt would be quicker and wrong: the failed try has changed the state of its operator, and sent
+some of its output on. A record costs one attempt for each factor of `PARTS` in its batch, but a run
+without failures pays nothing.
 
-Nothing here has to survive for the output to be right: whether a record was quarantined is told by
-the checkpoint alone, which holds the source's position and the quarantine's prepared file of the
-same cut. What is remembered saves the failures that would find the same records again.
+Nothing here has to survive for the output to be right. The checkpoint alone decides whether a
+record was quarantined: it holds the source's position and the quarantine's prepared file of the
+same cut. Remembering a finding only saves the failures that would find the same records again.
 """
 
 from dataclasses import dataclass
@@ -27,8 +27,8 @@ from pipelines.domain.poison import (
 from pipelines.protocol.repeated_failures import OperatorError
 
 PARTS = 256
-"""A batch of 65,536 records is down to one in two steps, each with at most twice as many batches
-more."""
+"""Two steps narrow a batch of 65,536 records down to one; each step adds at most twice this many
+batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,35 +40,35 @@ class Isolate:
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """From the next attempt on no operator is given the record."""
+    """From the next attempt on, no operator is given the record."""
 
     record: PoisonRecord
 
 
 @dataclass(frozen=True, slots=True)
 class LimitReached:
-    """One more record would be quarantined than is allowed."""
+    """Quarantining one more record would exceed the limit."""
 
     limit: int
 
 
 @dataclass(frozen=True, slots=True)
 class NobodysFault:
-    """No single record can be held responsible: the failure is one of the run."""
+    """No single record is at fault: the failure is one of the run."""
 
 
 Finding = Isolate | Quarantine | LimitReached | NobodysFault
 
 
 class PoisonRecords:
-    """Guarantee: what is isolated gets smaller with every repeated failure, so that one ends in
+    """Guarantee: each repeated failure isolates a smaller range, so that a series of them ends in
     `Quarantine`, `LimitReached` or `NobodysFault`; and at most `limit` records are quarantined.
 
     Needs a source that gives an offset the same record each time.
     """
 
     def __init__(self, limit: int, found: Isolation | None = None) -> None:
-        """`found`: by the drivers before this one."""
+        """`found`: what the drivers before this one have found."""
         found = found or Isolation()
         self._limit = limit
         self._poison = {record.position: record for record in found.poison}
@@ -79,10 +79,10 @@ class PoisonRecords:
         return Isolation(poison=list(self._poison.values()), ranges=list(self._ranges))
 
     def on_repeated(self, error: OperatorError, trace: str) -> Finding:
-        """The same error was met before, at a record that is in work now as well.
+        """The same error has come back at a record that is also in work now.
 
-        Which records were in work both times does not matter: that may be one that is good, between
-        two that are not. The batch in work now holds one that is not.
+        Which records were in work both times does not matter: it may be a good one between two bad
+        ones. The batch in work now holds a bad one.
         """
         origin = error.origin
         if not error.is_of_record or origin is None:
@@ -104,7 +104,7 @@ class PoisonRecords:
 
     def _on_record(self, record: PoisonRecord) -> Finding:
         if record.position in self._poison:
-            return NobodysFault()  # no operator was given it, so it is another's
+            return NobodysFault()  # no operator was given it, so another record is at fault
         if len(self._poison) >= self._limit:
             return LimitReached(self._limit)
         self._poison[record.position] = record

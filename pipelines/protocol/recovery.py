@@ -1,7 +1,7 @@
-"""Where a new attempt starts from, and how far a recovery has come.
+"""Decides where a new attempt starts from, and tracks how far a recovery has come.
 
-Pure. `choose_point` walks the retained points from the newest on and takes the first that the
-host's verification finds whole; `RecoveryProgress` turns moments into the phases that the
+Pure. `choose_point` goes through the retained points, newest first, and takes the first that the
+host's verification finds whole. `RecoveryProgress` turns moments into the phases that the
 dashboard shows, each exactly once and in order.
 """
 
@@ -29,7 +29,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class NoUsablePoint:
-    """Points exist and none verifies: starting afresh would double output, so it is not done."""
+    """Points exist and none verifies: starting afresh would double output, so the run must not."""
 
     refused: tuple[RefusedPoint, ...]
 
@@ -40,7 +40,7 @@ def choose_point(
     *,
     may_fall_back: bool = True,
 ) -> Choice | NoUsablePoint:
-    """`problem_of` verifies one point and answers with a sentence, or None when it is whole."""
+    """`problem_of` verifies one point: it returns a sentence, or None if the point is whole."""
     refused: list[RefusedPoint] = []
     for point in newest_first:
         problem = problem_of(point)
@@ -64,7 +64,7 @@ MILESTONES = frozenset(RecoveryPhase) - frozenset(STEPS)
 
 @dataclass(slots=True)
 class RecoveryProgress:
-    """One recovery. Steps follow each other, each lasts from the end of the one before it.
+    """One recovery. Steps follow each other; each lasts from the end of the one before it.
 
     Milestones come after the last step, in any order; each lasts from the end of that step.
     """
@@ -75,7 +75,7 @@ class RecoveryProgress:
 
     @property
     def is_running(self) -> bool:
-        """All subtasks run again; only milestones are left."""
+        """True once all subtasks run again; only milestones are left."""
         return len(self._steps) == len(STEPS)
 
     def expects(self, phase: RecoveryPhase) -> bool:
@@ -84,7 +84,7 @@ class RecoveryProgress:
         return not self.is_running and STEPS[len(self._steps)] is phase
 
     def on_reached(self, phase: RecoveryPhase, now_ms: float) -> float:
-        """How long the phase took. Raises InvariantViolated when it is not expected."""
+        """Returns how long the phase took. Raises InvariantViolated if it is not expected."""
         check(self.expects(phase), "phases come in order, each once", phase=phase)
         duration_ms = now_ms - self._last_ms
         if phase in MILESTONES:

@@ -1,11 +1,11 @@
-"""Whether a failure is deterministic: the same error, at the same records, again and again.
+"""Decides whether a failure is deterministic: the same error, at the same records, repeatedly.
 
-Pure: monotonic times are passed in. A restart reads the same records again, so an error of the
+Pure: monotonic times are passed in. A restart reads the same records again. So an error of the
 user's function on one of them returns until someone changes the function or the data; restarting
-forever would hide that. A service that the function calls fails in the same way while it is away,
-and most clients raise errors of their own then, which no list can name. Only time tells the two
-apart. So a failure counts as deterministic once it has come back at the same record for a minimum
-time and a minimum number of tries. Errors that are known to be of the world (a network, a disk)
+forever would hide that. A service that the function calls also fails in the same way while it is
+away, and most clients then raise errors of their own, which no list can name. Only time separates
+the two. So a failure counts as deterministic once it has come back at the same record for a minimum
+time and a minimum number of tries. Errors that are known to come from outside (a network, a disk)
 never count.
 """
 
@@ -17,7 +17,7 @@ from pipelines.domain.ids import Uid
 from pipelines.domain.origin import Firing, Origins, RecordOrigin
 
 REMEMBERED = 64
-"""Failures that are compared with a new one; a poison record fails again within a few."""
+"""How many failures a new one is compared with; a poison record fails again within a few."""
 
 HELD_FACTOR = 2.0
 HELD_MS = 10_000.0
@@ -28,10 +28,10 @@ _VARYING = re.compile(r"0x[0-9a-fA-F]+|'[^']*'|\"[^\"]*\"|[0-9]+(?:[.:_-][0-9]+)
 
 @dataclass(frozen=True, slots=True)
 class OperatorError:
-    """What a subtask says of an exception. `is_of_the_world`: it may pass by itself.
+    """A subtask's report of an exception. `is_of_the_world`: it may pass by itself.
     `is_of_record`: an operator raised it on records that it was given, or a source on one that it
-    cannot read; so it would not have come without them. `candidates`: instead of `origin`, where
-    batches were joined and it may be the fault of any; the next attempt handles them one by one.
+    cannot read; without them it would not have come. `candidates` stands in for `origin` where
+    batches were joined and any may be at fault; the next attempt handles them one by one.
     """
 
     operator: Uid
@@ -40,13 +40,13 @@ class OperatorError:
     origin: RecordOrigin | None
     is_of_the_world: bool
     is_of_record: bool = False
-    is_refused: bool = False  # for what it is: no outage looks like this
-    firing: Firing | None = None  # what was due, where no record was in work
+    is_refused: bool = False  # as invalid in itself: no outage looks like this
+    firing: Firing | None = None  # what was due, if no record was in work
     candidates: Origins = ()
 
     @property
     def place(self) -> "Place | None":
-        """What comes again after a restart, and the error with it; None: it is not known."""
+        """What a restart brings again, and the error with it; None: it is not known."""
         if self.firing is not None and self.firing.is_one_timer:
             return self.firing
         return self.origin
@@ -64,7 +64,7 @@ class Fingerprint:
 
 @dataclass(frozen=True, slots=True)
 class Returning:
-    """It has come back, but not yet often or long enough: a restart may help."""
+    """The failure has come back, but not yet often or long enough: a restart may help."""
 
     place: Place  # the records that all tries were working on, or the timer
     tries: int
@@ -73,7 +73,7 @@ class Returning:
 
 @dataclass(frozen=True, slots=True)
 class Deterministic:
-    """A restart would only repeat it."""
+    """A restart would only repeat the failure."""
 
     place: Place  # the records that all tries were working on, or the timer
     tries: int
@@ -81,36 +81,36 @@ class Deterministic:
 
 
 Repeated = Returning | Deterministic | None
-"""None: the failure is new, may pass by itself, or it is not known where it happened."""
+"""None: the failure is new, may pass by itself, or its place is not known."""
 
 
 @dataclass(slots=True)
 class _Streak:
-    """Tries that failed in the same way, all of them while the records of `place` were in work, or
-    in the same timer."""
+    """Tries that failed in the same way, all while the records of `place` were in work, or all in
+    the same timer."""
 
     fingerprint: Fingerprint
     place: Place
     first_ms: float
     tries: int = 1
-    ran_ms: float = 0.0  # from the start of the newest attempt but the first to its failure
+    ran_ms: float = 0.0  # how long the newest attempt that failed again had run
     is_of_this_attempt: bool = True
 
 
 class RepeatedFailures:
     """Guarantee: `Deterministic` only for a fingerprint that has failed at least `tries_min` times,
     over at least `over_min_ms`, each time with one and the same record in work; and a record that
-    fails whenever it is in work gets there. What is refused needs to come back once only.
+    fails whenever it is in work gets there. A refused error needs to come back only once.
 
-    An outage that an attempt has survived leaves nothing behind: what its attempt got past is
-    forgotten, and so is what a quarantined record explains.
+    An outage that an attempt has survived leaves nothing behind: the machine forgets failures that
+    an attempt got past, and failures that a quarantined record explains.
     """
 
     def __init__(self, *, tries_min: int, over_min_ms: float) -> None:
         check(tries_min >= 2 and over_min_ms >= 0, "what comes back was there at least twice")
         self._tries_min = tries_min
         self._over_min_ms = over_min_ms
-        self._streaks: list[_Streak] = []  # the one met least recently first
+        self._streaks: list[_Streak] = []  # the least recently met first
 
     def on_error(self, error: OperatorError, now_ms: float) -> Repeated:
         place = error.place
@@ -132,7 +132,7 @@ class RepeatedFailures:
         return Returning(*max(verdicts, key=lambda verdict: verdict[1:])) if verdicts else None
 
     def on_attempt_over(self, ran_ms: float) -> None:
-        """For whatever reason, `ran_ms` after it was started."""
+        """The attempt has ended, for whatever reason, `ran_ms` after its start."""
         self._streaks = [s for s in self._streaks if s.is_of_this_attempt or not _held(s, ran_ms)]
         for streak in self._streaks:
             if streak.is_of_this_attempt and streak.tries > 1:
@@ -140,7 +140,7 @@ class RepeatedFailures:
             streak.is_of_this_attempt = False
 
     def on_explained(self, error: OperatorError) -> None:
-        """A record was found to be at fault: it says nothing against those beside it."""
+        """A record was found to be at fault: that says nothing against the records next to it."""
         fingerprint, place = fingerprint_of(error), error.place
         self._streaks = [
             streak
@@ -173,5 +173,5 @@ def fingerprint_of(error: OperatorError) -> Fingerprint:
 
 
 def skeleton_of(message: str) -> str:
-    """Numbers, addresses and quoted values become a dot: they name the occurrence, not the kind."""
+    """Replaces numbers, addresses and quoted values: they name the occurrence, not the kind."""
     return _VARYING.sub("•", message)

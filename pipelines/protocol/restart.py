@@ -1,7 +1,7 @@
-"""Whether a failed run starts again, and after which delay.
+"""Decides whether a failed run starts again, and after which delay.
 
-Pure: the monotonic time of a failure and the draw for jitter are passed in. Whether a failure can
-be helped by a restart at all is decided in `protocol.repeated_failures`.
+Pure: the monotonic time of a failure and the draw for jitter are passed in.
+`protocol.repeated_failures` decides whether a restart can help at all.
 
 Source: Flink, `NoRestartBackoffTimeStrategy`, `FixedDelayRestartBackoffTimeStrategy`,
 `FailureRateRestartBackoffTimeStrategy`, `ExponentialDelayRestartBackoffTimeStrategy` (FLIP-364).
@@ -95,13 +95,13 @@ class FailureRateRestart:
         return RestartAfter(self._delay_ms)
 
     def on_progress(self) -> None:
-        """A rate is about time only."""
+        """A rate depends on time only."""
 
 
 class ExponentialDelayRestart:
     """Waits longer after each failure; starts over once a run was stable for long enough.
 
-    Stable is the time from the moment a restart was due to the next failure.
+    A run is stable from the moment a restart was due until the next failure.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class ExponentialDelayRestart:
 
     def on_failure(self, now_ms: float, draw: float) -> RestartAfter | GiveUp:
         if self._due_ms is not None and now_ms < self._due_ms:
-            return RestartAfter(self._due_ms - now_ms)  # part of the failure before it
+            return RestartAfter(self._due_ms - now_ms)  # belongs to the failure before it
         if self._due_ms is not None and now_ms - self._due_ms >= self._reset_threshold_ms:
             self._restarts, self._backoff_ms = 0, self._initial_ms
         if self._restarts >= self._attempts:

@@ -1,12 +1,12 @@
-"""A source as a spout: which of its records are in flight, and which it has to emit again.
+"""A source as a spout: decides which of its records are in flight, and which it emits again.
 
-Each try of a record is a tree of its own (`protocol.trees`), so that what is still said of a try
-that was given up cannot settle the next one. Owns numbers only; the host keeps the batches, and
-drops one when it is told that all of its records were processed.
+Each try of a record is a tree of its own (`protocol.trees`), so that late messages about a try that
+was given up cannot settle the next one. Owns numbers only; the host keeps the batches, and drops
+one once all of its records were processed.
 
 Pure: the host says when a timeout has passed. Source: Storm, `SpoutExecutor` (its pending map, a
-`RotatingMap`; `topology.max.spout.pending`) and `KafkaSpout`, which emits what failed before what
-is new, and commits only up to the oldest record that is not processed.
+`RotatingMap`; `topology.max.spout.pending`) and `KafkaSpout`, which emits failed records before new
+ones, and commits only up to the oldest record that is not processed.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ from pipelines.domain.errors import check
 from pipelines.protocol.trees import SETTLED, Ids, Numbers, RotatingTrees, tree_ids
 
 BatchNumber = NewType("BatchNumber", int)
-"""In the order of reading; the first is 0."""
+"""Batches are numbered from 0 in the order of reading."""
 
 BUCKET_COUNT = 3
 """A try is given up between two and three rotations after it began."""
@@ -41,7 +41,7 @@ class Emission:
 
 @dataclass(frozen=True, slots=True)
 class SpoutStatistics:
-    emitted_count: int  # with replays
+    emitted_count: int  # including replays
     replayed_count: int
     acked_count: int
     failed_count: int
@@ -50,8 +50,8 @@ class SpoutStatistics:
 
 
 class Spout:
-    """Guarantee: each record is emitted until one try of it was acked; never more than
-    `in_flight_max` records are in flight; `oldest_open` never passes a record that is not acked.
+    """Guarantee: each record is emitted until one try of it is acked; at most `in_flight_max`
+    records are in flight; `oldest_open` never passes a record that is not acked.
     """
 
     def __init__(self, spout: int, *, in_flight_max: int) -> None:
@@ -68,7 +68,7 @@ class Spout:
 
     @property
     def wants_records(self) -> bool:
-        """Read the next batch: nothing waits to be emitted, and something may be."""
+        """True if the host should read a batch: nothing waits to be emitted, and there is room."""
         has_waiting = bool(self._waiting or self._again)
         return not has_waiting and self._in_flight_count < self._in_flight_max
 
@@ -78,7 +78,7 @@ class Spout:
         return next(iter(self._open), None)
 
     def on_read(self, record_count: int) -> BatchNumber:
-        """A batch with so many records; it is emitted as `take` says."""
+        """Adds a batch of so many records; `take` says when to emit them."""
         check(0 < record_count <= int(_ROW_MASK), "a batch has records", records=record_count)
         batch = BatchNumber(self._batch_count)
         self._batch_count += 1
@@ -87,7 +87,7 @@ class Spout:
         return batch
 
     def take(self) -> Emission | None:
-        """What to emit next, what failed first; None: nothing waits, or enough is in flight."""
+        """What to emit next, failed records first; None: nothing waits, or enough is in flight."""
         queue = self._again or self._waiting
         room = self._in_flight_max - self._in_flight_count
         if not queue or not room:
@@ -99,7 +99,7 @@ class Spout:
         return self._emit(batch, rows[:room], is_replay)
 
     def on_acked(self, numbers: Numbers) -> list[BatchNumber]:
-        """These trees are processed. Returns the batches of which nothing more is needed."""
+        """These trees are processed. Returns the batches that are no longer needed."""
         records = self._settle(self._places(numbers))
         self._acked_count += len(records)
         released = []
@@ -111,11 +111,11 @@ class Spout:
         return released
 
     def on_failed(self, numbers: Numbers) -> None:
-        """These trees have failed: `take` gives their records again."""
+        """These trees have failed: `take` returns their records again."""
         self._failed_count += self._repeat(self._places(numbers))
 
     def rotate(self) -> None:
-        """A share of the timeout has passed: what has been in flight for all of it is repeated."""
+        """A share of the timeout has passed: repeat what has been in flight for all of it."""
         self._timed_out_count += self._repeat(self._kept.oldest_bucket())
         self._kept.rotate()
 
@@ -150,13 +150,13 @@ class Spout:
         return Emission(batch, rows, tree_ids(self._spout, numbers), is_replay)
 
     def _places(self, numbers: Numbers) -> Numbers:
-        """Where these trees are kept; those that were given up long ago are not."""
+        """Where these trees are kept; leaves out those that were given up long ago."""
         check(bool((numbers < self._emitted_count).all()), "what was emitted is settled")
         places, _ = self._kept.find(numbers)
         return np.unique(places)
 
     def _settle(self, places: Numbers) -> Ids:
-        """Takes them out of flight. Returns the records of those that were."""
+        """Takes these trees out of flight. Returns the records of those that were in flight."""
         in_flight = places[self._kept.states[places] == _IN_FLIGHT]
         self._kept.states[in_flight] = SETTLED
         self._in_flight_count -= len(in_flight)

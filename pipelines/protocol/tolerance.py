@@ -1,8 +1,8 @@
-"""How many failed checkpoints in a row a run bears.
+"""Decides how many failed checkpoints in a row a run tolerates.
 
-Pure. A failure counts when its reason does, its checkpoint has not been counted yet, and nothing
-newer has completed. A savepoint counts only when a subtask failed it: that the coordinator could
-not finish one in time or could not write its manifest says nothing about checkpointing.
+Pure. A failure counts if its reason does, its checkpoint has not been counted yet, and nothing
+newer has completed. A savepoint counts only if a subtask failed it. If the coordinator could not
+finish one in time or could not write its manifest, that says nothing about checkpointing.
 
 Source: Flink, `CheckpointFailureManager`.
 """
@@ -12,7 +12,7 @@ from pipelines.domain.ids import NO_CHECKPOINT, CheckpointId
 
 
 class FailureTolerance:
-    """The count outlives attempts: only a completed checkpoint, or giving up, takes it back."""
+    """The count outlives attempts: only a completed checkpoint, or giving up, resets it."""
 
     def __init__(self, tolerable: int) -> None:
         self.tolerable = tolerable
@@ -31,7 +31,7 @@ class FailureTolerance:
         is_savepoint: bool,
         by_subtask: bool,
     ) -> bool:
-        """Count this failure; True, once: more than tolerable have now failed in a row."""
+        """Counts this failure; True, once: more have now failed in a row than is tolerated."""
         if not reason.counts_against_tolerance or checkpoint_id < self._newest_completed:
             return False
         if is_savepoint and not by_subtask:

@@ -1,9 +1,9 @@
-"""Names of the trees that acking follows, and what is kept of those that are still followed.
+"""Names the trees that acking follows, and keeps a value and a state of each recent one.
 
-A tree is all that descends from one record of a spout (a source, in this mode), in one try. Its
-id says which spout, and the how manieth tree of it: a spout numbers its trees without a gap, so
-that what is kept of them lies in arrays, and a whole message is looked up at once. Only the ids of
-edges have to be unpredictable, see `protocol.acking`.
+A tree is all that descends from one record of a spout (a source, in this mode), in one try. Its id
+consists of the spout and the tree's number there. A spout numbers its trees without a gap, so what
+is kept of them lies in arrays, and a whole message is looked up at once. Only the ids of edges have
+to be unpredictable, see `protocol.acking`.
 
 Pure. Source: Storm, `MessageId` (whose root ids are drawn at random) and `RotatingMap`.
 """
@@ -17,14 +17,14 @@ import numpy.typing as npt
 from pipelines.domain.errors import check
 
 Ids: TypeAlias = npt.NDArray[np.uint64]
-"""Of trees or of edges."""
+"""Ids of trees or of edges."""
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
-"""The how manieth tree of its spout."""
+"""Numbers of trees within their spout."""
 
 SPOUTS_MAX = 1 << 16
 SETTLED = 1 << 7
-"""The state of a tree that was acked, failed or given up: whatever else is said of it is late."""
+"""The state of a tree that was acked, failed or given up: later messages about it are late."""
 
 _NUMBER_BITS = np.uint64(48)
 _NUMBER_MASK = np.uint64((1 << 48) - 1)
@@ -45,7 +45,7 @@ def numbers_of(trees: Ids) -> Numbers:
 
 
 def ackers_of(trees: Ids, acker_count: int) -> Numbers:
-    """Which of so many ackers follows each tree; all subtasks agree on it."""
+    """Which of `acker_count` ackers follows each tree; all subtasks agree on it."""
     return numbers_of(trees) % acker_count
 
 
@@ -54,7 +54,7 @@ class RotatingTrees:
 
     Guarantee: a tree is kept from its first mention through `bucket_count - 1` rotations, or until
     it and all before it are settled. So it grows old between that many rotations and one more.
-    Needs trees to be mentioned about in order; one that is skipped has the age of the next one.
+    Needs trees to be first mentioned in order; a skipped one has the age of the next one.
     """
 
     def __init__(self, bucket_count: int) -> None:
@@ -66,8 +66,8 @@ class RotatingTrees:
         self.states = np.zeros(_ROWS_AT_FIRST, np.uint8)
 
     def find(self, numbers: Numbers) -> tuple[Numbers, npt.NDArray[np.bool_]]:
-        """Where in `values` and `states` those are that are kept, until the next call; and which
-        of `numbers` that is."""
+        """Where `values` and `states` hold the kept ones of `numbers`, until the next call; and
+        which ones are kept."""
         self._end = max(self._end, int(numbers.max(initial=-1)) + 1)
         if self._end - self.base > len(self.values):
             self._make_room()
@@ -83,7 +83,7 @@ class RotatingTrees:
         self._ends.append(self._end)
 
     def _make_room(self) -> None:
-        """Room doubles unless half of it is settled, so a tree is copied a few times at most."""
+        """Room doubles unless half of it is settled, so a tree is copied only a few times."""
         is_open = self.states != SETTLED
         settled = int(is_open.argmax()) if is_open.any() else len(is_open)
         if settled >= len(self.states) // 2:
@@ -97,7 +97,7 @@ class RotatingTrees:
         self.states = np.concatenate([self.states, np.zeros(count, np.uint8)])
 
     def _drop(self, count: int) -> None:
-        """At the front; the room stays as it is."""
+        """Drops trees at the front; the room stays as it is."""
         if not count:
             return
         self.base += count

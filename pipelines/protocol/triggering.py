@@ -1,9 +1,10 @@
-"""When the next checkpoint starts, and on whose behalf.
+"""Decides when the next checkpoint starts, and on whose behalf.
 
-Pure: time is passed in. Order of requests: savepoints, then what a person asked for, then the
-periodic one. At most `max_concurrent` are under way; a forced request does not wait for a free
-place, as a savepoint under aligned checkpoints. The minimum pause delays only periodic ones, and
-needs a concurrency of one. After a request that stops the run nothing starts until it has ended.
+Pure: time is passed in. Requests are served in this order: savepoints, then other requests, then
+the periodic checkpoint. At most `max_concurrent` are under way; a forced request, such as a
+savepoint under aligned checkpoints, does not wait for a free place. The minimum pause delays only
+periodic ones, and needs a concurrency of one. After a request that stops the run nothing starts
+until that request has ended.
 
 Source: Flink, `CheckpointRequestDecider`.
 """
@@ -17,19 +18,19 @@ from pipelines.domain.status import CheckpointKind, SavepointFormat
 
 MAX_QUEUED_REQUESTS = 1000
 WISH_AFTER_FAILURE_MS = 1000.0
-"""A storage that is away is not asked again and again: that would use up what is tolerated."""
+"""A storage that is away is not asked again at once: that would use up the tolerated failures."""
 
 
 @dataclass(frozen=True, slots=True)
 class TriggerRequest:
-    """`request_id` is None for periodic and final checkpoints, which nobody waits for."""
+    """`request_id` is None for periodic and final checkpoints, which have no requester."""
 
     kind: CheckpointKind
     request_id: RequestId | None = None
     stops_run: bool = False
-    cancels_run: bool = False  # it stops, and ends as cancelled
-    drains: bool = False  # it stops, and event time ends before the barrier
-    savepoint_format: SavepointFormat = SavepointFormat.CANONICAL  # of no meaning elsewhere
+    cancels_run: bool = False  # the run stops, and ends as cancelled
+    drains: bool = False  # the run stops, and event time ends before the barrier
+    savepoint_format: SavepointFormat = SavepointFormat.CANONICAL  # only savepoints use it
 
 
 PERIODIC = TriggerRequest(CheckpointKind.CHECKPOINT)
@@ -38,10 +39,10 @@ FINAL = TriggerRequest(CheckpointKind.FINAL, stops_run=True)
 
 @dataclass(frozen=True, slots=True)
 class TriggerRules:
-    """The settings that decide; they may change while a run goes on.
+    """The settings that decide; they may change during a run.
 
-    `interval_ms` None: no periodic checkpoints. `forces_savepoints`: they do not wait for a free
-    place. `allows_finished_sources`: checkpoints go on when some source subtasks have read all.
+    `interval_ms` None: no periodic checkpoints. `forces_savepoints`: savepoints do not wait for a
+    free place. `allows_finished_sources`: checkpoints go on when some source subtasks have ended.
     """
 
     interval_ms: float | None
@@ -58,7 +59,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """It fails before it gets an id."""
+    """The request fails before it gets an id."""
 
     request: TriggerRequest
     reason: CheckpointFailureReason
@@ -76,8 +77,8 @@ NOT_BEFORE_AN_EVENT = WaitUntil(None)
 
 @dataclass(slots=True)
 class TriggerDecider:
-    """Guarantee: never more under way than the rules allow, savepoints that are forced aside, and
-    no request overtaken by a lesser one.
+    """Guarantee: never more checkpoints under way than the rules allow, forced savepoints excepted;
+    and no request is overtaken by a lesser one.
 
     `first_delay_ms` of `on_running` is the phase of the periodic schedule: Flink draws it, so that
     runs that start together do not checkpoint together.
@@ -92,9 +93,9 @@ class TriggerDecider:
     _last_end_ms: float | None = None
     _failed_ms: float | None = None  # the end of the last one, if it failed
     _under_way: int = 0
-    _is_stopping: bool = False  # what stops the run is under way
-    _sources_finished: bool = False  # some subtasks of them
-    _sources_ended: bool = False  # all of them
+    _is_stopping: bool = False  # a request that stops the run is under way
+    _sources_finished: bool = False  # some of their subtasks have finished
+    _sources_ended: bool = False  # all of their subtasks have finished
 
     def __post_init__(self) -> None:
         _check_rules(self.rules)
@@ -120,7 +121,7 @@ class TriggerDecider:
         self._is_stopping = False
 
     def on_rules(self, rules: TriggerRules, now_ms: float) -> None:
-        """From now on these hold; another interval starts a beat of its own."""
+        """These rules hold from now on; another interval starts a beat of its own."""
         _check_rules(rules)
         if rules.interval_ms != self.rules.interval_ms:
             self._due_ms = None if rules.interval_ms is None else now_ms + rules.interval_ms
@@ -135,10 +136,10 @@ class TriggerDecider:
         self._sources_ended = True
 
     def on_reservation_wanted(self, now_ms: float) -> None:
-        """At most once: a source will stand still if no checkpoint reserves what it has read.
+        """At most once: a source will stand still unless a checkpoint reserves what it has read.
 
-        The periodic one comes at once instead of at its beat, or soon after one that failed; the
-        minimum pause holds.
+        The periodic checkpoint comes at once instead of at its beat, or soon after one that failed;
+        the minimum pause holds.
         """
         self._is_wanted = not self._is_running
         if self._due_ms is None:
@@ -167,7 +168,7 @@ class TriggerDecider:
         return self._refusal(request) or Start(request)
 
     def on_started(self, request: TriggerRequest, now_ms: float) -> None:
-        """The periodic schedule keeps its beat; beats that were missed are not made up for."""
+        """The periodic schedule keeps its beat, and does not make up for missed beats."""
         check(self._is_running and not self._is_stopping, "checkpoints may start")
         check(self.has_free_place or self._is_forced(request), "a place is free", request=request)
         self._under_way += 1

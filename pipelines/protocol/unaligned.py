@@ -1,9 +1,9 @@
 """Barriers that may overtake: alignments begin as usual and can be left at any moment.
 
-Pure: that the time for aligning is over is an event. A barrier is *announced* when it reaches the
-subtask's queue, long before it reaches its head. Leaving an alignment cuts at once; what the
-barriers have overtaken, queued and still on its way, is channel state and belongs to the cut.
-
+Pure: the end of the time for aligning is an event. A barrier is *announced* when it reaches the
+subtask's queue, long before it reaches its head. Leaving an alignment cuts at once. The records
+that the barriers have overtaken, queued or still on their way, are channel state and belong to the
+cut.
 Source: Chandy and Lamport 1985 (the state of a channel); Flink, FLIP-76 and
 `SingleCheckpointBarrierHandler` with its alternating states.
 """
@@ -24,17 +24,17 @@ from pipelines.protocol.effects import (
 
 
 class UnalignedBarriers:
-    """Guarantee: of each input, what was consumed at `Overtake(n)` and what the host recorded
-    until `AllArrived(n)` are together exactly the records before barrier n.
+    """Guarantee: for each input, the records consumed at `Overtake(n)` and those that the host
+    recorded until `AllArrived(n)` are together exactly the records before barrier n.
 
-    Needs FIFO inputs, a host that honours `Block`, one checkpoint under way at a time, and that
-    each overtaking barrier is announced before anything behind it is delivered.
+    Needs FIFO inputs, a host that honours `Block`, one checkpoint under way at a time, and each
+    overtaking barrier announced before anything behind it is delivered.
     """
 
     def __init__(self, inputs: Iterable[ChannelId]) -> None:
         self._announced = dict.fromkeys(inputs, NO_CHECKPOINT)  # the newest of each open input
         self._aligner = BarrierAligner(self._announced)
-        self._settled: CheckpointId = NO_CHECKPOINT  # the newest that was cut here or given up
+        self._settled: CheckpointId = NO_CHECKPOINT  # the newest that was cut or given up here
         self._recording: CheckpointId | None = None  # cut here, some barriers are still on the way
 
     @property
@@ -54,7 +54,7 @@ class UnalignedBarriers:
     ) -> list[AlignmentEffect]:
         """The barrier is in the queue of `channel`, behind records that were not taken yet."""
         if channel not in self._announced:
-            return []  # the reader was faster than the news: it has consumed the end already
+            return []  # the reader was faster than the news: it has already consumed the end
         self._announced[channel] = max(self._announced[channel], checkpoint_id)
         if overtakes and checkpoint_id > self._settled:
             return self._overtake(checkpoint_id)
@@ -70,7 +70,7 @@ class UnalignedBarriers:
 
     def on_barrier(self, channel: ChannelId, checkpoint_id: CheckpointId) -> list[AlignmentEffect]:
         if checkpoint_id <= self._settled:
-            return []  # it has been overtaken by itself, or was given up
+            return []  # its overtaking has cut already, or it was given up
         self._announced[channel] = max(self._announced[channel], checkpoint_id)
         given_up = self._give_up_recording()
         return [*given_up, *self._settle(self._aligner.on_barrier(channel, checkpoint_id))]
@@ -78,7 +78,7 @@ class UnalignedBarriers:
     def on_cancelled(
         self, channel: ChannelId, checkpoint_id: CheckpointId
     ) -> list[AlignmentEffect]:
-        """Whoever has cut it already drops what was recorded; downstream has its barrier."""
+        """If it is already cut here, drops what was recorded; downstream has its barrier."""
         if checkpoint_id == self._recording:
             return self._give_up_recording()
         if checkpoint_id <= self._settled:
@@ -107,7 +107,7 @@ class UnalignedBarriers:
         check(is_newer, "what is settled does not align", aligning=aligning)
 
     def _overtake(self, checkpoint_id: CheckpointId) -> list[AlignmentEffect]:
-        """1. What is older is over. 2. Cut. 3. Free whom it held back. 4. Await the others."""
+        """1. End older ones. 2. Cut. 3. Resume what it held back. 4. Await the other barriers."""
         effects = self._give_up_recording()
         older = self._aligner.aligning_id
         if older is not None and older < checkpoint_id:

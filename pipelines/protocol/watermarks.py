@@ -1,8 +1,8 @@
-"""Event time of a subtask: the smallest watermark of its inputs, without those that are idle.
+"""Decides a subtask's event time: the smallest watermark of its inputs, without idle ones.
 
 Pure. The inputs are the channels of a gate, or the splits of a source. An idle input holds nothing
-back; when it is active again, its watermark counts once it has caught up, so that event time does
-not go back. While all inputs are idle, so is the subtask, and says so downstream.
+back. When it is active again, its watermark counts once it has caught up, so that event time does
+not go back. While all inputs are idle, the subtask is idle, too, and says so downstream.
 
 Source: Flink, `StatusWatermarkValve` and `WatermarkOutputMultiplexer`.
 """
@@ -39,11 +39,11 @@ class WatermarkMerger:
         self.is_idle = False
 
     def on_open(self, name: str) -> None:
-        """One more input, of which nothing is known yet."""
+        """Adds an input; nothing is known of it yet."""
         self._inputs[name] = _Input()
 
     def on_watermark(self, name: str, timestamp_ms: int) -> list[EventTimeMark]:
-        """What to tell downstream, in order."""
+        """Returns what to send downstream, in order."""
         changed = self._inputs[name]
         changed.watermark_ms = max(changed.watermark_ms, timestamp_ms)
         self._catch_up(changed)
@@ -59,7 +59,7 @@ class WatermarkMerger:
         return self._advance()
 
     def on_end(self, name: str) -> list[EventTimeMark]:
-        """The last one ends event time."""
+        """The end of the last input ends event time."""
         del self._inputs[name]
         return self._advance()
 
@@ -77,7 +77,7 @@ class WatermarkMerger:
             changed.counts = True
 
     def _advance(self) -> list[EventTimeMark]:
-        """Active again is told before event time moves, idle after it."""
+        """Reports active before event time moves, idle after it."""
         is_idle = bool(self._inputs) and all(each.is_idle for each in self._inputs.values())
         status: list[EventTimeMark] = []
         if is_idle != self.is_idle:
@@ -94,7 +94,7 @@ class WatermarkMerger:
         return [Watermark(merged)]
 
     def _merged(self, is_idle: bool) -> int:
-        """When nothing is to come from anyone for now, the furthest of all is what is known."""
+        """While all inputs are idle, the furthest watermark of all counts."""
         inputs = self._inputs.values()
         if not inputs:
             return MAX_WATERMARK_MS
@@ -105,7 +105,7 @@ class WatermarkMerger:
 
 
 def newest_marks(marks: list[EventTimeMark]) -> list[EventTimeMark]:
-    """Without each watermark that another one follows directly."""
+    """Leaves out each watermark that another one follows directly."""
     return [
         mark
         for mark, after in zip_longest(marks, marks[1:])

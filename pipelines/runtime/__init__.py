@@ -1,1 +1,1 @@
-"""The shell that carries out what the machines decide."""
+"""Carries out what the machines of `protocol` decide."""

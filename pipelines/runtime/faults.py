@@ -1,7 +1,7 @@
 """Carries out faults on purpose where the runtime passes a named point.
 
-Without a plan, which is every run outside of tests, passing a point does nothing until somebody
-asks for more.
+Without a plan, as in every run outside of tests, passing a point does nothing until a request asks
+for a fault.
 """
 
 import os
@@ -47,18 +47,18 @@ class Faults:
         self.follow(plan, slot)
 
     def follow(self, plan: Sequence[Fault], slot: int | None = None) -> None:
-        """From now on; a kill that was asked for stays asked for."""
+        """Follows this plan from now on; a requested kill stays requested."""
         self._plan = [fault for fault in plan if slot is None or fault.slot in (None, slot)]
 
     def kill_at(self, point: FaultPoint, within_s: float) -> None:
-        """This process ends the next time that it comes there, in whichever attempt.
+        """This process ends the next time that it passes the point, in whichever attempt.
 
-        Not later than `within_s`: by then nobody reckons with it any more.
+        The request expires after `within_s`: by then the requester no longer expects it.
         """
         self._kill = _Kill(point, time.monotonic() + within_s)
 
     def slow_at(self, point: FaultPoint, delay_s: float, for_s: float) -> None:
-        """Whoever comes there within `for_s` is held up by `delay_s`, each time."""
+        """Passing the point takes `delay_s` longer, each time, for the next `for_s`."""
         self._slow = _Slow(point, delay_s, time.monotonic() + for_s)
 
     def reach(self, point: FaultPoint, attempt: Attempt) -> None:
@@ -80,7 +80,7 @@ class Faults:
 
 
 NO_FAULTS = Faults()
-"""Of whoever is never asked for more."""
+"""For callers without a plan or requests."""
 
 
 def check_permission(plan: Sequence[Fault]) -> None:

@@ -1,1 +1,1 @@
-"""The job master: what the driver of a run decides and tells its slots."""
+"""The job master: decides for a run, in its driver, and commands its slots."""

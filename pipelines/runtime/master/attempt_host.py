@@ -1,4 +1,4 @@
-"""The slots of one attempt: who has connected, who is deployed, who runs; and how to end them."""
+"""Tracks the slots of one attempt: which are connected, deployed and running; and ends them."""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ class Readiness(Enum):
 class _Slot:
     hello: Hello
     link: ControlLink[FromSlot]
-    progress: RestoreProgress | None = None  # of its deployment, as it told it last
+    progress: RestoreProgress | None = None  # of its deployment, as last reported
     is_deployed: bool = False
     is_running: bool = False
     has_ended: bool = False
@@ -64,7 +64,7 @@ class AttemptHost:
 
     @property
     def restoring(self) -> RestoreProgress | None:
-        """Of all slots together; None: no state is being loaded."""
+        """The sum over all slots; None: no state is being loaded."""
         told = [slot.progress for slot in self._slots.values() if slot.progress is not None]
         if self.readiness is not Readiness.DEPLOYING or not any(p.total_files for p in told):
             return None
@@ -116,7 +116,7 @@ class AttemptHost:
         return self._slots[slot].link.heard_ms if slot in self._slots else None
 
     def silent_since(self, deadline_ms: float) -> list[int]:
-        """Connected slots that were last heard of before `deadline_ms`."""
+        """Connected slots that were last heard before `deadline_ms`."""
         return [
             number
             for number, slot in self._slots.items()
@@ -130,7 +130,7 @@ class AttemptHost:
         self.broadcast(Begin())
 
     def announce_completed(self, permit: CommitPermit) -> None:
-        """Sinks commit on this, so it takes the proof that they may."""
+        """Sinks commit on this message, so it takes the proof that they may."""
         self.broadcast(Completed(checkpoint_id=permit.checkpoint_id))
 
     def broadcast(self, message: Message) -> None:
@@ -138,7 +138,7 @@ class AttemptHost:
             self.send(number, message)
 
     def send(self, slot: int, message: Message) -> None:
-        """A slot that is gone is noticed by the thread that reads from it."""
+        """Ignores a slot that is gone: the thread that reads from it notices."""
         with contextlib.suppress(OSError):
             self._slots[slot].link.send(message)
 

@@ -1,4 +1,4 @@
-"""What a checkpoint host works with, and who listens to it. Decides nothing."""
+"""What a checkpoint host works with, and its listener's interface. Decides nothing."""
 
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -38,7 +38,7 @@ class CheckpointSurroundings:
 
 
 class CheckpointListener:
-    """What the job master wants to know. Subclassed by it; called on its thread."""
+    """What the job master wants to know. The job master subclasses it; called on its thread."""
 
     def checkpoint_publishing(self, request: TriggerRequest, path: str) -> None:
         """All have acknowledged; the manifest is written next."""

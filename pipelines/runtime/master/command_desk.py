@@ -1,4 +1,4 @@
-"""What people ask of a running run: checkpoints, savepoints, stop, cancel, kill.
+"""Carries out commands to a running run: checkpoints, savepoints, stop, cancel, kill.
 
 Each command is answered once (`request_desk`). Decides nothing about when a checkpoint starts.
 """
@@ -102,7 +102,7 @@ class CommandDesk:
         self._record.end(JobStatus.CANCELED, self._end.reason_of_cancellation(reason))
 
     def _change_settings(self, command: ChangeSettings) -> None:
-        """The event is what a later driver of the run goes by, so it comes first."""
+        """Emits the event first, because a later driver of the run goes by it."""
         try:
             given = changed_settings(self._given_settings, command.settings)
             self._check_fits(parse_settings(given))

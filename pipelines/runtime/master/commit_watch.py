@@ -1,4 +1,4 @@
-"""Has sinks commit what belongs to a completed checkpoint, and follows it until all have."""
+"""Has sinks commit what belongs to a completed checkpoint, and watches until all have."""
 
 from pipelines.domain.events import CheckpointCommitted, ZombieRefused
 from pipelines.domain.ids import CheckpointId
@@ -10,7 +10,7 @@ from pipelines.runtime.master.checkpoint_surroundings import CheckpointSurroundi
 
 
 class CommitWatch:
-    """Of one attempt at a time: what an older one still had to commit, the restored one does."""
+    """Follows one attempt at a time: the restored one commits what an older one had not."""
 
     def __init__(self, surroundings: CheckpointSurroundings) -> None:
         self._around = surroundings
@@ -25,7 +25,7 @@ class CommitWatch:
         self._waiting = {}
 
     def on_completed(self, checkpoint_id: CheckpointId, attempt: AttemptHost | None) -> None:
-        """Have it committed; None: the attempt ended meanwhile, and the restored one commits."""
+        """Have sinks commit it; None: the attempt ended meanwhile, and the restored one commits."""
         self._waiting[checkpoint_id] = set(self._sinks)
         if attempt is None:
             return
@@ -36,7 +36,7 @@ class CommitWatch:
                 attempt.announce_completed(permit)
 
     def on_committed(self, message: Committed) -> None:
-        """Says so, once, when it was the last one."""
+        """Emits `CheckpointCommitted`, once, when the last sink has committed."""
         waiting = self._waiting.get(message.checkpoint_id)
         if waiting is None:
             return

@@ -1,7 +1,7 @@
-"""What a message of a slot would change about the results of a run, in words, or nothing.
+"""Names in words what a slot's message would change about the results of a run, if anything.
 
-When the attempt of the slot is over, a claim is refused where the operator can see it. The rest
-(samples, and the failures that follow from the end of the attempt) is what every end looks like.
+When the slot's attempt is over, such a claim is refused where the operator can see it. The other
+messages (samples, and the failures that follow from the end of the attempt) come with every end.
 """
 
 from pipelines.runtime.control import (
